@@ -18,7 +18,7 @@ const fn row(failpoint: Failpoint, test: &'static str, says: &'static str) -> Ro
 }
 
 /// The reference's committed regressions. With a bug, only the one that is kept for it runs.
-const KEPT: &str = "reference::what_failed_once_holds";
+const KEPT: &str = "reference::each_kept_case_that_once_failed_passes";
 
 /// Every bug once, and many of them also with a second engine: those whose first test was written for this table are
 /// caught by an existing engine too.
@@ -36,13 +36,13 @@ pub(crate) const MUTATIONS: [Row; Failpoint::ALL.len() + 31] = [
     row(Failpoint::TimerLeft, "search::answer_owed_in_order", "I3 is broken"),
     row(Failpoint::HandshakeCancelled, "search::answer_owed_in_order", "I9 is broken"),
     row(Failpoint::NotBornCancelled, "search::answer_owed_in_order", "I5 is broken"),
-    row(Failpoint::ValueDropped, "reference::acp::does_as_the_reference_says", "I6 is broken"),
+    row(Failpoint::ValueDropped, "reference::acp::the_machine_does_what_the_reference_does", "I6 is broken"),
     row(Failpoint::CancelNotDisarmed, "search::answer_owed_in_order", "L3 is broken"),
     row(Failpoint::RapidReset, "search::answer_owed_in_order", "I3 is broken"),
     row(Failpoint::LostKeepsSlots, "search::answer_owed_in_order", "I10 is broken"),
     row(Failpoint::SignalLost, "search::answer_owed_in_order", "L1 is broken"),
     row(Failpoint::AnswerUnheard, "search::answer_owed_in_order", "I13 is broken"),
-    row(Failpoint::LaterCause, "reference::acp::does_as_the_reference_says", "I13 is broken"),
+    row(Failpoint::LaterCause, "reference::acp::the_machine_does_what_the_reference_does", "I13 is broken"),
     row(Failpoint::AckTwice, "search::acknowledged_in_order", "I7 is broken"),
     row(Failpoint::LateRegistration, "driver::a_cancel_right_behind_its_request_is_heard", "hangs: L1"),
     row(Failpoint::LostWakeup, "cells::memory_acp_call_completes", "I13: Broke"),
@@ -58,8 +58,16 @@ pub(crate) const MUTATIONS: [Row; Failpoint::ALL.len() + 31] = [
     row(Failpoint::PostsCountAsOrdered, "cells::http_streamable_acp_early_cancel_waits", "I11: Broke"),
     row(Failpoint::PongDeadlineIgnored, "websocket::a_peer_that_answers_no_ping_is_lost", "hangs: L3"),
     row(Failpoint::ReadingWaitsForWriting, "websocket::a_cancel_is_heard_while_answers_wait", "hangs: L2"),
-    row(Failpoint::AnswerUnheard, "reference::lsp::does_as_the_reference_says", "I13 is broken"),
-    row(Failpoint::EarlyCancelStays, "reference::mcp::does_as_the_reference_says", "I8 is broken"),
+    row(
+        Failpoint::AnswerUnheard,
+        "reference::lsp::the_machine_does_what_the_reference_does",
+        "I13 is broken",
+    ),
+    row(
+        Failpoint::EarlyCancelStays,
+        "reference::mcp::the_machine_does_what_the_reference_does",
+        "I8 is broken",
+    ),
     row(Failpoint::ValueDropped, KEPT, "I6 is broken"),
     row(Failpoint::DoubleSignal, KEPT, "I5 is broken"),
     row(Failpoint::EarlyCancelStays, KEPT, "I8 is broken"),

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_numbers_that_are_easy_to_read() {
+    fn axis_steps_are_round_numbers() {
         let cases = [(0.2, 1.0), (1.0, 1.0), (1.5, 2.0), (30.0, 50.0), (75.0, 100.0), (1200.0, 2000.0)];
         for (value, step) in cases {
             assert!((nice(value) - step).abs() < 1e-9, "{value}: {}", nice(value));

@@ -151,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_the_same_or_only_warms_up_is_no_growth() {
+    fn constant_values_and_a_warm_up_are_no_growth() {
         let nothing = Sample::default();
         assert!(growth(&run(|_| 40 << 20), &nothing, &nothing).is_empty());
         assert!(growth(&run(|at| (40 << 20) + at.min(30) * (1 << 20)), &nothing, &nothing).is_empty());
     }
 
     #[test]
-    fn each_kind_of_growth_is_told_with_its_number() {
+    fn each_kind_of_growth_is_reported_with_its_number() {
         let nothing = Sample::default();
         let leak = growth(&run(|at| (40 << 20) + at * (300 << 10)), &nothing, &nothing);
         assert!(leak.len() == 1 && leak.iter().all(|told| told.starts_with("I11: memory")), "{leak:?}");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_left_by_each_call_is_told_and_a_table_once_fuller_is_not() {
+    fn an_entry_left_by_each_call_is_reported_and_a_table_that_was_once_larger_is_not() {
         let first = Held { bytes: 1 << 20, blocks: 5000 };
         let fuller = Held { bytes: first.bytes + (400 << 10), blocks: first.blocks + 100 };
         assert!(leaked(first, fuller).is_empty());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_serves_few_is_told() {
+    fn a_server_that_serves_few_requests_is_reported() {
         assert_eq!((refused(0, 0), refused(50, 100)), (None, None));
         let told = |refused: Option<String>| refused.is_some_and(|told| told.starts_with("I10: "));
         assert!(told(refused(51, 100)) && told(refused(1, 1)));

@@ -109,7 +109,7 @@ fn deep(depth: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_is_no_json_is_refused_and_the_session_goes_on() {
+async fn a_frame_that_is_not_json_is_refused_and_the_session_continues() {
     for framing in FRAMINGS {
         let mut session = Session::open(framing);
         assert!(session.until_answered().await.is_empty());
@@ -134,7 +134,7 @@ async fn what_is_no_json_is_refused_and_the_session_goes_on() {
 }
 
 #[tokio::test]
-async fn what_is_no_message_is_refused_and_the_session_goes_on() {
+async fn json_that_is_not_a_message_is_refused_and_the_session_continues() {
     for framing in FRAMINGS {
         let mut session = Session::open(framing);
         for frame in ["[]", r#"[{"jsonrpc":"2.0","id":1,"method":"test/echo"}]"#, "7", "{}", "null"] {
@@ -167,7 +167,7 @@ async fn ids_that_look_alike_are_not_confused() {
 }
 
 #[tokio::test]
-async fn bad_frames_among_good_ones_cost_none_of_them() {
+async fn bad_frames_do_not_affect_the_good_frames_between_them() {
     for framing in FRAMINGS {
         let mut session = Session::open(framing);
         let mut bytes = Vec::new();
@@ -201,7 +201,7 @@ async fn an_oversize_frame_is_refused_and_the_next_is_answered() {
 }
 
 #[test]
-fn an_endless_line_or_body_is_not_held() {
+fn an_endless_line_or_body_is_not_kept_in_memory() {
     for framing in FRAMINGS {
         let mut frames = framing.decoder(LIMIT);
         frames.push(if framing == Framing::ContentLength {
@@ -218,7 +218,7 @@ fn an_endless_line_or_body_is_not_held() {
 }
 
 #[tokio::test]
-async fn a_lying_content_length_ends_the_connection_when_no_frame_can_be_found() {
+async fn a_false_content_length_ends_the_connection_if_no_frame_can_be_found() {
     let mut session = Session::open(Framing::ContentLength);
     assert!(session.until_answered().await.is_empty());
     session.stream.write_all(b"Content-Length: 1\r\n\r\n{}not a header\r\n\r\n").await.unwrap();
@@ -280,7 +280,7 @@ mod children {
     }
 
     #[tokio::test]
-    async fn noise_before_the_first_frame_costs_nothing_else() {
+    async fn noise_before_the_first_frame_affects_nothing_else() {
         let script = r#"
             echo Starting up...
             while read -r line; do

@@ -83,7 +83,7 @@ fn at_line(line: u64) -> Value {
 }
 
 #[test]
-fn a_language_server_speaks_content_length_without_being_told() {
+fn a_language_server_uses_content_length_framing_by_default() {
     let mut client = Client::start();
     client.initializes();
     let answer = client.asks(1, "textDocument/hover", &at_line(0));

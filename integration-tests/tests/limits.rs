@@ -46,7 +46,7 @@ fn fields(debug: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_field_of_a_connections_limits_stands_with_its_default() {
+fn security_md_lists_every_connection_limit_with_its_default() {
     let page = read("SECURITY.md");
     let fields = fields(&format!("{:#?}", Limits::default()));
     assert!(fields.len() >= 20, "{fields:?}");
@@ -62,7 +62,7 @@ fn every_field_of_a_connections_limits_stands_with_its_default() {
 }
 
 #[test]
-fn the_limits_of_a_server_stand_with_their_defaults() {
+fn security_md_lists_the_server_limits_with_their_defaults() {
     let page = read("SECURITY.md");
     let limits = ServerLimits::default();
     for (what, value) in [
@@ -80,16 +80,16 @@ fn the_limits_of_a_server_stand_with_their_defaults() {
 /// The limits that cannot be set: the file, the constant, its value, words of its row on the page, and the value in
 /// the form of the page.
 const FIXED: [(&str, &str, &str, &str, &str); 60] = [
-    ("core/src/driver/admission/seats.rs", "LEAVING", "64", "made room and still close", "64"),
+    ("core/src/driver/admission/seats.rs", "MAX_CLOSING", "64", "made room and still close", "64"),
     ("core/src/id.rs", "MAX_ID_BYTES", "256", "bytes of an id", "256"),
     ("core/src/message.rs", "MAX_TOKEN_BYTES", "256", "bytes of a progress token", "256"),
-    ("core/src/shown.rs", "NAME", "128", "bytes of a name in a log", "128"),
-    ("core/src/shown.rs", "TEXT", "256", "bytes of a text in a log", "256"),
+    ("core/src/shown.rs", "MAX_NAME_BYTES", "128", "bytes of a name in a log", "128"),
+    ("core/src/shown.rs", "MAX_TEXT_BYTES", "256", "bytes of a text in a log", "256"),
     ("core/src/cause.rs", "MAX_REASON_BYTES", "256", "bytes of a reason kept", "256"),
     ("core/src/dialect/json.rs", "MAX_DEPTH", "127", "depth of JSON", "127"),
     ("core/src/framing/content_length.rs", "MAX_HEADER_BYTES", "8 * 1024", "header block", "8 KiB"),
     ("core/src/dialect/jsonrpc/decode.rs", "MAX_BATCH", "1024", "members of a batch", "1024"),
-    ("core/src/dialect/jsonrpc/handshake.rs", "MOST_DECLARED", "64", "declaration names", "64"),
+    ("core/src/dialect/jsonrpc/handshake.rs", "MAX_DECLARED_METHODS", "64", "declaration names", "64"),
     (
         "core/src/transport/byte_stream.rs",
         "DEFAULT_MAX_FRAME",
@@ -97,23 +97,41 @@ const FIXED: [(&str, &str, &str, &str, &str); 60] = [
         "`max_frame_bytes`",
         "16 MiB",
     ),
-    ("core/src/transport/partial_frame.rs", "FREE", "16 * 1024", "although memory is full", "16 KiB"),
-    ("core/src/transport/partial_frame.rs", "WAIT", "Duration::from_secs(10)", "waiting for memory", "10 s"),
-    ("core/src/clients.rs", "RESERVE", "1024 * 1024", "is let in from a reserve", "1 MiB"),
+    (
+        "core/src/transport/partial_frame.rs",
+        "UNCOUNTED_BYTES",
+        "16 * 1024",
+        "although memory is full",
+        "16 KiB",
+    ),
+    (
+        "core/src/transport/partial_frame.rs",
+        "MAX_WAIT",
+        "Duration::from_secs(10)",
+        "waiting for memory",
+        "10 s",
+    ),
+    ("core/src/clients.rs", "RESERVE_BYTES", "1024 * 1024", "is let in from a reserve", "1 MiB"),
     ("http/src/server/service.rs", "SMALL_HEAD", "4 * 1024", "is let in from a reserve", "4 KiB"),
     ("http/src/server/body.rs", "OPENING", "64 * 1024", "a POST without a session", "64 KiB"),
     ("http/src/server/full.rs", "UNWATCHED", "4 * 1024", "a response of which", "4 KiB"),
-    ("core/src/driver/notifications/mod.rs", "UNREAD", "1024", "leaves unread", "1024"),
-    ("core/src/driver/requests/reported.rs", "MOST", "8", "tokens that one request reports under", "8"),
+    ("core/src/driver/notifications/mod.rs", "MAX_UNREAD", "1024", "leaves unread", "1024"),
+    ("core/src/driver/requests/reported.rs", "MAX_TOKENS", "8", "tokens that one request reports under", "8"),
     (
         "core/src/driver/notifications/tasks.rs",
-        "BEGIN_LIMIT",
+        "FIRST_POLL_TIMEOUT",
         "Duration::from_secs(1)",
         "not polled yet",
         "1 s",
     ),
-    ("core/src/machine/bad.rs", "MOST", "100", "without a usable id", "100 at once"),
-    ("core/src/machine/bad.rs", "REFILL", "Duration::from_millis(100)", "without a usable id", "10 a second"),
+    ("core/src/machine/bad_frames.rs", "BURST", "100", "without a usable id", "100 at once"),
+    (
+        "core/src/machine/bad_frames.rs",
+        "REFILL_INTERVAL",
+        "Duration::from_millis(100)",
+        "without a usable id",
+        "10 a second",
+    ),
     (
         "stdio/src/child/supervisor/termination.rs",
         "GRACE",
@@ -121,21 +139,21 @@ const FIXED: [(&str, &str, &str, &str, &str); 60] = [
         "a child process",
         "2 s each",
     ),
-    ("stdio/src/child/ring_buffer.rs", "KEPT", "8 * 1024", "stderr of a child", "8 KiB"),
+    ("stdio/src/child/ring_buffer.rs", "CAPACITY", "8 * 1024", "stderr of a child", "8 KiB"),
     ("websocket/src/accept.rs", "MAX_HEAD", "16 * 1024", "head of the handshake", "16 KiB"),
     (
         "websocket/src/accept.rs",
-        "LAST_WORDS",
+        "REFUSAL_TIMEOUT",
         "Duration::from_millis(500)",
         "handshake, either side",
         "500 ms",
     ),
-    ("websocket/src/link/expiry.rs", "CLOSING", "Duration::from_secs(1)", "close frame", "1 s"),
-    ("websocket/src/link.rs", "OWED_PONGS", "64", "pongs owed", "64"),
-    ("websocket/src/link/keepalive.rs", "MISSED", "2", "| ping |", "two without a sign of life"),
-    ("websocket/src/link/sender.rs", "HELD", "64 * 1024", "held unflushed", "64 KiB"),
-    ("websocket/src/link/sender.rs", "HELD_FOR_BULK", "32 * 1024", "held unflushed", "32 KiB"),
-    ("websocket/src/link/sender.rs", "CLOSING", "Duration::from_secs(1)", "close frame", "1 s"),
+    ("websocket/src/link/expiry.rs", "CLOSE_TIMEOUT", "Duration::from_secs(1)", "close frame", "1 s"),
+    ("websocket/src/link.rs", "MAX_PENDING_PONGS", "64", "pongs owed", "64"),
+    ("websocket/src/link/keepalive.rs", "MAX_MISSED_PINGS", "2", "| ping |", "two without a sign of life"),
+    ("websocket/src/link/sender.rs", "MAX_HELD", "64 * 1024", "held unflushed", "64 KiB"),
+    ("websocket/src/link/sender.rs", "MAX_HELD_FOR_DATA", "32 * 1024", "held unflushed", "32 KiB"),
+    ("websocket/src/link/sender.rs", "CLOSE_TIMEOUT", "Duration::from_secs(1)", "close frame", "1 s"),
     ("http/src/server/connection.rs", "FIELDS", "64", "a request's head", "64 fields"),
     ("http/src/server/heads.rs", "WAIT", "Duration::from_secs(10)", "a request's head", "10 s"),
     ("http/src/server/stall_timer.rs", "WAIT", "Duration::from_secs(30)", "a request's body", "30 s"),
@@ -167,7 +185,7 @@ const FIXED: [(&str, &str, &str, &str, &str); 60] = [
 ];
 
 #[test]
-fn what_cannot_be_set_stands_with_its_value() {
+fn security_md_lists_the_fixed_limits_with_their_values() {
     let page = read("SECURITY.md");
     for (file, name, value, words, as_shown) in FIXED {
         let source = read(&format!("crates/{file}"));
@@ -184,35 +202,35 @@ fn what_cannot_be_set_stands_with_its_value() {
 /// Constants that do not cause a refusal, drop or cut of anything of a peer: sizes of reads and of caches, pauses,
 /// turns, tags.
 const NO_BOUNDS: [(&str, &[&str]); 64] = [
-    ("core/src/id.rs", &["OURS"]),
-    ("core/src/framing/mod.rs", &["SHED"]),
-    ("core/src/driver/connection/negotiate.rs", &["ATTEMPTS"]),
-    ("core/src/driver/tables/interner.rs", &["MOST", "LONGEST"]),
-    ("core/src/driver/connection/write.rs", &["COPY", "COUNTED"]),
-    ("core/src/driver/memory.rs", &["STEP", "REQUEST"]),
-    ("core/src/driver/params.rs", &["COPIED"]),
+    ("core/src/id.rs", &["LOCAL_BIT"]),
+    ("core/src/framing/mod.rs", &["MAX_MOVED_BYTES"]),
+    ("core/src/driver/connection/negotiate.rs", &["MAX_ATTEMPTS"]),
+    ("core/src/driver/tables/interner.rs", &["MAX_NAMES", "MAX_NAME_BYTES"]),
+    ("core/src/driver/connection/write.rs", &["MAX_COPIED_BYTES", "MIN_COUNTED_BYTES"]),
+    ("core/src/driver/memory.rs", &["REPORT_STEP", "REQUEST_BYTES"]),
+    ("core/src/driver/params.rs", &["MAX_COPIED_BYTES"]),
     ("core/src/clients.rs", &["KINDS", "DEFAULT_IPV6_PREFIX"]),
-    ("core/src/machine/settled_cache.rs", &["ENTRY"]),
-    ("core/src/machine/early_cancels.rs", &["ENTRY"]),
+    ("core/src/machine/settled_cache.rs", &["ENTRY_BYTES"]),
+    ("core/src/machine/early_cancels.rs", &["ENTRY_BYTES"]),
     ("http/src/server/body.rs", &["SMALL"]),
     ("http/src/server/service.rs", &["REQUEST"]),
     ("http/src/server/reply.rs", &["PIECE"]),
     ("websocket/src/link/counting_io.rs", &["CONTROL_HEAD"]),
-    ("core/src/driver/outbox.rs", &["ENVELOPE", "KEPT", "ROW"]),
-    ("core/src/driver/connection/mod.rs", &["BATCH", "ROUNDS"]),
+    ("core/src/driver/outbox.rs", &["ENVELOPE_BYTES", "MAX_IDLE_CAPACITY", "MAX_CANCELS_IN_ROW"]),
+    ("core/src/driver/connection/mod.rs", &["MAX_FRAMES_PER_ROUND", "MAX_ROUNDS_PER_POLL"]),
     ("core/src/machine/timers.rs", &["NEVER"]),
-    ("core/src/machine/mod.rs", &["DUE"]),
-    ("core/src/registry.rs", &["SHARDS", "KEPT"]),
+    ("core/src/machine/mod.rs", &["MAX_TIMERS_PER_STEP"]),
+    ("core/src/registry.rs", &["SHARDS", "MAX_IDLE_CAPACITY"]),
     ("core/src/cause.rs", &["MAX_SHOWN_BYTES"]),
     ("core/src/dialect/abp/mod.rs", &["TAG_CALL", "TAG_INITIALIZE"]),
-    ("core/src/dialect/scan.rs", &["SHORT"]),
+    ("core/src/dialect/scan.rs", &["MAX_STRING_BYTES"]),
     ("core/src/transport/byte_stream/sender.rs", &["KEPT_ROOM"]),
-    ("core/src/transport/byte_stream/receiver.rs", &["READ_BUFFER", "LEAST_ROOM", "READS_A_POLL"]),
-    ("core/src/transport/send_buffer.rs", &["HELD_FOR_BULK", "HELD"]),
+    ("core/src/transport/byte_stream/receiver.rs", &["READ_BUFFER", "MIN_READ_ROOM", "MAX_READS_PER_POLL"]),
+    ("core/src/transport/send_buffer.rs", &["MAX_HELD_FOR_DATA", "MAX_HELD"]),
     ("core/src/transport/memory.rs", &["BACKLOG"]),
     ("core/src/transport/memory/direction.rs", &["FRAME_COST"]),
-    ("core/src/pool.rs", &["MOST"]),
-    ("core/src/chunked_vec.rs", &["PAGE"]),
+    ("core/src/pool.rs", &["MAX_POOLED"]),
+    ("core/src/chunked_vec.rs", &["CHUNK_LEN"]),
     ("http/src/server/listener.rs", &["BACKLOG"]),
     ("http/src/server/json_or_event_stream.rs", &["STREAM_AFTER", "STREAM_AFTER_WAIT"]),
     ("http/src/server/stall_timer.rs", &["SOON"]),
@@ -233,20 +251,20 @@ const NO_BOUNDS: [(&str, &[&str]); 64] = [
     ("http/src/client/pool.rs", &["KEEP_ALIVE"]),
     ("http/src/client/event_stream.rs", &["AFTER_ANSWER"]),
     ("http/src/shared_delay.rs", &["STEP", "WAIT"]),
-    ("named-pipe/src/listener.rs", &["REST"]),
-    ("named-pipe/src/windows.rs", &["PATIENCE", "BETWEEN"]),
-    ("named-pipe/src/unix/mod.rs", &["PATIENCE", "BETWEEN"]),
-    ("named-pipe/src/unix/lock_file.rs", &["TRIES"]),
-    ("stdio/src/threads.rs", &["HELD"]),
-    ("stdio/src/child/supervisor/unix.rs", &["ASKED_EVERY", "LAST_PIECES"]),
-    ("stdio/src/child/supervisor/other.rs", &["ASKED_EVERY"]),
-    ("stdio/src/child/process.rs", &["EXIT_AFTER_END"]),
-    ("websocket/src/accept.rs", &["FOR_EVER"]),
-    ("websocket/src/listener.rs", &["PAUSE"]),
-    ("websocket/src/client.rs", &["SHOWN"]),
+    ("named-pipe/src/listener.rs", &["ACCEPT_BACKOFF"]),
+    ("named-pipe/src/windows.rs", &["CONNECT_TIMEOUT", "RETRY_INTERVAL"]),
+    ("named-pipe/src/unix/mod.rs", &["CONNECT_TIMEOUT", "RETRY_INTERVAL"]),
+    ("named-pipe/src/unix/lock_file.rs", &["MAX_ATTEMPTS"]),
+    ("stdio/src/threads.rs", &["MAX_BUFFERED"]),
+    ("stdio/src/child/supervisor/unix.rs", &["EXIT_POLL_INTERVAL", "MAX_READS_AFTER_EXIT"]),
+    ("stdio/src/child/supervisor/other.rs", &["EXIT_POLL_INTERVAL"]),
+    ("stdio/src/child/process.rs", &["EXIT_TIMEOUT"]),
+    ("websocket/src/accept.rs", &["FAR_FUTURE"]),
+    ("websocket/src/listener.rs", &["ACCEPT_BACKOFF"]),
+    ("websocket/src/client.rs", &["MAX_SHOWN_BYTES"]),
     ("websocket/src/link/codes.rs", &["MAX_REASON"]),
-    ("websocket/src/link/receiver.rs", &["MESSAGES_A_POLL"]),
-    ("websocket/src/link/keepalive.rs", &["MOVING"]),
+    ("websocket/src/link/receiver.rs", &["MAX_MESSAGES_PER_POLL"]),
+    ("websocket/src/link/keepalive.rs", &["MIN_PROGRESS_BYTES"]),
     ("websocket/src/link.rs", &["READ_BUFFER", "WRITE_BUFFER"]),
 ];
 
@@ -272,7 +290,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// A new constant that is a limit must be added to [`FIXED`] and to the page.
 #[test]
-fn no_constant_is_left_out() {
+fn every_constant_is_listed_or_marked_as_no_limit() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let mut seen = 0;
     for name in ["core", "http", "named-pipe", "stdio", "websocket"] {

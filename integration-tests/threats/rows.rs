@@ -99,7 +99,7 @@ pub(crate) const ROWS: [Row; 23] = [
             ),
             (
                 "crates/core/tests/driver/serving.rs",
-                &["a_peer_that_does_not_read_holds_no_handler_up_and_is_closed_when_the_reserve_is_spent"],
+                &["a_peer_that_does_not_read_blocks_no_handler_and_is_closed_when_the_reserve_is_used_up"],
             ),
         ],
     },
@@ -172,7 +172,7 @@ pub(crate) const ROWS: [Row; 23] = [
             ("integration-tests/threats/user_code.rs", &["user_code::a_panic_costs_its_own_request::"]),
             (
                 "crates/core/tests/driver/serving.rs",
-                &["a_hook_that_panics_harms_nobody_and_errors_are_answered_as_they_are"],
+                &["a_panicking_hook_affects_no_other_request_and_handler_errors_are_answered_unchanged"],
             ),
             (
                 "crates/core/tests/driver_log.rs",
@@ -212,13 +212,13 @@ pub(crate) const ROWS: [Row; 23] = [
             (
                 "integration-tests/tests/bad_input.rs",
                 &[
-                    "what_is_no_json_is_refused_and_the_session_goes_on",
-                    "what_is_no_message_is_refused_and_the_session_goes_on",
+                    "a_frame_that_is_not_json_is_refused_and_the_session_continues",
+                    "json_that_is_not_a_message_is_refused_and_the_session_continues",
                     "ids_that_look_alike_are_not_confused",
-                    "bad_frames_among_good_ones_cost_none_of_them",
+                    "bad_frames_do_not_affect_the_good_frames_between_them",
                 ],
             ),
-            ("crates/websocket/tests/messages.rs", &["text_that_is_no_utf_8_closes_with_1007"]),
+            ("crates/websocket/tests/messages.rs", &["invalid_utf8_closes_with_1007"]),
         ],
     },
     Row {
@@ -245,11 +245,11 @@ pub(crate) const ROWS: [Row; 23] = [
             (
                 "integration-tests/tests/bad_input.rs",
                 &[
-                    "an_endless_line_or_body_is_not_held",
-                    "a_lying_content_length_ends_the_connection_when_no_frame_can_be_found",
+                    "an_endless_line_or_body_is_not_kept_in_memory",
+                    "a_false_content_length_ends_the_connection_if_no_frame_can_be_found",
                 ],
             ),
-            ("crates/core/src/framing/content_length.rs", &["a_lying_length_allocates_nothing"]),
+            ("crates/core/src/framing/content_length.rs", &["a_false_content_length_allocates_nothing"]),
             (
                 "crates/http/tests/streamable/refusals.rs",
                 &[
@@ -264,8 +264,8 @@ pub(crate) const ROWS: [Row; 23] = [
                     "fragments_over_the_limit_together_are_refused_too",
                 ],
             ),
-            ("crates/websocket/tests/refusals.rs", &["a_handshake_that_takes_too_long_is_given_up"]),
-            ("crates/websocket/src/link/tests.rs", &["a_byte_now_and_then_is_silence"]),
+            ("crates/websocket/tests/refusals.rs", &["a_handshake_over_its_timeout_is_dropped"]),
+            ("crates/websocket/src/link/tests.rs", &["a_few_bytes_between_pings_are_not_a_sign_of_life"]),
         ],
     },
     Row {
@@ -292,12 +292,12 @@ pub(crate) const ROWS: [Row; 23] = [
                     "half_open::a_client_that_answers_no_ping_is_lost_",
                 ],
             ),
-            ("crates/websocket/src/link/tests.rs", &["a_peer_that_answers_no_ping_is_gone_after_two"]),
+            ("crates/websocket/src/link/tests.rs", &["a_peer_that_misses_two_pings_is_disconnected"]),
             (
                 "integration-tests/matrix/faults/many.rs",
                 &["many::a_thousand_connections_and_half_of_their_requests_cancelled::"],
             ),
-            ("crates/stdio/tests/child.rs", &["a_child_that_dies_while_it_serves_is_told_with_its_signal"]),
+            ("crates/stdio/tests/child.rs", &["the_error_for_a_child_that_dies_has_its_signal"]),
         ],
     },
     Row {
@@ -310,12 +310,12 @@ pub(crate) const ROWS: [Row; 23] = [
                 "crates/core/src/machine/tests/shares.rs",
                 &[
                     "a_client_that_hangs_leaves_permits_and_queue_to_others",
-                    "who_waits_for_the_connection_starts_in_the_order_of_arrival_past_those_over_their_share",
+                    "queued_requests_start_in_order_of_arrival_except_those_over_their_share",
                 ],
             ),
             (
                 "crates/core/tests/driver/shares.rs",
-                &["hanging_handlers_of_one_client_over_many_connections_leave_half_to_others"],
+                &["hanging_handlers_of_one_client_use_at_most_half_of_the_permits"],
             ),
         ],
     },
@@ -344,16 +344,16 @@ pub(crate) const ROWS: [Row; 23] = [
             (
                 "crates/websocket/tests/shares.rs",
                 &[
-                    "idle_connections_that_answer_pings_make_room_for_others",
+                    "idle_connections_that_answer_pings_are_displaced",
                     "connections_in_use_of_one_address_are_half_of_them_at_most",
                 ],
             ),
             (
                 "crates/core/tests/driver/shares.rs",
                 &[
-                    "connections_without_use_make_room_and_those_in_use_do_not",
+                    "unused_connections_are_displaced_and_those_in_use_are_not",
                     "a_client_that_uses_its_connections_holds_half_of_them_at_most",
-                    "connections_without_a_message_make_room_too",
+                    "connections_without_a_message_are_displaced_too",
                 ],
             ),
         ],
@@ -366,7 +366,10 @@ pub(crate) const ROWS: [Row; 23] = [
                 "crates/http/tests/streamable/shares.rs",
                 &["silent_connections_of_one_address_leave_half_to_others"],
             ),
-            ("crates/websocket/tests/shares.rs", &["slow_handshakes_of_one_address_leave_half_to_others"]),
+            (
+                "crates/websocket/tests/shares.rs",
+                &["slow_handshakes_of_one_address_use_at_most_half_of_the_handshakes"],
+            ),
         ],
     },
     Row {
@@ -379,7 +382,7 @@ pub(crate) const ROWS: [Row; 23] = [
             ),
             (
                 "crates/core/src/driver/admission/mod.rs",
-                &["who_drains_more_than_its_share_is_refused_and_others_are_not"],
+                &["a_client_that_drains_more_than_its_share_is_refused_and_others_are_not"],
             ),
         ],
     },

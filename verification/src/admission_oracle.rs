@@ -16,13 +16,13 @@ pub(super) enum Verdict {
     /// No result of either kind.
     None,
     /// A request gets a slot.
-    LetIn,
+    Admitted,
     /// The only output, if any, and the status that is remembered for the key.
-    Told(Option<Output>, Option<(RequestId, AckStatus)>),
+    Outputs(Option<Output>, Option<(RequestId, AckStatus)>),
 }
 
 /// A request that arrives.
-struct Asked {
+struct ArrivingRequest {
     name: Name,
     kind: Kind,
     is_blocking: bool,
@@ -33,7 +33,7 @@ struct Asked {
 impl MachineState {
     /// The expected result of this input, from the state before it.
     pub(super) fn verdict(&self, input: Input, before: &Inspection) -> Verdict {
-        let work = |id: u8| Asked {
+        let work = |id: u8| ArrivingRequest {
             name: self.name(id),
             kind: Kind::Work,
             is_blocking: id == BLOCKING,
@@ -42,9 +42,9 @@ impl MachineState {
         };
         let asked = match input {
             Input::Request(id) => work(id),
-            Input::RequestOver => Asked { is_over: true, ..work(0) },
-            Input::RequestExempt => Asked { kind: Kind::CancelExemption, ..work(IDS - 1) },
-            Input::Hello => Asked {
+            Input::RequestOver => ArrivingRequest { is_over: true, ..work(0) },
+            Input::RequestExempt => ArrivingRequest { kind: Kind::CancelExemption, ..work(IDS - 1) },
+            Input::Hello => ArrivingRequest {
                 name: self.hello(),
                 kind: Kind::Handshake,
                 is_blocking: false,
@@ -54,14 +54,14 @@ impl MachineState {
             Input::Bad => {
                 let exchange = self.on(CANCELS_COME_ON);
                 let why = Refusal::Bad(BadMessage::NotJson);
-                return Verdict::Told(Some(Output::Refuse { to: None, exchange, why }), None);
+                return Verdict::Outputs(Some(Output::Refuse { to: None, exchange, why }), None);
             }
             Input::BadRequest => {
                 let name = self.last_name(0);
                 let to = self.ledger.owner(&name).is_none().then(|| (name.id.clone(), 0));
                 let exchange = self.on(self.last_exchange(0));
                 let why = Refusal::Bad(BadMessage::NotJson);
-                return Verdict::Told(Some(Output::Refuse { to, exchange, why }), None);
+                return Verdict::Outputs(Some(Output::Refuse { to, exchange, why }), None);
             }
             Input::Cancel(_)
             | Input::CancelHello
@@ -73,7 +73,10 @@ impl MachineState {
                 // ends here.
                 let exchange = self.on(CANCELS_COME_ON);
                 let ends = exchange.is_peers() && !self.names_keys();
-                return Verdict::Told(ends.then_some(Output::ExchangeEnd { exchange, silent: false }), None);
+                return Verdict::Outputs(
+                    ends.then_some(Output::ExchangeEnd { exchange, silent: false }),
+                    None,
+                );
             }
             Input::Call(_)
             | Input::Stale(_)
@@ -97,8 +100,8 @@ impl MachineState {
         self.admission(&asked, before)
     }
 
-    fn admission(&self, asked: &Asked, before: &Inspection) -> Verdict {
-        let Asked { name, kind, is_blocking, is_over, exchange } = asked;
+    fn admission(&self, asked: &ArrivingRequest, before: &Inspection) -> Verdict {
+        let ArrivingRequest { name, kind, is_blocking, is_over, exchange } = asked;
         let exchange = *exchange;
         let refused = |why| Output::Refuse { to: Some((name.id.clone(), 0)), exchange, why };
         let is_new = |status| {
@@ -107,23 +110,23 @@ impl MachineState {
         };
         let completed = || is_new(AckStatus::AlreadyCompleted);
         if self.ledger.lost {
-            return Verdict::Told(None, None);
+            return Verdict::Outputs(None, None);
         }
         if let Some((_, owner)) = self.ledger.owner(name) {
             return if owner.is_settled() {
-                Verdict::Told(Some(refused(Refusal::Overloaded("draining"))), completed())
+                Verdict::Outputs(Some(refused(Refusal::Overloaded("draining"))), completed())
             } else {
                 let why = Refusal::DuplicateId;
-                Verdict::Told(Some(Output::Refuse { to: None, exchange, why }), None)
+                Verdict::Outputs(Some(Output::Refuse { to: None, exchange, why }), None)
             };
         }
         let holder = self.ledger.named(name).filter(|_| self.names_keys() && *kind != Kind::Handshake);
         if holder.is_some_and(|(_, holder)| !holder.is_settled()) {
-            return Verdict::Told(Some(refused(Refusal::DuplicateKey)), completed());
+            return Verdict::Outputs(Some(refused(Refusal::DuplicateKey)), completed());
         }
         let rules = self.session.dialect().rules();
         if rules.session_required && *kind != Kind::Handshake && self.done.agreed.is_none() {
-            return Verdict::Told(Some(refused(Refusal::NotInitialized)), completed());
+            return Verdict::Outputs(Some(refused(Refusal::NotInitialized)), completed());
         }
         if self.ledger.ending.shutdown || self.ledger.ending.half_closed {
             return self.refused_as_cancelled(asked, CauseKind::Shutdown, is_new(AckStatus::Cancelled));
@@ -132,17 +135,17 @@ impl MachineState {
             return self.refused_as_cancelled(asked, CauseKind::Peer, is_new(AckStatus::Cancelled));
         }
         if *is_over {
-            return Verdict::Told(Some(refused(Refusal::Overloaded(OVER))), completed());
+            return Verdict::Outputs(Some(refused(Refusal::Overloaded(OVER))), completed());
         }
         if self.has_room(*is_blocking) {
-            return Verdict::LetIn;
+            return Verdict::Admitted;
         }
-        Verdict::Told(Some(refused(Refusal::Overloaded("queued"))), completed())
+        Verdict::Outputs(Some(refused(Refusal::Overloaded("queued"))), completed())
     }
 
     fn refused_as_cancelled(
         &self,
-        asked: &Asked,
+        asked: &ArrivingRequest,
         kind: CauseKind,
         known: Option<(RequestId, AckStatus)>,
     ) -> Verdict {
@@ -150,7 +153,7 @@ impl MachineState {
         let silence = self.session.dialect().rules().peer_cancelled == CancelledReply::Silence;
         if kind == CauseKind::Peer && silence {
             let ends = exchange != ExchangeId::NONE;
-            return Verdict::Told(ends.then_some(Output::ExchangeEnd { exchange, silent: true }), known);
+            return Verdict::Outputs(ends.then_some(Output::ExchangeEnd { exchange, silent: true }), known);
         }
         let told = Output::RefuseCancelled {
             id: asked.name.id.clone(),
@@ -160,7 +163,7 @@ impl MachineState {
             graceful: None,
             cause: Cause::new(kind),
         };
-        Verdict::Told(Some(told), known)
+        Verdict::Outputs(Some(told), known)
     }
 
     /// I8: an early cancel is valid for a limited time, and only for a request of its sender.
@@ -205,15 +208,15 @@ impl MachineState {
         });
         let (first, more) = (told.next(), told.next());
         let (expected, known) = match verdict {
-            Verdict::None | Verdict::LetIn => (None, None),
-            Verdict::Told(expected, known) => (expected.as_ref(), known.clone()),
+            Verdict::None | Verdict::Admitted => (None, None),
+            Verdict::Outputs(expected, known) => (expected.as_ref(), known.clone()),
         };
         let fits = first == expected && more.is_none();
         let invariant = if expected.is_none() { "I8" } else { "I4" };
         holds_and_counts(expected.is_some(), fits, invariant, || {
-            format!("{input:?} was to be told {expected:?}, and it brought {outputs:?}")
+            format!("{input:?} should give {expected:?}, and gives {outputs:?}")
         })?;
-        let is_let_in = *verdict == Verdict::LetIn;
+        let is_let_in = *verdict == Verdict::Admitted;
         holds_and_counts(is_let_in, accepted.is_some() == is_let_in, "I1", || {
             format!("{input:?} came to {accepted:?}, and it was owed {verdict:?}")
         })?;

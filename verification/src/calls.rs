@@ -134,7 +134,7 @@ impl MachineState {
                 let result = self.cancel_ends(key, after).result();
                 let told = self.session.local_cancel_call(now, key, Cause::new(CauseKind::Caller), after);
                 holds(told == result, "I13", || {
-                    format!("who cancels {key:?} was to be told {result:?}, and is told {told:?}")
+                    format!("the cancel of {key:?} should return {result:?}, and returns {told:?}")
                 })?;
             }
             // As in the driver: a cancel that an answer has disarmed is not written.

@@ -57,7 +57,7 @@ pub struct Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Its test calls [`reached`](super::page::reached).
-    Told,
+    Reported,
     /// It processes a table, whose size this text states.
     Table(&'static str),
 }
@@ -73,21 +73,21 @@ pub const ENGINES: [Engine; 8] = [
         name: "search",
         drives: "the real machine: the first million of its states that can be reached, nearest first",
         run: "--release -p rescind-verification --test search",
-        depth: Depth::Told,
+        depth: Depth::Reported,
         checks: SESSION,
     },
     Engine {
         name: "reference",
         drives: "the real machine beside a naive model: random events, shrunk",
         run: "--release -p rescind-verification --test reference",
-        depth: Depth::Told,
+        depth: Depth::Reported,
         checks: &["I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I10", "I12", "I13", "I14", "L1", "L3"],
     },
     Engine {
         name: "fuzz",
         drives: "ids, framings, envelopes, HTTP's reading and sequences of events; its corpus",
         run: "-p rescind-verification --test corpus",
-        depth: Depth::Told,
+        depth: Depth::Reported,
         checks: SESSION,
     },
     Engine {
@@ -111,7 +111,7 @@ pub const ENGINES: [Engine; 8] = [
         name: "simulation",
         drives: "both sides' real drivers, framings and wires on a paused clock, over a network that fails as a seed says",
         run: "--release -p rescind-verification --test sim",
-        depth: Depth::Told,
+        depth: Depth::Reported,
         checks: &[
             "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I12", "I13", "I14", "L1", "L3", "L4",
         ],

@@ -80,7 +80,7 @@ pub enum Input {
 impl Input {
     /// Whether the input names no existing request, regardless of earlier inputs. It then changes nothing, and its
     /// answer has no effect.
-    pub(super) const fn names_nothing(self) -> bool {
+    pub(super) const fn names_no_request(self) -> bool {
         matches!(
             self,
             Self::CancelNothing

@@ -128,7 +128,7 @@ impl Ledger {
     fn check_acks(&self, seen: &Inspection) -> Result<(), Broken> {
         let told = self.served.iter().find(|(_, served)| served.told.is_some());
         holds_and_counts(false, told.is_none(), "I7", || {
-            format!("a cancel was told an end that did not come: {told:?}")
+            format!("a cancel was acknowledged with an end that did not follow: {told:?}")
         })?;
         if self.lost {
             return Ok(());

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_differ_little_have_numbers_that_differ_much() {
+    fn similar_values_have_different_hashes() {
         let mut numbers = Numbers::default();
         let (mut count, mut bits) = (0, 0);
         for first in 0..60_u64 {

@@ -98,7 +98,9 @@ impl Ledger {
             let request = self.of(request)?;
             let same = request.told.is_none_or(|told| told == status);
             request.told = Some(status);
-            holds(same, "I7", || format!("two cancels of one request were told two ends: {status:?}"))?;
+            holds(same, "I7", || {
+                format!("two cancels of one request were acknowledged with different ends: {status:?}")
+            })?;
         }
         Ok(())
     }
@@ -176,7 +178,7 @@ impl Ledger {
         let completed = matches!(reply.body, ReplyBody::Handler | ReplyBody::Refused(_));
         let status = if completed { AckStatus::AlreadyCompleted } else { AckStatus::Cancelled };
         holds_and_counts(told.is_some(), told.is_none_or(|told| told == status), "I7", || {
-            format!("a cancel of {key:?} was told {told:?}, and it ends with {:?}", reply.body)
+            format!("a cancel of {key:?} was acknowledged with {told:?}, and it ends with {:?}", reply.body)
         })?;
         holds(!session.may_notify(key), "I2", || format!("{key:?} may still write, behind its answer"))
     }
@@ -193,7 +195,7 @@ impl Ledger {
             format!("{key:?} is owed an answer, and was silenced; first it was cancelled by {first:?}")
         })?;
         holds_and_counts(told.is_some(), told != Some(AckStatus::AlreadyCompleted), "I7", || {
-            format!("a cancel of {key:?} was told that it had ended, and it is silenced")
+            format!("a cancel of {key:?} was acknowledged as already completed, and it is silenced")
         })?;
         holds(!session.may_notify(key), "I2", || format!("{key:?} may still write, though it is silenced"))
     }

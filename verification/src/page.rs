@@ -64,7 +64,7 @@ pub fn renewed(page: &str, planted: &str) -> String {
     );
     for Engine { name, drives, run, depth, .. } in ENGINES {
         let depth = match depth {
-            Depth::Told => "below",
+            Depth::Reported => "below",
             Depth::Table(what) => what,
         };
         let _ = writeln!(out, "| {name} | {drives} | {depth} | `{run}` |");

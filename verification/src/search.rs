@@ -131,23 +131,23 @@ pub fn search(class: Class, order: Order, most: usize) -> Result<Searched, Box<F
     // The root has no parent. Its input is never used.
     let mut nodes = vec![Node { parent: 0, depth: 0, input: Input::Time, is_first: true }];
     let first = Passed { node: 0, world: root, seen: here };
-    let mut here = Looking::from(first.clone());
-    let mut beside = Looking::from(first);
+    let mut here = Worker::from(first.clone());
+    let mut beside = Worker::from(first);
     let (mut next, mut steps) = (0, 0);
     while next < nodes.len() && states.len() < most {
-        let end = nodes.len().min(next + 2 * STRETCH);
+        let end = nodes.len().min(next + 2 * BATCH);
         let middle = next + (end - next) / 2;
         let (came, more) = thread::scope(|scope| {
             let other = scope.spawn(|| beside.look(&nodes, middle..end, &accounts));
             (here.look(&nodes, next..middle, &accounts), other.join())
         });
         let more = more.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let found = |(broken, parent, last): Stumbled| {
+        let found = |(broken, parent, last): Violation| {
             let inputs = way_to(&nodes, parent).into_iter().chain(last).collect();
             Box::new(Found { broken, way: Trace { class, order, inputs } })
         };
         let came = came.map_err(found)?.into_iter().chain(more.map_err(found)?);
-        for Came { parent, steps: of_node } in came {
+        for NodeSteps { parent, steps: of_node } in came {
             if states.len() >= most {
                 break;
             }
@@ -185,10 +185,10 @@ pub fn search(class: Class, order: Order, most: usize) -> Result<Searched, Box<F
 }
 
 /// How many states a thread searches before its results are merged.
-const STRETCH: usize = 512;
+const BATCH: usize = 512;
 
 /// The data of one thread of a search.
-struct Looking {
+struct Worker {
     trail: Trail,
     /// The states that are known to reach their end.
     ended: Known,
@@ -196,7 +196,7 @@ struct Looking {
 }
 
 /// The possible steps from one state.
-struct Came {
+struct NodeSteps {
     parent: u32,
     steps: Vec<Step>,
 }
@@ -212,31 +212,31 @@ struct Step {
 }
 
 /// A violation, its node, and the input before it.
-type Stumbled = (Broken, u32, Option<Input>);
+type Violation = (Broken, u32, Option<Input>);
 
-impl From<Passed> for Looking {
+impl From<Passed> for Worker {
     fn from(root: Passed) -> Self {
         Self { trail: Trail(vec![root]), ended: Known::default(), judged: Tally::default() }
     }
 }
 
-impl Looking {
+impl Worker {
     /// Applies every possible input in each of these states.
     fn look(
         &mut self,
         nodes: &[Node],
-        stretch: Range<usize>,
+        batch: Range<usize>,
         accounts: &Numbers,
-    ) -> Result<Vec<Came>, Stumbled> {
-        let mut all = Vec::with_capacity(stretch.len());
+    ) -> Result<Vec<NodeSteps>, Violation> {
+        let mut all = Vec::with_capacity(batch.len());
         let mut new = Numbers::default();
-        for (at, node) in nodes.iter().enumerate().take(stretch.end).skip(stretch.start) {
+        for (at, node) in nodes.iter().enumerate().take(batch.end).skip(batch.start) {
             let parent = u32::try_from(at).unwrap_or(u32::MAX);
             let here = self.trail.go(nodes, parent).map_err(|broken| (broken, parent, None))?;
             let Some(Passed { world, seen, .. }) = here else { break };
             let mut steps = Vec::new();
             for input in world.inputs(seen) {
-                if input.names_nothing() && !node.is_first {
+                if input.names_no_request() && !node.is_first {
                     continue;
                 }
                 let stumbled = |broken| (broken, parent, Some(input));
@@ -249,7 +249,7 @@ impl Looking {
                 }
                 steps.push(Step { input, machine, account, situation, is_within: !view.cascades.is_empty() });
             }
-            all.push(Came { parent, steps });
+            all.push(NodeSteps { parent, steps });
         }
         self.judged += Tally::taken();
         Ok(all)

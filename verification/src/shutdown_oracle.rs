@@ -181,7 +181,7 @@ impl MachineState {
         holds(self.session.is_finished(), "L3", || format!("the lost connection does not end: {seen:?}"))?;
         let foreign = &self.ledger.foreign;
         holds_and_counts(false, foreign.is_empty(), "I5", || {
-            format!("children elsewhere were not told: {foreign:?}")
+            format!("children on other connections were not cancelled: {foreign:?}")
         })?;
         let left = seen.timers.len() + seen.queue.len() + seen.exchanges.len() + seen.cancel_keys.len();
         let left = left + seen.cancels.len() + seen.foreign.len() + seen.permits.0 + seen.permits.1;

@@ -65,7 +65,7 @@ pub struct MachineState {
     /// The number of bad frames.
     pub(super) bad_frames: u32,
     /// The principal of the one id that has one.
-    somebody: Principal,
+    principal: Principal,
     /// A principal without requests.
     pub(super) stranger: Principal,
 }
@@ -102,7 +102,7 @@ impl MachineState {
             remembered: VecDeque::new(),
             begun: Begun::default(),
             bad_frames: 0,
-            somebody: Principal("somebody".into()),
+            principal: Principal("somebody".into()),
             stranger: Principal("stranger".into()),
         }
     }
@@ -160,7 +160,7 @@ impl MachineState {
         let text = || RequestId::text("0").unwrap_or(RequestId::number(2));
         let of = if id < 2 { RequestId::number(id.into()) } else { text() };
         let key = if self.names_keys() { RequestId::number(i64::from(id != BLOCKING)) } else { of.clone() };
-        let principal = (id == BLOCKING).then(|| self.somebody.clone());
+        let principal = (id == BLOCKING).then(|| self.principal.clone());
         Name { scope: Scope::Session, principal, id: of, key }
     }
 

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_invariant_is_counted_as_itself() {
+    fn every_invariant_has_its_own_counter() {
         let _ = Tally::taken();
         for (nth, invariant) in INVARIANTS.iter().enumerate() {
             assert_eq!(place(invariant.number), Some(nth), "{}", invariant.number);

@@ -11,7 +11,7 @@ use rescind_verification::fuzz::TARGETS;
 use rescind_verification::{Tally, page};
 
 /// The most files of a target, and the most bytes.
-const MOST: (usize, u64) = (60, 200 * 1024);
+const MAX_FILES_AND_BYTES: (usize, u64) = (60, 200 * 1024);
 
 fn fuzz() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz")
@@ -58,7 +58,7 @@ fn the_corpus_is_small() {
         let folder = fuzz().join("corpus").join(target.name);
         let files = names(&folder);
         let bytes: u64 = files.iter().map(|file| fs::metadata(folder.join(file)).unwrap().len()).sum();
-        let is_small = files.len() <= MOST.0 && bytes <= MOST.1;
+        let is_small = files.len() <= MAX_FILES_AND_BYTES.0 && bytes <= MAX_FILES_AND_BYTES.1;
         assert!(is_small, "{}: {} files, {bytes} bytes: run `cargo fuzz cmin`", target.name, files.len());
     }
 }
@@ -80,6 +80,6 @@ fn every_target_has_a_program_and_a_folder_and_there_are_no_others() {
 }
 
 #[test]
-fn a_target_that_is_not_there_is_refused() {
+fn an_unknown_target_is_refused() {
     assert!(catch_unwind(|| rescind_verification::fuzz::check("nothing", b"")).is_err());
 }

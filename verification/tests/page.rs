@@ -40,14 +40,14 @@ fn the_page_is_up_to_date() {
 }
 
 #[test]
-fn every_invariant_has_an_engine_and_every_engine_says_how_far_it_went() {
+fn every_invariant_has_an_engine_and_every_engine_reports_its_depth() {
     let known: BTreeSet<_> = INVARIANTS.iter().map(|invariant| invariant.number).collect();
     let checked: BTreeSet<_> = ENGINES.iter().flat_map(|engine| engine.checks).copied().collect();
     assert_eq!(known, checked);
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verification.md"));
     let page = page.expect("the page is there");
     let (_, rows) = page.split_once("| engine | of what | reached |").expect("its last table");
-    for engine in ENGINES.iter().filter(|engine| engine.depth == Depth::Told) {
+    for engine in ENGINES.iter().filter(|engine| engine.depth == Depth::Reported) {
         assert!(rows.contains(&format!("\n| {} | ", engine.name)), "{} told nothing", engine.name);
     }
     let told = |engine: &str, least: u64| {
@@ -78,7 +78,7 @@ fn every_invariant_has_an_engine_and_every_engine_says_how_far_it_went() {
 /// a word in their code, as an invariant that the simulation's judge checks, or in the `covers` of a vector that is
 /// played on some transport. The comparison of outcomes between transports is named in the file that compares them.
 #[test]
-fn the_engines_that_hold_no_session_name_what_they_check() {
+fn the_engines_without_a_session_name_the_invariants_they_check() {
     let words = |paths: &[&str]| -> BTreeSet<String> {
         code(paths).split(|c: char| !c.is_ascii_alphanumeric()).map(ToOwned::to_owned).collect()
     };
@@ -167,7 +167,7 @@ fn every_engine_is_a_step_of_ci() {
 /// `.ci/verify` goes at least as deep as the search for planted bugs, and `.ci/nightly` as deep as the design
 /// requires.
 #[test]
-fn ci_goes_as_far_as_planted_bugs_need_and_the_night_all_the_way() {
+fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
     let number = |text: &str, name: &str| -> u64 {
@@ -206,7 +206,7 @@ fn ci_goes_as_far_as_planted_bugs_need_and_the_night_all_the_way() {
 
 /// The rows of the search were printed by the current search: a new search of its beginning gives the same result.
 #[test]
-fn the_rows_of_the_search_are_those_of_this_search() {
+fn the_rows_of_the_search_on_the_page_match_this_search() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verification.md"));
     let page = page.expect("the page is there");
     for class in Class::ALL {

@@ -224,7 +224,7 @@ macro_rules! references {
                 }
 
                 #[test]
-                fn does_as_the_reference_says() {
+                fn the_machine_does_what_the_reference_does() {
                     let _ = Tally::taken();
                     every_case();
                     let judged = Tally::taken();
@@ -283,7 +283,7 @@ fn config() -> ProptestConfig {
 
 /// With a planted bug, plays the case that is kept for it.
 #[test]
-fn what_failed_once_holds() {
+fn each_kept_case_that_once_failed_passes() {
     let planted = std::env::var("RESCIND_FAILPOINT").ok();
     let mut played = 0;
     for kept in kept::all() {

@@ -171,7 +171,7 @@ searches! {
 /// The invariants that the page claims for this engine are those that it judges, each in a state where the subject of
 /// the invariant exists.
 #[test]
-fn the_search_judges_what_it_claims_and_nothing_else() {
+fn the_search_checks_exactly_the_invariants_that_it_claims() {
     let mut judged = Tally::default();
     for class in Class::ALL {
         for order in class.orders() {
@@ -186,7 +186,7 @@ fn the_search_judges_what_it_claims_and_nothing_else() {
 
 /// `RESCIND_TRACE` replays one trace, as a failure prints it, and shows every step.
 #[test]
-fn the_trace_that_is_asked_for() {
+fn the_requested_trace_is_replayed() {
     let Some(text) = std::env::var_os(trace::TRACE) else { return };
     let text = text.into_string().expect("a trace is plain text");
     let trace: Trace = text.parse().unwrap_or_else(|error| panic!("{}: {error}", trace::TRACE));
@@ -223,7 +223,7 @@ fn some_trace(class: Class, order: Order, seed: u64) -> (Trace, MachineState) {
 }
 
 #[test]
-fn a_way_printed_and_parsed_leads_to_the_same_world() {
+fn a_printed_and_parsed_trace_leads_to_the_same_state() {
     let mut kinds = HashSet::new();
     for class in Class::ALL {
         for (order, seed) in class.orders().iter().flat_map(|order| (1..40).map(move |seed| (order, seed))) {
@@ -241,7 +241,7 @@ fn a_way_printed_and_parsed_leads_to_the_same_world() {
 }
 
 #[test]
-fn every_word_of_a_way_is_written_as_it_is_read() {
+fn every_word_of_a_trace_is_written_as_it_is_read() {
     let text = "acknowledged unordered request:0 request-over request-exempt hello agreed:both agreed:neither cancel:1 \
         cancel-hello cancel-by-stranger cancel-by-nobody cancel-elsewhere bad bad-request cancel-nothing \
         offer:0.0:value ended:0.0 shield:1.2 unshield:1.2 local-cancel:0.0 deadline:0.0 stale:0.0 stream-lost:0.0 \
@@ -253,7 +253,7 @@ fn every_word_of_a_way_is_written_as_it_is_read() {
 }
 
 #[test]
-fn what_is_no_way_is_refused_by_its_word() {
+fn an_invalid_trace_is_refused_with_the_invalid_word() {
     for (text, word) in [
         ("", "no class"),
         ("silence", "no order"),

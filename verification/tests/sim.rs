@@ -23,7 +23,7 @@ fn every_seed_holds(test: &str, wire: Wire, dialect: &str, share: u64) {
     if let Some(seed) = number("RESCIND_SEED") {
         match case.play(seed) {
             Ok(run) => println!("{}\nseed {seed} held", run.trace.join("\n")),
-            Err(failure) => panic!("{}", failure.told(test)),
+            Err(failure) => panic!("{}", failure.report(test)),
         }
         return;
     }
@@ -40,7 +40,7 @@ fn every_seed_holds(test: &str, wire: Wire, dialect: &str, share: u64) {
             page::reached("simulation", test.trim_start_matches("sim_"), &far)
                 .expect("the page can be written");
         }
-        Err(failure) => panic!("{}", failure.told(test)),
+        Err(failure) => panic!("{}", failure.report(test)),
     }
 }
 

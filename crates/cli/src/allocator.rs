@@ -66,7 +66,7 @@ mod glibc {
         use super::completed;
 
         #[test]
-        fn what_the_user_set_stays_and_the_rest_is_added() {
+        fn the_users_tunables_are_kept_and_the_missing_ones_are_added() {
             let ours = "glibc.malloc.mmap_threshold=131072:glibc.malloc.trim_threshold=131072:\
                         glibc.malloc.arena_max=2";
             assert_eq!(completed("", |_| false).as_deref(), Some(ours));

@@ -68,7 +68,7 @@ impl Web {
         if text.contains('#') {
             return Err("an endpoint has no fragment (`#`)".to_owned());
         }
-        let uri: Uri = text.parse().map_err(|error| format!("it is no URL: {error}"))?;
+        let uri: Uri = text.parse().map_err(|error| format!("it is not a URL: {error}"))?;
         let authority = uri.authority().ok_or("it has no host: give HOST:PORT")?;
         if authority.as_str().contains('@') {
             return Err("an endpoint holds no user name or password".to_owned());
@@ -77,7 +77,7 @@ impl Web {
         let port = match authority.as_str().strip_prefix(host).and_then(|rest| rest.strip_prefix(':')) {
             None => security.default_port(),
             Some(port) => port.parse().map_err(|_| {
-                format!("`{port}` is no port: give a number up to 65535, or 0 for a free one")
+                format!("`{port}` is not a port: give a number up to 65535, or 0 for a free one")
             })?,
         };
         if host.is_empty() {
@@ -225,7 +225,7 @@ impl Target {
         );
         if flags.framing.is_some() && !is_bytes {
             return Err(format!(
-                "--framing is for byte streams (stdio, pipe:), and {endpoint} frames by itself"
+                "--framing is for byte streams (stdio, pipe:), and {endpoint} has its own framing"
             ));
         }
         if flags.binding.is_some() && !is_http {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_shown_as_it_is_given() {
+    fn an_endpoint_is_displayed_as_given() {
         for text in [
             "stdio",
             "pipe:my-agent",
@@ -316,17 +316,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_endpoint_is_refused_with_what_to_do() {
+    fn an_invalid_endpoint_is_refused_with_a_hint() {
         for (text, word) in [
             ("smoke", "the endpoints are stdio"),
             ("tcp://localhost:1", "the endpoints are stdio"),
             ("", "the endpoints are stdio"),
             ("pipe:", "a file's"),
             ("pipe:..", "a file's"),
-            ("ws://", "no URL"),
+            ("ws://", "not a URL"),
             ("ws://:80/", "host"),
-            ("ws://localhost:65536/", "no port"),
-            ("ws://localhost:x/", "no port"),
+            ("ws://localhost:65536/", "not a port"),
+            ("ws://localhost:x/", "not a port"),
             ("http://me:secret@localhost:1/", "user name"),
             ("http://localhost:1/#there", "fragment"),
         ] {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_binding_is_the_dialects_own_unless_it_is_given() {
+    fn the_default_binding_is_that_of_the_dialect() {
         for (dialect, wire) in [
             ("mcp", "http-streamable"),
             ("mcp-2026", "http-stateless"),

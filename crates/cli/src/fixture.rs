@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 use crate::args::Fixture as Args;
 use crate::endpoint::{Endpoint, Side, Target};
 use crate::open::{self, AnyListener};
-use crate::signals::told_to_stop;
-use crate::{Exit, Failure, say};
+use crate::signals::stop_signal;
+use crate::{Exit, Failure, output};
 
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let mut options = match &args.options {
@@ -36,7 +36,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
 }
 
 async fn serve_stdio(fixture: &Fixture, framing: Framing) -> Result<Exit, Failure> {
-    let stop = told_to_stop();
+    let stop = stop_signal();
     let transport = rescind::stdio::this_process().framing(framing);
     let link = Box::new(transport).open().await.map_err(|error| error.to_string())?;
     let peer = fixture.serve(link).map_err(|error| error.to_string())?;
@@ -57,8 +57,8 @@ async fn serve_stdio(fixture: &Fixture, framing: Framing) -> Result<Exit, Failur
 /// Serves every connection with the same fixture, so that its counters include all of them.
 async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Failure> {
     // Created before the line is printed, because its reader may send the signal at once.
-    let mut stop = pin!(told_to_stop());
-    say::beside(&format!("listening on {}\n", listener.endpoint()));
+    let mut stop = pin!(stop_signal());
+    output::message(&format!("listening on {}\n", listener.endpoint()));
     listener.as_mut().share_among(fixture.clients());
     let mut peers: Vec<Peer> = Vec::new();
     loop {

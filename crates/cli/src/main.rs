@@ -9,8 +9,8 @@ mod html;
 mod log;
 mod matrix;
 mod open;
+mod output;
 mod relay;
-mod say;
 mod signals;
 mod summary;
 mod table;
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            say::beside(&format!("rescind: the runtime could not be started: {error}\n"));
+            output::message(&format!("rescind: the runtime could not be started: {error}\n"));
             return Exit::Usage.into();
         }
     };
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     match done {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            say::beside(&format!("rescind: {failure}\n"));
+            output::message(&format!("rescind: {failure}\n"));
             Exit::Usage.into()
         }
     }

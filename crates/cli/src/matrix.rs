@@ -11,7 +11,7 @@ use rescind_testkit::{Report, Scenario, scenarios};
 use crate::args::Matrix;
 use crate::html::PageFile;
 use crate::table::{self, Colour, View};
-use crate::{Exit, Failure, say};
+use crate::{Exit, Failure, output};
 
 pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     let wanted: Vec<&Scenario> = scenarios().iter().filter(|scenario| is_wanted(&args, scenario)).collect();
@@ -54,11 +54,11 @@ pub(crate) fn print(report: &Report, wires: &[&str], view: View, json: bool) -> 
     let colour = if terminal && !plain { Colour::On } else { Colour::Off };
     let table = table::render(report, wires, view, colour);
     if json {
-        say::beside(&table);
+        output::message(&table);
         let text = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;
-        say::result(&format!("{text}\n"))
+        output::result(&format!("{text}\n"))
     } else {
-        say::result(&table)
+        output::result(&table)
     }
 }
 

@@ -26,7 +26,9 @@ pub(crate) type AnyListener = Pin<Box<dyn Listener>>;
 /// The reason why it cannot, in one sentence.
 pub(crate) async fn listen(target: &Target) -> Result<AnyListener, String> {
     match &target.endpoint {
-        Endpoint::Stdio => Err("stdio is this process's own; nobody else can connect to it".to_owned()),
+        Endpoint::Stdio => {
+            Err("stdio belongs to this process; no other process can connect to it".to_owned())
+        }
         Endpoint::Pipe(address) => {
             let listener = NamedPipeListener::bind(address).await.map_err(|error| error.to_string())?;
             Ok(Box::pin(listener.framing(target.framing)))

@@ -6,7 +6,7 @@
 /// # Cancel safety
 /// Dropping the future loses a signal that arrived meanwhile. It does not restore the default action of the signals.
 #[cfg(unix)]
-pub(crate) fn told_to_stop() -> impl Future<Output = ()> {
+pub(crate) fn stop_signal() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
     let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
     async move {
@@ -28,7 +28,7 @@ pub(crate) fn told_to_stop() -> impl Future<Output = ()> {
 /// # Cancel safety
 /// Dropping the future loses a signal that arrived meanwhile.
 #[cfg(windows)]
-pub(crate) fn told_to_stop() -> impl Future<Output = ()> {
+pub(crate) fn stop_signal() -> impl Future<Output = ()> {
     let signal = tokio::signal::windows::ctrl_c();
     async move {
         match signal {

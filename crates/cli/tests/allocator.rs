@@ -34,14 +34,14 @@ fn tunables(set: Option<&str>) -> String {
 }
 
 #[test]
-fn a_fixture_has_its_large_blocks_given_back() {
+fn a_fixture_sets_the_allocator_to_release_large_blocks() {
     let ours =
         "glibc.malloc.mmap_threshold=131072:glibc.malloc.trim_threshold=131072:glibc.malloc.arena_max=2";
     assert_eq!(tunables(None), ours);
 }
 
 #[test]
-fn what_the_user_set_of_the_allocator_stays() {
+fn the_users_allocator_settings_are_kept() {
     let theirs = "glibc.malloc.mmap_threshold=262144:glibc.malloc.tcache_count=3";
     let both = format!("{theirs}:glibc.malloc.trim_threshold=131072:glibc.malloc.arena_max=2");
     assert_eq!(tunables(Some(theirs)), both);

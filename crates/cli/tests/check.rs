@@ -80,7 +80,7 @@ fn is_running(pid: &str) -> bool {
 }
 
 #[test]
-fn a_peer_that_does_not_exist_is_named_in_one_sentence_and_is_wrong_usage() {
+fn a_missing_peer_program_is_wrong_usage_and_reported_in_one_sentence() {
     let output = check(&["--dialect", "acp"], &["no-such-program-here", "--stdio"]);
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);
@@ -89,7 +89,7 @@ fn a_peer_that_does_not_exist_is_named_in_one_sentence_and_is_wrong_usage() {
 }
 
 #[test]
-fn a_peer_that_exits_at_once_is_told_for_each_scenario_and_at_the_end() {
+fn a_peer_that_exits_at_once_is_reported_per_scenario_and_at_the_end() {
     let output = check(&JSON, &["sh", "-c", "echo no licence >&2; exit 3"]);
     assert_eq!(output.status.code(), Some(2));
     let last = stderr(&output).trim_end().lines().last().unwrap().to_owned();
@@ -107,7 +107,7 @@ fn a_peer_that_exits_at_once_is_told_for_each_scenario_and_at_the_end() {
 }
 
 #[test]
-fn a_peer_that_prints_noise_is_told_so_and_shown() {
+fn the_noise_of_a_peer_is_reported() {
     for peer in [["yes", "Starting..."].as_slice(), &["cat", "/dev/zero"]] {
         let output = check(&QUICK, peer);
         assert_eq!(output.status.code(), Some(1), "{peer:?}: {}", stderr(&output));
@@ -121,7 +121,7 @@ fn a_peer_that_prints_noise_is_told_so_and_shown() {
 }
 
 #[test]
-fn a_peer_that_hangs_costs_three_deadlines_and_is_not_left_behind() {
+fn a_hanging_peer_takes_three_deadlines_and_is_killed() {
     let file = PidFile::new("hangs");
     let begun = Instant::now();
     let output = check(&QUICK, &["sh", "-c", &file.script("exec sleep 1000")]);
@@ -143,7 +143,7 @@ fn a_peer_that_echoes_what_it_is_sent_is_not_taken_for_one_that_answers() {
 }
 
 #[test]
-fn a_peer_that_closes_after_the_handshake_is_told_with_its_status() {
+fn a_peer_that_closes_after_the_handshake_is_reported_with_its_status() {
     let script = r#"read l; echo '{"jsonrpc":"2.0","id":"runner-1","result":{"protocolVersion":1}}'; exit 4"#;
     let output = check(&JSON, &["sh", "-c", script]);
     assert_eq!(output.status.code(), Some(1));
@@ -153,7 +153,7 @@ fn a_peer_that_closes_after_the_handshake_is_told_with_its_status() {
 }
 
 #[test]
-fn a_check_that_is_told_to_stop_takes_its_peer_with_it() {
+fn a_check_that_is_interrupted_ends_its_peer() {
     let file = PidFile::new("stopped");
     let rescind = env!("CARGO_BIN_EXE_rescind");
     let mut check = Command::new(rescind)
@@ -176,7 +176,7 @@ fn a_check_that_is_told_to_stop_takes_its_peer_with_it() {
 }
 
 #[test]
-fn our_own_fixture_holds_what_is_asked_of_it() {
+fn our_own_fixture_passes_all_scenarios_it_can_play() {
     let rescind = env!("CARGO_BIN_EXE_rescind");
     for dialect in ["acp", "lsp"] {
         let output = check(
@@ -208,7 +208,7 @@ fn before_each(line: &str) -> String {
 }
 
 #[test]
-fn a_peer_with_words_and_affairs_of_its_own_holds_what_the_fixture_holds() {
+fn a_peer_with_its_own_methods_and_requests_passes_the_same_scenarios() {
     let plain = meddled("cat");
     assert_eq!(plain.status.code(), Some(0), "{}", stderr(&plain));
     let wanted = held(&plain);
@@ -237,7 +237,7 @@ fn a_peer_with_words_and_affairs_of_its_own_holds_what_the_fixture_holds() {
 }
 
 #[test]
-fn a_peer_that_gives_another_code_or_answers_twice_still_breaks() {
+fn a_peer_with_a_wrong_code_or_a_second_answer_fails() {
     for meddle in [r#"sed -u 's/"code":-32800/"code":-32603/'"#, "sed -u p"] {
         let output = meddled(meddle);
         assert_eq!(output.status.code(), Some(1), "{meddle}: {}", stderr(&output));
@@ -245,7 +245,7 @@ fn a_peer_that_gives_another_code_or_answers_twice_still_breaks() {
 }
 
 #[test]
-fn a_peer_that_fails_in_its_own_way_where_ours_panics_holds() {
+fn a_peer_may_answer_with_any_error_where_the_fixture_panics() {
     let output = meddled(r#"sed -u 's/"code":-32603/"code":-32000/'"#);
     assert!(held(&output).iter().any(|scenario| scenario == "panic"), "{}", stderr(&output));
 }
@@ -259,7 +259,7 @@ fn outcome_of(output: &Output, scenario: &str) -> (String, String) {
 }
 
 #[test]
-fn a_deaf_handlers_request_is_answered_once_in_either_way() {
+fn a_request_whose_handler_ignores_the_cancel_is_answered_once() {
     let scenario = "deaf_handler_answers_once";
     let cancelled = r#"sed -u 's/"result":{"ignored":true}/"error":{"code":-32800,"message":"stopped"}/'"#;
     assert_eq!(outcome_of(&meddled(cancelled), scenario), ("held".to_owned(), String::new()));
@@ -312,7 +312,7 @@ fn a_peer_that_declares_no_cancellation_where_one_must_is_sent_no_cancel() {
 }
 
 #[test]
-fn without_a_witness_the_frames_are_judged_all_the_same() {
+fn without_a_witness_the_frames_are_still_checked() {
     let file = PidFile::new("no-witness");
     let requests = "[requests.slow]\nmethod = \"test/wait\"\n[requests.quick]\nmethod = \"test/echo\"\n";
     std::fs::write(&file.0, format!("name = \"x\"\n{requests}")).unwrap();
@@ -330,7 +330,7 @@ fn without_a_witness_the_frames_are_judged_all_the_same() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_result_that_cannot_be_written_is_told_in_one_sentence() {
+fn a_result_that_cannot_be_written_is_reported_in_one_sentence() {
     for more in [&[][..], &["--json"]] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_rescind"))
@@ -366,7 +366,7 @@ fn a_peer_that_refuses_to_open_a_session_has_opened_none() {
 }
 
 #[test]
-fn a_check_of_nobody_names_both_ways_to_give_a_peer() {
+fn a_check_without_a_peer_explains_both_ways_to_give_one() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_rescind")).args(["check", "--dialect", "acp"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
@@ -376,7 +376,7 @@ fn a_check_of_nobody_names_both_ways_to_give_a_peer() {
 }
 
 #[test]
-fn a_profile_that_breaks_the_format_is_told_in_one_sentence_with_its_place() {
+fn an_invalid_profile_is_reported_in_one_sentence_with_its_position() {
     let file = PidFile::new("profile");
     std::fs::write(&file.0, "name = \"x\"\nfoo = 1\n").unwrap();
     let output = check(&["--dialect", "acp", "--profile", file.0.to_str().unwrap()], &["cat"]);
@@ -387,14 +387,14 @@ fn a_profile_that_breaks_the_format_is_told_in_one_sentence_with_its_place() {
 }
 
 #[test]
-fn a_peer_cannot_steer_the_terminal() {
+fn a_peer_cannot_send_control_characters_to_the_terminal() {
     let script = r"printf '\033[31mred\n'; exec cat";
     let output = check(&["--dialect", "acp", "--step-timeout", "300"], &["sh", "-c", script]);
     assert!(!output.stdout.contains(&0x1b), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]
-fn a_profile_that_is_not_there_is_wrong_usage() {
+fn a_missing_profile_is_wrong_usage() {
     let output = check(&["--dialect", "acp", "--profile", "no/such/profile.toml"], &["cat"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("no/such/profile.toml"), "{}", stderr(&output));

@@ -130,7 +130,7 @@ fn the_matrix_ends_in_a_summary_and_shows_rows_and_reasons_when_asked() {
 }
 
 #[test]
-fn no_colour_reaches_a_pipe() {
+fn no_colour_is_written_to_a_pipe() {
     for no_color in ["", "1"] {
         let arguments = ["matrix", "--dialect", "lsp", "--wire", "memory", "--scenario", "cancel_twice"];
         let done = rescind(&arguments).arg("--table").env("NO_COLOR", no_color).output().unwrap();
@@ -161,7 +161,7 @@ fn fixture() -> (Child, BufReader<std::process::ChildStdout>) {
 }
 
 #[test]
-fn the_end_of_input_ends_the_fixture_in_good_order() {
+fn the_end_of_input_ends_the_fixture_with_success() {
     let (mut child, mut out) = fixture();
     drop(child.stdin.take());
     let mut rest = String::new();
@@ -171,7 +171,7 @@ fn the_end_of_input_ends_the_fixture_in_good_order() {
 }
 
 #[test]
-fn an_mcp_fixture_leaves_soon_after_the_end_of_its_input() {
+fn an_mcp_fixture_exits_soon_after_the_end_of_its_input() {
     let meta = serde_json::json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "script", "version": "1"},
@@ -214,7 +214,7 @@ fn an_mcp_fixture_leaves_soon_after_the_end_of_its_input() {
 
 #[cfg(unix)]
 #[test]
-fn sigterm_and_sigint_end_the_fixture_in_good_order() {
+fn sigterm_and_sigint_end_the_fixture_with_success() {
     use rustix::process::{Pid, Signal, kill_process};
     for signal in [Signal::TERM, Signal::INT] {
         let (mut child, mut out) = fixture();

@@ -34,7 +34,7 @@ fn check(dialect: &str, endpoint: &str, more: &[&str]) -> Value {
 }
 
 #[test]
-fn a_fixture_on_a_pipe_passes_the_check_and_ends_when_it_is_told_to() {
+fn a_fixture_on_a_pipe_passes_the_check_and_ends_on_a_signal() {
     for (signal, framing) in [(Signal::TERM, "newline"), (Signal::INT, "content-length")] {
         let more = ["--framing", framing];
         let fixture = Fixture::listen("acp", &pipe(), &more);
@@ -48,7 +48,7 @@ fn a_fixture_on_a_pipe_passes_the_check_and_ends_when_it_is_told_to() {
 }
 
 #[test]
-fn a_fixture_on_a_websocket_tells_its_port_and_passes_the_check() {
+fn a_fixture_on_a_websocket_prints_its_port_and_passes_the_check() {
     let fixture = Fixture::listen("lsp", "ws://127.0.0.1:0/agent", &[]);
     let port = fixture.endpoint.strip_prefix("ws://127.0.0.1:").unwrap().strip_suffix("/agent").unwrap();
     assert_ne!(port.parse::<u16>().unwrap(), 0);
@@ -88,7 +88,7 @@ fn the_id_of_a_connection_comes_from_the_generator_of_the_operating_system() {
 }
 
 #[test]
-fn wss_asks_for_the_certificate_and_the_client_for_whom_to_trust() {
+fn wss_needs_a_certificate_and_the_client_needs_an_authority() {
     let place = Files::new();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (
@@ -112,7 +112,7 @@ fn wss_asks_for_the_certificate_and_the_client_for_whom_to_trust() {
 }
 
 #[test]
-fn https_trusts_the_systems_authorities_where_none_is_named() {
+fn https_trusts_the_systems_authorities_by_default() {
     let place = Files::new();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let certificate = place.write("cert.pem", &made.cert.pem());
@@ -137,7 +137,7 @@ fn https_trusts_the_systems_authorities_where_none_is_named() {
 }
 
 #[test]
-fn a_server_that_is_not_trusted_is_one_that_cannot_be_reached_in_every_binding() {
+fn an_untrusted_server_counts_as_unreachable_in_every_binding() {
     let place = Files::new();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let certificate = place.write("cert.pem", &made.cert.pem());
@@ -157,7 +157,7 @@ fn a_server_that_is_not_trusted_is_one_that_cannot_be_reached_in_every_binding()
 }
 
 #[test]
-fn a_server_without_http_2_is_told_so_where_the_dialect_needs_it() {
+fn a_server_without_http_2_is_reported_if_the_dialect_needs_it() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let over = Arc::new(AtomicBool::new(false));
@@ -230,7 +230,7 @@ fn read_request(stream: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn a_server_that_refuses_is_told_with_its_status_and_is_not_waited_for() {
+fn a_refusing_server_is_reported_with_its_status_without_a_wait() {
     for (response, why) in [
         (
             "HTTP/1.1 500 Oops\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 4\r\n\r\nboom",
@@ -261,7 +261,7 @@ fn a_server_that_refuses_is_told_with_its_status_and_is_not_waited_for() {
 }
 
 #[test]
-fn a_stateless_server_that_takes_a_request_without_an_answer_is_told_so() {
+fn a_stateless_server_that_does_not_answer_a_request_is_reported() {
     let said = first_broken("mcp-2026", "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n");
     let why = "cannot come: the server answered with 202 Accepted and no message";
     assert!(said.starts_with("step 0: ") && said.ends_with(why), "{said}");
@@ -277,7 +277,7 @@ fn assert_out_of_reach(done: &Output, why: &str) {
 }
 
 #[test]
-fn a_fixture_that_was_killed_leaves_a_pipe_that_the_next_one_takes_over() {
+fn the_next_fixture_takes_over_the_pipe_of_a_killed_one() {
     let endpoint = pipe();
     let first = Fixture::listen("abp", &endpoint, &[]);
     let file = PathBuf::from(first.endpoint.strip_prefix("pipe:").unwrap());
@@ -294,7 +294,7 @@ fn a_fixture_that_was_killed_leaves_a_pipe_that_the_next_one_takes_over() {
 }
 
 #[test]
-fn a_fixture_told_to_stop_cancels_what_runs_on_every_connection() {
+fn a_stopped_fixture_cancels_the_requests_of_every_connection() {
     use std::io::{BufRead as _, BufReader};
     let fixture = Fixture::listen("acp", &pipe(), &[]);
     let path = fixture.endpoint.strip_prefix("pipe:").unwrap();
@@ -348,7 +348,7 @@ fn answered_at_the_end(fixture: Fixture, headers: &str, body: &str) -> String {
 }
 
 #[test]
-fn a_fixture_told_to_stop_answers_what_runs_over_http_too() {
+fn a_stopped_fixture_answers_running_requests_over_http_too() {
     let place = Files::new();
     let options = place.write("options.json", r#"{"limits": {"drain_deadline_ms": 50}}"#);
     let options = ["--options", options.as_str()];
@@ -375,7 +375,7 @@ fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
     for (arguments, word) in [
         (&["fixture", "--dialect", "acp", "--listen", "tcp://x:1"][..], "the endpoints are stdio"),
         (&["fixture", "--dialect", "acp", "--listen", "pipe:"], "names no pipe"),
-        (&["fixture", "--dialect", "acp", "--listen", "ws://h:70000/"], "no port"),
+        (&["fixture", "--dialect", "acp", "--listen", "ws://h:70000/"], "not a port"),
         (
             &["fixture", "--dialect", "acp", "--listen", ws, "--framing", "newline"],
             "--framing is for byte streams",

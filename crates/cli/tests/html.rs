@@ -39,7 +39,7 @@ impl Drop for Page {
 }
 
 #[test]
-fn the_page_of_the_matrix_holds_what_the_json_holds() {
+fn the_html_page_of_the_matrix_has_the_same_data_as_the_json() {
     let page = Page::new("matrix");
     let done = run(&[
         "matrix",
@@ -105,7 +105,7 @@ fn a_check_writes_a_page_too() {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_told_before_anything_is_played() {
+fn an_html_page_that_cannot_be_written_is_reported_before_any_scenario() {
     let place = "no/such/directory/page.html";
     for arguments in
         [&["matrix", "--html", place][..], &["check", "--dialect", "acp", "--html", place, "--", "cat"]]

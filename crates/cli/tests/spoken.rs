@@ -37,7 +37,7 @@ fn answer(dialect: &str, line: &str) -> Value {
 }
 
 #[test]
-fn acp_v2_opens_in_its_own_words() {
+fn acp_v2_opens_with_its_own_handshake() {
     let answer = answer(
         "acp-v2",
         r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":2,"info":{"name":"c","version":"1"}}}"#,
@@ -70,7 +70,7 @@ fn a_server_of_mcp_2026_asks_its_client_nothing() {
 }
 
 #[test]
-fn what_each_request_of_mcp_2026_must_carry_goes_before_what_it_asks_for() {
+fn requests_of_mcp_2026_are_checked_for_their_meta_before_their_method() {
     for (params, code) in [
         ("{}".to_owned(), -32602),
         (format!("{{{META}}}").replace("2026-07-28", "1900-01-01"), -32022),
@@ -86,7 +86,7 @@ fn what_each_request_of_mcp_2026_must_carry_goes_before_what_it_asks_for() {
 }
 
 #[test]
-fn what_is_wrong_with_a_tools_arguments_is_told_in_its_result() {
+fn wrong_arguments_of_a_tool_are_reported_in_its_result() {
     let call = |params: &str| {
         answer("mcp", &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#))
     };

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_child_holds_counts_for_every_budget_above_it() {
+    fn bytes_held_by_a_child_count_in_every_parent_budget() {
         let server = ByteBudget::new(100);
         let client = server.child(50);
         let connection = client.child(40);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_that_does_not_fit_leaves_nothing() {
+    fn a_failed_hold_changes_no_budget() {
         let budget = ByteBudget::new(10).child(100);
         let mut held = budget.try_hold(10).unwrap();
         assert!(budget.try_hold(1).is_none() && !held.try_resize(11));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_room_above_is_woken_by_what_is_given_back_there() {
+    fn a_waiter_for_a_parents_room_is_woken_when_the_parent_gets_bytes_back() {
         let server = ByteBudget::new(10);
         let (one, two) = (server.child(10), server.child(10));
         let held = one.hold(8);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_that_fails_wakes_nobody() {
+    fn a_failed_try_hold_wakes_no_waiter() {
         let server = ByteBudget::new(10);
         let _full = server.hold(10);
         let woken = Arc::new(Woken::default());
@@ -363,11 +363,11 @@ mod tests {
         assert!(server.poll_room(1, &mut cx).is_pending());
         let mut held = server.child(10).hold(0);
         assert!(!held.try_resize(1) && server.try_hold(1).is_none());
-        assert_eq!(woken.0.load(Ordering::SeqCst), 0, "those who wait would wake each other for ever");
+        assert_eq!(woken.0.load(Ordering::SeqCst), 0, "waiters would wake each other for ever");
     }
 
     #[test]
-    fn a_parent_that_comes_later_counts_what_is_held_already() {
+    fn a_parent_set_later_counts_bytes_held_already() {
         let (server, connection) = (ByteBudget::new(100), ByteBudget::default());
         let held = connection.hold(30);
         connection.set_parent(&server);

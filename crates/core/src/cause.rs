@@ -257,12 +257,12 @@ mod tests {
     }
 
     #[test]
-    fn letters_of_any_language_are_shown_and_signs_of_ascii() {
+    fn letters_of_all_languages_and_ascii_punctuation_are_shown_unescaped() {
         assert_eq!(Escaped("é 7~\u{7f}").to_string(), r"é 7~\u{7f}");
     }
 
     #[test]
-    fn only_what_ended_as_cancelled_is_cancelled() {
+    fn only_a_cancelled_outcome_is_cancelled() {
         let cancelled = Cancelled::new(Cause::new(CauseKind::Caller), true);
         assert!(Outcome::<()>::Cancelled(cancelled).is_cancelled());
         assert!(!Outcome::CompletedAfterCancel(()).is_cancelled());

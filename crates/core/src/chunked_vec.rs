@@ -1,7 +1,7 @@
 //! A list that grows by one page at a time. A full page does not move, and at most one page has unused room.
 
 /// The number of places in a page.
-const PAGE: usize = 64;
+const CHUNK_LEN: usize = 64;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ChunkedVec<T> {
@@ -14,22 +14,22 @@ impl<T> ChunkedVec<T> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.pages.last().map_or(0, |last| (self.pages.len() - 1) * PAGE + last.len())
+        self.pages.last().map_or(0, |last| (self.pages.len() - 1) * CHUNK_LEN + last.len())
     }
 
-    pub(crate) fn get(&self, place: usize) -> Option<&T> {
-        self.pages.get(place / PAGE)?.get(place % PAGE)
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        self.pages.get(index / CHUNK_LEN)?.get(index % CHUNK_LEN)
     }
 
-    pub(crate) fn get_mut(&mut self, place: usize) -> Option<&mut T> {
-        self.pages.get_mut(place / PAGE)?.get_mut(place % PAGE)
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.pages.get_mut(index / CHUNK_LEN)?.get_mut(index % CHUNK_LEN)
     }
 
     pub(crate) fn push(&mut self, value: T) {
         match self.pages.last_mut() {
-            Some(last) if last.len() < PAGE => last.push(value),
+            Some(last) if last.len() < CHUNK_LEN => last.push(value),
             Some(_) => {
-                let mut page = Vec::with_capacity(PAGE);
+                let mut page = Vec::with_capacity(CHUNK_LEN);
                 page.push(value);
                 self.pages.push(page);
             }
@@ -53,13 +53,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_keep_their_order_over_pages() {
+    fn elements_keep_their_order_across_chunks() {
         let mut pages = ChunkedVec::new();
         assert_eq!((pages.len(), pages.get(0)), (0, None));
-        (0..=PAGE * 2).for_each(|value| pages.push(value));
-        assert_eq!(pages.len(), PAGE * 2 + 1);
-        assert!((0..pages.len()).all(|place| pages.get(place) == Some(&place)));
+        (0..=CHUNK_LEN * 2).for_each(|value| pages.push(value));
+        assert_eq!(pages.len(), CHUNK_LEN * 2 + 1);
+        assert!((0..pages.len()).all(|index| pages.get(index) == Some(&index)));
         assert_eq!(pages.get_mut(pages.len()), None);
-        assert!(pages.iter().copied().eq(0..=PAGE * 2));
+        assert!(pages.iter().copied().eq(0..=CHUNK_LEN * 2));
     }
 }

@@ -163,18 +163,18 @@ impl Clients {
     #[must_use]
     pub fn client(&self, principal: Option<&Principal>, address: Option<IpAddr>) -> Arc<Client> {
         let Some(key) = ClientKey::of(principal, address, self.0.ipv6_prefix) else {
-            return self.made(None);
+            return self.new_client(None);
         };
         // Dropped without the lock (K4).
         let mut stale = None;
         let client = match self.0.known().entry(key) {
             Entry::Occupied(mut known) => known.get().upgrade().unwrap_or_else(|| {
-                let client = self.made(Some(known.key().clone()));
+                let client = self.new_client(Some(known.key().clone()));
                 stale = Some(known.insert(Arc::downgrade(&client)));
                 client
             }),
             Entry::Vacant(place) => {
-                let client = self.made(Some(place.key().clone()));
+                let client = self.new_client(Some(place.key().clone()));
                 place.insert(Arc::downgrade(&client));
                 client
             }
@@ -183,7 +183,7 @@ impl Clients {
         client
     }
 
-    fn made(&self, key: Option<ClientKey>) -> Arc<Client> {
+    fn new_client(&self, key: Option<ClientKey>) -> Arc<Client> {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let table = key.is_some().then(|| Arc::downgrade(&self.0));
         let all = &self.0.budget;
@@ -194,7 +194,7 @@ impl Clients {
             key,
             share: self.0.share,
             budget,
-            reserve: ByteBudget::new(RESERVE),
+            reserve: ByteBudget::new(RESERVE_BYTES),
             table,
             held: std::array::from_fn(|_| AtomicUsize::new(0)),
         })
@@ -226,7 +226,7 @@ impl Default for Clients {
 }
 
 /// Bytes that each client may use in addition to its budget.
-const RESERVE: usize = 1024 * 1024;
+const RESERVE_BYTES: usize = 1024 * 1024;
 
 /// The number of leading bits of an IPv6 address that a provider gives to one subscriber.
 pub const DEFAULT_IPV6_PREFIX: u8 = 64;
@@ -356,7 +356,7 @@ impl fmt::Debug for Client {
 
 /// One unit of a resource that a client uses. Dropping it gives it back.
 #[derive(Debug)]
-#[must_use = "a place that is dropped is given back"]
+#[must_use = "dropping the permit releases it"]
 pub struct ClientPermit {
     client: Arc<Client>,
     what: Resource,

@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HashIndex {
     hasher: RandomState,
-    places: HashTable<u32>,
+    table: HashTable<u32>,
 }
 
 impl HashIndex {
@@ -25,31 +25,31 @@ impl HashIndex {
 
     /// As [`find`](Self::find), for a name with this hash.
     pub(crate) fn find_hashed(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
-        self.places.find(hash, |place| is(*place)).copied()
+        self.table.find(hash, |slot| is(*slot)).copied()
     }
 
     /// Adds a place whose name is not in the index and has this hash. `name` returns the name of each place in the
     /// index.
-    pub(crate) fn insert<N: Hash>(&mut self, hash: u64, place: u32, name: impl Fn(u32) -> Option<N>) {
-        let again = |place: &u32| name(*place).map_or(0, |name| self.hasher.hash_one(name));
-        self.places.insert_unique(hash, place, again);
+    pub(crate) fn insert<N: Hash>(&mut self, hash: u64, slot: u32, name: impl Fn(u32) -> Option<N>) {
+        let again = |slot: &u32| name(*slot).map_or(0, |name| self.hasher.hash_one(name));
+        self.table.insert_unique(hash, slot, again);
     }
 
     /// Removes a place.
-    pub(crate) fn remove(&mut self, name: &impl Hash, place: u32) {
-        if let Ok(found) = self.places.find_entry(self.hasher.hash_one(name), |known| *known == place) {
+    pub(crate) fn remove(&mut self, name: &impl Hash, slot: u32) {
+        if let Ok(found) = self.table.find_entry(self.hasher.hash_one(name), |known| *known == slot) {
             found.remove();
         }
     }
 
     #[cfg(feature = "verify")]
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.table.len()
     }
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.table.is_empty()
     }
 }
 
@@ -58,26 +58,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_found_by_name_while_they_are_in_the_index() {
-        let names: Vec<String> = (0..1000).map(|place| format!("name {place}")).collect();
-        let name = |place: u32| names.get(place as usize);
+    fn slots_are_found_by_name_while_they_are_in_the_index() {
+        let names: Vec<String> = (0..1000).map(|slot| format!("name {slot}")).collect();
+        let name = |slot: u32| names.get(slot as usize);
         let mut index = HashIndex::default();
         let find = |index: &HashIndex, wanted: u32| {
             let wanted = name(wanted).unwrap();
-            index.find(wanted, |place| name(place) == Some(wanted))
+            index.find(wanted, |slot| name(slot) == Some(wanted))
         };
-        for place in 0..1000 {
-            assert_eq!(find(&index, place), None);
-            index.insert(index.hash(name(place).unwrap()), place, name);
+        for slot in 0..1000 {
+            assert_eq!(find(&index, slot), None);
+            index.insert(index.hash(name(slot).unwrap()), slot, name);
         }
-        assert!((0..1000).all(|place| find(&index, place) == Some(place)));
-        for place in (0..1000).step_by(2) {
-            index.remove(name(place).unwrap(), place);
+        assert!((0..1000).all(|slot| find(&index, slot) == Some(slot)));
+        for slot in (0..1000).step_by(2) {
+            index.remove(name(slot).unwrap(), slot);
         }
-        assert!((0..1000).all(|place| find(&index, place) == (place % 2 == 1).then_some(place)));
-        for place in 0..1000 {
-            index.remove(name(place).unwrap(), place);
+        assert!((0..1000).all(|slot| find(&index, slot) == (slot % 2 == 1).then_some(slot)));
+        for slot in 0..1000 {
+            index.remove(name(slot).unwrap(), slot);
         }
-        assert!(index.is_empty(), "I3: a place is left in the index");
+        assert!(index.is_empty(), "I3: a permit was not released in the index");
     }
 }

@@ -191,25 +191,25 @@ impl ExchangeId {
     /// No exchange: the transport has none, or it chooses the exchange for the frame.
     pub const NONE: Self = Self(0);
 
-    const OURS: u64 = 1 << 63;
+    const LOCAL_BIT: u64 = 1 << 63;
 
     /// The exchange that this side opens with the message of this number.
     #[must_use]
     pub const fn of_call(number: CallNumber) -> Self {
-        Self(Self::OURS | number.0)
+        Self(Self::LOCAL_BIT | number.0)
     }
 
     /// The number of the message with which this side opened it. `None`: the peer opened it, or it is
     /// [`ExchangeId::NONE`].
     #[must_use]
     pub const fn call(self) -> Option<CallNumber> {
-        if self.0 & Self::OURS == 0 { None } else { Some(CallNumber(self.0 & !Self::OURS)) }
+        if self.0 & Self::LOCAL_BIT == 0 { None } else { Some(CallNumber(self.0 & !Self::LOCAL_BIT)) }
     }
 
     /// Whether the peer opened it.
     #[must_use]
     pub const fn is_peers(self) -> bool {
-        self.0 != Self::NONE.0 && self.0 & Self::OURS == 0
+        self.0 != Self::NONE.0 && self.0 & Self::LOCAL_BIT == 0
     }
 }
 

@@ -242,7 +242,7 @@ pub enum BadMessage {
     #[error("a message is a JSON object")]
     NotAnObject,
     /// A member occurs twice.
-    #[error("a member stands twice in the message")]
+    #[error("the message has a duplicate member")]
     DuplicateMember,
     /// `jsonrpc` is missing or is not `"2.0"` (ABP: no `type`).
     #[error("the message does not name its protocol version")]

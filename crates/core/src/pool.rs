@@ -1,7 +1,7 @@
 //! Boxes that are used again, so that a step of the machine does not wait for the allocator.
 
 /// The most boxes that are kept.
-const MOST: usize = 64;
+const MAX_POOLED: usize = 64;
 
 #[derive(Debug)]
 #[cfg_attr(feature = "verify", derive(Clone))]
@@ -20,7 +20,7 @@ impl<T: Default> Pool<T> {
 
     /// Resets a box that is not used any more, and keeps it.
     pub(crate) fn keep(&mut self, used: Option<Box<T>>) {
-        if let Some(mut used) = used.filter(|_| self.0.len() < MOST) {
+        if let Some(mut used) = used.filter(|_| self.0.len() < MAX_POOLED) {
             *used = T::default();
             self.0.push(used);
         }
@@ -32,12 +32,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_box_comes_back_empty_and_not_all_are_kept() {
+    fn a_pooled_box_is_reused_empty_and_the_pool_is_bounded() {
         let mut spares = Pool::new();
-        for value in 0..MOST * 2 {
+        for value in 0..MAX_POOLED * 2 {
             spares.keep(Some(Box::new(value)));
         }
-        assert_eq!(spares.0.len(), MOST);
+        assert_eq!(spares.0.len(), MAX_POOLED);
         assert_eq!(*spares.take(), 0);
     }
 }

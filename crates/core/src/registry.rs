@@ -12,7 +12,7 @@ use crate::sync::RwLock;
 const SHARDS: usize = 16;
 
 /// The most places that a shard keeps when it is empty.
-const KEPT: usize = 1024;
+const MAX_IDLE_CAPACITY: usize = 1024;
 
 /// The name of a session in a [`Registry`].
 ///
@@ -128,7 +128,7 @@ impl Registry {
         if let Ok(found) = shard.find_entry(hash, is(session, request)) {
             found.remove();
         }
-        if shard.is_empty() && shard.capacity() > KEPT {
+        if shard.is_empty() && shard.capacity() > MAX_IDLE_CAPACITY {
             *shard = HashTable::new();
         }
     }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_that_was_crowded_gives_its_memory_back_once_it_is_empty() {
+    fn a_registry_that_was_full_releases_its_memory_when_empty() {
         let registry = Registry::new();
         let session = SessionId::from("one");
         let ids: Vec<_> = (0..100_000).map(RequestId::number).collect();
@@ -192,17 +192,17 @@ mod tests {
         let kept = || {
             registry.0.shards.iter().map(|shard| shard.read().unwrap().capacity()).max().unwrap_or_default()
         };
-        assert!(kept() > KEPT);
+        assert!(kept() > MAX_IDLE_CAPACITY);
         for (cleared, id) in ids.iter().enumerate() {
             assert_eq!(registry.len(), ids.len() - cleared, "the others are still recorded");
             registry.clear(&session, id);
         }
         assert!(registry.is_empty());
-        assert!(kept() <= KEPT, "I11: {} places are left", kept());
+        assert!(kept() <= MAX_IDLE_CAPACITY, "I11: {} places are left", kept());
     }
 
     #[test]
-    fn sessions_do_not_wait_for_one_lock() {
+    fn sessions_use_different_locks() {
         let registry = Registry::new();
         for session in 0..64 {
             registry.record(&SessionId::from(session.to_string()), &RequestId::number(1));

@@ -4,9 +4,9 @@ use std::fmt::{self, Write as _};
 
 /// The most bytes of a name that are shown: two names on an event and two on its span leave room on a line of a
 /// kilobyte.
-const NAME: usize = 128;
+const MAX_NAME_BYTES: usize = 128;
 /// The most bytes of a text that are shown.
-const TEXT: usize = 256;
+const MAX_TEXT_BYTES: usize = 256;
 
 /// Shows a text that the peer may have written on one short line: characters that are not printable are escaped, and a
 /// long text is cut.
@@ -28,12 +28,12 @@ pub struct Shown<T> {
 impl<T: fmt::Display> Shown<T> {
     /// A name: a method, an id, an address. At most 128 bytes of it are shown.
     pub const fn name(value: T) -> Self {
-        Self { value, most: NAME }
+        Self { value, most: MAX_NAME_BYTES }
     }
 
     /// A text: a reason, an error. At most 256 bytes of it are shown.
     pub const fn text(value: T) -> Self {
-        Self { value, most: TEXT }
+        Self { value, most: MAX_TEXT_BYTES }
     }
 }
 
@@ -99,12 +99,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_shown_is_one_short_line() {
+    fn shown_text_is_one_short_line() {
         for evil in ["\u{1b}", "\n", "\r", "\0", "\u{202e}", "\u{2066}", "\u{85}", "\u{2028}", "x", "é"] {
             for (times, cut) in [(1, false), (1 << 20, true)] {
                 for shown in [Shown::name(evil.repeat(times)), Shown::text(evil.repeat(times))] {
                     let shown = shown.to_string();
-                    assert!(shown.len() <= TEXT + 3 && shown.ends_with("...") == cut, "{shown}");
+                    assert!(shown.len() <= MAX_TEXT_BYTES + 3 && shown.ends_with("...") == cut, "{shown}");
                     assert!(shown.chars().all(|shown| shown == ' '
                         || shown.is_alphanumeric()
                         || shown.is_ascii_punctuation()));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_was_cut_writes_no_more() {
+    fn a_value_that_was_cut_is_not_formatted_further() {
         struct Endless;
         impl fmt::Display for Endless {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

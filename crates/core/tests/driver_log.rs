@@ -99,7 +99,7 @@ async fn cancel_a_request(subscriber: &CallsBack) {
     let peer = Peer::builder(dialect::ACP).attach(client).unwrap();
     *subscriber.peers.lock().unwrap() = vec![peer.clone(), server.clone()];
     let work = peer.call::<_, Value>("work", &json!({}));
-    let call = work.notifications_where(|told| told.method() == "started").start().unwrap();
+    let call = work.notifications_where(|notification| notification.method() == "started").start().unwrap();
     let stop = call.canceller();
     call.notifications().next().await;
     stop.cancel("enough");

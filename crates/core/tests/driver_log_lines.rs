@@ -88,7 +88,7 @@ async fn cancelled(method: &str, reason: &str) {
     let _server = Peer::builder(dialect::MCP).serve(router).attach(server).unwrap();
     let peer = Peer::builder(dialect::MCP).attach(client).unwrap();
     let call = peer.call::<_, Value>(method, &json!({}));
-    let call = call.notifications_where(|told| told.method() == "started").start().unwrap();
+    let call = call.notifications_where(|notification| notification.method() == "started").start().unwrap();
     call.notifications().next().await;
     let stop = call.canceller();
     stop.cancel(reason);

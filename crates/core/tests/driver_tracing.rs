@@ -145,7 +145,7 @@ async fn the_spans_of_a_cancelled_request_say_on_both_sides_what_cancelled_it_an
     let peer = Peer::builder(dialect::ACP).attach(client).unwrap();
     let call = peer
         .call::<_, Value>("work", &json!({}))
-        .notifications_where(|told| told.method() == "started")
+        .notifications_where(|notification| notification.method() == "started")
         .start()
         .unwrap();
     let stop = call.canceller();
@@ -167,7 +167,7 @@ async fn the_spans_of_a_cancelled_request_say_on_both_sides_what_cancelled_it_an
 }
 
 #[tokio::test]
-async fn the_span_of_a_call_nobody_cancels_tells_no_cancel() {
+async fn the_span_of_a_call_that_is_not_cancelled_records_no_cancel() {
     let spans = Spans::default();
     let _subscribed = tracing::subscriber::set_default(spans.clone());
     let (client, server) = memory_pair();

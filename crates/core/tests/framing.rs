@@ -47,14 +47,14 @@ fn noise() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn how_input_is_cut_never_matters(framing in framings(), input in noise(), cuts in vec(0..9usize, 0..64)) {
+    fn the_chunking_of_the_input_does_not_change_the_frames(framing in framings(), input in noise(), cuts in vec(0..9usize, 0..64)) {
         let whole = decode(framing, &input, &[]);
         prop_assert_eq!(decode(framing, &input, &cuts), whole.clone());
         prop_assert_eq!(decode(framing, &input, &vec![1; input.len()]), whole);
     }
 
     #[test]
-    fn no_frame_is_over_the_limit(framing in framings(), input in noise()) {
+    fn decoded_frames_never_exceed_the_limit(framing in framings(), input in noise()) {
         for decoded in decode(framing, &input, &[]) {
             if let Decoded::Frame(body) = decoded {
                 prop_assert!(body.len() <= LIMIT);
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_encoded_comes_back(
+    fn encoded_frames_are_decoded_unchanged(
         framing in framings(),
         bodies in vec("[ -~]{1,64}", 0..12),
         cuts in vec(0..30usize, 0..12),
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn an_oversize_frame_costs_only_itself(framing in framings(), size in LIMIT + 1..4096) {
+    fn an_oversize_frame_does_not_affect_the_next_frame(framing in framings(), size in LIMIT + 1..4096) {
         let mut wire = BytesMut::new();
         framing.encode(&vec![b'x'; size], &mut wire);
         framing.encode(b"{}", &mut wire);

@@ -115,7 +115,7 @@ fn duplex() -> (ByteStream<impl tokio::io::AsyncRead, impl tokio::io::AsyncWrite
 }
 
 #[tokio::test]
-async fn wires_have_the_names_and_the_limits_that_are_documented() {
+async fn transports_have_the_documented_names_and_limits() {
     let (listener, transport) = memory_listener();
     let names: [(&dyn Transport, &str); 5] = [
         (&duplex().0, "byte stream"),
@@ -192,7 +192,7 @@ async fn a_receiver_behind_the_end_of_input_is_woken_when_its_sender_is_dropped(
 }
 
 #[tokio::test]
-async fn what_goes_to_a_peer_within_the_process_that_is_gone_fails() {
+async fn a_send_to_a_dropped_in_process_peer_fails() {
     let (mut client, server) = memory_pair();
     flush(&mut client).await.unwrap();
     drop(server);
@@ -201,7 +201,7 @@ async fn what_goes_to_a_peer_within_the_process_that_is_gone_fails() {
 }
 
 #[tokio::test]
-async fn a_wire_without_exchanges_gives_none_up() {
+async fn a_transport_without_exchanges_cannot_abort_one() {
     for mut link in [duplex().0.into_link(), given(&[]).into_link(), memory_pair().0] {
         assert!(link.tx.as_mut().abort_exchange(ExchangeId(7)).is_err());
     }

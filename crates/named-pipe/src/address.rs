@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_neither_a_name_nor_a_path_is_refused_with_a_reason() {
+    fn an_address_that_is_neither_a_name_nor_a_path_is_refused_with_a_reason() {
         for (text, word) in [
             ("", "a file's"),
             ("..", "a file's"),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_read_back() {
+    fn a_displayed_address_parses_to_the_same_address() {
         for text in ["agent", "./agent", "/run/agent.sock", "../agent"] {
             let address: PipeAddress = text.parse().unwrap();
             assert_eq!(address.to_string(), text);

@@ -22,7 +22,7 @@ pub enum PipeError {
         path: PathBuf,
     },
     /// The file at the path is not a socket. It was not changed.
-    #[error("{} is there and is no socket; remove it or choose another path", .path.display())]
+    #[error("{} exists and is not a socket; remove it or choose another path", .path.display())]
     NotASocket {
         /// The path.
         path: PathBuf,

@@ -41,11 +41,11 @@
 mod address;
 mod error;
 mod listener;
+#[cfg(any(windows, test))]
+mod shared_stream;
 mod transport;
 #[cfg(unix)]
 mod unix;
-#[cfg(any(windows, test))]
-mod whole;
 #[cfg(windows)]
 mod windows;
 

@@ -11,13 +11,13 @@ use interprocess::local_socket::traits::tokio::Listener as _;
 use rescind_core::{BoxFuture, Endpoint, Framing, Link, Listener, TransportError, TransportErrorKind};
 use tokio::time::{Sleep, sleep};
 
-use crate::system::{self, Claim};
+use crate::system::{self, SocketLock};
 use crate::transport::Settings;
 use crate::{PipeAddress, PipeError};
 
 /// The pause after the system could not accept a connection, for example without a free file descriptor. Without a
 /// pause the listener would spin.
-const REST: Duration = Duration::from_millis(100);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Accepts connections on a pipe. Dropping it removes the pipe.
 #[must_use = "a listener does nothing until it is polled"]
@@ -27,7 +27,7 @@ pub struct NamedPipeListener {
     file: PathBuf,
     settings: Settings,
     /// Dropped last: it releases the path.
-    _claim: Claim,
+    _claim: SocketLock,
 }
 
 enum Next {
@@ -91,7 +91,7 @@ impl Listener for NamedPipeListener {
                         return Poll::Ready(Some(system::accepted(stream, self.settings)));
                     }
                     Err(error) => {
-                        self.next = Next::Resting(Box::pin(sleep(REST)));
+                        self.next = Next::Resting(Box::pin(sleep(ACCEPT_BACKOFF)));
                         let error = PipeError::io("could not accept a connection on", &self.file, error);
                         return Poll::Ready(Some(Err(TransportError::new(TransportErrorKind::Open, error))));
                     }

@@ -5,7 +5,7 @@ use crate::{PipeAddress, system};
 
 /// Connects to a pipe.
 #[derive(Debug)]
-#[must_use = "a wire does nothing until it is opened"]
+#[must_use = "a transport does nothing until it is opened"]
 pub struct NamedPipeTransport {
     address: PipeAddress,
     settings: Settings,

@@ -14,20 +14,20 @@ use tokio::time::{Instant, sleep};
 use widestring::u16cstr;
 
 use crate::transport::Settings;
-use crate::{PipeAddress, PipeError, whole};
+use crate::{PipeAddress, PipeError, shared_stream};
 
 /// Nothing is inherited. The network is refused. The owner and SYSTEM have full access.
 const OWNER_AND_SYSTEM: &widestring::U16CStr = u16cstr!("D:P(D;;GA;;;NU)(A;;GA;;;OW)(A;;GA;;;SY)");
 /// `ERROR_PIPE_BUSY`: the waiting instance is in use, and the next one does not exist yet.
 const PIPE_BUSY: i32 = 231;
 /// How long a connection to a listener without a free instance is tried again.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time between two attempts.
-const BETWEEN: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Windows removes a pipe with its last handle.
 #[derive(Debug)]
-pub(crate) struct Claim;
+pub(crate) struct SocketLock;
 
 pub(crate) fn directory_of_names() -> PathBuf {
     PathBuf::from(r"\\.\pipe")
@@ -36,10 +36,10 @@ pub(crate) fn directory_of_names() -> PathBuf {
 /// The first instance of the pipe, or an error. interprocess requests the first instance, refuses remote clients, and
 /// creates the next instance before it returns one.
 #[expect(clippy::unused_async, reason = "on Unix it waits to see whether a socket is stale")]
-pub(crate) async fn listen(address: &PipeAddress) -> Result<(Listener, Claim), PipeError> {
+pub(crate) async fn listen(address: &PipeAddress) -> Result<(Listener, SocketLock), PipeError> {
     let file = address.file();
     match bind(&file) {
-        Ok(socket) => Ok((socket, Claim)),
+        Ok(socket) => Ok((socket, SocketLock)),
         // The first instance belongs to another process.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(PipeError::InUse { path: file }),
         Err(error) => Err(PipeError::io("could not listen on", file, error)),
@@ -54,7 +54,7 @@ fn bind(file: &Path) -> io::Result<Listener> {
 
 #[expect(clippy::unnecessary_wraps, reason = "on Unix it refuses a peer of another user")]
 pub(crate) fn accepted(stream: Stream, settings: Settings) -> Result<Link, TransportError> {
-    let (reader, writer) = whole::halves(stream);
+    let (reader, writer) = shared_stream::split(stream);
     Ok(settings.link(reader, writer, None))
 }
 
@@ -64,11 +64,11 @@ pub(crate) async fn connect(file: &Path, settings: Settings) -> Result<Link, Tra
     loop {
         match ClientOptions::new().open(file) {
             Ok(stream) => {
-                let (reader, writer) = whole::halves(stream);
+                let (reader, writer) = shared_stream::split(stream);
                 return Ok(settings.link(reader, writer, None));
             }
-            Err(error) if error.raw_os_error() == Some(PIPE_BUSY) && begun.elapsed() < PATIENCE => {
-                sleep(BETWEEN).await;
+            Err(error) if error.raw_os_error() == Some(PIPE_BUSY) && begun.elapsed() < CONNECT_TIMEOUT => {
+                sleep(RETRY_INTERVAL).await;
             }
             Err(error) => return Err(PipeError::io("could not connect to", file, error).into()),
         }

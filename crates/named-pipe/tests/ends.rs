@@ -47,7 +47,7 @@ async fn a_peer_that_goes_after_it_ended_its_output_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn what_a_peer_said_before_it_went_is_read_first() {
+async fn frames_sent_before_a_disconnect_are_read_first() {
     let (mut far, mut link) = pair().await;
     far.write_all(b"{\"n\":1}\n{\"n\":2}\n").await.unwrap();
     drop(far);

@@ -100,7 +100,7 @@ async fn a_server_that_restarts_takes_over_the_socket_it_left_behind() {
 }
 
 #[tokio::test]
-async fn a_second_listener_is_told_the_path_is_in_use_and_the_first_goes_on() {
+async fn a_second_listener_fails_with_path_in_use_and_the_first_continues() {
     let place = TempPath::new();
     let mut first = NamedPipeListener::bind(&place.address()).await.unwrap();
     for _ in 0..3 {
@@ -115,7 +115,7 @@ async fn a_second_listener_is_told_the_path_is_in_use_and_the_first_goes_on() {
 }
 
 #[tokio::test]
-async fn of_many_that_want_one_path_at_once_one_gets_it() {
+async fn of_many_concurrent_binds_of_one_path_exactly_one_succeeds() {
     let place = TempPath::new();
     drop(UnixListener::bind(place.file()).unwrap());
     let wants = (0..32).map(|_| {
@@ -144,7 +144,7 @@ async fn another_programs_living_listener_is_not_displaced() {
 }
 
 #[tokio::test]
-async fn what_is_no_socket_is_left_alone() {
+async fn a_file_that_is_not_a_socket_is_not_removed() {
     let place = TempPath::new();
     fs::write(place.file(), "precious").unwrap();
     let error = NamedPipeListener::bind(&place.address()).await.unwrap_err();
@@ -158,7 +158,7 @@ async fn what_is_no_socket_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_socket_that_took_our_place_is_not_removed() {
+async fn a_socket_that_replaced_ours_is_not_removed() {
     let place = TempPath::new();
     let listener = NamedPipeListener::bind(&place.address()).await.unwrap();
     fs::rename(place.file(), place.as_ref().join("moved")).unwrap();
@@ -216,7 +216,7 @@ async fn a_name_needs_no_directory_made_before() {
 }
 
 #[tokio::test]
-async fn a_pipe_that_is_not_there_is_named() {
+async fn the_error_for_a_missing_pipe_contains_its_path() {
     let place = TempPath::new();
     let error = open(NamedPipeTransport::new(place.address())).await.unwrap_err().to_string();
     assert!(error.contains("could not connect to") && error.contains("agent.sock"), "{error}");

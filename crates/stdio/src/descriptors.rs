@@ -18,7 +18,7 @@ use crate::threads::{ThreadReader, ThreadWriter};
 /// On Linux a pipe uses the reactor, with a file description of its own: the flags of the description that it shares
 /// with other processes stay unchanged. Every other descriptor uses one thread for each direction.
 #[derive(Debug)]
-#[must_use = "a wire does nothing until it is opened"]
+#[must_use = "a transport does nothing until it is opened"]
 pub struct Descriptors {
     input: OwnedFd,
     output: OwnedFd,

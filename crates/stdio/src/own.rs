@@ -16,7 +16,7 @@ pub fn this_process() -> ThisProcess {
 
 /// The transport of [`this_process`].
 #[derive(Debug)]
-#[must_use = "a wire does nothing until it is opened"]
+#[must_use = "a transport does nothing until it is opened"]
 pub struct ThisProcess {
     framing: Option<Framing>,
     max_frame: Option<usize>,

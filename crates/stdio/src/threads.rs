@@ -8,4 +8,4 @@ pub(crate) use reader::ThreadReader;
 pub(crate) use writer::ThreadWriter;
 
 /// The most bytes that wait between a thread and its user.
-const HELD: usize = 16 * 1024;
+const MAX_BUFFERED: usize = 16 * 1024;

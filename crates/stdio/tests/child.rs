@@ -101,7 +101,7 @@ async fn a_command_is_a_transport_with_arguments_and_environment() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_named() {
+async fn the_error_for_a_missing_program_contains_its_name() {
     let error = Command::new("no-such-program-here").start().unwrap_err();
     assert_eq!(error.kind, TransportErrorKind::Open);
     assert!(error.to_string().contains("no-such-program-here"), "{error}");
@@ -114,7 +114,7 @@ fn without_a_runtime_nothing_is_started() {
 }
 
 #[tokio::test]
-async fn a_child_that_exits_at_once_is_told_with_status_and_stderr() {
+async fn the_error_for_a_child_that_exits_at_once_has_its_status_and_stderr() {
     let (mut link, child) = shell("echo no licence >&2; exit 3").start().unwrap();
     let error = child_error(event(&mut link).await);
     assert_eq!(error.command, "sh");
@@ -126,13 +126,13 @@ async fn a_child_that_exits_at_once_is_told_with_status_and_stderr() {
 }
 
 #[tokio::test]
-async fn a_child_that_exits_with_success_before_it_spoke_is_an_error() {
+async fn a_child_that_exits_with_success_before_its_first_frame_is_an_error() {
     let (mut link, _child) = shell("exit 0").start().unwrap();
     assert!(child_error(event(&mut link).await).status.unwrap().success());
 }
 
 #[tokio::test]
-async fn a_child_that_spoke_and_exits_with_success_ends_in_good_order() {
+async fn a_child_that_exits_with_success_after_a_frame_ends_without_error() {
     let (mut link, child) = shell("echo '{}'").start().unwrap();
     assert_eq!(body(&mut link).await, "{}");
     assert!(event(&mut link).await.is_none());
@@ -140,7 +140,7 @@ async fn a_child_that_spoke_and_exits_with_success_ends_in_good_order() {
 }
 
 #[tokio::test]
-async fn a_child_that_dies_while_it_serves_is_told_with_its_signal() {
+async fn the_error_for_a_child_that_dies_has_its_signal() {
     let (mut link, _child) = shell("echo '{}'; echo oops >&2; kill -9 $$").start().unwrap();
     assert_eq!(body(&mut link).await, "{}");
     let error = child_error(event(&mut link).await);
@@ -149,7 +149,7 @@ async fn a_child_that_dies_while_it_serves_is_told_with_its_signal() {
 }
 
 #[tokio::test]
-async fn writing_to_a_child_that_died_names_it() {
+async fn the_error_of_a_write_to_a_dead_child_contains_its_name() {
     let (mut link, child) = shell("echo too old >&2; exit 4").start().unwrap();
     in_time(child.wait()).await;
     let error = send(&mut link, "{}").await.unwrap_err();
@@ -158,7 +158,7 @@ async fn writing_to_a_child_that_died_names_it() {
 }
 
 #[tokio::test]
-async fn noise_by_line_is_passed_on_for_the_codec_to_refuse() {
+async fn lines_that_are_not_json_are_passed_on_to_the_codec() {
     let (mut link, _child) = shell("echo Starting...; cat").start().unwrap();
     assert_eq!(body(&mut link).await, "Starting...");
     send(&mut link, "{}").await.unwrap();
@@ -166,7 +166,7 @@ async fn noise_by_line_is_passed_on_for_the_codec_to_refuse() {
 }
 
 #[tokio::test]
-async fn noise_by_length_is_refused_and_then_told_with_stderr() {
+async fn noise_in_content_length_framing_ends_with_an_error_with_stderr() {
     let (mut link, _child) =
         shell("echo deprecated >&2; echo Starting...; cat").framing(Framing::ContentLength).start().unwrap();
     assert!(matches!(event(&mut link).await, Some(Ok(TransportEvent::Rejected { .. }))));
@@ -176,7 +176,7 @@ async fn noise_by_length_is_refused_and_then_told_with_stderr() {
 }
 
 #[tokio::test]
-async fn a_child_that_ends_its_output_and_runs_on_is_half_closed() {
+async fn a_child_that_closes_stdout_and_continues_is_half_closed() {
     let (mut link, child) = shell("exec >&-; cat >&2").start().unwrap();
     assert!(matches!(event(&mut link).await, Some(Ok(TransportEvent::HalfClosed))));
     send(&mut link, "still read").await.unwrap();
@@ -186,7 +186,7 @@ async fn a_child_that_ends_its_output_and_runs_on_is_half_closed() {
 }
 
 #[tokio::test]
-async fn a_flood_on_stderr_blocks_nobody_and_only_its_end_is_kept() {
+async fn a_flood_on_stderr_does_not_block_and_only_its_tail_is_kept() {
     let script = "i=0; while [ $i -lt 4000 ]; do echo 0123456789012345678901234567890123456789 >&2; i=$((i+1)); done; \
                   echo last >&2; echo '{}'; cat";
     let (mut link, child) = shell(script).start().unwrap();
@@ -197,7 +197,7 @@ async fn a_flood_on_stderr_blocks_nobody_and_only_its_end_is_kept() {
 }
 
 #[tokio::test]
-async fn a_child_that_ignores_the_end_of_its_input_is_asked_by_signal() {
+async fn a_child_that_ignores_the_end_of_its_input_gets_sigterm() {
     let (mut link, child) =
         shell("trap 'echo asked >&2; exit 0' TERM; echo '{}'; while :; do sleep 0.01; done").start().unwrap();
     assert_eq!(body(&mut link).await, "{}");
@@ -218,7 +218,7 @@ async fn a_child_that_ignores_sigterm_is_killed_after_two_graces() {
 }
 
 #[tokio::test]
-async fn a_tree_of_children_goes_as_a_group() {
+async fn the_whole_process_group_of_a_child_is_killed() {
     let (mut link, child) = shell("sh -c 'trap \"\" TERM; echo $$; sleep 1000' & wait").start().unwrap();
     let grandchild = body(&mut link).await;
     close(&mut link).await.unwrap();
@@ -239,7 +239,7 @@ async fn dropping_the_connection_kills_the_group_at_once() {
 }
 
 #[tokio::test]
-async fn dropping_one_half_kills_nobody() {
+async fn dropping_one_half_does_not_kill_the_child() {
     let (link, child) = Command::new("cat").start().unwrap();
     let Link { rx, tx, .. } = link;
     drop(tx);

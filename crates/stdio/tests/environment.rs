@@ -17,7 +17,7 @@ async fn says(command: Command) -> String {
 }
 
 #[tokio::test]
-async fn a_child_gets_nothing_of_our_environment_but_what_it_is_given() {
+async fn a_child_gets_only_the_environment_that_it_is_given() {
     let script = r#"echo "[${CARGO_MANIFEST_DIR-}] [${GIVEN-}] [${EARLIER-}]""#;
     let shell = || Command::new("/bin/sh").arg("-c").arg(script);
     let ours = std::env::var("CARGO_MANIFEST_DIR").unwrap();

@@ -85,7 +85,7 @@ fn files_carry_the_frames_too() {
 }
 
 #[test]
-fn input_that_ended_before_it_was_opened_ends() {
+fn input_that_ended_before_the_open_is_reported_as_ended() {
     let mut child = serve(Stdio::piped(), Stdio::piped());
     drop(child.stdin.take());
     let mut stderr = String::new();

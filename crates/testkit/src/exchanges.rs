@@ -19,7 +19,7 @@ use rescind_core::{
 
 /// The most events that wait for a side before its peer may write no more data frames. Control frames have the same
 /// limit again.
-const ROOM: usize = 1024;
+const MAX_QUEUED_EVENTS: usize = 1024;
 
 /// The scope in which ids are unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -339,8 +339,8 @@ impl Sender for End {
             Side::Server => state.to_client.len(),
         };
         let room = match lane {
-            Lane::Control => 2 * ROOM,
-            Lane::Data => ROOM,
+            Lane::Control => 2 * MAX_QUEUED_EVENTS,
+            Lane::Data => MAX_QUEUED_EVENTS,
         };
         if waiting >= room {
             state.wait(cx);

@@ -38,7 +38,7 @@ pub use profile::{
     ProfileRequest, RequestKind, Witness,
 };
 pub use report::{Cell, CellOutcome, Report, Summary};
-pub use requirements::Asks;
+pub use requirements::Requirements;
 pub use step::{
     AfterCancelStep, CallName, CallStep, CancelCallStep, CancelWord, OutcomeStep, OutcomeWord, Step, Through,
     Unwanted, Work,

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_stand_for_what_they_say() {
+    fn each_wildcard_matches_its_kind() {
         assert!(
             check(&json!(["$any", "$number", "$string", "$name"]), &json!([null, 2, "x", "a-b.c_1"])).is_ok()
         );
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_bound_is_used_with_its_type() {
+    fn a_bound_value_keeps_its_type() {
         let mut bindings = Bindings::default();
         matches(&json!({"id": "$bind:x"}), &json!({"id": 7}), &mut bindings).unwrap();
         assert_eq!(

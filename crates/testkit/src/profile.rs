@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_that_breaks_the_format_is_told_in_one_sentence_with_its_place() {
+    fn an_invalid_profile_is_reported_in_one_sentence_with_its_position() {
         for (text, place) in
             [("name = 1", "line 1, column 8: "), ("name = \"x\"\nfoo = 1\n", "line 2, column 1: ")]
         {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fixtures_own_profile_asks_for_every_kind() {
+    fn the_fixtures_own_profile_has_every_kind_of_request() {
         let profile = Profile::fixture().unwrap();
         for method in [
             "wait",
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_goes_through_objects_and_arrays() {
+    fn a_path_can_lead_through_objects_and_arrays() {
         let value = serde_json::json!({"a": [{"b": 7}]});
         assert_eq!(follow(&value, "a.0.b"), Some(&Value::from(7)));
         assert_eq!(follow(&value, "a.1.b"), None);

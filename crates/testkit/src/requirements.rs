@@ -8,13 +8,13 @@ use crate::profile::{Profile, ProfileRequest, RequestKind};
 use crate::runner::Abilities;
 use crate::step::Step;
 use crate::vector::{HandshakeMode, Part, Vector};
-use crate::wire_format::{Shape, Speech};
+use crate::wire_format::{Shape, WireFormat};
 
 /// The requirements of a vector on its subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(clippy::struct_excessive_bools, reason = "independent needs, each read by its name")]
-pub struct Asks {
+pub struct Requirements {
     /// The methods it calls.
     pub methods: BTreeSet<String>,
     /// The methods whose params matter to it. No other request can replace them.
@@ -38,35 +38,35 @@ pub struct Asks {
 impl Vector {
     /// Derives the requirements of this vector from its steps.
     #[must_use]
-    pub fn asks(&self, dialect: &str) -> Asks {
-        let mut asks = Asks::default();
+    pub fn requirements(&self, dialect: &str) -> Requirements {
+        let mut requirements = Requirements::default();
         let opening: &[Step] = match &self.handshake {
             HandshakeMode::Default => &[],
             HandshakeMode::None => {
-                asks.own_opening = true;
+                requirements.own_opening = true;
                 &[]
             }
             HandshakeMode::Steps(steps) => {
-                asks.own_opening = true;
+                requirements.own_opening = true;
                 steps
             }
         };
-        let speech = Speech::of(dialect);
-        let last_end = self.steps.iter().rposition(|step| step.ends_something(speech));
+        let wire_format = WireFormat::of(dialect);
+        let last_end = self.steps.iter().rposition(|step| step.ends_something(wire_format));
         let after = last_end.map_or(&*self.steps, |last| self.steps.get(last + 1..).unwrap_or_default());
-        asks.shown_by_frames = match speech {
+        requirements.shown_by_frames = match wire_format {
             // The absence of an answer proves nothing: a peer that never received the cancel may be silent too. And
             // the runner can send a frame after the work has stopped only if it reads counters that show this.
-            Some(speech) if speech.owes_silence() => {
+            Some(wire_format) if wire_format.owes_silence() => {
                 after.iter().any(Step::wants_a_frame) && !sends_behind_a_count(after)
             }
             _ => after.iter().any(|step| step.wants_a_frame() || matches!(step, Step::ExpectNothing(_))),
         };
         for step in opening.iter().chain(&self.steps) {
-            asks.add(step, speech);
-            asks.sends_cancels |= step.cancels(speech);
+            requirements.add(step, wire_format);
+            requirements.sends_cancels |= step.cancels(wire_format);
         }
-        asks
+        requirements
     }
 
     /// Why this vector cannot be played against a subject with these abilities through this profile. `None`: it can.
@@ -77,39 +77,39 @@ impl Vector {
         abilities: Abilities,
         profile: Option<&Profile>,
     ) -> Option<String> {
-        let asks = self.asks(dialect);
+        let requirements = self.requirements(dialect);
         let why = |text: &str| Some(text.to_owned());
         if self.role == Part::Call && !abilities.calls {
-            return why("the subject makes no calls when it is told to");
+            return why("the subject cannot be instructed to make calls");
         }
         // A foreign peer may itself declare what the options would set.
         if !self.options.is_default() && !abilities.options && self.declared.is_none() {
             return why("it needs settings that this peer cannot be given");
         }
-        if asks.many_lines && !abilities.many_lines {
+        if requirements.many_lines && !abilities.many_lines {
             return why(
                 "it needs two sessions of one agent, with a count of the work of both (over stdio a process is one session)",
             );
         }
-        if asks.half_close && !abilities.half_close {
+        if requirements.half_close && !abilities.half_close {
             return why("this wire cannot end its input alone");
         }
         let profile = profile?;
         if let Some(left_open) = &self.ours {
             return Some(format!("the documents leave open, and it shows what we decided: {left_open}"));
         }
-        if asks.own_opening && profile.requests.values().any(uses_what_was_bound) {
+        if requirements.own_opening && profile.requests.values().any(uses_what_was_bound) {
             return why(
-                "it opens the session in a way of its own, and the profile needs what its own opening gives",
+                "the scenario has its own handshake, and the profile needs values from the profile's handshake",
             );
         }
-        if asks.witness && !asks.shown_by_frames && profile.witness.is_none() {
+        if requirements.witness && !requirements.shown_by_frames && profile.witness.is_none() {
             return why("it needs a witness that work stopped, and the profile has none");
         }
-        asks.methods.iter().find_map(|method| match RequestKind::of_method(method) {
+        requirements.methods.iter().find_map(|method| match RequestKind::of_method(method) {
             Some(kind)
                 if profile.requests.get(&kind).is_some_and(|request| {
-                    request.method == *method || !asks.particular.contains(method)
+                    request.method == *method || !requirements.particular.contains(method)
                 }) =>
             {
                 None
@@ -141,9 +141,10 @@ fn is_of_the_fixture(method: &str) -> bool {
 }
 
 impl Step {
-    fn cancels(&self, speech: Option<Speech>) -> bool {
-        let is_cancel =
-            |frame: &Value| speech.is_some_and(|speech| matches!(speech.shape(frame), Shape::Cancel { .. }));
+    fn cancels(&self, wire_format: Option<WireFormat>) -> bool {
+        let is_cancel = |frame: &Value| {
+            wire_format.is_some_and(|wire_format| matches!(wire_format.shape(frame), Shape::Cancel { .. }))
+        };
         match self {
             Self::Send(frame) => is_cancel(frame),
             Self::SendTogether(frames) => frames.iter().any(is_cancel),
@@ -152,8 +153,9 @@ impl Step {
     }
 
     /// Whether it cancels, loses or closes something.
-    fn ends_something(&self, speech: Option<Speech>) -> bool {
-        self.cancels(speech) || matches!(self, Self::SendRaw(_) | Self::HalfClose(_) | Self::Disconnect(_))
+    fn ends_something(&self, wire_format: Option<WireFormat>) -> bool {
+        self.cancels(wire_format)
+            || matches!(self, Self::SendRaw(_) | Self::HalfClose(_) | Self::Disconnect(_))
     }
 
     const fn wants_a_frame(&self) -> bool {
@@ -161,11 +163,11 @@ impl Step {
     }
 }
 
-impl Asks {
-    fn add(&mut self, step: &Step, speech: Option<Speech>) {
+impl Requirements {
+    fn add(&mut self, step: &Step, wire_format: Option<WireFormat>) {
         match step {
-            Step::Send(frame) => self.add_frame(frame, speech),
-            Step::SendTogether(frames) => frames.iter().for_each(|frame| self.add_frame(frame, speech)),
+            Step::Send(frame) => self.add_frame(frame, wire_format),
+            Step::SendTogether(frames) => frames.iter().for_each(|frame| self.add_frame(frame, wire_format)),
             Step::Work(_) => self.witness = true,
             Step::On(_) => self.many_lines = true,
             Step::HalfClose(_) => self.half_close = true,
@@ -173,13 +175,13 @@ impl Asks {
             Step::Barrier(_) | Step::Skip(_) | Step::ExpectNothing(_) => {
                 self.methods.insert("test/echo".to_owned());
             }
-            Step::Expect(pattern) => self.add_child(pattern, speech),
+            Step::Expect(pattern) => self.add_child(pattern, wire_format),
             Step::ExpectAnyOrder(patterns) => {
                 for pattern in patterns {
-                    self.add_child(pattern, speech);
+                    self.add_child(pattern, wire_format);
                 }
             }
-            Step::ExpectThrough(through) => self.add_child(&through.frame, speech),
+            Step::ExpectThrough(through) => self.add_child(&through.frame, wire_format),
             Step::SendRaw(_)
             | Step::ExpectClosed(_)
             | Step::Disconnect(_)
@@ -191,18 +193,21 @@ impl Asks {
         }
     }
 
-    fn add_child(&mut self, pattern: &Value, speech: Option<Speech>) {
-        if let Some(Shape::Request { method, .. }) = speech.map(|speech| speech.shape(pattern)) {
+    fn add_child(&mut self, pattern: &Value, wire_format: Option<WireFormat>) {
+        if let Some(Shape::Request { method, .. }) = wire_format.map(|wire_format| wire_format.shape(pattern))
+        {
             self.children.insert(method);
         }
     }
 
-    fn add_frame(&mut self, frame: &Value, speech: Option<Speech>) {
+    fn add_frame(&mut self, frame: &Value, wire_format: Option<WireFormat>) {
         if let Value::Array(members) = frame {
             for member in members {
-                self.add_frame(member, speech);
+                self.add_frame(member, wire_format);
             }
-        } else if let Some(Shape::Request { method, .. }) = speech.map(|speech| speech.shape(frame)) {
+        } else if let Some(Shape::Request { method, .. }) =
+            wire_format.map(|wire_format| wire_format.shape(frame))
+        {
             if is_particular(frame, &method) {
                 self.particular.insert(method.clone());
             }
@@ -234,7 +239,7 @@ mod tests {
     use crate::vector::scenarios_of;
 
     #[test]
-    fn what_frames_show_is_told_from_what_only_a_witness_does() {
+    fn effects_in_frames_are_distinguished_from_effects_only_a_witness_sees() {
         for (dialect, name, shown) in [
             ("acp", "cancel_running", true),
             ("acp", "cancel_twice", true),
@@ -251,7 +256,7 @@ mod tests {
             ("mcp-2026", "cancel_running", false),
         ] {
             let scenario = scenarios_of(dialect).find(|scenario| scenario.vector.name == name).unwrap();
-            assert_eq!(scenario.vector.asks(dialect).shown_by_frames, shown, "{dialect} {name}");
+            assert_eq!(scenario.vector.requirements(dialect).shown_by_frames, shown, "{dialect} {name}");
         }
     }
 
@@ -261,7 +266,7 @@ mod tests {
             [("cancel_running", true), ("cancel_together", true), ("unknown_method", false)]
         {
             let scenario = scenarios_of("acp").find(|scenario| scenario.vector.name == name).unwrap();
-            assert_eq!(scenario.vector.asks("acp").sends_cancels, cancels, "{name}");
+            assert_eq!(scenario.vector.requirements("acp").sends_cancels, cancels, "{name}");
         }
     }
 }

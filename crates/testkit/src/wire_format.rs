@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 /// The form of a dialect's frames, as far as the runner needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Speech {
+pub struct WireFormat {
     envelope: Envelope,
     opening: OpeningStyle,
 }
@@ -59,7 +59,7 @@ pub enum Shape {
     Other,
 }
 
-impl Speech {
+impl WireFormat {
     #[must_use]
     pub fn of(dialect: &str) -> Option<Self> {
         let (envelope, opening) = match dialect {

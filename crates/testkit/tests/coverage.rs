@@ -83,7 +83,7 @@ fn the_table_is_read_whole() {
 }
 
 #[test]
-fn every_row_that_is_ok_has_a_vector_or_waits_for_a_wire() {
+fn every_ok_row_has_a_vector_or_waits_for_a_transport() {
     let (vectors, tests) = (cited_by_vectors(), cited_by_tests());
     let (http, rust) = (waiting("http"), waiting("rust"));
     let mut missing = Vec::new();

@@ -106,7 +106,7 @@ async fn every_post_is_ended_once_and_a_request_by_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_owed_silence_ends_its_post_without_a_word() {
+async fn a_silenced_request_ends_its_post_without_an_answer() {
     let (client, _server, watch, mut told) = connect(&MCP, IdScope::Session);
     let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
     assert_eq!(told.recv().await.unwrap(), "started");
@@ -136,7 +136,7 @@ async fn a_cancel_that_overtakes_its_request_stops_it_before_it_starts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn giving_an_exchange_up_is_the_cancel_where_ids_mean_nothing_beyond_it() {
+async fn aborting_an_exchange_is_the_cancel_if_ids_are_scoped_to_the_exchange() {
     let (client, _server, watch, mut told) = connect(&MCP_2026, IdScope::Exchange);
     let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
     assert_eq!(told.recv().await.unwrap(), "started");
@@ -166,7 +166,7 @@ async fn a_lost_stream_detaches_its_request_and_cancels_it_after_the_grace_that_
 
 //
 #[tokio::test(start_paused = true)]
-async fn what_a_lost_stream_means_is_the_dialects() {
+async fn the_dialect_decides_the_effect_of_a_lost_stream() {
     for (dialect, cause, seconds) in
         [(LSP, "disconnected", 30), (ACP, "disconnected", 30), (MCP_2026, "peer", 0)]
     {
@@ -183,7 +183,7 @@ async fn what_a_lost_stream_means_is_the_dialects() {
 
 //
 #[tokio::test(start_paused = true)]
-async fn in_mcp_a_lost_stream_cancels_nothing_while_the_session_is_there() {
+async fn in_mcp_a_lost_stream_cancels_nothing_during_the_session() {
     let (client, server, watch, mut told) = connect(&MCP, IdScope::Session);
     let _call = client.call::<_, Value>("wait", &json!({})).no_timeout().start().unwrap();
     assert_eq!(told.recv().await.unwrap(), "started");
@@ -195,7 +195,7 @@ async fn in_mcp_a_lost_stream_cancels_nothing_while_the_session_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_taken_up_again_goes_on_and_brings_what_was_missed() {
+async fn a_resumed_stream_delivers_the_missed_events_and_continues() {
     let (client, _server, watch, _told) = connect(&MCP, IdScope::Session);
     let call = client.call::<_, Value>("slow", &json!({"late": true})).start().unwrap();
     until("it never began", || watch.posts().first().is_some_and(|post| post.begun)).await;
@@ -234,7 +234,7 @@ async fn a_call_whose_exchange_ends_without_an_answer_may_have_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_on_a_calls_own_exchange_is_the_calls() {
+async fn notifications_on_a_calls_own_exchange_belong_to_the_call() {
     let (client, _server, _watch, _told) = connect(&ACP, IdScope::Session);
     let call = client.call::<_, Value>("tick", &json!({})).progress().start().unwrap();
     let mut ticks = call.notifications();
@@ -244,7 +244,7 @@ async fn what_comes_on_a_calls_own_exchange_is_the_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_child_and_its_cancel_go_where_the_parent_came_from() {
+async fn a_child_and_its_cancel_are_sent_on_the_parents_exchange() {
     let (client, _server, watch, mut told) = connect(&ACP, IdScope::Session);
     let call = client.call::<_, Value>("ask", &json!({})).start().unwrap();
     assert_eq!(told.recv().await.unwrap(), "asked");
@@ -261,7 +261,7 @@ async fn a_child_and_its_cancel_go_where_the_parent_came_from() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_refused_during_shutdown_gets_its_methods_own_words() {
+async fn a_request_refused_during_shutdown_gets_its_methods_own_cancelled_answer() {
     let (client, server, watch, mut told) = connect(&LSP, IdScope::Session);
     let first = opened(&client, &LSP).await;
     let _first = client.call::<_, Value>("wait", &json!({})).start().unwrap();

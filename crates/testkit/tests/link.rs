@@ -48,14 +48,14 @@ async fn a_vector_holds_over_the_memory_wire() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_answers_what_should_wait_breaks() {
+async fn a_peer_that_answers_a_waiting_request_fails() {
     let played = play(scenario("reuse_after_cancel"), &mut subject(100), &Settings::default()).await;
     assert!(matches!(played.verdict, Verdict::Broke { .. }), "{played:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_goes_away_says_why() {
-    let mut subject = subject(1).with_epitaph(|| Some("exit status 3".to_owned()));
+async fn the_exit_of_a_peer_is_reported() {
+    let mut subject = subject(1).with_exit_report(|| Some("exit status 3".to_owned()));
     let played = play(scenario("unknown_notification"), &mut subject, &Settings::default()).await;
     let Verdict::Broke { why, .. } = &played.verdict else { panic!("{played:?}") };
     assert!(why.contains("exit status 3"), "{why}");

@@ -19,7 +19,7 @@ fn profiles() -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_profile_is_read_and_can_be_asked_something() {
+fn every_profile_is_valid_and_can_play_a_scenario() {
     let profiles = profiles();
     assert!(!profiles.is_empty());
     for (name, text) in profiles {

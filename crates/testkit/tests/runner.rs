@@ -114,7 +114,7 @@ fn why(played: &Played) -> &str {
 }
 
 #[tokio::test]
-async fn a_peer_that_hangs_is_given_up_after_the_deadline() {
+async fn a_peer_that_hangs_fails_after_the_deadline() {
     let played = played("unknown_notification", Scripted::new([]), None).await;
     assert!(why(&played).contains("did not come"), "{played:?}");
     assert!(matches!(played.verdict, Verdict::Broke { step: 0, .. }));
@@ -138,7 +138,7 @@ async fn a_peer_that_prints_noise_is_reported_with_the_noise() {
 }
 
 #[tokio::test]
-async fn a_peer_that_floods_is_given_up() {
+async fn a_peer_that_floods_fails() {
     let tick = || frame(r#"{"jsonrpc":"2.0","method":"test/tick","params":{"n":1}}"#);
     let flood = (0..20_000).map(|_| tick()).collect();
     let script = [opened(), stats("runner-2", 0), flood];
@@ -147,7 +147,7 @@ async fn a_peer_that_floods_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_second_answer_is_a_fault_even_at_the_end() {
+async fn a_second_answer_fails_even_at_the_end() {
     let answer = || frame(r#"{"jsonrpc":"2.0","id":1,"result":{"value":1}}"#);
     let barrier = frame(r#"{"jsonrpc":"2.0","id":"runner-2","result":{"value":"barrier"}}"#);
     let script = [opened(), vec![], vec![answer(), answer()], vec![barrier]];
@@ -156,7 +156,7 @@ async fn a_second_answer_is_a_fault_even_at_the_end() {
 }
 
 #[tokio::test]
-async fn a_wrong_answer_says_what_was_wanted_and_what_came() {
+async fn a_wrong_answer_is_reported_with_the_expected_one() {
     let wrong = frame(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"Internal error"}}"#);
     let script = [opened(), stats("runner-2", 0), vec![], vec![wrong]];
     let played = played("cancel_running", Scripted::new(script), None).await;
@@ -171,7 +171,7 @@ fn stats(id: &str, cancelled: u64) -> Vec<Seen> {
 }
 
 #[tokio::test]
-async fn a_peer_that_answers_but_goes_on_working_breaks() {
+async fn a_peer_that_answers_but_continues_the_work_fails() {
     let cancelled =
         frame(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"Request cancelled"}}"#);
     let never: Vec<_> = (3..100).map(|number| stats(&format!("runner-{number}"), 0)).collect();
@@ -193,14 +193,14 @@ cancel_running = "it says so in its read-me"
 "#;
 
 #[tokio::test]
-async fn a_vector_whose_requests_a_profile_lacks_is_not_asked() {
+async fn a_vector_whose_requests_a_profile_lacks_is_skipped() {
     let profile = Profile::from_toml(PROFILE).unwrap();
     for (name, word) in [
         ("panic", "profile has none"),
         ("partial_result", "profile has none"),
         ("cancel_queued", "settings"),
         ("prompt_flow", "session/new"),
-        ("cancel_call_confirmed", "makes no calls"),
+        ("cancel_call_confirmed", "cannot be instructed"),
     ] {
         let mut subject = Scripted::new([]);
         let mut settings = Settings::default();
@@ -216,7 +216,7 @@ async fn a_vector_whose_requests_a_profile_lacks_is_not_asked() {
 }
 
 #[tokio::test]
-async fn a_profile_puts_the_vector_into_the_peers_own_words() {
+async fn a_profile_translates_a_vector_into_the_peers_methods() {
     let profile = Profile::from_toml(PROFILE).unwrap();
     let prompt = frame(r#"{"jsonrpc":"2.0","id":1,"result":{"stopReason":"cancelled","more":1}}"#);
     let chatter = frame(r#"{"jsonrpc":"2.0","method":"session/update","params":{}}"#);
@@ -240,7 +240,7 @@ async fn asked(scenario: &Scenario, subject: &mut Scripted) -> Played {
 }
 
 #[tokio::test]
-async fn what_came_in_place_of_an_answer_is_told() {
+async fn a_frame_in_place_of_an_answer_is_reported() {
     for other in
         [r#"{"id":"1","jsonrpc":"2.0","result":{}}"#, r#"[{"id":"runner-1","jsonrpc":"2.0","result":{}}]"#]
     {
@@ -260,7 +260,7 @@ async fn a_refused_opening_opens_no_session() {
 }
 
 #[tokio::test]
-async fn what_a_peer_asks_after_the_end_of_its_input_gets_no_answer() {
+async fn a_request_of_a_peer_after_the_end_of_its_input_gets_no_answer() {
     let asked_late = frame(r#"{"jsonrpc":"2.0","id":"q","method":"session/request_permission","params":{}}"#);
     let last = frame(r#"{"jsonrpc":"2.0","id":1,"result":{"value":"last"}}"#);
     let mut subject = Scripted::new([opened(), vec![], vec![asked_late, last, Seen::Closed(None)]]);
@@ -275,7 +275,7 @@ async fn what_a_peer_asks_after_the_end_of_its_input_gets_no_answer() {
 }
 
 #[tokio::test]
-async fn a_post_that_is_answered_in_json_spells_its_silence_as_cancelled_and_does_so_once() {
+async fn a_post_answered_in_json_may_end_a_silenced_request_with_one_cancelled_error() {
     let cancelled = || frame(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"Cancelled"}}"#);
     let barrier = |number| {
         frame(&format!(r#"{{"jsonrpc":"2.0","id":"runner-{number}","result":{{"value":"barrier"}}}}"#))
@@ -297,7 +297,7 @@ async fn a_post_that_is_answered_in_json_spells_its_silence_as_cancelled_and_doe
 }
 
 #[tokio::test]
-async fn work_that_a_running_peer_does_for_others_is_not_counted() {
+async fn work_of_a_running_peer_for_other_clients_is_not_counted() {
     let running = |number: u64, running: u64, cancelled: u64| {
         let id = format!("runner-{number}");
         frame(&format!(
@@ -313,7 +313,7 @@ async fn work_that_a_running_peer_does_for_others_is_not_counted() {
 }
 
 #[tokio::test]
-async fn a_foreign_peer_is_not_held_to_our_own_decisions_nor_to_what_it_did_not_declare() {
+async fn a_foreign_peer_need_not_follow_our_decisions_or_undeclared_features() {
     for (dialect, name) in [
         ("acp", "id_that_is_none_is_refused"),
         ("mcp", "id_that_is_none_is_refused"),
@@ -380,7 +380,7 @@ fn unanswered(why: Option<&str>) -> Seen {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_come_is_not_waited_for() {
+async fn the_runner_does_not_wait_for_an_answer_that_cannot_arrive() {
     let mut subject = Scripted::new([vec![unanswered(Some("the server answered with 500"))]]);
     let begun = subject.now;
     let played = asked(scenario("cancel_running"), &mut subject).await;
@@ -391,14 +391,14 @@ async fn an_answer_that_cannot_come_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn an_answer_that_may_still_come_on_another_exchange_is_waited_for() {
+async fn the_runner_waits_for_an_answer_that_may_arrive_on_another_exchange() {
     let twice = [unanswered(None), opened().remove(0)];
     let played = asked(scenario("unknown_notification"), &mut Scripted::new([twice.to_vec()])).await;
     assert!(!why(&played).contains("`initialize`"), "{played:?}");
 }
 
 #[tokio::test]
-async fn an_exchange_of_an_unknown_request_that_failed_is_told_with_the_deadline() {
+async fn a_failed_exchange_of_an_unknown_request_is_reported_at_the_deadline() {
     let failed = Seen::Unanswered {
         id: serde_json::Value::Null,
         why: Some("the server answered with 400".to_owned()),

@@ -86,7 +86,7 @@ fn a_source_names_its_origin_and_a_document_only_with_a_row_of_it() {
 }
 
 #[test]
-fn the_rule_bites() {
+fn the_source_rule_finds_a_violation() {
     let covers = ["001-06".to_owned(), "I1".to_owned()];
     for good in [
         "001: it is so.",

@@ -129,7 +129,7 @@ fn named(scenario: &Scenario, names: &[&str]) -> bool {
 }
 
 #[tokio::test]
-async fn a_lost_cancel_breaks_every_vector_that_cancels_what_runs() {
+async fn a_lost_cancel_fails_every_vector_that_cancels_a_running_request() {
     let names = [
         "cancel_running",
         "cancel_together",
@@ -143,19 +143,19 @@ async fn a_lost_cancel_breaks_every_vector_that_cancels_what_runs() {
 }
 
 #[tokio::test]
-async fn a_doubled_answer_breaks_every_vector() {
+async fn a_doubled_answer_fails_every_vector() {
     must_break(Meddling::AnswersDoubled, |it| it.vector.name != "half_close_grace").await;
 }
 
 #[tokio::test]
-async fn a_wrong_code_breaks_the_dialects_that_owe_a_cancelled_answer() {
+async fn a_wrong_code_fails_the_dialects_with_a_cancelled_answer() {
     let owed = ["acp", "acp-v2", "acp-draft", "lsp", "abp"];
     let names = ["cancel_running", "cancel_twice", "deaf_handler_grace"];
     must_break(Meddling::WrongCode, |it| owed.contains(&it.dialect) && named(it, &names)).await;
 }
 
 #[tokio::test]
-async fn a_cancel_that_hits_too_much_breaks_the_vectors_about_isolation() {
+async fn a_cancel_of_too_many_requests_fails_the_isolation_vectors() {
     let names = ["siblings_untouched", "sibling_result_unchanged"];
     must_break(Meddling::EverythingCancelled, |it| named(it, &names)).await;
 }

@@ -82,7 +82,7 @@ async fn all_hold_by_exchange(scope: IdScope, carries: fn(&str) -> bool) {
                 wrong = watches.lock().unwrap().iter().find_map(|watch| misended(watch, running));
             };
             let played = play_over(scenario, pair, look).await;
-            let half_closes = scenario.vector.asks(scenario.dialect).half_close;
+            let half_closes = scenario.vector.requirements(scenario.dialect).half_close;
             if half_closes && matches!(played.verdict, Verdict::NotAsked { .. }) {
                 return None;
             }

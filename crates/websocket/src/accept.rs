@@ -26,7 +26,7 @@ const MAX_HEAD: usize = 16 * 1024;
 
 /// Whether there is room for one more handshake.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Room {
+pub(crate) enum HandshakeSlot {
     Free,
     /// The request is answered with 503.
     Taken,
@@ -36,9 +36,9 @@ pub(crate) enum Room {
 type Outcome = Option<Result<Upgrading, Refusal>>;
 
 /// The time that replaces a timeout too long for the clock.
-const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+const FAR_FUTURE: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 /// The extra time for the answer to a client whose auth hook did not answer in time.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const REFUSAL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Does the handshake on a socket, after TLS if the listener uses it, within the time of the handshake.
 pub(crate) async fn accept(
@@ -46,9 +46,9 @@ pub(crate) async fn accept(
     peer: SocketAddr,
     options: Arc<UpgradeOptions>,
     tls: Option<crate::tls::Server>,
-    room: Room,
+    slot: HandshakeSlot,
 ) -> Result<Link, TransportError> {
-    let asked = Handshake::new(&options, Some(peer), room);
+    let asked = Handshake::new(&options, Some(peer), slot);
     let handshake = async {
         // Small frames must not wait for the acknowledgement of earlier ones.
         socket.set_nodelay(true)?;
@@ -70,7 +70,7 @@ pub(crate) async fn accept_stream<S>(io: S, options: Arc<UpgradeOptions>) -> Res
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let asked = Handshake::new(&options, None, Room::Free);
+    let asked = Handshake::new(&options, None, HandshakeSlot::Free);
     asked.in_time(asked.serve(io, PeerCertificates::default())).await
 }
 
@@ -78,19 +78,19 @@ where
 struct Handshake<'a> {
     options: &'a UpgradeOptions,
     peer: Option<SocketAddr>,
-    room: Room,
+    slot: HandshakeSlot,
     /// The end of its time.
-    by: Instant,
+    deadline: Instant,
     /// The request was received, and the auth hook is running.
     asking: AtomicBool,
     outcome: Mutex<Outcome>,
 }
 
 impl<'a> Handshake<'a> {
-    fn new(options: &'a UpgradeOptions, peer: Option<SocketAddr>, room: Room) -> Self {
+    fn new(options: &'a UpgradeOptions, peer: Option<SocketAddr>, slot: HandshakeSlot) -> Self {
         let now = Instant::now();
-        let by = now.checked_add(options.handshake_timeout).unwrap_or(now + FOR_EVER);
-        Self { options, peer, room, by, asking: AtomicBool::new(false), outcome: Mutex::default() }
+        let deadline = now.checked_add(options.handshake_timeout).unwrap_or(now + FAR_FUTURE);
+        Self { options, peer, slot, deadline, asking: AtomicBool::new(false), outcome: Mutex::default() }
     }
 
     /// Fails the handshake at the end of its time. A client whose auth hook is still running is answered first.
@@ -99,9 +99,9 @@ impl<'a> Handshake<'a> {
         handshake: impl Future<Output = Result<Link, TransportError>>,
     ) -> Result<Link, TransportError> {
         let mut handshake = pin!(handshake);
-        let mut done = tokio::time::timeout_at(self.by, handshake.as_mut()).await;
+        let mut done = tokio::time::timeout_at(self.deadline, handshake.as_mut()).await;
         if done.is_err() && self.asking.load(Ordering::Relaxed) {
-            done = tokio::time::timeout(LAST_WORDS, handshake).await;
+            done = tokio::time::timeout(REFUSAL_TIMEOUT, handshake).await;
         }
         done.unwrap_or_else(|_| Err(failed("the handshake took too long")))
     }
@@ -137,15 +137,15 @@ impl<'a> Handshake<'a> {
             request.extensions_mut().insert(PeerAddress(peer.ip()));
         }
         request.extensions_mut().insert(certificates);
-        let asked = match self.room {
-            Room::Free => {
+        let asked = match self.slot {
+            HandshakeSlot::Free => {
                 self.asking.store(true, Ordering::Relaxed);
-                let left = self.by.saturating_duration_since(Instant::now());
+                let left = self.deadline.saturating_duration_since(Instant::now());
                 let asked = upgrade_within(&mut request, self.options, left).await;
                 self.asking.store(asked.is_err(), Ordering::Relaxed);
                 asked
             }
-            Room::Taken => Err(Refusal::busy()),
+            HandshakeSlot::Taken => Err(Refusal::busy()),
         };
         let (response, outcome) = match asked {
             Ok((response, upgrading)) => {

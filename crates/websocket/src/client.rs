@@ -14,7 +14,7 @@ use crate::link::{self, CountingIo};
 use crate::options::LinkOptions;
 
 /// The most bytes of a refusal's body that are shown.
-const SHOWN: usize = 200;
+const MAX_SHOWN_BYTES: usize = 200;
 
 /// A connection to this URL, `ws://` or, with the feature `rustls`, `wss://`.
 pub fn connect(url: &str) -> WebSocketTransport {
@@ -23,7 +23,7 @@ pub fn connect(url: &str) -> WebSocketTransport {
 
 /// The client of a WebSocket.
 #[derive(Clone)]
-#[must_use = "a wire does nothing until it is opened"]
+#[must_use = "a transport does nothing until it is opened"]
 pub struct WebSocketTransport {
     pub(crate) url: String,
     headers: Vec<(String, String)>,
@@ -122,13 +122,13 @@ impl WebSocketTransport {
         // Small frames must not wait for the acknowledgement of earlier ones.
         socket.set_nodelay(true)?;
         if !target.secure {
-            return self.shake(&target, request, socket).await;
+            return self.handshake(&target, request, socket).await;
         }
         #[cfg(feature = "rustls")]
         {
             let tls = self.tls.clone().map_or_else(crate::ClientTls::system, Ok)?;
             let socket = tls.connect(&target.host, socket).await?;
-            self.shake(&target, request, socket).await
+            self.handshake(&target, request, socket).await
         }
         #[cfg(not(feature = "rustls"))]
         Err(failed("wss needs the feature `rustls`"))
@@ -158,7 +158,7 @@ impl WebSocketTransport {
         Ok(request)
     }
 
-    pub(crate) async fn shake<S>(
+    pub(crate) async fn handshake<S>(
         &self,
         target: &Target,
         request: Request<()>,
@@ -171,7 +171,7 @@ impl WebSocketTransport {
         let (stream, answer) =
             tokio_tungstenite::client_async_with_config(request, CountingIo::new(io), config)
                 .await
-                .map_err(|error| failed(format!("{target}: {}", told(&error))))?;
+                .map_err(|error| failed(format!("{target}: {}", describe_failure(&error))))?;
         if let Some(hook) = &self.on_answer {
             hook(&Answer(answer.headers()));
         }
@@ -219,7 +219,7 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) fn of(url: &str) -> Result<Self, TransportError> {
         // The URL itself is not shown: it may contain a secret.
-        let uri: Uri = url.parse().map_err(|error| failed(format!("this is no URL: {error}")))?;
+        let uri: Uri = url.parse().map_err(|error| failed(format!("this is not a URL: {error}")))?;
         let secure = match uri.scheme_str() {
             Some("ws") => false,
             Some("wss") => true,
@@ -248,14 +248,14 @@ impl fmt::Display for Target {
 }
 
 /// Why the handshake failed, with the text of the server's answer.
-fn told(error: &tungstenite::Error) -> String {
+fn describe_failure(error: &tungstenite::Error) -> String {
     let tungstenite::Error::Http(response) = error else { return error.to_string() };
-    format!("the server answered {}{}", response.status(), words_of(response))
+    format!("the server answered {}{}", response.status(), body_text(response))
 }
 
-fn words_of(response: &Response<Option<Vec<u8>>>) -> String {
+fn body_text(response: &Response<Option<Vec<u8>>>) -> String {
     let Some(body) = response.body() else { return String::new() };
-    let text = String::from_utf8_lossy(body.get(..SHOWN).unwrap_or(body));
+    let text = String::from_utf8_lossy(body.get(..MAX_SHOWN_BYTES).unwrap_or(body));
     let text = text.trim();
     if text.is_empty() { String::new() } else { format!(": {}", text.escape_debug()) }
 }

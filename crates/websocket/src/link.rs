@@ -3,7 +3,7 @@
 //! - W1 The stream is behind one lock. The lock is held for one poll of the stream, and never while other code runs.
 //!   One task polls both halves, so nothing waits for the lock.
 //! - W2 A blocked write never stops a read. Messages that a read must write (pongs, the answer to a close) are queued
-//!   behind the others. A peer that requires more than [`OWED_PONGS`] of them while it reads nothing is disconnected.
+//!   behind the others. A peer that requires more than [`MAX_PENDING_PONGS`] of them while it reads nothing is disconnected.
 //! - W3 After a message that ends reading (binary, too large, not UTF-8, broken framing) no further message is read,
 //!   but requests that were accepted before are answered. Then the close frame gives the reason. Until then input is
 //!   read and dropped: closing a socket with unread bytes would destroy the last output on its way to the peer.
@@ -40,7 +40,7 @@ const READ_BUFFER: usize = 16 * 1024;
 /// The bytes that are collected before a write without a flush: as much as a sender may hold.
 const WRITE_BUFFER: usize = 64 * 1024;
 /// The most pongs that wait for a peer that does not read.
-const OWED_PONGS: u32 = 64;
+const MAX_PENDING_PONGS: u32 = 64;
 
 /// A function that runs when a link is dropped.
 pub(crate) type OnClose = Box<dyn FnOnce() + Send>;
@@ -88,7 +88,7 @@ where
         batches: true,
         max_frame: options.max_frame,
     };
-    let shared = Arc::new(Shared {
+    let inner = Arc::new(LinkInner {
         state: Mutex::new(LinkState {
             stream,
             fate: CloseState::Open,
@@ -98,25 +98,25 @@ where
         }),
         on_close: Mutex::new(on_close),
     });
-    let receiver = WebSocketReceiver::new(Arc::clone(&shared), options, expires);
-    let budget = shared.lock().stream.get_ref().budget().clone();
-    let sender = WebSocketSender::new(shared, options.max_frame);
+    let receiver = WebSocketReceiver::new(Arc::clone(&inner), options, expires);
+    let budget = inner.lock().stream.get_ref().budget().clone();
+    let sender = WebSocketSender::new(inner, options.max_frame);
     Link::new(receiver, sender, traits, meta).with_budget(budget)
 }
 
 /// The data that the two halves share.
-struct Shared<S: AsyncRead + AsyncWrite + Unpin> {
+struct LinkInner<S: AsyncRead + AsyncWrite + Unpin> {
     state: Mutex<LinkState<S>>,
     on_close: Mutex<Option<OnClose>>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Shared<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> LinkInner<S> {
     fn lock(&self) -> MutexGuard<'_, LinkState<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Drop for Shared<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Drop for LinkInner<S> {
     /// If no side has closed, sends a close frame, as far as the socket accepts it without waiting.
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);

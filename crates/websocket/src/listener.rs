@@ -14,11 +14,11 @@ use rescind_core::{
 use tokio::net::TcpListener;
 use tokio::time::Sleep;
 
-use crate::accept::{Room, accept};
+use crate::accept::{HandshakeSlot, accept};
 use crate::handshake::UpgradeOptions;
 
 /// How long nothing is accepted after the system had no room for a socket.
-const PAUSE: Duration = Duration::from_secs(1);
+const ACCEPT_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Listens on this address, such as `127.0.0.1:0`, with default options.
 ///
@@ -65,12 +65,12 @@ impl WebSocketListener {
     }
 
     /// Whether one more handshake may start, and how.
-    fn room(&self) -> Option<Room> {
+    fn slot(&self) -> Option<HandshakeSlot> {
         let (under_way, limit) = (self.handshakes.len(), self.options.handshakes);
         if Arc::strong_count(&self.free) <= limit {
-            Some(Room::Free)
+            Some(HandshakeSlot::Free)
         } else if under_way < limit.saturating_mul(2) {
-            Some(Room::Taken)
+            Some(HandshakeSlot::Taken)
         } else {
             None
         }
@@ -97,7 +97,7 @@ impl Listener for WebSocketListener {
             if self.poll_pause(cx).is_pending() {
                 return Poll::Pending;
             }
-            let Some(room) = self.room() else { return Poll::Pending };
+            let Some(slot) = self.slot() else { return Poll::Pending };
             match self.tcp.poll_accept(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok((socket, peer))) => {
@@ -110,17 +110,17 @@ impl Listener for WebSocketListener {
                     }
                     let place = client.place_anyway(Resource::Handshakes);
                     let is_over = held >= most;
-                    let room = if is_over { Room::Taken } else { room };
-                    let handshake = accept(socket, peer, Arc::clone(&self.options), self.tls.clone(), room);
-                    let free = matches!(room, Room::Free).then(|| Arc::clone(&self.free));
+                    let slot = if is_over { HandshakeSlot::Taken } else { slot };
+                    let handshake = accept(socket, peer, Arc::clone(&self.options), self.tls.clone(), slot);
+                    let free = matches!(slot, HandshakeSlot::Free).then(|| Arc::clone(&self.free));
                     self.handshakes.push(Box::pin(async move {
                         let _place = (place, free);
                         handshake.await
                     }));
                 }
                 Poll::Ready(Err(error)) => {
-                    if !is_of_one_connection(&error) {
-                        self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+                    if !is_connection_error(&error) {
+                        self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_BACKOFF)));
                     }
                     return Poll::Ready(Some(Err(error.into())));
                 }
@@ -140,7 +140,7 @@ impl Listener for WebSocketListener {
 
 /// Whether the client disconnected before it was accepted. Any other error, such as a lack of descriptors, would repeat
 /// at once.
-fn is_of_one_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }

@@ -199,7 +199,7 @@ mod with_rustls {
         ) -> Result<client::TlsStream<TcpStream>, TransportError> {
             let failed = |text| TransportError::new(TransportErrorKind::Open, text);
             let name = ServerName::try_from(host.to_owned())
-                .map_err(|_| failed(format!("{host} is no name a certificate can have")))?;
+                .map_err(|_| failed(format!("a certificate cannot be issued for the name {host}")))?;
             let connected = TlsConnector::from(self.0).connect(name, socket).await;
             connected.map_err(|error| failed(format!("TLS with {host}: {error}")))
         }

@@ -22,7 +22,9 @@ where
 {
     let target = Target::of(&transport.url)?;
     let request = transport.request(&target)?;
-    tokio::time::timeout(transport.timeout, transport.shake(&target, request, io)).await.map_err(late)?
+    tokio::time::timeout(transport.timeout, transport.handshake(&target, request, io))
+        .await
+        .map_err(timed_out)?
 }
 
 /// Does the handshake of a server on a stream that was accepted elsewhere.
@@ -39,6 +41,6 @@ where
     accept_stream(io, Arc::new(options)).await
 }
 
-fn late(_: tokio::time::error::Elapsed) -> TransportError {
+fn timed_out(_: tokio::time::error::Elapsed) -> TransportError {
     TransportError::new(TransportErrorKind::Open, "the handshake took too long")
 }

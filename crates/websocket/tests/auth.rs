@@ -110,9 +110,9 @@ async fn a_refusal_has_the_hooks_status_and_headers() {
 #[tokio::test]
 async fn the_hook_sees_the_request_and_its_address() {
     let seen: Arc<Mutex<Vec<AuthRequest>>> = Arc::default();
-    let tell = Arc::clone(&seen);
+    let requests = Arc::clone(&seen);
     let options = UpgradeOptions::new().auth(move |request| {
-        tell.lock().unwrap().push(request);
+        requests.lock().unwrap().push(request);
         std::future::ready(Ok(Credential::anonymous()))
     });
     for (nth, (address, _serving)) in served(options).await.into_iter().enumerate() {
@@ -175,12 +175,12 @@ async fn a_connection_whose_credential_expires_is_closed_with_1008() {
 
 #[tokio::test]
 async fn requests_in_flight_are_lost_when_a_credential_expires() {
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = tokio::sync::mpsc::unbounded_channel();
     let router = Router::new().method("wait", move |ctx: CallContext, _: Value| {
-        let tell = tell.clone();
+        let event_tx = event_tx.clone();
         async move {
             let cause = ctx.cancelled().await;
-            let _ = tell.send(cause.kind().name());
+            let _ = event_tx.send(cause.kind().name());
             ctx.stopped::<Value>(cause)
         }
     });
@@ -192,7 +192,7 @@ async fn requests_in_flight_are_lost_when_a_credential_expires() {
     let outcome = peer.call::<_, Value>("wait", &json!({})).start().unwrap().outcome();
     let outcome = in_time("the outcome", outcome).await;
     assert!(matches!(outcome, Outcome::Disconnected { .. }), "{outcome:?}");
-    assert_eq!(in_time("the cancel", told.recv()).await, Some("disconnected"));
+    assert_eq!(in_time("the cancel", event_rx.recv()).await, Some("disconnected"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,9 +251,9 @@ async fn the_hook_sees_the_certificate_of_a_client() {
     let (ours, other) = (common::tls::Authority::new(), common::tls::Authority::new());
     for demand in [ClientCertificates::Optional, ClientCertificates::Required] {
         let seen: Arc<Mutex<Vec<Vec<Vec<u8>>>>> = Arc::default();
-        let tell = Arc::clone(&seen);
+        let certificates = Arc::clone(&seen);
         let options = UpgradeOptions::new().auth(move |request| {
-            tell.lock().unwrap().push(request.certificates().to_vec());
+            certificates.lock().unwrap().push(request.certificates().to_vec());
             std::future::ready(Ok(Credential::anonymous()))
         });
         let tls = ours.server().client_certificates(&ours.file("ca.pem"), demand).unwrap();

@@ -75,7 +75,7 @@ async fn a_text_message_is_a_frame_both_ways() {
 }
 
 #[tokio::test]
-async fn our_client_speaks_with_a_server_of_somebody_else() {
+async fn our_client_works_with_a_tungstenite_server() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/some/path?and=query", tcp.local_addr().unwrap());
     let server = async {
@@ -189,7 +189,7 @@ async fn a_client_that_still_writes_its_oversize_message_reads_why_it_was_refuse
 }
 
 #[tokio::test]
-async fn text_that_is_no_utf_8_closes_with_1007() {
+async fn invalid_utf8_closes_with_1007() {
     let (link, mut client) = served(LinkOptions::new()).await;
     let bad = Frame::message(&b"{\"id\":\"\xff\"}"[..], OpCode::Data(Data::Text), true);
     client.send(Message::Frame(bad)).await.unwrap();
@@ -229,7 +229,7 @@ async fn frames_may_come_one_byte_at_a_time() {
 }
 
 #[tokio::test]
-async fn an_end_inside_a_message_is_an_end_and_no_frame() {
+async fn an_end_inside_a_message_yields_no_frame() {
     let (mut link, mut client) = served(LinkOptions::new()).await;
     client.get_mut().write_all(b"\x81\x82\0\0\0\0{}\x81\x87\0\0\0\0[1,").await.unwrap();
     drop(client);
@@ -240,7 +240,7 @@ async fn an_end_inside_a_message_is_an_end_and_no_frame() {
 }
 
 #[tokio::test]
-async fn the_peers_close_code_says_whether_it_ended_well() {
+async fn the_peers_close_code_decides_between_end_and_error() {
     for (code, good) in
         [(1000_u16, true), (1001, true), (1012, true), (1002, false), (1008, false), (4000, false)]
     {

@@ -130,7 +130,7 @@ async fn each_request_gets_the_status_of_the_table() {
 
 #[cfg(feature = "axum")]
 #[tokio::test]
-async fn a_route_of_axum_asks_the_same() {
+async fn an_axum_route_makes_the_same_checks() {
     let (mut listener, url, _serving) = common::route::serve(strict()).await;
     let address = url.trim_start_matches("ws://").trim_end_matches("/agent").to_owned();
     for &(line, changes, expected, holds) in TABLE.iter().filter(|(line, ..)| !line.ends_with('/')) {
@@ -213,25 +213,25 @@ async fn a_client_is_told_why_it_is_refused() {
 }
 
 #[tokio::test]
-async fn whom_the_hook_names_is_the_principal_of_the_connection() {
+async fn the_principal_of_the_auth_hook_is_the_principal_of_the_connection() {
     let mut listener = listen(strict()).await;
     let url = listener.endpoint().0;
-    let (tell, told) = std::sync::mpsc::channel();
+    let (event_tx, event_rx) = std::sync::mpsc::channel();
     let transport = connect(&url)
         .header("Authorization", "Bearer good")
         .subprotocol("acp.v1")
-        .on_answer(move |answer| tell.send(answer.subprotocol().map(str::to_owned)).unwrap());
+        .on_answer(move |answer| event_tx.send(answer.subprotocol().map(str::to_owned)).unwrap());
     let (client, server) = tokio::join!(Box::new(transport).open(), accept(&mut listener));
     let (mut client, mut server) = (client.unwrap(), server.unwrap());
     assert_eq!(server.meta.principal, Some(Principal("ada".into())));
     assert!(server.meta.peer.as_deref().unwrap().starts_with("127.0.0.1:"));
-    assert_eq!(told.recv().unwrap().as_deref(), Some("acp.v1"));
+    assert_eq!(event_rx.recv().unwrap().as_deref(), Some("acp.v1"));
     send(&mut client, "{}").await.unwrap();
     assert_eq!(body(&mut server).await, "{}");
 }
 
 #[tokio::test]
-async fn what_cannot_be_opened_says_why() {
+async fn a_failed_open_reports_its_reason() {
     let port = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         free.local_addr().unwrap().port()
@@ -257,7 +257,7 @@ async fn what_cannot_be_opened_says_why() {
 }
 
 #[tokio::test]
-async fn a_slow_handshake_holds_up_no_other() {
+async fn a_slow_handshake_does_not_delay_others() {
     let mut listener = listen(UpgradeOptions::new()).await;
     let url = listener.endpoint().0;
     let mut slow = Vec::new();
@@ -279,7 +279,7 @@ async fn a_slow_handshake_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_takes_too_long_is_given_up() {
+async fn a_handshake_over_its_timeout_is_dropped() {
     let options = UpgradeOptions::new().handshake_timeout(Duration::from_millis(50));
     let mut listener = listen(options).await;
     let mut socket = TcpStream::connect(listener.address()).await.unwrap();
@@ -289,7 +289,7 @@ async fn a_handshake_that_takes_too_long_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_given_up() {
+async fn a_client_times_out_if_the_server_does_not_answer() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/", tcp.local_addr().unwrap());
     let transport = connect(&url).handshake_timeout(Duration::from_millis(50));
@@ -331,7 +331,7 @@ async fn a_head_without_end_is_refused() {
 /// A server that is bound to more than loopback also accepts IP addresses, but no names: no page can be directed to
 /// it without notice (DNS rebinding).
 #[tokio::test]
-async fn a_server_for_other_machines_takes_addresses() {
+async fn a_non_loopback_server_accepts_ip_addresses_as_host() {
     let mut listener = WebSocketListener::builder().bind("0.0.0.0:0").await.unwrap();
     let address = format!("127.0.0.1:{}", listener.address().port());
     for (host, expected) in [("192.0.2.1:9000", 101), ("localhost", 101), ("evil.example", 421)] {
@@ -346,12 +346,12 @@ async fn a_request_can_be_upgraded_by_hand_with_headers_and_a_hook() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/acp", tcp.local_addr().unwrap());
     let closed = Arc::new(AtomicUsize::new(0));
-    let (tell, mut links) = tokio::sync::mpsc::unbounded_channel();
+    let (event_tx, mut links) = tokio::sync::mpsc::unbounded_channel();
     let hook = Arc::clone(&closed);
     let serving = tokio::spawn(async move {
         let (socket, _) = tcp.accept().await.unwrap();
         let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
-            let (hook, tell) = (Arc::clone(&hook), tell.clone());
+            let (hook, event_tx) = (Arc::clone(&hook), event_tx.clone());
             async move {
                 let upgraded = upgrade(&mut request, &UpgradeOptions::new()).await;
                 let (mut response, upgrading) = upgraded.unwrap();
@@ -359,7 +359,7 @@ async fn a_request_can_be_upgraded_by_hand_with_headers_and_a_hook() {
                 let upgrading = upgrading.peer("by hand").on_close(move || {
                     hook.fetch_add(1, Ordering::SeqCst);
                 });
-                tokio::spawn(async move { tell.send(upgrading.link().await) });
+                tokio::spawn(async move { event_tx.send(upgrading.link().await) });
                 Ok::<_, std::convert::Infallible>(response)
             }
         });
@@ -403,7 +403,7 @@ async fn a_route_whose_listener_is_gone_answers_503_and_one_without_routes_ends(
 
 #[cfg(feature = "rustls")]
 #[tokio::test]
-async fn wss_trusts_only_whom_it_is_told_to() {
+async fn wss_trusts_only_the_configured_authorities() {
     let (ours, other) = (common::tls::Authority::new(), common::tls::Authority::new());
     let mut listener = WebSocketListener::builder().tls(ours.server()).bind("127.0.0.1:0").await.unwrap();
     let url = listener.endpoint().0;
@@ -430,7 +430,7 @@ async fn wss_trusts_only_whom_it_is_told_to() {
 
 /// The client of a page: the request of a browser, including its `Origin`.
 #[tokio::test]
-async fn tungstenites_client_with_an_origin_is_let_in_by_list() {
+async fn a_tungstenite_client_with_an_allowed_origin_is_accepted() {
     use tokio_tungstenite::tungstenite::client::IntoClientRequest;
     let mut listener = listen(UpgradeOptions::new().allow_origin("https://app.example").unwrap()).await;
     let mut request = listener.endpoint().0.into_client_request().unwrap();

@@ -49,16 +49,16 @@ async fn fixture(dialect: &str, options: LinkOptions) -> (Peer, Client) {
     (fixture.serve(link.unwrap()).unwrap(), client)
 }
 
-fn waiting(tell: &mpsc::UnboundedSender<CauseKind>) -> Router {
-    let tell = tell.clone();
+fn waiting(event_tx: &mpsc::UnboundedSender<CauseKind>) -> Router {
+    let event_tx = event_tx.clone();
     Router::new().method("echo", async |_: CallContext, params: Value| Ok(params)).method(
         "wait",
         move |ctx: CallContext, _: Value| {
-            let tell = tell.clone();
+            let event_tx = event_tx.clone();
             async move {
                 ctx.try_notify("started", &json!({}))?;
                 let cause = ctx.cancelled().await;
-                tell.send(cause.kind())?;
+                event_tx.send(cause.kind())?;
                 ctx.stopped::<Value>(cause)
             }
         },
@@ -69,18 +69,18 @@ fn waiting(tell: &mpsc::UnboundedSender<CauseKind>) -> Router {
 async fn a_cancel_over_websocket_reaches_the_handler_and_is_answered() {
     let listener = listen(UpgradeOptions::new()).await;
     let url = listener.endpoint().0;
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let serving = tokio::spawn(Server::builder([ACP]).serve(waiting(&tell)).listen(listener).run());
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
+    let serving = tokio::spawn(Server::builder([ACP]).serve(waiting(&event_tx)).listen(listener).run());
     let peer = Peer::builder(ACP).connect(connect(&url)).await.unwrap();
     let call = peer.call::<_, Value>("wait", &json!({})).start().unwrap();
-    let mut started = call.notifications_where(|told| told.method() == "started");
+    let mut started = call.notifications_where(|notification| notification.method() == "started");
     in_time("the start", started.next()).await.unwrap();
     call.canceller().cancel("the user pressed stop");
     match in_time("the outcome", call.outcome()).await {
         Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed),
         other => panic!("expected a cancel, got {other:?}"),
     }
-    assert_eq!(told.recv().await, Some(CauseKind::Peer));
+    assert_eq!(event_rx.recv().await, Some(CauseKind::Peer));
     let echoed = peer.call::<_, Value>("echo", &json!({"n": 1})).start().unwrap();
     assert!(
         matches!(in_time("an echo", echoed.outcome()).await, Outcome::Completed(value) if value == json!({"n": 1}))
@@ -89,11 +89,11 @@ async fn a_cancel_over_websocket_reaches_the_handler_and_is_answered() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_cancels_what_it_asked_for() {
+async fn a_client_that_disconnects_cancels_its_requests() {
     let listener = listen(UpgradeOptions::new()).await;
     let url = listener.endpoint().0;
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let serving = tokio::spawn(Server::builder([ACP]).serve(waiting(&tell)).listen(listener).run());
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
+    let serving = tokio::spawn(Server::builder([ACP]).serve(waiting(&event_tx)).listen(listener).run());
     for politely in [true, false] {
         let mut client = raw(&url).await;
         say(&mut client, json!({"jsonrpc": "2.0", "id": 1, "method": "wait", "params": {}})).await;
@@ -102,7 +102,7 @@ async fn a_client_that_goes_away_cancels_what_it_asked_for() {
             client.close(None).await.unwrap();
         }
         drop(client);
-        assert_eq!(in_time("the handler's end", told.recv()).await, Some(CauseKind::Disconnected));
+        assert_eq!(in_time("the handler's end", event_rx.recv()).await, Some(CauseKind::Disconnected));
     }
     serving.abort();
 }
@@ -170,7 +170,7 @@ async fn a_frame_that_is_no_json_gets_its_error_and_the_session_goes_on() {
 /// Requests that were accepted before a message that ends reading are still answered. The connection closes after
 /// that.
 #[tokio::test]
-async fn an_oversize_message_costs_no_answer_that_was_owed() {
+async fn an_oversize_message_loses_no_pending_answer() {
     let (peer, mut client) = fixture("acp", LinkOptions::new().max_frame(4096)).await;
     say(&mut client, json!({"jsonrpc": "2.0", "id": 1, "method": "test/sleep", "params": {"ms": 50}})).await;
     client.send(Message::text("x".repeat(5000))).await.unwrap();
@@ -204,11 +204,11 @@ async fn an_oversize_first_message_is_told_why_where_the_dialect_is_still_open()
 
 /// The peer stops reading while 4,000 answers wait: a cancel still reaches its handler at once.
 #[tokio::test]
-async fn a_cancel_is_heard_behind_four_thousand_answers_nobody_reads() {
+async fn a_cancel_is_read_while_four_thousand_answers_wait_to_be_written() {
     let listener = listen(UpgradeOptions::new()).await;
     let url = listener.endpoint().0;
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let router = waiting(&tell).method("much", async |_: CallContext, (): ()| Ok("x".repeat(2048)));
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
+    let router = waiting(&event_tx).method("much", async |_: CallContext, (): ()| Ok("x".repeat(2048)));
     let serving = tokio::spawn(Server::builder([ACP]).serve(router).listen(listener).run());
     let mut client = raw(&url).await;
     say(&mut client, json!({"jsonrpc": "2.0", "id": 0, "method": "wait", "params": {}})).await;
@@ -221,7 +221,7 @@ async fn a_cancel_is_heard_behind_four_thousand_answers_nobody_reads() {
     let asked = std::time::Instant::now();
     say(&mut client, json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 0}}))
         .await;
-    assert_eq!(in_time("the handler's end", told.recv()).await, Some(CauseKind::Peer));
+    assert_eq!(in_time("the handler's end", event_rx.recv()).await, Some(CauseKind::Peer));
     println!("a cancel behind 4,000 unread answers: {:?}", asked.elapsed());
     // All answers arrive when they are read.
     let mut answered = std::collections::BTreeSet::new();

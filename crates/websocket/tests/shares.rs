@@ -82,7 +82,7 @@ async fn echo(client: &mut Client) -> Result<(), (u16, String)> {
 }
 
 #[tokio::test]
-async fn idle_connections_that_answer_pings_make_room_for_others() {
+async fn idle_connections_that_answer_pings_are_displaced() {
     let (url, counts, serving) = serve().await;
     let mut used = client(&url, ADA).await;
     echo(&mut used).await.unwrap();
@@ -133,7 +133,7 @@ async fn connections_in_use_of_one_address_are_half_of_them_at_most() {
 }
 
 #[tokio::test]
-async fn slow_handshakes_of_one_address_leave_half_to_others() {
+async fn slow_handshakes_of_one_address_use_at_most_half_of_the_handshakes() {
     let mut listener = listen(UpgradeOptions::new().handshakes(4)).await;
     let url = listener.endpoint().0;
     let mut slow = Vec::new();

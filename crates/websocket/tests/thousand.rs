@@ -25,7 +25,7 @@ async fn exchange(client: &mut Link, server: &mut Link, number: usize) {
 }
 
 #[tokio::test]
-async fn a_thousand_idle_connections_keep_to_their_memory() {
+async fn a_thousand_idle_connections_stay_within_their_memory_budget() {
     // Both ends of each connection are in this process.
     rescind_testkit::allow_open_files(2 * CONNECTIONS as u64 + 100).unwrap();
     let mut listener = listen(UpgradeOptions::new()).await;

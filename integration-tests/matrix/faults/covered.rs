@@ -15,9 +15,9 @@ const COVERED: [Tests; 17] = [
     (
         "crates/websocket/src/link/tests.rs",
         &[
-            "a_peer_that_answers_no_ping_is_gone_after_two",
-            "a_byte_now_and_then_is_silence",
-            "what_comes_in_is_read_while_a_write_is_blocked",
+            "a_peer_that_misses_two_pings_is_disconnected",
+            "a_few_bytes_between_pings_are_not_a_sign_of_life",
+            "messages_are_read_while_a_write_is_blocked",
             "pongs_owed_to_a_peer_that_does_not_read_are_bounded",
         ],
     ),
@@ -26,28 +26,28 @@ const COVERED: [Tests; 17] = [
         &[
             "a_message_over_the_limit_is_refused_and_closes_with_1009",
             "fragments_over_the_limit_together_are_refused_too",
-            "text_that_is_no_utf_8_closes_with_1007",
+            "invalid_utf8_closes_with_1007",
             "broken_framing_closes_with_1002",
             "frames_may_come_one_byte_at_a_time",
-            "an_end_inside_a_message_is_an_end_and_no_frame",
+            "an_end_inside_a_message_yields_no_frame",
         ],
     ),
     (
         "crates/websocket/tests/refusals.rs",
         &[
-            "a_slow_handshake_holds_up_no_other",
-            "a_handshake_that_takes_too_long_is_given_up",
+            "a_slow_handshake_does_not_delay_others",
+            "a_handshake_over_its_timeout_is_dropped",
             "a_head_without_end_is_refused",
         ],
     ),
-    ("crates/websocket/tests/sessions.rs", &["an_oversize_message_costs_no_answer_that_was_owed"]),
-    ("crates/websocket/tests/thousand.rs", &["a_thousand_idle_connections_keep_to_their_memory"]),
+    ("crates/websocket/tests/sessions.rs", &["an_oversize_message_loses_no_pending_answer"]),
+    ("crates/websocket/tests/thousand.rs", &["a_thousand_idle_connections_stay_within_their_memory_budget"]),
     (
         "crates/named-pipe/tests/ownership.rs",
         &[
             "a_server_that_restarts_takes_over_the_socket_it_left_behind",
-            "a_second_listener_is_told_the_path_is_in_use_and_the_first_goes_on",
-            "of_many_that_want_one_path_at_once_one_gets_it",
+            "a_second_listener_fails_with_path_in_use_and_the_first_continues",
+            "of_many_concurrent_binds_of_one_path_exactly_one_succeeds",
             "a_thousand_connections_are_open_at_once",
         ],
     ),
@@ -110,7 +110,7 @@ const COVERED: [Tests; 17] = [
     (
         "crates/stdio/tests/child.rs",
         &[
-            "a_child_that_dies_while_it_serves_is_told_with_its_signal",
+            "the_error_for_a_child_that_dies_has_its_signal",
             "a_child_that_ignores_sigterm_is_killed_after_two_graces",
             "dropping_the_connection_kills_the_group_at_once",
         ],
@@ -118,8 +118,8 @@ const COVERED: [Tests; 17] = [
     (
         "integration-tests/tests/bad_input.rs",
         &[
-            "an_endless_line_or_body_is_not_held",
-            "a_lying_content_length_ends_the_connection_when_no_frame_can_be_found",
+            "an_endless_line_or_body_is_not_kept_in_memory",
+            "a_false_content_length_ends_the_connection_if_no_frame_can_be_found",
         ],
     ),
 ];

@@ -139,7 +139,7 @@ fn refusal(hosts: &HostPolicy, origins: &OriginPolicy, case: &Case) -> Option<u1
 }
 
 #[test]
-fn what_is_no_origin_and_no_host_cannot_be_listed() {
+fn an_invalid_origin_or_host_cannot_be_allowed() {
     for entry in NO_ORIGINS {
         let told = OriginPolicy::default().allow(entry).unwrap_err().to_string();
         assert!(told.contains("cannot be allowed"), "{told}");
@@ -179,7 +179,7 @@ async fn websocket_answers_as_the_table_says() {
 }
 
 #[tokio::test]
-async fn acps_endpoint_answers_as_the_table_says() {
+async fn the_acp_endpoint_answers_as_the_table_says() {
     let mut servers = BTreeMap::new();
     for policy in POLICIES {
         let listener = AcpEndpoint::new(http(Acp::new(), policy)).bind(bound(policy)).await.unwrap();

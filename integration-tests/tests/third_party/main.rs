@@ -45,7 +45,7 @@ macro_rules! answers_owed {
         third_party! { in $module: $program;
             a_cancelled_call_is_confirmed_and_its_work_stops: crate::scenarios::cancel_running,
             a_call_cancelled_at_once_leaves_no_work_behind: crate::scenarios::cancel_at_once,
-            cancelling_twice_is_cancelling_once: crate::scenarios::cancel_twice,
+            a_second_cancel_of_a_request_has_no_effect: crate::scenarios::cancel_twice,
             a_cancel_after_the_answer_is_ignored: crate::scenarios::cancel_finished,
             a_cancel_for_an_unknown_id_is_ignored: crate::scenarios::cancel_unknown,
             a_partial_result_is_told_as_completed_after_the_cancel: crate::scenarios::partial_result,

@@ -106,7 +106,7 @@ impl Program {
 
     async fn listen_http(self, option: &str) -> (Child, HttpClient) {
         let (child, url) = self.listen(option).await;
-        (child, HttpClient::new(&url).expect("it names a place"))
+        (child, HttpClient::new(&url).expect("it is a valid URL"))
     }
 
     /// Starts it. It prints the address on which it listens to stderr.

@@ -27,7 +27,7 @@ mod sync {
 }
 
 /// So small that each side waits for the other.
-const HELD: usize = 2;
+const MAX_BUFFERED: usize = 2;
 
 const TEXT: &[u8] = b"eleven bits";
 

@@ -112,7 +112,7 @@ fn play(first: Event, second: Event) {
             (None, _) => thread::yield_now(),
         }
     };
-    assert_eq!(again["result"], 1, "I3: a place of a handler that ended is not free");
+    assert_eq!(again["result"], 1, "I3: the permit of a handler that ended is not free");
     assert_eq!(alive.0.0.load(Ordering::SeqCst), 0, "I10: a handler was lost");
     drop(transport);
     assert!(block_on(serving).is_ok_and(|ended| ended.is_ok()), "L3: the server did not end");

@@ -95,7 +95,7 @@ fn decoded(framing: Framing, limit: usize, pieces: &[&[u8]]) -> (Vec<Decoded>, b
     }
     let is_failed = decoder.is_failed();
     all.extend(decoder.finish());
-    assert_eq!(decoder.finish(), None, "the end was told twice");
+    assert_eq!(decoder.finish(), None, "the end was reported twice");
     for frame in &all {
         if let Decoded::Frame(body) = frame {
             assert!(body.len() <= limit, "I11: a frame of {} bytes over the limit of {limit}", body.len());

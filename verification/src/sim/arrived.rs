@@ -7,11 +7,11 @@ use super::both::Side;
 use super::judge::{Judge, State};
 use super::plan::{Caller, Work};
 use super::seen::{CallSeen, Kind, RequestSeen, WorkSeen};
-use super::tally::Happening;
+use super::tally::SimEvent;
 
 impl Judge {
     /// Records that this happened.
-    pub(super) fn saw(&self, happening: Happening) {
+    pub(super) fn saw(&self, happening: SimEvent) {
         self.state().tally.saw(happening);
     }
 
@@ -24,7 +24,7 @@ impl Judge {
         let Some(before) = state.now().checked_sub(slowest) else { return };
         for side in Side::BOTH {
             if state.check_frames(side, before) {
-                state.tally.saw(Happening::HeldArrived);
+                state.tally.saw(SimEvent::HeldArrived);
             }
             state.check_requests(side, before);
         }
@@ -38,7 +38,7 @@ impl Judge {
         let broken = state.written.of(side.other()).under_way.values().any(|places| !places.is_empty());
         let is_held = !broken && !state.away && !state.repeats && state.is_open;
         if is_held && state.check_frames(side, u64::MAX) {
-            state.tally.saw(Happening::HeldFlushed);
+            state.tally.saw(SimEvent::HeldFlushed);
         }
     }
 }
@@ -120,7 +120,7 @@ impl State {
             format!("the {side} never answered {open:?}")
         });
         if is_there {
-            self.tally.saw(Happening::HeldAnswered);
+            self.tally.saw(SimEvent::HeldAnswered);
         }
         let requests = &self.written.of(side.other()).requests;
         let answered = |request: &&RequestSeen| request.answer_received_at.is_some_and(|at| at < before);
@@ -153,11 +153,11 @@ impl State {
         let untold = |(_, work): &(&u64, &WorkSeen)| work.end.is_none() && !work.context.is_cancelled();
         let untold = self.works.iter().filter(heard).find(untold).map(|(nonce, _)| *nonce);
         let what = untold.map(|nonce| {
-            format!("{nonce} is cancelled, and its handler never was told: {:?}", self.calls.get(&nonce))
+            format!("{nonce} is cancelled, and its handler was never signalled: {:?}", self.calls.get(&nonce))
         });
         self.holds_and_counts(is_there, what.is_none(), "L1", || what.unwrap_or_default());
         if is_there {
-            self.tally.saw(Happening::HeldTold);
+            self.tally.saw(SimEvent::HeldTold);
         }
     }
 }

@@ -174,7 +174,7 @@ impl Judge {
         if answered_at.zip(signalled_at).is_some_and(|(answered, signalled)| signalled < answered) {
             let told = !matches!(outcome, Outcome::Completed(_));
             state.holds(told, "I5", || {
-                format!("{nonce} completed behind its parent's cancel, and was not told")
+                format!("{nonce} completed after its parent's cancel, and was not cancelled")
             });
         }
         let born = state.calls.get(&nonce).is_some_and(|call| call.stillborn);

@@ -8,7 +8,7 @@ use super::both::Side;
 use super::judge::{Judge, State};
 use super::plan::Work;
 use super::seen::{Frame, Kind, RequestSeen};
-use super::tally::Happening;
+use super::tally::SimEvent;
 use rescind_testkit::wire_format::{Shape, call_name};
 
 impl Judge {
@@ -20,7 +20,7 @@ impl Judge {
             return;
         };
         let kind = state.sent_kind(side, &frame);
-        state.note(|| format!("{side} writes {}", told(&frame)));
+        state.note(|| format!("{side} writes {}", describe(&frame)));
         let at = state.now();
         let written = state.written.of_mut(side);
         let place = written.frames.len();
@@ -77,7 +77,7 @@ impl Judge {
             return;
         };
         if place < next {
-            state.tally.saw(Happening::Reordered);
+            state.tally.saw(SimEvent::Reordered);
         }
         state.holds_and_counts(ordered, !ordered || place == next, "I12", || {
             format!("{side} reads frame {place} of the other's as its {next}th: {text}")
@@ -102,7 +102,7 @@ impl Judge {
                         request.cancelled_at.get_or_insert(now);
                     }
                     if request.received > 1 {
-                        state.tally.saw(Happening::Repeated);
+                        state.tally.saw(SimEvent::Repeated);
                     }
                 }
             }
@@ -169,7 +169,7 @@ impl State {
             self.breaks("I5", || format!("{side} writes {id}, a child of a cancelled request"));
         }
         if returned {
-            self.breaks("I13", || format!("{side} writes {id}, whose caller was told already"));
+            self.breaks("I13", || format!("{side} writes {id}, whose caller already has its outcome"));
         }
         let written = self.written.of_mut(side);
         if let Some(name) = call_name(frame) {
@@ -313,7 +313,7 @@ impl State {
         let Some(request) = self.written.of_mut(from).requests.get_mut(id) else { return };
         if request.received == 0 {
             request.overtaken_at.get_or_insert(now);
-            self.tally.saw(Happening::Overtaken);
+            self.tally.saw(SimEvent::Overtaken);
             return;
         }
         let work = request.nonce.and_then(|nonce| self.works.get(&nonce));
@@ -321,7 +321,7 @@ impl State {
             work.end.is_none() && work.work != Work::Shield && work.context.cause().is_none()
         });
         if runs {
-            self.tally.saw(Happening::Signalled);
+            self.tally.saw(SimEvent::Signalled);
         }
         let owed = runs && self.silence && request.received == 1 && request.answers == 0;
         if let Some(request) = self.written.of_mut(from).requests.get_mut(id) {
@@ -341,8 +341,8 @@ impl State {
             return true;
         }
         let work = request.nonce.and_then(|nonce| self.works.get(&nonce));
-        let told = work.filter(|_| request.received <= 1).and_then(|work| work.context.cause());
-        told.is_some_and(|cause| cause.kind() == CauseKind::Peer)
+        let describe = work.filter(|_| request.received <= 1).and_then(|work| work.context.cause());
+        describe.is_some_and(|cause| cause.kind() == CauseKind::Peer)
     }
 
     /// The request of this call, after it was passed to the transport.
@@ -376,7 +376,7 @@ fn nonce_of(frame: &Value) -> Option<u64> {
 }
 
 /// A frame without the parts that differ between two runs of a seed.
-fn told(frame: &Value) -> String {
+fn describe(frame: &Value) -> String {
     let mut frame = frame.clone();
     if let Some(members) = frame.as_object_mut() {
         members.remove("timestamp");

@@ -8,7 +8,7 @@ use super::both::Side;
 use super::judge::{Judge, LATE, State};
 use super::plan::{Job, Work};
 use super::seen::{WorkEnd, WorkSeen};
-use super::tally::Happening;
+use super::tally::SimEvent;
 
 impl Judge {
     pub(super) fn enters(&self, side: Side, job: &Job, context: &CallContext) {
@@ -29,9 +29,9 @@ impl Judge {
         }
         if state.cancelled_at(side, nonce).is_some() && state.is_open {
             let told = context.is_cancelled();
-            state.holds(told, "L1", || format!("{nonce} is entered behind its cancel, and not told of it"));
+            state.holds(told, "L1", || format!("{nonce} is entered after its cancel, and not signalled"));
         }
-        state.tally.saw(Happening::Entered);
+        state.tally.saw(SimEvent::Entered);
         *state.live.of_mut(side) += 1;
         let (live, most) = (*state.live.of(side), state.limits.of(side).max_running_handlers);
         // With the default limit, a run does not have enough handlers to reach it.
@@ -55,7 +55,7 @@ impl Judge {
         state.check_silence(side, nonce);
         if cause == Some(CauseKind::Peer) {
             state.check_asked(side, nonce);
-            state.tally.saw(Happening::Signalled);
+            state.tally.saw(SimEvent::Signalled);
         }
         state.note(|| format!("{side} leaves {nonce}: {end:?}, cause {cause:?}"));
     }
@@ -68,7 +68,7 @@ impl Judge {
         let may = gone || u128::from(job.ms) >= longest;
         let is_there = !may && state.cancelled_at(side, job.nonce).is_some();
         state.holds_and_counts(is_there, !disturbed || may, "L1", || {
-            format!("{} was told of its cancel in its shield", job.nonce)
+            format!("{} was signalled inside its shield", job.nonce)
         });
     }
 }
@@ -81,11 +81,11 @@ impl State {
         // In a critical section the signal comes at its end, or after the longest time for one. If the handler is
         // dropped in it, there is none.
         let told = cause.is_some() || (work == Work::Shield && end == WorkEnd::Dropped);
-        self.holds(told, "L1", || format!("{nonce} was cancelled at {at}, and never told"));
+        self.holds(told, "L1", || format!("{nonce} was cancelled at {at}, and never signalled"));
         let other = work == Work::Local || self.going_since.is_some_and(|since| since <= at);
         let first = cause.is_none_or(|cause| cause == CauseKind::Peer) || other;
         if !first {
-            self.breaks("L1", || format!("{nonce} was cancelled at {at}, and told of {cause:?}"));
+            self.breaks("L1", || format!("{nonce} was cancelled at {at}, and signalled with {cause:?}"));
         }
     }
 
@@ -96,7 +96,7 @@ impl State {
         let id = written.by_nonce.get(&nonce);
         let cancelled = id.and_then(|id| written.requests.get(id)).is_some_and(|request| request.cancels > 0);
         let closed = !self.ordered && (self.is_given_up(Some(nonce)) || self.is_going() || self.repeats);
-        self.holds(cancelled || closed, "I4", || format!("{nonce} was told of a cancel that nobody sent"));
+        self.holds(cancelled || closed, "I4", || format!("{nonce} was signalled without a cancel"));
     }
 
     /// A handler has ended within its grace, if its peer cancelled it or its connection is permanently lost (L3).

@@ -15,7 +15,7 @@ use super::plan::Work;
 use super::seen::{CallSeen, WorkEnd, WorkSeen, Written};
 use super::tally::Tally;
 use crate::{Broken, tally};
-use rescind_testkit::wire_format::Speech;
+use rescind_testkit::wire_format::WireFormat;
 
 /// How late a timer may be, in milliseconds: the step of the clock, and a turn of each task involved.
 pub(super) const LATE: u64 = 20;
@@ -30,7 +30,7 @@ pub(super) struct Judge(Arc<Mutex<State>>);
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about a run")]
 pub(super) struct State {
     begun: Instant,
-    pub(super) speech: Speech,
+    pub(super) speech: WireFormat,
     /// Whether a request that the peer cancelled must not be answered.
     pub(super) silence: bool,
     /// Whether a cancel that overtakes its request waits for it, if the transport allows it to overtake.
@@ -73,7 +73,7 @@ pub(super) struct State {
 }
 
 impl Judge {
-    pub(super) fn new(wire: Wire, dialect: &Dialect, speech: Speech, limits: &Both<Limits>) -> Self {
+    pub(super) fn new(wire: Wire, dialect: &Dialect, speech: WireFormat, limits: &Both<Limits>) -> Self {
         Self(Arc::new(Mutex::new(State {
             begun: Instant::now(),
             speech,
@@ -310,7 +310,7 @@ impl State {
         let found = found.map(|(nonce, _)| *nonce);
         let is_there = self.calls.values().any(|call| call.not_run);
         self.holds_and_counts(is_there, found.is_none(), "I13", || {
-            format!("{found:?} came, and its caller was told otherwise")
+            format!("{found:?} arrived, and its caller got a different outcome")
         });
     }
 }

@@ -33,10 +33,10 @@ use std::time::{Duration, Instant};
 
 use rescind_core::dialect::Dialect;
 
-pub use tally::{Happening, Tally};
+pub use tally::{SimEvent, Tally};
 
 use super::{Broken, tally as invariants};
-use rescind_testkit::wire_format::Speech;
+use rescind_testkit::wire_format::WireFormat;
 
 /// A transport of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,14 +93,14 @@ impl Wire {
 pub struct Case {
     wire: Wire,
     dialect: Dialect,
-    speech: Speech,
+    speech: WireFormat,
 }
 
 impl Case {
     /// Creates the case of this protocol on this transport. Returns `None` if there is no such protocol.
     #[must_use]
     pub fn new(wire: Wire, dialect: &str) -> Option<Self> {
-        Some(Self { wire, dialect: Dialect::by_name(dialect)?, speech: Speech::of(dialect)? })
+        Some(Self { wire, dialect: Dialect::by_name(dialect)?, speech: WireFormat::of(dialect)? })
     }
 
     /// Whether either side may call the other.
@@ -192,7 +192,7 @@ pub struct Failure {
 impl Failure {
     /// The failure with its trace, and the command that plays it again in the test with this name.
     #[must_use]
-    pub fn told(&self, test: &str) -> String {
+    pub fn report(&self, test: &str) -> String {
         let trace = self.trace.join("\n");
         let Self { seed, broken, .. } = self;
         format!(

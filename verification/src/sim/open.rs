@@ -35,14 +35,14 @@ pub(super) struct Opened {
 #[derive(Debug, Default)]
 pub(super) struct PeerOpened {
     peer: Mutex<Option<Peer>>,
-    told: Notify,
+    opened_notify: Notify,
 }
 
 impl PeerOpened {
     /// Sets it. Later ones, of other sessions, are not awaited.
     pub(super) fn tell(&self, peer: Peer) {
         self.lock().get_or_insert(peer);
-        self.told.notify_waiters();
+        self.opened_notify.notify_waiters();
     }
 
     /// Returns it, if it is set.
@@ -53,12 +53,12 @@ impl PeerOpened {
     /// Waits for it.
     pub(super) async fn wait(&self) -> Peer {
         loop {
-            let mut told = pin!(self.told.notified());
-            told.as_mut().enable();
+            let mut opened_notify = pin!(self.opened_notify.notified());
+            opened_notify.as_mut().enable();
             if let Some(peer) = self.peer() {
                 return peer;
             }
-            told.await;
+            opened_notify.await;
         }
     }
 

@@ -16,7 +16,7 @@ use super::both::{Both, Side};
 use super::judge::Judge;
 use super::plan::Weather;
 use super::rng::Rng;
-use super::tally::{Happening, Tally};
+use super::tally::{SimEvent, Tally};
 
 /// Both directions of one stream.
 #[derive(Clone, Debug)]
@@ -124,7 +124,7 @@ impl Direction {
         let left = self.cut_at.map_or(usize::MAX, |at| at.saturating_sub(self.taken));
         let count = bytes.len().min(room).min(piece).min(left);
         if count < bytes.len() {
-            self.tally.saw(Happening::Split);
+            self.tally.saw(SimEvent::Split);
         }
         let bytes = bytes.get(..count).unwrap_or_default();
         if let Some(log) = &mut self.log {
@@ -132,14 +132,14 @@ impl Direction {
         }
         let delay = self.rng.below(self.delay + 1);
         if delay > 0 {
-            self.tally.saw(Happening::Delayed);
+            self.tally.saw(SimEvent::Delayed);
         }
         let mut at = Instant::now() + Duration::from_millis(delay);
         if let Some((last, pieces)) = self.pieces.back_mut() {
             at = at.max(*last);
             if at == *last {
                 pieces.extend(bytes);
-                self.tally.saw(Happening::Joined);
+                self.tally.saw(SimEvent::Joined);
             } else {
                 self.pieces.push_back((at, bytes.iter().copied().collect()));
             }
@@ -167,7 +167,7 @@ impl Direction {
         let (at, _) = self.pieces.front()?;
         let until = self.stalled_until.unwrap_or(*at);
         if until > Instant::now().max(*at) {
-            self.tally.saw(Happening::Stalled);
+            self.tally.saw(SimEvent::Stalled);
         }
         Some(until.max(*at))
     }
@@ -255,7 +255,7 @@ impl Pipe {
         let mut state = self.lock();
         let direction = state.of_mut(side);
         if direction.end == End::Open {
-            direction.tally.saw(Happening::HalfClosed);
+            direction.tally.saw(SimEvent::HalfClosed);
         }
         direction.deaf = true;
         direction.stop(End::Ended);
@@ -325,7 +325,7 @@ impl AsyncWrite for PipeEnd {
         };
         let cut = direction.cut_at.is_some_and(|at| direction.taken >= at);
         if cut {
-            direction.tally.saw(Happening::CutAtByte);
+            direction.tally.saw(SimEvent::CutAtByte);
             for side in Side::BOTH {
                 state.of_mut(side).stop(End::Reset);
             }

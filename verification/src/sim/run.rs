@@ -18,7 +18,7 @@ use super::net::Net;
 use super::open::{Opened, PeerOpened, Setting};
 use super::plan::{Caller, Disturbance, Ending, Plan, Planned};
 use super::rng::Rng;
-use super::tally::Happening;
+use super::tally::SimEvent;
 use super::watch::Watch;
 
 /// A step that takes this long on the paused clock hangs. The longest valid one is a server with sessions whose
@@ -88,7 +88,7 @@ async fn disturb(plan: Arc<Plan>, net: Net, judge: Judge) {
             }
             Disturbance::Cut => {
                 judge.lost("everything is cut");
-                judge.saw(Happening::Cut);
+                judge.saw(SimEvent::Cut);
                 net.cut();
             }
             Disturbance::HalfClose(side) => {
@@ -183,7 +183,7 @@ async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, endin
     }
     let peers = Both { client: Some(opened.client.clone()), server };
     if peers.server.is_some() {
-        judge.saw(Happening::Opened);
+        judge.saw(SimEvent::Opened);
     }
     let calm = !judge.state().lost && plan.weather.delay == 0 && plan.disturbances.is_empty();
     let mut flushed = None;
@@ -203,7 +203,7 @@ async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, endin
         }
         Ending::Cut => {
             judge.lost("everything is cut");
-            judge.saw(Happening::Cut);
+            judge.saw(SimEvent::Cut);
             opened.net.cut();
         }
     }

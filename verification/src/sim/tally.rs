@@ -5,7 +5,7 @@ use super::Wire;
 /// An event that can happen in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Happening {
+pub enum SimEvent {
     /// Both sides were connected.
     Opened,
     /// A handler was entered.
@@ -42,7 +42,7 @@ pub enum Happening {
     HeldFlushed,
 }
 
-impl Happening {
+impl SimEvent {
     /// All of them.
     pub const ALL: [Self; 17] = [
         Self::Opened,
@@ -111,17 +111,17 @@ impl Happening {
 
 /// In how many runs each event happened. For one run: whether it happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally([u64; Happening::ALL.len()]);
+pub struct Tally([u64; SimEvent::ALL.len()]);
 
 impl Tally {
     /// In how many runs this happened.
     #[must_use]
-    pub fn of(&self, happening: Happening) -> u64 {
+    pub fn of(&self, happening: SimEvent) -> u64 {
         self.0.get(happening as usize).copied().unwrap_or_default()
     }
 
     /// Records that it happened in this run.
-    pub(super) fn saw(&mut self, happening: Happening) {
+    pub(super) fn saw(&mut self, happening: SimEvent) {
         if let Some(seen) = self.0.get_mut(happening as usize) {
             *seen = 1;
         }
@@ -141,8 +141,8 @@ impl Tally {
     /// is reported.
     #[must_use]
     pub fn lacks(&self, wire: Wire, runs: u64) -> Vec<String> {
-        let floor = |happening: Happening| happening.least(wire) * runs / 1_000;
-        let lacking = Happening::ALL.into_iter().filter(|it| floor(*it) >= 5 && self.of(*it) < floor(*it));
+        let floor = |happening: SimEvent| happening.least(wire) * runs / 1_000;
+        let lacking = SimEvent::ALL.into_iter().filter(|it| floor(*it) >= 5 && self.of(*it) < floor(*it));
         lacking.map(|it| format!("{it:?} in {} of {runs} runs, not {}", self.of(it), floor(it))).collect()
     }
 }

@@ -16,13 +16,13 @@ const LONGEST: Duration = Duration::from_secs(120);
 
 /// A thread that stops the process and prints the seed if one takes too long.
 pub(super) struct Watch {
-    told: Option<Sender<(u64, Judge)>>,
+    seeds_tx: Option<Sender<(u64, Judge)>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
     pub(super) fn new(case: &Case) -> Self {
-        let (told, seeds) = channel();
+        let (seeds_tx, seeds) = channel();
         let (wire, dialect) = (case.wire, case.dialect.name());
         let thread = thread::spawn(move || {
             let mut last: Option<(u64, Judge)> = None;
@@ -43,21 +43,21 @@ impl Watch {
             eprintln!("to play it again: RESCIND_SEED={seed} cargo test -p rescind-verification sim");
             std::process::exit(101);
         });
-        Self { told: Some(told), thread: Some(thread) }
+        Self { seeds_tx: Some(seeds_tx), thread: Some(thread) }
     }
 
     /// This seed begins. `judge` records its events.
     pub(super) fn begins(&self, seed: u64, judge: &Judge) {
-        if let Some(told) = &self.told {
+        if let Some(seeds_tx) = &self.seeds_tx {
             // It fails only if the thread has ended, and then the process ends too.
-            let _ = told.send((seed, judge.clone()));
+            let _ = seeds_tx.send((seed, judge.clone()));
         }
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.told = None;
+        self.seeds_tx = None;
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
         }

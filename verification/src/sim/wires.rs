@@ -28,7 +28,7 @@ impl Setting<'_> {
     pub(super) async fn websocket(&self) -> Result<Opened, String> {
         // The WebSocket library treats a handshake in more than 64 pieces of less than 128 bytes as an attack.
         self.net.splits(Splits::Never);
-        let ends = self.net.connect().map_err(told)?;
+        let ends = self.net.connect().map_err(to_failure)?;
         let server = Arc::new(PeerOpened::default());
         let tell = Arc::clone(&server);
         let (judge, peers) = (self.judge.clone(), builder(Side::Server, self));
@@ -49,9 +49,10 @@ impl Setting<'_> {
             }
         });
         let transport = rescind_websocket::connect(&format!("ws://{HOST}/"));
-        let link = open_given(&transport, ends.client).await.map_err(told)?;
+        let link = open_given(&transport, ends.client).await.map_err(to_failure)?;
         self.net.splits(Splits::AsDrawn);
-        let client = builder(Side::Client, self).attach(tap(link, Side::Client, self.judge)).map_err(told)?;
+        let client =
+            builder(Side::Client, self).attach(tap(link, Side::Client, self.judge)).map_err(to_failure)?;
         Ok(Opened { client, server, net: self.net.clone(), framing: None, serving: vec![serving] })
     }
 
@@ -111,19 +112,20 @@ impl Setting<'_> {
         let repeated = give.clone();
         self.net.repeat_to(move |end| drop(repeated.send(Box::new(end))));
         let net = self.net.clone();
-        let client = HttpClient::new(&format!("http://{HOST}/")).map_err(told)?.dial(move || {
+        let client = HttpClient::new(&format!("http://{HOST}/")).map_err(to_failure)?.dial(move || {
             let ends = net.connect()?;
             let end: Box<dyn GivenStream> = Box::new(ends.server);
             give.send(end).map_err(|_| std::io::ErrorKind::ConnectionRefused)?;
             Ok(ends.client)
         });
-        let link = Box::new(transport(client)).open().await.map_err(told)?;
-        let client = builder(Side::Client, self).attach(tap(link, Side::Client, self.judge)).map_err(told)?;
+        let link = Box::new(transport(client)).open().await.map_err(to_failure)?;
+        let client =
+            builder(Side::Client, self).attach(tap(link, Side::Client, self.judge)).map_err(to_failure)?;
         Ok(Opened { client, server, net: self.net.clone(), framing: None, serving: vec![serving] })
     }
 }
 
-fn told(error: impl std::fmt::Display) -> String {
+fn to_failure(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 

@@ -29,7 +29,7 @@ pub(super) enum Own {
 
 /// The observable result of the n-th call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum CallEvent {
     NotMade,
     /// It would be the child of a request that is cancelled or has ended.
     AlreadyCancelled,
@@ -98,7 +98,7 @@ impl Caller {
 
     pub(super) fn happen(&mut self, own: Own, now: Duration, lost: bool, seen: &mut Vec<Seen>) {
         match own {
-            Own::Call(..) if lost => seen.push(Seen::Told(Told::NotMade)),
+            Own::Call(..) if lost => seen.push(Seen::CallEvent(CallEvent::NotMade)),
             Own::Call(parent, time, after) => self.calls.push(Call {
                 parent,
                 returns_at_once: after.map_or(self.returns_at_once, |after| after == AfterCancel::ReturnNow),
@@ -113,7 +113,7 @@ impl Caller {
             Own::Write(number) => self.calls[number].written = true,
             Own::Cancel(number, after) => {
                 let result = self.cancel(number, now, BY_US, after, seen);
-                seen.push(Seen::Told(Told::Canceller(result)));
+                seen.push(Seen::CallEvent(CallEvent::Canceller(result)));
             }
             Own::WriteCancel(number) => self.calls[number].cancel = CancelFrame::Written,
             Own::Answer(number, kind) => self.answer(number, kind, seen),
@@ -121,13 +121,13 @@ impl Caller {
         }
     }
 
-    fn settle(&mut self, number: usize, told: Told, seen: &mut Vec<Seen>) {
+    fn settle(&mut self, number: usize, told: CallEvent, seen: &mut Vec<Seen>) {
         self.calls[number].settled = true;
-        seen.push(Seen::Told(told));
+        seen.push(Seen::CallEvent(told));
     }
 
     fn settle_cancelled(&mut self, call: usize, cause: CauseKind, confirmed: bool, seen: &mut Vec<Seen>) {
-        self.settle(call, Told::Cancelled { call, cause, confirmed }, seen);
+        self.settle(call, CallEvent::Cancelled { call, cause, confirmed }, seen);
     }
 
     fn cancel(
@@ -150,7 +150,7 @@ impl Caller {
                 CancelResult::AlreadySettled
             }
             Call { written: false, .. } => {
-                seen.push(Seen::Told(Told::TakenBack(number)));
+                seen.push(Seen::CallEvent(CallEvent::TakenBack(number)));
                 self.settle_cancelled(number, cause, true, seen);
                 CancelResult::TakenBack
             }
@@ -162,7 +162,7 @@ impl Caller {
                 call.cancelled = Some(cause);
                 call.cancel = CancelFrame::Waits;
                 call.waits_until = Some(now + PEER_WAIT);
-                seen.push(Seen::Told(Told::CancelSent(number)));
+                seen.push(Seen::CallEvent(CallEvent::CancelSent(number)));
                 if returns {
                     self.settle_cancelled(number, cause, false, seen);
                 }
@@ -174,7 +174,7 @@ impl Caller {
     fn answer(&mut self, number: usize, kind: AnswerKind, seen: &mut Vec<Seen>) {
         let call = &mut self.calls[number];
         if !call.written && !call.settled {
-            seen.push(Seen::Told(Told::Unknown));
+            seen.push(Seen::CallEvent(CallEvent::Unknown));
             return;
         }
         // The answer has arrived, so a cancel that was not written is dropped.
@@ -183,9 +183,9 @@ impl Caller {
         }
         let asked = call.cancelled;
         match kind {
-            _ if call.settled => seen.push(Seen::Told(Told::Late)),
+            _ if call.settled => seen.push(Seen::CallEvent(CallEvent::Late)),
             AnswerKind::Value | AnswerKind::Error => {
-                self.settle(number, Told::Answered(number, asked), seen);
+                self.settle(number, CallEvent::Answered(number, asked), seen);
             }
             AnswerKind::Cancelled => {
                 self.settle_cancelled(number, asked.unwrap_or(CauseKind::Peer), true, seen);
@@ -196,7 +196,7 @@ impl Caller {
     fn ack(&mut self, number: usize, cancelled: bool, seen: &mut Vec<Seen>) {
         let call = &mut self.calls[number];
         if call.settled || call.acked {
-            seen.push(Seen::Told(Told::Late));
+            seen.push(Seen::CallEvent(CallEvent::Late));
             return;
         }
         call.acked = true;
@@ -205,7 +205,7 @@ impl Caller {
             call.waits_until =
                 call.deadline.map(|deadline| deadline.max(call.waits_until.unwrap_or(deadline)));
         }
-        seen.push(Seen::Told(Told::Acked(number, cancelled)));
+        seen.push(Seen::CallEvent(CallEvent::Acked(number, cancelled)));
     }
 
     /// The effects of the passage of time.
@@ -221,7 +221,7 @@ impl Caller {
                 }
                 (false, Some(cause)) => {
                     if call.waits_until.is_some_and(|until| until <= now) {
-                        seen.push(Seen::Told(Told::Unresponsive(number)));
+                        seen.push(Seen::CallEvent(CallEvent::Unresponsive(number)));
                         self.settle_cancelled(number, cause, false, seen);
                     }
                 }
@@ -250,12 +250,16 @@ impl Caller {
                 continue;
             }
             if !written {
-                seen.push(Seen::Told(Told::TakenBack(number)));
+                seen.push(Seen::CallEvent(CallEvent::TakenBack(number)));
             }
             match cancelled {
                 Some(cause) => self.settle_cancelled(number, cause, false, seen),
                 None => {
-                    self.settle(number, Told::Disconnected { call: number, may_have_run: written }, seen);
+                    self.settle(
+                        number,
+                        CallEvent::Disconnected { call: number, may_have_run: written },
+                        seen,
+                    );
                 }
             }
         }

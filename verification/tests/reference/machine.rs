@@ -12,7 +12,7 @@ use rescind_core::{
 };
 use rescind_verification::{Kind, Ledger, holds as claim_holds};
 
-use super::caller::{CancelFrame, Own, Told};
+use super::caller::{CallEvent, CancelFrame, Own};
 use super::model::{BY_US, Case, Event, Reference, Seen, in_no_order};
 
 pub(super) struct Machine {
@@ -99,7 +99,7 @@ impl Machine {
             self.ledger.take(&self.session, output).unwrap_or_else(|broken| panic!("{broken}"));
             self.see(event, output);
         }
-        self.seen.extend(last.map(Seen::Told));
+        self.seen.extend(last.map(Seen::CallEvent));
         in_no_order(event, &mut self.seen[from..]);
         let inspection = self.session.inspect(self.now);
         self.ledger.check(&self.session, &inspection).unwrap_or_else(|broken| panic!("{broken}"));
@@ -139,7 +139,7 @@ impl Machine {
     }
 
     /// Returns the result that is recorded last, after the effects of the machine.
-    fn own(&mut self, own: Own) -> Option<Told> {
+    fn own(&mut self, own: Own) -> Option<CallEvent> {
         let now = self.now;
         match own {
             Own::Call(parent, time, after_cancel) => {
@@ -153,8 +153,8 @@ impl Machine {
                         made.unwrap_or_else(|broken| panic!("{broken}"));
                         self.calls.push(OwnCall { key, number, cancel: None });
                     }
-                    Err(CallRefused::Disconnected) => return Some(Told::NotMade),
-                    Err(CallRefused::AlreadyCancelled(_)) => return Some(Told::AlreadyCancelled),
+                    Err(CallRefused::Disconnected) => return Some(CallEvent::NotMade),
+                    Err(CallRefused::AlreadyCancelled(_)) => return Some(CallEvent::AlreadyCancelled),
                     Err(other) => panic!("{other:?}"),
                 }
             }
@@ -166,7 +166,7 @@ impl Machine {
             Own::Cancel(number, after) => {
                 let key = self.calls[number].key;
                 let result = self.session.local_cancel_call(now, key, Cause::new(BY_US), after);
-                return Some(Told::Canceller(result));
+                return Some(CallEvent::Canceller(result));
             }
             Own::WriteCancel(number) => {
                 let key = self.calls[number].key;
@@ -216,17 +216,21 @@ impl Machine {
             Output::SendCancel { call, cancel, .. } => {
                 let number = self.call(*call);
                 self.calls[number].cancel = Some(*cancel);
-                Seen::Told(Told::CancelSent(number))
+                Seen::CallEvent(CallEvent::CancelSent(number))
             }
-            Output::TakeBack(call) => Seen::Told(Told::TakenBack(self.call(*call))),
-            Output::Acked { call, cancelled } => Seen::Told(Told::Acked(self.call(*call), *cancelled)),
-            Output::Settle { call, settlement } => Seen::Told(settled(self.call(*call), settlement)),
+            Output::TakeBack(call) => Seen::CallEvent(CallEvent::TakenBack(self.call(*call))),
+            Output::Acked { call, cancelled } => {
+                Seen::CallEvent(CallEvent::Acked(self.call(*call), *cancelled))
+            }
+            Output::Settle { call, settlement } => Seen::CallEvent(settled(self.call(*call), settlement)),
             Output::Event(Noted::UnknownCancel) => Seen::Nothing,
             Output::Event(Noted::ParkedCancel) => Seen::Waits,
             Output::Event(Noted::IgnoredCancel) => Seen::Unheard,
-            Output::Event(Noted::LateAnswer) => Seen::Told(Told::Late),
-            Output::Event(Noted::UnknownAnswer) => Seen::Told(Told::Unknown),
-            Output::Event(Noted::Unresponsive(call)) => Seen::Told(Told::Unresponsive(self.call(*call))),
+            Output::Event(Noted::LateAnswer) => Seen::CallEvent(CallEvent::Late),
+            Output::Event(Noted::UnknownAnswer) => Seen::CallEvent(CallEvent::Unknown),
+            Output::Event(Noted::Unresponsive(call)) => {
+                Seen::CallEvent(CallEvent::Unresponsive(self.call(*call)))
+            }
             _ => return,
         };
         self.seen.push(seen);
@@ -284,12 +288,14 @@ fn judge(holds: bool, invariant: &'static str, what: impl FnOnce() -> String) {
     }
 }
 
-fn settled(call: usize, settlement: &Settlement) -> Told {
+fn settled(call: usize, settlement: &Settlement) -> CallEvent {
     match settlement {
-        Settlement::Answered { cancelled } => Told::Answered(call, cancelled.as_ref().map(Cause::kind)),
+        Settlement::Answered { cancelled } => CallEvent::Answered(call, cancelled.as_ref().map(Cause::kind)),
         Settlement::Cancelled { cause, confirmed } => {
-            Told::Cancelled { call, cause: cause.kind(), confirmed: *confirmed }
+            CallEvent::Cancelled { call, cause: cause.kind(), confirmed: *confirmed }
         }
-        Settlement::Disconnected { may_have_run } => Told::Disconnected { call, may_have_run: *may_have_run },
+        Settlement::Disconnected { may_have_run } => {
+            CallEvent::Disconnected { call, may_have_run: *may_have_run }
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rescind_core::dialect::{AckStyle, CancelFrom, CancelledReply, Dialect, EarlyCancel, Role};
 use rescind_core::{AckStatus, CauseKind, HandlerResult};
 
-use super::caller::{Caller, Own, Told};
+use super::caller::{CallEvent, Caller, Own};
 
 /// The number of ids that the peer uses.
 pub(super) const IDS: u8 = 4;
@@ -66,7 +66,7 @@ pub(super) enum Seen {
     /// The status of an acknowledgement of a cancel.
     Acknowledged(AckStatus),
     /// An observation of a call of this side.
-    Told(Told),
+    CallEvent(CallEvent),
 }
 
 impl Seen {
@@ -80,17 +80,17 @@ impl Seen {
             Self::Refused(_) => "I4",
             Self::Unborn(_) | Self::UnbornInSilence(_) | Self::Nothing | Self::Waits => "I8",
             Self::Unheard | Self::Acknowledged(_) => "I7",
-            Self::Told(told) => match told {
-                Told::AlreadyCancelled | Told::Cancelled { cause: CauseKind::Parent, .. } => "I5",
-                Told::TakenBack(_) | Told::CancelSent(_) => "I12",
-                Told::Acked(..) => "I7",
-                Told::Late | Told::Unknown => "I14",
-                Told::NotMade
-                | Told::Canceller(_)
-                | Told::Answered(..)
-                | Told::Cancelled { .. }
-                | Told::Disconnected { .. }
-                | Told::Unresponsive(_) => "I13",
+            Self::CallEvent(told) => match told {
+                CallEvent::AlreadyCancelled | CallEvent::Cancelled { cause: CauseKind::Parent, .. } => "I5",
+                CallEvent::TakenBack(_) | CallEvent::CancelSent(_) => "I12",
+                CallEvent::Acked(..) => "I7",
+                CallEvent::Late | CallEvent::Unknown => "I14",
+                CallEvent::NotMade
+                | CallEvent::Canceller(_)
+                | CallEvent::Answered(..)
+                | CallEvent::Cancelled { .. }
+                | CallEvent::Disconnected { .. }
+                | CallEvent::Unresponsive(_) => "I13",
             },
         }
     }
@@ -99,11 +99,10 @@ impl Seen {
     /// settle its call.
     pub(super) fn broken_by(self, other: Self) -> &'static str {
         match (self, other) {
-            (Self::Told(Told::Cancelled { call, .. }), Self::Told(Told::Cancelled { call: same, .. }))
-                if call == same =>
-            {
-                "I13"
-            }
+            (
+                Self::CallEvent(CallEvent::Cancelled { call, .. }),
+                Self::CallEvent(CallEvent::Cancelled { call: same, .. }),
+            ) if call == same => "I13",
             _ => self.invariant(),
         }
     }
@@ -334,7 +333,7 @@ impl Reference {
                 self.asked[number].alive = false;
             }
             Event::Own(Own::Call(Some(parent), ..)) if !self.lost && !self.may_have_children(parent) => {
-                self.seen.push(Seen::Told(Told::AlreadyCancelled));
+                self.seen.push(Seen::CallEvent(CallEvent::AlreadyCancelled));
             }
             Event::Own(own) => self.caller.happen(own, self.now, self.lost, &mut self.seen),
             Event::Lost => self.lose(),

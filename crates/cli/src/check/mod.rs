@@ -16,9 +16,9 @@ use self::peer::{Counts, Foreign, LastChild};
 use crate::args::Check;
 use crate::endpoint::{Endpoint, Side, Target};
 use crate::html::PageFile;
-use crate::signals::told_to_stop;
+use crate::signals::stop_signal;
 use crate::table::View;
-use crate::{Exit, Failure, matrix, say, table};
+use crate::{Exit, Failure, matrix, output, table};
 
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     // A foreign peer may use other values and messages. Only `matrix` compares every byte, with our own fixture.
@@ -40,7 +40,7 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     // The peer leads a separate process group, so it does not receive signals to this one.
     let (report, silent) = tokio::select! {
         played = play_all(&asked, &peer, &settings) => played?,
-        () = told_to_stop() => return Err("the check was told to stop; the peer was stopped with it".to_owned()),
+        () = stop_signal() => return Err("the check was interrupted, and the peer was stopped".to_owned()),
     };
     let wires = [peer.wire()];
     if let Some(page) = page {
@@ -50,9 +50,9 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
         let view = View { rows: true, reasons: true, summary: false };
         matrix::print(&report, &wires, view, true)?;
     } else {
-        say::result(&lines(&report))?;
+        output::result(&lines(&report))?;
     }
-    match silent.last_words(&peer, report.summary) {
+    match silent.silent_exit(&peer, report.summary) {
         Some(words) => Err(words),
         None if report.summary.broke == 0 => Ok(Exit::Held),
         None => Ok(Exit::Broke),
@@ -97,7 +97,7 @@ async fn play_all(
     let mut cells = Vec::new();
     for scenario in asked {
         progress.set_message(scenario.vector.name.clone());
-        cells.push(if let Some(why) = openings.hopeless(settings.deadline) {
+        cells.push(if let Some(why) = openings.cannot_open(settings.deadline) {
             Cell::not_asked(scenario, peer.wire(), why)
         } else {
             let begun = Instant::now();
@@ -138,7 +138,7 @@ struct Openings {
 }
 
 /// The number of failed openings from which on the peer counts as unusable. Fewer may be chance.
-const OPENINGS: usize = 3;
+const MAX_FAILED_OPENINGS: usize = 3;
 
 impl Openings {
     fn note(&mut self, scenario: &Scenario, played: &Played, child: &LastChild, took: Duration) {
@@ -151,7 +151,7 @@ impl Openings {
                 self.failed += 1;
                 self.spent += took;
                 self.why.clone_from(why);
-                self.exit = child.epitaph();
+                self.exit = child.exit_report();
             }
             // A pass of a scenario without a session says nothing about sessions.
             Verdict::Held if scenario.vector.handshake == HandshakeMode::None => {}
@@ -160,15 +160,15 @@ impl Openings {
     }
 
     /// Why the other scenarios are not played: each would take a deadline and show nothing new.
-    fn hopeless(&self, deadline: Duration) -> Option<String> {
-        let hopeless = !self.opened && self.failed >= OPENINGS && self.spent >= deadline;
-        hopeless.then(|| {
+    fn cannot_open(&self, deadline: Duration) -> Option<String> {
+        let cannot_open = !self.opened && self.failed >= MAX_FAILED_OPENINGS && self.spent >= deadline;
+        cannot_open.then(|| {
             format!("no session could be opened in {} scenarios; in the last: {}", self.failed, self.why)
         })
     }
 
     /// The failure of a peer that always ended before it sent a message.
-    fn last_words(&self, peer: &Foreign, summary: Summary) -> Option<Failure> {
+    fn silent_exit(&self, peer: &Foreign, summary: Summary) -> Option<Failure> {
         let (program, exit) = (peer.program()?, self.exit.as_ref()?);
         let only_ended = !self.opened && !self.spoke && summary.held == 0;
         only_ended.then(|| {
@@ -210,13 +210,13 @@ fn lines(report: &Report) -> String {
 }
 
 /// The most characters of a frame that are shown. The JSON has all of them.
-const SHOWN: usize = 2_000;
+const MAX_SHOWN_CHARS: usize = 2_000;
 
 /// Text of a peer on one line. Characters that control a terminal are escaped, and text that is too long is cut.
 fn shown(text: &str) -> String {
     let mut shown = String::new();
     for (at, character) in text.chars().enumerate() {
-        if at == SHOWN {
+        if at == MAX_SHOWN_CHARS {
             let _ = write!(shown, "... ({} bytes in all)", text.len());
             break;
         }
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_peer_sent_cannot_steer_the_terminal_and_is_cut() {
+    fn text_of_a_peer_is_escaped_for_the_terminal_and_truncated() {
         assert_eq!(shown("a\u{1b}[31mé\n\u{202e}"), "a\\u{1b}[31mé\\n\\u{202e}");
         let long = shown(&"x".repeat(1 << 20));
         assert!(long.len() < 2_100 && long.ends_with("(1048576 bytes in all)"), "{long}");

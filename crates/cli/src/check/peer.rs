@@ -84,7 +84,9 @@ impl Foreign {
                     });
                     Box::pin(async move { link })
                 };
-                LinkSubject::new(Box::new(connect)).with_half_close().with_epitaph(move || ended.epitaph())
+                LinkSubject::new(Box::new(connect))
+                    .with_half_close()
+                    .with_exit_report(move || ended.exit_report())
             }
             Self::Running(target, counts) => {
                 let half_closes = half_closes(&target.endpoint);
@@ -132,7 +134,7 @@ impl LastChild {
     }
 
     /// How it exited and what it last wrote to stderr, as in the transport's errors.
-    pub(super) fn epitaph(&self) -> Option<String> {
+    pub(super) fn exit_report(&self) -> Option<String> {
         let child = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let status = child.exit_status()?;
         let tail = child.stderr_tail();

@@ -16,7 +16,7 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// The most characters of a frame in the page. The JSON has all of them.
-const SHOWN: usize = 2_000;
+const MAX_SHOWN_CHARS: usize = 2_000;
 
 /// The file of a page. It is opened before a long run, so that the run does not fail at its end.
 pub(crate) struct PageFile {
@@ -52,7 +52,7 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
 
 fn page(report: &Report, wires: &[&str]) -> String {
     let summary = report.summary;
-    let told = format!(
+    let summary_text = format!(
         "{} cells: {} held, {} broke, {} not asked",
         report.cells.len(),
         summary.held,
@@ -65,7 +65,7 @@ fn page(report: &Report, wires: &[&str]) -> String {
     let mut page = String::with_capacity(PAGE.len() + STYLE.len() + SCRIPT.len() + data.len());
     let mut rest = PAGE;
     for (target, text) in
-        [("{{style}}", STYLE), ("{{summary}}", &told), ("{{data}}", &data), ("{{script}}", SCRIPT)]
+        [("{{style}}", STYLE), ("{{summary}}", &summary_text), ("{{data}}", &data), ("{{script}}", SCRIPT)]
     {
         let (before, after) = rest.split_once(target).unwrap_or((rest, ""));
         page.push_str(before);
@@ -101,7 +101,7 @@ impl Texts {
 }
 
 fn cut(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
+    match text.char_indices().nth(MAX_SHOWN_CHARS) {
         None => text.to_owned(),
         Some((end, _)) => {
             format!("{}... ({} bytes in all)", text.get(..end).unwrap_or_default(), text.len())
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_sent_cannot_leave_its_place_in_the_page() {
+    fn text_of_a_peer_is_escaped_in_the_html_page() {
         let hostile =
             ["</script><script>alert(1)</script>", "<!--<script>", "{{script}}", "{{data}}", "&lt;\u{2028}"];
         let page = page(&report(&hostile), &["memory", "stdio"]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_needs_nothing_from_elsewhere() {
+    fn the_html_page_loads_no_external_resource() {
         let page = page(&report(&["{}"]), &["memory", "stdio"]);
         for word in ["src=", "href=", "@import", "url(", "fetch(", "{{"] {
             assert!(!page.contains(word), "{word}");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn each_text_stands_in_the_page_once_and_a_long_one_is_cut() {
+    fn each_text_is_in_the_html_page_once_and_a_long_one_is_truncated() {
         let long = "é".repeat(1 << 20);
         let page = page(&report(&["{\"once\":1}", "{\"once\":1}", &long]), &["memory", "stdio"]);
         assert!(page.len() < 64 * 1024, "{}", page.len());

@@ -9,7 +9,7 @@ fn named(name: &str) -> Principal {
 }
 
 #[test]
-fn a_client_is_its_principal_else_its_network_else_its_connection() {
+fn a_client_is_identified_by_principal_then_network_then_connection() {
     let clients = Clients::default();
     let of = |principal: Option<&str>, from: Option<&str>| {
         clients.client(principal.map(named).as_ref(), from.map(address))
@@ -38,13 +38,13 @@ fn the_prefix_of_ipv6_can_be_set() {
 }
 
 #[test]
-fn no_client_holds_more_than_its_share_whoever_came_first() {
+fn no_client_holds_more_than_its_share_regardless_of_arrival_order() {
     let clients = Clients::default();
     let (first, second) =
         (clients.client(None, Some(address("10.0.0.1"))), clients.client(None, Some(address("10.0.0.2"))));
     let took = |client: &Client| (0..8).filter(|_| client.take(Resource::Running, 8)).count();
     assert_eq!((took(&first), took(&second)), (4, 4));
-    assert!(first.take(Resource::Draining, 8), "each kind is counted by itself");
+    assert!(first.take(Resource::Draining, 8), "each kind is counted separately");
     first.give_back(Resource::Running, 1);
     assert_eq!(took(&first), 1, "what was given back");
 }
@@ -60,7 +60,7 @@ fn a_share_is_at_least_one_and_can_be_all() {
 }
 
 #[test]
-fn the_table_is_empty_when_nobody_is_there() {
+fn the_table_is_empty_without_clients() {
     let clients = Clients::default();
     for round in 0..10_000_u32 {
         let client = clients.client(None, Some(IpAddr::from(round.to_be_bytes())));
@@ -69,7 +69,7 @@ fn the_table_is_empty_when_nobody_is_there() {
         assert_eq!(
             (clients.len(), place.client().held(Resource::Sessions)),
             (1, 1),
-            "a place keeps its client"
+            "a permit keeps its client"
         );
     }
     assert!(clients.is_empty(), "I11");
@@ -77,7 +77,7 @@ fn the_table_is_empty_when_nobody_is_there() {
 }
 
 #[test]
-fn a_client_that_goes_takes_no_newer_one_of_its_key_out() {
+fn dropping_a_client_keeps_a_newer_client_of_the_same_key() {
     let clients = Clients::default();
     let from = Some(address("10.0.0.1"));
     std::thread::scope(|scope| {

@@ -47,7 +47,7 @@ static CODEC: JsonRpc = JsonRpc {
     progress: Some(Progress {
         token: TokenField::Param("workDoneToken"),
         notification: "$/progress",
-        told_under: "token",
+        token_key: "token",
         // "Partial Result Progress": the same notification reports it.
         partial: Some("partialResultToken"),
         // "Server Initiated Progress".

@@ -80,7 +80,7 @@ static MCP_CODEC: JsonRpc = JsonRpc {
     progress: Some(Progress {
         token: TokenField::Meta("progressToken"),
         notification: "notifications/progress",
-        told_under: "progressToken",
+        token_key: "progressToken",
         partial: None,
         create: None,
         cancel: None,
@@ -126,7 +126,7 @@ static MCP_2026_CODEC: JsonRpc = JsonRpc {
     progress: Some(Progress {
         token: TokenField::Meta("progressToken"),
         notification: "notifications/progress",
-        told_under: "progressToken",
+        token_key: "progressToken",
         partial: None,
         create: None,
         cancel: None,

@@ -7,7 +7,7 @@ use serde_json::Deserializer;
 use serde_json::value::RawValue;
 
 /// The longest string that is examined byte by byte, in bytes.
-const SHORT: usize = 256;
+const MAX_STRING_BYTES: usize = 256;
 
 /// An unparsed value.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,8 @@ fn skip_space(text: &str) -> &str {
 /// The text between the quotes, and the rest after them.
 fn plain_string(text: &str) -> Option<(&str, &str)> {
     let inner = text.strip_prefix('"')?;
-    let end = inner.bytes().take(SHORT).position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
+    let end =
+        inner.bytes().take(MAX_STRING_BYTES).position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
     let (inner, rest) = inner.split_at_checked(end)?;
     Some((inner, rest.strip_prefix('"')?))
 }
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_read_the_same() {
+    fn the_scanner_and_the_parser_read_the_same_values() {
         let whole =
             r#" { "a" : -0 , "id":12,"x":{"a":[1,"\"}"]},"params":{"b":null},"a2":"\u00e9","y":1.5e3 } "#;
         let parts = [
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_goes_the_short_way() {
+    fn usual_frames_take_the_fast_path() {
         for text in [
             r#"{"a":1}"#,
             r#"{ "id" : "x" , "params" : [1.5] }"#,
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_and_plain_strings_are_taken_without_a_parser() {
+    fn integers_and_plain_strings_are_read_without_a_parser() {
         for (text, plain) in [
             ("0", true),
             ("-0", true),

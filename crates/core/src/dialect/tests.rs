@@ -90,7 +90,7 @@ fn an_unknown_first_message_is_refused_and_settles_nothing() {
 }
 
 #[test]
-fn one_dialect_alone_has_won_already() {
+fn a_single_offered_dialect_is_settled_at_once() {
     let negotiation = negotiate([LSP]);
     assert!(negotiation.offered().iter().map(Dialect::name).eq(["lsp"]));
     assert_eq!(negotiation.settled().map(Dialect::name), Some("lsp"));
@@ -99,7 +99,7 @@ fn one_dialect_alone_has_won_already() {
 }
 
 #[test]
-fn plain_json_rpc_opens_with_its_handshake_or_where_it_has_none_with_anything() {
+fn plain_json_rpc_opens_with_its_handshake_or_with_any_message_if_it_has_none() {
     let plain = Dialect::builder("plain").build();
     let greets = Dialect::builder("greets").handshake("hello").build();
     for (frame, to_plain, to_greets) in [
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn no_change_of_a_good_frame_makes_a_codec_panic(
+    fn no_modified_frame_makes_a_codec_panic(
         frame in 0..FRAMES.len(),
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..4), 1..6),
         token in proptest::sample::select(TOKENS.to_vec()),

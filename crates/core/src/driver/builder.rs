@@ -186,7 +186,7 @@ impl PeerBuilder {
     pub(crate) async fn connect_at(
         self,
         mut link: Link,
-        place: Option<SessionPermit>,
+        permit: Option<SessionPermit>,
     ) -> Result<Peer, ConnectionError> {
         let mut pending = VecDeque::new();
         let dialect = match self.dialects.as_slice() {
@@ -204,7 +204,7 @@ impl PeerBuilder {
                 dialect
             }
         };
-        self.open(dialect, link, pending, place)
+        self.open(dialect, link, pending, permit)
     }
 
     fn open(
@@ -212,7 +212,7 @@ impl PeerBuilder {
         dialect: Dialect,
         link: Link,
         pending: VecDeque<Inbound>,
-        place: Option<SessionPermit>,
+        permit: Option<SessionPermit>,
     ) -> Result<Peer, ConnectionError> {
         let runtime = Handle::try_current().map_err(|_| ApiMisuse::NoRuntime)?;
         link.default_framing(dialect.rules().framing);
@@ -227,8 +227,8 @@ impl PeerBuilder {
         config.ordered = link.traits.ordered;
         config.exchange_scoped = link.traits.exchange_scoped;
         config.handles_cancels = handles_cancels;
-        let client = match &place {
-            Some(place) => Arc::clone(place.client()),
+        let client = match &permit {
+            Some(permit) => Arc::clone(permit.client()),
             None => admission.clients.client(link.meta.principal.as_ref(), link.meta.address),
         };
         // A link that carries all clients of its listener has no limit of its own: each client has one.
@@ -255,13 +255,13 @@ impl PeerBuilder {
             serves,
             on_event: self.on_event,
         };
-        let shared = Arc::new(ConnectionInner::new(parts, Session::new(config)));
-        if let Some(place) = &place {
-            place.opened(&shared);
+        let connection = Arc::new(ConnectionInner::new(parts, Session::new(config)));
+        if let Some(permit) = &permit {
+            permit.opened(&connection);
         }
-        let peer = Peer::new(&shared);
+        let peer = Peer::new(&connection);
         let router = self.router.unwrap_or_default();
-        runtime.spawn(ConnectionTask::new(shared, router, link, pending, place));
+        runtime.spawn(ConnectionTask::new(connection, router, link, pending, permit));
         Ok(peer)
     }
 }

@@ -5,23 +5,23 @@ use crate::transport::Inbound;
 
 /// The least change, in bytes, that is passed to the budget. Most steps change less and do not use what connections
 /// share.
-const STEP: usize = 8 * 1024;
+const REPORT_STEP: usize = 8 * 1024;
 /// The approximate size of a request in addition to its frame, in bytes: its slots, its task, the state of its handler.
-const REQUEST: usize = 1024;
+const REQUEST_BYTES: usize = 1024;
 
 /// The bytes that a connection holds.
 #[derive(Debug)]
 pub(crate) struct Memory {
     budget: ByteBudget,
     /// The bytes that the budget counts for it.
-    told: usize,
+    reported: usize,
     /// Bytes of requests that wait or run.
     requests: usize,
 }
 
 impl Memory {
     pub(crate) fn new(budget: &ByteBudget) -> Self {
-        Self { budget: budget.clone(), told: 0, requests: 0 }
+        Self { budget: budget.clone(), reported: 0, requests: 0 }
     }
 
     /// A request was admitted.
@@ -55,25 +55,25 @@ impl Memory {
     /// without the lock, because it wakes tasks.
     #[must_use]
     pub(crate) fn count(&mut self, held: usize) -> usize {
-        let told = self.told;
-        if held.abs_diff(told) < STEP && (held > 0 || told == 0) {
+        let reported = self.reported;
+        if held.abs_diff(reported) < REPORT_STEP && (held > 0 || reported == 0) {
             return 0;
         }
-        self.told = held;
-        if held > told {
-            self.budget.add(held - told);
+        self.reported = held;
+        if held > reported {
+            self.budget.add(held - reported);
         }
-        told.saturating_sub(held)
+        reported.saturating_sub(held)
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.budget.remove(self.told);
+        self.budget.remove(self.reported);
     }
 }
 
 /// The bytes that a request counts.
 pub(crate) fn bytes_of_request(inbound: &Inbound) -> u32 {
-    u32::try_from(inbound.body.len().saturating_add(REQUEST)).unwrap_or(u32::MAX)
+    u32::try_from(inbound.body.len().saturating_add(REQUEST_BYTES)).unwrap_or(u32::MAX)
 }

@@ -2,7 +2,7 @@
 //!
 //! - **Control** overtakes bulk. Acknowledgements and refusals come first and use the reserve. Then come cancels. A
 //!   pending cancel is a mark here, with its details in the slot of its call. It is encoded when it is written and
-//!   needs no room. A cascade may add any number of cancels, so after [`ROW`] of them in a row one frame of bulk is
+//!   needs no room. A cascade may add any number of cancels, so after [`MAX_CANCELS_IN_ROW`] of them in a row one frame of bulk is
 //!   written.
 //! - **Bulk** keeps its order. A staged call waits in its slot, and the limit on calls bounds it. A notification or the
 //!   value of a handler needs room and is not accepted without room. An answer of the machine itself is in bulk too,
@@ -26,14 +26,14 @@ use crate::message::ErrorObject;
 use crate::transport::{ExchangeEnd, Lane};
 
 /// The approximate size of an envelope without the body in it, in bytes.
-const ENVELOPE: usize = 128;
+const ENVELOPE_BYTES: usize = 128;
 
 /// The most places that a lane keeps when it is empty.
-const KEPT: usize = 1024;
+const MAX_IDLE_CAPACITY: usize = 1024;
 
 /// The most cancels in a row before a frame of bulk is written, and in one turn of the writer. They are fewer than the
 /// other side reads in one turn, so they do not fill the transport, and a full transport gets room for bulk again.
-pub(crate) const ROW: usize = 8;
+pub(crate) const MAX_CANCELS_IN_ROW: usize = 8;
 
 /// The answer of a handler.
 #[derive(Debug)]
@@ -46,11 +46,11 @@ pub(crate) enum Answer {
 impl Answer {
     pub(crate) fn weight(&self) -> usize {
         match self {
-            Self::Value(value) => ENVELOPE + value.get().len(),
+            Self::Value(value) => ENVELOPE_BYTES + value.get().len(),
             Self::Error(error) => {
-                ENVELOPE + error.message.len() + error.data.as_ref().map_or(0, |data| data.get().len())
+                ENVELOPE_BYTES + error.message.len() + error.data.as_ref().map_or(0, |data| data.get().len())
             }
-            Self::Refused(_) => ENVELOPE,
+            Self::Refused(_) => ENVELOPE_BYTES,
         }
     }
 }
@@ -92,7 +92,7 @@ pub(crate) enum Control {
 
 /// A frame of the bulk lane.
 #[derive(Debug)]
-pub(crate) enum Bulk {
+pub(crate) enum DataFrame {
     /// A staged call. Its frame is in the call's slot.
     Call(SlotKey),
     Answer {
@@ -116,7 +116,7 @@ pub(crate) struct Notification {
 
 impl Notification {
     pub(crate) fn weight(&self) -> usize {
-        ENVELOPE + self.method.len() + self.params.as_ref().map_or(0, |params| params.get().len())
+        ENVELOPE_BYTES + self.method.len() + self.params.as_ref().map_or(0, |params| params.get().len())
     }
 }
 
@@ -141,10 +141,10 @@ pub(crate) struct Outbox {
     cancels: VecDeque<SlotKey>,
     /// Cancels that overtook the next frame of bulk.
     in_a_row: usize,
-    bulk: VecDeque<Bulk>,
+    data: VecDeque<DataFrame>,
     room: Amount,
     reserve: Amount,
-    /// Places in `bulk` whose frame was removed.
+    /// Places in `data` whose frame was removed.
     empty: usize,
     /// A frame was queued since the writer looked last.
     news: bool,
@@ -158,7 +158,7 @@ impl Outbox {
             control: VecDeque::new(),
             cancels: VecDeque::new(),
             in_a_row: 0,
-            bulk: VecDeque::new(),
+            data: VecDeque::new(),
             room: Amount { frames: 0, bytes: 0 },
             reserve: Amount { frames: 0, bytes: 0 },
             empty: 0,
@@ -199,17 +199,17 @@ impl Outbox {
         self.news |= !failpoint::active(Failpoint::LostWakeup);
     }
 
-    pub(crate) fn push_bulk(&mut self, frame: Bulk) {
-        self.charge(charge_of_bulk(&frame), true);
-        self.bulk.push_back(frame);
+    pub(crate) fn push_data(&mut self, frame: DataFrame) {
+        self.charge(charge_of_data(&frame), true);
+        self.data.push_back(frame);
         self.news |= !self.blocked && !failpoint::active(Failpoint::LostWakeup);
     }
 
     pub(crate) fn pop_control(&mut self) -> Option<Control> {
         let Some(frame) = self.control.pop_front() else {
             let call = self.cancels.pop_front()?;
-            self.in_a_row = if self.bulk.is_empty() { 0 } else { self.in_a_row + 1 };
-            if self.cancels.is_empty() && self.cancels.capacity() > KEPT {
+            self.in_a_row = if self.data.is_empty() { 0 } else { self.in_a_row + 1 };
+            if self.cancels.is_empty() && self.cancels.capacity() > MAX_IDLE_CAPACITY {
                 self.cancels.shrink_to(0);
             }
             return Some(Control::Cancel(call));
@@ -218,28 +218,28 @@ impl Outbox {
         Some(frame)
     }
 
-    pub(crate) fn pop_bulk(&mut self) -> Option<Bulk> {
-        let frame = self.bulk.pop_front()?;
+    pub(crate) fn pop_data(&mut self) -> Option<DataFrame> {
+        let frame = self.data.pop_front()?;
         self.in_a_row = 0;
-        self.charge(charge_of_bulk(&frame), false);
-        self.shrink_bulk();
+        self.charge(charge_of_data(&frame), false);
+        self.shrink_data();
         Some(frame)
     }
 
-    fn shrink_bulk(&mut self) {
-        if self.bulk.is_empty() && self.bulk.capacity() > KEPT {
-            self.bulk.shrink_to(0);
+    fn shrink_data(&mut self) {
+        if self.data.is_empty() && self.data.capacity() > MAX_IDLE_CAPACITY {
+            self.data.shrink_to(0);
         }
     }
 
     /// The lane of the next frame.
     pub(crate) fn next_lane(&self) -> Option<Lane> {
-        let bulk = (!self.bulk.is_empty()).then_some(Lane::Data);
-        let row_is_over = self.in_a_row >= ROW && bulk.is_some();
+        let data = (!self.data.is_empty()).then_some(Lane::Data);
+        let row_is_over = self.in_a_row >= MAX_CANCELS_IN_ROW && data.is_some();
         if !self.control.is_empty() || (!self.cancels.is_empty() && !row_is_over) {
             return Some(Lane::Control);
         }
-        bulk
+        data
     }
 
     /// It is bulk's turn, and the transport has no room for it. `true`: cancels wait, and the next row of them may be
@@ -259,11 +259,11 @@ impl Outbox {
         if failpoint::active(Failpoint::SilenceLeavesFrames) {
             return;
         }
-        for place in &mut self.bulk {
-            let owned = matches!(place, Bulk::Notification(frame) if frame.owner == Some(request));
+        for entry in &mut self.data {
+            let owned = matches!(entry, DataFrame::Notification(frame) if frame.owner == Some(request));
             if owned {
-                let charge = charge_of_bulk(place);
-                *place = Bulk::Dropped;
+                let charge = charge_of_data(entry);
+                *entry = DataFrame::Dropped;
                 match charge {
                     Charge::Room(bytes) => {
                         self.room.frames -= 1;
@@ -287,14 +287,14 @@ impl Outbox {
     /// transport.
     pub(crate) fn skip_empty(&mut self, is_staged: impl Fn(SlotKey) -> bool) {
         while self.empty > 0 {
-            match self.bulk.front() {
-                Some(Bulk::Dropped) => {}
-                Some(Bulk::Call(ticket)) if !is_staged(*ticket) => {}
+            match self.data.front() {
+                Some(DataFrame::Dropped) => {}
+                Some(DataFrame::Call(slot_key)) if !is_staged(*slot_key) => {}
                 _ => return,
             }
-            self.bulk.pop_front();
+            self.data.pop_front();
             self.found_empty();
-            self.shrink_bulk();
+            self.shrink_data();
         }
     }
 
@@ -304,17 +304,17 @@ impl Outbox {
     }
 
     fn sweep(&mut self, is_staged: impl Fn(SlotKey) -> bool) {
-        if self.empty < 64 || self.empty * 2 < self.bulk.len() {
+        if self.empty < 64 || self.empty * 2 < self.data.len() {
             return;
         }
-        let before = self.bulk.len();
-        self.bulk.retain(|place| match place {
-            Bulk::Call(ticket) => is_staged(*ticket),
-            Bulk::Dropped => false,
-            Bulk::Answer { .. } | Bulk::Notification(_) => true,
+        let before = self.data.len();
+        self.data.retain(|entry| match entry {
+            DataFrame::Call(slot_key) => is_staged(*slot_key),
+            DataFrame::Dropped => false,
+            DataFrame::Answer { .. } | DataFrame::Notification(_) => true,
         });
         // A caller that does not know which calls are staged keeps the places of removed calls, and they still count.
-        self.empty = self.empty.saturating_sub(before - self.bulk.len());
+        self.empty = self.empty.saturating_sub(before - self.data.len());
     }
 
     /// Drops everything that waits: the connection is gone.
@@ -322,7 +322,7 @@ impl Outbox {
         let dropped = (
             std::mem::take(&mut self.control),
             std::mem::take(&mut self.cancels),
-            std::mem::take(&mut self.bulk),
+            std::mem::take(&mut self.data),
         );
         *self = Self::new();
         dropped
@@ -330,7 +330,7 @@ impl Outbox {
 
     /// Frames that wait, in both lanes.
     pub(crate) fn frames(&self) -> usize {
-        self.control.len() + self.cancels.len() + self.bulk.len() - self.empty.min(self.bulk.len())
+        self.control.len() + self.cancels.len() + self.data.len() - self.empty.min(self.data.len())
     }
 
     /// The approximate bytes that wait.
@@ -362,26 +362,26 @@ fn charge_of_control(frame: &Control) -> Charge {
     match frame {
         Control::Cancel(_) => Charge::Nothing,
         Control::Refuse { to, .. } => {
-            Charge::Reserve(ENVELOPE + to.as_ref().map_or(0, |(id, _)| weight_of_id(id)))
+            Charge::Reserve(ENVELOPE_BYTES + to.as_ref().map_or(0, |(id, _)| weight_of_id(id)))
         }
-        Control::RefuseCancelled { id, .. } => Charge::Reserve(ENVELOPE + weight_of_id(id)),
+        Control::RefuseCancelled { id, .. } => Charge::Reserve(ENVELOPE_BYTES + weight_of_id(id)),
         Control::Ack { ack, key, .. } => {
-            Charge::Reserve(ENVELOPE + weight_of_id(ack) + key.as_ref().map_or(0, weight_of_id))
+            Charge::Reserve(ENVELOPE_BYTES + weight_of_id(ack) + key.as_ref().map_or(0, weight_of_id))
         }
         Control::ExchangeEnd { .. } | Control::Begin(_) | Control::Waiting(_) => Charge::Reserve(16),
     }
 }
 
-fn charge_of_bulk(frame: &Bulk) -> Charge {
+fn charge_of_data(frame: &DataFrame) -> Charge {
     match frame {
-        Bulk::Call(_) | Bulk::Dropped => Charge::Nothing,
-        Bulk::Answer { answer: Some(Answer::Refused(_)) | None, reply } => {
-            Charge::Reserve(ENVELOPE + weight_of_id(&reply.id))
+        DataFrame::Call(_) | DataFrame::Dropped => Charge::Nothing,
+        DataFrame::Answer { answer: Some(Answer::Refused(_)) | None, reply } => {
+            Charge::Reserve(ENVELOPE_BYTES + weight_of_id(&reply.id))
         }
-        Bulk::Answer { answer: Some(answer), reply } => {
+        DataFrame::Answer { answer: Some(answer), reply } => {
             Charge::Room(answer.weight() + weight_of_id(&reply.id))
         }
-        Bulk::Notification(frame) => Charge::Room(frame.weight()),
+        DataFrame::Notification(frame) => Charge::Room(frame.weight()),
     }
 }
 

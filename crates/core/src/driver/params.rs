@@ -12,7 +12,7 @@ use crate::error::CallError;
 use crate::message::ErrorObject;
 
 /// The largest part that is copied out of its read buffer when it waits, in bytes.
-const COPIED: usize = 4 * 1024;
+const MAX_COPIED_BYTES: usize = 4 * 1024;
 
 /// A method and its params, written as JSON.
 pub(crate) struct Frame {
@@ -80,7 +80,7 @@ pub(crate) fn part_of(frame: &Bytes, part: &RawValue) -> Bytes {
 
 /// The same bytes without their read buffer, which a few bytes would keep in memory. For values that wait.
 pub(crate) fn unpinned(part: Bytes) -> Bytes {
-    if part.len() <= COPIED { Bytes::copy_from_slice(&part) } else { part }
+    if part.len() <= MAX_COPIED_BYTES { Bytes::copy_from_slice(&part) } else { part }
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_a_frame_is_lent_and_what_stands_elsewhere_is_copied() {
+    fn params_inside_a_frame_are_borrowed_and_others_are_copied() {
         for text in ["[1,2]", r#"  {"a":1}"#] {
             let frame = Bytes::from(text);
             let part: &RawValue = serde_json::from_slice(&frame).unwrap();

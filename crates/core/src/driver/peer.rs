@@ -36,13 +36,13 @@ use crate::transport::PeerInfo;
 pub struct Peer(Arc<ConnectionInner>);
 
 impl Peer {
-    pub(crate) fn new(shared: &Arc<ConnectionInner>) -> Self {
-        shared.hold();
-        Self(Arc::clone(shared))
+    pub(crate) fn new(connection: &Arc<ConnectionInner>) -> Self {
+        connection.hold();
+        Self(Arc::clone(connection))
     }
 
     #[cfg(any(feature = "tower", test))]
-    pub(crate) const fn shared(&self) -> &Arc<ConnectionInner> {
+    pub(crate) const fn connection(&self) -> &Arc<ConnectionInner> {
         &self.0
     }
 

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_maximum_cuts_no_timeout_that_was_asked_for() {
+    fn a_default_maximum_does_not_shorten_an_explicit_timeout() {
         let now = Instant::now();
         let long =
             CallTime { timeout: Setting::After(3600 * SECOND), is_renewed: true, ..CallTime::default() };

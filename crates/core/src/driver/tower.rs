@@ -124,7 +124,7 @@ impl Service<CallRequest> for Peer {
 
     fn call(&mut self, request: CallRequest) -> Self::Future {
         let CallRequest { method, params } = request;
-        let frame = Frame::checked(self.shared().max_frame, method, params);
-        Starting::new(CallBuilder::of_frame(self.shared(), frame).start())
+        let frame = Frame::checked(self.connection().max_frame, method, params);
+        Starting::new(CallBuilder::of_frame(self.connection(), frame).start())
     }
 }

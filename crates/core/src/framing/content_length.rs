@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_come_out_whole_with_header_names_in_any_case() {
+    fn bodies_are_decoded_with_header_names_in_any_case() {
         let input = b"CONTENT-length:  2 \r\nX-Other: a:b\r\n\r\n{}content-LENGTH:4\r\n\r\n[1]\n";
         assert_eq!(decode(input), [frame(b"{}"), frame(b"[1]\n")]);
     }
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_encode_writes_is_read_back() {
+    fn an_encoded_frame_is_decoded_unchanged() {
         let mut out = BytesMut::new();
         ContentLength::encode(b"{\n}", &mut out);
         ContentLength::encode(b"", &mut out);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_missing_double_signed_or_too_long_is_refused_for_good() {
+    fn a_missing_repeated_signed_or_overlong_length_fails_the_decoder() {
         for header in [
             "X: 1\r\n",
             "",
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_header_is_refused_for_good() {
+    fn a_line_that_is_not_a_header_fails_the_decoder() {
         for line in ["panic at main.rs", ": 2", "Content Length: 2", "Content-Length : 2", r#"{"id":1}"#] {
             let input = format!("{line}\r\nContent-Length: 2\r\n\r\n{{}}");
             assert_eq!(decode(input.as_bytes()), bad(BadFrame::BadHeader), "{line:?}");
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_a_program_printed_among_headers_is_refused_for_good() {
+    fn a_printed_line_among_headers_fails_the_decoder() {
         let bare = b"Content-Length: 2\nX: y\n\n{}";
         assert_eq!(decode(bare), [frame(b"{}")]);
         for input in ["Warning: a feature\nContent-Length: 2\r\n\r\n{}", "Content-Length: 2\r\n\n{}"] {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_block_over_eight_kibibytes_is_refused_for_good() {
+    fn a_header_block_over_eight_kibibytes_fails_the_decoder() {
         let long_line = vec![b'x'; MAX_HEADER_BYTES + 1];
         assert_eq!(decode(&long_line), bad(BadFrame::BadHeader));
         let many_lines = b"X: y\r\n".repeat(MAX_HEADER_BYTES / 6 + 1);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lying_length_allocates_nothing() {
+    fn a_false_content_length_allocates_nothing() {
         let mut decoder = ContentLength::new(1 << 30);
         decoder.push(b"Content-Length: 1073741824\r\n\r\n{}");
         assert_eq!(decoder.next_frame(), None);
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     // covers: X-14
-    fn a_foreign_charset_refuses_its_body_alone() {
+    fn an_unknown_charset_refuses_only_its_own_body() {
         let next = "Content-Length: 2\r\nContent-Type: a/b; x=y; Charset=\"UTF8\"\r\n\r\n{}";
         for charset in ["latin1", "\"utf-16\"", ""] {
             let input = format!("Content-Type: a/b; charset={charset}\r\nContent-Length: 3\r\n\r\n[1]{next}");
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn input_that_ends_within_a_frame_is_cut_and_at_its_end_is_not() {
+    fn input_that_ends_inside_a_frame_is_reported_as_truncated() {
         let whole = b"Content-Length: 2\r\n\r\n{}";
         assert_eq!(decode(b""), []);
         for end in 1..whole.len() {

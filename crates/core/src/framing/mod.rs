@@ -81,12 +81,12 @@ pub enum Decoded {
 
 /// If at most this many bytes remain when a large frame leaves the buffer, they are copied to new memory. So an idle
 /// connection does not keep the memory of its largest frame.
-const SHED: usize = 64 * 1024;
+const MAX_MOVED_BYTES: usize = 64 * 1024;
 
 /// Frees the memory that a frame of `taken` bytes needed. The total cost is linear: it never copies more bytes than the
 /// frame had.
 fn shed(buffer: &mut BytesMut, taken: usize) {
-    if taken > SHED && buffer.len() <= SHED {
+    if taken > MAX_MOVED_BYTES && buffer.len() <= MAX_MOVED_BYTES {
         *buffer = BytesMut::from(&buffer[..]);
     }
 }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_can_be_stepped_over_where_its_end_is_known() {
+    fn a_frame_with_a_known_end_can_be_skipped() {
         for bad in [BadFrame::TooLarge { limit: 1 }, BadFrame::MemoryFull, BadFrame::BadCharset] {
             assert!(bad.is_recoverable(), "{bad}");
         }
@@ -106,14 +106,21 @@ mod tests {
     }
 
     #[test]
-    fn the_room_of_a_large_frame_is_given_back_and_that_of_others_kept() {
-        for (taken, left, sheds) in
-            [(SHED + 1, SHED, true), (SHED + 1, SHED + 1, false), (SHED, SHED, false), (1, 1, false)]
-        {
-            let mut buffer = BytesMut::with_capacity(4 * SHED);
+    fn the_buffer_of_a_large_frame_is_released_and_smaller_ones_are_kept() {
+        for (taken, left, sheds) in [
+            (MAX_MOVED_BYTES + 1, MAX_MOVED_BYTES, true),
+            (MAX_MOVED_BYTES + 1, MAX_MOVED_BYTES + 1, false),
+            (MAX_MOVED_BYTES, MAX_MOVED_BYTES, false),
+            (1, 1, false),
+        ] {
+            let mut buffer = BytesMut::with_capacity(4 * MAX_MOVED_BYTES);
             buffer.resize(left, b'x');
             shed(&mut buffer, taken);
-            assert_eq!((buffer.len(), buffer.capacity() < 2 * SHED), (left, sheds), "{taken}, {left}");
+            assert_eq!(
+                (buffer.len(), buffer.capacity() < 2 * MAX_MOVED_BYTES),
+                (left, sheds),
+                "{taken}, {left}"
+            );
         }
     }
 }

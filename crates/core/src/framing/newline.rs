@@ -158,7 +158,7 @@ impl Newline {
 
     fn forget(&mut self) {
         self.scanned = 0;
-        if self.buffer.len() > super::SHED {
+        if self.buffer.len() > super::MAX_MOVED_BYTES {
             self.buffer = BytesMut::new();
         } else {
             self.buffer.clear();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_out_whole_and_empty_ones_are_skipped() {
+    fn lines_are_decoded_and_empty_lines_are_skipped() {
         let input: &[u8] = b"\n\r\n{}\n[1]\r\n\n\"last\"";
         let expected = [frame(b"{}"), frame(b"[1]"), frame(b"\"last\"")];
         assert_eq!(decode(&[input], 8), expected);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_byte_order_mark_is_given_as_it_came() {
+    fn a_truncated_byte_order_mark_is_passed_on_unchanged() {
         assert_eq!(decode(&[b"\xef\xbb"], 8), [frame(b"\xef\xbb")]);
     }
 
@@ -284,11 +284,11 @@ mod tests {
             assert!(decoder.buffer.capacity() <= 2 << 20);
         }
         assert_eq!(refusals, 1);
-        assert!(decoder.buffer.capacity() <= super::super::SHED);
+        assert!(decoder.buffer.capacity() <= super::super::MAX_MOVED_BYTES);
     }
 
     #[test]
-    fn a_large_line_does_not_leave_its_room_behind() {
+    fn a_large_line_does_not_keep_its_memory() {
         let mut decoder = Newline::new(1 << 20);
         decoder.push(&vec![b'x'; 1 << 20]);
         decoder.push(b"\n{}");
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_pass_untouched() {
+    fn bytes_that_are_not_utf8_pass_unchanged() {
         assert_eq!(decode(&[b"\xff\x00\xc3\n{}\n"], 8), [frame(b"\xff\x00\xc3"), frame(b"{}")]);
     }
 

@@ -66,7 +66,7 @@ impl Session {
         if self.reach_of(arrival) != Cancellability::Handshake && !self.serves() {
             return refused(Refusal::NotInitialized);
         }
-        if self.leaving.shut_down {
+        if self.exit_state.shut_down {
             return refused(Refusal::ShutDown);
         }
         if self.lifecycle.refuses_requests() {

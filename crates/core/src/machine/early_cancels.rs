@@ -17,7 +17,7 @@ pub(super) struct EarlyCancels {
 }
 
 /// The approximate maximum size of an early cancel, in bytes: its id and its reason are bounded.
-const ENTRY: usize = 1024;
+const ENTRY_BYTES: usize = 1024;
 
 /// A key and its principal: a cancel of one principal has no effect on requests of another (I4).
 pub(super) type Wanted = (Name, Option<Principal>);
@@ -29,7 +29,7 @@ impl EarlyCancels {
 
     /// Approximate bytes of all early cancels.
     pub(super) fn bytes(&self) -> usize {
-        self.order.len() * ENTRY
+        self.order.len() * ENTRY_BYTES
     }
 
     /// Keeps a cancel for its request. `false`: there is no room, or a cancel of the same key waits already.

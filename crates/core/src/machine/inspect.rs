@@ -25,7 +25,7 @@ pub struct Inspection {
     /// Its timer, the end of a shutdown's drain, whether shields are ignored, and whether values are waited for.
     pub lifecycle: (Option<Duration>, Option<Duration>, bool, bool),
     /// Whether the client has begun the session, whether it has shut it down, and the exit code that it requested.
-    pub leaving: (bool, bool, Option<u8>),
+    pub exit_state: (bool, bool, Option<u8>),
     /// The capabilities agreed so far, and whether the handshake is over.
     pub agreement: (bool, bool, bool),
     /// Every request that has a slot, in the order of their slots.
@@ -252,7 +252,7 @@ impl Session {
         Inspection {
             standing: self.lifecycle.state().into(),
             lifecycle: (due.map(until), drained_by.map(until), ignores_shields, waits),
-            leaving: (self.leaving.begun, self.leaving.shut_down, self.leaving.exit),
+            exit_state: (self.exit_state.begun, self.exit_state.shut_down, self.exit_state.exit),
             agreement: self.agreement.inspect(),
             requests: self.requests.iter().map(|(key, _)| self.view(InboundKey(key))).collect(),
             calls: self.calls.iter().map(|(key, call)| call.view(OutboundKey(key), until)).collect(),
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_differ_in_the_moment_alone_have_one_hash() {
+    fn sessions_that_differ_only_in_time_have_the_same_hash() {
         let now = Instant::now();
         let later = now + Duration::from_secs(7);
         assert_eq!(hash_of(&cancelled(now, 1)), hash_of(&cancelled(later, 1)));

@@ -31,17 +31,17 @@
 //! - I14 Keys carry a generation; an old key finds nothing.
 
 mod admission;
-mod bad;
+mod bad_frames;
 mod call;
 mod cancel;
 mod cancel_tree;
 mod early_cancels;
+mod exit_state;
 mod handshake;
 mod inbound;
 mod input;
 #[cfg(feature = "verify")]
 pub mod inspect;
-mod leaving;
 mod lifecycle;
 mod limits;
 mod outbound;
@@ -78,7 +78,7 @@ pub use stats::Stats;
 
 /// The most timers that fire in one step. A thousand requests that were cancelled together have one deadline; other
 /// work runs in between.
-const DUE: usize = 64;
+const MAX_TIMERS_PER_STEP: usize = 64;
 
 /// The configuration of a session.
 #[derive(Clone, Debug)]
@@ -123,7 +123,7 @@ pub struct Session {
     config: SessionConfig,
     agreement: handshake::Agreement,
     lifecycle: lifecycle::Lifecycle,
-    leaving: leaving::Leaving,
+    exit_state: exit_state::ExitState,
     requests: table::Table<request::Request>,
     /// The requests whose handlers have not ended, by their ids.
     ids: HashIndex,
@@ -150,7 +150,7 @@ pub struct Session {
     next_number: u64,
     tree: cancel_tree::Cascades,
     timers: timers::Timers,
-    bucket: bad::TokenBucket,
+    bucket: bad_frames::TokenBucket,
     outputs: VecDeque<Output>,
     stats: Stats,
 }
@@ -163,7 +163,7 @@ impl Session {
         Self {
             agreement: handshake::Agreement::new(config.role, config.handles_cancels),
             lifecycle: lifecycle::Lifecycle::new(),
-            leaving: leaving::Leaving::default(),
+            exit_state: exit_state::ExitState::default(),
             requests: table::Table::new(),
             ids: HashIndex::default(),
             request_extras: Pool::new(),
@@ -186,7 +186,7 @@ impl Session {
             next_number: 1,
             tree: cancel_tree::Cascades::default(),
             timers: timers::Timers::default(),
-            bucket: bad::TokenBucket::default(),
+            bucket: bad_frames::TokenBucket::default(),
             outputs: VecDeque::new(),
             stats: Stats::default(),
             config,
@@ -196,7 +196,7 @@ impl Session {
     /// Reads one part of the handshake: the peer's part when it is received, this side's part when it is accepted. The
     /// result ends the handshake (000-20), opens the session and selects the revision.
     pub fn handshake(&mut self, part: HandshakePart, said: &Handshake) {
-        self.leaving.begun = true;
+        self.exit_state.begun = true;
         self.agreement.hear(self.config.dialect.rules(), part, said);
     }
 
@@ -214,7 +214,7 @@ impl Session {
     /// Fires the timers that are due by `now`, at most 64 of them. If more are due,
     /// [`next_timeout`](Self::next_timeout) returns a time that is not after `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        for _ in 0..DUE {
+        for _ in 0..MAX_TIMERS_PER_STEP {
             let Some(timer) = self.timers.pop_due(now) else { break };
             match timer {
                 timers::Timer::Queue(key) => self.queue_time_over(now, key),

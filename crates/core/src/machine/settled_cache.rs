@@ -10,7 +10,7 @@ use crate::id::{Principal, RequestId, Scope};
 pub(super) type Name = (Scope, RequestId);
 
 /// The approximate size of a settled key without the text of its id, in bytes.
-const ENTRY: usize = 160;
+const ENTRY_BYTES: usize = 160;
 
 /// The bytes of a key's text. 0: it is a number.
 pub(super) fn text_of((_, id): &Name) -> usize {
@@ -114,7 +114,7 @@ impl SettledCache {
 
     /// Its approximate size in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.order.len() * ENTRY + self.text
+        self.order.len() * ENTRY_BYTES + self.text
     }
 
     /// The result of a key, for the principal of its request. For other principals the key is unknown (I4).
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_in_number_and_age_and_tells_what_it_forgot() {
+    fn the_cache_is_bounded_in_number_and_age_and_reports_what_it_forgot() {
         let start = Instant::now();
         let mut cache = SettledCache::new(2, Duration::from_secs(60));
         cache.record(start, name(1), None, Settled::Completed);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_settled_again_replaces_its_memory() {
+    fn a_key_settled_again_replaces_its_entry() {
         let start = Instant::now();
         let mut cache = SettledCache::new(8, Duration::from_secs(60));
         cache.record(start, name(1), None, Settled::Completed);

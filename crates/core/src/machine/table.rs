@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_key_finds_nothing_after_its_place_is_used_again() {
+    fn an_old_key_finds_nothing_after_its_slot_is_reused() {
         let mut table = Table::new();
         let old = table.insert('a');
         assert_eq!(table.remove(old), Some('a'));

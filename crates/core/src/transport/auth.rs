@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_hook_hangs_panics_or_names_what_has_expired() {
+    async fn a_hook_that_hangs_panics_or_returns_an_expired_credential_refuses() {
         let asked = || AuthRequest::new("GET", "/");
         let within = Duration::from_secs(10);
         let hangs = AuthHook::new(|_| std::future::pending());

@@ -36,7 +36,7 @@ pub(super) const DEFAULT_MAX_FRAME: usize = 16 * 1024 * 1024;
 /// let link: Link = ByteStream::whole(ours).max_frame(1 << 20).into_link();
 /// assert!(link.traits.ordered);
 /// ```
-#[must_use = "a wire does nothing until it is opened"]
+#[must_use = "a transport does nothing until it is opened"]
 pub struct ByteStream<R, W> {
     reader: R,
     writer: W,
@@ -94,7 +94,7 @@ where
         let (closer, closing) = closing();
         let framed = Framed::default();
         if let Some(framing) = self.framing {
-            framed.say(framing);
+            framed.decide(framing);
         }
         let budget = ByteBudget::default();
         let partial = PartialFrame::new(&budget);

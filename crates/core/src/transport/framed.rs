@@ -9,12 +9,12 @@ pub(super) struct Framed(Arc<OnceLock<Framing>>);
 
 impl Framed {
     #[cfg(feature = "tokio")]
-    pub(super) fn said(&self) -> Option<Framing> {
+    pub(super) fn decided(&self) -> Option<Framing> {
         self.0.get().copied()
     }
 
     /// Decides the framing. It has no effect if the framing is decided already.
-    pub(super) fn say(&self, framing: Framing) {
+    pub(super) fn decide(&self, framing: Framing) {
         let _ = self.0.set(framing);
     }
 

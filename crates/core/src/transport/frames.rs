@@ -23,7 +23,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 ///
 /// The sink is flushed before it holds more than 64 KiB, or one larger frame. The end of the stream is reported as
 /// [`HalfClosed`](TransportEvent::HalfClosed). An error of the stream ends the connection.
-#[must_use = "a wire does nothing until it is opened"]
+#[must_use = "a transport does nothing until it is opened"]
 pub struct FrameStream<I, O> {
     stream: I,
     sink: O,

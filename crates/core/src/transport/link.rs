@@ -59,7 +59,7 @@ impl Link {
     /// an effect. Without a call the peer's first byte decides; if this side writes first, its frames are lines.
     pub fn default_framing(&self, framing: Framing) {
         if let Some(framed) = &self.framed {
-            framed.say(framing);
+            framed.decide(framing);
         }
     }
 

@@ -11,10 +11,10 @@ use crate::byte_budget::{ByteBudget, HeldBytes};
 
 /// The bytes of a frame that are read without being counted. So cancels, acknowledgements and usual answers are read
 /// although memory is full.
-const FREE: usize = 16 * 1024;
+const UNCOUNTED_BYTES: usize = 16 * 1024;
 /// The longest time that a frame waits for memory that others hold, all its waits together. So a frame that gets a
 /// little room from time to time does not hold its memory for longer.
-const WAIT: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// The frame that a connection is reading, as the budget of its server counts it.
 ///
@@ -40,7 +40,7 @@ struct Wait {
 
 impl Wait {
     fn new() -> Self {
-        Self { since: None, left: WAIT, end: Box::pin(tokio::time::sleep(WAIT)) }
+        Self { since: None, left: MAX_WAIT, end: Box::pin(tokio::time::sleep(MAX_WAIT)) }
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -87,7 +87,7 @@ impl PartialFrame {
         more: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), MemoryFull>> {
-        if partial < FREE {
+        if partial < UNCOUNTED_BYTES {
             self.finish();
             return Poll::Ready(Ok(()));
         }
@@ -121,24 +121,24 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_frame_that_gets_a_little_room_now_and_then_waits_no_longer_than_another() {
-        let server = ByteBudget::new(2 * FREE);
-        let mut others = server.hold(FREE);
+    async fn a_frame_that_gets_memory_in_small_amounts_has_the_same_total_wait_limit() {
+        let server = ByteBudget::new(2 * UNCOUNTED_BYTES);
+        let mut others = server.hold(UNCOUNTED_BYTES);
         let mut frame = PartialFrame::new(&server.child(usize::MAX));
-        poll_fn(|cx| frame.poll_grow(FREE, 0, cx)).await.unwrap();
+        poll_fn(|cx| frame.poll_grow(UNCOUNTED_BYTES, 0, cx)).await.unwrap();
         let since = Instant::now();
         for read in 1..=3 {
-            let mut grown = std::pin::pin!(poll_fn(|cx| frame.poll_grow(FREE + read - 1, 1, cx)));
+            let mut grown = std::pin::pin!(poll_fn(|cx| frame.poll_grow(UNCOUNTED_BYTES + read - 1, 1, cx)));
             let waited = tokio::time::timeout(Duration::from_secs(3), grown.as_mut()).await;
             assert!(waited.is_err(), "there is no room");
-            others.resize(FREE - read);
+            others.resize(UNCOUNTED_BYTES - read);
             grown.await.unwrap();
             // Time in which it does not wait is not counted.
             tokio::time::sleep(Duration::from_secs(60)).await;
         }
-        assert_eq!(poll_fn(|cx| frame.poll_grow(FREE + 3, 1, cx)).await, Err(MemoryFull));
+        assert_eq!(poll_fn(|cx| frame.poll_grow(UNCOUNTED_BYTES + 3, 1, cx)).await, Err(MemoryFull));
         let waited = since.elapsed().as_secs() - 3 * 60;
-        assert_eq!(waited, WAIT.as_secs());
+        assert_eq!(waited, MAX_WAIT.as_secs());
         assert_eq!(server.used(), others.bytes(), "it holds nothing any more");
     }
 }

@@ -5,16 +5,16 @@ use std::io;
 use super::{Lane, TransportError, TransportErrorKind};
 use crate::id::ExchangeId;
 
-/// A sender that holds at most this many bytes takes a data frame, so that a usual frame still fits below [`HELD`].
-const HELD_FOR_BULK: usize = 32 * 1024;
+/// A sender that holds at most this many bytes takes a data frame, so that a usual frame still fits below [`MAX_HELD`].
+const MAX_HELD_FOR_DATA: usize = 32 * 1024;
 /// The most bytes that a sender holds without a flush, except one larger frame.
-const HELD: usize = 64 * 1024;
+const MAX_HELD: usize = 64 * 1024;
 
 /// Whether a sender that holds this many bytes may take a frame of this lane.
 pub(super) const fn has_room(lane: Lane, held: usize) -> bool {
     match lane {
-        Lane::Control => held < HELD,
-        Lane::Data => held <= HELD_FOR_BULK,
+        Lane::Control => held < MAX_HELD,
+        Lane::Data => held <= MAX_HELD_FOR_DATA,
     }
 }
 
@@ -22,8 +22,8 @@ pub(super) const fn has_room(lane: Lane, held: usize) -> bool {
 /// write one frame and wait again.
 pub(super) const fn is_half_empty(lane: Lane, held: usize) -> bool {
     match lane {
-        Lane::Control => held <= HELD / 2,
-        Lane::Data => held <= HELD_FOR_BULK / 2,
+        Lane::Control => held <= MAX_HELD / 2,
+        Lane::Data => held <= MAX_HELD_FOR_DATA / 2,
     }
 }
 

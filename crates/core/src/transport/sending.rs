@@ -172,5 +172,5 @@ pub enum CloseReason {
 
 /// The transport does not support the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this wire cannot give up an exchange")]
+#[error("this transport cannot abort an exchange")]
 pub struct Unsupported;

@@ -11,7 +11,7 @@ fn frame(body: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_header_that_cannot_be_read_loses_no_answer_that_was_owed() {
+async fn an_invalid_header_loses_no_pending_answer() {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     let router =
         Router::new().method("test/echo", |_ctx: CallContext, params: Value| async move { Ok(params) });

@@ -13,23 +13,23 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-fn router(told: &mpsc::UnboundedSender<String>) -> Router {
-    let (waits, deaf) = (told.clone(), told.clone());
+fn router(event_tx: &mpsc::UnboundedSender<String>) -> Router {
+    let (waits, deaf) = (event_tx.clone(), event_tx.clone());
     Router::new()
         .method("echo", |_ctx: CallContext, params: Value| async move { Ok(params) })
         .method("wait", move |ctx: CallContext, _: Value| {
-            let told = waits.clone();
+            let event_tx = waits.clone();
             async move {
-                told.send("started".to_owned()).unwrap();
+                event_tx.send("started".to_owned()).unwrap();
                 let cause = ctx.cancelled().await;
-                told.send(format!("{:?}", cause.kind())).unwrap();
+                event_tx.send(format!("{:?}", cause.kind())).unwrap();
                 ctx.stopped::<Value>(cause)
             }
         })
         .method("deaf", move |_ctx: CallContext, (ms,): (u64,)| {
-            let told = deaf.clone();
+            let event_tx = deaf.clone();
             async move {
-                told.send("started".to_owned()).unwrap();
+                event_tx.send("started".to_owned()).unwrap();
                 tokio::time::sleep(Duration::from_millis(ms)).await;
                 Ok("done")
             }
@@ -44,20 +44,20 @@ fn router(told: &mpsc::UnboundedSender<String>) -> Router {
 struct Pair {
     client: Peer,
     server: Peer,
-    told: mpsc::UnboundedReceiver<String>,
+    event_rx: mpsc::UnboundedReceiver<String>,
 }
 
 fn pair() -> Pair {
-    let (tell, told) = mpsc::unbounded_channel();
+    let (event_tx, event_rx) = mpsc::unbounded_channel();
     let (near, far): (Link, Link) = memory_pair();
-    let server = Peer::builder(ACP).serve(router(&tell)).attach(far).unwrap();
+    let server = Peer::builder(ACP).serve(router(&event_tx)).attach(far).unwrap();
     let client = Peer::builder(ACP).attach(near).unwrap();
-    Pair { client, server, told }
+    Pair { client, server, event_rx }
 }
 
 impl Pair {
     async fn next(&mut self) -> String {
-        self.told.recv().await.unwrap()
+        self.event_rx.recv().await.unwrap()
     }
 
     /// Waits until every trace of a request is gone on both sides (I3).
@@ -287,10 +287,10 @@ async fn a_reader_made_after_the_start_ends_with_its_call() {
     let _server = Peer::builder(ACP).serve(router).attach(server).unwrap();
     let peer = Peer::builder(ACP).attach(client).unwrap();
     let call = peer.call::<_, Value>("tell", &json!({})).start().unwrap();
-    let mut told = call.notifications_where(|told| told.method() == "told");
+    let mut updates = call.notifications_where(|notification| notification.method() == "told");
     let read = async {
-        assert!(told.next().await.is_some());
-        assert!(told.next().await.is_none(), "the call has ended");
+        assert!(updates.next().await.is_some());
+        assert!(updates.next().await.is_none(), "the call has ended");
     };
     let both = async { tokio::join!(call.outcome(), read) };
     let (outcome, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.unwrap();
@@ -311,10 +311,10 @@ async fn a_call_that_moves_to_another_task_wakes_that_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_child_that_was_detached_outlives_its_parent() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let (near, far) = memory_pair();
-    let client = Peer::builder(ACP).serve(router(&tell)).attach(near).unwrap();
-    let started = tell.clone();
+    let client = Peer::builder(ACP).serve(router(&event_tx)).attach(near).unwrap();
+    let started = event_tx.clone();
     let parent = Router::new().method("parent", move |ctx: CallContext, _: Value| {
         let started = started.clone();
         async move {
@@ -333,13 +333,13 @@ async fn a_child_that_was_detached_outlives_its_parent() {
     let server = Peer::builder(ACP).serve(parent).attach(far).unwrap();
     let call = client.call::<_, Value>("parent", &json!({})).start().unwrap();
     for expected in ["both", "started", "started"] {
-        assert_eq!(told.recv().await.as_deref(), Some(expected));
+        assert_eq!(event_rx.recv().await.as_deref(), Some(expected));
     }
     call.canceller().cancel("stop");
     let _ = call.outcome().await;
-    assert_eq!(told.recv().await.as_deref(), Some("Peer"), "the child that is still its parent's");
+    assert_eq!(event_rx.recv().await.as_deref(), Some("Peer"), "the child that is still its parent's");
     assert_eq!((client.stats().slots, server.stats().calls), (1, 1), "the other goes on");
-    assert!(told.try_recv().is_err());
+    assert!(event_rx.try_recv().is_err());
 }
 
 #[tokio::test(start_paused = true)]
@@ -347,6 +347,6 @@ async fn a_call_that_ended_has_no_acknowledgement_to_wait_for() {
     let pair = pair();
     let mut call = pair.client.call::<_, Value>("echo", &json!({})).start().unwrap();
     pair.settle().await;
-    let told = tokio::time::timeout(Duration::from_secs(10), call.acknowledged()).await;
-    assert_eq!(told.expect("L3: it waits for ever"), None);
+    let acknowledged = tokio::time::timeout(Duration::from_secs(10), call.acknowledged()).await;
+    assert_eq!(acknowledged.expect("L3: it waits for ever"), None);
 }

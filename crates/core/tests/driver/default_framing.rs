@@ -54,7 +54,7 @@ async fn a_stream_of_bytes_takes_the_framing_of_its_dialect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_framing_that_was_told_is_kept() {
+async fn an_explicit_framing_is_kept() {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     let link = ByteStream::whole(ours).framing(Framing::Newline).into_link();
     let peer = serve(&[LSP], link).await;
@@ -63,7 +63,7 @@ async fn a_framing_that_was_told_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_byte_tells_where_dialects_of_both_framings_are_offered() {
+async fn the_first_byte_decides_the_framing_if_dialects_of_both_are_offered() {
     let cases: [(&str, Writes, &str); 2] = [(ASK, headed, "lsp"), (ASK_ACP, line, "acp")];
     for (ask, framed, dialect) in cases {
         let (link, mut theirs) = unframed();

@@ -26,13 +26,13 @@ impl Wake for Looks {
 
 /// Runs a test that would deadlock if a lock were held too long.
 fn within_ten_seconds<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
-    let (tell, told) = mpsc::channel();
+    let (event_tx, event_rx) = mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(test());
-        tell.send(()).unwrap();
+        event_tx.send(()).unwrap();
     });
-    told.recv_timeout(Duration::from_secs(10)).expect("D2: a user's value was dropped under the lock");
+    event_rx.recv_timeout(Duration::from_secs(10)).expect("D2: a user's value was dropped under the lock");
 }
 
 #[test]

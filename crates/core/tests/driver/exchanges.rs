@@ -72,7 +72,8 @@ async fn a_call_without_progress_gets_from_its_exchange_what_its_matcher_says_an
     });
     let peer = Peer::builder(MCP).serve(router).attach(link).unwrap();
     let matched = peer.call::<_, Value>("work", &json!({}));
-    let matched = matched.notifications_where(|told| told.method() == "mine").start().unwrap();
+    let matched =
+        matched.notifications_where(|notification| notification.method() == "mine").start().unwrap();
     let mut told = matched.notifications();
     let exchange = written.recv().await.unwrap().exchange;
     // Another call that wants progress does not affect this one.

@@ -72,7 +72,7 @@ impl Drop for Served {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_nobody_uses_is_closed_and_counted() {
+async fn an_idle_connection_is_closed_and_counted() {
     let served = serve(Some(LIMIT)).await;
     let first = served.ended().await;
     assert!(first >= NEARLY && first <= LIMIT + Duration::from_secs(1), "{first:?}");
@@ -81,7 +81,7 @@ async fn a_connection_that_nobody_uses_is_closed_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_frame_either_way_begins_the_time_anew() {
+async fn each_frame_in_either_direction_restarts_the_idle_timer() {
     let served = serve(Some(LIMIT)).await;
     for round in 0..5 {
         tokio::time::advance(NEARLY).await;
@@ -114,7 +114,7 @@ async fn a_request_in_flight_either_way_keeps_its_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_limit_a_connection_stays() {
+async fn without_an_idle_limit_a_connection_stays_open() {
     for never in [None, Some(Duration::MAX)] {
         let served = serve(never).await;
         assert!(timeout(LONG, served.client.closed()).await.is_err(), "{never:?}");

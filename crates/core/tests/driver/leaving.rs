@@ -60,7 +60,7 @@ async fn code(client: &Peer, method: &str) -> Option<i64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exit_says_which_exit_code_is_owed() {
+async fn exit_sets_the_exit_code() {
     for (shuts_down, owed) in [(true, 0), (false, 1)] {
         let (client, server) = opened().await;
         assert_eq!(server.exit_code(), None);

@@ -17,11 +17,11 @@ const MIB: usize = 1 << 20;
 
 /// Handlers of all kinds, and the names of those that have started.
 fn router() -> (Router, mpsc::UnboundedReceiver<String>) {
-    let (tell, began) = mpsc::unbounded_channel();
+    let (event_tx, began) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("echo", |_: CallContext, params: Value| async move { Ok(params) })
         .method("hang", move |ctx: CallContext, _: Value| {
-            tell.send(ctx.request_id().to_string()).unwrap();
+            event_tx.send(ctx.request_id().to_string()).unwrap();
             async move {
                 let cause = ctx.cancelled().await;
                 ctx.stopped::<Value>(cause)
@@ -133,18 +133,18 @@ async fn an_answer_that_nobody_reads_keeps_new_requests_out_and_is_not_lost() {
     for id in 1..=3 {
         wire.says(id, &probe::request(id, "big", &json!([900_000])));
     }
-    wire.told().await;
+    wire.recorded().await;
     // The requests were small and all were accepted. Their answers are above the limit.
     assert!(peer.queue_stats().memory > 2_700_000, "{:?}", peer.queue_stats());
     wire.says(4, &probe::request(4, "big", &json!([1])));
-    let told = wire.told().await;
-    assert_eq!(told, ["fault 4 Overloaded", "Control Answer 4 on 4, last"]);
+    let recorded = wire.recorded().await;
+    assert_eq!(recorded, ["fault 4 Overloaded", "Control Answer 4 on 4, last"]);
     let refusal = String::from_utf8(wire.state().frame.to_vec()).unwrap();
     assert!(refusal.contains(r#""limit":"memory""#), "{refusal}");
     wire.make_room();
-    let told = wire.told().await;
-    let answers = told.iter().filter(|line| line.starts_with("Data Answer")).count();
-    assert_eq!(answers, 3, "{told:?}");
+    let recorded = wire.recorded().await;
+    let answers = recorded.iter().filter(|line| line.starts_with("Data Answer")).count();
+    assert_eq!(answers, 3, "{recorded:?}");
     assert!(
         peer.queue_stats().memory < 1024,
         "what is left are the ids that are remembered: {:?}",
@@ -154,12 +154,12 @@ async fn an_answer_that_nobody_reads_keeps_new_requests_out_and_is_not_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn notifications_over_the_memory_are_dropped_and_counted() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let router = Router::new().notification("note", |_, _: Value| std::future::pending());
     let (link, wire) = probe::wire(TRAITS);
     let events = move |event: &Event| {
         if let Event::LimitReached(limit) = event {
-            tell.send(*limit).unwrap();
+            event_tx.send(*limit).unwrap();
         }
     };
     let peer =
@@ -167,11 +167,11 @@ async fn notifications_over_the_memory_are_dropped_and_counted() {
     for _ in 0..5 {
         let note = json!({ "jsonrpc": "2.0", "method": "note", "params": filled(900_000) });
         wire.says(0, &note);
-        wire.told().await;
+        wire.recorded().await;
     }
     // One is already with its handler.
     assert_eq!(peer.queue_stats().notifications_dropped, 2, "I11");
-    assert_eq!((told.recv().await, told.recv().await), (Some("memory"), Some("memory")));
+    assert_eq!((event_rx.recv().await, event_rx.recv().await), (Some("memory"), Some("memory")));
 }
 
 /// A served byte stream whose budget belongs to `server`.
@@ -252,12 +252,12 @@ async fn ids_that_are_remembered_and_early_cancels_count() {
         let id = format!("{n:0>256}");
         wire.says(0, &json!({ "jsonrpc": "2.0", "id": id, "method": "echo", "params": {} }));
     }
-    wire.told().await;
+    wire.recorded().await;
     let settled = peer.queue_stats().memory;
     assert!(settled > 100 * 256, "I11: {settled}");
     for n in 0..100 {
         wire.says(0, &probe::cancel(1000 + n));
     }
-    wire.told().await;
+    wire.recorded().await;
     assert!(peer.queue_stats().memory > settled + 100 * 256, "I11: {:?}", peer.queue_stats());
 }

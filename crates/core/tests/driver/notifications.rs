@@ -65,7 +65,10 @@ async fn progress_and_what_is_matched_come_to_one_reader() {
     let _server = Peer::builder(MCP).serve(router).attach(far).unwrap();
     let client = Peer::builder(MCP).attach(near).unwrap();
     let call = client.call::<_, Value>("work", &json!({})).progress();
-    let call = call.notifications_where(|told| told.method() == "notifications/message").start().unwrap();
+    let call = call
+        .notifications_where(|notification| notification.method() == "notifications/message")
+        .start()
+        .unwrap();
     let mut told = call.notifications();
     call.await.unwrap();
     let mut methods = Vec::new();
@@ -109,11 +112,11 @@ async fn a_progress_token_that_is_none_is_ignored_and_counted() {
         let (peer, wire) = probe::serve(router, dialect.clone(), TRAITS, Limits::default());
         if name == "abp" {
             wire.says(1, &r#"{"type":"initialize","id":"i","payload":{}}"#);
-            wire.told().await;
+            wire.recorded().await;
         }
         if name == "lsp" {
             wire.says(1, &probe::request(1, "initialize", &json!({})));
-            wire.told().await;
+            wire.recorded().await;
         }
         for (id, token) in (2..).zip(ignored.into_iter().chain(kept)) {
             wire.says(id, &with_token(&dialect, id, token));
@@ -134,7 +137,7 @@ async fn notifications_over_the_limit_are_dropped_and_counted() {
     for _ in 0..5 {
         wire.says(0, &json!({"jsonrpc": "2.0", "method": "deaf", "params": {}}));
     }
-    wire.told().await;
+    wire.recorded().await;
     let load = peer.queue_stats();
     assert_eq!((load.notifications_waiting, load.notifications_dropped), (2, 3), "I11");
 }
@@ -150,7 +153,7 @@ async fn a_notification_that_was_handled_takes_no_room_any_more() {
     for n in 0..50 {
         let method = if n % 2 == 0 { "kept" } else { "free" };
         wire.says(0, &json!({"jsonrpc": "2.0", "method": method, "params": {"of": "some length"}}));
-        wire.told().await;
+        wire.recorded().await;
         let load = peer.queue_stats();
         assert_eq!((load.notifications_waiting, load.notifications_dropped), (0, 0), "I11: {method} {n}");
     }

@@ -47,9 +47,9 @@ async fn no_cancel_names_a_call_whose_params_ask_for_a_task() {
     ] {
         let (peer, wire) = probe::open(MCP, TRAITS, Limits::default());
         let call = peer.call::<_, Value>("tools/call", &params).start().unwrap();
-        assert_eq!(wire.told().await, ["Data Request 1 tools/call on ours 1"]);
+        assert_eq!(wire.recorded().await, ["Data Request 1 tools/call on ours 1"]);
         drop(call);
-        assert_eq!(wire.told().await, expected, "{params}");
+        assert_eq!(wire.recorded().await, expected, "{params}");
     }
 }
 
@@ -57,11 +57,11 @@ async fn no_cancel_names_a_call_whose_params_ask_for_a_task() {
 async fn a_connection_knows_its_cancelled_requests_and_what_its_wire_said_of_the_peer() {
     let (peer, wire) = probe::open(ACP, TRAITS, Limits::default());
     wire.says(0, &probe::request(1, "deaf", &json!({})));
-    wire.told().await;
+    wire.recorded().await;
     let cancelled = || peer.registry().is_cancelled(peer.session(), &RequestId::number(1));
     assert!(!cancelled());
     wire.says(0, &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}));
-    wire.told().await;
+    wire.recorded().await;
     assert!(cancelled());
     let (near, _far) = memory_pair();
     let peer = Peer::builder(ACP).attach(near).unwrap();

@@ -125,7 +125,7 @@ impl Wake for Waits {
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_one_who_gives_up_waiting_for_room() {
+async fn a_dropped_notify_leaves_no_waiter() {
     let (peer, _says) = full(Router::new());
     let params = json!({});
     for _ in 0..10 {

@@ -26,7 +26,7 @@ async fn until(mut holds: impl FnMut() -> bool) {
 
 #[tokio::test]
 async fn a_fallback_serves_what_has_no_handler_of_its_own_and_hears_its_cancel() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("named", |_: CallContext, _: Value| async { Ok("by name") })
         .fallback(|ctx: CallContext, _: Value| async move {
@@ -38,7 +38,7 @@ async fn a_fallback_serves_what_has_no_handler_of_its_own_and_hears_its_cancel()
         })
         .notification("named", |_, _: Value| async {})
         .notification_fallback(move |_, method, params: Value| {
-            tell.send((method.to_string(), params)).unwrap();
+            event_tx.send((method.to_string(), params)).unwrap();
             async {}
         });
     let (client, server) = pair(router);
@@ -50,14 +50,14 @@ async fn a_fallback_serves_what_has_no_handler_of_its_own_and_hears_its_cancel()
     assert!(matches!(call.outcome().await, Outcome::Cancelled(cancelled) if cancelled.confirmed));
     client.try_notify("named", &json!({})).unwrap();
     client.try_notify("other", &json!([1])).unwrap();
-    assert_eq!(told.recv().await.unwrap(), ("other".to_owned(), json!([1])));
+    assert_eq!(event_rx.recv().await.unwrap(), ("other".to_owned(), json!([1])));
 }
 
 #[tokio::test]
 async fn a_concurrent_notification_waits_for_no_other() {
     let quick = Arc::new(Notify::new());
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let (awaited, ended) = (Arc::clone(&quick), tell.clone());
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
+    let (awaited, ended) = (Arc::clone(&quick), event_tx.clone());
     let router = Router::new()
         .notification("slow", move |_, _: Value| {
             let (awaited, ended) = (Arc::clone(&awaited), ended.clone());
@@ -67,14 +67,14 @@ async fn a_concurrent_notification_waits_for_no_other() {
             }
         })
         .concurrent_notification("quick", move |_, _: Value| {
-            tell.send("quick").unwrap();
+            event_tx.send("quick").unwrap();
             quick.notify_one();
             async {}
         });
     let (client, _server) = pair(router);
     client.try_notify("slow", &json!({})).unwrap();
     client.try_notify("quick", &json!({})).unwrap();
-    assert_eq!((told.recv().await, told.recv().await), (Some("quick"), Some("slow")));
+    assert_eq!((event_rx.recv().await, event_rx.recv().await), (Some("quick"), Some("slow")));
 }
 
 #[tokio::test]
@@ -143,13 +143,13 @@ impl Drop for SaysItsDrop {
 #[tokio::test]
 async fn work_that_runs_until_cancelled_is_dropped_by_a_cancel_and_answered_as_cancelled() {
     let (near, far) = memory_pair();
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let router = Router::new().method("work", move |ctx: CallContext, _: Value| {
-        let tell = tell.clone();
+        let event_tx = event_tx.clone();
         async move {
             let work = async move {
-                let _says = SaysItsDrop(tell.clone());
-                tell.send("begun").unwrap();
+                let _says = SaysItsDrop(event_tx.clone());
+                event_tx.send("begun").unwrap();
                 std::future::pending::<()>().await;
             };
             Ok(ctx.run_until_cancelled(work).await?)
@@ -158,21 +158,21 @@ async fn work_that_runs_until_cancelled_is_dropped_by_a_cancel_and_answered_as_c
     let _server = Peer::builder(ACP).serve(router).attach(far).unwrap();
     let client = Peer::builder(ACP).attach(near).unwrap();
     let call = client.call::<_, Value>("work", &json!({})).start().unwrap();
-    assert_eq!(told.recv().await, Some("begun"));
+    assert_eq!(event_rx.recv().await, Some("begun"));
     call.canceller().cancel("enough");
     let Outcome::Cancelled(cancelled) = call.outcome().await else { panic!("it was not cancelled") };
     assert!(cancelled.confirmed, "the handler gave the dialect's cancelled answer");
-    assert_eq!(told.recv().await, Some("dropped"));
+    assert_eq!(event_rx.recv().await, Some("dropped"));
 }
 
 #[tokio::test]
 async fn a_value_that_is_ready_when_the_cancel_comes_is_not_lost() {
     let (near, far) = memory_pair();
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let router = Router::new().method("work", move |ctx: CallContext, _: Value| {
-        let tell = tell.clone();
+        let event_tx = event_tx.clone();
         async move {
-            tell.send(()).unwrap();
+            event_tx.send(()).unwrap();
             ctx.cancelled().await;
             Ok(ctx.run_until_cancelled(std::future::ready("done")).await?)
         }
@@ -180,7 +180,7 @@ async fn a_value_that_is_ready_when_the_cancel_comes_is_not_lost() {
     let _server = Peer::builder(ACP).serve(router).attach(far).unwrap();
     let client = Peer::builder(ACP).attach(near).unwrap();
     let call = client.call::<_, String>("work", &json!({})).start().unwrap();
-    told.recv().await.unwrap();
+    event_rx.recv().await.unwrap();
     call.canceller().cancel("enough");
     let Outcome::CompletedAfterCancel(value) = call.outcome().await else { panic!("the value was lost") };
     assert_eq!(value, "done");
@@ -189,18 +189,18 @@ async fn a_value_that_is_ready_when_the_cancel_comes_is_not_lost() {
 #[tokio::test]
 async fn a_cause_turns_into_the_cancelled_answer() {
     let (near, far) = memory_pair();
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let router = Router::new().method("work", move |ctx: CallContext, _: Value| {
-        let tell = tell.clone();
+        let event_tx = event_tx.clone();
         async move {
-            tell.send(()).unwrap();
+            event_tx.send(()).unwrap();
             Err::<Value, _>(ctx.cancelled().await.into())
         }
     });
     let _server = Peer::builder(ACP).serve(router).attach(far).unwrap();
     let client = Peer::builder(ACP).attach(near).unwrap();
     let call = client.call::<_, Value>("work", &json!({})).start().unwrap();
-    told.recv().await.unwrap();
+    event_rx.recv().await.unwrap();
     call.canceller().cancel("enough");
     let Outcome::Cancelled(cancelled) = call.outcome().await else { panic!("it was not cancelled") };
     assert!(cancelled.confirmed);
@@ -211,13 +211,13 @@ async fn a_detached_child_goes_on_when_its_parent_is_cancelled() {
     let (near, far) = memory_pair();
     let finish = Arc::new(Notify::new());
     let finishing = Arc::clone(&finish);
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let client_side = Router::new().method("child", move |ctx: CallContext, _: Value| {
-        let (finishing, tell) = (Arc::clone(&finishing), tell.clone());
+        let (finishing, event_tx) = (Arc::clone(&finishing), event_tx.clone());
         async move {
-            tell.send("begun").unwrap();
+            event_tx.send("begun").unwrap();
             finishing.notified().await;
-            tell.send(if ctx.is_cancelled() { "cancelled" } else { "finished" }).unwrap();
+            event_tx.send(if ctx.is_cancelled() { "cancelled" } else { "finished" }).unwrap();
             Ok(())
         }
     });
@@ -230,11 +230,11 @@ async fn a_detached_child_goes_on_when_its_parent_is_cancelled() {
     let _server = Peer::builder(ACP).serve(router).attach(far).unwrap();
     let client = Peer::builder(ACP).serve(client_side).attach(near).unwrap();
     let parent = client.call::<_, Value>("parent", &json!({})).start().unwrap();
-    assert_eq!(told.recv().await, Some("begun"));
+    assert_eq!(event_rx.recv().await, Some("begun"));
     parent.canceller().cancel("");
     assert!(matches!(parent.outcome().await, Outcome::Cancelled(_)));
     finish.notify_one();
-    assert_eq!(told.recv().await, Some("finished"));
+    assert_eq!(event_rx.recv().await, Some("finished"));
 }
 
 #[tokio::test]
@@ -311,10 +311,10 @@ async fn a_method_that_its_server_may_cancel_is_answered_so() {
         .method("plain", by_itself);
     let (peer, wire) = serve(router, LSP, TRAITS, Limits::default());
     wire.says(9, &request(9, "initialize", &json!({})));
-    wire.told().await;
+    wire.recorded().await;
     for (id, method, code) in [(1, "marked", -32_802), (2, "plain", -32_803)] {
         wire.says(id, &request(id, method, &json!({})));
-        wire.told().await;
+        wire.recorded().await;
         let frame: Value = serde_json::from_slice(&wire.state().frame).unwrap();
         assert_eq!((&frame["id"], &frame["error"]["code"]), (&json!(id), &json!(code)), "{method}");
     }

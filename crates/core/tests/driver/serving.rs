@@ -13,16 +13,16 @@ use rescind_core::{
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-fn waiting(tell: &mpsc::UnboundedSender<CauseKind>, started: &Arc<Notify>) -> Router {
-    let (tell, started) = (tell.clone(), Arc::clone(started));
+fn waiting(event_tx: &mpsc::UnboundedSender<CauseKind>, started: &Arc<Notify>) -> Router {
+    let (event_tx, started) = (event_tx.clone(), Arc::clone(started));
     Router::new().method("echo", |_ctx: CallContext, params: Value| async move { Ok(params) }).method(
         "wait",
         move |ctx: CallContext, _: Value| {
-            let (tell, started) = (tell.clone(), Arc::clone(&started));
+            let (event_tx, started) = (event_tx.clone(), Arc::clone(&started));
             async move {
                 started.notify_one();
                 let cause = ctx.cancelled().await;
-                tell.send(cause.kind()).unwrap();
+                event_tx.send(cause.kind()).unwrap();
                 ctx.stopped::<Value>(cause)
             }
         },
@@ -47,14 +47,14 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 // covers: 002-12, 002-14, 002-16
 #[tokio::test(start_paused = true)]
-async fn any_code_can_ask_the_registry_by_session_and_request_id() {
+async fn the_registry_answers_by_session_and_request_id() {
     let registry = Registry::new();
-    let (tell, mut asked) = mpsc::unbounded_channel::<(SessionId, RequestId)>();
+    let (event_tx, mut asked) = mpsc::unbounded_channel::<(SessionId, RequestId)>();
     let (near, far) = memory_pair();
     let gate = Arc::new(Notify::new());
     let hold = Arc::clone(&gate);
     let router = Router::new().method("tool", move |ctx: CallContext, _: Value| {
-        tell.send((ctx.session().clone(), ctx.request_id().clone())).unwrap();
+        event_tx.send((ctx.session().clone(), ctx.request_id().clone())).unwrap();
         let gate = Arc::clone(&hold);
         async move {
             let cause = ctx.cancelled().await;
@@ -80,35 +80,35 @@ async fn any_code_can_ask_the_registry_by_session_and_request_id() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shield_holds_the_cancel_off_until_its_section_ends() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let (client, _server) = connect(Router::new().method("save", move |ctx: CallContext, _: Value| {
-        let tell = tell.clone();
+        let event_tx = event_tx.clone();
         async move {
             let section = async {
-                tell.send("in").unwrap();
+                event_tx.send("in").unwrap();
                 tokio::time::sleep(Duration::from_secs(10)).await;
                 assert!(!ctx.is_cancelled(), "the section is not over");
             };
             ctx.shield(section).await;
             assert!(ctx.is_cancelled(), "L1: the signal comes with the end of the shield");
-            tell.send("out").unwrap();
+            event_tx.send("out").unwrap();
             ctx.check()?;
             Ok(())
         }
     }));
     let call = client.call::<_, ()>("save", &json!({})).after_cancel(WAIT).start().unwrap();
-    assert_eq!(told.recv().await, Some("in"));
+    assert_eq!(event_rx.recv().await, Some("in"));
     drop(call);
-    assert_eq!(told.recv().await, Some("out"));
+    assert_eq!(event_rx.recv().await, Some("out"));
 }
 
 const WAIT: rescind_core::AfterCancel = rescind_core::AfterCancel::WaitForPeer;
 
 #[tokio::test(start_paused = true)]
 async fn children_on_another_connection_are_cancelled_with_their_parent() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let started = Arc::new(Notify::new());
-    let (upstream, far_server) = connect(waiting(&tell, &started));
+    let (upstream, far_server) = connect(waiting(&event_tx, &started));
     let gateway = upstream.clone();
     let (client, near_server) = connect(Router::new().method("via", move |ctx: CallContext, _: Value| {
         let gateway = gateway.clone();
@@ -133,7 +133,7 @@ async fn children_on_another_connection_are_cancelled_with_their_parent() {
     let begun = tokio::time::Instant::now();
     call.canceller().cancel("stop");
     for _ in 0..2 {
-        assert_eq!(told.recv().await, Some(CauseKind::Peer));
+        assert_eq!(event_rx.recv().await, Some(CauseKind::Peer));
     }
     let outcome = call.outcome().await;
     assert_eq!(outcome, Outcome::CompletedAfterCancel(()), "I6");
@@ -149,10 +149,10 @@ async fn children_on_another_connection_are_cancelled_with_their_parent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_child_of_a_cancelled_request_is_born_cancelled_and_sends_nothing() {
-    let (tell, _told) = mpsc::unbounded_channel();
+async fn a_child_of_a_cancelled_request_is_cancelled_from_the_start_and_sends_nothing() {
+    let (event_tx, _told) = mpsc::unbounded_channel();
     let started = Arc::new(Notify::new());
-    let (upstream, far_server) = connect(waiting(&tell, &started));
+    let (upstream, far_server) = connect(waiting(&event_tx, &started));
     let (ran, mut result) = mpsc::unbounded_channel();
     let (client, _server) = connect(Router::new().method("via", move |ctx: CallContext, _: Value| {
         let (upstream, ran) = (upstream.clone(), ran.clone());
@@ -224,14 +224,14 @@ async fn progress_goes_to_its_call_and_other_notifications_to_those_that_ask() {
     let client = Peer::builder(MCP).attach(near).unwrap();
     let call = client.call::<_, ()>("work", &json!({})).progress().start().unwrap();
     let mut progress = call.notifications();
-    let mut updates = call.notifications_where(|told| told.method() == "update");
+    let mut updates = call.notifications_where(|notification| notification.method() == "update");
     call.await.unwrap();
     let mut read = (Vec::new(), Vec::new());
-    while let Some(told) = progress.next().await {
-        read.0.push(told.params::<Value>().unwrap()["progress"].clone());
+    while let Some(notification) = progress.next().await {
+        read.0.push(notification.params::<Value>().unwrap()["progress"].clone());
     }
-    while let Some(told) = updates.next().await {
-        read.1.push(told.params::<Value>().unwrap()["n"].clone());
+    while let Some(notification) = updates.next().await {
+        read.1.push(notification.params::<Value>().unwrap()["n"].clone());
     }
     let all: Vec<Value> = (0..3).map(Value::from).collect();
     assert_eq!(read, (all.clone(), all));
@@ -239,10 +239,10 @@ async fn progress_goes_to_its_call_and_other_notifications_to_those_that_ask() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_connection_settles_every_call_and_cancels_every_handler() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let started = Arc::new(Notify::new());
     let (near, far) = memory_pair();
-    let server = Peer::builder(ACP).serve(waiting(&tell, &started)).attach(far).unwrap();
+    let server = Peer::builder(ACP).serve(waiting(&event_tx, &started)).attach(far).unwrap();
     let client = Peer::builder(ACP).attach(near).unwrap();
     let calls: Vec<_> =
         (0..50).map(|_| client.call::<_, Value>("wait", &json!({})).start().unwrap()).collect();
@@ -250,7 +250,7 @@ async fn a_lost_connection_settles_every_call_and_cancels_every_handler() {
     until("all run", || server.stats().running == 50).await;
     server.shutdown(Duration::ZERO).await;
     for _ in 0..50 {
-        assert_eq!(told.recv().await, Some(CauseKind::Shutdown));
+        assert_eq!(event_rx.recv().await, Some(CauseKind::Shutdown));
     }
     for call in calls {
         match call.outcome().await {
@@ -272,9 +272,9 @@ async fn dropping_a_driver_settles_every_call_and_the_handles_stay_usable() {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let held = runtime.block_on(async {
-            let (tell, _told) = mpsc::unbounded_channel();
+            let (event_tx, _told) = mpsc::unbounded_channel();
             let started = Arc::new(Notify::new());
-            let (client, server) = connect(waiting(&tell, &started));
+            let (client, server) = connect(waiting(&event_tx, &started));
             let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
             started.notified().await;
             (client, server, call)
@@ -293,11 +293,11 @@ async fn dropping_a_driver_settles_every_call_and_the_handles_stay_usable() {
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_goes_through_its_steps() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let started = Arc::new(Notify::new());
     let release = Arc::new(Notify::new());
     let gate = Arc::clone(&release);
-    let router = waiting(&tell, &started)
+    let router = waiting(&event_tx, &started)
         .method("short", move |_ctx: CallContext, _: Value| {
             let gate = Arc::clone(&gate);
             async move {
@@ -325,7 +325,7 @@ async fn shutdown_goes_through_its_steps() {
     release.notify_one();
     assert_eq!(short.await, Ok("done".to_owned()));
     // 3: handlers are cancelled when the drain has ended.
-    assert_eq!(told.recv().await, Some(CauseKind::Shutdown));
+    assert_eq!(event_rx.recv().await, Some(CauseKind::Shutdown));
     assert_eq!(begun.elapsed(), Duration::from_secs(5));
     assert!(waits.outcome().await.is_cancelled());
     // 4: the request of the deaf handler is answered, and the handler is aborted after the grace.
@@ -338,7 +338,7 @@ async fn shutdown_goes_through_its_steps() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_does_not_read_holds_no_handler_up_and_is_closed_when_the_reserve_is_spent() {
+async fn a_peer_that_does_not_read_blocks_no_handler_and_is_closed_when_the_reserve_is_used_up() {
     let (near, far): (Link, Link) = memory_pair();
     let ended = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ended);
@@ -435,10 +435,10 @@ async fn the_last_handle_closes_the_connection_unless_it_serves() {
 async fn a_blocking_handler_holds_its_permit_until_its_thread_ends() {
     let (release, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = Mutex::new(Some(blocked));
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let router = Router::new().blocking("block", move |_ctx: CallContext, _: Value| {
         let wait = blocked.lock().unwrap().take().unwrap();
-        tell.send(()).unwrap();
+        event_tx.send(()).unwrap();
         let _ = wait.recv();
         Ok(())
     });
@@ -448,7 +448,7 @@ async fn a_blocking_handler_holds_its_permit_until_its_thread_ends() {
     let server = Peer::builder(ACP).serve(router).limits(limits).attach(far).unwrap();
     let client = Peer::builder(ACP).attach(near).unwrap();
     let call = client.call::<_, Value>("block", &json!({})).start().unwrap();
-    told.recv().await.unwrap();
+    event_rx.recv().await.unwrap();
     call.canceller().cancel("");
     assert!(call.outcome().await.is_cancelled());
     let stats = server.stats();
@@ -508,7 +508,7 @@ async fn a_server_speaks_the_dialect_of_each_peer_and_bounds_them_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_panics_harms_nobody_and_errors_are_answered_as_they_are() {
+async fn a_panicking_hook_affects_no_other_request_and_handler_errors_are_answered_unchanged() {
     let (near, far) = memory_pair();
     let router = Router::new().method("fail", |_ctx: CallContext, _: Value| async move {
         Err::<(), _>(ErrorObject::new(ErrorCode(-32001), "mine").into())
@@ -597,15 +597,15 @@ async fn an_answer_over_the_frame_limit_is_an_internal_error_for_that_request_al
 async fn a_shutdown_reports_the_blocking_work_that_does_not_stop() {
     let (release, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = Mutex::new(Some(blocked));
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let (client, server) = connect(Router::new().blocking("block", move |_ctx: CallContext, _: Value| {
         let wait = blocked.lock().unwrap().take().unwrap();
-        tell.send(()).unwrap();
+        event_tx.send(()).unwrap();
         let _ = wait.recv();
         Ok(())
     }));
     let _call = client.call::<_, Value>("block", &json!({})).start().unwrap();
-    told.recv().await.unwrap();
+    event_rx.recv().await.unwrap();
     // A blocking thread stops the paused clock from advancing, so the test advances it.
     let closing = server.clone();
     let shutdown = tokio::spawn(async move { closing.shutdown(Duration::ZERO).await });

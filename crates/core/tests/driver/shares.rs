@@ -201,7 +201,7 @@ async fn blocking_handlers_of_one_client_that_only_drain_refuse_nobody_else() {
 }
 
 #[tokio::test]
-async fn hanging_handlers_of_one_client_over_many_connections_leave_half_to_others() {
+async fn hanging_handlers_of_one_client_use_at_most_half_of_the_permits() {
     for (attacker, other) in &PAIRS[..3] {
         let mut limits = ServerLimits::default();
         limits.max_running_handlers = 16;
@@ -223,7 +223,7 @@ async fn hanging_handlers_of_one_client_over_many_connections_leave_half_to_othe
 }
 
 #[tokio::test]
-async fn connections_without_use_make_room_and_those_in_use_do_not() {
+async fn unused_connections_are_displaced_and_those_in_use_are_not() {
     for (attacker, other) in PAIRS {
         let mut limits = ServerLimits::default();
         limits.max_connections = 8;
@@ -291,7 +291,7 @@ async fn a_share_of_all_lets_one_client_have_everything_and_the_table_empties() 
 
 /// These connections have no message yet, so their dialect is unknown.
 #[tokio::test]
-async fn connections_without_a_message_make_room_too() {
+async fn connections_without_a_message_are_displaced_too() {
     let (listener, transport) = memory_listener();
     let router = Router::new().method("echo", |_: CallContext, value: Value| async move { Ok(value) });
     let mut limits = ServerLimits::default();

@@ -9,32 +9,32 @@ use tokio_util::sync::CancellationToken;
 // covers: 004-17
 #[tokio::test(start_paused = true)]
 async fn a_handler_sees_its_cancel_as_a_token_and_can_be_cancelled_by_one() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let (near, far) = memory_pair();
     let local = stop.clone();
-    let by_token = tell.clone();
+    let by_token = event_tx.clone();
     let router = Router::new()
         .method("token", move |ctx: CallContext, _: Value| {
-            let tell = by_token.clone();
+            let event_tx = by_token.clone();
             async move {
                 let tokens = [ctx.token(), CancellationToken::from(&ctx), ctx.clone().into()];
-                tell.send(tokens.iter().any(CancellationToken::is_cancelled)).unwrap();
+                event_tx.send(tokens.iter().any(CancellationToken::is_cancelled)).unwrap();
                 for token in &tokens {
                     token.cancelled().await;
                 }
-                tell.send(ctx.is_cancelled()).unwrap();
+                event_tx.send(ctx.is_cancelled()).unwrap();
                 ctx.check()?;
                 Ok(())
             }
         })
         .method("local", move |ctx: CallContext, _: Value| {
-            let (tell, stop) = (tell.clone(), local.clone());
+            let (event_tx, stop) = (event_tx.clone(), local.clone());
             async move {
                 ctx.cancel_on(stop);
-                tell.send(false).unwrap();
+                event_tx.send(false).unwrap();
                 let cause = ctx.cancelled().await;
-                tell.send(cause.kind() == CauseKind::Local).unwrap();
+                event_tx.send(cause.kind() == CauseKind::Local).unwrap();
                 ctx.stopped::<()>(cause)
             }
         });
@@ -42,15 +42,15 @@ async fn a_handler_sees_its_cancel_as_a_token_and_can_be_cancelled_by_one() {
     let client = Peer::builder(ACP).attach(near).unwrap();
 
     let call = client.call::<_, ()>("token", &json!({})).start().unwrap();
-    assert_eq!(told.recv().await, Some(false));
+    assert_eq!(event_rx.recv().await, Some(false));
     call.canceller().cancel("");
-    assert_eq!(told.recv().await, Some(true));
+    assert_eq!(event_rx.recv().await, Some(true));
     assert!(call.outcome().await.is_cancelled());
 
     let call = client.call::<_, ()>("local", &json!({})).start().unwrap();
-    assert_eq!(told.recv().await, Some(false));
+    assert_eq!(event_rx.recv().await, Some(false));
     stop.cancel();
-    assert_eq!(told.recv().await, Some(true));
+    assert_eq!(event_rx.recv().await, Some(true));
     match call.outcome().await {
         Outcome::Cancelled(cancelled) => assert_eq!(cancelled.cause.kind(), CauseKind::Peer),
         other => panic!("{other:?}"),
@@ -58,7 +58,7 @@ async fn a_handler_sees_its_cancel_as_a_token_and_can_be_cancelled_by_one() {
 }
 
 #[tokio::test]
-async fn a_token_that_could_cancel_a_request_keeps_nothing_of_it() {
+async fn a_cancellation_token_keeps_no_memory_of_its_request() {
     let token = CancellationToken::new();
     let stop = token.clone();
     let router = Router::new().method("quick", move |ctx: CallContext, _: Value| {

@@ -58,12 +58,12 @@ async fn count(rx: &mut Rx) -> usize {
 }
 
 #[tokio::test]
-async fn very_many_cancels_go_out_a_few_a_turn() {
+async fn many_cancels_are_written_in_small_batches() {
     // In a task it takes turns with the driver.
-    tokio::spawn(few_a_turn()).await.unwrap();
+    tokio::spawn(small_batches()).await.unwrap();
 }
 
-async fn few_a_turn() {
+async fn small_batches() {
     let (_peer, calls, mut theirs) = open().await;
     drop(calls);
     let (mut seen, mut most) = (0, 0);
@@ -78,7 +78,7 @@ async fn few_a_turn() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_of_very_many_cancels_gets_what_is_sent_beside_them() {
+async fn a_slow_reader_of_many_cancels_also_receives_data_frames() {
     tokio::spawn(sent_beside()).await.unwrap();
 }
 
@@ -102,7 +102,7 @@ async fn sent_beside() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grace_ends_although_frames_never_cease() {
+async fn a_grace_expires_during_a_constant_stream_of_frames() {
     tokio::spawn(grace_ends()).await.unwrap();
 }
 

@@ -90,7 +90,7 @@ async fn every_vector_holds() {
     let (mut held, mut broken) = (0, Vec::new());
     for (scenario, played) in &played {
         let vector = &scenario.vector;
-        let expected = vector.asks(scenario.dialect).half_close
+        let expected = vector.requirements(scenario.dialect).half_close
             || !vector.needs.is_empty()
             || vector.handshake != rescind_testkit::HandshakeMode::Default;
         let name = format!("{}/{}", scenario.dialect, vector.name);

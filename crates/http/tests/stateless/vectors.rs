@@ -70,7 +70,7 @@ async fn every_vector_holds() {
     let played = plays.join_all().await;
     let (mut held, mut broken) = (0, Vec::new());
     for (scenario, played) in &played {
-        let half_closes = scenario.vector.asks(scenario.dialect).half_close;
+        let half_closes = scenario.vector.requirements(scenario.dialect).half_close;
         match &played.verdict {
             Verdict::Held => held += 1,
             Verdict::NotAsked { .. } if half_closes || !scenario.vector.needs.is_empty() => {}

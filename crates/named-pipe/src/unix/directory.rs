@@ -11,7 +11,7 @@ use crate::PipeError;
 
 /// The directory of the pipes that have only a name.
 pub(crate) fn directory_of_names() -> PathBuf {
-    place_of_names(env::var_os("XDG_RUNTIME_DIR"), &env::temp_dir(), us())
+    place_of_names(env::var_os("XDG_RUNTIME_DIR"), &env::temp_dir(), current_uid())
 }
 
 fn place_of_names(runtime: Option<OsString>, temporary: &Path, user: u32) -> PathBuf {
@@ -41,17 +41,17 @@ pub(super) fn make(directory: &Path) -> Result<(), PipeError> {
 }
 
 /// Refuses a directory that other users can read or change.
-pub(super) fn must_be_ours(directory: &Path) -> Result<(), PipeError> {
+pub(super) fn check_owner(directory: &Path) -> Result<(), PipeError> {
     let refused = |why: String| PipeError::Directory { directory: directory.to_owned(), why };
     let found = directory
         .symlink_metadata()
         .map_err(|error| PipeError::io("could not look at the directory", directory, error))?;
-    let (ours, mode) = (us(), found.mode() & 0o777);
+    let (ours, mode) = (current_uid(), found.mode() & 0o777);
     if found.is_symlink() {
         return Err(refused("is a symbolic link".to_owned()));
     }
     if !found.is_dir() {
-        return Err(refused("is no directory".to_owned()));
+        return Err(refused("is not a directory".to_owned()));
     }
     if found.uid() != ours {
         return Err(refused(format!("belongs to user id {}, and this process runs as {ours}", found.uid())));
@@ -62,7 +62,7 @@ pub(super) fn must_be_ours(directory: &Path) -> Result<(), PipeError> {
     Ok(())
 }
 
-fn us() -> u32 {
+fn current_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_directory_of_another_user_is_refused() {
         // The root directory belongs to root and is open to all. It is refused for one of the two reasons.
-        let error = must_be_ours(Path::new("/")).unwrap_err().to_string();
+        let error = check_owner(Path::new("/")).unwrap_err().to_string();
         assert!(error.contains("mode 0") || error.contains("belongs to user id 0"), "{error}");
     }
 }

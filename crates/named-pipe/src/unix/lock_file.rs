@@ -19,11 +19,11 @@ use tokio::net::UnixStream;
 use crate::PipeError;
 
 /// The most attempts to lock, if the file is replaced meanwhile.
-const TRIES: usize = 16;
+const MAX_ATTEMPTS: usize = 16;
 
 /// Exists while a socket listens.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct SocketLock {
     file: PathBuf,
     lock_file: PathBuf,
     lock: OwnedFd,
@@ -31,7 +31,7 @@ pub(crate) struct Claim {
     bound: Option<(u64, u64)>,
 }
 
-impl Claim {
+impl SocketLock {
     /// Takes the path, and removes a socket that a dead process left there.
     pub(crate) async fn take(file: &Path) -> Result<Self, PipeError> {
         let mut name = file.as_os_str().to_owned();
@@ -50,7 +50,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for SocketLock {
     fn drop(&mut self) {
         if self.bound.is_some() && self.bound == identity(&self.file) {
             drop(fs::remove_file(&self.file));
@@ -68,7 +68,7 @@ fn identity(file: &Path) -> Option<(u64, u64)> {
 
 fn lock(file: &Path, lock_file: &Path) -> Result<OwnedFd, PipeError> {
     let failed = |error: Errno| PipeError::io("could not lock", lock_file, error);
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = rustix::fs::open(lock_file, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -103,6 +103,6 @@ async fn clear(file: &Path) -> Result<(), PipeError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(file)
             .map_err(|error| PipeError::io("could not remove the socket left behind at", file, error)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(PipeError::io("could not see who listens on", file, error)),
+        Err(error) => Err(PipeError::io("could not check for a listener on", file, error)),
     }
 }

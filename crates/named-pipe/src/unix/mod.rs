@@ -18,24 +18,24 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
 
 pub(crate) use self::directory::directory_of_names;
-pub(crate) use self::lock_file::Claim;
+pub(crate) use self::lock_file::SocketLock;
 use crate::transport::Settings;
 use crate::{PipeAddress, PipeError};
 
 /// How long a connection to a listener with a full queue is tried again.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time between two attempts.
-const BETWEEN: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A socket at this address, and the right to its path.
-pub(crate) async fn listen(address: &PipeAddress) -> Result<(Listener, Claim), PipeError> {
+pub(crate) async fn listen(address: &PipeAddress) -> Result<(Listener, SocketLock), PipeError> {
     let file = address.file();
     let directory = directory::of(&file);
     if address.is_name() {
         directory::make(directory)?;
     }
-    directory::must_be_ours(directory)?;
-    let mut claim = Claim::take(&file).await?;
+    directory::check_owner(directory)?;
+    let mut claim = SocketLock::take(&file).await?;
     let socket = bind(&file).map_err(|error| PipeError::io("could not listen on", &file, error))?;
     claim.bound().map_err(|error| PipeError::io("could not take over", &file, error))?;
     Ok((socket, claim))
@@ -58,8 +58,8 @@ pub(crate) async fn connect(file: &Path, settings: Settings) -> Result<Link, Tra
     loop {
         match UnixStream::connect(file).await {
             Ok(stream) => return link(stream, settings),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < PATIENCE => {
-                sleep(BETWEEN).await;
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < CONNECT_TIMEOUT => {
+                sleep(RETRY_INTERVAL).await;
             }
             Err(error) => return Err(PipeError::io("could not connect to", file, error).into()),
         }
@@ -68,7 +68,7 @@ pub(crate) async fn connect(file: &Path, settings: Settings) -> Result<Link, Tra
 
 fn link(stream: UnixStream, settings: Settings) -> Result<Link, TransportError> {
     let peer = stream.peer_cred()?;
-    peer::must_be_us(peer.uid())?;
+    peer::check_same_user(peer.uid())?;
     let name = peer.pid().map(|pid| format!("process {pid}"));
     let (reader, writer) = stream.into_split();
     let end = hangup::End::default();

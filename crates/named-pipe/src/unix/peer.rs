@@ -3,7 +3,7 @@
 use crate::PipeError;
 
 /// The peer must run as the user of this process. root counts as another user.
-pub(super) fn must_be_us(theirs: u32) -> Result<(), PipeError> {
+pub(super) fn check_same_user(theirs: u32) -> Result<(), PipeError> {
     compare(rustix::process::geteuid().as_raw(), theirs)
 }
 
@@ -24,8 +24,8 @@ mod tests {
             let text = error.to_string();
             assert!(text.contains(&ours.to_string()) && text.contains(&theirs.to_string()), "{text}");
         }
-        let us = rustix::process::geteuid().as_raw();
-        assert!(must_be_us(us).is_ok());
-        assert!(must_be_us(us.wrapping_add(1)).is_err());
+        let current_uid = rustix::process::geteuid().as_raw();
+        assert!(check_same_user(current_uid).is_ok());
+        assert!(check_same_user(current_uid.wrapping_add(1)).is_err());
     }
 }

@@ -39,7 +39,7 @@ struct Guard(Arc<Process>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.0.wish() == DesiredState::Run {
+        if self.0.desired_state() == DesiredState::Run {
             self.0.kill();
         }
     }
@@ -72,7 +72,7 @@ impl ChildReceiver {
     /// The last event, after the child has exited.
     fn exited(&mut self, status: ExitStatus) -> Option<Result<TransportEvent, TransportError>> {
         self.state = State::Closed;
-        let in_order = self.process.wish() > DesiredState::Run || (status.success() && self.served);
+        let in_order = self.process.desired_state() > DesiredState::Run || (status.success() && self.served);
         let what = if self.served {
             "it exited while the connection was open"
         } else {
@@ -92,10 +92,10 @@ impl Receiver for ChildReceiver {
                 State::Open => match ready!(self.pipe.as_mut().poll_event(cx)) {
                     // Its output is still open, but nothing can be read from it any more.
                     Some(Ok(TransportEvent::HalfClosed))
-                        if self.torn && self.process.wish() == DesiredState::Run =>
+                        if self.torn && self.process.desired_state() == DesiredState::Run =>
                     {
                         self.state = State::Closed;
-                        let what = "it wrote what is no frame to its stdout";
+                        let what = "it wrote something that is not a frame to its stdout";
                         let error = self.process.error(TransportErrorKind::Framing, what);
                         return Poll::Ready(Some(Err(error)));
                     }
@@ -118,7 +118,7 @@ impl Receiver for ChildReceiver {
                         return Poll::Ready(self.exited(status));
                     }
                     self.state = State::HalfClosed;
-                    if self.process.wish() == DesiredState::Run {
+                    if self.process.desired_state() == DesiredState::Run {
                         return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
                     }
                 }
@@ -201,9 +201,9 @@ impl Sender for ChildSender {
     ) -> Poll<Result<(), TransportError>> {
         self.closing = true;
         // Set before the pipe is closed: a quick child exits before this side knows that the pipe is closed.
-        self.process.want(DesiredState::Close);
+        self.process.request_state(DesiredState::Close);
         let closed = ready!(self.poll_pipe(cx, |pipe, cx| pipe.poll_close(why, cx)));
-        self.process.want(DesiredState::End);
+        self.process.request_state(DesiredState::End);
         ready!(self.process.poll_exit(cx));
         Poll::Ready(closed)
     }
@@ -212,7 +212,7 @@ impl Sender for ChildSender {
 impl Drop for ChildSender {
     fn drop(&mut self) {
         if self.closing {
-            self.process.want(DesiredState::End);
+            self.process.request_state(DesiredState::End);
         }
     }
 }
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_quicker_than_the_closing_of_its_input_has_ended_in_order() {
+    async fn a_child_that_exits_before_its_input_is_closed_ends_without_error() {
         let (wake_sender, _wake_receiver) = WakeSender::new().unwrap();
         let process = Arc::new(Process::new("quick".to_owned(), 0, Duration::ZERO, wake_sender));
         let mut link = link(NoOutput, &process);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_killed_while_it_was_written_to_has_not_ended_in_order() {
+    async fn a_child_killed_during_a_write_ends_with_an_error() {
         let (wake_sender, _wake_receiver) = WakeSender::new().unwrap();
         let process = Arc::new(Process::new("killed".to_owned(), 0, Duration::ZERO, wake_sender));
         let mut link = link(BothOver, &process);

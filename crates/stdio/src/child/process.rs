@@ -10,7 +10,7 @@ use super::ring_buffer::RingBuffer;
 use super::supervisor::WakeSender;
 
 /// The time that a child has to exit after the end of its output. Then it counts as half closed.
-const EXIT_AFTER_END: Duration = Duration::from_millis(200);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The data of one child that the link, the handle and the supervisor share.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Process {
 struct State {
     exit: Option<ExitStatus>,
     tail: RingBuffer,
-    wish: DesiredState,
+    desired_state: DesiredState,
     output_end: OutputEnd,
     waiting: Vec<Waker>,
 }
@@ -85,18 +85,18 @@ impl Process {
         self.state().tail.push(bytes);
     }
 
-    pub(super) fn wish(&self) -> DesiredState {
-        self.state().wish
+    pub(super) fn desired_state(&self) -> DesiredState {
+        self.state().desired_state
     }
 
     /// Sets the desired state. A state is never replaced by an earlier one.
-    pub(super) fn want(&self, wish: DesiredState) {
+    pub(super) fn request_state(&self, desired_state: DesiredState) {
         let mut state = self.state();
-        if state.wish >= wish || state.exit.is_some() {
+        if state.desired_state >= desired_state || state.exit.is_some() {
             return;
         }
-        state.wish = wish;
-        if wish == DesiredState::Kill {
+        state.desired_state = desired_state;
+        if desired_state == DesiredState::Kill {
             // Done here and not in the supervisor, because the whole process may be about to end. While the lock is
             // held and no exit is known, the child is not reaped, so its process id is still its own.
             super::supervisor::kill_now(self.pid);
@@ -107,7 +107,7 @@ impl Process {
 
     /// Kills it at once.
     pub(crate) fn kill(&self) {
-        self.want(DesiredState::Kill);
+        self.request_state(DesiredState::Kill);
     }
 
     /// The error that names the child and includes its end.
@@ -136,14 +136,14 @@ impl Process {
     pub(super) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<Option<ExitStatus>> {
         let mut state = self.state();
         if state.exit.is_some()
-            || state.wish >= DesiredState::End
+            || state.desired_state >= DesiredState::End
             || matches!(state.output_end, OutputEnd::Settled)
         {
             return Poll::Ready(state.exit);
         }
         state.register(cx);
         if matches!(state.output_end, OutputEnd::Open) {
-            state.output_end = OutputEnd::Ended { settled_at: Instant::now() + EXIT_AFTER_END };
+            state.output_end = OutputEnd::Ended { settled_at: Instant::now() + EXIT_TIMEOUT };
             drop(state);
             self.wake_sender.wake();
         }

@@ -6,11 +6,11 @@ pub(super) struct RingBuffer(VecDeque<u8>);
 
 impl RingBuffer {
     /// The most bytes that are kept.
-    const KEPT: usize = 8 * 1024;
+    const CAPACITY: usize = 8 * 1024;
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        let bytes = bytes.get(bytes.len().saturating_sub(Self::KEPT)..).unwrap_or_default();
-        let spare = (self.0.len() + bytes.len()).saturating_sub(Self::KEPT);
+        let bytes = bytes.get(bytes.len().saturating_sub(Self::CAPACITY)..).unwrap_or_default();
+        let spare = (self.0.len() + bytes.len()).saturating_sub(Self::CAPACITY);
         self.0.drain(..spare);
         self.0.extend(bytes);
     }
@@ -38,12 +38,12 @@ mod tests {
     #[test]
     fn only_the_last_bytes_are_kept() {
         let mut tail = RingBuffer::default();
-        tail.push(&[b'a'; RingBuffer::KEPT]);
+        tail.push(&[b'a'; RingBuffer::CAPACITY]);
         tail.push(b"end");
-        assert_eq!(tail.0.len(), RingBuffer::KEPT);
+        assert_eq!(tail.0.len(), RingBuffer::CAPACITY);
         assert!(tail.text().ends_with("aend"));
-        tail.push(&vec![b'b'; 3 * RingBuffer::KEPT]);
-        assert_eq!(tail.text(), "b".repeat(RingBuffer::KEPT));
+        tail.push(&vec![b'b'; 3 * RingBuffer::CAPACITY]);
+        assert_eq!(tail.text(), "b".repeat(RingBuffer::CAPACITY));
     }
 
     #[test]

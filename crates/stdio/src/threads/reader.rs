@@ -6,15 +6,15 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::HELD;
+use super::MAX_BUFFERED;
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Reads on a thread. The thread ends at the end of input, or with the first read after this is dropped.
 #[derive(Debug)]
-pub(crate) struct ThreadReader(Arc<Shared>);
+pub(crate) struct ThreadReader(Arc<PipeInner>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct PipeInner {
     state: Mutex<State>,
     taken: Condvar,
 }
@@ -29,20 +29,20 @@ struct State {
 
 impl ThreadReader {
     pub(crate) fn new(source: impl Read + Send + 'static) -> io::Result<Self> {
-        let shared = Arc::<Shared>::default();
-        let theirs = Arc::clone(&shared);
+        let inner = Arc::<PipeInner>::default();
+        let theirs = Arc::clone(&inner);
         thread::Builder::new().name("rescind-read".into()).spawn(move || theirs.read(source))?;
-        Ok(Self(shared))
+        Ok(Self(inner))
     }
 }
 
-impl Shared {
+impl PipeInner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read(&self, mut source: impl Read) {
-        let mut piece = vec![0; HELD];
+        let mut piece = vec![0; MAX_BUFFERED];
         loop {
             let read = source.read(&mut piece);
             let mut state = self.state();

@@ -5,16 +5,16 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::AsyncWrite;
 
-use super::HELD;
+use super::MAX_BUFFERED;
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Writes on a thread. A shutdown waits until everything is written and the target is dropped. Dropping does not wait,
 /// and bytes that were accepted are still written.
 #[derive(Debug)]
-pub(crate) struct ThreadWriter(Arc<Shared>);
+pub(crate) struct ThreadWriter(Arc<PipeInner>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct PipeInner {
     state: Mutex<State>,
     given: Condvar,
 }
@@ -43,10 +43,10 @@ impl State {
 
 impl ThreadWriter {
     pub(crate) fn new(target: impl Write + Send + 'static) -> io::Result<Self> {
-        let shared = Arc::<Shared>::default();
-        let theirs = Arc::clone(&shared);
+        let inner = Arc::<PipeInner>::default();
+        let theirs = Arc::clone(&inner);
         thread::Builder::new().name("rescind-write".into()).spawn(move || theirs.write(target))?;
-        Ok(Self(shared))
+        Ok(Self(inner))
     }
 
     fn poll_until(&self, cx: &mut Context<'_>, done: impl FnOnce(&State) -> bool) -> Poll<io::Result<()>> {
@@ -62,7 +62,7 @@ impl ThreadWriter {
     }
 }
 
-impl Shared {
+impl PipeInner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,7 +109,7 @@ impl AsyncWrite for ThreadWriter {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut state = self.0.state();
         state.check()?;
-        let room = HELD.saturating_sub(state.held.len());
+        let room = MAX_BUFFERED.saturating_sub(state.held.len());
         if room == 0 {
             state.waiting = Some(cx.waker().clone());
             return Poll::Pending;

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_reads_what_the_fixture_reads() {
+    fn the_model_and_the_fixture_read_the_same_params() {
         let read = |method: &str, params| Job::read(method, &params, None).map(|job| job.task);
         let one = Task::Act(Action::Nested { depth: 0, width: 1 });
         assert_eq!(read("test/nested", json!({})), Some(one), "the defaults are the fixture's");

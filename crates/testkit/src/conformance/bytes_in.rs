@@ -55,7 +55,7 @@ pub async fn end_of_input_inside_a_frame(harness: &impl Harness) {
                 Some(Ok(other)) => panic!("unexpected {other:?}"),
             }
         }
-        assert!(parts <= 1, "a cut frame was told {parts} times");
+        assert!(parts <= 1, "a truncated frame was reported {parts} times");
     };
     in_time("the end of input inside a frame", async { tokio::join!(write, read) }).await;
 }

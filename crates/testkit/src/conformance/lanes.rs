@@ -100,7 +100,7 @@ pub async fn a_request_taken_back_never_appears(harness: &impl Harness) {
                 assert!(!std::mem::replace(&mut has_come, true), "the marker came twice");
                 continue;
             }
-            let number = number_of(&body).expect("a bulk frame has its number");
+            let number = number_of(&body).expect("a data frame has its number");
             assert!(!ordered || missing.first() == Some(&number), "frame {number} is out of order");
             assert!(missing.remove(&number), "frame {number} was not taken, or came twice");
         }

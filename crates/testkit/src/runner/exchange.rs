@@ -37,23 +37,23 @@ impl Exchanging {
     /// If ids belong to an exchange, a cancel closes the exchange of the request that it names.
     pub(super) async fn write(&mut self, frames: Vec<String>) -> Result<(), TransportError> {
         for frame in frames {
-            let mut sketch = Sketch::of(&frame);
-            if let (Some(key), Some(id)) = (&sketch.key, &sketch.id) {
+            let mut summary = FrameSummary::of(&frame);
+            if let (Some(key), Some(id)) = (&summary.key, &summary.id) {
                 self.keys.push((key.clone(), id.clone()));
             }
             // If two calls have the same name, the open one is meant: the other was refused.
-            let mut named = self.keys.iter().filter(|(key, _)| sketch.names.as_ref() == Some(key));
+            let mut named = self.keys.iter().filter(|(key, _)| summary.names.as_ref() == Some(key));
             let open = named.clone().rfind(|(_, id)| self.asked.iter().any(|(asked, _)| asked == id));
             if let Some((_, id)) = open.or_else(|| named.next_back()) {
-                sketch.names = Some(id.clone());
+                summary.names = Some(id.clone());
             }
-            if self.gives_up(&sketch) {
+            if self.try_abort(&summary) {
                 continue;
             }
             poll_fn(|cx| self.link.tx.as_mut().poll_ready(Lane::Data, cx)).await?;
-            let (exchange, last) = self.exchange_for(&sketch);
+            let (exchange, last) = self.exchange_for(&summary);
             let body = Bytes::from(frame);
-            let out = Outbound { body, exchange, lane: Lane::Data, head: sketch.head(), last };
+            let out = Outbound { body, exchange, lane: Lane::Data, head: summary.head(), last };
             match self.link.tx.as_mut().start_send(out) {
                 // A frame that belongs to no open exchange cannot be sent here, because nothing would receive it.
                 Err(error) if error.exchange.is_some() && self.link.traits.exchange_scoped => {}
@@ -70,9 +70,9 @@ impl Exchanging {
             match &event {
                 Some(Ok(TransportEvent::Message(inbound))) if inbound.exchange.is_peers() => {
                     let exchange = inbound.exchange;
-                    let sketch = Sketch::of(std::str::from_utf8(&inbound.body).unwrap_or_default());
-                    match sketch.id {
-                        Some(id) if sketch.kind != FrameKind::Answer => self.served.push((id, exchange)),
+                    let summary = FrameSummary::of(std::str::from_utf8(&inbound.body).unwrap_or_default());
+                    match summary.id {
+                        Some(id) if summary.kind != FrameKind::Answer => self.served.push((id, exchange)),
                         _ => {
                             self.link.tx.as_mut().finish_exchange(exchange, ExchangeEnd::Accepted);
                             // The next read shows whether the peer still receives.
@@ -81,9 +81,9 @@ impl Exchanging {
                     }
                 }
                 Some(Ok(TransportEvent::Message(inbound))) => {
-                    let sketch = Sketch::of(std::str::from_utf8(&inbound.body).unwrap_or_default());
+                    let summary = FrameSummary::of(std::str::from_utf8(&inbound.body).unwrap_or_default());
                     // A frame without an id answers no request.
-                    if sketch.kind == FrameKind::Answer && sketch.id.is_some() {
+                    if summary.kind == FrameKind::Answer && summary.id.is_some() {
                         take(&mut self.asked, |(_, on)| *on == inbound.exchange);
                     }
                 }
@@ -100,7 +100,7 @@ impl Exchanging {
     }
 
     /// Whether a request with this id is open.
-    pub(super) fn asks(&self, id: &Value) -> bool {
+    pub(super) fn is_open(&self, id: &Value) -> bool {
         self.asked.iter().any(|(asked, _)| asked == id)
     }
 
@@ -114,19 +114,19 @@ impl Exchanging {
     }
 
     /// Whether this cancel was expressed by closing the exchange of the request that it names.
-    fn gives_up(&mut self, sketch: &Sketch) -> bool {
-        let scoped = self.link.traits.exchange_scoped && sketch.kind == FrameKind::Cancel;
-        let named = sketch.names.as_ref().filter(|_| scoped);
+    fn try_abort(&mut self, summary: &FrameSummary) -> bool {
+        let scoped = self.link.traits.exchange_scoped && summary.kind == FrameKind::Cancel;
+        let named = summary.names.as_ref().filter(|_| scoped);
         let Some((_, exchange)) = named.and_then(|named| take(&mut self.asked, |(id, _)| id == named)) else {
             return false;
         };
         self.link.tx.as_mut().abort_exchange(exchange).is_ok()
     }
 
-    fn exchange_for(&mut self, sketch: &Sketch) -> (ExchangeId, bool) {
-        match sketch.kind {
+    fn exchange_for(&mut self, summary: &FrameSummary) -> (ExchangeId, bool) {
+        match summary.kind {
             FrameKind::Answer => {
-                let named = take(&mut self.served, |(id, _)| Some(id) == sketch.id.as_ref());
+                let named = take(&mut self.served, |(id, _)| Some(id) == summary.id.as_ref());
                 named.map_or((self.open_exchange(), false), |(_, on)| (on, true))
             }
             FrameKind::Notification if !self.link.traits.opens_exchanges => (self.open_exchange(), false),
@@ -136,7 +136,7 @@ impl Exchanging {
                 }
                 self.opened += 1;
                 let exchange = ExchangeId::of_call(CallNumber(self.opened));
-                if let Some(id) = &sketch.id {
+                if let Some(id) = &summary.id {
                     self.asked.push((id.clone(), exchange));
                 }
                 (exchange, false)
@@ -164,7 +164,7 @@ fn take<T>(all: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) -> Option<T> {
 }
 
 /// The apparent content of a frame, for transports that need it.
-struct Sketch {
+struct FrameSummary {
     kind: FrameKind,
     /// Its id.
     id: Option<Value>,
@@ -175,7 +175,7 @@ struct Sketch {
     method: Option<String>,
 }
 
-impl Sketch {
+impl FrameSummary {
     fn of(frame: &str) -> Self {
         let frame: Value = serde_json::from_str(frame).unwrap_or_default();
         let text = |pointer: &str| frame.pointer(pointer).and_then(Value::as_str);

@@ -11,7 +11,7 @@ use super::verdict::{Direction, TraceLine};
 use crate::wire_format::Shape;
 
 /// A play with more frames than this is a flood.
-const MOST_FRAMES: usize = 10_000;
+const MAX_FRAMES: usize = 10_000;
 
 impl<S: Subject> Play<'_, S> {
     pub(crate) async fn send(&mut self, frames: Vec<Value>) -> Result<(), Stop> {
@@ -25,15 +25,17 @@ impl<S: Subject> Play<'_, S> {
         for text in &texts {
             self.trace.push(TraceLine::new(Direction::Sent, text.clone()));
             let Ok(frame) = serde_json::from_str(text) else { continue };
-            let (Some(speech), Some(on)) = (self.speech, self.lines.get_mut(self.current)) else { continue };
-            self.outcomes.sent(&on.name, speech, &frame);
-            match speech.shape(&frame) {
+            let (Some(wire_format), Some(on)) = (self.wire_format, self.lines.get_mut(self.current)) else {
+                continue;
+            };
+            self.outcomes.sent(&on.name, wire_format, &frame);
+            match wire_format.shape(&frame) {
                 Shape::Cancel { key } => self.silenced.push(key),
                 // The request is sent again.
                 Shape::Request { id, .. } => on.unanswered.retain(|(of, _)| *of != id),
                 Shape::Notification { .. } | Shape::Answer { .. } | Shape::Other => {}
             }
-            if let (true, Shape::Cancel { key }) = (closes, speech.shape(&frame)) {
+            if let (true, Shape::Cancel { key }) = (closes, wire_format.shape(&frame)) {
                 let said = format!("(stream closed: that is how the cancel of {key} is said here)");
                 self.trace.push(TraceLine::new(Direction::Sent, said));
                 self.outcomes.gave_up(&on.name, &key);
@@ -62,8 +64,8 @@ impl<S: Subject> Play<'_, S> {
         if within.is_zero() {
             return Ok(Next::Nothing);
         }
-        if self.trace.len() >= MOST_FRAMES {
-            return Err(Stop::Broke(format!("{MOST_FRAMES} frames went over the wire, and no end is seen")));
+        if self.trace.len() >= MAX_FRAMES {
+            return Err(Stop::Broke(format!("{MAX_FRAMES} frames went over the wire, and no end is seen")));
         }
         let line = self.line()?.line;
         let seen = self.subject.recv(line, within).await;
@@ -77,34 +79,35 @@ impl<S: Subject> Play<'_, S> {
                 return Ok(Next::Silence);
             }
             Seen::GivenUp(id) => {
-                let text = format!("(stream closed: that of {id} was given up)");
+                let text = format!("(stream closed: that of {id} was aborted)");
                 self.trace.push(TraceLine::new(Direction::Received, text));
                 if !self.subject.abilities().exchange_scoped {
                     return Ok(Next::Silence);
                 }
-                let cancel = self.speech()?.cancel(&id);
-                if let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) {
-                    self.outcomes.received(&on.name, speech, &cancel);
+                let cancel = self.wire_format()?.cancel(&id);
+                if let (Some(wire_format), Some(on)) = (self.wire_format, self.lines.get(self.current)) {
+                    self.outcomes.received(&on.name, wire_format, &cancel);
                 }
                 return Ok(Next::Frame(cancel));
             }
             Seen::Noise(what) => {
                 self.trace.push(TraceLine::new(Direction::Received, format!("(no frame: {what})")));
-                return Err(Stop::Broke(format!("the peer sent what is no frame: {what}")));
+                return Err(Stop::Broke(format!("the peer sent something that is not a frame: {what}")));
             }
             Seen::Closed(how) => return Ok(Next::Closed(how)),
             Seen::Nothing => return Ok(Next::Nothing),
         };
         self.trace.push(TraceLine::new(Direction::Received, text.clone()));
-        let mut frame: Value = serde_json::from_str(&text)
-            .map_err(|error| Stop::Broke(format!("the peer sent what is not JSON ({error}): {text}")))?;
+        let mut frame: Value = serde_json::from_str(&text).map_err(|error| {
+            Stop::Broke(format!("the peer sent something that is not JSON ({error}): {text}"))
+        })?;
         if self.is_foreign() {
             without_what_is_null(&mut frame);
         }
-        if let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) {
-            self.outcomes.received(&on.name, speech, &frame);
+        if let (Some(wire_format), Some(on)) = (self.wire_format, self.lines.get(self.current)) {
+            self.outcomes.received(&on.name, wire_format, &frame);
         }
-        if self.spells_silence(&frame)? {
+        if self.is_cancelled_without_answer(&frame)? {
             return Ok(Next::Silence);
         }
         Ok(Next::Frame(frame))
@@ -131,7 +134,7 @@ impl<S: Subject> Play<'_, S> {
     }
 
     async fn keep(&mut self, frame: Value) -> Result<(), Stop> {
-        if !self.is_the_peers_own_affair(&frame).await? {
+        if !self.is_unrelated_request(&frame).await? {
             self.line_mut()?.inbox.push_back(frame);
         }
         Ok(())

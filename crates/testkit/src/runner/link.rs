@@ -15,7 +15,7 @@ use super::subject::{Abilities, Line, Seen, Subject, Trouble};
 
 /// Default for the time in which a connection must open and a write must be accepted. After that the peer counts as
 /// not reading.
-const PATIENCE: Duration = Duration::from_secs(5);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens a connection to the subject, or returns a sentence with the reason why it cannot.
 pub type Connect = Box<dyn FnMut() -> BoxFuture<'static, Result<Link, String>> + Send>;
@@ -29,7 +29,7 @@ pub struct LinkSubject {
     lines: Vec<Option<LazyLine>>,
     /// The capabilities of connections that open only after the subject speaks.
     late: Option<Capabilities>,
-    epitaph: Option<Box<dyn FnMut() -> Option<String> + Send>>,
+    exit_report: Option<Box<dyn FnMut() -> Option<String> + Send>>,
     unreached: Option<String>,
     patience: Duration,
 }
@@ -54,9 +54,9 @@ impl LinkSubject {
             abilities,
             lines: Vec::new(),
             late: None,
-            epitaph: None,
+            exit_report: None,
             unreached: None,
-            patience: PATIENCE,
+            patience: DEFAULT_TIMEOUT,
         }
     }
 
@@ -106,8 +106,8 @@ impl LinkSubject {
 
     /// Returns how the subject ended, when a connection closes: an exit status, the tail of its standard error.
     #[must_use]
-    pub fn with_epitaph(mut self, epitaph: impl FnMut() -> Option<String> + Send + 'static) -> Self {
-        self.epitaph = Some(Box::new(epitaph));
+    pub fn with_exit_report(mut self, exit_report: impl FnMut() -> Option<String> + Send + 'static) -> Self {
+        self.exit_report = Some(Box::new(exit_report));
         self
     }
 
@@ -125,7 +125,7 @@ impl LinkSubject {
             let LazyLine::Now(Exchanging { mut link, .. }) = opening else { continue };
             let closed = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
             // A peer that is gone receives nothing.
-            let _told = timeout(PATIENCE, closed).await;
+            let _told = timeout(DEFAULT_TIMEOUT, closed).await;
         }
     }
 
@@ -155,11 +155,13 @@ impl LinkSubject {
     }
 
     fn closed(&mut self, how: Option<String>) -> Seen {
-        let epitaph = self.epitaph.as_mut().and_then(|epitaph| epitaph());
-        Seen::Closed(match (how, epitaph) {
+        let exit_report = self.exit_report.as_mut().and_then(|exit_report| exit_report());
+        Seen::Closed(match (how, exit_report) {
             // The transport's own description of the end may already contain it.
-            (Some(how), Some(epitaph)) if !how.contains(&epitaph) => Some(format!("{how}; {epitaph}")),
-            (how, epitaph) => how.or(epitaph),
+            (Some(how), Some(exit_report)) if !how.contains(&exit_report) => {
+                Some(format!("{how}; {exit_report}"))
+            }
+            (how, exit_report) => how.or(exit_report),
         })
     }
 }
@@ -251,7 +253,7 @@ impl Subject for LinkSubject {
                 match self.link(line).await {
                     Ok(open) => {
                         let id = open.asked_on(exchange);
-                        let why = (!open.asks(&id)).then_some(why);
+                        let why = (!open.is_open(&id)).then_some(why);
                         Seen::Unanswered { id, why }
                     }
                     Err(_) => Seen::Unanswered { id: Value::Null, why: Some(why) },
@@ -317,12 +319,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_has_the_time_it_is_given_to_open() {
+    async fn the_time_to_open_a_connection_can_be_set() {
         let never = || -> Connect { Box::new(|| Box::pin(std::future::pending())) };
         let long = Duration::from_secs(60);
-        for (mut subject, wait) in
-            [(LinkSubject::new(never()), PATIENCE), (LinkSubject::new(never()).with_patience(long), long)]
-        {
+        for (mut subject, wait) in [
+            (LinkSubject::new(never()), DEFAULT_TIMEOUT),
+            (LinkSubject::new(never()).with_patience(long), long),
+        ] {
             let begun = tokio::time::Instant::now();
             assert!(matches!(subject.open().await, Err(Trouble::Failed(why)) if why.contains("in time")));
             assert_eq!(begun.elapsed(), wait);

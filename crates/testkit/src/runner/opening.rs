@@ -23,18 +23,18 @@ impl<S: Subject> Play<'_, S> {
         if self.scenario.vector.role == Part::Call {
             return self.open_as_server().await;
         }
-        let speech = self.speech()?;
+        let wire_format = self.wire_format()?;
         if let Some(profile) = self.settings.profile.as_ref().filter(|it| !it.handshake.steps.is_empty()) {
             for step in &profile.handshake.steps {
                 self.profile_step(step).await?;
             }
             return Ok(());
         }
-        if let Some((method, params)) = speech.opening() {
+        if let Some((method, params)) = wire_format.opening() {
             self.accepted(method, params).await?;
         }
-        if let Some(method) = speech.opened() {
-            self.send(vec![speech.notification(method, json!({}))]).await?;
+        if let Some(method) = wire_format.opened() {
+            self.send(vec![wire_format.notification(method, json!({}))]).await?;
         }
         Ok(())
     }
@@ -43,24 +43,23 @@ impl<S: Subject> Play<'_, S> {
     /// vector cannot be played.
     async fn accepted(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
         let answer = self.request(method, params).await?;
-        if self.speech()?.is_refusal(&answer) {
+        if self.wire_format()?.is_refusal(&answer) {
             return Err(Stop::Broke(format!("`{method}` was refused: {answer}")));
         }
-        let sends_cancels = self.asks.sends_cancels;
+        let sends_cancels = self.requirements.sends_cancels;
         if method == "initialize"
             && self.is_foreign()
             && sends_cancels
-            && self.speech()?.declares_no_cancels(&answer)
+            && self.wire_format()?.declares_no_cancels(&answer)
         {
-            let why = "this peer declares no cancellation, and then none may be sent";
+            let why = "this peer declares no cancellation, so no cancel may be sent";
             return Err(Stop::NotAsked(why.to_owned()));
         }
         let Some(path) = self.scenario.vector.declared.as_ref().filter(|_| self.is_foreign()) else {
             return Ok(answer);
         };
         if method == "initialize" && follow(&answer, path).is_none() {
-            let why =
-                format!("it is for peers whose answer to `initialize` has `{path}`, and this one's has not");
+            let why = format!("it applies only to peers whose answer to `initialize` has `{path}`");
             return Err(Stop::NotAsked(why));
         }
         Ok(answer)
@@ -70,7 +69,7 @@ impl<S: Subject> Play<'_, S> {
     /// opens the session differently is not asked that vector, because both are its own choice.
     pub(super) fn check_own_opening(&self, answer: &Value) -> Result<(), Stop> {
         let opens = answer.pointer("/result/protocolVersion").is_some();
-        if opens && self.asks.own_opening && self.is_foreign() {
+        if opens && self.requirements.own_opening && self.is_foreign() {
             let why = format!(
                 "it is for peers that answer `initialize` otherwise, and this one's answer is {answer}"
             );
@@ -81,11 +80,11 @@ impl<S: Subject> Play<'_, S> {
 
     /// The subject is the client: it opens the session on request and receives an answer.
     async fn open_as_server(&mut self) -> Result<(), Stop> {
-        let speech = self.speech()?;
-        let Some((method, params)) = speech.opening() else {
+        let wire_format = self.wire_format()?;
+        let Some((method, params)) = wire_format.opening() else {
             return Ok(());
         };
-        self.answered_call("the opening", method, params, speech.opening_result()).await
+        self.answered_call("the opening", method, params, wire_format.opening_result()).await
     }
 
     pub(super) async fn answered_call(
@@ -95,15 +94,15 @@ impl<S: Subject> Play<'_, S> {
         params: Value,
         value: Value,
     ) -> Result<(), Stop> {
-        let speech = self.speech()?;
+        let wire_format = self.wire_format()?;
         let call = CallStep::plain(name, method, params);
         let line = self.line()?.line;
         self.subject.call(line, &call).await?;
         let wanted = method.to_owned();
-        let is_it = move |frame: &Value| matches!(speech.shape(frame), Shape::Request { method, .. } if method == wanted);
+        let is_it = move |frame: &Value| matches!(wire_format.shape(frame), Shape::Request { method, .. } if method == wanted);
         let frame = self.wait_for(name, &[], is_it).await?;
         let id = frame.get("id").cloned().unwrap_or_default();
-        self.send(vec![speech.answer(&id, method, &value)]).await?;
+        self.send(vec![wire_format.answer(&id, method, &value)]).await?;
         match self.subject.outcome(name, self.settings.deadline).await? {
             Some(ended) if ended.outcome == OutcomeWord::Completed => Ok(()),
             Some(ended) => Err(Stop::Broke(format!("{name} was answered and ended as {ended:?}"))),
@@ -127,7 +126,7 @@ impl<S: Subject> Play<'_, S> {
             }
         }
         if let Some(method) = &step.notify {
-            let frame = self.speech()?.notification(method, self.bindings.fill(&step.params));
+            let frame = self.wire_format()?.notification(method, self.bindings.fill(&step.params));
             self.send(vec![frame]).await?;
         }
         Ok(())

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::subject::Ended;
 use crate::fixture::Handled;
 use crate::vector::Scenario;
-use crate::wire_format::{Shape, Speech, call_name};
+use crate::wire_format::{Shape, WireFormat, call_name};
 
 /// The results of the requests of one play, by connection and id, or by the name of the call.
 #[derive(Clone, Debug, Default)]
@@ -47,14 +47,14 @@ impl Exchange {
 }
 
 impl Outcomes {
-    pub(super) fn sent(&mut self, line: &str, speech: Speech, frame: &Value) {
-        if let Some((id, said)) = self.said(speech, frame) {
+    pub(super) fn sent(&mut self, line: &str, wire_format: WireFormat, frame: &Value) {
+        if let Some((id, said)) = self.said(wire_format, frame) {
             self.requests.entry(format!("{line} {id}")).or_default().sent.push(said);
         }
     }
 
-    pub(super) fn received(&mut self, line: &str, speech: Speech, frame: &Value) {
-        if let Some((id, said)) = self.said(speech, frame) {
+    pub(super) fn received(&mut self, line: &str, wire_format: WireFormat, frame: &Value) {
+        if let Some((id, said)) = self.said(wire_format, frame) {
             self.requests.entry(format!("{line} {id}")).or_default().received.push(said);
         }
     }
@@ -65,8 +65,8 @@ impl Outcomes {
 
     /// Returns the request that a frame is about, and its content. `None`: a notification, or a request of the
     /// runner.
-    fn said(&mut self, speech: Speech, frame: &Value) -> Option<(String, String)> {
-        let (id, said) = match speech.shape(frame) {
+    fn said(&mut self, wire_format: WireFormat, frame: &Value) -> Option<(String, String)> {
+        let (id, said) = match wire_format.shape(frame) {
             Shape::Request { id, method } => {
                 if let Some(name) = call_name(frame) {
                     self.names.insert(name.to_string(), id.to_string());
@@ -205,15 +205,15 @@ mod tests {
     use super::*;
 
     fn outcomes(answer: &Value) -> Outcomes {
-        let speech = Speech::of("lsp").unwrap();
+        let wire_format = WireFormat::of("lsp").unwrap();
         let mut outcomes = Outcomes::default();
-        outcomes.sent("first", speech, &json!({"jsonrpc": "2.0", "id": 1, "method": "test/wait"}));
+        outcomes.sent("first", wire_format, &json!({"jsonrpc": "2.0", "id": 1, "method": "test/wait"}));
         outcomes.sent(
             "first",
-            speech,
+            wire_format,
             &json!({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}}),
         );
-        outcomes.received("first", speech, answer);
+        outcomes.received("first", wire_format, answer);
         outcomes
     }
 
@@ -240,13 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn what_closing_an_exchange_told_a_handler_is_waited_for_and_the_end_of_a_line_is_no_cause() {
+    fn a_signal_by_a_closed_exchange_is_compared_and_one_by_the_end_of_a_connection_is_not() {
         let handled = |cause: Option<&str>| Handled { id: "1".to_owned(), cause: cause.map(str::to_owned) };
         let (running, signalled) = (handled(None), handled(Some("peer")));
-        let speech = Speech::of("mcp-2026").unwrap();
+        let wire_format = WireFormat::of("mcp-2026").unwrap();
         let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "test/wait"});
         let mut outcomes = Outcomes::default();
-        outcomes.sent("first", speech, &ask);
+        outcomes.sent("first", wire_format, &ask);
         let mut given_up = outcomes.clone();
         given_up.gave_up("first", &json!(1));
         given_up.gave_up("first", &json!(2));
@@ -265,7 +265,7 @@ mod tests {
         outcomes.left("first");
         outcomes.without_the_end_of_lines(&mut told);
         assert_eq!(told, [handled(None), signalled], "one of them was on it");
-        outcomes.received("first", speech, &json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
+        outcomes.received("first", wire_format, &json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
         outcomes.gave_up("first", &json!(1));
         assert!(outcomes.has_shown(&[handled(None)]), "it was answered");
     }
@@ -281,10 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runner_asks_for_itself_is_left_out() {
-        let speech = Speech::of("lsp").unwrap();
+    fn the_runners_own_requests_are_not_compared() {
+        let wire_format = WireFormat::of("lsp").unwrap();
         let mut outcomes = Outcomes::default();
-        outcomes.sent("first", speech, &json!({"jsonrpc": "2.0", "id": "runner-3", "method": "test/echo"}));
+        outcomes.sent(
+            "first",
+            wire_format,
+            &json!({"jsonrpc": "2.0", "id": "runner-3", "method": "test/echo"}),
+        );
         outcomes.handled([Handled { id: "\"runner-3\"".to_owned(), cause: None }]);
         assert_eq!(outcomes.to_string(), "");
     }

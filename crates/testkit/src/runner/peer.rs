@@ -19,10 +19,10 @@ use super::calling::Caller;
 use super::subject::{Ended, Trouble};
 use crate::fixture::Fixture;
 use crate::step::{AfterCancelStep, CallStep, CancelWord, OutcomeWord};
-use crate::wire_format::Speech;
+use crate::wire_format::WireFormat;
 
 /// How long the handler of a request may take to start.
-const HANDLER_LIMIT: Duration = Duration::from_secs(5);
+const HANDLER_START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A peer of this library on one end of a connection. It serves the fixture's methods too.
 pub struct PeerCaller {
@@ -52,9 +52,9 @@ impl PeerCaller {
     /// The context of the runner's request with this id, as soon as its handler runs.
     async fn served(&self, id: &Value) -> Result<CallContext, Trouble> {
         let known = RequestId::from_json(&id.to_string())
-            .map_err(|error| Trouble::Failed(format!("{id} is no id of a request: {error}")))?;
+            .map_err(|error| Trouble::Failed(format!("{id} is not a request id: {error}")))?;
         let context = self.fixture.context_of(self.peer.session(), &known);
-        let found = timeout(HANDLER_LIMIT, context).await;
+        let found = timeout(HANDLER_START_TIMEOUT, context).await;
         found.map_err(|_| Trouble::Failed(format!("no handler runs for the request {id}")))
     }
 
@@ -72,8 +72,8 @@ impl fmt::Debug for PeerCaller {
 impl Caller for PeerCaller {
     async fn call(&mut self, step: &CallStep) -> Result<(), Trouble> {
         let params = step.params.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
-        let speech = Speech::of(self.fixture.dialect().name());
-        let params = speech.map_or(params.clone(), |speech| speech.params(params));
+        let wire_format = WireFormat::of(self.fixture.dialect().name());
+        let params = wire_format.map_or(params.clone(), |wire_format| wire_format.params(params));
         let mut builder = self.peer.call::<_, Value>(step.method.as_str(), &params);
         if let Some(timeout) = step.timeout_ms {
             builder = builder.timeout(Duration::from_millis(timeout));

@@ -10,33 +10,33 @@ use crate::wire_format::Shape;
 
 impl<S: Subject> Play<'_, S> {
     /// Whether the frame is an additional notification or request of a foreign peer, which is allowed.
-    pub(super) async fn passes_over(&mut self, frame: &Value) -> Result<bool, Stop> {
-        let speech = self.speech()?;
+    pub(super) async fn is_unrelated_frame(&mut self, frame: &Value) -> Result<bool, Stop> {
+        let wire_format = self.wire_format()?;
         if !self.is_foreign() {
             return Ok(false);
         }
-        match speech.shape(frame) {
+        match wire_format.shape(frame) {
             Shape::Notification { .. } => Ok(true),
             Shape::Request { id, method } => {
                 self.decline(id, &method).await?;
                 Ok(true)
             }
-            Shape::Cancel { .. } => self.is_the_peers_own_affair(frame).await,
+            Shape::Cancel { .. } => self.is_unrelated_request(frame).await,
             Shape::Answer { .. } | Shape::Other => Ok(false),
         }
     }
 
     /// Whether the frame is a request that the vector does not contain, or the cancel of one. The request is refused,
     /// so that the peer can continue.
-    pub(super) async fn is_the_peers_own_affair(&mut self, frame: &Value) -> Result<bool, Stop> {
-        let speech = self.speech()?;
+    pub(super) async fn is_unrelated_request(&mut self, frame: &Value) -> Result<bool, Stop> {
+        let wire_format = self.wire_format()?;
         let Some(translator) = self.translator.as_ref().filter(|translator| translator.is_foreign()) else {
             return Ok(false);
         };
-        match speech.shape(frame) {
+        match wire_format.shape(frame) {
             Shape::Request { id, method } => {
                 self.refused.retain(|refused| *refused != id);
-                if translator.waits_for(&method, &self.asks) {
+                if translator.waits_for(&method, &self.requirements) {
                     return Ok(false);
                 }
                 self.decline(id, &method).await?;
@@ -51,10 +51,10 @@ impl<S: Subject> Play<'_, S> {
     /// be sent.
     async fn decline(&mut self, id: Value, method: &str) -> Result<(), Stop> {
         if self.line()?.closed == Closed::No {
-            let speech = self.speech()?;
-            let answer = match speech.answer_to_any(method) {
-                Some(value) => speech.answer(&id, method, &value),
-                None => speech.refusal(&id),
+            let wire_format = self.wire_format()?;
+            let answer = match wire_format.answer_to_any(method) {
+                Some(value) => wire_format.answer(&id, method, &value),
+                None => wire_format.refusal(&id),
             };
             self.send(vec![answer]).await?;
         }
@@ -63,13 +63,13 @@ impl<S: Subject> Play<'_, S> {
     }
 
     /// A POST that is answered in JSON cannot end without an answer. A cancelled one has the error -32800, once.
-    pub(super) fn spells_silence(&mut self, frame: &Value) -> Result<bool, Stop> {
-        let speech = self.speech()?;
+    pub(super) fn is_cancelled_without_answer(&mut self, frame: &Value) -> Result<bool, Stop> {
+        let wire_format = self.wire_format()?;
         let Abilities { ordered, exchange_scoped, .. } = self.subject.abilities();
         // The transport with exchanges in a session.
         let by_post = !ordered && !exchange_scoped;
         let code = frame.pointer("/error/code").and_then(Value::as_i64);
-        if !(by_post && self.is_foreign() && speech.owes_silence() && code == Some(-32800)) {
+        if !(by_post && self.is_foreign() && wire_format.owes_silence() && code == Some(-32800)) {
             return Ok(false);
         }
         let cancelled = self.silenced.iter().position(|key| frame.get("id") == Some(key));
@@ -80,9 +80,10 @@ impl<S: Subject> Play<'_, S> {
     }
 
     /// Describes a frame that may be the awaited answer with another id or in another form.
-    fn came_meanwhile(&self) -> String {
-        let (Some(speech), Ok(line)) = (self.speech, self.line()) else { return String::new() };
-        let is_answer = |frame: &&Value| matches!(speech.shape(frame), Shape::Answer { .. } | Shape::Other);
+    fn unexpected_frames(&self) -> String {
+        let (Some(wire_format), Ok(line)) = (self.wire_format, self.line()) else { return String::new() };
+        let is_answer =
+            |frame: &&Value| matches!(wire_format.shape(frame), Shape::Answer { .. } | Shape::Other);
         // The latest is the most likely one.
         line.inbox
             .iter()
@@ -95,14 +96,16 @@ impl<S: Subject> Play<'_, S> {
         // Answers without an id belong to requests that were not understood. Each has a separate exchange.
         let mut known = self.line()?.unanswered.iter().filter(|(id, _)| !id.is_null());
         match known.find(|(id, _)| awaited.contains(id)) {
-            Some((_, why)) => Err(Stop::Broke(format!("{what} cannot come: {why}{}", self.came_meanwhile()))),
+            Some((_, why)) => {
+                Err(Stop::Broke(format!("{what} cannot come: {why}{}", self.unexpected_frames())))
+            }
             None => Ok(()),
         }
     }
 
     pub(super) fn timed_out(&self, what: &str) -> Stop {
         let deadline = self.settings.deadline;
-        let mut came = self.came_meanwhile();
+        let mut came = self.unexpected_frames();
         if let (true, Some((_, why))) =
             (came.is_empty(), self.line().ok().and_then(|line| line.unanswered.last()))
         {

@@ -13,10 +13,10 @@ use super::verdict::{Played, TraceLine, Verdict};
 use super::{Settings, work};
 use crate::fixture::Handled;
 use crate::pattern::Bindings;
-use crate::requirements::Asks;
+use crate::requirements::Requirements;
 use crate::step::{Step, Work};
 use crate::vector::{HandshakeMode, Part, Scenario};
-use crate::wire_format::{Shape, Speech};
+use crate::wire_format::{Shape, WireFormat};
 
 /// Why a play ends early.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Play<'a, S> {
     pub(crate) scenario: &'a Scenario,
     pub(crate) subject: &'a mut S,
     pub(crate) settings: &'a Settings,
-    pub(crate) speech: Option<Speech>,
+    pub(crate) wire_format: Option<WireFormat>,
     pub(crate) translator: Option<Translator<'a>>,
     pub(crate) lines: Vec<LineState>,
     pub(crate) current: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Play<'a, S> {
     pub(crate) cancel_at: Option<Instant>,
     pub(crate) cancel: Option<Duration>,
     /// The requirements of the vector, derived once.
-    pub(super) asks: Asks,
+    pub(super) requirements: Requirements,
     /// Requests of a foreign peer that were refused. A ping is answered.
     pub(super) refused: Vec<Value>,
     /// Requests that were cancelled and must not be answered.
@@ -66,14 +66,15 @@ pub(crate) struct Play<'a, S> {
 
 impl<'a, S: Subject> Play<'a, S> {
     pub(crate) fn new(scenario: &'a Scenario, subject: &'a mut S, settings: &'a Settings) -> Self {
-        let speech = Speech::of(scenario.dialect);
+        let wire_format = WireFormat::of(scenario.dialect);
         Self {
             scenario,
             until: subject.now() + settings.deadline,
             subject,
             settings,
-            speech,
-            translator: speech.map(|speech| Translator::new(speech, settings.profile.as_ref())),
+            wire_format,
+            translator: wire_format
+                .map(|wire_format| Translator::new(wire_format, settings.profile.as_ref())),
             lines: Vec::new(),
             current: 0,
             bindings: Bindings::default(),
@@ -85,7 +86,7 @@ impl<'a, S: Subject> Play<'a, S> {
             baseline: Work::default(),
             cancel_at: None,
             cancel: None,
-            asks: scenario.vector.asks(scenario.dialect),
+            requirements: scenario.vector.requirements(scenario.dialect),
             refused: Vec::new(),
             silenced: Vec::new(),
         }
@@ -166,9 +167,9 @@ impl<'a, S: Subject> Play<'a, S> {
                 self.barrier().await?;
             }
             let foreign = self.is_foreign();
-            let speech = self.speech()?;
+            let wire_format = self.wire_format()?;
             let left = self.line()?.inbox.iter().find(|frame| {
-                !foreign || matches!(speech.shape(frame), Shape::Answer { .. } | Shape::Cancel { .. })
+                !foreign || matches!(wire_format.shape(frame), Shape::Answer { .. } | Shape::Cancel { .. })
             });
             if let Some(frame) = left {
                 return Err(Stop::Broke(format!("this came and nothing was to come: {frame}")));
@@ -187,7 +188,7 @@ impl<'a, S: Subject> Play<'a, S> {
         loop {
             let before = self.trace.len();
             let answer = self.request("test/handlers", json!({})).await?;
-            let Some(told) = self.speech()?.value(&answer) else { return Ok(()) };
+            let Some(told) = self.wire_format()?.value(&answer) else { return Ok(()) };
             let handled = told.get("handlers").map(Vec::<Handled>::deserialize);
             let Some(Ok(mut handled)) = handled else { return Ok(()) };
             let all_have_begun = told.get("entering").and_then(Value::as_u64).unwrap_or(0) == 0;
@@ -219,11 +220,12 @@ impl<'a, S: Subject> Play<'a, S> {
     pub(crate) async fn request(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
         self.own += 1;
         let id = format!("runner-{}", self.own);
-        let frame = self.speech()?.request(&id, method, params);
+        let frame = self.wire_format()?.request(&id, method, params);
         self.send_as(frame).await?;
-        let speech = self.speech()?;
+        let wire_format = self.wire_format()?;
         let id = Value::from(id);
-        let is_it = |frame: &Value| matches!(speech.shape(frame), Shape::Answer { id: found } if found == id);
+        let is_it =
+            |frame: &Value| matches!(wire_format.shape(frame), Shape::Answer { id: found } if found == id);
         self.wait_for(&format!("the answer to `{method}`"), std::slice::from_ref(&id), is_it).await
     }
 
@@ -251,7 +253,7 @@ impl<'a, S: Subject> Play<'a, S> {
                 .await;
         }
         let answer = self.request("test/echo", json!({"value": "barrier"})).await?;
-        if self.speech()?.value(&answer).is_some() {
+        if self.wire_format()?.value(&answer).is_some() {
             self.echoes += 1;
         }
         Ok(())
@@ -270,7 +272,7 @@ impl<'a, S: Subject> Play<'a, S> {
             None => ("test/stats", json!({})),
         };
         let answer = self.request(method, params).await?;
-        Ok(self.speech()?.value(&answer).map(|result| work::read(result, witness)))
+        Ok(self.wire_format()?.value(&answer).map(|result| work::read(result, witness)))
     }
 
     pub(crate) async fn counters_become(&mut self, wanted: Work) -> Result<(), Stop> {
@@ -320,8 +322,8 @@ impl<'a, S: Subject> Play<'a, S> {
         self.translator.as_ref().is_some_and(Translator::is_foreign)
     }
 
-    pub(crate) fn speech(&self) -> Result<Speech, Stop> {
-        self.speech
+    pub(crate) fn wire_format(&self) -> Result<WireFormat, Stop> {
+        self.wire_format
             .ok_or_else(|| Stop::NotAsked(format!("no envelope is known for `{}`", self.scenario.dialect)))
     }
 

@@ -69,13 +69,13 @@ impl<S: Subject> Play<'_, S> {
 
     async fn send_frames(&mut self, templates: &[Value]) -> Result<(), Stop> {
         let mut frames = Vec::new();
-        let speech = self.speech()?;
+        let wire_format = self.wire_format()?;
         for template in templates {
             let mut frame = self.bindings.fill(template);
             if let Some(translator) = &mut self.translator {
                 frame = translator.outgoing(frame, &self.bindings);
             }
-            if matches!(speech.shape(&frame), Shape::Cancel { .. }) {
+            if matches!(wire_format.shape(&frame), Shape::Cancel { .. }) {
                 self.cancel_at = Some(self.subject.now());
             }
             frames.push(frame);
@@ -99,7 +99,7 @@ impl<S: Subject> Play<'_, S> {
             let frame = self.next_for(pattern, &awaited).await?;
             match self.match_one(&choices, &frame) {
                 Ok(()) => return Ok(()),
-                Err(why) if !self.passes_over(&frame).await? => {
+                Err(why) if !self.is_unrelated_frame(&frame).await? => {
                     self.check_own_opening(&frame)?;
                     let wanted = self.bindings.fill(pattern);
                     return Err(Stop::Broke(format!("{why}; wanted {wanted}, and this came: {frame}")));
@@ -117,7 +117,7 @@ impl<S: Subject> Play<'_, S> {
             match self.match_one(&frame, &came) {
                 Ok(()) => return Ok(()),
                 Err(why) => {
-                    if self.match_one(&skipping, &came).is_err() && !self.passes_over(&came).await? {
+                    if self.match_one(&skipping, &came).is_err() && !self.is_unrelated_frame(&came).await? {
                         return Err(Stop::Broke(format!(
                             "{why}; wanted {}, and this came: {came}",
                             self.bindings.fill(&through.frame)
@@ -134,14 +134,14 @@ impl<S: Subject> Play<'_, S> {
         while came.len() < patterns.len() {
             let wanted = Value::Array(patterns.to_vec());
             let frame = self.next_for(&wanted, &awaited).await?;
-            if let Shape::Answer { id } = self.speech()?.shape(&frame) {
+            if let Shape::Answer { id } = self.wire_format()?.shape(&frame) {
                 awaited.retain(|of| *of != id);
             }
             let known = patterns.iter().any(|pattern| {
                 let choices = self.choices(pattern);
                 choices.iter().any(|choice| matches(choice, &frame, &mut self.bindings.clone()).is_ok())
             });
-            if known || !self.passes_over(&frame).await? {
+            if known || !self.is_unrelated_frame(&frame).await? {
                 came.push(frame);
             }
         }
@@ -162,10 +162,10 @@ impl<S: Subject> Play<'_, S> {
         self.barrier().await?;
         let about = unwanted.about.as_ref().map(|id| self.bindings.fill(id));
         let like = unwanted.like.as_ref().map(|pattern| self.choices(pattern));
-        let speech = self.speech()?;
+        let wire_format = self.wire_format()?;
         let foreign = self.is_foreign();
         let bindings = self.bindings.clone();
-        let is_unwanted = |frame: &Value| match (&about, &like, speech.shape(frame)) {
+        let is_unwanted = |frame: &Value| match (&about, &like, wire_format.shape(frame)) {
             (Some(about), _, Shape::Answer { id }) => *about == id,
             (Some(_), _, _) => false,
             (None, Some(like), _) => like.iter().any(|it| matches(it, frame, &mut bindings.clone()).is_ok()),
@@ -269,8 +269,8 @@ impl<S: Subject> Play<'_, S> {
 
     /// The requests whose answers these patterns expect.
     fn answered_by<'v>(&self, patterns: impl IntoIterator<Item = &'v Value>) -> Result<Vec<Value>, Stop> {
-        let speech = self.speech()?;
-        let answered = |pattern: &Value| match speech.shape(&self.bindings.fill(pattern)) {
+        let wire_format = self.wire_format()?;
+        let answered = |pattern: &Value| match wire_format.shape(&self.bindings.fill(pattern)) {
             Shape::Answer { id } => Some(id),
             Shape::Request { .. } | Shape::Notification { .. } | Shape::Cancel { .. } | Shape::Other => None,
         };

@@ -168,5 +168,5 @@ pub trait Subject: Send {
 }
 
 fn makes_no_calls() -> Trouble {
-    Trouble::Unable("the subject makes no calls of its own when told to".to_owned())
+    Trouble::Unable("the subject cannot be instructed to make calls".to_owned())
 }

@@ -5,13 +5,13 @@ use serde_json::{Map, Value, json};
 
 use crate::pattern::Bindings;
 use crate::profile::{CancelledForm, Profile, ProfileRequest, RequestKind};
-use crate::requirements::Asks;
-use crate::wire_format::{Shape, Speech};
+use crate::requirements::Requirements;
+use crate::wire_format::{Shape, WireFormat};
 
 /// Translates one play. Without a profile it changes nothing.
 #[derive(Debug)]
 pub(crate) struct Translator<'a> {
-    speech: Speech,
+    wire_format: WireFormat,
     profile: Option<&'a Profile>,
     /// The requests that were sent, and the kinds that they have.
     sent: Vec<(Value, RequestKind, Words)>,
@@ -26,8 +26,8 @@ enum Words {
 }
 
 impl<'a> Translator<'a> {
-    pub(crate) const fn new(speech: Speech, profile: Option<&'a Profile>) -> Self {
-        Self { speech, profile, sent: Vec::new() }
+    pub(crate) const fn new(wire_format: WireFormat, profile: Option<&'a Profile>) -> Self {
+        Self { wire_format, profile, sent: Vec::new() }
     }
 
     pub(crate) const fn is_foreign(&self) -> bool {
@@ -40,7 +40,7 @@ impl<'a> Translator<'a> {
 
     /// Translates a frame before it is sent. Its captures are already filled in.
     pub(crate) fn outgoing(&mut self, frame: Value, bindings: &Bindings) -> Value {
-        let Shape::Request { id, method } = self.speech.shape(&frame) else {
+        let Shape::Request { id, method } = self.wire_format.shape(&frame) else {
             return frame;
         };
         let Some(kind) = RequestKind::of_method(&method) else {
@@ -54,7 +54,7 @@ impl<'a> Translator<'a> {
             return frame;
         }
         self.sent.push((id, kind, Words::Profiles));
-        self.speech.with_method(&frame, &request.method, &bindings.fill(&request.params))
+        self.wire_format.with_method(&frame, &request.method, &bindings.fill(&request.params))
     }
 
     /// Returns the patterns that are allowed in place of this pattern. Its ids are already filled in.
@@ -62,7 +62,7 @@ impl<'a> Translator<'a> {
         if self.profile.is_none() {
             return vec![pattern.clone()];
         }
-        match self.speech.shape(pattern) {
+        match self.wire_format.shape(pattern) {
             Shape::Answer { id } => {
                 let sent = self.sent.iter().rev().find(|(sent, _, _)| *sent == id);
                 match sent.and_then(|(_, kind, words)| Some((self.request(*kind)?, *words))) {
@@ -109,12 +109,13 @@ impl<'a> Translator<'a> {
     }
 
     /// Whether the vector expects requests with this method. Others are the peer's own choice.
-    pub(crate) fn waits_for(&self, method: &str, asks: &Asks) -> bool {
-        let nested = asks.methods.contains("test/nested");
+    pub(crate) fn waits_for(&self, method: &str, requirements: &Requirements) -> bool {
+        let nested = requirements.methods.contains("test/nested");
         match self.child() {
             Some(child) => child == method,
             None => {
-                asks.children.contains(method) || (nested && ["test/wait", "test/nested"].contains(&method))
+                requirements.children.contains(method)
+                    || (nested && ["test/wait", "test/nested"].contains(&method))
             }
         }
     }

@@ -230,10 +230,10 @@ impl Row {
         if let Some(why) = scenario.vector.unlike(self.kind.abilities()) {
             return Some(why);
         }
-        let asks = scenario.vector.asks(scenario.dialect);
+        let requirements = scenario.vector.requirements(scenario.dialect);
         let found = self.lacks.iter().find(|(lack, _)| match lack {
-            Lack::HalfClose => asks.half_close,
-            Lack::ManySessions => asks.many_lines,
+            Lack::HalfClose => requirements.half_close,
+            Lack::ManySessions => requirements.many_lines,
         });
         found.map(|(_, why)| *why)
     }
@@ -308,21 +308,22 @@ mod tests {
     use crate::vector::scenarios_of;
 
     #[tokio::test]
-    async fn what_a_wire_cannot_be_asked_is_said_and_not_played() {
+    async fn a_scenario_that_a_transport_cannot_play_is_skipped_with_a_reason() {
         let program = Program::new("no-such-program");
         let half_closing =
-            scenarios_of("lsp").find(|scenario| scenario.vector.asks("lsp").half_close).unwrap();
+            scenarios_of("lsp").find(|scenario| scenario.vector.requirements("lsp").half_close).unwrap();
         let cell = play_on("websocket", half_closing, &Settings::default(), &program).await.unwrap();
         assert_eq!(cell.outcome, CellOutcome::NotAsked);
         assert!(cell.why.contains("both directions"), "{}", cell.why);
-        let two = scenarios_of("lsp").find(|scenario| scenario.vector.asks("lsp").many_lines).unwrap();
+        let two =
+            scenarios_of("lsp").find(|scenario| scenario.vector.requirements("lsp").many_lines).unwrap();
         let cell = play_on("stdio", two, &Settings::default(), &program).await.unwrap();
         assert_eq!(cell.outcome, CellOutcome::NotAsked);
         assert!(cell.why.contains("one session"), "{}", cell.why);
     }
 
     #[tokio::test]
-    async fn a_wire_that_is_not_there_is_named() {
+    async fn an_unknown_transport_is_reported_with_its_name() {
         let scenario = crate::scenarios().first().unwrap();
         let settings = Settings::default();
         let why = play_on("pigeon", scenario, &settings, &Program::new("x")).await.unwrap_err();

@@ -36,11 +36,12 @@ impl Stdio {
         }
         let (link, child) = command.start().map_err(|error| error.to_string())?;
         let ended = child.clone();
-        let epitaph = move || {
+        let exit_report = move || {
             let status = ended.exit_status()?;
             (!status.success()).then(|| format!("{status}; stderr: {}", ended.stderr_tail()))
         };
-        let subject = LinkSubject::new(only(link)).with_half_close().with_options().with_epitaph(epitaph);
+        let subject =
+            LinkSubject::new(only(link)).with_half_close().with_options().with_exit_report(exit_report);
         let end = async move {
             let _status = child.wait().await;
             drop(options);
@@ -64,7 +65,7 @@ impl Wire for Stdio {
             let command = self.0.command().arg("relay").arg(address.to_string()).arg(&word).framing(framing);
             let (ours, child) = command.start().map_err(|error| error.to_string())?;
             let stream = tokio::select! {
-                found = who_says(&listener, word.as_bytes()) => found.map_err(|error| error.to_string())?,
+                found = accept_with_word(&listener, word.as_bytes()) => found.map_err(|error| error.to_string())?,
                 status = child.wait() => return Err(format!("the relay ended: {status}")),
             };
             stream.set_nodelay(true).map_err(|error| error.to_string())?;
@@ -76,7 +77,7 @@ impl Wire for Stdio {
 }
 
 /// The connection on which this word arrives first. Other connections come from programs that used this port before.
-async fn who_says(listener: &TcpListener, word: &[u8]) -> io::Result<TcpStream> {
+async fn accept_with_word(listener: &TcpListener, word: &[u8]) -> io::Result<TcpStream> {
     let mut callers = JoinSet::new();
     loop {
         tokio::select! {

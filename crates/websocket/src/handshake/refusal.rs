@@ -38,7 +38,7 @@ impl Refusal {
     }
 
     pub(super) fn host() -> Self {
-        let text = "this host is not served here: the server has a list of the names it goes by";
+        let text = "this server does not serve this host: it accepts only the host names that are configured";
         Self::new(StatusCode::MISDIRECTED_REQUEST, text)
     }
 

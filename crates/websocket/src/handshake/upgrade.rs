@@ -35,7 +35,7 @@ pub async fn upgrade<B>(
     request: &mut Request<B>,
     options: &UpgradeOptions,
 ) -> Result<(Response<String>, Upgrading), Refusal> {
-    let asked = Asked::new(request, options);
+    let asked = CheckedRequest::new(request, options);
     asked?.answer(options, options.handshake_timeout).await
 }
 
@@ -45,26 +45,26 @@ pub(crate) async fn upgrade_within<B>(
     options: &UpgradeOptions,
     left: Duration,
 ) -> Result<(Response<String>, Upgrading), Refusal> {
-    let asked = Asked::new(request, options);
+    let asked = CheckedRequest::new(request, options);
     asked?.answer(options, left).await
 }
 
 /// A request that passed all checks except the auth hook.
-struct Asked {
+struct CheckedRequest {
     subprotocol: Option<String>,
     accept: HeaderValue,
     /// The request for the auth hook, if there is a hook.
-    who: Option<AuthRequest>,
+    auth_request: Option<AuthRequest>,
     address: Option<IpAddr>,
     on_upgrade: OnUpgrade,
 }
 
-impl Asked {
+impl CheckedRequest {
     fn new<B>(request: &mut Request<B>, options: &UpgradeOptions) -> Result<Self, Refusal> {
         let (subprotocol, accept) = check(request, options)?;
-        let who = options.auth.is_some().then(|| AuthRequest::of(request));
+        let auth_request = options.auth.is_some().then(|| AuthRequest::of(request));
         let address = PeerAddress::of(request);
-        Ok(Self { subprotocol, accept, who, address, on_upgrade: hyper::upgrade::on(request) })
+        Ok(Self { subprotocol, accept, auth_request, address, on_upgrade: hyper::upgrade::on(request) })
     }
 
     async fn answer(
@@ -72,8 +72,8 @@ impl Asked {
         options: &UpgradeOptions,
         left: Duration,
     ) -> Result<(Response<String>, Upgrading), Refusal> {
-        let credential = match (&options.auth, self.who) {
-            (Some(auth), Some(who)) => auth.ask(who, left).await?,
+        let credential = match (&options.auth, self.auth_request) {
+            (Some(auth), Some(auth_request)) => auth.ask(auth_request, left).await?,
             (_, _) => Credential::anonymous(),
         };
         let mut response = Response::new(String::new());
@@ -128,7 +128,7 @@ fn check<B>(
     if request.version() < Version::HTTP_11 {
         return Err(Refusal::not_an_upgrade());
     }
-    if !(lists(headers, CONNECTION, "upgrade") && lists(headers, UPGRADE, "websocket")) {
+    if !(has_token(headers, CONNECTION, "upgrade") && has_token(headers, UPGRADE, "websocket")) {
         return Err(Refusal::not_an_upgrade());
     }
     if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
@@ -139,11 +139,11 @@ fn check<B>(
 }
 
 /// Whether a header that is a list contains this word.
-fn lists(headers: &HeaderMap, name: HeaderName, word: &str) -> bool {
-    words(headers, name).any(|listed| listed.eq_ignore_ascii_case(word))
+fn has_token(headers: &HeaderMap, name: HeaderName, word: &str) -> bool {
+    tokens(headers, name).any(|listed| listed.eq_ignore_ascii_case(word))
 }
 
-fn words(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim)
 }
@@ -166,7 +166,7 @@ fn is_key(key: &[u8]) -> bool {
 fn subprotocol_of(headers: &HeaderMap, spoken: &[String]) -> Option<String> {
     spoken
         .iter()
-        .find(|name| words(headers, SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == **name))
+        .find(|name| tokens(headers, SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == **name))
         .cloned()
 }
 
@@ -243,8 +243,13 @@ impl Upgrading {
             Ok(Err(error)) => return Err(failed(error.into())),
             Err(_) => return Err(failed("the handshake took too long".into())),
         };
-        let link =
-            link::served(TokioIo::new(io), &self.options, self.meta, self.expires, self.on_close.keep());
+        let link = link::served(
+            TokioIo::new(io),
+            &self.options,
+            self.meta,
+            self.expires,
+            self.on_close.into_inner(),
+        );
         Ok(link.await)
     }
 }
@@ -253,7 +258,7 @@ impl Upgrading {
 struct Hook(Option<OnClose>);
 
 impl Hook {
-    fn keep(mut self) -> Option<OnClose> {
+    fn into_inner(mut self) -> Option<OnClose> {
         self.0.take()
     }
 }

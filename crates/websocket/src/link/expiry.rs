@@ -12,10 +12,10 @@ use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::receiver::poll_drained;
-use super::{CloseState, LinkState, Shared, codes};
+use super::{CloseState, LinkInner, LinkState, codes};
 
 /// The time for the peer to read the close frame and to answer it.
-const CLOSING: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The timer of the credential.
 pub(super) struct Expiry(Pin<Box<Sleep>>);
@@ -31,7 +31,7 @@ impl Expiry {
 }
 
 /// Ends the connection. Both halves get the error.
-pub(super) fn expire<S>(shared: &Arc<Shared<S>>, state: &mut LinkState<S>) -> TransportError
+pub(super) fn expire<S>(inner: &Arc<LinkInner<S>>, state: &mut LinkState<S>) -> TransportError
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -39,14 +39,14 @@ where
     let error = TransportError::new(TransportErrorKind::Closed, "the credential of the client has expired");
     let error = state.fail(error);
     if closing {
-        tokio::spawn(close(Arc::clone(shared)));
+        tokio::spawn(close(Arc::clone(inner)));
     }
     error
 }
 
-async fn close<S: AsyncRead + AsyncWrite + Unpin>(shared: Arc<Shared<S>>) {
+async fn close<S: AsyncRead + AsyncWrite + Unpin>(inner: Arc<LinkInner<S>>) {
     let closed = poll_fn(|cx| {
-        let mut state = shared.lock();
+        let mut state = inner.lock();
         let stream = &mut state.stream;
         if futures_util::Sink::poll_flush(Pin::new(&mut *stream), cx)?.is_pending() {
             return Poll::Pending;
@@ -55,6 +55,6 @@ async fn close<S: AsyncRead + AsyncWrite + Unpin>(shared: Arc<Shared<S>>) {
         let _ = Pin::new(stream.get_mut()).poll_shutdown(cx);
         poll_drained(stream.get_mut(), cx).map(Ok::<_, tokio_tungstenite::tungstenite::Error>)
     });
-    let _ = tokio::time::timeout(CLOSING, closed).await;
-    shared.lock().fate = CloseState::Closed;
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
+    inner.lock().fate = CloseState::Closed;
 }

@@ -7,11 +7,11 @@ use rescind_core::failpoint::{self, Failpoint};
 use tokio::time::{Instant, Sleep};
 
 /// The pings in a row without a sign of life after which the peer counts as disconnected.
-const MISSED: u32 = 2;
+const MAX_MISSED_PINGS: u32 = 2;
 /// At least this many bytes between two pings are a sign of life too, because a pong cannot arrive before the end of a
 /// large message, and a ping cannot be sent before the end of one. Fewer bytes are not, because one byte a second would
 /// hold a connection for ever.
-const MOVING: u64 = 64 * 1024;
+const MIN_PROGRESS_BYTES: u64 = 64 * 1024;
 
 /// Decides when to ping, and when the peer counts as disconnected.
 #[derive(Debug)]
@@ -50,14 +50,14 @@ impl Keepalive {
             return Poll::Pending;
         }
         self.timer.as_mut().reset(Instant::now() + self.every);
-        let alive = std::mem::take(&mut self.heard) || moved.wrapping_sub(self.moved) >= MOVING;
+        let alive = std::mem::take(&mut self.heard) || moved.wrapping_sub(self.moved) >= MIN_PROGRESS_BYTES;
         self.moved = moved;
         let missed = match self.missed {
             Some(missed) if !alive => missed + 1,
             Some(_) | None => 0,
         };
         self.missed = Some(missed);
-        Poll::Ready(if missed >= MISSED && !failpoint::active(Failpoint::PongDeadlineIgnored) {
+        Poll::Ready(if missed >= MAX_MISSED_PINGS && !failpoint::active(Failpoint::PongDeadlineIgnored) {
             KeepaliveEvent::Dead
         } else {
             KeepaliveEvent::Ping

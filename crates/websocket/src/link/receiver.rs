@@ -14,15 +14,15 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::expiry::{self, Expiry};
 use super::keepalive::{Keepalive, KeepaliveEvent};
-use super::{CloseState, LinkState, OWED_PONGS, Shared, codes};
+use super::{CloseState, LinkInner, LinkState, MAX_PENDING_PONGS, codes};
 use crate::options::{BinaryMessages, LinkOptions};
 
 /// After this many messages without a frame for the driver the other tasks get their turn.
-const MESSAGES_A_POLL: usize = 32;
+const MAX_MESSAGES_PER_POLL: usize = 32;
 
 /// The receiving half.
 pub(super) struct WebSocketReceiver<S: AsyncRead + AsyncWrite + Unpin> {
-    shared: Arc<Shared<S>>,
+    inner: Arc<LinkInner<S>>,
     keepalive: Option<Keepalive>,
     expiry: Option<Expiry>,
     binary: BinaryMessages,
@@ -42,12 +42,12 @@ enum State {
     Closed,
 }
 
-type Told = Option<Result<TransportEvent, TransportError>>;
+type PolledEvent = Option<Result<TransportEvent, TransportError>>;
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
-    pub(super) fn new(shared: Arc<Shared<S>>, options: &LinkOptions, expires: Option<Instant>) -> Self {
+    pub(super) fn new(inner: Arc<LinkInner<S>>, options: &LinkOptions, expires: Option<Instant>) -> Self {
         Self {
-            shared,
+            inner,
             keepalive: options.ping_every.map(Keepalive::new),
             expiry: expires.map(Expiry::new),
             binary: options.binary.clone(),
@@ -57,9 +57,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         }
     }
 
-    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
-        let shared = Arc::clone(&self.shared);
-        let mut state = shared.lock();
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<PolledEvent> {
+        let inner = Arc::clone(&self.inner);
+        let mut state = inner.lock();
         match &state.fate {
             CloseState::Open => {}
             CloseState::Broken(error) => {
@@ -73,12 +73,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         }
         if self.expiry.as_mut().is_some_and(|expiry| expiry.poll(cx).is_ready()) {
             self.state = State::Closed;
-            return Poll::Ready(Some(Err(expiry::expire(&shared, &mut state))));
+            return Poll::Ready(Some(Err(expiry::expire(&inner, &mut state))));
         }
         if failpoint::active(Failpoint::ReadingWaitsForWriting) && state.writer.is_some() {
             return Poll::Pending;
         }
-        for _ in 0..MESSAGES_A_POLL {
+        for _ in 0..MAX_MESSAGES_PER_POLL {
             let Poll::Ready(next) = Pin::new(&mut state.stream).poll_next(cx) else {
                 return self.poll_keepalive(&mut state, cx);
             };
@@ -102,7 +102,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
     }
 
     /// `None`: there is nothing for the driver.
-    fn recv(&mut self, state: &mut LinkState<S>, message: Message, cx: &mut Context<'_>) -> Option<Told> {
+    fn recv(
+        &mut self,
+        state: &mut LinkState<S>,
+        message: Message,
+        cx: &mut Context<'_>,
+    ) -> Option<PolledEvent> {
         let stream = state.stream.get_mut();
         match &message {
             Message::Text(_) | Message::Binary(_) => stream.message_came(),
@@ -112,7 +117,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         match message {
             Message::Text(text) => Some(Some(Ok(TransportEvent::Message(Inbound::new(text.into()))))),
             Message::Binary(_) => match &self.binary {
-                BinaryMessages::Refuse => Some(Some(Ok(self.tear(state, BadFrame::Binary)))),
+                BinaryMessages::Refuse => Some(Some(Ok(self.refuse_frame(state, BadFrame::Binary)))),
                 BinaryMessages::Ignore(ignored) => {
                     ignored.count();
                     tracing::debug!("a binary message was ignored");
@@ -121,9 +126,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
             },
             Message::Ping(_) => {
                 state.owed_pongs += 1;
-                if state.owed_pongs > OWED_PONGS && state.poll_flush(cx).is_pending() {
+                if state.owed_pongs > MAX_PENDING_PONGS && state.poll_flush(cx).is_pending() {
                     self.state = State::Closed;
-                    let text = format!("it sent {OWED_PONGS} pings and reads no answer");
+                    let text = format!("it sent {MAX_PENDING_PONGS} pings and reads no answer");
                     return Some(Some(Err(
                         state.fail(TransportError::new(TransportErrorKind::Framing, text))
                     )));
@@ -141,7 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         state: &mut LinkState<S>,
         frame: Option<&CloseFrame>,
         cx: &mut Context<'_>,
-    ) -> Told {
+    ) -> PolledEvent {
         state.fate = CloseState::ClosedByPeer;
         let _ = state.poll_flush(cx);
         state.wake();
@@ -154,13 +159,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
 
     fn fail(&mut self, state: &mut LinkState<S>, error: &Error) -> Result<TransportEvent, TransportError> {
         if let Some(why) = codes::bad_frame_of(error, self.max_frame) {
-            return Ok(self.tear(state, why));
+            return Ok(self.refuse_frame(state, why));
         }
         self.state = State::Closed;
         Err(state.broke(error))
     }
 
-    fn tear(&mut self, state: &mut LinkState<S>, why: BadFrame) -> TransportEvent {
+    fn refuse_frame(&mut self, state: &mut LinkState<S>, why: BadFrame) -> TransportEvent {
         state.fate = CloseState::ReadFailed(why);
         self.state = State::ReadFailed;
         TransportEvent::Rejected { exchange: ExchangeId::NONE, why }
@@ -173,7 +178,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
     }
 
     /// No message was received. Pings a silent peer. A peer that stays silent counts as disconnected.
-    fn poll_keepalive(&mut self, state: &mut LinkState<S>, cx: &mut Context<'_>) -> Poll<Told> {
+    fn poll_keepalive(&mut self, state: &mut LinkState<S>, cx: &mut Context<'_>) -> Poll<PolledEvent> {
         state.reader = Some(cx.waker().clone());
         while let Some(keepalive) = &mut self.keepalive {
             let moved = state.stream.get_ref().moved();
@@ -215,8 +220,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
 
     /// Reads and drops input until the sending half is done or the peer has disconnected.
     fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let shared = Arc::clone(&self.shared);
-        let mut state = shared.lock();
+        let inner = Arc::clone(&self.inner);
+        let mut state = inner.lock();
         match state.fate {
             CloseState::Open | CloseState::ReadFailed(_) => {
                 state.reader = Some(cx.waker().clone());
@@ -230,7 +235,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
 /// Reads and drops input until it ends.
 pub(super) fn poll_drained(io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
     let mut room = [0; 4096];
-    for _ in 0..MESSAGES_A_POLL {
+    for _ in 0..MAX_MESSAGES_PER_POLL {
         let mut buffer = ReadBuf::new(&mut room);
         match ready!(Pin::new(&mut *io).poll_read(cx, &mut buffer)) {
             Ok(()) if !buffer.filled().is_empty() => {}
@@ -242,7 +247,7 @@ pub(super) fn poll_drained(io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Receiver for WebSocketReceiver<S> {
-    fn poll_event(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Told> {
+    fn poll_event(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledEvent> {
         match self.state {
             State::Open => self.poll_open(cx),
             State::ReadFailed => {

@@ -14,18 +14,18 @@ use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 
 use super::receiver::poll_drained;
-use super::{CloseState, LinkState, Shared, codes};
+use super::{CloseState, LinkInner, LinkState, codes};
 
-/// A sender that holds at most this many bytes takes a data frame, so that a usual frame still fits below [`HELD`].
-const HELD_FOR_BULK: usize = 32 * 1024;
+/// A sender that holds at most this many bytes takes a data frame, so that a usual frame still fits below [`MAX_HELD`].
+const MAX_HELD_FOR_DATA: usize = 32 * 1024;
 /// The most bytes that a sender holds without a flush, except one larger frame.
-const HELD: usize = 64 * 1024;
+const MAX_HELD: usize = 64 * 1024;
 /// The time for the peer to answer the close frame of this side.
-const CLOSING: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The sending half.
 pub(super) struct WebSocketSender<S: AsyncRead + AsyncWrite + Unpin> {
-    shared: Arc<Shared<S>>,
+    inner: Arc<LinkInner<S>>,
     max_frame: usize,
     /// Bytes since the stream was last flushed.
     unflushed: usize,
@@ -42,8 +42,8 @@ enum State {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
-    pub(super) const fn new(shared: Arc<Shared<S>>, max_frame: usize) -> Self {
-        Self { shared, max_frame, unflushed: 0, state: State::Open }
+    pub(super) const fn new(inner: Arc<LinkInner<S>>, max_frame: usize) -> Self {
+        Self { inner, max_frame, unflushed: 0, state: State::Open }
     }
 
     fn check_open(&self) -> Result<(), TransportError> {
@@ -53,7 +53,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                 return Err(closed("this side closed it"));
             }
         }
-        match &self.shared.lock().fate {
+        match &self.inner.lock().fate {
             CloseState::Open | CloseState::ReadFailed(_) => Ok(()),
             CloseState::ClosedByPeer => Err(closed("the peer closed it")),
             CloseState::Closed => Err(closed("this side closed it")),
@@ -62,7 +62,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
     }
 
     fn poll_flushed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        let mut state = self.shared.lock();
+        let mut state = self.inner.lock();
         let done = state.poll_flush(cx);
         if done.is_pending() {
             state.writer = Some(cx.waker().clone());
@@ -75,7 +75,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
 
     /// Waits for the peer's close frame. If its frames cannot be read any more, waits for the end of its input.
     fn poll_peer_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.shared.lock();
+        let mut state = self.inner.lock();
         let LinkState { stream, fate, .. } = &mut *state;
         loop {
             match fate {
@@ -100,7 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
         loop {
             match &mut self.state {
                 State::Open => {
-                    let mut state = self.shared.lock();
+                    let mut state = self.inner.lock();
                     match &state.fate {
                         CloseState::Broken(error) => return Poll::Ready(Err(error.clone())),
                         CloseState::Open => {
@@ -113,26 +113,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                         CloseState::ClosedByPeer | CloseState::Closed => {}
                     }
                     drop(state);
-                    self.state = State::Closing(Box::pin(tokio::time::sleep(CLOSING)));
+                    self.state = State::Closing(Box::pin(tokio::time::sleep(CLOSE_TIMEOUT)));
                 }
                 State::Closing(by) => {
                     let late = by.as_mut().poll(cx).is_ready();
                     let flushed = self.poll_flushed(cx)?.is_ready();
                     if !flushed && late {
-                        let error = closed("the peer did not read what was left before it closed");
+                        let error = closed("the peer did not read the remaining frames before it closed");
                         self.state = State::Closed;
-                        return Poll::Ready(Err(self.shared.lock().fail(error)));
+                        return Poll::Ready(Err(self.inner.lock().fail(error)));
                     }
                     let over = late || (flushed && self.poll_peer_closed(cx).is_ready());
                     if !over {
                         return Poll::Pending;
                     }
-                    let by = Box::pin(tokio::time::sleep(CLOSING));
+                    let by = Box::pin(tokio::time::sleep(CLOSE_TIMEOUT));
                     self.state = State::Ending(by);
                 }
                 State::Ending(by) => {
                     let late = by.as_mut().poll(cx).is_ready();
-                    let mut state = self.shared.lock();
+                    let mut state = self.inner.lock();
                     // It does not matter whether the peer still accepts the end: it has all frames.
                     if Pin::new(state.stream.get_mut()).poll_shutdown(cx).is_pending() && !late {
                         return Poll::Pending;
@@ -165,8 +165,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Sender for WebSocketSender<S> {
     ) -> Poll<Result<(), TransportError>> {
         self.check_open()?;
         let room = match lane {
-            Lane::Control => self.unflushed < HELD,
-            Lane::Data => self.unflushed <= HELD_FOR_BULK,
+            Lane::Control => self.unflushed < MAX_HELD,
+            Lane::Data => self.unflushed <= MAX_HELD_FOR_DATA,
         };
         if room { Poll::Ready(Ok(())) } else { self.poll_flushed(cx) }
     }
@@ -182,7 +182,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Sender for WebSocketSender<S> {
             let text = "the frame is no UTF-8 and was not sent".to_owned();
             return Err(refused(out.exchange, TransportErrorKind::Framing, text));
         };
-        self.shared.lock().send(Message::Text(text))?;
+        self.inner.lock().send(Message::Text(text))?;
         self.unflushed += size;
         Ok(())
     }

@@ -38,7 +38,7 @@ fn is_ready(link: &mut Link, lane: Lane) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_answers_no_ping_is_gone_after_two() {
+async fn a_peer_that_misses_two_pings_is_disconnected() {
     let (mut link, _silent) = pair(4096, &LinkOptions::new()).await;
     let began = Instant::now();
     let end = event(&mut link).await.unwrap().unwrap_err();
@@ -46,11 +46,14 @@ async fn a_peer_that_answers_no_ping_is_gone_after_two() {
     assert!(end.to_string().contains("ping"), "{end}");
     assert_eq!(began.elapsed(), Duration::from_secs(60), "pings at 20 s and 40 s, both unanswered at 60 s");
     assert!(event(&mut link).await.is_none());
-    assert!(link.tx.as_mut().start_send(note(Lane::Data, "{}".into())).is_err(), "both halves are told");
+    assert!(
+        link.tx.as_mut().start_send(note(Lane::Data, "{}".into())).is_err(),
+        "both halves report the close"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_answers_pings_lives_for_ever() {
+async fn a_peer_that_answers_pings_stays_connected() {
     let (mut link, mut peer) = pair(4096, &LinkOptions::new()).await;
     // tungstenite answers pings only while it reads.
     let peer = tokio::spawn(async move {
@@ -76,7 +79,7 @@ async fn a_peer_that_answers_pings_lives_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_large_message_on_a_slow_line_is_no_silence() {
+async fn a_large_message_on_a_slow_connection_counts_as_a_sign_of_life() {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     let mut link = served(ours, &LinkOptions::new(), PeerInfo::default(), None, None).await;
     // A text message of 1 MiB, masked with zeros, 64 KiB every 19 s: its sender cannot answer a ping before its end.
@@ -100,7 +103,7 @@ async fn a_large_message_on_a_slow_line_is_no_silence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_byte_now_and_then_is_silence() {
+async fn a_few_bytes_between_pings_are_not_a_sign_of_life() {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     let mut link = served(ours, &LinkOptions::new(), PeerInfo::default(), None, None).await;
     let trickle = tokio::spawn(async move {
@@ -118,14 +121,14 @@ async fn a_byte_now_and_then_is_silence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_pings_silence_is_no_end() {
+async fn without_pings_a_silent_peer_stays_connected() {
     let (mut link, _silent) = pair(4096, &LinkOptions::new().no_pings()).await;
     let waited = tokio::time::timeout(Duration::from_secs(100_000), event(&mut link)).await;
     assert!(waited.is_err(), "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_in_is_read_while_a_write_is_blocked() {
+async fn messages_are_read_while_a_write_is_blocked() {
     let (mut link, mut peer) = pair(1024, &LinkOptions::new()).await;
     // The peer reads nothing: the pipe becomes full, and then the buffer of the sender.
     let mut taken = 0;
@@ -133,8 +136,8 @@ async fn what_comes_in_is_read_while_a_write_is_blocked() {
         link.tx.as_mut().start_send(note(Lane::Data, format!("\"{}\"", "x".repeat(1000)))).unwrap();
         taken += 1;
     }
-    assert!((30..40).contains(&taken), "bulk is held up to 32 KiB, not {taken} frames of 1 KiB");
-    assert!(is_ready(&mut link, Lane::Control), "control has room where bulk has none");
+    assert!((30..40).contains(&taken), "data frames are held up to 32 KiB, not {taken} frames of 1 KiB");
+    assert!(is_ready(&mut link, Lane::Control), "control frames have room when data frames have none");
     link.tx.as_mut().start_send(note(Lane::Control, "\"cancel\"".into())).unwrap();
     // Pings between the frames: their answers wait behind the blocked frames and delay nothing.
     for number in 0..60 {
@@ -166,7 +169,7 @@ async fn pongs_owed_to_a_peer_that_does_not_read_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_reads_may_ping_as_it_likes() {
+async fn a_peer_that_reads_can_ping_without_limit() {
     let (mut link, mut peer) = pair(1024, &LinkOptions::new()).await;
     let pings = async {
         for number in 0..1000_u32 {
@@ -199,7 +202,7 @@ async fn closing_waits_one_second_for_a_peer_that_does_not_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_over_a_blocked_write_says_what_was_lost() {
+async fn closing_during_a_blocked_write_reports_the_lost_bytes() {
     let (mut link, _deaf) = pair(1024, &LinkOptions::new()).await;
     while is_ready(&mut link, Lane::Data) {
         link.tx.as_mut().start_send(note(Lane::Data, "x".repeat(1000))).unwrap();
@@ -209,7 +212,7 @@ async fn closing_over_a_blocked_write_says_what_was_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_link_that_is_dropped_says_good_bye_and_runs_its_hook_once() {
+async fn a_dropped_link_sends_a_close_frame_and_runs_its_hook_once() {
     let (ours, theirs) = tokio::io::duplex(4096);
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let hook: OnClose = Box::new(move || tell.send(()).unwrap());
@@ -226,7 +229,7 @@ async fn a_link_that_is_dropped_says_good_bye_and_runs_its_hook_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_frame_that_may_not_go_out_is_refused_alone() {
+async fn a_frame_over_the_limit_is_refused_and_the_link_continues() {
     let (mut link, mut peer) = pair(4096, &LinkOptions::new().max_frame(16)).await;
     let large = link.tx.as_mut().start_send(note(Lane::Data, "x".repeat(17))).unwrap_err();
     assert_eq!((large.kind, large.exchange), (TransportErrorKind::TooLarge, Some(ExchangeId::NONE)));
@@ -264,11 +267,7 @@ async fn a_large_message_waits_for_memory_and_a_small_one_does_not() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(
-        link.budget.parent().unwrap().used(),
-        0,
-        "a message that is whole is counted by who handles it"
-    );
+    assert_eq!(link.budget.parent().unwrap().used(), 0, "a complete message is counted by its handler");
 }
 
 #[tokio::test(start_paused = true)]

@@ -197,7 +197,7 @@ fn read_error(error: &RawValue) -> AnswerBody<'_> {
     AnswerBody::Error(read)
 }
 
-pub(super) fn told_call(method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
+pub(super) fn read_progressed_call(method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
     if method != PROGRESS {
         return None;
     }

@@ -171,6 +171,6 @@ impl Codec for Abp {
     }
 
     fn progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
-        decode::told_call(method, params)
+        decode::read_progressed_call(method, params)
     }
 }

@@ -98,7 +98,7 @@ fn a_cancelled_call_is_answered_with_nothing_but_that() {
 }
 
 #[test]
-fn acks_say_what_the_edge_table_says() {
+fn acknowledgements_match_the_edge_table() {
     assert_eq!(ack(Some("k"), AckStatus::Cancelled), r#"{"callId":"k","cancelled":true}}"#);
     let not_found = r#"{"callId":"k","cancelled":false,"reason":"Operation not found"}}"#;
     assert_eq!(ack(Some("k"), AckStatus::NotFound), not_found);
@@ -139,7 +139,7 @@ fn an_ack_is_read_in_all_its_forms_and_paired_by_the_envelope_alone() {
 }
 
 #[test]
-fn a_call_without_a_call_id_is_served_and_cannot_be_named() {
+fn a_call_without_a_call_id_is_served_but_cannot_be_cancelled_by_id() {
     let key = |payload: Value| {
         let frame = json!({"type": "capabilities/call", "id": "1", "payload": payload}).to_string();
         match ABP.codec().decode(frame.as_bytes()) {
@@ -191,7 +191,7 @@ fn a_call_that_cannot_be_read_is_refused_under_its_id() {
 }
 
 #[test]
-fn a_cancel_whose_call_id_is_no_text_names_nothing() {
+fn a_cancel_whose_call_id_is_not_a_string_names_no_call() {
     for payload in [json!({}), json!({"callId": 7}), json!({"callId": null}), json!([]), Value::Null] {
         let frame = json!({"type": "capabilities/cancel", "id": "9", "payload": payload}).to_string();
         match ABP.codec().decode(frame.as_bytes()) {
@@ -205,7 +205,7 @@ fn a_cancel_whose_call_id_is_no_text_names_nothing() {
 }
 
 #[test]
-fn answers_are_read_by_what_they_say() {
+fn answers_are_classified_by_their_content() {
     assert_eq!(answer(&json!({"success": true, "data": [1]})), "Value(RawValue([1]))");
     assert_eq!(answer(&json!({"success": true})), "Value(RawValue(null))");
     assert_eq!(answer(&json!({"success": false, "cancelled": true})), "Cancelled");
@@ -223,7 +223,7 @@ fn answers_are_read_by_what_they_say() {
 }
 
 #[test]
-fn errors_cross_with_their_word() {
+fn errors_keep_their_code_word() {
     let id = RequestId::text("7").unwrap();
     let payload = |error: &ErrorObject| {
         let text = written(|out| ABP.codec().encode_error(ABP.rules(), out, &to(&id), error));
@@ -276,7 +276,7 @@ fn refusals_without_an_id_are_not_written() {
 }
 
 #[test]
-fn the_session_opens_by_its_own_types() {
+fn the_handshake_uses_its_own_envelope_types() {
     let call = CallFrame::new(CallNumber(1), SEED, "initialize", Some(raw(r#"{"protocolVersion":"0.1"}"#)));
     let text = written(|out| ABP.codec().encode_request(ABP.rules(), out, &call));
     let expected = r#"{"type":"initialize","id":"1","timestamp":0,"payload":{"protocolVersion":"0.1"}}"#;
@@ -296,7 +296,7 @@ fn the_session_opens_by_its_own_types() {
 }
 
 #[test]
-fn a_bad_envelope_is_named_for_what_is_wrong_with_it() {
+fn a_bad_envelope_is_reported_with_its_fault() {
     let not_an_id = BadMessage::InvalidId(InvalidId::NotAnId);
     for (frame, expected) in [
         ("[]", BadMessage::NotAnObject),

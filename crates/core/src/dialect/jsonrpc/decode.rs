@@ -170,9 +170,9 @@ impl JsonRpc {
         }
     }
 
-    pub(super) fn told_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
+    pub(super) fn read_progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
         let progress = self.progress.filter(|progress| progress.notification == method)?;
-        let token = json::member(params, progress.told_under)?.get();
+        let token = json::member(params, progress.token_key)?.get();
         match progress.partial {
             Some(_) if token.starts_with('"') => {
                 call_number(token.strip_prefix('"')?.strip_prefix(PARTIAL)?.strip_suffix('"')?)
@@ -181,15 +181,15 @@ impl JsonRpc {
         }
     }
 
-    pub(super) fn told_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
+    pub(super) fn read_reported_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
         let progress = self.progress.filter(|progress| progress.cancel.is_some())?;
         let told = method == progress.notification || progress.create == Some(method);
-        told.then(|| token(params, progress.told_under)).flatten()
+        told.then(|| token(params, progress.token_key)).flatten()
     }
 
     pub(super) fn token_of_cancel(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
         let progress = self.progress.filter(|progress| progress.cancel == Some(method))?;
-        token(params, progress.told_under)
+        token(params, progress.token_key)
     }
 }
 

@@ -19,7 +19,7 @@ const CANCELLATION: &str = "cancellation";
 const VERSION: &str = "protocolVersion";
 const CAPABILITIES: &str = "capabilities";
 /// The most methods of a declaration that are kept. Protocols have a handful.
-const MOST_DECLARED: usize = 64;
+const MAX_DECLARED_METHODS: usize = 64;
 
 impl JsonRpc {
     pub(super) fn handshake(&self, part: HandshakePart, body: &RawValue) -> Handshake {
@@ -122,7 +122,7 @@ fn declared_requests(capability: &str, body: &RawValue) -> Vec<String> {
         let said = members(names).into_iter().filter(|(_, said)| json::present(Some(said)).is_some());
         said.map(move |(name, _)| format!("{group}/{name}"))
     });
-    named.take(MOST_DECLARED).collect()
+    named.take(MAX_DECLARED_METHODS).collect()
 }
 
 /// Whether the client's part says anything about cancelling, also if it denies it.

@@ -76,7 +76,7 @@ pub struct Progress {
     /// The notification that reports progress.
     pub notification: &'static str,
     /// The member of that notification's params that repeats the token.
-    pub told_under: &'static str,
+    pub token_key: &'static str,
     /// The member of params in which a request has a token for partial results. The same notification reports them.
     pub partial: Option<&'static str>,
     /// The request that announces a token of its sender, in the same member of params.
@@ -237,11 +237,11 @@ impl Codec for JsonRpc {
     }
 
     fn progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
-        self.told_call(method, params)
+        self.read_progressed_call(method, params)
     }
 
     fn reported_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
-        self.told_token(method, params)
+        self.read_reported_token(method, params)
     }
 
     fn cancelled_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {

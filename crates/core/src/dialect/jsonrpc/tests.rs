@@ -45,7 +45,7 @@ fn a_version_is_a_string_however_it_is_written() {
 }
 
 #[test]
-fn a_frame_that_is_no_message_is_named_for_what_is_wrong_with_it() {
+fn a_frame_that_is_not_a_message_is_reported_with_its_fault() {
     let not_an_id = BadMessage::InvalidId(InvalidId::NotAnId);
     let cases: &[(&[u8], BadMessage)] = &[
         (b"", BadMessage::NotJson),
@@ -133,7 +133,7 @@ fn ids_of_requests_are_never_confused() {
 }
 
 #[test]
-fn answers_are_told_apart() {
+fn values_errors_and_cancelled_answers_are_distinguished() {
     let call = |frame: &str| match ACP.codec().decode(frame.as_bytes()) {
         Incoming::Answer { call, body } => (call.map(|call| call.0), format!("{body:?}")),
         other => panic!("{frame}: {other:?}"),
@@ -402,7 +402,7 @@ fn a_progress_token_is_added_to_params_of_any_shape() {
 }
 
 #[test]
-fn a_task_augmented_request_is_out_of_a_cancels_reach() {
+fn a_task_augmented_request_is_not_cancelled_by_a_message() {
     let exempt = |dialect: &Dialect, params: &str| {
         let frame = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
         match dialect.codec().decode(frame.as_bytes()) {
@@ -468,7 +468,7 @@ fn the_draft_reads_a_declaration_wherever_its_source_puts_it() {
 }
 
 #[test]
-fn the_draft_declares_where_the_user_said_nothing() {
+fn the_draft_declares_cancellation_by_default() {
     let declare = |body: &str| {
         let declared = ACP_DRAFT.codec().declare(HandshakePart::Params, raw(body), true);
         declared.map(|body| body.get().to_owned())

@@ -166,7 +166,7 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::admission::permits::{Permits, Task, Whose};
+    use crate::driver::admission::permits::{Permits, RequestClient, Task};
 
     fn of(limits: ServerLimits) -> Admission {
         Admission::new(ServerLimits { client_share: Share::ALL, ..limits })
@@ -176,14 +176,14 @@ mod tests {
         of(ServerLimits { max_running_handlers: 2, ..ServerLimits::default() })
     }
 
-    fn somebody(admission: &Admission) -> Arc<Client> {
+    fn any_client(admission: &Admission) -> Arc<Client> {
         admission.clients.client(None, None)
     }
 
     #[test]
-    fn requests_that_are_let_in_at_once_have_a_place_each() {
+    fn requests_admitted_concurrently_hold_a_permit_each() {
         let admission = two();
-        let client = somebody(&admission);
+        let client = any_client(&admission);
         // None of them has started: each connection takes its step when it gets the processor.
         let admitted = [(); 3].map(|()| admission.admit(&client));
         assert_eq!(
@@ -194,98 +194,105 @@ mod tests {
     }
 
     #[test]
-    fn one_who_waited_starts_in_the_place_of_one_who_ended() {
+    fn a_queued_request_takes_the_permit_of_a_handler_that_ended() {
         let admission = two();
-        let client = somebody(&admission);
-        let whose = Whose::Connections(&client);
+        let client = any_client(&admission);
+        let request_client = RequestClient::OfConnection(&client);
         let (mut here, mut there) = (Permits::default(), Permits::default());
         for permits in [&mut here, &mut there] {
             assert_eq!(admission.admit(&client), Ok(()));
-            permits.admitted(whose);
-            permits.starts(&admission, whose, true);
+            permits.admitted(request_client);
+            permits.starts(&admission, request_client, true);
             permits.give_back(&admission, Some(&client));
         }
         // In one step a handler ends here and the next one starts. Meanwhile a request arrives elsewhere.
-        Permits::drains(&admission, whose);
-        here.ends(&admission, whose, Task::Draining);
+        Permits::drains(&admission, request_client);
+        here.ends(&admission, request_client, Task::Draining);
         assert_eq!(
             admission.admit(&client),
             Err("server_running"),
-            "I10: it took the place of one who waited"
+            "I10: it took the permit of a queued request"
         );
-        here.starts(&admission, whose, false);
+        here.starts(&admission, request_client, false);
         here.give_back(&admission, Some(&client));
         assert_eq!(admission.admit(&client), Err("server_running"));
         // If no request waits, the permit is free for all.
-        here.ends(&admission, whose, Task::Running);
+        here.ends(&admission, request_client, Task::Running);
         here.give_back(&admission, Some(&client));
         assert_eq!((admission.alive(), client.held(Resource::Running)), (1, 1));
         assert_eq!(admission.admit(&client), Ok(()));
     }
 
     #[test]
-    fn a_request_that_is_queued_or_refused_keeps_no_place() {
+    fn a_request_that_is_queued_or_refused_holds_no_permit() {
         let admission = two();
-        let client = somebody(&admission);
+        let client = any_client(&admission);
         let mut permits = Permits::default();
-        for whose in [Whose::Connections(&client), Whose::Own(&client)] {
+        for request_client in [RequestClient::OfConnection(&client), RequestClient::OfRequest(&client)] {
             for _ in 0..10 {
                 assert_eq!(admission.admit(&client), Ok(()));
-                permits.admitted(whose);
+                permits.admitted(request_client);
                 permits.arrived(&client);
-                permits.give_back(&admission, matches!(whose, Whose::Connections(_)).then_some(&*client));
+                permits.give_back(
+                    &admission,
+                    matches!(request_client, RequestClient::OfConnection(_)).then_some(&*client),
+                );
             }
-            assert_eq!((admission.alive(), client.held(Resource::Running)), (0, 0), "I3: a place is left");
+            assert_eq!(
+                (admission.alive(), client.held(Resource::Running)),
+                (0, 0),
+                "I3: a permit was not released"
+            );
         }
     }
 
     #[test]
     fn requests_of_many_clients_on_one_connection_are_counted_for_each() {
         let admission = two();
-        let (one, other) = (somebody(&admission), somebody(&admission));
+        let (one, other) = (any_client(&admission), any_client(&admission));
         let mut permits = Permits::default();
         for client in [&one, &other] {
             assert_eq!(admission.admit(client), Ok(()));
-            permits.admitted(Whose::Own(client));
-            permits.starts(&admission, Whose::Own(client), true);
+            permits.admitted(RequestClient::OfRequest(client));
+            permits.starts(&admission, RequestClient::OfRequest(client), true);
             permits.arrived(client);
             permits.give_back(&admission, None);
         }
         let held = || (admission.alive(), one.held(Resource::Running), other.held(Resource::Running));
         assert_eq!(held(), (2, 1, 1));
         // A request of the first client ends, and a waiting request of the other client starts with its permit.
-        permits.ends(&admission, Whose::Own(&one), Task::Running);
-        permits.starts(&admission, Whose::Own(&other), false);
+        permits.ends(&admission, RequestClient::OfRequest(&one), Task::Running);
+        permits.starts(&admission, RequestClient::OfRequest(&other), false);
         permits.give_back(&admission, None);
         assert_eq!(held(), (2, 0, 2));
         for _ in 0..2 {
-            permits.ends(&admission, Whose::Own(&other), Task::Running);
+            permits.ends(&admission, RequestClient::OfRequest(&other), Task::Running);
         }
         permits.give_back(&admission, None);
-        assert_eq!(held(), (0, 0, 0), "I3: a place is left");
+        assert_eq!(held(), (0, 0, 0), "I3: a permit was not released");
     }
 
     #[test]
     fn draining_handlers_count_until_they_end() {
         let admission = of(ServerLimits { max_draining_handlers: 0, ..ServerLimits::default() });
-        let client = somebody(&admission);
-        let whose = Whose::Connections(&client);
+        let client = any_client(&admission);
+        let request_client = RequestClient::OfConnection(&client);
         let mut permits = Permits::default();
-        permits.starts(&admission, whose, false);
-        Permits::drains(&admission, whose);
+        permits.starts(&admission, request_client, false);
+        Permits::drains(&admission, request_client);
         assert_eq!(admission.admit(&client), Err("server_draining"));
-        permits.ends(&admission, whose, Task::Draining);
+        permits.ends(&admission, request_client, Task::Draining);
         permits.give_back(&admission, Some(&client));
         let left = (admission.alive(), admission.draining(), client.held(Resource::Running));
         assert_eq!((admission.admit(&client), left), (Ok(()), (0, 0, 0)));
     }
 
     #[test]
-    fn who_drains_more_than_its_share_is_refused_and_others_are_not() {
+    fn a_client_that_drains_more_than_its_share_is_refused_and_others_are_not() {
         let admission = Admission::new(ServerLimits { max_draining_handlers: 10, ..ServerLimits::default() });
-        let [deaf, deafer, other] = [(); 3].map(|()| somebody(&admission));
+        let [deaf, deafer, other] = [(); 3].map(|()| any_client(&admission));
         let drain = |client: &Client, handlers: usize| {
-            (0..handlers).for_each(|_| Permits::drains(&admission, Whose::Connections(client)));
+            (0..handlers).for_each(|_| Permits::drains(&admission, RequestClient::OfConnection(client)));
         };
         drain(&deaf, 5);
         assert_eq!(admission.admit(&deaf), Ok(()), "at its share");
@@ -297,7 +304,8 @@ mod tests {
         assert_eq!(admission.admit(&other), Err("server_draining"), "I11: all of them together");
         let mut permits = Permits::default();
         let mut end = |client: &Client, handlers: usize| {
-            (0..handlers).for_each(|_| permits.ends(&admission, Whose::Own(client), Task::Draining));
+            (0..handlers)
+                .for_each(|_| permits.ends(&admission, RequestClient::OfRequest(client), Task::Draining));
         };
         for client in [&deaf, &deafer, &other] {
             client.take_anyway(Resource::Running);
@@ -314,9 +322,9 @@ mod tests {
     }
 
     #[test]
-    fn no_client_runs_more_than_its_share_whoever_came_first() {
+    fn no_client_runs_more_than_its_share_regardless_of_arrival_order() {
         let admission = Admission::new(ServerLimits { max_running_handlers: 4, ..ServerLimits::default() });
-        let [first, second, third] = [(); 3].map(|()| somebody(&admission));
+        let [first, second, third] = [(); 3].map(|()| any_client(&admission));
         let admitted = [&first, &first, &first, &second, &second, &second, &third];
         assert_eq!(
             admitted.map(|client| admission.admit(client)),
@@ -334,9 +342,9 @@ mod tests {
     }
 
     #[test]
-    fn no_more_connections_are_open_than_may_be() {
+    fn connections_never_exceed_the_limit() {
         let admission = of(ServerLimits { max_connections: 2, ..ServerLimits::default() });
-        let client = somebody(&admission);
+        let client = any_client(&admission);
         assert_eq!([(); 3].map(|()| admission.open_session(&client)), [true, true, false]);
         admission.close_session(&client);
         assert_eq!([(); 2].map(|()| admission.open_session(&client)), [true, false], "one was closed");

@@ -5,11 +5,11 @@ use crate::driver::admission::Admission;
 
 /// The client of a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Whose<'a> {
+pub(crate) enum RequestClient<'a> {
     /// The client of its connection.
-    Connections(&'a Client),
+    OfConnection(&'a Client),
     /// A client of its own: the connection carries several clients.
-    Own(&'a Client),
+    OfRequest(&'a Client),
 }
 
 /// The state of a request's task, for the counts of a server.
@@ -36,9 +36,9 @@ pub(crate) struct Permits {
 
 impl Permits {
     /// The permit of a request that was admitted.
-    pub(crate) const fn admitted(&mut self, whose: Whose<'_>) {
+    pub(crate) const fn admitted(&mut self, request_client: RequestClient<'_>) {
         self.held += 1;
-        self.arriving = matches!(whose, Whose::Own(_));
+        self.arriving = matches!(request_client, RequestClient::OfRequest(_));
     }
 
     /// The step of the admitted request ends. If the request did not start, its client gets the permit back.
@@ -49,18 +49,18 @@ impl Permits {
     }
 
     /// A handler starts. `arrives`: its request was admitted in this step.
-    pub(crate) fn starts(&mut self, admission: &Admission, whose: Whose<'_>, arrives: bool) {
-        match whose {
-            Whose::Own(_) if arrives && std::mem::take(&mut self.arriving) => {}
-            Whose::Own(client) => drop(client.take_anyway(Resource::Running)),
-            Whose::Connections(_) => {}
+    pub(crate) fn starts(&mut self, admission: &Admission, request_client: RequestClient<'_>, arrives: bool) {
+        match request_client {
+            RequestClient::OfRequest(_) if arrives && std::mem::take(&mut self.arriving) => {}
+            RequestClient::OfRequest(client) => drop(client.take_anyway(Resource::Running)),
+            RequestClient::OfConnection(_) => {}
         }
         if let Some(left) = self.held.checked_sub(1) {
             self.held = left;
             return;
         }
         admission.take_anyway();
-        if let Whose::Connections(client) = whose {
+        if let RequestClient::OfConnection(client) = request_client {
             client.take_anyway(Resource::Running);
         }
     }
@@ -68,21 +68,21 @@ impl Permits {
     /// The request of a running handler is settled.
     pub(crate) fn drains(
         admission: &Admission,
-        (Whose::Connections(client) | Whose::Own(client)): Whose<'_>,
+        (RequestClient::OfConnection(client) | RequestClient::OfRequest(client)): RequestClient<'_>,
     ) {
         admission.drains(client);
     }
 
     /// The task of a request has ended.
-    pub(crate) fn ends(&mut self, admission: &Admission, whose: Whose<'_>, from: Task) {
-        let (Whose::Connections(client) | Whose::Own(client)) = whose;
+    pub(crate) fn ends(&mut self, admission: &Admission, request_client: RequestClient<'_>, from: Task) {
+        let (RequestClient::OfConnection(client) | RequestClient::OfRequest(client)) = request_client;
         match from {
             Task::NotStarted | Task::Ended => return,
             Task::Running => {}
             Task::Draining => admission.drained(client),
         }
         self.held += 1;
-        if let Whose::Own(client) = whose {
+        if let RequestClient::OfRequest(client) = request_client {
             client.give_back(Resource::Running, 1);
         }
     }

@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The most connections that were displaced and are still closing.
-const LEAVING: usize = 64;
+const MAX_CLOSING: usize = 64;
 
 /// An open connection that may be displaced.
 pub(crate) trait Occupant: Send + Sync {
@@ -60,7 +60,7 @@ pub(crate) struct Seat {
     used: AtomicBool,
     occupant: OnceLock<Weak<dyn Occupant>>,
     left: AtomicBool,
-    told: Notify,
+    displaced_notify: Notify,
 }
 
 impl Seats {
@@ -87,7 +87,7 @@ impl Seats {
             used: AtomicBool::new(is_many),
             occupant: OnceLock::new(),
             left: AtomicBool::new(false),
-            told: Notify::new(),
+            displaced_notify: Notify::new(),
         });
         table.taken.insert(number, Arc::clone(&seat));
         Some(seat)
@@ -107,7 +107,7 @@ impl Seats {
     pub(crate) fn displace(&self, seat: &Seat) -> bool {
         {
             let mut table = self.table();
-            if table.leaving >= LEAVING || table.taken.remove(&seat.number).is_none() {
+            if table.leaving >= MAX_CLOSING || table.taken.remove(&seat.number).is_none() {
                 return false;
             }
             table.leaving += 1;
@@ -181,7 +181,7 @@ impl Seat {
         self.left.store(true, Ordering::SeqCst);
         match self.occupant() {
             Some(occupant) => occupant.leave(),
-            None => self.told.notify_one(),
+            None => self.displaced_notify.notify_one(),
         }
     }
 
@@ -190,7 +190,7 @@ impl Seat {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub(crate) async fn left(&self) {
-        self.told.notified().await;
+        self.displaced_notify.notified().await;
     }
 
     /// The connection is open.

@@ -34,7 +34,7 @@ use crate::message::CancelExemption;
 /// answer.
 #[must_use = "a call begins when the builder is awaited or started"]
 pub struct CallBuilder<R> {
-    shared: Arc<ConnectionInner>,
+    connection: Arc<ConnectionInner>,
     frame: Result<Frame, CallError>,
     parent: Option<CallContext>,
     time: CallTime,
@@ -49,16 +49,16 @@ pub struct CallBuilder<R> {
 
 impl<R> CallBuilder<R> {
     pub(crate) fn new<P: Serialize + ?Sized>(
-        shared: &Arc<ConnectionInner>,
+        connection: &Arc<ConnectionInner>,
         method: Arc<str>,
         params: &P,
     ) -> Self {
-        Self::of_frame(shared, Frame::new(shared.max_frame, method, params))
+        Self::of_frame(connection, Frame::new(connection.max_frame, method, params))
     }
 
-    pub(crate) fn of_frame(shared: &Arc<ConnectionInner>, frame: Result<Frame, CallError>) -> Self {
+    pub(crate) fn of_frame(connection: &Arc<ConnectionInner>, frame: Result<Frame, CallError>) -> Self {
         Self {
-            shared: Arc::clone(shared),
+            connection: Arc::clone(connection),
             frame,
             parent: None,
             time: CallTime::default(),
@@ -178,40 +178,40 @@ impl<R> CallBuilder<R> {
     /// if too many calls are in flight; [`CallError::Ended`] if the parent is answered already.
     pub fn start(mut self) -> Result<Call<R>, CallError> {
         let mut frame = self.frame?;
-        let exempt = exempt_of(&self.shared, &frame);
-        let handshake = self.shared.dialect.rules().handshake == Some(&*frame.method);
-        let said = handshake.then(|| declare(&self.shared, &mut frame)).flatten();
+        let exempt = exempt_of(&self.connection, &frame);
+        let handshake = self.connection.dialect.rules().handshake == Some(&*frame.method);
+        let said = handshake.then(|| declare(&self.connection, &mut frame)).flatten();
         let method = Arc::clone(&frame.method);
         let born = |cause| {
             let settled = Settled::Cancelled(Cancelled::new(cause, true));
-            Ok(Call::settled(&self.shared, Arc::clone(&method), settled))
+            Ok(Call::settled(&self.connection, Arc::clone(&method), settled))
         };
         if self.tokens.iter().any(CancellationToken::is_cancelled) {
             return born(Cause::new(CauseKind::Caller));
         }
         let mut spec = CallSpec::new(&method);
-        let rules = self.shared.dialect.rules();
-        let time = self.time.begin(now(), self.shared.timeouts, rules, self.shared.role, &method);
+        let rules = self.connection.dialect.rules();
+        let time = self.time.begin(now(), self.connection.timeouts, rules, self.connection.role, &method);
         spec.deadline = time.deadline;
         spec.exempt = exempt;
         spec.after_cancel = self.after_cancel;
         let parent = self.parent.take().filter(|_| !self.detached);
         let mut foreign = None;
         if let Some(parent) = &parent {
-            if Arc::ptr_eq(parent.connection(), &self.shared) {
+            if Arc::ptr_eq(parent.connection(), &self.connection) {
                 spec.parent = Some(parent.data().key);
             } else {
                 foreign = match ForeignParent::adopt(parent.connection(), parent.data().key) {
                     Ok(adopted) => Some(adopted),
                     Err(CallRefused::AlreadyCancelled(cause)) => return refuse_child(parent, cause, born),
-                    Err(refused) => return refused_call(&self.shared, &method, refused),
+                    Err(refused) => return refused_call(&self.connection, &method, refused),
                 };
             }
         }
         let child = foreign.as_ref().map(ForeignParent::child);
         let mut token = spec
             .parent
-            .and_then(|_| self.shared.dialect.codec().reported_token(&method, frame.params.as_deref()));
+            .and_then(|_| self.connection.dialect.codec().reported_token(&method, frame.params.as_deref()));
         let staged = Box::new(StagedCall {
             method: Arc::clone(&method),
             params: frame.params,
@@ -221,7 +221,7 @@ impl<R> CallBuilder<R> {
         });
         let reads = self.progress || self.partial;
         let inbox = (reads || self.belongs.is_some()).then(|| Inbox::new(reads));
-        let span = open_span(&self.shared, &method);
+        let span = open_span(&self.connection, &method);
         let mut extras = (foreign.is_some() || inbox.is_some() || span.is_some()).then(|| {
             Box::new(Extras {
                 release_parent: foreign.map(ForeignParent::into_release),
@@ -232,8 +232,8 @@ impl<R> CallBuilder<R> {
             })
         });
         let (mut belongs, mut late) = (self.belongs, None);
-        let started = self.shared.step(|state, now, _| {
-            let started = state.start_call(&self.shared, now, &spec, staged, &mut extras)?;
+        let started = self.connection.step(|state, now, _| {
+            let started = state.start_call(&self.connection, now, &spec, staged, &mut extras)?;
             if let Some(said) = &said {
                 state.session.handshake(HandshakePart::Params, said);
             }
@@ -242,7 +242,7 @@ impl<R> CallBuilder<R> {
                 state.report_under(parent, token);
             }
             if let (Some(inbox), Some(belongs)) = (&inbox, belongs.take()) {
-                late = state.match_for(started.ticket, Matcher { inbox: Arc::clone(inbox), belongs });
+                late = state.match_for(started.slot_key, Matcher { inbox: Arc::clone(inbox), belongs });
             }
             Ok(started)
         });
@@ -253,14 +253,14 @@ impl<R> CallBuilder<R> {
             release();
         }
         match started {
-            Ok(Started { ticket, number, method }) => {
+            Ok(Started { slot_key, number, method }) => {
                 if let Some(span) = span {
                     span.record("jsonrpc.request.id", tracing::field::display(number.0));
                 }
                 if let (Some(parent), Some(child)) = (&parent, child) {
-                    place_child(parent.connection(), child, &self.shared, ticket);
+                    place_child(parent.connection(), child, &self.connection, slot_key);
                 }
-                let call = Call::started(&self.shared, method, ticket, inbox);
+                let call = Call::started(&self.connection, method, slot_key, inbox);
                 for token in self.tokens {
                     call.canceller().cancel_on(token);
                 }
@@ -270,24 +270,24 @@ impl<R> CallBuilder<R> {
                 Some(parent) => refuse_child(parent, cause, born),
                 None => born(cause),
             },
-            Err(refused) => refused_call(&self.shared, &method, refused),
+            Err(refused) => refused_call(&self.connection, &method, refused),
         }
     }
 }
 
 fn refused_call<R>(
-    shared: &Arc<ConnectionInner>,
+    connection: &Arc<ConnectionInner>,
     method: &Arc<str>,
     refused: CallRefused,
 ) -> Result<Call<R>, CallError> {
     let settled = match refused {
         CallRefused::TooMany => {
-            return Err(CallError::TooMany { limit: shared.lock().session.limits().max_calls });
+            return Err(CallError::TooMany { limit: connection.lock().session.limits().max_calls });
         }
         CallRefused::AlreadyCancelled(cause) => Settled::Cancelled(Cancelled::new(cause, true)),
         CallRefused::Disconnected => Settled::Disconnected { may_have_run: false },
     };
-    Ok(Call::settled(shared, Arc::clone(method), settled))
+    Ok(Call::settled(connection, Arc::clone(method), settled))
 }
 
 /// A child of a cancelled request is cancelled at its start (I5). A child of an answered request is refused.
@@ -303,8 +303,8 @@ fn refuse_child<R>(
 }
 
 /// Whether the params contain the member that makes a call uncancellable (MCP: `task`).
-fn exempt_of(shared: &ConnectionInner, frame: &Frame) -> CancelExemption {
-    let Some(member) = shared.dialect.rules().uncancellable_param else { return CancelExemption::No };
+fn exempt_of(connection: &ConnectionInner, frame: &Frame) -> CancelExemption {
+    let Some(member) = connection.dialect.rules().uncancellable_param else { return CancelExemption::No };
     let Some(params) = frame.params.as_ref().map(|params| params.get()) else { return CancelExemption::No };
     // Most params do not contain the word at all, and then need no parsing.
     if !params.contains(member) {
@@ -317,10 +317,10 @@ fn exempt_of(shared: &ConnectionInner, frame: &Frame) -> CancelExemption {
 }
 
 /// The span of a call, if it is enabled. It is a child of the current span.
-fn open_span(shared: &ConnectionInner, method: &str) -> CallSpan {
+fn open_span(connection: &ConnectionInner, method: &str) -> CallSpan {
     let span = tracing::info_span!(
         "rescind.call",
-        rpc.system.name = shared.rpc_system(),
+        rpc.system.name = connection.rpc_system(),
         rpc.method = %crate::shown::Shown::name(method),
         jsonrpc.request.id = tracing::field::Empty,
         cancel.source = tracing::field::Empty,
@@ -330,10 +330,10 @@ fn open_span(shared: &ConnectionInner, method: &str) -> CallSpan {
 }
 
 /// Adds this side's declaration to its half of the handshake, and reads that half.
-fn declare(shared: &ConnectionInner, frame: &mut Frame) -> Option<crate::dialect::Handshake> {
-    let codec = shared.dialect.codec();
+fn declare(connection: &ConnectionInner, frame: &mut Frame) -> Option<crate::dialect::Handshake> {
+    let codec = connection.dialect.codec();
     let params = frame.params.as_mut()?;
-    if let Some(declared) = codec.declare(HandshakePart::Params, params, shared.handles_cancels) {
+    if let Some(declared) = codec.declare(HandshakePart::Params, params, connection.handles_cancels) {
         *params = declared;
     }
     Some(codec.read_handshake(HandshakePart::Params, params))

@@ -15,14 +15,14 @@ use crate::machine::CancelResult;
 /// (004-31).
 #[derive(Clone)]
 pub struct Canceller {
-    shared: Arc<ConnectionInner>,
+    connection: Arc<ConnectionInner>,
     /// `None`: the call was settled before it began.
-    ticket: Option<SlotKey>,
+    slot_key: Option<SlotKey>,
 }
 
 impl Canceller {
-    pub(crate) fn new(shared: &Arc<ConnectionInner>, ticket: Option<SlotKey>) -> Self {
-        Self { shared: Arc::clone(shared), ticket }
+    pub(crate) fn new(connection: &Arc<ConnectionInner>, slot_key: Option<SlotKey>) -> Self {
+        Self { connection: Arc::clone(connection), slot_key }
     }
 
     /// Cancels the call. The reason is sent to the peer if the dialect has a field for it; an empty reason is not sent.
@@ -36,8 +36,8 @@ impl Canceller {
     /// Cancels the call with this cause. The first cause of a call is kept.
     #[expect(clippy::must_use_candidate, reason = "most callers need no result")]
     pub fn cancel_because(&self, cause: Cause) -> CancelResult {
-        let Some(ticket) = self.ticket else { return CancelResult::AlreadySettled };
-        self.shared.step(|state, now, _| state.cancel_call(now, ticket, cause, None))
+        let Some(slot_key) = self.slot_key else { return CancelResult::AlreadySettled };
+        self.connection.step(|state, now, _| state.cancel_call(now, slot_key, cause, None))
     }
 
     /// A token that cancels the call when the token is cancelled.
@@ -59,11 +59,11 @@ impl Canceller {
 
     /// Runs a task that is aborted when the call ends.
     fn watch(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let Some(ticket) = self.ticket else { return };
-        let watch = self.shared.runtime.spawn(task).abort_handle();
+        let Some(slot_key) = self.slot_key else { return };
+        let watch = self.connection.runtime.spawn(task).abort_handle();
         let late = {
-            let mut state = self.shared.lock();
-            match state.calls.get_mut(ticket) {
+            let mut state = self.connection.lock();
+            match state.calls.get_mut(slot_key) {
                 Some(entry) if !entry.ended => {
                     entry.extras().watches.push(watch);
                     None
@@ -79,6 +79,6 @@ impl Canceller {
 
 impl fmt::Debug for Canceller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Canceller").field("connection", &self.shared).finish_non_exhaustive()
+        f.debug_struct("Canceller").field("connection", &self.connection).finish_non_exhaustive()
     }
 }

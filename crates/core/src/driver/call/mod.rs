@@ -31,7 +31,7 @@ use crate::error::CallError;
 /// `Dropped` and does not wait for the peer. It can be dropped outside a runtime and after the connection has closed.
 #[must_use = "dropping a call cancels it"]
 pub struct Call<R> {
-    shared: Arc<ConnectionInner>,
+    connection: Arc<ConnectionInner>,
     method: Arc<str>,
     state: State,
     inbox: Option<Arc<Inbox>>,
@@ -48,27 +48,32 @@ enum State {
 
 impl<R> Call<R> {
     pub(crate) fn started(
-        shared: &Arc<ConnectionInner>,
+        connection: &Arc<ConnectionInner>,
         method: Arc<str>,
-        ticket: SlotKey,
+        slot_key: SlotKey,
         inbox: Option<Arc<Inbox>>,
     ) -> Self {
-        Self::new(shared, method, State::Open(ticket), inbox)
+        Self::new(connection, method, State::Open(slot_key), inbox)
     }
 
-    pub(crate) fn settled(shared: &Arc<ConnectionInner>, method: Arc<str>, settled: Settled) -> Self {
-        Self::new(shared, method, State::Settled(settled), None)
+    pub(crate) fn settled(connection: &Arc<ConnectionInner>, method: Arc<str>, settled: Settled) -> Self {
+        Self::new(connection, method, State::Settled(settled), None)
     }
 
-    fn new(shared: &Arc<ConnectionInner>, method: Arc<str>, state: State, inbox: Option<Arc<Inbox>>) -> Self {
-        shared.hold();
-        Self { shared: Arc::clone(shared), method, state, inbox, answer: PhantomData }
+    fn new(
+        connection: &Arc<ConnectionInner>,
+        method: Arc<str>,
+        state: State,
+        inbox: Option<Arc<Inbox>>,
+    ) -> Self {
+        connection.hold();
+        Self { connection: Arc::clone(connection), method, state, inbox, answer: PhantomData }
     }
 
     /// A handle that cancels the call from any task or thread.
     #[must_use]
     pub fn canceller(&self) -> Canceller {
-        Canceller::new(&self.shared, self.ticket())
+        Canceller::new(&self.connection, self.slot_key())
     }
 
     /// The peer's notifications for this call: those with its progress token, and those that
@@ -87,10 +92,10 @@ impl<R> Call<R> {
         &self,
         belongs: impl Fn(&Notification) -> bool + Send + Sync + 'static,
     ) -> Notifications {
-        let Some(ticket) = self.ticket() else { return Notifications::new(closed_inbox()) };
+        let Some(slot_key) = self.slot_key() else { return Notifications::new(closed_inbox()) };
         let inbox = Inbox::new(false);
         let matcher = Matcher { inbox: Arc::clone(&inbox), belongs: Arc::new(belongs) };
-        let late = self.shared.lock().match_for(ticket, matcher);
+        let late = self.connection.lock().match_for(slot_key, matcher);
         if late.is_some() {
             inbox.close();
         }
@@ -103,10 +108,10 @@ impl<R> Call<R> {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn acknowledged(&mut self) -> Option<bool> {
-        let ticket = self.ticket()?;
+        let slot_key = self.slot_key()?;
         poll_fn(|cx| {
-            let mut state = self.shared.lock();
-            let Some(entry) = state.calls.get_mut(ticket) else { return Poll::Ready(None) };
+            let mut state = self.connection.lock();
+            let Some(entry) = state.calls.get_mut(slot_key) else { return Poll::Ready(None) };
             let settled = entry.ended;
             let extras = entry.extras();
             if settled || extras.acknowledged.is_some() {
@@ -122,9 +127,9 @@ impl<R> Call<R> {
 
     /// Drops the handle without cancelling the call. Its parent does not cancel it either.
     pub fn detach(mut self) {
-        if let State::Open(ticket) = std::mem::replace(&mut self.state, State::Done) {
-            self.shared.step(|state, _, effects| {
-                let Some(entry) = state.calls.get_mut(ticket) else { return };
+        if let State::Open(slot_key) = std::mem::replace(&mut self.state, State::Done) {
+            self.connection.step(|state, _, effects| {
+                let Some(entry) = state.calls.get_mut(slot_key) else { return };
                 let (key, open) = (entry.key, !entry.ended);
                 let release = entry.extras.as_mut().and_then(|extras| extras.release_parent.take());
                 if let Some(release) = release {
@@ -133,14 +138,14 @@ impl<R> Call<R> {
                 if open {
                     state.session.local_detach(key);
                 }
-                state.let_go(ticket, effects);
+                state.release_call(slot_key, effects);
             });
         }
     }
 
-    const fn ticket(&self) -> Option<SlotKey> {
+    const fn slot_key(&self) -> Option<SlotKey> {
         match self.state {
-            State::Open(ticket) => Some(ticket),
+            State::Open(slot_key) => Some(slot_key),
             State::Settled(_) | State::Done => None,
         }
     }
@@ -149,19 +154,19 @@ impl<R> Call<R> {
         match std::mem::replace(&mut self.state, State::Done) {
             State::Settled(settled) => Poll::Ready(settled),
             State::Done => Poll::Pending,
-            State::Open(ticket) => {
-                let mut state = self.shared.lock();
-                let Some(entry) = state.calls.get_mut(ticket) else { return Poll::Pending };
+            State::Open(slot_key) => {
+                let mut state = self.connection.lock();
+                let Some(entry) = state.calls.get_mut(slot_key) else { return Poll::Pending };
                 if let Some(settled) = entry.settled.take() {
                     entry.held = false;
-                    state.free_call(ticket);
+                    state.free_call(slot_key);
                     return Poll::Ready(*settled);
                 }
                 let replaced = match &mut entry.waker {
                     Some(waker) if waker.will_wake(cx.waker()) => None,
                     waker => waker.replace(cx.waker().clone()),
                 };
-                self.state = State::Open(ticket);
+                self.state = State::Open(slot_key);
                 drop(state);
                 drop(replaced);
                 Poll::Pending
@@ -196,10 +201,10 @@ impl<R: DeserializeOwned> Future for Call<R> {
 
 impl<R> Drop for Call<R> {
     fn drop(&mut self) {
-        if let State::Open(ticket) = self.state {
-            self.shared.step(|state, now, effects| state.drop_call(now, ticket, effects));
+        if let State::Open(slot_key) = self.state {
+            self.connection.step(|state, now, effects| state.drop_call(now, slot_key, effects));
         }
-        self.shared.release();
+        self.connection.release();
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) struct Extras {
 
 /// A call that was staged.
 pub(crate) struct Started {
-    pub(crate) ticket: SlotKey,
+    pub(crate) slot_key: SlotKey,
     pub(crate) number: CallNumber,
     /// Its method, shared with other calls of that method.
     pub(crate) method: Arc<str>,
@@ -82,14 +82,14 @@ pub(crate) struct StagedCall {
 
 /// The content of an answer.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum AnswerContent {
     Value(Bytes),
     Cancelled,
     Error(ErrorObject),
     Malformed(&'static str),
 }
 
-impl Said {
+impl AnswerContent {
     /// Keeps the value without a copy: it shares the memory of its frame.
     pub(crate) fn of_answer(frame: &Bytes, body: AnswerBody<'_>) -> Self {
         match body {

@@ -6,11 +6,11 @@ use std::time::Instant;
 use tracing::Level;
 
 use crate::cause::{Cancelled, Cause, CauseKind};
-use crate::driver::calls::entry::{CallEntry, Extras, Said, Settled, StagedCall, Started};
+use crate::driver::calls::entry::{AnswerContent, CallEntry, Extras, Settled, StagedCall, Started};
 use crate::driver::effects::Effects;
 use crate::driver::effects::log::{Entry, end_of_call};
 use crate::driver::notifications::subscriptions::Matcher;
-use crate::driver::outbox::Bulk;
+use crate::driver::outbox::DataFrame;
 use crate::driver::state::{ConnectionInner, Payload, State};
 use crate::driver::tables::slots::SlotKey;
 use crate::failpoint::{self, Failpoint};
@@ -23,14 +23,14 @@ impl State {
     /// Stages a call, which takes `extras`. A refused call leaves them.
     pub(crate) fn start_call(
         &mut self,
-        shared: &ConnectionInner,
+        connection: &ConnectionInner,
         now: Instant,
         spec: &CallSpec<'_>,
         mut frame: Box<StagedCall>,
         extras: &mut Option<Box<Extras>>,
     ) -> Result<Started, CallRefused> {
         let (key, number) = self.session.local_call(now, spec)?;
-        let exchange = self.exchange_of_call(shared, spec, number);
+        let exchange = self.exchange_of_call(connection, spec, number);
         let method = self.methods.share(frame.method);
         frame.method = Arc::clone(&method);
         let mut extras = extras.take();
@@ -38,10 +38,10 @@ impl State {
         if exchange.is_peers() {
             extras.get_or_insert_default().exchange = Some(exchange);
         }
-        if shared.dialect.rules().handshake == Some(spec.method) {
+        if connection.dialect.rules().handshake == Some(spec.method) {
             extras.get_or_insert_default().shakes = true;
         }
-        let ticket = self.calls.insert(CallEntry {
+        let slot_key = self.calls.insert(CallEntry {
             key,
             own_exchange,
             frame: Some(frame),
@@ -51,20 +51,20 @@ impl State {
             waker: None,
             extras,
         });
-        self.outbound.insert(key.0, ticket);
-        self.outbox.push_bulk(Bulk::Call(ticket));
-        Ok(Started { ticket, number, method })
+        self.outbound.insert(key.0, slot_key);
+        self.outbox.push_data(DataFrame::Call(slot_key));
+        Ok(Started { slot_key, number, method })
     }
 
     /// The exchange of a call. On transports where this side opens exchanges, each call opens one, also the call of a
     /// handler. On other transports the call of a handler is sent on the exchange of its parent.
     fn exchange_of_call(
         &self,
-        shared: &ConnectionInner,
+        connection: &ConnectionInner,
         spec: &CallSpec<'_>,
         number: CallNumber,
     ) -> ExchangeId {
-        if shared.traits.opens_exchanges {
+        if connection.traits.opens_exchanges {
             return ExchangeId::of_call(number);
         }
         let parent = spec.parent.and_then(|parent| self.inbound.get(parent.0));
@@ -74,11 +74,11 @@ impl State {
     pub(crate) fn cancel_call(
         &mut self,
         now: Instant,
-        ticket: SlotKey,
+        slot_key: SlotKey,
         cause: Cause,
         after: Option<AfterCancel>,
     ) -> CancelResult {
-        match self.calls.get(ticket) {
+        match self.calls.get(slot_key) {
             // The machine would return the same for a call that has ended. Most handles are dropped after the end of
             // their call.
             Some(entry) if !entry.ended => self.session.local_cancel_call(now, entry.key, cause, after),
@@ -87,23 +87,23 @@ impl State {
     }
 
     /// The handle of a call is dropped.
-    pub(crate) fn drop_call(&mut self, now: Instant, ticket: SlotKey, effects: &mut Effects) {
+    pub(crate) fn drop_call(&mut self, now: Instant, slot_key: SlotKey, effects: &mut Effects) {
         let after = Some(AfterCancel::ReturnNow);
-        let _ = self.cancel_call(now, ticket, Cause::new(CauseKind::Dropped), after);
-        self.let_go(ticket, effects);
+        let _ = self.cancel_call(now, slot_key, Cause::new(CauseKind::Dropped), after);
+        self.release_call(slot_key, effects);
     }
 
     /// The handle of a call does not read it any more.
-    pub(crate) fn let_go(&mut self, ticket: SlotKey, effects: &mut Effects) {
-        let Some(entry) = self.calls.get_mut(ticket) else { return };
+    pub(crate) fn release_call(&mut self, slot_key: SlotKey, effects: &mut Effects) {
+        let Some(entry) = self.calls.get_mut(slot_key) else { return };
         entry.held = false;
         effects.wakers.extend(entry.waker.take());
-        self.free_call(ticket);
+        self.free_call(slot_key);
     }
 
-    pub(crate) fn free_call(&mut self, ticket: SlotKey) {
-        if self.calls.get(ticket).is_some_and(CallEntry::is_done) {
-            self.calls.remove(ticket);
+    pub(crate) fn free_call(&mut self, slot_key: SlotKey) {
+        if self.calls.get(slot_key).is_some_and(CallEntry::is_done) {
+            self.calls.remove(slot_key);
         }
     }
 
@@ -116,12 +116,12 @@ impl State {
         effects: &mut Effects,
     ) {
         let said = match (&settlement, payload) {
-            (Settlement::Answered { .. }, Payload::Said(said)) => said.take(),
+            (Settlement::Answered { .. }, Payload::AnswerContent(said)) => said.take(),
             (Settlement::Answered { .. }, Payload::None | Payload::Request(_) | Payload::Offer(_))
             | (Settlement::Cancelled { .. } | Settlement::Disconnected { .. }, _) => None,
         };
-        let Some((ticket, entry)) = self.entry_of(call) else { return };
-        let is_error = matches!(said, Some(Said::Error(_) | Said::Malformed(_)));
+        let Some((slot_key, entry)) = self.entry_of(call) else { return };
+        let is_error = matches!(said, Some(AnswerContent::Error(_) | AnswerContent::Malformed(_)));
         let (outcome, source) = end_of_call(&settlement, is_error);
         let forgotten = failpoint::active(Failpoint::ForgottenCallers)
             && matches!(settlement, Settlement::Disconnected { .. });
@@ -132,12 +132,12 @@ impl State {
         }
         entry.ended = true;
         entry.settled = Some(Box::new(match (settlement, said) {
-            (Settlement::Answered { cancelled }, Some(Said::Value(value))) => {
+            (Settlement::Answered { cancelled }, Some(AnswerContent::Value(value))) => {
                 Settled::Value { value, after_cancel: cancelled.is_some() }
             }
-            (Settlement::Answered { .. }, Some(Said::Error(error))) => Settled::Error(error),
-            (Settlement::Answered { .. }, Some(Said::Malformed(what))) => Settled::Malformed(what),
-            (Settlement::Answered { .. }, Some(Said::Cancelled) | None) => {
+            (Settlement::Answered { .. }, Some(AnswerContent::Error(error))) => Settled::Error(error),
+            (Settlement::Answered { .. }, Some(AnswerContent::Malformed(what))) => Settled::Malformed(what),
+            (Settlement::Answered { .. }, Some(AnswerContent::Cancelled) | None) => {
                 Settled::Error(ErrorObject::internal())
             }
             (Settlement::Cancelled { cause, confirmed }, _) => {
@@ -166,14 +166,14 @@ impl State {
         if !waits {
             self.outbound.remove(call.0);
         }
-        self.free_call(ticket);
+        self.free_call(slot_key);
     }
 
     /// Adds a reader to a call. If the call has ended, the reader is returned, and the caller drops it without the lock
     /// (D2): no notification belongs to a call that has ended.
     #[must_use]
-    pub(crate) fn match_for(&mut self, ticket: SlotKey, matcher: Matcher) -> Option<Matcher> {
-        match self.calls.get_mut(ticket) {
+    pub(crate) fn match_for(&mut self, slot_key: SlotKey, matcher: Matcher) -> Option<Matcher> {
+        match self.calls.get_mut(slot_key) {
             Some(entry) if !entry.ended => {
                 entry.extras().readers.push(self.matchers.add(matcher));
                 None
@@ -214,7 +214,7 @@ mod tests {
 
     /// Entries are not visible from outside.
     #[tokio::test]
-    async fn nothing_is_left_of_calls_that_nobody_awaits() {
+    async fn calls_that_are_not_awaited_leave_no_entry() {
         let (near, far) = memory_pair();
         let router = Router::new()
             .method("echo", |_: CallContext, told: Value| async move { Ok(told) })
@@ -240,10 +240,10 @@ mod tests {
         canceller.cancel_on(token.clone());
         drop((given_up, answered));
         settle().await;
-        let state = peer.shared().lock();
+        let state = peer.connection().lock();
         assert_eq!((state.calls.taken(), state.outbound.taken()), (0, 0), "I3: a call keeps its entry");
         assert_eq!(state.progress_readers, 0, "I3: a reader of progress is counted that has gone");
-        assert!(state.matchers.all().is_none(), "I3: a reader is asked whose call has ended");
+        assert!(state.matchers.all().is_none(), "I3: the reader of an ended call is still asked");
         drop((state, reader, late, canceller));
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         assert_eq!(tasks, 2, "I3: a task waits for the token of a call that has ended");

@@ -5,7 +5,7 @@
 //!
 //! - T1 Reading waits for nothing: no handler, permit, lock held by user code, or writer (L2).
 //! - T2 A request has its slot, and a cancel its effect, before the next frame is read.
-//! - T3 After at most [`BATCH`] frames were read, or after several cancels in a row were written, the task does its
+//! - T3 After at most [`MAX_FRAMES_PER_ROUND`] frames were read, or after several cancels in a row were written, the task does its
 //!   other work and yields. In each round it cancels one slice of a cascade.
 //! - T4 A frame counts as written when it is taken out of the outbox for `start_send`, which follows at once, before
 //!   any other frame. So no cancel precedes its request on the transport (I12), and no code of the transport runs while
@@ -42,13 +42,13 @@ use crate::transport::{
 };
 
 /// The most frames that are read before the task writes and yields.
-const BATCH: usize = 16;
+const MAX_FRAMES_PER_ROUND: usize = 16;
 /// The most rounds before the task yields although there is more to do.
-const ROUNDS: usize = 16;
+const MAX_ROUNDS_PER_POLL: usize = 16;
 
 /// The task of one connection.
 pub(crate) struct ConnectionTask {
-    pub(crate) shared: Arc<ConnectionInner>,
+    pub(crate) connection: Arc<ConnectionInner>,
     /// Data that only this task uses.
     pub(crate) own: Box<TaskData>,
     pub(crate) rx: Option<Pin<Box<dyn Receiver>>>,
@@ -77,7 +77,7 @@ pub(crate) struct TaskData {
     /// Handlers are dropped with the connection, also if they hold a handle of it.
     pub(crate) router: Arc<Router>,
     /// The connection's permit among those of its server.
-    pub(crate) place: Option<SessionPermit>,
+    pub(crate) permit: Option<SessionPermit>,
 }
 
 enum Phase {
@@ -94,7 +94,7 @@ enum Phase {
 
 /// The result of a look at the timers and at what happened meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Due {
+enum DueWork {
     /// There is nothing to do until the task is woken.
     Nothing,
     /// Something happened, or a timer was due and was handled.
@@ -105,18 +105,19 @@ enum Due {
 
 impl ConnectionTask {
     pub(crate) fn new(
-        shared: Arc<ConnectionInner>,
+        connection: Arc<ConnectionInner>,
         router: Arc<Router>,
         link: Link,
         pending: VecDeque<Inbound>,
-        place: Option<SessionPermit>,
+        permit: Option<SessionPermit>,
     ) -> Self {
         // A link without a session carries all clients of its listener.
-        let idle = Idle::new(shared.admission.limits.idle_timeout.filter(|_| !shared.exchange_scoped));
-        let written_held = shared.budget.hold(0);
+        let idle =
+            Idle::new(connection.admission.limits.idle_timeout.filter(|_| !connection.exchange_scoped));
+        let written_held = connection.budget.hold(0);
         Self {
-            shared,
-            own: Box::new(TaskData { router, place }),
+            connection,
+            own: Box::new(TaskData { router, permit }),
             rx: Some(link.rx),
             tx: Some(link.tx),
             pending,
@@ -134,7 +135,7 @@ impl ConnectionTask {
 
     /// Reads a batch of frames. Returns whether there may be more.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
-        for _ in 0..BATCH {
+        for _ in 0..MAX_FRAMES_PER_ROUND {
             if let Some(inbound) = self.pending.pop_front() {
                 self.recv(&inbound);
             } else {
@@ -164,11 +165,11 @@ impl ConnectionTask {
 
     /// Starts to close if the machine or the outbox requires it.
     fn begin_close(&mut self) {
-        if !matches!(self.phase, Phase::Open) || !self.shared.closing.load(Ordering::Relaxed) {
+        if !matches!(self.phase, Phase::Open) || !self.connection.closing.load(Ordering::Relaxed) {
             return;
         }
         let (cause, waiting, flush) = {
-            let state = self.shared.lock();
+            let state = self.connection.lock();
             let Some(cause) = state.close else { return };
             (cause, state.outbox.frames(), state.session.limits().flush_timeout)
         };
@@ -204,7 +205,7 @@ impl ConnectionTask {
     fn poll_close(&mut self, cx: &mut Context<'_>) {
         let Phase::Closing { by, reason, result } = &mut self.phase else { return };
         let late = by.as_mut().poll(cx).is_ready();
-        let drained = self.shared.lock().next_lane().is_none() && !self.unflushed;
+        let drained = self.connection.lock().next_lane().is_none() && !self.unflushed;
         let closed = match &mut self.tx {
             Some(tx) if drained && !late => tx.as_mut().poll_close(reason, cx).is_ready(),
             Some(_) => late,
@@ -218,9 +219,9 @@ impl ConnectionTask {
 
     /// Tells the machine that the transport is gone.
     fn lose(&self, lost: DisconnectPolicy) {
-        let leftovers = self.shared.step(|state, now, effects| {
+        let leftovers = self.connection.step(|state, now, effects| {
             state.session.recv_lost(now, lost);
-            state.lose_wire(&self.shared, effects)
+            state.lose_wire(&self.connection, effects)
         });
         drop(leftovers);
     }
@@ -233,14 +234,14 @@ impl ConnectionTask {
         self.pending.clear();
         self.phase = Phase::Lost;
         self.lose(lost);
-        self.shared.step(|state, _, effects| {
+        self.connection.step(|state, _, effects| {
             state.end.get_or_insert(result);
             effects.rare().closed = true;
         });
     }
 
     /// Handles the timers that are due, and arms the timer for the next.
-    fn poll_timer(&mut self, cx: &mut Context<'_>, next: Option<Instant>) -> Due {
+    fn poll_timer(&mut self, cx: &mut Context<'_>, next: Option<Instant>) -> DueWork {
         if let Some(next) = next.filter(|next| self.armed.is_none_or(|armed| *next < armed)) {
             let at = tokio::time::Instant::from_std(next);
             match &mut self.timer {
@@ -249,32 +250,32 @@ impl ConnectionTask {
             }
             self.armed = Some(next);
         }
-        let (Some(timer), true) = (&mut self.timer, self.armed.is_some()) else { return Due::Nothing };
+        let (Some(timer), true) = (&mut self.timer, self.armed.is_some()) else { return DueWork::Nothing };
         if timer.as_mut().poll(cx).is_pending() {
-            return Due::Nothing;
+            return DueWork::Nothing;
         }
         self.armed = None;
-        let is_left = self.shared.step(|state, now, _| {
+        let is_left = self.connection.step(|state, now, _| {
             state.session.handle_timeout(now);
             state.session.next_timeout().is_some_and(|next| next <= now)
         });
-        if is_left { Due::More } else { Due::Done }
+        if is_left { DueWork::More } else { DueWork::Done }
     }
 
     /// Handles due timers in a turn that has more to do at once, so that they do not wait for its end.
     fn do_what_is_due(&self) {
-        let next = self.shared.lock().session.next_timeout();
+        let next = self.connection.lock().session.next_timeout();
         if next.is_some_and(|next| next <= now()) {
-            self.shared.step(|state, now, _| state.session.handle_timeout(now));
+            self.connection.step(|state, now, _| state.session.handle_timeout(now));
         }
     }
 
     /// Checks, with the lock held, whether there is anything to do, and stores the waker if not (T5).
-    fn look_again(&mut self, cx: &mut Context<'_>) -> Due {
+    fn look_again(&mut self, cx: &mut Context<'_>) -> DueWork {
         let next = {
-            let mut state = self.shared.lock();
+            let mut state = self.connection.lock();
             if std::mem::take(&mut state.dirty) {
-                return Due::Done;
+                return DueWork::Done;
             }
             let next = state.session.next_timeout();
             state.armed = match (self.armed, next) {
@@ -293,17 +294,17 @@ impl ConnectionTask {
         // A connection that is closing has deadlines of its own.
         let Some(idle) = self.idle.as_mut().filter(|_| self.rx.is_some()) else { return false };
         let moved = std::mem::take(&mut self.moved) || self.unflushed;
-        let in_use = moved || self.shared.lock().session.has_requests_or_calls();
+        let in_use = moved || self.connection.lock().session.has_requests_or_calls();
         if idle.poll(cx, in_use).is_pending() {
             return false;
         }
         self.idle = None;
-        self.shared.step(|state, now, _| state.session.local_idle(now));
+        self.connection.step(|state, now, _| state.session.local_idle(now));
         true
     }
 
     fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Lost) && self.shared.lock().session.is_finished()
+        matches!(self.phase, Phase::Lost) && self.connection.lock().session.is_finished()
     }
 }
 
@@ -311,7 +312,7 @@ impl Future for ConnectionTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS_PER_POLL {
             let mut more = match self.phase {
                 Phase::Open => self.poll_read(cx),
                 Phase::Closing { .. } | Phase::Lost => false,
@@ -323,9 +324,9 @@ impl Future for ConnectionTask {
             if self.is_over() {
                 return Poll::Ready(());
             }
-            let walks = self.shared.walking.load(Ordering::Relaxed);
+            let walks = self.connection.walking.load(Ordering::Relaxed);
             if walks {
-                self.shared.step(|state, now, _| state.session.advance(now));
+                self.connection.step(|state, now, _| state.session.advance(now));
             }
             if more || walks {
                 self.do_what_is_due();
@@ -335,9 +336,9 @@ impl Future for ConnectionTask {
                 continue;
             }
             match self.look_again(cx) {
-                Due::Nothing => return Poll::Pending,
-                Due::Done => {}
-                Due::More => break,
+                DueWork::Nothing => return Poll::Pending,
+                DueWork::Done => {}
+                DueWork::More => break,
             }
         }
         cx.waker().wake_by_ref();

@@ -13,7 +13,7 @@ use crate::transport::{
 };
 
 /// The most messages that no dialect recognises. Then the connection ends.
-const ATTEMPTS: usize = 16;
+const MAX_ATTEMPTS: usize = 16;
 
 /// Reads until a message decides the dialect.
 pub(crate) struct PendingNegotiation {
@@ -43,7 +43,7 @@ impl PendingNegotiation {
             }
             // Bytes that are not flushed now are flushed with the next frame, or when the transport is polled.
             let _ = link.tx.as_mut().poll_flush(cx)?;
-            if self.attempts >= ATTEMPTS {
+            if self.attempts >= MAX_ATTEMPTS {
                 return Poll::Ready(Err(ProtocolViolation::UnknownDialect.into()));
             }
             let event = ready!(link.rx.as_mut().poll_event(cx));

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::cause::Cause;
 use crate::driver::calls::entry::StagedCall;
 use crate::driver::effects::Effects;
-use crate::driver::outbox::{Answer, Bulk, Control, Notification};
+use crate::driver::outbox::{Answer, Control, DataFrame, Notification};
 use crate::driver::state::State;
 use crate::id::{CallNumber, ExchangeId, OutboundKey};
 use crate::machine::Reply;
@@ -24,7 +24,7 @@ impl State {
     /// The lane of the next frame.
     pub(crate) fn next_lane(&mut self) -> Option<Lane> {
         let calls = &self.calls;
-        self.outbox.skip_empty(|ticket| calls.get(ticket).is_some_and(|entry| entry.frame.is_some()));
+        self.outbox.skip_empty(|slot_key| calls.get(slot_key).is_some_and(|entry| entry.frame.is_some()));
         self.outbox.next_lane()
     }
 
@@ -32,7 +32,7 @@ impl State {
     pub(crate) fn take(&mut self, lane: Lane, now: Instant, effects: &mut Effects) -> Option<Outgoing> {
         let taken = match lane {
             Lane::Control => self.take_control(now),
-            Lane::Data => self.take_bulk(now),
+            Lane::Data => self.take_data(now),
         };
         self.give_room(effects);
         taken
@@ -40,8 +40,8 @@ impl State {
 
     fn take_control(&mut self, now: Instant) -> Option<Outgoing> {
         match self.outbox.pop_control()? {
-            Control::Cancel(ticket) => {
-                let entry = self.calls.get_mut(ticket)?;
+            Control::Cancel(slot_key) => {
+                let entry = self.calls.get_mut(slot_key)?;
                 let key = entry.key;
                 let (cancel, cause) = entry.take_cancel()?;
                 let settled = entry.ended;
@@ -53,7 +53,7 @@ impl State {
                 }
                 if settled {
                     self.outbound.remove(key.0);
-                    self.free_call(ticket);
+                    self.free_call(slot_key);
                 }
                 let number = number.filter(|_| wanted)?;
                 Some(Outgoing::Cancel { key, number, exchange, cancel, cause })
@@ -62,10 +62,10 @@ impl State {
         }
     }
 
-    fn take_bulk(&mut self, now: Instant) -> Option<Outgoing> {
-        match self.outbox.pop_bulk()? {
-            Bulk::Call(ticket) => {
-                let taken = self.calls.get_mut(ticket).and_then(|entry| {
+    fn take_data(&mut self, now: Instant) -> Option<Outgoing> {
+        match self.outbox.pop_data()? {
+            DataFrame::Call(slot_key) => {
+                let taken = self.calls.get_mut(slot_key).and_then(|entry| {
                     let call = entry.frame.take()?;
                     let number = self.session.call_number(entry.key)?;
                     Some((call, entry.key, number, entry.exchange(number)))
@@ -77,14 +77,14 @@ impl State {
                 self.session.local_written(now, key);
                 Some(Outgoing::Call { key, number, exchange, call })
             }
-            Bulk::Answer { reply, answer } => Some(Outgoing::Answer { reply, answer }),
-            Bulk::Notification(frame) => {
+            DataFrame::Answer { reply, answer } => Some(Outgoing::Answer { reply, answer }),
+            DataFrame::Notification(frame) => {
                 if let Some(slot) = frame.owner.and_then(|owner| self.inbound.get_mut(owner.0)) {
                     slot.remove_frame();
                 }
                 Some(Outgoing::Notification(frame))
             }
-            Bulk::Dropped => {
+            DataFrame::Dropped => {
                 self.outbox.found_empty();
                 None
             }

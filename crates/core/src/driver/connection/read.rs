@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 use crate::byte_budget::{ByteBudget, MEMORY};
 use crate::clients::Client;
 use crate::dialect::HandshakePart;
-use crate::driver::admission::permits::Whose;
-use crate::driver::calls::entry::Said;
+use crate::driver::admission::permits::RequestClient;
+use crate::driver::calls::entry::AnswerContent;
 use crate::driver::connection::ConnectionTask;
 use crate::driver::effects::Effects;
 use crate::driver::memory::bytes_of_request;
@@ -31,8 +31,8 @@ use crate::transport::{ExchangeEnd, Inbound, TransportEvent};
 impl ConnectionTask {
     /// Receives one frame.
     pub(crate) fn recv(&mut self, inbound: &Inbound) {
-        let shared = Arc::clone(&self.shared);
-        match shared.dialect.codec().decode(&inbound.body) {
+        let connection = Arc::clone(&self.connection);
+        match connection.dialect.codec().decode(&inbound.body) {
             Incoming::Request(request) => self.recv_request(inbound, request),
             Incoming::Notification { method, params } => {
                 self.recv_notification(inbound, &method, params);
@@ -44,7 +44,7 @@ impl ConnectionTask {
             }
             Incoming::Cancel(cancel) => self.recv_cancel(inbound, cancel),
             Incoming::Ack { cancel, cancelled, reason: _ } => {
-                shared.step(|state, now, _| state.session.recv_ack(now, cancel, cancelled));
+                connection.step(|state, now, _| state.session.recv_ack(now, cancel, cancelled));
                 self.accept(inbound.exchange);
             }
             Incoming::PeerError(error) => {
@@ -52,7 +52,7 @@ impl ConnectionTask {
                 self.accept(inbound.exchange);
             }
             Incoming::Batch(members) => {
-                let allowed = shared.traits.batches && shared.lock().session.allows_batches();
+                let allowed = connection.traits.batches && connection.lock().session.allows_batches();
                 if allowed && self.pending.is_empty() {
                     for member in members {
                         let body = part_of(&inbound.body, member);
@@ -69,7 +69,7 @@ impl ConnectionTask {
             }
             Incoming::BadRequest { id, tag, why } => {
                 let origin = self.origin(inbound);
-                shared.step(|state, _, _| state.session.recv_bad_request(id, tag, why, &origin));
+                connection.step(|state, _, _| state.session.recv_bad_request(id, tag, why, &origin));
             }
             Incoming::Bad(why) => self.recv_bad(why, inbound.exchange),
         }
@@ -77,7 +77,7 @@ impl ConnectionTask {
 
     /// Receives an event that is not a message.
     pub(crate) fn recv_event(&mut self, event: TransportEvent) {
-        let shared = &self.shared;
+        let connection = &self.connection;
         match event {
             TransportEvent::Message(inbound) => self.recv(&inbound),
             TransportEvent::Rejected { exchange, why } => {
@@ -85,27 +85,27 @@ impl ConnectionTask {
                 self.recv_bad(BadMessage::Frame(why), exchange);
             }
             TransportEvent::HalfClosed => {
-                shared.step(|state, now, _| state.session.recv_half_close(now));
+                connection.step(|state, now, _| state.session.recv_half_close(now));
             }
             TransportEvent::ExchangeClosed { exchange } => {
-                shared.step(|state, now, _| state.session.recv_exchange_closed(now, exchange));
+                connection.step(|state, now, _| state.session.recv_exchange_closed(now, exchange));
             }
             TransportEvent::ExchangeResumed { exchange } => {
-                shared.step(|state, now, _| state.session.recv_exchange_resumed(now, exchange));
+                connection.step(|state, now, _| state.session.recv_exchange_resumed(now, exchange));
             }
             TransportEvent::ExchangeFailed { exchange, sent, error } => {
                 tracing::debug!(error = %crate::shown::Shown::text(&error), "an exchange failed");
                 let Some(number) = exchange.call() else { return };
-                shared.step(|state, now, _| state.session.recv_exchange_failed(now, number, sent));
+                connection.step(|state, now, _| state.session.recv_exchange_failed(now, number, sent));
             }
         }
     }
 
     fn recv_request(&mut self, inbound: &Inbound, request: IncomingRequest<'_>) {
-        let shared = &self.shared;
+        let connection = &self.connection;
         let mount = self.own.router.route(&request.method);
-        let codec = shared.dialect.codec();
-        let said = (shared.dialect.rules().handshake == Some(&*request.method))
+        let codec = connection.dialect.codec();
+        let said = (connection.dialect.rules().handshake == Some(&*request.method))
             .then_some(request.params)
             .flatten()
             .map(|params| codec.read_handshake(HandshakePart::Params, params));
@@ -118,9 +118,9 @@ impl ConnectionTask {
         let id = request.id.clone();
         let client = self.client_of(inbound);
         let bytes = bytes_of_request(inbound);
-        let budget = client.as_ref().map_or(&shared.budget, |client| client.budget());
+        let budget = client.as_ref().map_or(&connection.budget, |client| client.budget());
         let admission = if budget.has_room(bytes as usize) {
-            shared.admission.admit(client.as_ref().unwrap_or(&shared.client))
+            connection.admission.admit(client.as_ref().unwrap_or(&connection.client))
         } else {
             Err(MEMORY)
         };
@@ -137,16 +137,16 @@ impl ConnectionTask {
             work: waiting.handler.as_ref().map_or(Work::Task, |handler| handler.work()),
             admission,
         };
-        let is_handshake = shared.dialect.rules().handshake == Some(&*mount.method);
-        let scope = shared
+        let is_handshake = connection.dialect.rules().handshake == Some(&*mount.method);
+        let scope = connection
             .exchange_scoped
-            .then(|| SessionId::from(format!("{}/{}", shared.session_id.as_str(), inbound.exchange.0)));
+            .then(|| SessionId::from(format!("{}/{}", connection.session_id.as_str(), inbound.exchange.0)));
         let mut arriving = Arriving { key: None, waiting: Some(waiting), started: ExchangeId::NONE };
         let act = |state: &mut State, now: Instant, _: &mut Effects, payload: &mut Payload<'_>| {
             if arrival.admission.is_ok() {
-                state.places.admitted(match &client {
-                    Some(client) => Whose::Own(client),
-                    None => Whose::Connections(&shared.client),
+                state.permits.admitted(match &client {
+                    Some(client) => RequestClient::OfRequest(client),
+                    None => RequestClient::OfConnection(&connection.client),
                 });
             }
             if ignores_token {
@@ -155,8 +155,8 @@ impl ConnectionTask {
             let Some(key) = state.session.recv_request(now, arrival) else {
                 return;
             };
-            if let Some(place) = self.own.place.as_ref().filter(|_| !is_handshake) {
-                place.set_used();
+            if let Some(permit) = self.own.permit.as_ref().filter(|_| !is_handshake) {
+                permit.set_used();
             }
             if let Some(said) = &said {
                 state.session.handshake(HandshakePart::Params, said);
@@ -178,7 +178,7 @@ impl ConnectionTask {
                 scope,
             };
             let slot = InboundSlot::new(
-                Arc::new(Request { connection: Arc::clone(shared), data: RequestData::new(arrived) }),
+                Arc::new(Request { connection: Arc::clone(connection), data: RequestData::new(arrived) }),
                 counted,
             );
             state.memory.request_came(counted);
@@ -188,7 +188,7 @@ impl ConnectionTask {
             }
         };
         // Most requests start in this step. Only those that wait for a permit are kept.
-        shared.step_with(Payload::Request(&mut arriving), act, |state, payload, ()| {
+        connection.step_with(Payload::Request(&mut arriving), act, |state, payload, ()| {
             if let Payload::Request(Arriving { key: Some(key), waiting, .. }) = payload {
                 if let (Some(mut waiting), Some(_)) = (waiting.take(), state.inbound.get(key.0)) {
                     waiting.params = waiting.params.map(unpinned);
@@ -196,7 +196,7 @@ impl ConnectionTask {
                 }
             }
             if let Some(client) = &client {
-                state.places.arrived(client);
+                state.permits.arrived(client);
             }
         });
         self.begin_exchange(arriving.started);
@@ -204,15 +204,15 @@ impl ConnectionTask {
 
     fn recv_cancel(&self, inbound: &Inbound, cancel: IncomingCancel) {
         let origin = self.origin(inbound);
-        self.shared.step(|state, now, _| {
+        self.connection.step(|state, now, _| {
             state.session.recv_cancel(now, cancel.key.ok(), cancel.reason.as_deref(), cancel.ack, &origin);
         });
     }
 
     fn recv_answer(&self, frame: &Bytes, call: Option<CallNumber>, body: AnswerBody<'_>) {
-        let shared = &self.shared;
-        let codec = shared.dialect.codec();
-        let handshake = shared.dialect.rules().handshake.is_some();
+        let connection = &self.connection;
+        let codec = connection.dialect.codec();
+        let handshake = connection.dialect.rules().handshake.is_some();
         let kind = match &body {
             AnswerBody::Value(_) => AnswerKind::Value,
             AnswerBody::Cancelled => AnswerKind::Cancelled,
@@ -222,10 +222,10 @@ impl ConnectionTask {
             AnswerBody::Value(value) => Some(*value),
             AnswerBody::Cancelled | AnswerBody::Error(_) | AnswerBody::Malformed(_) => None,
         };
-        let mut said = Some(Said::of_answer(frame, body));
+        let mut said = Some(AnswerContent::of_answer(frame, body));
         // An answer that the machine does not take is dropped without the lock.
-        shared.step_with(
-            Payload::Said(&mut said),
+        connection.step_with(
+            Payload::AnswerContent(&mut said),
             |state, now, _, _| {
                 let settled = state.session.recv_answer(now, call, kind);
                 if !handshake {
@@ -243,20 +243,20 @@ impl ConnectionTask {
     }
 
     fn recv_bad(&self, why: BadMessage, exchange: ExchangeId) {
-        self.shared.step(|state, now, _| state.session.recv_bad(now, why, exchange));
+        self.connection.step(|state, now, _| state.session.recv_bad(now, why, exchange));
     }
 
     /// Receives a notification. One that arrives before the session is open is dropped. One that cancels by a progress
     /// token cancels its request.
     fn recv_notification(&self, inbound: &Inbound, method: &str, params: Option<&RawValue>) {
-        let shared = &self.shared;
-        let has_lifecycle = shared.dialect.rules().lifecycle.is_some();
-        if has_lifecycle && !shared.step(|state, _, _| state.session.hears_notification(method)) {
+        let connection = &self.connection;
+        let has_lifecycle = connection.dialect.rules().lifecycle.is_some();
+        if has_lifecycle && !connection.step(|state, _, _| state.session.hears_notification(method)) {
             return;
         }
-        let reached = shared.dialect.codec().cancelled_token(method, params).is_some_and(|token| {
+        let reached = connection.dialect.codec().cancelled_token(method, params).is_some_and(|token| {
             let origin = self.origin(inbound);
-            shared.step(|state, now, _| {
+            connection.step(|state, now, _| {
                 let Some(request) = state.reported.request(&token) else { return false };
                 state.session.recv_cancel_by_token(now, request, &origin);
                 true
@@ -267,21 +267,21 @@ impl ConnectionTask {
             self.give_notification(method, params, inbound.exchange);
         }
         if has_lifecycle {
-            shared.step(|state, now, _| state.session.recv_notification(now, method));
+            connection.step(|state, now, _| state.session.recv_notification(now, method));
         }
     }
 
     /// Passes a notification to the call whose token, selection or exchange it matches, else to the router.
     fn give_notification(&self, method: &str, params: Option<Bytes>, exchange: ExchangeId) {
-        let shared = &self.shared;
+        let connection = &self.connection;
         let (reads_progress, matchers) = {
-            let state = shared.lock();
+            let state = connection.lock();
             (state.progress_readers > 0, state.matchers.all())
         };
         if reads_progress && self.recv_progress(method, params.as_ref()) {
             return;
         }
-        if matchers.is_some_and(|readers| read_by(&readers, method, params.as_ref(), &shared.budget)) {
+        if matchers.is_some_and(|readers| read_by(&readers, method, params.as_ref(), &connection.budget)) {
             return;
         }
         if let (true, Some(call)) = (reads_progress, exchange.call()) {
@@ -291,16 +291,16 @@ impl ConnectionTask {
             }
         }
         if let Some((method, handler)) = self.own.router.route_notification(method) {
-            shared.notice(Notice::new(handler, method, params));
+            connection.notice(Notice::new(handler, method, params));
         }
     }
 
     fn recv_progress(&self, method: &str, params: Option<&Bytes>) -> bool {
         let raw = params.and_then(|params| serde_json::from_slice(params).ok());
-        let Some(number) = self.shared.dialect.codec().progressed_call(method, raw) else { return false };
+        let Some(number) = self.connection.dialect.codec().progressed_call(method, raw) else { return false };
         let is_read = self.recv_for(number, method, params);
         if is_read {
-            self.shared.step(|state, now, _| {
+            self.connection.step(|state, now, _| {
                 let Some(call) = state.session.call_of(number) else { return };
                 let renewal = state.entry_of(call).and_then(|(_, entry)| entry.extras.as_ref()?.renewal);
                 if let Some(deadline) = renewal.and_then(|renewal| renewal.deadline(now)) {
@@ -313,20 +313,20 @@ impl ConnectionTask {
 
     fn recv_for(&self, number: CallNumber, method: &str, params: Option<&Bytes>) -> bool {
         let inbox = {
-            let mut state = self.shared.lock();
+            let mut state = self.connection.lock();
             let call = state.session.call_of(number).and_then(|call| state.entry_of(call));
             call.filter(|(_, call)| !call.ended).and_then(|(_, call)| call.extras.as_ref()?.inbox.clone())
         };
         // The inbox of a call without progress is for its selection alone.
         let Some(inbox) = inbox.filter(|inbox| inbox.reads_progress) else { return false };
-        inbox.push(Notification::new(Arc::from(method), params.cloned()), &self.shared.budget);
+        inbox.push(Notification::new(Arc::from(method), params.cloned()), &self.connection.budget);
         true
     }
 
     /// Ends an exchange of the peer that needs no answer.
     fn accept(&self, exchange: ExchangeId) {
         if exchange.is_peers() {
-            self.shared.step(|state, _, _| {
+            self.connection.step(|state, _, _| {
                 state.outbox.push_control(Control::ExchangeEnd { exchange, how: ExchangeEnd::Accepted });
             });
         }
@@ -334,14 +334,14 @@ impl ConnectionTask {
 
     /// The client of a request, if the connection carries several clients.
     fn client_of(&self, inbound: &Inbound) -> Option<Arc<Client>> {
-        let clients = &self.shared.admission.clients;
-        self.shared.exchange_scoped.then(|| clients.client(inbound.principal.as_ref(), inbound.address))
+        let clients = &self.connection.admission.clients;
+        self.connection.exchange_scoped.then(|| clients.client(inbound.principal.as_ref(), inbound.address))
     }
 
     fn origin(&self, inbound: &Inbound) -> Origin {
         let scope =
-            if self.shared.exchange_scoped { Scope::Exchange(inbound.exchange) } else { Scope::Session };
-        let principal = inbound.principal.clone().or_else(|| self.shared.meta.principal.clone());
+            if self.connection.exchange_scoped { Scope::Exchange(inbound.exchange) } else { Scope::Session };
+        let principal = inbound.principal.clone().or_else(|| self.connection.meta.principal.clone());
         Origin { scope, exchange: inbound.exchange, principal, client: None }
     }
 }

@@ -8,16 +8,16 @@ use bytes::Bytes;
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
 use crate::driver::connection::ConnectionTask;
 use crate::driver::connection::outgoing::Outgoing;
-use crate::driver::outbox::{Answer, Control, ROW};
+use crate::driver::outbox::{Answer, Control, MAX_CANCELS_IN_ROW};
 use crate::driver::state::ConnectionInner;
 use crate::id::{CallNumber, ExchangeId, RequestId};
 use crate::machine::{Reply, ReplyBody};
 use crate::transport::{ExchangeEnd, FrameInfo, FrameKind, Lane, Outbound, RejectReason, TransportError};
 
 /// Above this size a frame's buffer is moved to the transport and not copied.
-const COPY: usize = 16 * 1024;
+const MAX_COPIED_BYTES: usize = 16 * 1024;
 /// Unflushed bytes of the transport are counted in the budget from this size on.
-const COUNTED: usize = 16 * 1024;
+const MIN_COUNTED_BYTES: usize = 16 * 1024;
 
 impl ConnectionTask {
     /// Writes the frames that the transport accepts, then flushes once; after a cancel that overtakes a data frame it
@@ -28,7 +28,7 @@ impl ConnectionTask {
             return Ok(false);
         }
         let mut next = {
-            let mut state = self.shared.lock();
+            let mut state = self.connection.lock();
             state.outbox.blocked = false;
             // Everything that has happened so far is handled below.
             state.dirty = false;
@@ -36,7 +36,7 @@ impl ConnectionTask {
         };
         let (mut urgent, mut cancels, mut cancels_wait) = (false, 0, false);
         while let Some(lane) = next {
-            if cancels == ROW && lane == Lane::Control {
+            if cancels == MAX_CANCELS_IN_ROW && lane == Lane::Control {
                 cancels_wait = true;
                 break;
             }
@@ -46,15 +46,16 @@ impl ConnectionTask {
                 self.flush(cx)?;
             }
             if !self.poll_ready(lane, cx)? {
-                let mut state = self.shared.lock();
+                let mut state = self.connection.lock();
                 state.outbox.blocked = true;
                 // On an ordered transport further cancels would delay this frame for as long as there are any.
-                let may_pass = lane == Lane::Data && !self.shared.traits.ordered;
+                let may_pass = lane == Lane::Data && !self.connection.traits.ordered;
                 cancels_wait = may_pass && state.outbox.pass_turn();
                 break;
             }
-            let (taken, then) =
-                self.shared.step(|state, now, effects| (state.take(lane, now, effects), state.next_lane()));
+            let (taken, then) = self
+                .connection
+                .step(|state, now, effects| (state.take(lane, now, effects), state.next_lane()));
             next = then;
             if let Some(outgoing) = taken {
                 let is_cancel = matches!(outgoing, Outgoing::Cancel { .. });
@@ -84,7 +85,7 @@ impl ConnectionTask {
     /// The transport has flushed everything.
     pub(crate) fn flushed(&mut self) {
         self.unflushed = false;
-        if std::mem::take(&mut self.written) > COUNTED {
+        if std::mem::take(&mut self.written) > MIN_COUNTED_BYTES {
             self.written_held.resize(0);
         }
     }
@@ -104,46 +105,57 @@ impl ConnectionTask {
     }
 
     fn send(&mut self, outgoing: Outgoing) -> Result<(), TransportError> {
-        let shared = Arc::clone(&self.shared);
+        let connection = Arc::clone(&self.connection);
         self.scratch.clear();
         match outgoing {
             Outgoing::Call { key, number, exchange, call } => {
-                let mut frame = CallFrame::new(number, shared.seed, &call.method, call.params.as_deref());
+                let mut frame = CallFrame::new(number, connection.seed, &call.method, call.params.as_deref());
                 frame.partial = call.partial;
                 frame.timeout = call.timeout;
                 frame.progress = call.progress;
-                shared.dialect.codec().encode_request(shared.dialect.rules(), &mut self.scratch, &frame);
+                connection.dialect.codec().encode_request(
+                    connection.dialect.rules(),
+                    &mut self.scratch,
+                    &frame,
+                );
                 let head = FrameInfo {
                     kind: FrameKind::Request,
                     id: id_of(number),
                     method: Some(Arc::clone(&call.method)),
                 };
-                let sent = self.scratch.len() <= shared.max_frame
+                let sent = self.scratch.len() <= connection.max_frame
                     && self.start_send(Lane::Data, exchange, head, Last::No)?;
                 if !sent {
-                    shared.step(|state, now, _| state.session.recv_call_failed(now, key, false));
+                    connection.step(|state, now, _| state.session.recv_call_failed(now, key, false));
                 }
                 Ok(())
             }
             Outgoing::Cancel { key, number, exchange, cancel, cause } => {
                 if self.abort_exchange(exchange) {
                     // The answer could only have arrived on this exchange.
-                    shared.step(|state, now, _| state.session.recv_call_failed(now, key, true));
+                    connection.step(|state, now, _| state.session.recv_call_failed(now, key, true));
                     return Ok(());
                 }
-                let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
-                codec.encode_cancel(rules, &mut self.scratch, number, cancel, shared.seed, cause.reason());
+                let (codec, rules) = (connection.dialect.codec(), connection.dialect.rules());
+                codec.encode_cancel(
+                    rules,
+                    &mut self.scratch,
+                    number,
+                    cancel,
+                    connection.seed,
+                    cause.reason(),
+                );
                 // I12: on an exchange of the peer the cancel follows its request. An exchange of this side carries one
                 // message, so the cancel opens another.
                 let exchange = exchange.call().map_or(exchange, |_| ExchangeId::of_call(cancel));
                 let head = FrameInfo { kind: FrameKind::Cancel, id: id_of(number), method: None };
                 self.start_send(Lane::Control, exchange, head, Last::No).map(drop)
             }
-            Outgoing::Control(control) => self.send_control(&shared, control),
-            Outgoing::Answer { reply, answer } => self.send_answer(&shared, &reply, answer.as_ref()),
+            Outgoing::Control(control) => self.send_control(&connection, control),
+            Outgoing::Answer { reply, answer } => self.send_answer(&connection, &reply, answer.as_ref()),
             Outgoing::Notification(frame) => {
-                shared.dialect.codec().encode_notification(
-                    shared.dialect.rules(),
+                connection.dialect.codec().encode_notification(
+                    connection.dialect.rules(),
                     &mut self.scratch,
                     &frame.method,
                     frame.params.as_deref(),
@@ -157,14 +169,14 @@ impl ConnectionTask {
     /// Aborts the exchange of a call, on transports where ids are unique only within an exchange, so that no message
     /// can name the call. Returns `false` if a message must cancel it.
     fn abort_exchange(&mut self, exchange: ExchangeId) -> bool {
-        let names_nothing = self.shared.exchange_scoped && exchange.call().is_some();
-        let Some(tx) = self.tx.as_mut().filter(|_| names_nothing) else { return false };
+        let needs_no_message = self.connection.exchange_scoped && exchange.call().is_some();
+        let Some(tx) = self.tx.as_mut().filter(|_| needs_no_message) else { return false };
         self.unflushed = true;
         tx.as_mut().abort_exchange(exchange).is_ok()
     }
 
-    fn send_control(&mut self, shared: &ConnectionInner, control: Control) -> Result<(), TransportError> {
-        let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
+    fn send_control(&mut self, connection: &ConnectionInner, control: Control) -> Result<(), TransportError> {
+        let (codec, rules) = (connection.dialect.codec(), connection.dialect.rules());
         let out = &mut self.scratch;
         let mut fault = None;
         let (written, exchange, id, otherwise) = match control {
@@ -234,11 +246,11 @@ impl ConnectionTask {
 
     fn send_answer(
         &mut self,
-        shared: &ConnectionInner,
+        connection: &ConnectionInner,
         reply: &Reply,
         answer: Option<&Answer>,
     ) -> Result<(), TransportError> {
-        let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
+        let (codec, rules) = (connection.dialect.codec(), connection.dialect.rules());
         let out = &mut self.scratch;
         let to = ReplyTo { id: &reply.id, tag: reply.tag, server_cancellable: reply.server_cancellable };
         let refuse = |out: &mut Vec<u8>, why| codec.encode_refusal(rules, out, Some(&to), why);
@@ -272,7 +284,7 @@ impl ConnectionTask {
                 true
             }
         };
-        if self.scratch.len() > shared.max_frame {
+        if self.scratch.len() > connection.max_frame {
             self.scratch.clear();
             written = refuse(&mut self.scratch, Refusal::Internal);
             fault = Some(RejectReason::Internal);
@@ -295,14 +307,14 @@ impl ConnectionTask {
         last: Last,
     ) -> Result<bool, TransportError> {
         let Some(tx) = &mut self.tx else { return Ok(false) };
-        let body = if self.scratch.len() <= COPY {
+        let body = if self.scratch.len() <= MAX_COPIED_BYTES {
             Bytes::copy_from_slice(&self.scratch)
         } else {
             Bytes::from(std::mem::take(&mut self.scratch))
         };
         (self.unflushed, self.moved) = (true, true);
         self.written += body.len();
-        if self.written > COUNTED {
+        if self.written > MIN_COUNTED_BYTES {
             self.written_held.resize(self.written);
         }
         // An exchange of this side carries only the message that opened it. An answer to a request that arrived on it

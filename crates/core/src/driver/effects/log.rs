@@ -45,7 +45,7 @@ impl Entry {
                 rpc.method = %Shown::name(&request.data.method),
                 jsonrpc.request.id = %Shown::name(&request.data.id),
                 event,
-                "a handler did not end in good order"
+                "a handler did not end regularly"
             ),
             Self::CallCancelled { call, span, source } => {
                 let parent = span.as_ref().and_then(|span| span.id());
@@ -126,7 +126,7 @@ mod tests {
     use crate::id::{CallKey, InboundKey, OutboundKey};
 
     #[test]
-    fn each_event_is_told_by_its_own_name() {
+    fn each_event_is_logged_under_a_different_name() {
         let any = CallKey { slot: 0, generation: 0 };
         let (request, call) = (InboundKey(any), OutboundKey(any));
         for event in [

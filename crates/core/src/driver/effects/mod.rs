@@ -1,6 +1,6 @@
 //! The effects of a step outside of its connection's lock (D2, D3).
 
-pub(crate) mod few;
+pub(crate) mod inline_vec;
 pub(crate) mod log;
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use tracing::Level;
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 
 use crate::driver::calls::entry::RemoteAction;
-use crate::driver::effects::few::Few;
+use crate::driver::effects::inline_vec::InlineVec;
 use crate::driver::effects::log::Entry;
 use crate::driver::notifications::Inbox;
 use crate::driver::notifications::subscriptions::Matcher;
@@ -26,11 +26,11 @@ use crate::sync::AbortHandle;
 /// There is one for each step, so it is small: most steps have one effect or none.
 #[derive(Default)]
 pub(crate) struct Effects {
-    pub(crate) starts: Few<Start>,
-    pub(crate) wakers: Few<Waker>,
+    pub(crate) starts: InlineVec<Start>,
+    pub(crate) wakers: InlineVec<Waker>,
     pub(crate) driver: Option<Waker>,
     /// Requests whose slots were removed. Their contexts may still share them.
-    pub(crate) gone: Few<Arc<Request>>,
+    pub(crate) gone: InlineVec<Arc<Request>>,
     rare: Option<Box<Rare>>,
 }
 
@@ -72,7 +72,7 @@ impl Effects {
         }
     }
 
-    pub(crate) fn run(mut self, shared: &Arc<ConnectionInner>) {
+    pub(crate) fn run(mut self, connection: &Arc<ConnectionInner>) {
         if let Some(rare) = &mut self.rare {
             for request in rare.signals.drain(..) {
                 request.data.wake_signalled();
@@ -93,7 +93,7 @@ impl Effects {
             driver.wake();
         }
         if let Some(rare) = self.rare {
-            rare.run(shared);
+            rare.run(connection);
         }
         drop(self.gone);
     }
@@ -101,7 +101,7 @@ impl Effects {
 
 impl Rare {
     /// Runs everything that follows the wakers.
-    fn run(self, shared: &Arc<ConnectionInner>) {
+    fn run(self, connection: &Arc<ConnectionInner>) {
         for watch in self.watches {
             watch.abort();
         }
@@ -117,7 +117,7 @@ impl Rare {
         for release in self.parent_releases {
             release();
         }
-        if let Some(hook) = &shared.on_event {
+        if let Some(hook) = &connection.on_event {
             for event in &self.events {
                 // A hook that panics must not end the connection.
                 if catch_unwind(AssertUnwindSafe(|| hook(event))).is_err() {
@@ -126,7 +126,7 @@ impl Rare {
             }
         }
         if self.closed {
-            shared.closed.notify_waiters();
+            connection.closed.notify_waiters();
         }
         for entry in self.log {
             entry.tell();
@@ -141,7 +141,7 @@ thread_local! {
 
 /// Starts handlers one after another. A runtime that shuts down drops a task during its start, which ends its request
 /// and may start the next one. Such starts run in turn and not inside each other.
-fn start_all(starts: Few<Start>) {
+fn start_all(starts: InlineVec<Start>) {
     let first = STARTING.with_borrow_mut(|starting| {
         if let Some(later) = starting {
             later.extend(starts);

@@ -165,7 +165,7 @@ impl State {
             connection.registry.clear(request.session(), &data.id);
         }
         if let Some(slot) = self.inbound.get_mut(data.key.0) {
-            self.places.ends(&connection.admission, data.whose(&connection.client), slot.task);
+            self.permits.ends(&connection.admission, data.request_client(&connection.client), slot.task);
             slot.task = Task::Ended;
         }
         self.session.local_ended(now, data.key);

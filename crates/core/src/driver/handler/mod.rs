@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_task_of_a_handler_is_the_users_future_and_two_words() {
+    fn a_handlers_task_is_the_users_future_plus_two_words() {
         let handler = |context: CallContext, _params: Box<RawValue>| async move {
             context.cancelled().await;
             Ok::<_, HandlerError>(())

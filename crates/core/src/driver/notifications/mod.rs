@@ -22,7 +22,7 @@ use crate::error::CallError;
 use crate::sync::{Mutex, MutexGuard};
 
 /// The most unread notifications of one handle. Above it new ones are dropped and counted.
-const UNREAD: usize = 1024;
+const MAX_UNREAD: usize = 1024;
 
 /// A notification of the peer.
 #[derive(Clone)]
@@ -141,7 +141,7 @@ impl Inbox {
         let (reader, left) = {
             let mut state = self.lock();
             match kept {
-                Some(kept) if state.unread.len() < UNREAD && !state.closed => {
+                Some(kept) if state.unread.len() < MAX_UNREAD && !state.closed => {
                     state.unread.push_back(kept);
                     (state.reader.take(), None)
                 }
@@ -202,26 +202,26 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_dropped_and_counted_when_none_are_read() {
+    fn unread_notifications_over_the_limit_are_dropped_and_counted() {
         let inbox = Inbox::new(false);
         let mut notifications = Notifications::new(Arc::clone(&inbox));
         assert_eq!((read(&mut notifications), notifications.dropped()), (Poll::Pending, 0));
         let budget = ByteBudget::default();
-        (0..UNREAD + 3).for_each(|n| inbox.push(tick(n), &budget));
+        (0..MAX_UNREAD + 3).for_each(|n| inbox.push(tick(n), &budget));
         assert_eq!(notifications.dropped(), 3, "I11");
         assert_eq!(read(&mut notifications), Poll::Ready(Some(0)));
-        inbox.push(tick(UNREAD), &budget);
+        inbox.push(tick(MAX_UNREAD), &budget);
         inbox.close();
         inbox.push(tick(7), &budget);
         assert_eq!(notifications.dropped(), 4, "after the end of its call none is kept");
-        for n in 1..=UNREAD {
+        for n in 1..=MAX_UNREAD {
             assert_eq!(read(&mut notifications), Poll::Ready(Some(n)));
         }
         assert_eq!(read(&mut notifications), Poll::Ready(None));
     }
 
     #[test]
-    fn unread_notifications_hold_no_more_bytes_than_their_connection_may() {
+    fn unread_notifications_stay_within_the_budget_of_their_connection() {
         let inbox = Inbox::new(false);
         let mut notifications = Notifications::new(Arc::clone(&inbox));
         let budget = ByteBudget::new(7);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn params_stand_as_they_came() {
+    fn params_are_kept_as_received() {
         let spaced = Notification::new(Arc::from("m"), Some(Bytes::from_static(b"[ 1 ]")));
         assert_eq!((spaced.method(), spaced.raw_params()), ("m", Some("[ 1 ]")));
         assert_eq!(Notification::new(Arc::from("m"), None).raw_params(), None);

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_room_up_to_the_last_notification_and_the_last_byte() {
+    fn the_queue_has_room_up_to_its_limits_of_notifications_and_bytes() {
         let mut limits = Limits::default();
         (limits.max_queued_notifications, limits.max_notification_bytes) = (3, 15);
         let notices =
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_gives_its_bytes_back() {
+    fn a_popped_notification_returns_its_bytes() {
         let notice = || Notice::new((), Arc::from("ab"), Some(Bytes::from_static(b"[1]")));
         let mut queue = NotificationQueue::default();
         assert!(matches!(queue.push(notice()), Admitted::First));
@@ -166,6 +166,6 @@ mod tests {
         assert_eq!(queue.pop().map(|notice| notice.number), Some(1));
         queue.concurrent_done(5);
         assert_eq!((queue.clear().len(), queue.bytes(), queue.len()), (1, 0, 0));
-        assert!(queue.pop().is_none() && queue.last_open() == 0, "I3: nobody works the queue off");
+        assert!(queue.pop().is_none() && queue.last_open() == 0, "I3: no task empties the queue");
     }
 }

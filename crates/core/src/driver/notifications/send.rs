@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::driver::outbox::{Bulk, Notification};
+use crate::driver::outbox::{DataFrame, Notification};
 use crate::driver::params::Frame;
 use crate::driver::requests::data::RequestData;
 use crate::driver::state::{ConnectionInner, State};
@@ -19,8 +19,8 @@ impl ConnectionInner {
         owner: Option<&RequestData>,
     ) -> Result<(), CallError> {
         let mut frame = Some(frame);
-        let mut waits = Waits { shared: self, place: None };
-        poll_fn(|cx| self.poll_notify(&mut frame, owner, Some((cx, &mut waits.place)))).await
+        let mut waits = Waits { connection: self, waiter: None };
+        poll_fn(|cx| self.poll_notify(&mut frame, owner, Some((cx, &mut waits.waiter)))).await
     }
 
     /// Queues a notification if there is room for it now.
@@ -64,8 +64,8 @@ impl ConnectionInner {
             let fits = state.outbox.takes_any() || self.budget.has_room(weight);
             if !fits || !state.outbox.has_room(state.session.limits(), weight) {
                 *frame = Some(Frame { method: notification.method, params: notification.params });
-                if let Some((cx, place)) = waits {
-                    replaced = state.notifiers.wait(place, owner.map(|owner| owner.key), cx.waker());
+                if let Some((cx, waiter)) = waits {
+                    replaced = state.notifiers.wait(waiter, owner.map(|owner| owner.key), cx.waker());
                 }
                 return Poll::Pending;
             }
@@ -75,7 +75,7 @@ impl ConnectionInner {
             if let Some(slot) = owner.and_then(|owner| state.inbound.get_mut(owner.key.0)) {
                 slot.add_frame();
             }
-            state.outbox.push_bulk(Bulk::Notification(notification));
+            state.outbox.push_data(DataFrame::Notification(notification));
             Poll::Ready(Ok(()))
         });
         drop(replaced);
@@ -94,14 +94,14 @@ impl State {
 
 /// Removes its entry from the tasks that wait for room, however the wait ends.
 struct Waits<'a> {
-    shared: &'a ConnectionInner,
-    place: Option<u64>,
+    connection: &'a ConnectionInner,
+    waiter: Option<u64>,
 }
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        let Some(place) = self.place else { return };
-        let waker = self.shared.lock().notifiers.leave(place);
+        let Some(waiter) = self.waiter else { return };
+        let waker = self.connection.lock().notifiers.leave(waiter);
         drop(waker);
     }
 }

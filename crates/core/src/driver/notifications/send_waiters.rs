@@ -28,15 +28,15 @@ impl SendWaiters {
     #[must_use]
     pub(crate) fn wait(
         &mut self,
-        place: &mut Option<u64>,
+        waiter: &mut Option<u64>,
         owner: Option<InboundKey>,
         waker: &Waker,
     ) -> Option<Waker> {
-        if let Some(waiting) = place.and_then(|place| self.waiting.get_mut(&place)) {
+        if let Some(waiting) = waiter.and_then(|waiter| self.waiting.get_mut(&waiter)) {
             let is_same = waiting.waker.will_wake(waker);
             return (!is_same).then(|| std::mem::replace(&mut waiting.waker, waker.clone()));
         }
-        *place = Some(self.next);
+        *waiter = Some(self.next);
         self.waiting.insert(self.next, Waiting { owner, waker: waker.clone() });
         self.next += 1;
         None
@@ -44,15 +44,15 @@ impl SendWaiters {
 
     /// Leaves a place. The caller drops the returned waker without the lock (D2).
     #[must_use]
-    pub(crate) fn leave(&mut self, place: u64) -> Option<Waker> {
-        self.waiting.remove(&place).map(|waiting| waiting.waker)
+    pub(crate) fn leave(&mut self, waiter: u64) -> Option<Waker> {
+        self.waiting.remove(&waiter).map(|waiting| waiting.waker)
     }
 
     /// Takes the wakers of the notifications of this request.
     pub(crate) fn take_of(&mut self, owner: InboundKey) -> Vec<Waker> {
         let of_it = self.waiting.iter().filter(|(_, waiting)| waiting.owner == Some(owner));
-        let places: Vec<_> = of_it.map(|(place, _)| *place).collect();
-        places.into_iter().filter_map(|place| self.leave(place)).collect()
+        let waiters: Vec<_> = of_it.map(|(waiter, _)| *waiter).collect();
+        waiters.into_iter().filter_map(|waiter| self.leave(waiter)).collect()
     }
 
     /// Takes all wakers.
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn each_who_waits_has_a_place_and_is_woken_by_the_waker_that_came_last() {
+    fn each_waiter_is_woken_through_its_latest_waker() {
         let counts: [Arc<Counts>; 3] = Default::default();
         let [first, second, third] = counts.clone().map(Waker::from);
         let (mut notifiers, mut one, mut other) = (SendWaiters::default(), None, None);

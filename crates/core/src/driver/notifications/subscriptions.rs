@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_copies_no_reader() {
+    fn a_notification_does_not_copy_the_readers() {
         let mut matchers = Subscriptions::default();
         assert!(matchers.all().is_none());
         for _ in 0..1000 {
@@ -72,21 +72,21 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_call_touches_its_own_reader_alone() {
+    fn the_end_of_a_call_removes_only_its_own_reader() {
         let mut matchers = Subscriptions::default();
-        let places: Vec<_> = (0..1000).map(|_| matchers.add(matcher())).collect();
+        let added: Vec<_> = (0..1000).map(|_| matchers.add(matcher())).collect();
         let list = Arc::as_ptr(&matchers.readers);
-        for seq in places.iter().take(500) {
+        for seq in added.iter().take(500) {
             let removed = matchers.remove(*seq);
             assert_eq!(removed.map(|removed| Arc::strong_count(&removed.belongs)), Some(1));
         }
         assert_eq!(Arc::as_ptr(&matchers.readers), list, "the list is built anew for each call that ends");
         let left: Vec<_> = matchers.readers.keys().copied().collect();
-        assert_eq!(left, places.split_at(500).1, "the others keep their order");
+        assert_eq!(left, added.split_at(500).1, "the others keep their order");
     }
 
     #[test]
-    fn readers_that_come_and_go_meanwhile_change_nothing_for_those_who_ask() {
+    fn readers_added_or_removed_during_a_lookup_do_not_change_its_result() {
         let mut matchers = Subscriptions::default();
         let first = matchers.add(matcher());
         let asked = matchers.all().unwrap();

@@ -23,7 +23,7 @@ use crate::machine::Event;
 use crate::sync::atomic::Ordering;
 
 /// How long a notification waits for the first polls of handlers.
-const BEGIN_LIMIT: Duration = Duration::from_secs(1);
+const FIRST_POLL_TIMEOUT: Duration = Duration::from_secs(1);
 
 type HandledNotice = Notice<Arc<dyn NotificationHandler>>;
 
@@ -73,7 +73,7 @@ impl ConnectionInner {
         self.lock().notices.pop()
     }
 
-    /// Waits until handlers that were started have been polled once, for at most [`BEGIN_LIMIT`]: a handler may block
+    /// Waits until handlers that were started have been polled once, for at most [`FIRST_POLL_TIMEOUT`]: a handler may block
     /// its thread.
     async fn let_handlers_begin(&self) {
         if self.beginning.load(Ordering::SeqCst) == 0 {
@@ -92,7 +92,7 @@ impl ConnectionInner {
                 request.data.begun().await;
             }
         };
-        let _ = tokio::time::timeout(BEGIN_LIMIT, all).await;
+        let _ = tokio::time::timeout(FIRST_POLL_TIMEOUT, all).await;
     }
 }
 

@@ -6,9 +6,9 @@ use crate::id::CallKey;
 use crate::machine::ReplyBody;
 use crate::message::ErrorCode;
 
-fn note(owner: u32) -> Bulk {
+fn note(owner: u32) -> DataFrame {
     let owner = Some(InboundKey(CallKey { slot: owner, generation: 0 }));
-    Bulk::Notification(Notification {
+    DataFrame::Notification(Notification {
         owner,
         exchange: ExchangeId::NONE,
         method: Arc::from("tick"),
@@ -19,52 +19,52 @@ fn note(owner: u32) -> Bulk {
 #[test]
 fn silence_drops_the_frames_of_one_request_and_gives_their_room_back() {
     let mut outbox = Outbox::new();
-    for place in 0..200 {
-        outbox.push_bulk(note(place % 2));
+    for entry in 0..200 {
+        outbox.push_data(note(entry % 2));
     }
     outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
     assert_eq!((outbox.frames(), outbox.room.frames), (100, 100));
     let mut left = 0;
-    while let Some(frame) = outbox.pop_bulk() {
+    while let Some(frame) = outbox.pop_data() {
         match frame {
-            Bulk::Notification(frame) => {
+            DataFrame::Notification(frame) => {
                 assert_eq!(frame.owner.map(|owner| owner.0.slot), Some(0), "I2");
                 left += 1;
             }
-            Bulk::Dropped => {}
-            Bulk::Call(_) | Bulk::Answer { .. } => panic!("nobody queued this"),
+            DataFrame::Dropped => {}
+            DataFrame::Call(_) | DataFrame::Answer { .. } => panic!("this was not queued"),
         }
     }
     assert_eq!((left, outbox.room.frames, outbox.bytes()), (100, 0, 0));
 }
 
 #[test]
-fn a_cascade_lets_others_have_their_turn_which_may_be_passed() {
+fn cancels_of_a_cascade_alternate_with_other_frames() {
     let mut outbox = Outbox::new();
     let mut slots = crate::driver::tables::slots::Slots::new();
-    outbox.push_bulk(note(0));
-    outbox.push_bulk(note(0));
-    for _ in 0..3 * ROW {
+    outbox.push_data(note(0));
+    outbox.push_data(note(0));
+    for _ in 0..3 * MAX_CANCELS_IN_ROW {
         outbox.push_control(Control::Cancel(slots.insert(())));
     }
     let mut lanes = Vec::new();
     while let Some(lane) = outbox.next_lane() {
         match lane {
             Lane::Control => drop(outbox.pop_control()),
-            Lane::Data => drop(outbox.pop_bulk()),
+            Lane::Data => drop(outbox.pop_data()),
         }
         lanes.push(lane);
     }
-    let row = || std::iter::repeat_n(Lane::Control, ROW);
+    let row = || std::iter::repeat_n(Lane::Control, MAX_CANCELS_IN_ROW);
     let wanted = row().chain([Lane::Data]).chain(row()).chain([Lane::Data]).chain(row());
     assert!(lanes.iter().copied().eq(wanted), "{lanes:?}");
 
-    outbox.push_bulk(note(0));
-    for _ in 0..2 * ROW {
+    outbox.push_data(note(0));
+    for _ in 0..2 * MAX_CANCELS_IN_ROW {
         outbox.push_control(Control::Cancel(slots.insert(())));
     }
     for waits in [true, false] {
-        for _ in 0..ROW {
+        for _ in 0..MAX_CANCELS_IN_ROW {
             assert_eq!(outbox.next_lane(), Some(Lane::Control), "a cancel overtakes what waits");
             outbox.pop_control();
         }
@@ -74,33 +74,33 @@ fn a_cascade_lets_others_have_their_turn_which_may_be_passed() {
 }
 
 #[test]
-fn calls_taken_back_leave_no_trail() {
+fn calls_taken_back_leave_no_entries_in_the_outbox() {
     let mut outbox = Outbox::new();
     let mut slots = crate::driver::tables::slots::Slots::new();
     for _ in 0..100_000 {
-        let ticket = slots.insert(());
-        outbox.push_bulk(Bulk::Call(ticket));
-        slots.remove(ticket);
-        outbox.took_back(|ticket| slots.get(ticket).is_some());
+        let slot_key = slots.insert(());
+        outbox.push_data(DataFrame::Call(slot_key));
+        slots.remove(slot_key);
+        outbox.took_back(|slot_key| slots.get(slot_key).is_some());
     }
-    assert!(outbox.bulk.len() < 256, "I11: {} places", outbox.bulk.len());
+    assert!(outbox.data.len() < 256, "I11: {} entries", outbox.data.len());
 }
 
 #[test]
-fn calls_taken_back_are_swept_although_a_silence_swept_before() {
+fn calls_taken_back_are_swept_after_an_earlier_sweep_for_a_silence() {
     let mut outbox = Outbox::new();
     let mut slots = crate::driver::tables::slots::Slots::new();
     for _ in 0..12 {
-        for _ in 1..outbox.bulk.len().max(64) {
-            let ticket = slots.insert(());
-            outbox.push_bulk(Bulk::Call(ticket));
-            slots.remove(ticket);
-            outbox.took_back(|ticket| slots.get(ticket).is_some());
+        for _ in 1..outbox.data.len().max(64) {
+            let slot_key = slots.insert(());
+            outbox.push_data(DataFrame::Call(slot_key));
+            slots.remove(slot_key);
+            outbox.took_back(|slot_key| slots.get(slot_key).is_some());
         }
-        outbox.push_bulk(note(1));
+        outbox.push_data(note(1));
         outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
     }
-    assert!(outbox.bulk.len() < 256, "I11: {} places", outbox.bulk.len());
+    assert!(outbox.data.len() < 256, "I11: {} entries", outbox.data.len());
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn room_is_bounded_and_one_large_frame_always_fits_an_empty_outbox() {
     assert!(outbox.has_room(&limits, limits.max_outbox_bytes * 2));
     for _ in 0..limits.max_outbox_frames {
         assert!(outbox.has_room(&limits, 200));
-        outbox.push_bulk(note(0));
+        outbox.push_data(note(0));
     }
     assert!(!outbox.has_room(&limits, 200));
 }
@@ -123,8 +123,8 @@ fn raw(json: &str) -> Box<RawValue> {
     RawValue::from_string(json.to_owned()).unwrap()
 }
 
-fn told(params: &str) -> Bulk {
-    Bulk::Notification(Notification {
+fn told(params: &str) -> DataFrame {
+    DataFrame::Notification(Notification {
         owner: None,
         exchange: ExchangeId::NONE,
         method: Arc::from("tick"),
@@ -132,10 +132,10 @@ fn told(params: &str) -> Bulk {
     })
 }
 
-fn answer(id: RequestId, answer: Option<Answer>) -> Bulk {
+fn answer(id: RequestId, answer: Option<Answer>) -> DataFrame {
     let key = InboundKey(CallKey { slot: 0, generation: 0 });
     let (exchange, body) = (ExchangeId::NONE, ReplyBody::Handler);
-    Bulk::Answer { reply: Reply { key, id, tag: 0, server_cancellable: false, exchange, body }, answer }
+    DataFrame::Answer { reply: Reply { key, id, tag: 0, server_cancellable: false, exchange, body }, answer }
 }
 
 /// Frames of the control lane except cancels, each with its size.
@@ -167,7 +167,7 @@ fn controls() -> [(Control, usize); 9] {
 }
 
 /// Frames of the bulk lane except calls, each with its size.
-fn bulks() -> [(Bulk, usize); 7] {
+fn data_frames() -> [(DataFrame, usize); 7] {
     let error = ErrorObject::new(ErrorCode(5), "no");
     [
         (answer(text("r"), None), 129),
@@ -181,7 +181,7 @@ fn bulks() -> [(Bulk, usize); 7] {
 }
 
 #[test]
-fn every_frame_weighs_what_is_in_it_from_its_queueing_until_it_is_taken() {
+fn each_queued_frame_counts_its_size_until_it_is_taken() {
     let mut outbox = Outbox::new();
     let mut slots = crate::driver::tables::slots::Slots::new();
     let (mut frames, mut bytes) = (0, 0);
@@ -189,7 +189,7 @@ fn every_frame_weighs_what_is_in_it_from_its_queueing_until_it_is_taken() {
     // Cancels and staged calls are in the slots of their calls and need no room.
     for _ in 0..2 {
         outbox.push_control(Control::Cancel(slots.insert(())));
-        outbox.push_bulk(Bulk::Call(slots.insert(())));
+        outbox.push_data(DataFrame::Call(slots.insert(())));
         frames += 2;
         assert_eq!(waits(&outbox), (frames, 0), "I11: a call or its cancel");
     }
@@ -199,9 +199,9 @@ fn every_frame_weighs_what_is_in_it_from_its_queueing_until_it_is_taken() {
         (frames, bytes) = (frames + 1, bytes + weight);
         assert_eq!(waits(&outbox), (frames, bytes), "{shown}");
     }
-    for (frame, weight) in bulks() {
+    for (frame, weight) in data_frames() {
         let shown = format!("I11: {frame:?}");
-        outbox.push_bulk(frame);
+        outbox.push_data(frame);
         (frames, bytes) = (frames + 1, bytes + weight);
         assert_eq!(waits(&outbox), (frames, bytes), "{shown}");
     }
@@ -211,8 +211,8 @@ fn every_frame_weighs_what_is_in_it_from_its_queueing_until_it_is_taken() {
         (frames, bytes) = (frames - 1, bytes - weight);
         assert_eq!(waits(&outbox), (frames, bytes), "I11: {taken:?} was taken");
     }
-    for weight in calls.into_iter().chain(bulks().map(|(_, weight)| weight)) {
-        let taken = outbox.pop_bulk().unwrap();
+    for weight in calls.into_iter().chain(data_frames().map(|(_, weight)| weight)) {
+        let taken = outbox.pop_data().unwrap();
         (frames, bytes) = (frames - 1, bytes - weight);
         assert_eq!(waits(&outbox), (frames, bytes), "I11: {taken:?} was taken");
     }
@@ -224,7 +224,7 @@ fn every_frame_weighs_what_is_in_it_from_its_queueing_until_it_is_taken() {
 }
 
 #[test]
-fn those_who_wait_for_room_may_try_again_once_a_quarter_is_free_of_frames_and_of_bytes() {
+fn waiters_for_room_are_woken_when_a_quarter_of_frames_and_bytes_is_free() {
     // A frame has 200 bytes.
     let params = format!("[{}]", " ".repeat(66));
     for (max_frames, max_bytes) in [(8, 1 << 20), (1 << 20, 1600)] {
@@ -234,7 +234,7 @@ fn those_who_wait_for_room_may_try_again_once_a_quarter_is_free_of_frames_and_of
         let room: Vec<_> = (0..8)
             .map(|_| {
                 let room = outbox.has_room(&limits, 200);
-                outbox.push_bulk(told(&params));
+                outbox.push_data(told(&params));
                 room
             })
             .collect();
@@ -242,7 +242,7 @@ fn those_who_wait_for_room_may_try_again_once_a_quarter_is_free_of_frames_and_of
         for (left, again) in [(8, false), (7, false), (6, true), (5, true)] {
             assert_eq!(outbox.frames(), left);
             assert_eq!(outbox.has_room_again(&limits), again, "{left} of 8 wait, {limits:?}");
-            outbox.pop_bulk();
+            outbox.pop_data();
         }
     }
 }
@@ -255,7 +255,7 @@ fn the_reserve_is_spent_by_one_frame_or_one_byte_too_many() {
         (limits.max_reserve_frames, limits.max_reserve_bytes) = (max_frames, max_bytes);
         let mut outbox = Outbox::new();
         // Frames that use the room do not count for the reserve.
-        (0..10).for_each(|_| outbox.push_bulk(note(0)));
+        (0..10).for_each(|_| outbox.push_data(note(0)));
         for spent in [false, false, false, true, true] {
             outbox.push_control(refusal());
             let waiting = outbox.control.len();
@@ -268,52 +268,54 @@ fn the_reserve_is_spent_by_one_frame_or_one_byte_too_many() {
 }
 
 #[test]
-fn the_writer_hears_once_of_what_is_queued_but_not_of_bulk_that_the_wire_has_no_room_for() {
+fn the_writer_is_woken_once_for_queued_frames_but_not_for_data_without_room() {
     let mut outbox = Outbox::new();
     let begin = || Control::Begin(ExchangeId(1));
     assert!(!outbox.take_news(), "nothing is queued");
-    outbox.push_bulk(note(0));
-    outbox.push_bulk(note(0));
+    outbox.push_data(note(0));
+    outbox.push_data(note(0));
     assert_eq!([outbox.take_news(), outbox.take_news()], [true, false]);
     outbox.push_control(begin());
     assert_eq!([outbox.take_news(), outbox.take_news()], [true, false]);
     outbox.blocked = true;
-    outbox.push_bulk(note(0));
+    outbox.push_data(note(0));
     assert!(!outbox.take_news(), "a wake-up for what cannot be written");
     outbox.push_control(begin());
-    outbox.push_bulk(note(0));
-    assert!(outbox.take_news(), "control may go by while bulk may not");
+    outbox.push_data(note(0));
+    assert!(outbox.take_news(), "control frames are allowed while data frames are not");
 }
 
 #[test]
-fn a_lane_that_was_crowded_gives_its_memory_back_once_it_is_empty() {
-    let ticket = crate::driver::tables::slots::Slots::new().insert(());
+fn a_lane_that_was_full_releases_its_memory_when_empty() {
+    let slot_key = crate::driver::tables::slots::Slots::new().insert(());
     // Some places are kept, so that a lane in normal use does not allocate.
-    for (places, kept) in [(4, true), (KEPT, true), (KEPT + 1, false), (4 * KEPT, false)] {
+    for (capacity, kept) in
+        [(4, true), (MAX_IDLE_CAPACITY, true), (MAX_IDLE_CAPACITY + 1, false), (4 * MAX_IDLE_CAPACITY, false)]
+    {
         let mut outbox = Outbox::new();
-        outbox.cancels = VecDeque::with_capacity(places);
-        outbox.bulk = VecDeque::with_capacity(places);
+        outbox.cancels = VecDeque::with_capacity(capacity);
+        outbox.data = VecDeque::with_capacity(capacity);
         for _ in 0..2 {
-            outbox.push_control(Control::Cancel(ticket));
-            outbox.push_bulk(Bulk::Call(ticket));
+            outbox.push_control(Control::Cancel(slot_key));
+            outbox.push_data(DataFrame::Call(slot_key));
         }
-        let taken = (outbox.cancels.capacity(), outbox.bulk.capacity());
-        assert_eq!(taken, (places, places));
+        let taken = (outbox.cancels.capacity(), outbox.data.capacity());
+        assert_eq!(taken, (capacity, capacity));
         outbox.pop_control();
-        outbox.pop_bulk();
-        let while_used = (outbox.cancels.capacity(), outbox.bulk.capacity());
+        outbox.pop_data();
+        let while_used = (outbox.cancels.capacity(), outbox.data.capacity());
         assert_eq!(while_used, taken, "memory moves while frames wait");
         outbox.pop_control();
-        outbox.pop_bulk();
-        let afterwards = if kept { places } else { 0 };
-        let left = (outbox.cancels.capacity(), outbox.bulk.capacity());
-        assert_eq!(left, (afterwards, afterwards), "I11: an empty lane that had {places} places");
+        outbox.pop_data();
+        let afterwards = if kept { capacity } else { 0 };
+        let left = (outbox.cancels.capacity(), outbox.data.capacity());
+        assert_eq!(left, (afterwards, afterwards), "I11: an empty lane with a capacity of {capacity}");
     }
 }
 
 #[test]
-fn empty_places_are_swept_once_they_are_many_and_as_many_as_what_waits() {
-    for (dropped, left, places) in [
+fn empty_entries_are_swept_when_there_are_as_many_as_waiting_frames() {
+    for (dropped, left, capacity) in [
         (63, 0, 63),
         (64, 0, 0),
         (63, 1, 64),
@@ -324,46 +326,50 @@ fn empty_places_are_swept_once_they_are_many_and_as_many_as_what_waits() {
         (150, 100, 100),
     ] {
         let mut outbox = Outbox::new();
-        (0..dropped).for_each(|_| outbox.push_bulk(note(1)));
-        (0..left).for_each(|_| outbox.push_bulk(note(0)));
+        (0..dropped).for_each(|_| outbox.push_data(note(1)));
+        (0..left).for_each(|_| outbox.push_data(note(0)));
         outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
-        let seen = (outbox.frames(), outbox.bulk.len());
-        assert_eq!(seen, (left, places), "I11: {dropped} dropped beside {left}: what waits, and its places");
+        let seen = (outbox.frames(), outbox.data.len());
+        assert_eq!(
+            seen,
+            (left, capacity),
+            "I11: {dropped} dropped beside {left}: waiting frames, and entries"
+        );
     }
 }
 
 #[test]
-fn an_empty_place_that_came_out_of_the_lane_is_no_longer_counted() {
+fn an_empty_entry_taken_from_the_lane_is_no_longer_counted() {
     let mut outbox = Outbox::new();
-    outbox.push_bulk(note(1));
-    outbox.push_bulk(note(0));
+    outbox.push_data(note(1));
+    outbox.push_data(note(0));
     outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
     assert_eq!(outbox.frames(), 1);
-    assert!(matches!(outbox.pop_bulk(), Some(Bulk::Dropped)));
+    assert!(matches!(outbox.pop_data(), Some(DataFrame::Dropped)));
     outbox.found_empty();
     assert_eq!(outbox.frames(), 1, "the frame behind it still waits");
 }
 
 #[test]
-fn empty_places_have_no_turn_of_their_own() {
+fn empty_entries_do_not_count_as_a_turn() {
     let mut slots = crate::driver::tables::slots::Slots::new();
     let [first, waiting, last] = [(); 3].map(|()| slots.insert(()));
     let mut outbox = Outbox::new();
     // Removed, dropped, waiting, removed.
-    outbox.push_bulk(Bulk::Call(first));
-    outbox.push_bulk(note(1));
-    outbox.push_bulk(Bulk::Call(waiting));
-    outbox.push_bulk(Bulk::Call(last));
-    (0..=ROW).for_each(|_| outbox.push_control(Control::Cancel(first)));
-    (0..ROW).for_each(|_| drop(outbox.pop_control()));
+    outbox.push_data(DataFrame::Call(first));
+    outbox.push_data(note(1));
+    outbox.push_data(DataFrame::Call(waiting));
+    outbox.push_data(DataFrame::Call(last));
+    (0..=MAX_CANCELS_IN_ROW).for_each(|_| outbox.push_control(Control::Cancel(first)));
+    (0..MAX_CANCELS_IN_ROW).for_each(|_| drop(outbox.pop_control()));
     outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
     outbox.took_back(|_| true);
     outbox.took_back(|_| true);
 
     outbox.skip_empty(|call| call == waiting);
     assert_eq!(outbox.next_lane(), Some(Lane::Data), "the row is over, and a call waits");
-    assert!(matches!(outbox.pop_bulk(), Some(Bulk::Call(call)) if call == waiting));
+    assert!(matches!(outbox.pop_data(), Some(DataFrame::Call(call)) if call == waiting));
     outbox.skip_empty(|call| call == waiting);
-    assert_eq!(outbox.next_lane(), Some(Lane::Control), "only an empty place is left of bulk");
-    assert_eq!((outbox.frames(), outbox.bulk.len()), (1, 0), "the last cancel");
+    assert_eq!(outbox.next_lane(), Some(Lane::Control), "only an empty entry is left in the data lane");
+    assert_eq!((outbox.frames(), outbox.data.len()), (1, 0), "the last cancel");
 }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::byte_budget::HeldBytes;
 use crate::cause::Cause;
 use crate::clients::Client;
-use crate::driver::admission::permits::Whose;
+use crate::driver::admission::permits::RequestClient;
 use crate::id::{ExchangeId, InboundKey, RequestId};
 use crate::registry::SessionId;
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
@@ -124,10 +124,10 @@ impl RequestData {
     }
 
     /// Its client. `connections`: the client of its connection.
-    pub(crate) fn whose<'a>(&'a self, connections: &'a Client) -> Whose<'a> {
+    pub(crate) fn request_client<'a>(&'a self, connections: &'a Client) -> RequestClient<'a> {
         match self.apart.as_ref().and_then(|apart| apart.client.as_deref()) {
-            Some(client) => Whose::Own(client),
-            None => Whose::Connections(connections),
+            Some(client) => RequestClient::OfRequest(client),
+            None => RequestClient::OfConnection(connections),
         }
     }
 

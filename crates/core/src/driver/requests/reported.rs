@@ -6,7 +6,7 @@ use crate::id::{InboundKey, RequestId};
 
 /// The most progress tokens that are kept for one request. It may report with more, but a cancel by one of those does
 /// not find it.
-const MOST: usize = 8;
+const MAX_TOKENS: usize = 8;
 
 /// The tokens with which requests report. A token belongs to the first request that used it.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ impl Reported {
 
     /// A request reports with this token. `tokens`: the tokens with which it reported before.
     pub(crate) fn add(&mut self, key: InboundKey, tokens: &mut Vec<RequestId>, token: RequestId) {
-        if tokens.len() < MOST && !self.0.contains_key(&token) {
+        if tokens.len() < MAX_TOKENS && !self.0.contains_key(&token) {
             tokens.push(token.clone());
             self.0.insert(token, key);
         }

@@ -102,8 +102,8 @@ impl Server {
 
     fn accept(&self, link: Link, runtime: &Handle) {
         let client = self.admission.clients.client(link.meta.principal.as_ref(), link.meta.address);
-        let place = match self.admission.seat(&client, link.traits.exchange_scoped) {
-            Ok(place) => place,
+        let permit = match self.admission.seat(&client, link.traits.exchange_scoped) {
+            Ok(permit) => permit,
             Err(why) => {
                 tracing::debug!(
                     limit = self.admission.limits.max_connections,
@@ -114,11 +114,11 @@ impl Server {
                 return;
             }
         };
-        let seat = Arc::clone(place.seat());
+        let seat = Arc::clone(permit.seat());
         let peers = self.peers.clone().admission(&self.admission);
         let on_peer = self.on_peer.clone();
         runtime.spawn(async move {
-            let mut opening = pin!(peers.connect_at(link, Some(place)));
+            let mut opening = pin!(peers.connect_at(link, Some(permit)));
             let mut left = pin!(seat.left());
             let opened = poll_fn(|cx| match opening.as_mut().poll(cx) {
                 Poll::Ready(opened) => Poll::Ready(Some(opened)),

@@ -34,7 +34,7 @@ use crate::clients::Client;
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
 use crate::driver::admission::permits::Permits;
-use crate::driver::calls::entry::{CallEntry, RemoteAction, Said};
+use crate::driver::calls::entry::{AnswerContent, CallEntry, RemoteAction};
 use crate::driver::memory::Memory;
 use crate::driver::notifications::queue::NotificationQueue;
 use crate::driver::notifications::send_waiters::SendWaiters;
@@ -161,7 +161,7 @@ pub(crate) enum Payload<'a> {
     /// The answer of a handler.
     Offer(&'a mut Option<Answer>),
     /// The peer's answer to a call.
-    Said(&'a mut Option<Said>),
+    AnswerContent(&'a mut Option<AnswerContent>),
 }
 
 /// A request that is received in this step.
@@ -190,7 +190,7 @@ pub(crate) struct State {
     /// Requests that wait for a permit, each with the data to start it.
     pub(crate) queued: SideTable<Waiting>,
     pub(crate) matchers: Subscriptions,
-    pub(crate) places: Permits,
+    pub(crate) permits: Permits,
     /// The number of calls whose progress is read.
     pub(crate) progress_readers: usize,
     pub(crate) notices: NotificationQueue<Arc<dyn NotificationHandler>>,
@@ -224,7 +224,7 @@ impl ConnectionInner {
                 methods: Interner::default(),
                 outbound: SideTable::new(),
                 matchers: Subscriptions::default(),
-                places: Permits::default(),
+                permits: Permits::default(),
                 progress_readers: 0,
                 notices: NotificationQueue::default(),
                 reported: Reported::default(),
@@ -281,8 +281,8 @@ impl State {
     }
 
     pub(crate) fn entry_of(&mut self, call: OutboundKey) -> Option<(SlotKey, &mut CallEntry)> {
-        let ticket = *self.outbound.get(call.0)?;
-        self.calls.get_mut(ticket).map(|entry| (ticket, entry))
+        let slot_key = *self.outbound.get(call.0)?;
+        self.calls.get_mut(slot_key).map(|entry| (slot_key, entry))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::dialect::{HandshakePart, Refusal};
 use crate::driver::admission::permits::{Permits, Task};
 use crate::driver::effects::log::{Entry, name, outcome_of_reply};
 use crate::driver::effects::{Effects, Start};
-use crate::driver::outbox::{Answer, Bulk, Control};
+use crate::driver::outbox::{Answer, Control, DataFrame};
 use crate::driver::requests::slot::Unserved;
 use crate::driver::state::{ConnectionInner, Payload, State, Waiting};
 use crate::failpoint::{self, Failpoint};
@@ -23,13 +23,13 @@ impl State {
     /// Executes the outputs of the machine with the lock held. Effects outside of the lock are added to `effects`.
     pub(crate) fn apply(
         &mut self,
-        shared: &Arc<ConnectionInner>,
+        connection: &Arc<ConnectionInner>,
         now: Instant,
         payload: &mut Payload<'_>,
         effects: &mut Effects,
     ) {
         while let Some(output) = self.session.poll_output() {
-            self.apply_one(shared, now, output, payload, effects);
+            self.apply_one(connection, now, output, payload, effects);
         }
         if self.close.is_none() && self.outbox.reserve_is_spent(self.session.limits()) {
             self.close = Some(CloseCause::PeerNotReading);
@@ -38,18 +38,18 @@ impl State {
 
     fn apply_one(
         &mut self,
-        shared: &Arc<ConnectionInner>,
+        connection: &Arc<ConnectionInner>,
         now: Instant,
         output: Output,
         payload: &mut Payload<'_>,
         effects: &mut Effects,
     ) {
         match output {
-            Output::Start(key) => self.start(shared, now, key, payload, effects),
-            Output::Signal { key, cause } => self.signal(shared, key, cause, effects),
-            Output::Abort(key) => self.abort(shared, key, effects),
-            Output::Reply(reply) => self.reply(shared, reply, payload, effects),
-            Output::Silence { key, exchange } => self.silence(shared, key, exchange, effects),
+            Output::Start(key) => self.start(connection, now, key, payload, effects),
+            Output::Signal { key, cause } => self.signal(connection, key, cause, effects),
+            Output::Abort(key) => self.abort(connection, key, effects),
+            Output::Reply(reply) => self.reply(connection, reply, payload, effects),
+            Output::Silence { key, exchange } => self.silence(connection, key, exchange, effects),
             Output::Released(key) => {
                 if let Some(slot) = self.inbound.remove(key.0) {
                     self.memory.request_gone(slot.bytes);
@@ -79,12 +79,12 @@ impl State {
                 self.outbox.push_control(Control::Ack { ack, key, exchange, status });
             }
             Output::SendCancel { call, number, cancel, cause } => {
-                if let Some((ticket, entry)) = self.entry_of(call) {
+                if let Some((slot_key, entry)) = self.entry_of(call) {
                     let source = cause.kind();
                     entry.extras().cancel = Some((cancel, cause));
                     let span = entry.span();
                     effects.log(Level::DEBUG, || Entry::CallCancelled { call: number, span, source });
-                    self.outbox.push_control(Control::Cancel(ticket));
+                    self.outbox.push_control(Control::Cancel(slot_key));
                 }
             }
             Output::TakeBack(call) => {
@@ -92,7 +92,7 @@ impl State {
                     entry.frame = None;
                     let calls = &self.calls;
                     self.outbox
-                        .took_back(|ticket| calls.get(ticket).is_some_and(|call| call.frame.is_some()));
+                        .took_back(|slot_key| calls.get(slot_key).is_some_and(|call| call.frame.is_some()));
                 }
             }
             Output::Acked { call, cancelled } => {
@@ -107,7 +107,7 @@ impl State {
                 // A child that is not placed yet finds no entry when it is placed, and is cancelled then.
                 effects.rare().child_cancels.extend(self.foreign.remove(&child.0).flatten());
             }
-            Output::Event(event) => self.tell(shared, event, effects),
+            Output::Event(event) => self.tell(connection, event, effects),
             Output::Close(cause) => {
                 self.close.get_or_insert(cause);
             }
@@ -116,7 +116,7 @@ impl State {
 
     fn start(
         &mut self,
-        shared: &Arc<ConnectionInner>,
+        connection: &Arc<ConnectionInner>,
         now: Instant,
         key: InboundKey,
         payload: &mut Payload<'_>,
@@ -125,20 +125,20 @@ impl State {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
         let mut arriving = match payload {
             Payload::Request(arriving) => Some(&mut **arriving).filter(|arriving| arriving.key == Some(key)),
-            Payload::None | Payload::Offer(_) | Payload::Said(_) => None,
+            Payload::None | Payload::Offer(_) | Payload::AnswerContent(_) => None,
         };
         let waiting = match &mut arriving {
             Some(arriving) => arriving.waiting.take(),
             None => self.queued.remove(key.0),
         };
         if let Some(Waiting { handler: Some(handler), params }) = waiting {
-            self.places.starts(
-                &shared.admission,
-                slot.request.data.whose(&shared.client),
+            self.permits.starts(
+                &connection.admission,
+                slot.request.data.request_client(&connection.client),
                 arriving.is_some(),
             );
             slot.task = Task::Running;
-            shared.beginning.fetch_add(1, Ordering::SeqCst);
+            connection.beginning.fetch_add(1, Ordering::SeqCst);
             let exchange = slot.request.data.exchange();
             if let Some(arriving) = arriving {
                 arriving.started = exchange;
@@ -148,7 +148,7 @@ impl State {
             effects.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
         } else {
             // The method is not served: it is answered here, without a task.
-            let lifecycle = shared.dialect.rules().lifecycle;
+            let lifecycle = connection.dialect.rules().lifecycle;
             let shuts_down =
                 lifecycle.is_some_and(|lifecycle| lifecycle.shutdown == &*slot.request.data.method);
             slot.unserved = if shuts_down { Unserved::Shutdown } else { Unserved::NotFound };
@@ -157,7 +157,7 @@ impl State {
         }
     }
 
-    fn signal(&mut self, shared: &ConnectionInner, key: InboundKey, cause: Cause, effects: &mut Effects) {
+    fn signal(&mut self, connection: &ConnectionInner, key: InboundKey, cause: Cause, effects: &mut Effects) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
         if failpoint::active(Failpoint::LateRegistration) && !slot.request.data.has_begun() {
             return;
@@ -168,14 +168,14 @@ impl State {
             cause: logged.clone(),
         });
         slot.request.data.set_cancelled(cause);
-        shared.registry.record(slot.request.session(), &slot.request.data.id);
+        connection.registry.record(slot.request.session(), &slot.request.data.id);
         effects.rare().signals.push(Arc::clone(&slot.request));
     }
 
-    fn abort(&mut self, shared: &ConnectionInner, key: InboundKey, effects: &mut Effects) {
+    fn abort(&mut self, connection: &ConnectionInner, key: InboundKey, effects: &mut Effects) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
         if slot.task == Task::Running {
-            Permits::drains(&shared.admission, slot.request.data.whose(&shared.client));
+            Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
             slot.task = Task::Draining;
         }
         effects.rare().aborts.push(Arc::clone(&slot.request));
@@ -183,7 +183,7 @@ impl State {
 
     fn reply(
         &mut self,
-        shared: &ConnectionInner,
+        connection: &ConnectionInner,
         mut reply: Reply,
         payload: &mut Payload<'_>,
         effects: &mut Effects,
@@ -193,7 +193,8 @@ impl State {
             answer = match slot.unserved {
                 Unserved::NotFound => Some(Answer::Refused(Refusal::MethodNotFound)),
                 Unserved::Shutdown => {
-                    let result = shared.dialect.rules().lifecycle.map(|lifecycle| lifecycle.shutdown_result);
+                    let result =
+                        connection.dialect.rules().lifecycle.map(|lifecycle| lifecycle.shutdown_result);
                     if let (ReplyBody::Handler, Some(result)) = (&reply.body, result) {
                         reply.body = ReplyBody::Graceful(result);
                     }
@@ -201,41 +202,41 @@ impl State {
                 }
                 Unserved::No if reply.body == ReplyBody::Handler => match payload {
                     Payload::Offer(answer) => answer.take(),
-                    Payload::None | Payload::Request(_) | Payload::Said(_) => None,
+                    Payload::None | Payload::Request(_) | Payload::AnswerContent(_) => None,
                 },
                 Unserved::No => None,
             };
             if slot.task == Task::Running {
-                Permits::drains(&shared.admission, slot.request.data.whose(&shared.client));
+                Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
                 slot.task = Task::Draining;
             }
             let (request, outcome) = (&slot.request, outcome_of_reply(&reply.body));
             effects.log(Level::TRACE, || Entry::RequestAnswered { request: Arc::clone(request), outcome });
-            let rules = shared.dialect.rules();
+            let rules = connection.dialect.rules();
             if let (Some(Answer::Value(value)), ReplyBody::Handler, Some(handshake)) =
                 (&answer, &reply.body, rules.handshake)
             {
                 if handshake == &*slot.request.data.method {
-                    let said = shared.dialect.codec().read_handshake(HandshakePart::Result, value);
+                    let said = connection.dialect.codec().read_handshake(HandshakePart::Result, value);
                     self.session.handshake(HandshakePart::Result, &said);
                 }
             }
         }
         self.end_waits_for_room(reply.key, effects);
         let answer = answer.filter(|_| reply.body == ReplyBody::Handler);
-        self.outbox.push_bulk(Bulk::Answer { reply, answer });
+        self.outbox.push_data(DataFrame::Answer { reply, answer });
     }
 
     fn silence(
         &mut self,
-        shared: &ConnectionInner,
+        connection: &ConnectionInner,
         key: InboundKey,
         exchange: ExchangeId,
         effects: &mut Effects,
     ) {
         if let Some(slot) = self.inbound.get_mut(key.0) {
             if slot.task == Task::Running {
-                Permits::drains(&shared.admission, slot.request.data.whose(&shared.client));
+                Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
                 slot.task = Task::Draining;
             }
             if slot.take_frames() {
@@ -254,7 +255,7 @@ impl State {
         }
     }
 
-    fn tell(&mut self, shared: &ConnectionInner, event: Event, effects: &mut Effects) {
+    fn tell(&mut self, connection: &ConnectionInner, event: Event, effects: &mut Effects) {
         match &event {
             Event::LimitReached(limit) => effects.log(Level::DEBUG, || Entry::LimitReached(limit)),
             Event::HandlerPanicked(key) | Event::ErrorAfterCancel(key) | Event::Aborted(key) => {
@@ -276,7 +277,7 @@ impl State {
             | Event::BadFrame
             | Event::IgnoredToken => effects.log(Level::TRACE, || Entry::NoEffect(name(&event))),
         }
-        if shared.on_event.is_some() {
+        if connection.on_event.is_some() {
             effects.rare().events.push(event);
         }
     }
@@ -284,12 +285,12 @@ impl State {
     /// From now on every handler that still runs is draining: its answer cannot be sent.
     pub(crate) fn lose_wire(
         &mut self,
-        shared: &ConnectionInner,
+        connection: &ConnectionInner,
         effects: &mut Effects,
     ) -> impl Sized + use<> {
         for slot in self.inbound.values_mut() {
             if slot.task == Task::Running {
-                Permits::drains(&shared.admission, slot.request.data.whose(&shared.client));
+                Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
                 slot.task = Task::Draining;
             }
         }

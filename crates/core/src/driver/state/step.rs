@@ -33,7 +33,7 @@ impl ConnectionInner {
             let acted = act(&mut state, now, &mut effects, &mut payload);
             state.apply(self, now, &mut payload, &mut effects);
             let result = then(&mut state, payload, acted);
-            state.places.give_back(&self.admission, (!self.exchange_scoped).then_some(&*self.client));
+            state.permits.give_back(&self.admission, (!self.exchange_scoped).then_some(&*self.client));
             let held = state.bytes_held();
             let given_back = state.memory.count(held);
             state.call_driver(self, &mut effects);
@@ -47,7 +47,7 @@ impl ConnectionInner {
 
 impl State {
     /// Wakes the connection's task if it must act.
-    fn call_driver(&mut self, shared: &ConnectionInner, effects: &mut Effects) {
+    fn call_driver(&mut self, connection: &ConnectionInner, effects: &mut Effects) {
         let earlier = match (self.session.next_timeout(), self.armed) {
             (Some(next), Some(armed)) => next < armed,
             (Some(_), None) => true,
@@ -55,10 +55,10 @@ impl State {
         };
         let (closing, walking) = (self.close.is_some(), self.session.has_work());
         if closing {
-            shared.closing.store(true, Ordering::Relaxed);
+            connection.closing.store(true, Ordering::Relaxed);
         }
-        if walking != shared.walking.load(Ordering::Relaxed) {
-            shared.walking.store(walking, Ordering::Relaxed);
+        if walking != connection.walking.load(Ordering::Relaxed) {
+            connection.walking.store(walking, Ordering::Relaxed);
         }
         let over = self.end.is_some() && self.session.is_finished();
         if self.outbox.take_news() || earlier || closing || walking || over {

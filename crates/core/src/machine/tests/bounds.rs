@@ -6,7 +6,7 @@ use crate::dialect::{ABP, ACP, MCP, Refusal};
 use crate::message::BadMessage;
 
 #[test]
-fn a_cascade_slice_of_nothing_still_gets_to_the_end() {
+fn a_cascade_with_a_slice_size_of_zero_still_completes() {
     // L4
     let mut bench = Bench::with(ACP, |config| config.limits.max_cancels_per_step = 0);
     let parent = bench.running(1);
@@ -21,7 +21,7 @@ fn a_cascade_slice_of_nothing_still_gets_to_the_end() {
 }
 
 #[test]
-fn a_time_that_never_ends_is_no_panic() {
+fn a_maximal_duration_does_not_panic() {
     let mut bench = Bench::with(MCP, |config| {
         let limits = &mut config.limits;
         limits.max_running_handlers = 1;
@@ -55,7 +55,7 @@ fn a_time_that_never_ends_is_no_panic() {
 }
 
 #[test]
-fn with_no_permits_at_all_a_half_closed_connection_closes_with_its_last_request() {
+fn without_permits_a_half_closed_connection_closes_with_its_last_request() {
     let mut bench = Bench::with(ACP, |config| {
         config.limits.max_blocking_handlers = 0;
         config.limits.queue_timeout = Duration::from_secs(10);
@@ -126,7 +126,7 @@ fn cancels_of_a_shielded_call_wait_for_its_end_up_to_a_bound() {
 }
 
 #[test]
-fn a_grace_as_long_as_a_duration_can_be_does_not_end() {
+fn a_maximal_grace_does_not_expire() {
     let mut bench = Bench::with(ACP, |config| config.limits.cancel_grace = Duration::MAX);
     let key = bench.running(1);
     bench.cancel(1);
@@ -148,12 +148,12 @@ fn a_request_that_cannot_be_read_is_refused_under_its_id_unless_that_is_in_use()
     }
     bench.session.recv_lost(bench.now, DisconnectPolicy::Keep);
     bench.session.recv_bad_request(3.into(), 0, BadMessage::NotJson, &Origin::STREAM);
-    assert_eq!(bench.outputs(), [Output::Event(Event::BadFrame)], "nobody is there to be told");
+    assert_eq!(bench.outputs(), [Output::Event(Event::BadFrame)], "there is no peer to answer");
     let _ = bench.ended(key);
 }
 
 #[test]
-fn the_next_time_to_look_is_that_of_the_first_timer() {
+fn the_next_timeout_is_that_of_the_earliest_timer() {
     let mut bench = Bench::new(ACP);
     assert_eq!(bench.session.next_timeout(), None);
     let _first = bench.running(1);

@@ -75,7 +75,7 @@ fn a_written_call_is_cancelled_by_one_message_and_settled_by_the_answer() {
 }
 
 #[test]
-fn a_value_after_the_cancel_is_told_as_such() {
+fn a_value_after_the_cancel_is_reported_as_completed_after_cancel() {
     let mut bench = Bench::client(ACP);
     let call = bench.written(&CallSpec::new("a"));
     let _ = bench.cancel_ours(call);
@@ -86,7 +86,7 @@ fn a_value_after_the_cancel_is_told_as_such() {
 }
 
 #[test]
-fn a_peer_that_says_nothing_is_waited_for_five_seconds() {
+fn a_cancelled_call_waits_five_seconds_for_a_silent_peer() {
     let mut bench = Bench::client(ACP);
     let call = bench.written(&CallSpec::new("a"));
     let _ = bench.cancel_ours(call);
@@ -99,7 +99,7 @@ fn a_peer_that_says_nothing_is_waited_for_five_seconds() {
 }
 
 #[test]
-fn where_silence_is_owed_the_caller_returns_at_once_and_its_slot_waits_for_the_cancel() {
+fn in_dialects_with_silence_the_caller_returns_at_once_and_its_slot_is_kept_until_the_cancel_is_written() {
     // I11: the limit on calls also limits the cancels that wait to be written
     let mut bench = Bench::client(MCP);
     let call = bench.written(&CallSpec::new("a"));
@@ -122,7 +122,7 @@ fn an_answer_disarms_the_cancel_of_a_call_that_its_caller_has_left() {
 }
 
 #[test]
-fn a_drop_ends_the_waiting_of_an_earlier_cancel() {
+fn dropping_a_cancelled_call_ends_its_wait_for_the_peer() {
     // I13
     let mut bench = Bench::client(ACP);
     let call = bench.written(&CallSpec::new("a"));
@@ -134,7 +134,7 @@ fn a_drop_ends_the_waiting_of_an_earlier_cancel() {
 }
 
 #[test]
-fn the_handshake_is_cancelled_here_only() {
+fn a_cancelled_handshake_call_sends_no_cancel_message() {
     // I9
     let mut bench = Bench::client(ACP);
     let call = bench.written(&CallSpec::new("initialize"));
@@ -144,7 +144,7 @@ fn the_handshake_is_cancelled_here_only() {
 }
 
 #[test]
-fn nothing_is_sent_to_a_peer_that_did_not_declare() {
+fn no_cancel_is_sent_to_a_peer_that_did_not_declare_support() {
     // 000-23, 000-25
     let mut bench = Bench::client(ACP_DRAFT);
     bench.session.handshake(HandshakePart::Params, &Handshake::new(Some(true), None));
@@ -168,7 +168,7 @@ fn a_server_sends_no_cancel_where_only_clients_cancel() {
 }
 
 #[test]
-fn a_deadline_cancels_by_itself() {
+fn a_deadline_cancels_the_call() {
     // 004-30
     let mut bench = Bench::client(ACP);
     let deadline = Some(bench.now + Duration::from_secs(1));
@@ -179,7 +179,7 @@ fn a_deadline_cancels_by_itself() {
 }
 
 #[test]
-fn acks_are_told_and_a_false_one_ends_the_wait_limit() {
+fn acknowledgements_are_reported_and_a_negative_one_ends_the_wait_limit() {
     // 004-07
     let mut bench = Bench::client(ABP);
     let call = bench.written(&CallSpec::new("a"));
@@ -242,7 +242,7 @@ fn batches_are_allowed_in_the_revision_that_has_them() {
 }
 
 #[test]
-fn an_answer_to_a_call_that_never_was_or_was_before_is_counted() {
+fn answers_to_unknown_and_finished_calls_are_counted() {
     let mut bench = Bench::client(ACP);
     let (call, number) = bench.session.local_call(bench.now, &CallSpec::new("a")).unwrap();
     assert_eq!(bench.session.call_number(call), Some(number));

@@ -24,7 +24,7 @@ fn a_handler_that_fails_after_its_cancel_is_answered_as_cancelled() {
 }
 
 #[test]
-fn cancelling_twice_is_cancelling_once() {
+fn a_second_cancel_of_a_request_has_no_effect() {
     // I5, I7
     let mut bench = Bench::new(ACP);
     let _key = bench.running(1);
@@ -34,7 +34,7 @@ fn cancelling_twice_is_cancelling_once() {
 }
 
 #[test]
-fn a_deaf_handler_is_answered_for_and_aborted_after_the_grace_and_holds_its_permit() {
+fn a_handler_that_ignores_its_cancel_is_answered_for_and_aborted_after_the_grace() {
     // I1, I10
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
@@ -74,7 +74,7 @@ fn a_million_unknown_cancels_leave_nothing() {
 }
 
 #[test]
-fn silence_fences_at_once_and_the_late_value_is_withheld() {
+fn a_silenced_request_sends_nothing_more_and_its_late_value_is_dropped() {
     // I2, X-10
     let mut bench = Bench::new(MCP);
     let key = bench.running(1);
@@ -110,7 +110,7 @@ fn the_first_cause_wins_and_is_kept() {
 }
 
 #[test]
-fn result_if_finished_sends_the_value_whenever_it_comes() {
+fn result_if_finished_sends_the_value_even_after_a_cancel() {
     // 002-15, 002-20
     let dialect = MCP.to_builder().answer_after_cancel(AnswerAfterCancel::ResultIfFinished).build();
     let mut bench = Bench::new(dialect);
@@ -132,7 +132,7 @@ fn a_cancel_from_the_server_is_ignored_where_only_clients_cancel() {
 }
 
 #[test]
-fn the_handshake_is_out_of_every_cancels_reach_but_loss() {
+fn only_a_lost_connection_cancels_the_handshake() {
     // I9
     let mut bench = Bench::new(ACP);
     let key = bench.session.recv_request(bench.now, Bench::arrival(1, "initialize")).unwrap();
@@ -143,7 +143,7 @@ fn the_handshake_is_out_of_every_cancels_reach_but_loss() {
 }
 
 #[test]
-fn a_task_augmented_request_is_out_of_a_messages_reach() {
+fn a_cancel_message_does_not_reach_a_task_augmented_request() {
     let mut bench = Bench::new(MCP);
     let exempt =
         InboundRequest { exempt: CancelExemption::FromCancelMessages, ..Bench::arrival(1, "tools/call") };
@@ -174,7 +174,7 @@ fn a_task_that_the_server_did_not_declare_is_a_request_like_any_other() {
 }
 
 #[test]
-fn a_cancel_of_another_principal_is_for_an_unknown_id() {
+fn a_cancel_by_another_principal_is_treated_as_unknown() {
     // I4
     let mut bench = Bench::new(ACP);
     let arrival = InboundRequest { origin: principal("alice"), ..Bench::arrival(1, "test/wait") };
@@ -187,7 +187,7 @@ fn a_cancel_of_another_principal_is_for_an_unknown_id() {
 }
 
 #[test]
-fn ids_of_two_exchanges_never_meet_where_the_exchange_is_the_scope() {
+fn ids_are_separate_per_exchange_if_the_exchange_is_the_scope() {
     // X-12, I4
     let mut bench = Bench::with(MCP_2026, |config| {
         config.ordered = false;
@@ -246,7 +246,7 @@ fn a_stream_that_is_lost_twice_has_one_grace() {
 }
 
 #[test]
-fn a_lost_stream_that_is_no_cancel_leaves_its_request_until_the_session_ends() {
+fn a_lost_stream_that_does_not_cancel_keeps_its_request_until_the_session_ends() {
     let mut bench = Bench::new(MCP);
     let exchange = ExchangeId(2);
     let arrival =
@@ -289,7 +289,7 @@ fn a_malformed_cancel_is_counted_and_changes_nothing() {
 }
 
 #[test]
-fn before_the_exchange_is_over_or_undeclared_no_cancel_is_heard() {
+fn cancels_are_ignored_before_the_handshake_is_over_and_without_declaration() {
     // 000-20, 000-53, I9
     let mut bench = Bench::new(ACP_DRAFT);
     let key = bench.running(2);
@@ -365,7 +365,7 @@ fn a_value_decided_under_a_shield_makes_the_ack_false() {
 }
 
 #[test]
-fn where_silence_is_owed_a_shield_holds_only_the_signal() {
+fn in_dialects_with_silence_a_shield_delays_only_the_signal() {
     let mut bench = Bench::new(MCP);
     let key = bench.running(1);
     bench.session.local_shield(bench.now, key);
@@ -376,7 +376,7 @@ fn where_silence_is_owed_a_shield_holds_only_the_signal() {
 }
 
 #[test]
-fn a_cancel_that_overtook_its_request_is_parked_where_the_dialect_allows() {
+fn a_cancel_that_overtakes_its_request_is_kept_if_the_dialect_allows_it() {
     // X-02 for ACP_V2; StreamJsonRpc #56
     let mut bench = Bench::new(MCP);
     assert_eq!(bench.cancel(1), [Output::Event(Event::ParkedCancel)]);

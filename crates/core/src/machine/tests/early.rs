@@ -44,7 +44,7 @@ fn an_early_cancel_for_the_handshakes_id_is_not_kept_for_the_next_request() {
 }
 
 #[test]
-fn each_early_cancel_waits_for_a_time_of_its_own() {
+fn each_early_cancel_expires_on_its_own() {
     // I8
     let mut bench = Bench::new(MCP);
     let wait = bench.session.limits().early_cancel_timeout;
@@ -57,7 +57,7 @@ fn each_early_cancel_waits_for_a_time_of_its_own() {
 }
 
 #[test]
-fn a_stranger_cannot_take_the_place_of_an_early_cancel() {
+fn another_principal_cannot_replace_an_early_cancel() {
     // I4
     let mut bench = Bench::new(MCP);
     let _ = bench.cancel_as(1, "mallory");
@@ -68,7 +68,7 @@ fn a_stranger_cannot_take_the_place_of_an_early_cancel() {
 }
 
 #[test]
-fn a_strangers_cancel_of_an_id_in_use_does_not_wait_for_anything() {
+fn another_principals_cancel_of_an_id_in_use_is_not_kept() {
     // I4, I8
     let mut bench = Bench::new(MCP);
     let alices = InboundRequest { origin: principal("alice"), ..Bench::arrival(1, "tools/call") };
@@ -87,7 +87,7 @@ fn a_call_is_not_cancelled_by_the_id_of_its_request() {
 }
 
 #[test]
-fn a_strangers_early_cancel_waits_for_the_strangers_request_only() {
+fn an_early_cancel_applies_only_to_a_request_of_the_same_principal() {
     // I4
     let mut bench = Bench::new(MCP);
     let _ = bench.cancel_as(1, "mallory");
@@ -133,7 +133,7 @@ fn an_early_cancel_is_spent_by_a_request_that_is_refused_for_another_reason() {
 }
 
 #[test]
-fn a_memory_of_nothing_parks_only_ids_above_all_settled() {
+fn without_a_settled_cache_only_ids_above_all_settled_ones_are_parked() {
     let mut bench = Bench::with(MCP, |config| config.limits.max_settled_ids = 0);
     let key = bench.running(5);
     let _ = bench.answer(key, HandlerResult::Value);
@@ -193,7 +193,7 @@ fn a_call_id_is_used_again_while_the_old_handler_drains() {
 }
 
 #[test]
-fn a_stranger_learns_nothing_of_what_became_of_a_call() {
+fn another_principal_learns_nothing_about_the_end_of_a_call() {
     // SEMANTICS, Keys: a cancel from another principal is a cancel for an unknown id
     let mut bench = abp();
     let named = CancelKey::Named(RequestId::text("c1").unwrap());
@@ -213,7 +213,7 @@ fn a_stranger_learns_nothing_of_what_became_of_a_call() {
 }
 
 #[test]
-fn a_cancel_that_is_later_than_the_memory_does_not_hit_the_ids_next_request() {
+fn a_cancel_later_than_the_settled_cache_does_not_cancel_a_reused_id() {
     // 002-18, I14: a client may use an id again after its answer
     let mut bench = Bench::new(MCP);
     for id in [RequestId::number(1), RequestId::text("a").unwrap()] {

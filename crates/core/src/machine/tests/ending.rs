@@ -69,13 +69,13 @@ fn after_the_half_close_grace_what_still_runs_is_cancelled_aborted_and_left() {
 }
 
 #[test]
-fn mcp_leaves_soon_after_the_end_of_its_input() {
+fn an_mcp_session_ends_soon_after_the_end_of_its_input() {
     // MCP 2026-07-28: a server on stdio exits promptly at the end of its input
     for dialect in [MCP, MCP_2026] {
         let mut bench = Bench::new(dialect);
         let (quick, slow) = (bench.running(1), bench.running(2));
         bench.session.recv_half_close(bench.now);
-        assert_eq!(bench.outputs(), [], "what is about to answer may");
+        assert_eq!(bench.outputs(), [], "a request that is about to end may answer");
         assert_eq!(bench.answer(quick, HandlerResult::Value), [reply(quick, 1, ReplyBody::Handler)]);
         let _ = bench.ended(quick);
         let cause = Cause::new(CauseKind::Disconnected);
@@ -89,7 +89,7 @@ fn mcp_leaves_soon_after_the_end_of_its_input() {
 }
 
 #[test]
-fn the_six_steps_of_a_shutdown() {
+fn a_shutdown_takes_its_six_steps_in_order() {
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     let ours = bench.written(&CallSpec::new("a"));
@@ -150,14 +150,14 @@ fn a_session_is_idle_before_its_requests_and_after_them() {
 }
 
 #[test]
-fn a_shutdown_with_nothing_under_way_closes_at_once() {
+fn a_shutdown_without_requests_or_calls_closes_at_once() {
     let mut bench = Bench::new(MCP);
     bench.session.local_shutdown(bench.now, Duration::from_secs(10));
     assert_eq!(close(&bench.outputs()), Some(CloseCause::Shutdown));
 }
 
 #[test]
-fn no_shield_holds_past_the_deadline_of_a_shutdown() {
+fn no_shield_outlasts_the_deadline_of_a_shutdown() {
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     bench.session.local_shield(bench.now, key);
@@ -209,7 +209,7 @@ fn a_bad_frame_on_an_exchange_of_ours_is_answered_within_the_bound() {
         bench.session.recv_bad(bench.now, BadMessage::NotJson, ours);
         bench.outputs().iter().any(|output| matches!(output, Output::Refuse { .. }))
     });
-    assert_eq!(refusals.count(), 100, "what comes on our own exchange ends it by itself");
+    assert_eq!(refusals.count(), 100, "a message on our own exchange ends that exchange");
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn a_session_is_finished_once_it_is_lost_and_nothing_of_it_is_left() {
 }
 
 #[test]
-fn a_connection_that_nobody_uses_is_counted_and_shut_down() {
+fn an_idle_connection_is_counted_and_shut_down() {
     let mut bench = Bench::new(ACP);
     bench.session.local_idle(bench.now);
     assert_eq!(
@@ -234,7 +234,7 @@ fn a_connection_that_nobody_uses_is_counted_and_shut_down() {
 }
 
 #[test]
-fn what_outlived_its_connection_is_cancelled_by_the_first_of_its_two_deadlines() {
+fn a_handler_that_outlived_its_connection_is_cancelled_at_the_earlier_of_two_deadlines() {
     let second = Duration::from_secs(1);
     for (detach, drain, kind) in [(1, 2, CauseKind::Disconnected), (2, 1, CauseKind::Shutdown)] {
         let mut bench = Bench::with(ACP, |config| config.limits.detach_grace = second * detach);

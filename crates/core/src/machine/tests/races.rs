@@ -35,7 +35,7 @@ fn a_shutdown_aborts_a_deaf_handler_once() {
 }
 
 #[test]
-fn a_shield_left_after_the_deadline_of_a_shutdown_buys_no_second_grace() {
+fn leaving_a_shield_after_the_deadline_of_a_shutdown_gives_no_second_grace() {
     // I3: the timer of the second grace was never removed
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
@@ -204,7 +204,7 @@ fn a_call_still_queued_at_the_end_of_input_never_reaches_the_wire() {
 }
 
 #[test]
-fn a_gateway_still_asks_its_other_peer_after_the_end_of_input() {
+fn a_gateway_can_still_call_its_other_peer_after_the_end_of_input() {
     // `printf ... | agent`: the other connection is open
     let mut bench = Bench::new(ACP);
     let parent = bench.running(1);
@@ -234,7 +234,7 @@ fn a_subscription_that_was_not_sent_cannot_be_ended_by_the_server() {
 }
 
 #[test]
-fn an_app_that_cancels_its_agent_is_told_that_it_did_not() {
+fn an_app_whose_cancel_had_no_effect_learns_it() {
     // 004-13, 004-14: agent to app only, and each cancel is acknowledged
     let mut bench = Bench::client(ABP);
     bench.session.handshake(HandshakePart::Result, &Handshake::default());
@@ -277,7 +277,7 @@ fn a_deadline_ends_a_call_cancelled_before_it_that_the_app_says_it_did_not_cance
 }
 
 #[test]
-fn two_requests_of_one_exchange_are_both_given_up_with_it() {
+fn aborting_an_exchange_cancels_both_of_its_requests() {
     // I3, I4
     let mut bench = Bench::with(ABP, |config| config.ordered = false);
     bench.session.handshake(HandshakePart::Result, &Handshake::default());

@@ -456,7 +456,7 @@ impl Watch {
         self.step(&Input::Pass { millis: 120_000 })?;
         for key in self.started.difference(&self.ended) {
             let told = self.aborted.contains(key) || self.offered.contains(key);
-            prop_assert!(told, "L3: {key:?} was never told to stop");
+            prop_assert!(told, "L3: {key:?} was never signalled");
         }
         if !self.lost {
             prop_assert_eq!(&self.settled, &self.accepted, "I1: not all were answered");
@@ -477,7 +477,7 @@ impl Watch {
         prop_assert!(self.bench.session.is_finished(), "I3: not finished");
         prop_assert_eq!(self.bench.session.next_timeout(), None, "I3: a timer is left");
         self.bench.assert_no_residue();
-        prop_assert!(self.foreign.is_empty(), "I5: a child was never told");
+        prop_assert!(self.foreign.is_empty(), "I5: a child was never cancelled");
         prop_assert_eq!(self.gone.len(), self.accepted.len(), "I3: not all are gone");
         prop_assert_eq!(self.outcomes.len(), self.calls.len(), "I13");
         Ok(())

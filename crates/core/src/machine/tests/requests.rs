@@ -60,7 +60,7 @@ fn an_id_whose_handler_only_drains_is_refused_as_overloaded_under_its_own_id() {
 }
 
 #[test]
-fn a_number_and_its_text_are_two_requests() {
+fn a_number_and_the_same_number_as_text_are_different_ids() {
     // I4
     let mut bench = Bench::new(ACP);
     let number = bench.running(1);
@@ -94,7 +94,7 @@ fn over_the_running_limit_a_request_waits_and_over_the_queue_it_is_refused() {
 }
 
 #[test]
-fn without_a_queue_what_finds_no_permit_is_refused() {
+fn without_a_queue_a_request_without_permit_is_refused() {
     // I10, I11
     let mut bench = Bench::with(ACP, |config| {
         config.limits.max_running_handlers = 1;

@@ -41,7 +41,7 @@ fn a_client_that_hangs_leaves_permits_and_queue_to_others() {
     assert_eq!(outputs[0], Output::Event(Event::LimitReached("client_queued")));
     assert!(matches!(outputs[1], Output::Refuse { why: Refusal::Overloaded("client_queued"), .. }));
     let other = ask(&mut bench, 2, 6, Work::Task).unwrap();
-    assert_eq!(started(&bench.outputs()), [other], "at once, past those who wait");
+    assert_eq!(started(&bench.outputs()), [other], "at once, before the queued ones");
     assert_eq!(started(&end(&mut bench, other)), [], "its permit is not for the other client");
     assert_eq!(started(&end(&mut bench, greedy[0])), [greedy[2]]);
     for key in [greedy[1], greedy[2], greedy[3]] {
@@ -51,7 +51,7 @@ fn a_client_that_hangs_leaves_permits_and_queue_to_others() {
 }
 
 #[test]
-fn who_waits_for_the_connection_starts_in_the_order_of_arrival_past_those_over_their_share() {
+fn queued_requests_start_in_order_of_arrival_except_those_over_their_share() {
     let mut bench = shared();
     let running: Vec<_> = [(1, 1), (1, 2), (2, 3), (2, 4)]
         .map(|(client, id)| ask(&mut bench, client, id, Work::Task).unwrap())
@@ -69,7 +69,7 @@ fn who_waits_for_the_connection_starts_in_the_order_of_arrival_past_those_over_t
 }
 
 #[test]
-fn blocking_work_has_a_share_of_its_own_and_places_in_the_queue_are_given_back() {
+fn blocking_work_has_its_own_share_and_queue_entries_are_released() {
     let mut bench = shared();
     let blocking = ask(&mut bench, 1, 1, Work::Blocking).unwrap();
     let waiting = [2, 3].map(|id| ask(&mut bench, 1, id, Work::Blocking).unwrap());

@@ -21,7 +21,7 @@ fn cancels(outputs: &[Output]) -> Vec<OutboundKey> {
 }
 
 #[test]
-fn each_child_is_cancelled_once_and_a_new_one_is_born_cancelled() {
+fn each_child_is_cancelled_once_and_a_new_child_is_refused_as_cancelled() {
     // I5
     let mut bench = Bench::new(ACP);
     let parent = bench.running(1);
@@ -60,7 +60,7 @@ fn a_request_that_is_gone_between_two_slices_of_its_cascade_is_in_no_cascade() {
     let outputs = bench.ended(parent);
     assert_eq!(cancels(&outputs), children[1..]);
     assert!(outputs.contains(&Output::Released(parent)));
-    assert!(!bench.session.has_work(), "a cascade is left of what is gone");
+    assert!(!bench.session.has_work(), "a cascade of a released request is left");
 }
 
 #[test]
@@ -72,11 +72,11 @@ fn a_request_that_is_cancelled_and_then_answered_is_in_one_cascade() {
     assert_eq!(cancels(&bench.cancel(1)), children[..1]);
     let outputs = bench.ended(parent);
     assert_eq!(cancels(&outputs), children[1..]);
-    assert!(!bench.session.has_work(), "a cascade is left of what is gone");
+    assert!(!bench.session.has_work(), "a cascade of a released request is left");
 }
 
 #[test]
-fn children_that_end_by_themselves_leave_their_parent() {
+fn children_that_end_are_unlinked_from_their_parent() {
     // I3
     let mut bench = Bench::new(ACP);
     let parent = bench.running(1);

@@ -14,9 +14,9 @@ use crate::transport::{Inbound, Receiver, TransportError, TransportEvent};
 /// The room that is made for reading, in bytes. Small frames share it.
 const READ_BUFFER: usize = 16 * 1024;
 /// The least room for a read, in bytes.
-const LEAST_ROOM: usize = 2 * 1024;
+const MIN_READ_ROOM: usize = 2 * 1024;
 /// After this many reads without a frame the other tasks get their turn.
-const READS_A_POLL: usize = 32;
+const MAX_READS_PER_POLL: usize = 32;
 
 /// The receiving half of a stream of bytes.
 pub(super) struct ByteReceiver<R> {
@@ -57,7 +57,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
 
     /// Waits until the framing is decided, at the latest by the first byte.
     fn poll_framed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        let framing = if let Some(framing) = self.framed.said() {
+        let framing = if let Some(framing) = self.framed.decided() {
             framing
         } else {
             let buffer = self.decoder.buffer_mut();
@@ -78,7 +78,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
 
     /// The next frame or refusal. `None`: the input has ended.
     fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Decoded>, TransportError>> {
-        for _ in 0..READS_A_POLL {
+        for _ in 0..MAX_READS_PER_POLL {
             if let Some(decoded) = self.decoder.next_frame() {
                 self.partial.finish();
                 return Poll::Ready(Ok(Some(decoded)));
@@ -91,7 +91,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
                 Ok(()) | Err(MemoryFull) => {}
             }
             let buffer = self.decoder.buffer_mut();
-            if buffer.capacity() - buffer.len() < LEAST_ROOM {
+            if buffer.capacity() - buffer.len() < MIN_READ_ROOM {
                 buffer.reserve(READ_BUFFER);
             }
             if ready!(poll_read_buf(self.reader.as_mut(), cx, buffer))? == 0 {

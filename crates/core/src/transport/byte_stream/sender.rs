@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_frame_leaves_no_large_room_behind_and_a_small_one_its_own() {
+    fn a_large_frame_releases_its_buffer_and_a_small_one_keeps_it() {
         let mut sender = ByteSender::new(tokio::io::sink(), Framed::default(), 1 << 20, closing().0);
         send(&mut sender, 32 * 1024);
         assert!(sender.staged.try_reclaim(32 * 1024), "the next batch needs room again");

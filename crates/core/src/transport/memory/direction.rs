@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_waits_is_woken_for_half_of_its_room_and_not_for_a_frame() {
+    fn a_waiting_sender_is_woken_when_half_of_the_buffer_is_free() {
         assert_eq!(filled_and_read(Lane::Data), (33, 16));
         assert_eq!(filled_and_read(Lane::Control), (64, 32));
     }

@@ -33,7 +33,10 @@ async fn an_error_about_one_exchange_ends_no_connection_and_any_other_does() {
     let (peer, wire) = open(MCP, TRAITS, Limits::default());
     wire.fails(TransportError { exchange: Some(ExchangeId(3)), ..broken() });
     wire.says(4, &request(1, "step", &json!({})));
-    assert_eq!(wire.told().await, ["begin 4", "Data Notification stepped on 4", "Data Answer 1 on 4, last"]);
+    assert_eq!(
+        wire.recorded().await,
+        ["begin 4", "Data Notification stepped on 4", "Data Answer 1 on 4, last"]
+    );
     wire.fails(broken());
     let ended = end(&peer).await;
     assert!(matches!(ended, Err(ConnectionError::Transport(_))), "{ended:?}");
@@ -47,11 +50,11 @@ async fn a_wire_is_closed_once_all_is_written_and_flushed() {
         (wire.state().full, wire.state().keeps) = (full, keeps);
         peer.try_notify("news", &json!({})).unwrap();
         begin_shutdown(&peer);
-        let mut told = wire.told().await;
+        let mut told = wire.recorded().await;
         assert!(!told.contains(&"close".to_owned()), "full {full:?}, unflushed {keeps}: {told:?}");
         wire.state().keeps = false;
         wire.make_room();
-        told.extend(wire.told().await);
+        told.extend(wire.recorded().await);
         assert_eq!(told, ["Data Notification news on none", "close"]);
         end(&peer).await.unwrap();
         assert_eq!(begun.elapsed(), Duration::ZERO);
@@ -67,7 +70,7 @@ async fn a_wire_that_takes_no_more_is_left_when_the_time_to_flush_is_over() {
     begin_shutdown(&peer);
     end(&peer).await.unwrap();
     assert_eq!(begun.elapsed(), Limits::default().flush_timeout);
-    assert_eq!(wire.told().await, [""; 0], "it is closed although a frame waits");
+    assert_eq!(wire.recorded().await, [""; 0], "it is closed although a frame waits");
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,7 +79,7 @@ async fn a_wire_that_does_not_close_is_left_in_time_however_often_it_wakes_its_d
     let begun = Instant::now();
     wire.state().stays_open = true;
     begin_shutdown(&peer);
-    assert_eq!(wire.told().await, ["close"]);
+    assert_eq!(wire.recorded().await, ["close"]);
     let gone = Err(CallError::Disconnected { may_have_run: false });
     assert_eq!(peer.try_notify("news", &json!({})), gone, "the connection is being closed");
     while !peer.is_closed() {
@@ -93,7 +96,7 @@ async fn a_wire_that_does_not_close_is_left_in_time_however_often_it_wakes_its_d
 async fn a_deaf_handler_is_aborted_after_its_grace_although_the_wire_is_lost() {
     let (peer, wire) = open(ACP, TRAITS, Limits::default());
     wire.says(3, &request(1, "deaf", &json!({})));
-    assert_eq!(wire.told().await, ["begin 3", "waiting 3"]);
+    assert_eq!(wire.recorded().await, ["begin 3", "waiting 3"]);
     wire.fails(broken());
     assert!(end(&peer).await.is_err());
     assert_eq!((peer.stats().running, peer.stats().slots), (1, 1));
@@ -117,11 +120,11 @@ async fn a_connection_whose_wire_is_lost_lets_go_of_its_methods_with_the_last_ha
     });
     let (peer, wire) = serve(router, ACP, TRAITS, limits);
     wire.says(3, &request(1, "hold", &json!({})));
-    assert_eq!(wire.told().await, ["begin 3", "waiting 3"]);
+    assert_eq!(wire.recorded().await, ["begin 3", "waiting 3"]);
     wire.fails(broken());
     assert!(end(&peer).await.is_err());
     assert!(methods.upgrade().is_some(), "a handler runs");
     release.send(()).unwrap();
-    wire.told().await;
+    wire.recorded().await;
     assert!(methods.upgrade().is_none(), "I3: the connection's task goes on with nothing to do");
 }

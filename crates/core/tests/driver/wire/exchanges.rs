@@ -16,16 +16,16 @@ async fn each_exchange_of_the_peer_is_begun_with_its_handler_and_ended_once() {
     let (_peer, wire) = open(MCP, TRAITS, limits);
     wire.says(3, &request(1, "step", &json!({})));
     let answered = ["begin 3", "Data Notification stepped on 3", "Data Answer 1 on 3, last"];
-    assert_eq!(wire.told().await, answered);
+    assert_eq!(wire.recorded().await, answered);
 
     wire.says(4, &request(2, "wait", &json!({})));
     wire.says(5, &request(3, "step", &json!({})));
     // The second request waits for a permit, so its handler does not run yet.
-    assert_eq!(wire.told().await, ["begin 4", "waiting 4", "Data Notification waits on 4"]);
+    assert_eq!(wire.recorded().await, ["begin 4", "waiting 4", "Data Notification waits on 4"]);
     wire.says(6, &cancel(2));
     let silenced = ["finish 6 Accepted", "finish 4 Silent"];
     let next = ["begin 5", "Data Notification stepped on 5", "Data Answer 3 on 5, last"];
-    assert_eq!(wire.told().await, [&silenced[..], &next].concat(), "I2");
+    assert_eq!(wire.recorded().await, [&silenced[..], &next].concat(), "I2");
 
     for owed_nothing in [
         json!({"jsonrpc": "2.0", "method": "news"}),
@@ -34,13 +34,13 @@ async fn each_exchange_of_the_peer_is_begun_with_its_handler_and_ended_once() {
         cancel(99),
     ] {
         wire.says(7, &owed_nothing);
-        assert_eq!(wire.told().await, ["finish 7 Accepted"], "{owed_nothing}");
+        assert_eq!(wire.recorded().await, ["finish 7 Accepted"], "{owed_nothing}");
         // Without an exchange there is nothing to end.
         wire.says(0, &owed_nothing);
-        assert_eq!(wire.told().await, [""; 0], "{owed_nothing}");
+        assert_eq!(wire.recorded().await, [""; 0], "{owed_nothing}");
     }
     wire.says(0, &request(4, "step", &json!({})));
-    assert_eq!(wire.told().await, ["Data Notification stepped on none", "Data Answer 4 on none"]);
+    assert_eq!(wire.recorded().await, ["Data Notification stepped on none", "Data Answer 4 on none"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,7 +50,7 @@ async fn what_comes_on_an_exchange_of_ours_is_answered_elsewhere_and_ends_nothin
     wire.says(ours, &request(5, "step", &json!({})));
     wire.says(ours, &"{");
     let expected = ["Control Answer on none", "Data Notification stepped on none", "Data Answer 5 on none"];
-    assert_eq!(wire.told().await, expected);
+    assert_eq!(wire.recorded().await, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,7 +96,7 @@ async fn a_wire_hears_what_a_refusal_is_about_before_the_refusal() {
         (0, request(7, "step", &no_params).to_string(), &["Control Answer 7 on none"]),
     ] {
         wire.says(exchange, &frame);
-        assert_eq!(wire.told().await, expected, "{frame}");
+        assert_eq!(wire.recorded().await, expected, "{frame}");
     }
 }
 
@@ -107,34 +107,34 @@ async fn an_answer_the_wire_refuses_ends_its_exchange_and_harms_no_other() {
     wire.state().refuses = refused;
     wire.says(3, &request(1, "big", &json!([1])));
     assert_eq!(
-        wire.told().await,
+        wire.recorded().await,
         ["begin 3", "refused Data Answer 1 on 3, last", "finish 3 Refused"],
         "the exchange of a value"
     );
     wire.says(4, &"{");
     assert_eq!(
-        wire.told().await,
+        wire.recorded().await,
         ["fault 4 BadMessage", "refused Control Answer on 4, last", "finish 4 Refused"],
         "the exchange of a refusal"
     );
     wire.state().refuses = None;
     wire.says(5, &request(2, "big", &json!([1])));
-    assert_eq!(wire.told().await, ["begin 5", "Data Answer 2 on 5, last"]);
+    assert_eq!(wire.recorded().await, ["begin 5", "Data Answer 2 on 5, last"]);
 
     let (_peer, wire) = open(ABP, TRAITS, Limits::default());
     let cancel = json!({"type": "capabilities/cancel", "id": "c1", "payload": {"callId": "k"}});
     wire.says(6, &cancel);
-    assert_eq!(wire.told().await, [r#"Control Answer "c1" on 6, last"#]);
+    assert_eq!(wire.recorded().await, [r#"Control Answer "c1" on 6, last"#]);
     wire.state().refuses = refused;
     wire.says(7, &cancel);
     assert_eq!(
-        wire.told().await,
+        wire.recorded().await,
         [r#"refused Control Answer "c1" on 7, last"#, "finish 7 Accepted"],
         "the exchange of an acknowledgement: the cancel was taken in"
     );
     // ABP has no message for this, and the driver reports no fault for a frame that it does not write.
     wire.says(8, &"{");
-    assert_eq!(wire.told().await, ["finish 8 Refused"]);
+    assert_eq!(wire.recorded().await, ["finish 8 Refused"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,7 +147,7 @@ async fn a_call_the_wire_refuses_never_ran_and_a_wire_that_breaks_ends_the_conne
     wire.state().refuses = Some((FrameKind::Notification, Some(ExchangeId::NONE)));
     peer.try_notify("news", &json!({})).unwrap();
     let refused = ["refused Data Request 1 work on ours 1", "refused Data Notification news on none"];
-    assert_eq!(wire.told().await, refused);
+    assert_eq!(wire.recorded().await, refused);
     assert!(!peer.is_closed(), "a frame was refused, not the connection");
 
     wire.state().refuses = Some((FrameKind::Notification, None));
@@ -163,10 +163,10 @@ async fn an_answer_may_be_just_as_long_as_a_frame() {
     limits.max_frame_bytes = envelope + 100;
     let (_peer, wire) = open(MCP, TRAITS, limits);
     wire.says(3, &request(1, "big", &json!([100])));
-    assert_eq!(wire.told().await, ["begin 3", "Data Answer 1 on 3, last"]);
+    assert_eq!(wire.recorded().await, ["begin 3", "Data Answer 1 on 3, last"]);
     assert_eq!(wire.state().frame.len(), envelope + 100);
     wire.says(4, &request(2, "big", &json!([101])));
-    assert_eq!(wire.told().await, ["begin 4", "fault 4 Internal", "Data Answer 2 on 4, last"]);
+    assert_eq!(wire.recorded().await, ["begin 4", "fault 4 Internal", "Data Answer 2 on 4, last"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,9 +183,9 @@ async fn a_call_is_cancelled_by_a_message_or_by_giving_up_its_exchange_where_ids
         let (peer, wire) = open(ACP, traits, Limits::default());
         wire.state().cannot_abort = cannot_abort;
         let call = peer.call::<_, Value>("work", &json!({})).start().unwrap();
-        assert_eq!(wire.told().await, [sent], "{traits:?}");
+        assert_eq!(wire.recorded().await, [sent], "{traits:?}");
         assert_eq!(call.canceller().cancel(""), CancelResult::Sent);
-        assert_eq!(wire.told().await, cancelled, "I12: {traits:?}");
+        assert_eq!(wire.recorded().await, cancelled, "I12: {traits:?}");
         // After its exchange is aborted, no answer can arrive. Otherwise the driver waits for the peer.
         let given_up = cancelled == ["abort ours 1"];
         let ended = tokio::time::timeout(Duration::from_secs(1), call.outcome()).await;
@@ -209,15 +209,15 @@ async fn a_cancel_goes_to_a_peer_that_declared_it_in_its_half_of_the_handshake()
         let capabilities = json!({"cancellation": {"request": declared}});
         let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
         wire.says(2, &request(9, "big", &json!([1])));
-        assert_eq!(wire.told().await, ["begin 2", "Data Answer 9 on 2, last"]);
+        assert_eq!(wire.recorded().await, ["begin 2", "Data Answer 9 on 2, last"]);
         assert_eq!(declared_in(&wire.state().frame), None);
         wire.says(3, &request(0, "initialize", &params));
-        assert_eq!(wire.told().await, ["begin 3", "Data Answer 0 on 3, last"]);
+        assert_eq!(wire.recorded().await, ["begin 3", "Data Answer 0 on 3, last"]);
         assert_eq!(declared_in(&wire.state().frame), Some(true), "our own half");
         let call = peer.call::<_, Value>("work", &json!({})).start().unwrap();
-        assert_eq!(wire.told().await, ["Data Request 1 work on ours 1"]);
+        assert_eq!(wire.recorded().await, ["Data Request 1 work on ours 1"]);
         assert_eq!(call.canceller().cancel(""), result, "{params}");
-        assert_eq!(wire.told().await, told, "{params}");
+        assert_eq!(wire.recorded().await, told, "{params}");
     }
 }
 
@@ -231,12 +231,12 @@ async fn a_client_learns_from_the_answer_to_its_handshake_alone_whether_the_peer
     ] {
         let (peer, wire) = client(ACP_DRAFT, TRAITS);
         let opening = peer.call::<_, Value>(method, &json!({"protocolVersion": 1})).start().unwrap();
-        assert_eq!(wire.told().await.len(), 1);
+        assert_eq!(wire.recorded().await.len(), 1);
         let answer = json!({"jsonrpc": "2.0", "id": 1, "result": capabilities(declared)});
         wire.says(ExchangeId::of_call(CallNumber(1)).0, &answer);
         assert!(opening.await.is_ok());
         let call = peer.call::<_, Value>("work", &json!({})).start().unwrap();
-        wire.told().await;
+        wire.recorded().await;
         assert_eq!(call.canceller().cancel(""), result, "the answer to {method} declared {declared}");
     }
 }

@@ -30,12 +30,12 @@ async fn messages_that_no_dialect_recognises_are_refused_a_few_times() {
             wire.says(attempt, &"[]");
             let refused =
                 [format!("fault {attempt} BadMessage"), format!("Control Answer on {attempt}, last")];
-            assert_eq!(wire.told().await, refused);
+            assert_eq!(wire.recorded().await, refused);
         }
         assert_eq!(opened.is_finished(), !opens, "after {attempts}");
         if opens {
             wire.says(99, &request(1, "initialize", &json!({"protocolVersion": "2025-06-18"})));
-            assert_eq!(wire.told().await, ["begin 99", "Data Answer 1 on 99, last"]);
+            assert_eq!(wire.recorded().await, ["begin 99", "Data Answer 1 on 99, last"]);
             assert_eq!(opened.await.unwrap().unwrap().dialect().name(), "mcp");
         } else {
             let ended = opened.await.unwrap().err();
@@ -51,7 +51,7 @@ async fn what_could_not_be_read_counts_and_ends_its_exchange() {
     for exchange in (1..=ATTEMPTS).map(ExchangeId) {
         assert!(!opened.is_finished());
         wire.tells(TransportEvent::Rejected { exchange, why: BadFrame::NotUtf8 });
-        assert_eq!(wire.told().await, [format!("finish {} Refused", exchange.0)]);
+        assert_eq!(wire.recorded().await, [format!("finish {} Refused", exchange.0)]);
     }
     assert!(opened.await.unwrap().is_err());
 }
@@ -62,7 +62,7 @@ async fn a_message_refused_without_a_word_ends_its_exchange() {
     // ABP has no message for the refusal of an invalid message.
     let opened = tokio::spawn(async move { Peer::builder([ABP, ABP]).connect(link).await });
     wire.says(3, &"{}");
-    assert_eq!(wire.told().await, ["finish 3 Refused"]);
+    assert_eq!(wire.recorded().await, ["finish 3 Refused"]);
     opened.abort();
 }
 
@@ -72,7 +72,7 @@ async fn an_error_about_one_exchange_ends_no_opening_and_any_other_does() {
     let (opened, wire) = negotiate();
     wire.fails(TransportError { exchange: Some(ExchangeId(1)), ..broken.clone() });
     wire.tells(TransportEvent::ExchangeClosed { exchange: ExchangeId(1) });
-    assert_eq!(wire.told().await, [""; 0]);
+    assert_eq!(wire.recorded().await, [""; 0]);
     assert!(!opened.is_finished());
     wire.fails(broken);
     assert!(matches!(opened.await.unwrap(), Err(ConnectionError::Transport(_))));

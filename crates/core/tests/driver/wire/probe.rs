@@ -185,7 +185,7 @@ impl Wire {
     }
 
     /// The calls since the last query, after the driver has become idle.
-    pub(crate) async fn told(&self) -> Vec<String> {
+    pub(crate) async fn recorded(&self) -> Vec<String> {
         for _ in 0..200 {
             tokio::task::yield_now().await;
         }

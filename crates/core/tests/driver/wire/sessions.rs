@@ -29,7 +29,7 @@ impl Listener for Door {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_connection_too_many_is_closed_and_the_next_has_the_place_of_one_that_ended() {
+async fn a_connection_over_the_limit_is_closed_and_a_freed_permit_admits_the_next() {
     let (knock, door) = mpsc::unbounded_channel();
     let mut bounds = ServerLimits::default();
     bounds.max_connections = 1;
@@ -45,14 +45,14 @@ async fn one_connection_too_many_is_closed_and_the_next_has_the_place_of_one_tha
         wire
     };
     let first = come();
-    assert_eq!(first.told().await, ["begin 1", "Data Answer 1 on 1, last"]);
+    assert_eq!(first.recorded().await, ["begin 1", "Data Answer 1 on 1, last"]);
     let second = come();
-    assert_eq!(second.told().await, ["close"], "I11");
+    assert_eq!(second.recorded().await, ["close"], "I11");
     first.tells(TransportEvent::HalfClosed);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    first.told().await;
+    first.recorded().await;
     let third = come();
-    assert_eq!(third.told().await, ["begin 1", "Data Answer 1 on 1, last"], "I3: the place is not free");
+    assert_eq!(third.recorded().await, ["begin 1", "Data Answer 1 on 1, last"], "I3: the place is not free");
     serving.abort();
 }
 

@@ -8,7 +8,7 @@ use super::termination::{Action, Termination};
 use crate::child::Process;
 
 /// The interval at which the child's exit is checked.
-const ASKED_EVERY: Duration = Duration::from_millis(20);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Wakes the supervisor.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl WakeSender {
 impl WakeReceiver {
     fn wait(&self) {
         let rung = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.0.1.wait_timeout_while(rung, ASKED_EVERY, |rung| !*rung);
+        let waited = self.0.1.wait_timeout_while(rung, EXIT_POLL_INTERVAL, |rung| !*rung);
         *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
     }
 }
@@ -62,7 +62,7 @@ pub(crate) fn supervise(
 }
 
 fn run(mut child: Child, process: &Process, wake_receiver: &WakeReceiver) {
-    let mut stairs = Termination::Running;
+    let mut termination = Termination::Running;
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
@@ -70,10 +70,10 @@ fn run(mut child: Child, process: &Process, wake_receiver: &WakeReceiver) {
             Err(_) => break ExitStatus::default(),
         }
         let now = Instant::now();
-        match stairs.step(process.wish(), now, process.grace()) {
+        match termination.step(process.desired_state(), now, process.grace()) {
             Action::Nothing => {}
             // There is no signal that requests the end.
-            Action::Ask | Action::Kill => drop(child.kill()),
+            Action::Terminate | Action::Kill => drop(child.kill()),
         }
         if process.settles_at().is_some_and(|at| now >= at) {
             process.settle();

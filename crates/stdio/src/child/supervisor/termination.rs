@@ -9,7 +9,7 @@ pub(super) enum Termination {
     /// Its input has ended. At this time it is asked to end (SIGTERM on Unix).
     InputEnded(Instant),
     /// It was asked to end. At this time it is killed.
-    Asked(Instant),
+    TerminationRequested(Instant),
     Killed,
 }
 
@@ -18,14 +18,14 @@ pub(super) enum Termination {
 pub(super) enum Action {
     Nothing,
     /// SIGTERM to the group.
-    Ask,
+    Terminate,
     /// SIGKILL to the group.
     Kill,
 }
 
 impl Termination {
-    pub(super) fn step(&mut self, wish: DesiredState, now: Instant, grace: Duration) -> Action {
-        match (*self, wish) {
+    pub(super) fn step(&mut self, desired_state: DesiredState, now: Instant, grace: Duration) -> Action {
+        match (*self, desired_state) {
             (Self::Killed, _) | (Self::Running, DesiredState::Run | DesiredState::Close) => Action::Nothing,
             (_, DesiredState::Kill) => {
                 *self = Self::Killed;
@@ -38,17 +38,18 @@ impl Termination {
             (Self::InputEnded(until), DesiredState::Run | DesiredState::Close | DesiredState::End)
                 if now >= until =>
             {
-                *self = Self::Asked(now + grace);
-                Action::Ask
+                *self = Self::TerminationRequested(now + grace);
+                Action::Terminate
             }
-            (Self::Asked(until), DesiredState::Run | DesiredState::Close | DesiredState::End)
-                if now >= until =>
-            {
+            (
+                Self::TerminationRequested(until),
+                DesiredState::Run | DesiredState::Close | DesiredState::End,
+            ) if now >= until => {
                 *self = Self::Killed;
                 Action::Kill
             }
             (
-                Self::InputEnded(_) | Self::Asked(_),
+                Self::InputEnded(_) | Self::TerminationRequested(_),
                 DesiredState::Run | DesiredState::Close | DesiredState::End,
             ) => Action::Nothing,
         }
@@ -57,7 +58,7 @@ impl Termination {
     /// The time of the next step.
     pub(super) fn due(self) -> Option<Instant> {
         match self {
-            Self::InputEnded(until) | Self::Asked(until) => Some(until),
+            Self::InputEnded(until) | Self::TerminationRequested(until) => Some(until),
             Self::Running | Self::Killed => None,
         }
     }
@@ -70,24 +71,24 @@ mod tests {
     const GRACE: Duration = Duration::from_secs(2);
 
     #[test]
-    fn a_child_is_asked_after_one_grace_and_killed_after_two() {
+    fn a_child_gets_sigterm_after_one_grace_and_sigkill_after_two() {
         let start = Instant::now();
-        let mut stairs = Termination::Running;
-        assert_eq!(stairs.step(DesiredState::Run, start, GRACE), Action::Nothing);
-        assert_eq!(stairs.due(), None);
-        assert_eq!(stairs.step(DesiredState::End, start, GRACE), Action::Nothing);
-        assert_eq!(stairs.due(), Some(start + GRACE));
-        assert_eq!(stairs.step(DesiredState::End, start + GRACE / 2, GRACE), Action::Nothing);
-        assert_eq!(stairs.step(DesiredState::End, start + GRACE, GRACE), Action::Ask);
-        assert_eq!(stairs.step(DesiredState::End, start + GRACE, GRACE), Action::Nothing);
-        assert_eq!(stairs.step(DesiredState::End, start + 2 * GRACE, GRACE), Action::Kill);
-        assert_eq!(stairs.step(DesiredState::Kill, start + 3 * GRACE, GRACE), Action::Nothing);
+        let mut termination = Termination::Running;
+        assert_eq!(termination.step(DesiredState::Run, start, GRACE), Action::Nothing);
+        assert_eq!(termination.due(), None);
+        assert_eq!(termination.step(DesiredState::End, start, GRACE), Action::Nothing);
+        assert_eq!(termination.due(), Some(start + GRACE));
+        assert_eq!(termination.step(DesiredState::End, start + GRACE / 2, GRACE), Action::Nothing);
+        assert_eq!(termination.step(DesiredState::End, start + GRACE, GRACE), Action::Terminate);
+        assert_eq!(termination.step(DesiredState::End, start + GRACE, GRACE), Action::Nothing);
+        assert_eq!(termination.step(DesiredState::End, start + 2 * GRACE, GRACE), Action::Kill);
+        assert_eq!(termination.step(DesiredState::Kill, start + 3 * GRACE, GRACE), Action::Nothing);
     }
 
     #[test]
-    fn a_wish_to_kill_skips_every_grace() {
-        let mut stairs = Termination::Running;
-        assert_eq!(stairs.step(DesiredState::Kill, Instant::now(), GRACE), Action::Kill);
-        assert_eq!(stairs, Termination::Killed);
+    fn a_kill_skips_every_grace() {
+        let mut termination = Termination::Running;
+        assert_eq!(termination.step(DesiredState::Kill, Instant::now(), GRACE), Action::Kill);
+        assert_eq!(termination, Termination::Killed);
     }
 }

@@ -13,9 +13,9 @@ use super::termination::{Action, Termination};
 use crate::child::Process;
 
 /// The interval at which a child's exit is checked, if no descriptor reports it.
-const ASKED_EVERY: Duration = Duration::from_millis(20);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The most pieces of stderr that are read after the exit: another process may continue to write.
-const LAST_PIECES: usize = 64;
+const MAX_READS_AFTER_EXIT: usize = 64;
 
 /// Wakes the supervisor.
 #[derive(Debug)]
@@ -74,22 +74,22 @@ struct Supervisor {
     stderr: Option<ChildStderr>,
     /// Readable when the child has exited.
     exit: Option<OwnedFd>,
-    stairs: Termination,
+    termination: Termination,
 }
 
 impl Supervisor {
     fn new(mut child: Child, process: Arc<Process>, wake_receiver: WakeReceiver) -> Self {
         let stderr = child.stderr.take();
         let exit = exit_descriptor(&child);
-        Self { child, process, wake_receiver, stderr, exit, stairs: Termination::Running }
+        Self { child, process, wake_receiver, stderr, exit, termination: Termination::Running }
     }
 
     fn run(mut self) {
         while !has_exited(&self.child) {
             let now = Instant::now();
-            match self.stairs.step(self.process.wish(), now, self.process.grace()) {
+            match self.termination.step(self.process.desired_state(), now, self.process.grace()) {
                 Action::Nothing => {}
-                Action::Ask => signal(self.process.pid(), Signal::TERM),
+                Action::Terminate => signal(self.process.pid(), Signal::TERM),
                 Action::Kill => signal(self.process.pid(), Signal::KILL),
             }
             if self.process.settles_at().is_some_and(|at| now >= at) {
@@ -100,7 +100,7 @@ impl Supervisor {
         // The dead child still has its process id, and its group exists. The processes that remain in the group are
         // killed.
         signal(self.process.pid(), Signal::KILL);
-        for _ in 0..LAST_PIECES {
+        for _ in 0..MAX_READS_AFTER_EXIT {
             if !is_readable(self.stderr.as_ref()) || !self.drain_stderr() {
                 break;
             }
@@ -111,9 +111,9 @@ impl Supervisor {
 
     /// Waits for the next action, and drains the descriptors that woke it.
     fn wait(&mut self) {
-        let mut due = [self.stairs.due(), self.process.settles_at()].into_iter().flatten().min();
+        let mut due = [self.termination.due(), self.process.settles_at()].into_iter().flatten().min();
         if self.exit.is_none() {
-            let asked = Instant::now() + ASKED_EVERY;
+            let asked = Instant::now() + EXIT_POLL_INTERVAL;
             due = Some(due.map_or(asked, |due| due.min(asked)));
         }
         let mut watched = vec![readable(self.wake_receiver.0.as_fd())];

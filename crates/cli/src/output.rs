@@ -15,6 +15,6 @@ pub(crate) fn result(text: &str) -> Result<(), Failure> {
 }
 
 /// Writes a message that is not part of the result. A failed write is ignored.
-pub(crate) fn beside(text: &str) {
+pub(crate) fn message(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }

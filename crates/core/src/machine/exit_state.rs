@@ -8,7 +8,7 @@ use crate::dialect::{Role, ServerLifecycle};
 
 /// Which of these messages the client has sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Leaving {
+pub(super) struct ExitState {
     /// The request of the handshake.
     pub(super) begun: bool,
     /// The request of the shutdown.
@@ -23,7 +23,7 @@ impl Session {
     #[must_use]
     pub fn hears_notification(&mut self, method: &str) -> bool {
         let Some(lifecycle) = self.server_lifecycle() else { return true };
-        let is_heard = self.leaving.begun || method == lifecycle.exit;
+        let is_heard = self.exit_state.begun || method == lifecycle.exit;
         if !is_heard {
             self.emit(Event::EarlyNotification);
         }
@@ -35,8 +35,8 @@ impl Session {
     pub fn recv_notification(&mut self, now: Instant, method: &str) {
         let Some(lifecycle) = self.server_lifecycle() else { return };
         if method == lifecycle.exit {
-            let code = u8::from(!self.leaving.shut_down);
-            self.leaving.exit.get_or_insert(code);
+            let code = u8::from(!self.exit_state.shut_down);
+            self.exit_state.exit.get_or_insert(code);
             self.local_shutdown(now, Duration::ZERO);
         }
     }
@@ -44,20 +44,20 @@ impl Session {
     /// The exit code of this process, once the peer has requested its end: 0 after a shutdown, else 1.
     #[must_use]
     pub const fn exit_code(&self) -> Option<u8> {
-        self.leaving.exit
+        self.exit_state.exit
     }
 
     /// Whether requests and cancels are served yet.
     pub(super) fn serves(&self) -> bool {
         let is_open = !self.rules().session_required || self.agreement.is_over();
-        is_open && (self.leaving.begun || self.server_lifecycle().is_none())
+        is_open && (self.exit_state.begun || self.server_lifecycle().is_none())
     }
 
     /// A request was admitted: before the handshake no other request is, and after a shutdown none is.
     pub(super) fn note_request(&mut self, method: &str) {
-        self.leaving.begun |= self.rules().handshake == Some(method);
+        self.exit_state.begun |= self.rules().handshake == Some(method);
         if self.server_lifecycle().is_some_and(|lifecycle| lifecycle.shutdown == method) {
-            self.leaving.shut_down = true;
+            self.exit_state.shut_down = true;
         }
     }
 

@@ -1,18 +1,18 @@
 //! A list that usually has one element.
 
 /// The first element is in the list itself, so that a single element needs no allocation.
-pub(crate) struct Few<T> {
+pub(crate) struct InlineVec<T> {
     first: Option<T>,
     rest: Vec<T>,
 }
 
-impl<T> Default for Few<T> {
+impl<T> Default for InlineVec<T> {
     fn default() -> Self {
         Self { first: None, rest: Vec::new() }
     }
 }
 
-impl<T> Few<T> {
+impl<T> InlineVec<T> {
     pub(crate) fn push(&mut self, one: T) {
         match self.first {
             None => self.first = Some(one),
@@ -25,13 +25,13 @@ impl<T> Few<T> {
     }
 }
 
-impl<T> Extend<T> for Few<T> {
+impl<T> Extend<T> for InlineVec<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, more: I) {
         more.into_iter().for_each(|one| self.push(one));
     }
 }
 
-impl<T> IntoIterator for Few<T> {
+impl<T> IntoIterator for InlineVec<T> {
     type Item = T;
     type IntoIter = std::iter::Chain<std::option::IntoIter<T>, std::vec::IntoIter<T>>;
 
@@ -45,12 +45,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_pushed_comes_in_its_order() {
-        let mut few = Few::default();
-        assert!(few.is_empty());
-        few.push(0);
-        assert!(!few.is_empty() && few.rest.capacity() == 0, "one alone takes memory");
-        few.extend(1..4);
-        assert!(few.into_iter().eq(0..4));
+    fn elements_are_returned_in_the_order_they_were_pushed() {
+        let mut inline_vec = InlineVec::default();
+        assert!(inline_vec.is_empty());
+        inline_vec.push(0);
+        assert!(!inline_vec.is_empty() && inline_vec.rest.capacity() == 0, "one alone takes memory");
+        inline_vec.extend(1..4);
+        assert!(inline_vec.into_iter().eq(0..4));
     }
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The two halves of one stream. After the output is shut down, the input has ended too.
-pub(crate) fn halves<S: AsyncRead + AsyncWrite>(stream: S) -> (Half<S>, Half<S>) {
+pub(crate) fn split<S: AsyncRead + AsyncWrite>(stream: S) -> (Half<S>, Half<S>) {
     let state = State { stream: Some(Box::pin(stream)), reading: None };
     let shared = Arc::new(Mutex::new(state));
     (Half(Arc::clone(&shared)), Half(shared))
@@ -89,7 +89,7 @@ mod tests {
     #[tokio::test]
     async fn shutting_down_drops_the_stream_for_both_sides_and_wakes_the_reader() {
         let (ours, mut theirs) = duplex(64);
-        let (mut reading, mut writing) = halves(ours);
+        let (mut reading, mut writing) = split(ours);
         writing.write_all(b"last words").await.unwrap();
         let waits = tokio::spawn(async move { reading.read(&mut [0; 8]).await });
         tokio::task::yield_now().await;
@@ -107,7 +107,7 @@ mod tests {
     #[tokio::test]
     async fn both_ways_are_open_at_once() {
         let (ours, mut theirs) = duplex(64);
-        let (mut reading, mut writing) = halves(ours);
+        let (mut reading, mut writing) = split(ours);
         theirs.write_all(b"in").await.unwrap();
         writing.write_all(b"out").await.unwrap();
         let (mut one, mut other) = ([0; 2], [0; 3]);

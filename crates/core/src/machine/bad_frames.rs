@@ -10,9 +10,9 @@ use crate::id::{ExchangeId, RequestId};
 use crate::message::BadMessage;
 
 /// The most answers to bad frames in a burst.
-const MOST: u32 = 100;
+const BURST: u32 = 100;
 /// The time after which one more answer is allowed.
-const REFILL: Duration = Duration::from_millis(100);
+const REFILL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Limits the answers to bad frames. Above the limit they are only counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,11 +24,11 @@ pub(super) struct TokenBucket {
 impl TokenBucket {
     fn take(&mut self, now: Instant) -> bool {
         let since = *self.since.get_or_insert(now);
-        let refilled = now.saturating_duration_since(since).as_millis() / REFILL.as_millis();
+        let refilled = now.saturating_duration_since(since).as_millis() / REFILL_INTERVAL.as_millis();
         let refilled = u32::try_from(refilled).unwrap_or(u32::MAX);
         self.spent = self.spent.saturating_sub(refilled);
-        self.since = Some(since + REFILL.saturating_mul(refilled));
-        if self.spent >= MOST {
+        self.since = Some(since + REFILL_INTERVAL.saturating_mul(refilled));
+        if self.spent >= BURST {
             return false;
         }
         self.spent += 1;
