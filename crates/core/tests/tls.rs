@@ -224,7 +224,7 @@ fn errors_name_the_file_and_what_is_wrong() {
     let (certificate, key) = authority.write(&pair);
     let missing = Pem::file(authority.file("missing.pem"));
     let (certificate, key) = (Pem::file(certificate), Pem::file(key));
-    let error = |made: Result<ServerTls, _>| made.unwrap_err().to_string();
+    let error = |made: Result<ServerTls, rescind_core::TlsError>| made.unwrap_err().to_string();
     let told = error(ServerTls::from_pem(missing.clone(), key.clone()));
     assert!(told.contains("missing.pem (the certificate): cannot be read: "), "{told}");
     let told = error(ServerTls::from_pem(key.clone(), key.clone()));

@@ -19,7 +19,6 @@ struct Authority {
     pem: String,
     server: (String, String),
     client: (CertificateDer<'static>, PrivateKeyDer<'static>),
-    client_pem: (String, String),
 }
 
 fn authority() -> Authority {
@@ -37,7 +36,6 @@ fn authority() -> Authority {
         own: authority.der().clone(),
         pem: authority.pem(),
         server: (server.pem(), key.serialize_pem()),
-        client_pem: (client.pem(), client_key.serialize_pem()),
         client: (client.der().clone(), PrivateKeyDer::try_from(client_key.serialize_der()).unwrap()),
     }
 }
@@ -120,39 +118,4 @@ fn asking<B: ServerBinding>(
     let (certificate, key) = &authority.server;
     let tls = ServerTls::from_pem(Pem::bytes(certificate), Pem::bytes(key)).unwrap();
     server.tls(tls.client_certificates(Pem::bytes(&authority.pem), demand).unwrap())
-}
-
-/// The client of this crate, with a certificate, with that of another authority, and without one.
-#[tokio::test]
-async fn our_client_shows_its_certificate() {
-    use rescind_core::Transport as _;
-    use rescind_http::{ClientTls, HttpClient, StreamableTransport};
-    let (ours, other) = (authority(), authority());
-    for demand in [ClientCertificates::Optional, ClientCertificates::Required] {
-        let server = HttpServer::new(rescind_http::Streamable::new());
-        let listener = asking(server, &ours, demand).bind("127.0.0.1:0").await.unwrap();
-        let url = rescind_core::Listener::endpoint(&listener).0.replace("127.0.0.1", "localhost");
-        let without = || ClientTls::trusting(Pem::bytes(&ours.pem)).unwrap();
-        let showing = |of: &Authority| {
-            let (certificate, key) = &of.client_pem;
-            without().identity(Pem::bytes(certificate), Pem::bytes(key)).unwrap()
-        };
-        let cases = [
-            (showing(&ours), true),
-            (showing(&other), false),
-            (without(), demand == ClientCertificates::Optional),
-        ];
-        for (tls, passes) in cases {
-            let client = HttpClient::new(&url).unwrap().tls(tls);
-            let mut link = match Box::new(StreamableTransport::new(client)).open().await {
-                Ok(link) => link,
-                Err(_) => {
-                    assert!(!passes, "{demand:?}");
-                    continue;
-                }
-            };
-            let _ = &mut link;
-            assert!(passes, "{demand:?}");
-        }
-    }
 }

@@ -1,8 +1,8 @@
 //! `https`, with certificates made for one test.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rescind_core::Peer;
 use rescind_core::dialect::MCP;
+use rescind_core::{ClientCertificates, Peer};
 use rescind_http::{ClientTls, HttpClient, Pem, ServerTls, StreamableTransport};
 use serde_json::{Value, json};
 
@@ -73,4 +73,34 @@ async fn a_changed_certificate_is_served_by_the_next_handshake_and_a_broken_one_
     std::fs::write(&certificate, "no certificate").unwrap();
     assert!(opens(&new.0).await && !opens(&old.0).await);
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// With a certificate, with that of another authority, and without one.
+#[tokio::test]
+async fn a_client_shows_its_certificate_to_a_server_that_requests_one() {
+    let (ours, other) = (certificates(), certificates());
+    for demand in [ClientCertificates::Optional, ClientCertificates::Required] {
+        let tls = ServerTls::from_pem(Pem::bytes(&ours.1), Pem::bytes(&ours.2)).unwrap();
+        let tls = tls.client_certificates(Pem::bytes(&ours.0), demand).unwrap();
+        let served = serve(server().tls(tls), MCP).await;
+        let without = || ClientTls::trusting(Pem::bytes(&ours.0)).unwrap();
+        let showing = |pair: &(String, String, String)| {
+            without().identity(Pem::bytes(&pair.1), Pem::bytes(&pair.2)).unwrap()
+        };
+        let cases = [
+            (showing(&ours), true),
+            (showing(&other), false),
+            (without(), demand == ClientCertificates::Optional),
+        ];
+        for (tls, passes) in cases {
+            let transport = StreamableTransport::new(HttpClient::new(&served.url).unwrap().tls(tls));
+            let answered = async {
+                let peer = Peer::builder(MCP).connect(transport).await.ok()?;
+                let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {},
+                    "clientInfo": {"name": "test", "version": "0"}});
+                peer.call::<_, Value>("initialize", &hello).await.ok()
+            };
+            assert_eq!(in_time("initialize", answered).await.is_some(), passes, "{demand:?}");
+        }
+    }
 }
