@@ -1,5 +1,6 @@
 //! TLS over an in-memory stream: where certificates come from, when they are read again, and client certificates.
 #![cfg(feature = "rustls")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed helper fails its test")]
 
 use std::path::PathBuf;
 use std::sync::Arc;
