@@ -1,6 +1,5 @@
 //! Opens an endpoint as a listener or as a connection.
 
-use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -10,10 +9,9 @@ use rescind::http::{
     StreamableTransport,
 };
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport};
+use rescind::tls::{ClientTls, Pem, ServerTls};
 use rescind::transport::{Link, Listener, Transport, TransportError};
-use rescind::websocket::{
-    BinaryMessages, ClientTls, IgnoredCounter, LinkOptions, ServerTls, UpgradeOptions, WebSocketListener,
-};
+use rescind::websocket::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOptions, WebSocketListener};
 
 use crate::endpoint::{Binding, Endpoint, Target, Web};
 
@@ -42,8 +40,7 @@ pub(crate) async fn listen(target: &Target) -> Result<AnyListener, String> {
                 options = options.path(&web.path);
             }
             let mut listener = WebSocketListener::builder().options(options);
-            if let Some((certificate, key)) = &target.identity {
-                let tls = ServerTls::from_pem_files(certificate, key).map_err(|error| source(&error))?;
+            if let Some(tls) = server_tls(target)? {
                 listener = listener.tls(tls);
             }
             let listener = listener.bind(&web.address()).await.map_err(|error| source(&error))?;
@@ -66,9 +63,8 @@ pub(crate) async fn connect(target: &Target, within: Duration) -> Result<Link, S
         Endpoint::WebSocket(_) => {
             let transport = rescind::websocket::connect(&target.endpoint.to_string());
             let mut transport = transport.options(link_options(target.dialect)).handshake_timeout(within);
-            if let Some(authority) = &target.authority {
-                transport =
-                    transport.tls(ClientTls::from_ca_file(authority).map_err(|error| source(&error))?);
+            if let Some(tls) = client_tls(target)? {
+                transport = transport.tls(tls);
             }
             Box::new(transport)
         }
@@ -114,12 +110,10 @@ async fn bind(target: &Target, web: &Web, binding: impl ServerBinding) -> Result
 fn server<B: ServerBinding>(target: &Target, web: &Web, binding: B) -> Result<HttpServer<B>, String> {
     let server = HttpServer::new(binding).path(web.path_alone());
     let server = server.allow_host(&web.host).map_err(|error| error.to_string())?;
-    match &target.identity {
-        None => Ok(server),
-        Some((certificate, key)) => {
-            server.tls(&read(certificate)?, &read(key)?).map_err(|error| source(&error))
-        }
-    }
+    Ok(match server_tls(target)? {
+        None => server,
+        Some(tls) => server.tls(tls),
+    })
 }
 
 fn bound(
@@ -134,8 +128,8 @@ fn bound(
 fn http_client(target: &Target, within: Duration) -> Result<Box<dyn Transport>, String> {
     let mut client = HttpClient::new(&target.endpoint.to_string()).map_err(|error| source(&error))?;
     client = client.connect_timeout(within);
-    if let Some(authority) = &target.authority {
-        client = client.tls_authorities(&read(authority)?).map_err(|error| source(&error))?;
+    if let Some(tls) = client_tls(target)? {
+        client = client.tls(tls);
     }
     Ok(match target.binding {
         // Frames are sent in order, as the scenarios list them.
@@ -145,8 +139,19 @@ fn http_client(target: &Target, within: Duration) -> Result<Box<dyn Transport>, 
     })
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(file).map_err(|error| format!("{} could not be read: {error}", file.display()))
+/// The certificate of a server, if the endpoint uses TLS.
+fn server_tls(target: &Target) -> Result<Option<ServerTls>, String> {
+    let made = target.identity.as_ref().map(|(certificate, key)| {
+        ServerTls::from_pem(Pem::file(certificate), Pem::file(key)).map_err(|error| error.to_string())
+    });
+    made.transpose()
+}
+
+/// The authority that a client trusts, if one is named.
+fn client_tls(target: &Target) -> Result<Option<ClientTls>, String> {
+    let authority = target.authority.as_ref();
+    let made = authority.map(|file| ClientTls::trusting(Pem::file(file)).map_err(|error| error.to_string()));
+    made.transpose()
 }
 
 /// The source of the error, without the name of its kind, which the surrounding sentence already contains.

@@ -22,6 +22,8 @@ mod pool;
 mod registry;
 mod shown;
 mod sync;
+#[cfg(feature = "rustls")]
+mod tls;
 mod transport;
 
 pub use byte_budget::{ByteBudget, HeldBytes, MEMORY};
@@ -57,6 +59,12 @@ pub use message::{
 };
 pub use registry::{Registry, SessionId};
 pub use shown::Shown;
+#[cfg(feature = "rustls")]
+pub use tls::{ClientTls, Pem, ServerTls, TlsError};
+/// The version of rustls whose configurations [`ServerTls`] and [`ClientTls`] take.
+#[cfg(feature = "rustls")]
+#[doc(no_inline)]
+pub use tokio_rustls::rustls;
 #[cfg(feature = "tokio")]
 pub use transport::{
     AuthHook, AuthRefusal, AuthRequest, ByteStream, ClientCertificates, Credential, FrameStream, MemoryFull,

@@ -69,8 +69,6 @@ mod stateless;
 mod streamable;
 mod sync;
 mod test_io;
-#[cfg(feature = "rustls")]
-mod tls;
 #[cfg(feature = "verify")]
 #[doc(hidden)]
 pub mod verify;
@@ -78,6 +76,8 @@ mod wake_list;
 
 pub use acp::{Acp, AcpTransport, UnknownSessions};
 pub use client::HttpClient;
+#[cfg(feature = "rustls")]
+pub use rescind_core::{ClientTls, Pem, ServerTls};
 pub use revisions::McpRevisions;
 pub use server::{
     HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding, Stalled,
@@ -86,3 +86,7 @@ pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};
 #[cfg(feature = "verify")]
 pub use test_io::{GivenStream, count_ids};
+
+/// The protocols that both sides offer in a TLS handshake (ALPN).
+#[cfg(feature = "rustls")]
+const PROTOCOLS: &[&[u8]] = &[b"h2", b"http/1.1"];

@@ -48,7 +48,7 @@
 //! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of your own: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `http-body-util`, `getrandom`, `base64`, `tower-service` |
 //! | `http` with `websocket` | ACP's endpoint, with both on one path: `AcpEndpoint` | no others |
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
-//! | `rustls` | `wss` and `https`, for the transports that are enabled (alone it adds nothing) | `tokio-rustls`, `rustls-native-certs` |
+//! | `rustls` | `wss` and `https`, for the transports that are enabled: [`tls`] | `tokio-rustls`, `rustls-native-certs` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |
 //! | `lsp-types` | LSP's methods with the types of `gen-lsp-types`: [`lsp`] | `gen-lsp-types` |
 //! | `acp-types` | ACP's methods with the types of its own schema crate: [`acp`] | `agent-client-protocol-schema` |
@@ -99,6 +99,28 @@ pub mod transport {
         PartialFrame, PeerCertificates, PeerInfo, Receiver, RejectReason, RequestHost, Resource, Sender,
         Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
     };
+}
+
+/// TLS of servers and clients, the same value for HTTP and WebSocket.
+///
+/// ```no_run
+/// use rescind::ClientCertificates;
+/// use rescind::tls::{ClientTls, Pem, ServerTls};
+///
+/// # fn main() -> Result<(), rescind::tls::TlsError> {
+/// // The files are read again when they change.
+/// let server = ServerTls::from_pem(Pem::file("server.pem"), Pem::file("server.key"))?
+///     .client_certificates(Pem::file("clients.pem"), ClientCertificates::Required)?;
+/// let client = ClientTls::system().identity(Pem::file("client.pem"), Pem::file("client.key"))?;
+/// # let _ = (server, client);
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "rustls")]
+pub mod tls {
+    #[doc(no_inline)]
+    pub use rescind_core::rustls;
+    pub use rescind_core::{ClientTls, Pem, ServerTls, TlsError};
 }
 
 #[cfg(all(feature = "http", feature = "websocket"))]

@@ -55,7 +55,7 @@ pub(crate) async fn accept(
         match tls {
             None => asked.serve(socket, PeerCertificates::default()).await,
             Some(tls) => {
-                let stream = tls.accept(socket).await?;
+                let stream = crate::tls::accept(tls, socket).await?;
                 let certificates = crate::tls::certificates_of(&stream);
                 asked.serve(stream, certificates).await
             }

@@ -32,7 +32,7 @@ pub struct WebSocketTransport {
     options: LinkOptions,
     on_answer: Option<AnswerHook>,
     #[cfg(feature = "rustls")]
-    tls: Option<crate::ClientTls>,
+    tls: crate::ClientTls,
 }
 
 type AnswerHook = Arc<dyn Fn(&Answer<'_>) + Send + Sync>;
@@ -72,7 +72,7 @@ impl WebSocketTransport {
             options: LinkOptions::new(),
             on_answer: None,
             #[cfg(feature = "rustls")]
-            tls: None,
+            tls: crate::ClientTls::system(),
         }
     }
 
@@ -100,10 +100,11 @@ impl WebSocketTransport {
         self
     }
 
-    /// The trusted certificate authorities. Default: those that the system trusts.
+    /// The authorities that the client trusts, and the certificate that it shows. Default:
+    /// [`ClientTls::system`](crate::ClientTls::system).
     #[cfg(feature = "rustls")]
     pub fn tls(mut self, tls: crate::ClientTls) -> Self {
-        self.tls = Some(tls);
+        self.tls = tls;
         self
     }
 
@@ -126,8 +127,8 @@ impl WebSocketTransport {
         }
         #[cfg(feature = "rustls")]
         {
-            let tls = self.tls.clone().map_or_else(crate::ClientTls::system, Ok)?;
-            let socket = tls.connect(&target.host, socket).await?;
+            let socket = self.tls.connect(&target.host, socket, crate::tls::PROTOCOLS).await;
+            let socket = socket.map_err(|error| failed(format!("TLS with {}: {error}", target.host)))?;
             self.handshake(&target, request, socket).await
         }
         #[cfg(not(feature = "rustls"))]

@@ -51,6 +51,6 @@ pub use listener::{ListenerBuilder, WebSocketListener, bind};
 pub use mount::{MountedListener, Upgrades, mount};
 pub use options::{BinaryMessages, IgnoredCounter, LinkOptions};
 #[cfg(feature = "rustls")]
-pub use tls::{ClientTls, ServerTls};
+pub use rescind_core::{ClientTls, Pem, ServerTls};
 #[cfg(feature = "verify")]
 pub use verify::{accept_given, open_given};

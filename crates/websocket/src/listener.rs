@@ -169,10 +169,10 @@ impl ListenerBuilder {
         self
     }
 
-    /// Serves `wss` with this certificate and key.
+    /// Serves `wss` with this certificate, and requests client certificates if the value says so. Default: `ws`.
     #[cfg(feature = "rustls")]
     pub fn tls(mut self, tls: crate::ServerTls) -> Self {
-        self.tls = Some(tls.server);
+        self.tls = Some(tls);
         self
     }
 

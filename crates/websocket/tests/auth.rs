@@ -248,6 +248,7 @@ async fn an_http_servers_credential_ends_the_connection_too() {
 #[tokio::test]
 async fn the_hook_sees_the_certificate_of_a_client() {
     use rescind_core::ClientCertificates;
+    use rescind_websocket::Pem;
     let (ours, other) = (common::tls::Authority::new(), common::tls::Authority::new());
     for demand in [ClientCertificates::Optional, ClientCertificates::Required] {
         let seen: Arc<Mutex<Vec<Vec<Vec<u8>>>>> = Arc::default();
@@ -256,7 +257,7 @@ async fn the_hook_sees_the_certificate_of_a_client() {
             certificates.lock().unwrap().push(request.certificates().to_vec());
             std::future::ready(Ok(Credential::anonymous()))
         });
-        let tls = ours.server().client_certificates(&ours.file("ca.pem"), demand).unwrap();
+        let tls = ours.server().client_certificates(Pem::file(ours.file("ca.pem")), demand).unwrap();
         let builder = WebSocketListener::builder().tls(tls).options(options);
         let mut listener = builder.bind("127.0.0.1:0").await.unwrap();
         let url = listener.endpoint().0.replace("127.0.0.1", "localhost");
@@ -272,6 +273,7 @@ async fn the_hook_sees_the_certificate_of_a_client() {
             assert_eq!(seen.lock().unwrap().pop(), shown, "{demand:?}");
         }
     }
-    let missing = ours.server().client_certificates(&ours.file("nothing.pem"), ClientCertificates::Required);
+    let missing = Pem::file(ours.file("nothing.pem"));
+    let missing = ours.server().client_certificates(missing, ClientCertificates::Required);
     assert!(missing.is_err());
 }

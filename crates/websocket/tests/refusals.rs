@@ -404,6 +404,7 @@ async fn a_route_whose_listener_is_gone_answers_503_and_one_without_routes_ends(
 #[cfg(feature = "rustls")]
 #[tokio::test]
 async fn wss_trusts_only_the_configured_authorities() {
+    use rescind_websocket::Pem;
     let (ours, other) = (common::tls::Authority::new(), common::tls::Authority::new());
     let mut listener = WebSocketListener::builder().tls(ours.server()).bind("127.0.0.1:0").await.unwrap();
     let url = listener.endpoint().0;
@@ -422,10 +423,33 @@ async fn wss_trusts_only_the_configured_authorities() {
     let (mut client, mut server) = (client.unwrap(), server.unwrap());
     send(&mut client, "\"over TLS\"").await.unwrap();
     assert_eq!(body(&mut server).await, "\"over TLS\"");
-    let missing = rescind_websocket::ClientTls::from_ca_file(&ours.file("nothing.pem")).unwrap_err();
+    let missing = rescind_websocket::ClientTls::trusting(Pem::file(ours.file("nothing.pem"))).unwrap_err();
     assert!(missing.to_string().contains("nothing.pem"), "{missing}");
-    let swapped = rescind_websocket::ServerTls::from_pem_files(&ours.file("ca.pem"), &ours.file("key.pem"));
+    let (authority, key) = (Pem::file(ours.file("ca.pem")), Pem::file(ours.file("key.pem")));
+    let swapped = rescind_websocket::ServerTls::from_pem(authority, key);
     assert!(swapped.is_err(), "a key of another certificate is no key");
+}
+
+#[cfg(feature = "rustls")]
+#[tokio::test]
+async fn a_changed_certificate_is_served_by_the_next_handshake_and_a_broken_one_is_not() {
+    let (ours, other) = (common::tls::Authority::new(), common::tls::Authority::new());
+    let tls = ours.server().check_every(Duration::ZERO);
+    let mut listener = WebSocketListener::builder().tls(tls).bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().0.replace("127.0.0.1", "localhost");
+    let mut opens = async |client: rescind_websocket::ClientTls| {
+        let transport = Box::new(connect(&url).tls(client));
+        let (client, server) = tokio::join!(transport.open(), accept(&mut listener));
+        assert_eq!(client.is_ok(), server.is_ok());
+        client.is_ok()
+    };
+    assert!(opens(ours.client()).await && !opens(other.client()).await);
+    for name in ["certificate.pem", "key.pem"] {
+        std::fs::copy(other.file(name), ours.file(name)).unwrap();
+    }
+    assert!(opens(other.client()).await && !opens(ours.client()).await);
+    std::fs::write(ours.file("certificate.pem"), "no certificate").unwrap();
+    assert!(opens(other.client()).await && !opens(ours.client()).await);
 }
 
 /// The client of a page: the request of a browser, including its `Origin`.

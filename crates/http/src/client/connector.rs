@@ -24,7 +24,7 @@ pub(super) struct Connector {
     /// A server that was spoken to in HTTP/2 has answered in something else.
     misunderstood: Arc<AtomicBool>,
     #[cfg(feature = "rustls")]
-    tls: Option<crate::tls::Connector>,
+    tls: crate::ClientTls,
     #[cfg(feature = "verify")]
     dial: Option<crate::test_io::Dial>,
 }
@@ -76,11 +76,7 @@ impl Connector {
 
     #[cfg(feature = "rustls")]
     async fn encrypt(self, stream: TcpStream) -> io::Result<Socket> {
-        let tls = match self.tls {
-            Some(tls) => tls,
-            None => crate::tls::Connector::system().await?,
-        };
-        let stream = tls.connect(&self.host, stream).await?;
+        let stream = self.tls.connect(&self.host, stream, crate::PROTOCOLS).await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         Ok(Socket::new(http2, self.misunderstood, Stream::Encrypted(TokioIo::new(Box::new(stream)))))
     }

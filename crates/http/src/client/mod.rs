@@ -38,7 +38,7 @@ pub struct HttpClient {
     pub(crate) connect_timeout: Duration,
     pub(crate) max_frame: usize,
     #[cfg(feature = "rustls")]
-    pub(crate) tls: Option<crate::tls::Connector>,
+    pub(crate) tls: crate::ClientTls,
     #[cfg(feature = "verify")]
     pub(crate) dial: Option<crate::test_io::Dial>,
 }
@@ -63,7 +63,7 @@ impl HttpClient {
             connect_timeout: Duration::from_secs(10),
             max_frame: 16 * 1024 * 1024,
             #[cfg(feature = "rustls")]
-            tls: None,
+            tls: crate::ClientTls::system(),
             #[cfg(feature = "verify")]
             dial: None,
         })
@@ -110,14 +110,11 @@ impl HttpClient {
         self
     }
 
-    /// Trusts these certificate authorities, in PEM, and no others. Default: the authorities that the system trusts.
-    ///
-    /// # Errors
-    /// The text contains no certificate.
+    /// The authorities that the client trusts, and the certificate that it shows. Default: [`ClientTls::system`](crate::ClientTls::system).
     #[cfg(feature = "rustls")]
-    pub fn tls_authorities(mut self, pem: &[u8]) -> Result<Self, TransportError> {
-        self.tls = Some(crate::tls::Connector::new(pem)?);
-        Ok(self)
+    pub fn tls(mut self, tls: crate::ClientTls) -> Self {
+        self.tls = tls;
+        self
     }
 }
 

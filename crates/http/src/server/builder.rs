@@ -29,7 +29,7 @@ pub struct HttpServer<B> {
     settings: Settings,
     path: String,
     #[cfg(feature = "rustls")]
-    tls: Option<crate::tls::Acceptor>,
+    tls: Option<crate::ServerTls>,
 }
 
 impl<B: ServerBinding> HttpServer<B> {
@@ -213,33 +213,12 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// Serves `https` with this certificate chain and key, both PEM.
-    ///
-    /// # Errors
-    /// They are not PEM, or the key does not belong to the certificate.
+    /// Serves `https` with this certificate, and requests client certificates if [`ServerTls`](crate::ServerTls) says so. The auth hook sees
+    /// them ([`AuthRequest::certificates`]). [`mount`](Self::mount) does not use it. Default: `http`.
     #[cfg(feature = "rustls")]
-    pub fn tls(mut self, certificates: &[u8], key: &[u8]) -> Result<Self, TransportError> {
-        self.tls = Some(crate::tls::Acceptor::new(certificates, key)?);
-        Ok(self)
-    }
-
-    /// Requests client certificates of these authorities, PEM. The auth hook sees them
-    /// ([`AuthRequest::certificates`]).
-    ///
-    /// # Errors
-    /// There is no authority in the text, or [`tls`](Self::tls) was not called before.
-    #[cfg(feature = "rustls")]
-    pub fn client_certificates(
-        mut self,
-        authorities: &[u8],
-        demand: rescind_core::ClientCertificates,
-    ) -> Result<Self, TransportError> {
-        let Some(tls) = self.tls.take() else {
-            let text = "client certificates need TLS: call tls first";
-            return Err(TransportError::new(TransportErrorKind::Open, text));
-        };
-        self.tls = Some(tls.client_certificates(authorities, demand)?);
-        Ok(self)
+    pub fn tls(mut self, tls: crate::ServerTls) -> Self {
+        self.tls = Some(tls);
+        self
     }
 
     /// A service to be mounted in an existing HTTP server, and the listener that yields its connections.

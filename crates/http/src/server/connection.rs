@@ -47,7 +47,7 @@ pub(super) struct Serving {
     pub(super) source: Source,
     pub(super) path: String,
     #[cfg(feature = "rustls")]
-    pub(super) tls: Option<crate::tls::Acceptor>,
+    pub(super) tls: Option<crate::ServerTls>,
 }
 
 impl Serving {
@@ -121,9 +121,9 @@ impl Serving {
                 #[cfg(feature = "rustls")]
                 if let Some(tls) = tls {
                     let within = one.service.settings().header_timeout;
-                    match tokio::time::timeout(within, tls.accept(stream)).await {
+                    match tokio::time::timeout(within, tls.accept(stream, crate::PROTOCOLS)).await {
                         Ok(Ok(stream)) => {
-                            let certificates = crate::tls::certificates_of(&stream);
+                            let certificates = PeerCertificates::of(&stream);
                             One { certificates, ..one }.serve(stream).await;
                         }
                         Ok(Err(error)) => tracing::debug!(error = %rescind_core::Shown::text(&error), "a TLS handshake failed"),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use rescind_core::{ClientCertificates, Credential, Principal};
-use rescind_http::{HttpServer, ServerBinding};
+use rescind_http::{HttpServer, Pem, ServerBinding, ServerTls};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -116,14 +116,6 @@ fn asking<B: ServerBinding>(
     demand: ClientCertificates,
 ) -> HttpServer<B> {
     let (certificate, key) = &authority.server;
-    let server = server.tls(certificate.as_bytes(), key.as_bytes()).unwrap();
-    server.client_certificates(authority.pem.as_bytes(), demand).unwrap()
-}
-
-#[test]
-fn certificates_are_asked_for_over_tls_only() {
-    let authority = authority();
-    let server = HttpServer::new(rescind_http::Streamable::new());
-    let refused = server.client_certificates(authority.pem.as_bytes(), ClientCertificates::Required);
-    assert!(refused.unwrap_err().to_string().contains("call tls first"));
+    let tls = ServerTls::from_pem(Pem::bytes(certificate), Pem::bytes(key)).unwrap();
+    server.tls(tls.client_certificates(Pem::bytes(&authority.pem), demand).unwrap())
 }

@@ -1,15 +1,10 @@
 //! Certificates made for one test.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
-use rescind_websocket::{ClientTls, ServerTls};
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use rescind_websocket::{ClientTls, Pem, ServerTls};
 
 /// How many were made, so that each has a separate folder.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -17,8 +12,8 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// A certificate authority and a certificate for loopback, as files that are deleted on drop.
 pub struct Authority {
     folder: PathBuf,
-    /// The certificate of a client and its key, in DER.
-    client: (Vec<u8>, Vec<u8>),
+    /// The certificate of a client, in DER.
+    client: Vec<u8>,
 }
 
 impl Authority {
@@ -41,8 +36,9 @@ impl Authority {
         std::fs::write(folder.join("ca.pem"), authority.pem()).unwrap();
         std::fs::write(folder.join("certificate.pem"), certificate.pem()).unwrap();
         std::fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
-        let client = (client.der().to_vec(), client_key.serialize_der());
-        Self { folder, client }
+        std::fs::write(folder.join("client.pem"), client.pem()).unwrap();
+        std::fs::write(folder.join("client.key"), client_key.serialize_pem()).unwrap();
+        Self { folder, client: client.der().to_vec() }
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
@@ -50,29 +46,22 @@ impl Authority {
     }
 
     pub fn server(&self) -> ServerTls {
-        ServerTls::from_pem_files(&self.file("certificate.pem"), &self.file("key.pem")).unwrap()
+        ServerTls::from_pem(Pem::file(self.file("certificate.pem")), Pem::file(self.file("key.pem"))).unwrap()
     }
 
     pub fn client(&self) -> ClientTls {
-        ClientTls::from_ca_file(&self.file("ca.pem")).unwrap()
+        ClientTls::trusting(Pem::file(self.file("ca.pem"))).unwrap()
     }
 
     /// The certificate of the client that `client_of` makes.
     pub fn certificate(&self) -> &[u8] {
-        &self.client.0
+        &self.client
     }
 
     /// A client with a certificate of another authority, or of this one.
     pub fn client_of(&self, other: &Self) -> ClientTls {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(self.file("ca.pem")).unwrap()).unwrap();
-        let key = PrivateKeyDer::try_from(other.client.1.clone()).unwrap();
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_client_auth_cert(vec![other.client.0.clone().into()], key);
-        ClientTls::from_config(config.unwrap())
+        let (certificate, key) = (other.file("client.pem"), other.file("client.key"));
+        self.client().identity(Pem::file(certificate), Pem::file(key)).unwrap()
     }
 }
 
