@@ -33,6 +33,7 @@ macro_rules! limits {
         }
     };
 }
+#[cfg(feature = "tokio")]
 pub(crate) use limits;
 
 limits! {

@@ -27,7 +27,7 @@ pub(crate) struct Process {
 struct State {
     exit: Option<ExitStatus>,
     tail: RingBuffer,
-    desired_state: DesiredState,
+    desired: DesiredState,
     output_end: OutputEnd,
     waiting: Vec<Waker>,
 }
@@ -86,16 +86,16 @@ impl Process {
     }
 
     pub(super) fn desired_state(&self) -> DesiredState {
-        self.state().desired_state
+        self.state().desired
     }
 
     /// Sets the desired state. A state is never replaced by an earlier one.
     pub(super) fn request_state(&self, desired_state: DesiredState) {
         let mut state = self.state();
-        if state.desired_state >= desired_state || state.exit.is_some() {
+        if state.desired >= desired_state || state.exit.is_some() {
             return;
         }
-        state.desired_state = desired_state;
+        state.desired = desired_state;
         if desired_state == DesiredState::Kill {
             // Done here and not in the supervisor, because the whole process may be about to end. While the lock is
             // held and no exit is known, the child is not reaped, so its process id is still its own.
@@ -136,7 +136,7 @@ impl Process {
     pub(super) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<Option<ExitStatus>> {
         let mut state = self.state();
         if state.exit.is_some()
-            || state.desired_state >= DesiredState::End
+            || state.desired >= DesiredState::End
             || matches!(state.output_end, OutputEnd::Settled)
         {
             return Poll::Ready(state.exit);

@@ -23,8 +23,8 @@ use crate::options::LinkOptions;
 /// answer is sent.
 ///
 /// The request must come from a hyper server that allows upgrades, as axum's does. Further headers may be added to the
-/// answer, which has status 101. The auth hook gets the [`PeerAddress`] and the [`PeerCertificates`] from the request's
-/// extensions.
+/// answer, which has status 101. The auth hook gets the [`PeerAddress`] and the
+/// [`PeerCertificates`](rescind_core::PeerCertificates) from the request's extensions.
 ///
 /// # Errors
 /// The request is refused. [`Refusal::into_response`] is the answer.

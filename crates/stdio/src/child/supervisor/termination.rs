@@ -9,7 +9,7 @@ pub(super) enum Termination {
     /// Its input has ended. At this time it is asked to end (SIGTERM on Unix).
     InputEnded(Instant),
     /// It was asked to end. At this time it is killed.
-    TerminationRequested(Instant),
+    Signalled(Instant),
     Killed,
 }
 
@@ -38,18 +38,17 @@ impl Termination {
             (Self::InputEnded(until), DesiredState::Run | DesiredState::Close | DesiredState::End)
                 if now >= until =>
             {
-                *self = Self::TerminationRequested(now + grace);
+                *self = Self::Signalled(now + grace);
                 Action::Terminate
             }
-            (
-                Self::TerminationRequested(until),
-                DesiredState::Run | DesiredState::Close | DesiredState::End,
-            ) if now >= until => {
+            (Self::Signalled(until), DesiredState::Run | DesiredState::Close | DesiredState::End)
+                if now >= until =>
+            {
                 *self = Self::Killed;
                 Action::Kill
             }
             (
-                Self::InputEnded(_) | Self::TerminationRequested(_),
+                Self::InputEnded(_) | Self::Signalled(_),
                 DesiredState::Run | DesiredState::Close | DesiredState::End,
             ) => Action::Nothing,
         }
@@ -58,7 +57,7 @@ impl Termination {
     /// The time of the next step.
     pub(super) fn due(self) -> Option<Instant> {
         match self {
-            Self::InputEnded(until) | Self::TerminationRequested(until) => Some(until),
+            Self::InputEnded(until) | Self::Signalled(until) => Some(until),
             Self::Running | Self::Killed => None,
         }
     }
