@@ -1,6 +1,10 @@
 //! The cancellation machine of Rescind, its driver, its dialects, the traits of its transports, and the transports that
 //! need no crate of their own.
 
+// First: the modules below use its macro.
+#[macro_use]
+mod limits_macro;
+
 mod byte_budget;
 mod cause;
 mod chunked_vec;

@@ -14,7 +14,6 @@ mod without {
     #[derive(Clone, Debug)]
     pub(crate) enum Server {}
 
-    #[expect(clippy::unused_async, reason = "with the feature it waits")]
     pub(crate) async fn accept(tls: Server, _: TcpStream) -> std::io::Result<TcpStream> {
         match tls {}
     }

@@ -71,8 +71,6 @@ pub use input::{
     InboundRequest, Origin, Work,
 };
 pub use limits::Limits;
-#[cfg(feature = "tokio")]
-pub(crate) use limits::limits;
 pub use output::{AckStatus, CloseCause, Event, ForeignChild, Output, Reply, ReplyBody, Settlement};
 pub use shares::ClientLimits;
 pub use stats::Stats;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::clients::{DEFAULT_IPV6_PREFIX, Share};
-use crate::machine::limits;
 
 limits! {
     /// Limits of a server over all its connections, and the share of them that one client may use.
