@@ -28,7 +28,7 @@ pub(crate) async fn whole<B: Body<Data = Bytes>>(body: B, limit: usize) -> Resul
     whole_within(body, limit, &ByteBudget::default()).await
 }
 
-/// The same, with a budget that counts the bytes. If the budget is full, reading waits, except for a body in one piece.
+/// The same, with a budget that counts the bytes. If the budget is full, reading waits, except for small bodies.
 pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
     body: B,
     limit: usize,

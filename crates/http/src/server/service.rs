@@ -16,7 +16,7 @@ use super::{ReplyBody, RequestBody, Responder, Settings, auth, checks};
 
 /// The approximate bytes that a request uses besides its head: its stream, its task, the entries of its fields.
 const REQUEST: usize = 4 * 1024;
-/// The head of a cancel has at most this many bytes.
+/// A head of at most this many bytes may belong to a cancel.
 const SMALL_HEAD: usize = 4 * 1024;
 
 /// The binding as a `tower::Service`, to mount beside your own routes, for example with axum's `route_service`. The
