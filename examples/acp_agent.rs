@@ -50,7 +50,7 @@ async fn prompt(ctx: CallContext, params: Prompt, turns: Turns) -> Result<Prompt
     turns.lock().remove(&params.session_id);
     match done {
         Ok(()) => Ok(PromptResult { stop_reason: "end_turn" }),
-        // After `session/cancel` ACP wants a result. After `$/cancel_request` the error below becomes -32800.
+        // After `session/cancel` ACP requires a result. After `$/cancel_request` the error below becomes -32800.
         Err(_) if ctx.cause().is_some_and(|cause| cause.kind() == CauseKind::Local) => {
             Ok(PromptResult { stop_reason: "cancelled" })
         }
@@ -58,7 +58,7 @@ async fn prompt(ctx: CallContext, params: Prompt, turns: Turns) -> Result<Prompt
     }
 }
 
-/// One turn. Everything it waits for ends with its request: its own work, and what it asked of the editor.
+/// One turn. When its request is cancelled, its own work and its calls to the editor end too.
 async fn work(ctx: &CallContext, params: &Prompt) -> Result<(), HandlerError> {
     let words =
         params.prompt.iter().filter_map(|block| block.text.as_deref()).flat_map(str::split_whitespace);

@@ -1,8 +1,8 @@
-//! An editor's side of ACP: it starts `acp_agent`, shows what the agent says, and asks its user for permission. The
-//! second turn it stops while the question is open, and the question ends with the turn.
+//! The editor side of ACP: it starts `acp_agent`, shows the agent's output, and asks its user for permission. It stops
+//! the second turn while the question is open, and the question ends with the turn.
 //!
 //! Run it with `cargo run -p rescind-examples --example acp_editor`, after `cargo build -p rescind-examples
-//! --examples`. Another agent can be named: `acp_editor COMMAND ARG...`.
+//! --examples`. To use another agent: `acp_editor COMMAND ARG...`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -25,8 +25,8 @@ struct PromptResult {
     stop_reason: String,
 }
 
-/// What an agent asks its user. An editor shows a dialog here; this one hands the question to `main`, which gives the
-/// answer.
+/// A question from an agent to its user. An editor shows a dialog here; this example passes the question to `main`,
+/// which answers it.
 struct Question {
     title: String,
     answer: tokio::sync::oneshot::Sender<Value>,
@@ -41,8 +41,8 @@ async fn permission(
     let title = params.pointer("/toolCall/title").and_then(Value::as_str).unwrap_or_default().to_owned();
     let (answer, chosen) = tokio::sync::oneshot::channel();
     ask.send(Question { title, answer })?;
-    // The agent cancels the question with `$/cancel_request`: an editor closes the dialog, and `?` answers as ACP wants
-    // it.
+    // The agent cancels the question with `$/cancel_request`. An editor then closes the dialog, and `?` returns the
+    // answer that ACP requires.
     let chosen = ctx
         .run_until_cancelled(chosen)
         .await

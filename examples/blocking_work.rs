@@ -1,4 +1,4 @@
-//! Work on a blocking thread: it cannot be interrupted, so it looks at its cancel between two pieces.
+//! Work on a blocking thread. It cannot be interrupted, so it checks for a cancel between two pieces.
 //!
 //! Run it with `cargo run -p rescind-examples --example blocking_work`.
 
@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let router = Router::new().blocking("index", move |ctx: CallContext, files: Vec<String>| {
         let mut done = 0_u64;
         for file in files.iter().cycle() {
-            // One atomic load; `Err` carries the cause and becomes the dialect's cancelled answer.
+            // One atomic load. `Err` carries the cause and becomes the dialect's cancelled answer.
             if let Err(stopped) = ctx.check() {
                 println!("the indexer stops after {done} files, because {}", stopped.0);
                 return Err(HandlerError::from(stopped));

@@ -1,7 +1,7 @@
-//! A dialect with an envelope of its own: the Debug Adapter Protocol, where a cancel is a request that gets a response.
+//! A dialect with its own envelope: the Debug Adapter Protocol, where a cancel is a request that gets a response.
 //!
-//! A debug adapter serves `evaluate`; the editor's side calls it and cancels. The machine, the driver and the wires
-//! are those of every other dialect: only the codec and a few rules are written here.
+//! A debug adapter serves `evaluate`. The editor calls it and cancels the call. The machine, the driver and the
+//! transports are the same as for every other dialect: only the codec and a few rules are written here.
 //!
 //! Run it with `cargo run -p rescind-examples --example custom_dialect`.
 
@@ -24,8 +24,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// The commands this adapter knows. A response repeats its request's command, so the codec marks each request with
-/// the place of its command here.
+/// The commands that this adapter knows. A response repeats the command of its request, so the codec marks each request
+/// with the index of its command in this list.
 const COMMANDS: [&str; 4] = ["", "initialize", "evaluate", "cancel"];
 
 fn command_of(tag: u8) -> &'static str {

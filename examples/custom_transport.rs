@@ -1,5 +1,5 @@
-//! A wire of your own: any `AsyncRead + AsyncWrite` is one already. Here it is TCP on the loopback interface, with a
-//! `Listener` of its own, and the same router that would serve any other wire.
+//! Your own transport: every `AsyncRead + AsyncWrite` can be one. This example uses TCP on the loopback interface, with
+//! its own `Listener`, and the same router that serves any other transport.
 //!
 //! Run it with `cargo run -p rescind-examples --example custom_transport`.
 
@@ -12,7 +12,7 @@ use rescind::{ByteStream, CallContext, Endpoint, HandlerError, Outcome, Peer, Ro
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Opens a TCP connection with a message a line.
+/// Opens a TCP connection with one message a line.
 struct Tcp(std::net::SocketAddr);
 
 impl Transport for Tcp {
@@ -28,7 +28,7 @@ impl Transport for Tcp {
     }
 }
 
-/// Accepts them.
+/// Accepts TCP connections.
 struct TcpWire(TcpListener);
 
 impl Listener for TcpWire {
@@ -43,7 +43,7 @@ impl Listener for TcpWire {
 }
 
 fn link(stream: TcpStream) -> Result<Link, TransportError> {
-    // A cancel is a small frame; it must not wait for a larger one.
+    // A cancel is a small frame and must not wait for a larger one.
     stream.set_nodelay(true)?;
     let (from, to) = stream.into_split();
     Ok(ByteStream::new(from, to).into_link())

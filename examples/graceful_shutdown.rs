@@ -1,8 +1,8 @@
-//! A server that ends in good order: it accepts no more connections, gives running requests time to finish, cancels the
-//! others, and exits.
+//! A server that shuts down gracefully: it accepts no more connections, gives running requests time to finish, cancels
+//! the others, and exits.
 //!
-//! Run it with `cargo run -p rescind-examples --example graceful_shutdown`: it serves, and is its own client. With an
-//! address, such as `127.0.0.1:9000`, it serves until SIGTERM or Ctrl-C.
+//! Run it with `cargo run -p rescind-examples --example graceful_shutdown`: it is the server and its own client. With
+//! an address, such as `127.0.0.1:9000`, it serves until SIGTERM or Ctrl-C.
 
 use std::error::Error;
 use std::time::Duration;
@@ -58,12 +58,12 @@ async fn terminated() {
     drop(tokio::signal::ctrl_c().await);
 }
 
-/// Has two requests running when the server stops: one that finishes in time, and one that does not.
+/// Has two running requests when the server stops: one finishes in time, and the other does not.
 async fn client(url: String, stop: oneshot::Sender<()>) -> Result<(), Box<dyn Error + Send + Sync>> {
     let peer = Peer::builder(dialect::ACP).connect(websocket::connect(&url)).await?;
     let short = peer.call::<_, String>("work", &[100]).start()?;
     let long = peer.call::<_, String>("work", &[3_600_000]).start()?;
-    // Requests of a connection are read in order: when this is answered, both run.
+    // Requests of a connection are read in order: when `ping` is answered, both are running.
     peer.call::<_, String>("ping", &()).await?;
     stop.send(()).map_err(|()| "the server has ended")?;
     println!("client: the short request is {}", short.await?);

@@ -1,4 +1,4 @@
-//! An agent over HTTP, mounted beside routes of one's own, and a client that cancels a call of it.
+//! An agent over HTTP, mounted beside your own routes, and a client that cancels one of its calls.
 //!
 //! Run it with `cargo run -p rescind-examples --example http_server`.
 
@@ -13,7 +13,7 @@ use rescind::{
 };
 use serde_json::{Value, json};
 
-/// Who sends a request. A real hook asks an authorization server here; it may wait.
+/// Authenticates a request. A real hook would call an authorization server here; it may wait.
 async fn who(request: AuthRequest) -> Result<Credential, AuthRefusal> {
     match request.header("Authorization") {
         // The streams and connections of this credential end after an hour.
@@ -24,7 +24,7 @@ async fn who(request: AuthRequest) -> Result<Credential, AuthRefusal> {
     }
 }
 
-/// Counts until it is cancelled, and tells each number.
+/// Counts until it is cancelled, and sends each number.
 async fn count(ctx: CallContext, _: Value) -> Result<Value, HandlerError> {
     let mut clock = tokio::time::interval(Duration::from_millis(20));
     for number in 1_u64.. {
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         })
         .method("count", count);
 
-    // The agent is a service under a path; everything else of the server is the user's own.
+    // The agent is a service under one path. The user owns all other routes of the server.
     let (service, listener) = HttpServer::new(Streamable::new()).auth(who).mount();
     let agent = tokio::spawn(Server::builder([dialect::ACP]).serve(router).listen(listener).run());
     let app = axum::Router::new().route("/health", get(|| async { "well" })).route_service("/agent", service);

@@ -1,7 +1,8 @@
-//! An editor's side of LSP: it starts `lsp_server`, opens a document, and cancels a search because the user types on.
+//! The editor side of LSP: it starts `lsp_server`, opens a document, and cancels a search because the user continues to
+//! type.
 //!
 //! Run it with `cargo run -p rescind-examples --example lsp_editor`, after `cargo build -p rescind-examples
-//! --examples`. Another server can be named: `lsp_editor COMMAND ARG...`.
+//! --examples`. To use another server: `lsp_editor COMMAND ARG...`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -32,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let document = TextDocumentItem::new(uri.clone(), LanguageKind::Rust, 1, text);
     editor.notify("textDocument/didOpen", &DidOpenTextDocumentParams::new(document)).await?;
 
-    // A search that takes a minute, and a user who does not wait for it.
+    // A search that takes a minute. The user does not wait for it.
     let place = json!({ "textDocument": { "uri": uri }, "position": Position::new(0, 5), "context": { "includeDeclaration": true } });
     let search = editor.call::<_, Option<Vec<Location>>>("textDocument/references", &place).start()?;
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -44,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         other => return Err(format!("the search was not cancelled: {other:?}").into()),
     }
 
-    // The connection goes on. A call that is dropped, here by a timeout, is cancelled too.
+    // The connection continues. A call that is dropped, here by a timeout, is cancelled too.
     let hover: Option<Hover> =
         editor.call("textDocument/hover", &place).timeout(Duration::from_secs(10)).await?;
     println!("a hover: {:?}", hover.map(|hover| hover.contents));

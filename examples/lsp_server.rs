@@ -1,5 +1,5 @@
 //! A language server with typed methods (feature `lsp-types`). `lsp_editor.rs` is an editor for it. A handler may start
-//! before the notifications that came before its request. On one thread `yield_now` runs them first.
+//! before the notifications that arrived before its request. On one thread `yield_now` runs them first.
 
 use std::collections::HashMap;
 use std::future::{Ready, ready};
@@ -25,8 +25,8 @@ impl Documents {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uri).cloned().unwrap_or_default()
     }
 
-    /// The word at a position. For brevity columns count characters here; LSP counts UTF-16 units unless the server
-    /// says otherwise.
+    /// The word at a position. To keep the example short, columns count characters. In LSP they count UTF-16 units,
+    /// unless the server negotiates another encoding.
     fn word(&self, at: &lsp::TextDocumentPositionParams) -> Option<String> {
         let text = self.text(&at.text_document.uri);
         let line = text.lines().nth(usize::try_from(at.position.line).ok()?)?;
@@ -46,7 +46,7 @@ impl Documents {
         )))
     }
 
-    /// `run_until_cancelled` drops the step that runs, and `?` answers with `RequestCancelled` (-32800).
+    /// `run_until_cancelled` drops the current step, and `?` answers with `RequestCancelled` (-32800).
     async fn references(
         self,
         ctx: CallContext,

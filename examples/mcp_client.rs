@@ -64,7 +64,7 @@ async fn use_tools(peer: Peer) -> Result<(), Failure> {
     let sum: ToolResult = peer.call("tools/call", &add).await?;
     println!("  add: {}", sum.structured_content);
 
-    // With `progress` the call carries a token, and its notifications come here.
+    // With `progress` the call carries a token, and its progress notifications arrive here.
     let count = json!({ "name": "count", "arguments": { "to": 1000 } });
     let call = peer.call::<_, ToolResult>("tools/call", &count).progress().start()?;
     let mut notifications = call.notifications();

@@ -1,4 +1,4 @@
-//! An MCP server with typed tools, one of which takes long, tells of its progress and can be cancelled.
+//! An MCP server with typed tools. One of them takes long, reports its progress and can be cancelled.
 //!
 //! A host starts it and speaks over its stdin and stdout. With `--listen 127.0.0.1:8000` it serves HTTP at `/`.
 //! `mcp_client.rs` uses both.
@@ -12,7 +12,7 @@ use rescind::{CallContext, HandlerError, Peer, Router, Server, stdio, transport:
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The tools and their arguments. Another name, or arguments of another form, get "invalid params".
+/// The tools and their arguments. An unknown name, or arguments of another form, get "invalid params".
 #[derive(Deserialize)]
 #[serde(tag = "name", content = "arguments", rename_all = "snake_case")]
 enum Tool {
@@ -46,8 +46,8 @@ async fn call_tool(ctx: CallContext, tool: Tool) -> Result<ToolResult<Number>, H
     Ok(ToolResult { content: [Text { text: value.to_string() }], structured_content: Number { value } })
 }
 
-/// Work in steps. `run_until_cancelled` drops the step that runs, and `?` ends the tool. To a cancelled request MCP
-/// sends no answer.
+/// Work in steps. `run_until_cancelled` drops the current step, and `?` ends the tool. MCP sends no answer to a
+/// cancelled request.
 async fn count(ctx: &CallContext, to: u32) -> Result<f64, HandlerError> {
     for done in 1..=to {
         ctx.run_until_cancelled(tokio::time::sleep(Duration::from_millis(20))).await?;

@@ -1,6 +1,6 @@
-//! An editor and a language server that speak LSP over a named pipe, with `Content-Length` headers: the user types on
-//! while a completion is computed, and the editor cancels it. As editors do, this one listens and tells the server the
-//! path of its pipe.
+//! An editor and a language server that speak LSP over a named pipe, with `Content-Length` headers. The user continues
+//! to type while a completion is computed, and the editor cancels it. As editors do, this one listens and passes the
+//! path of its pipe to the server.
 //!
 //! Run it with `cargo run -p rescind-examples --example named_pipe_editor`.
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Says that it has begun, then looks at one symbol after another, which takes long, until the editor has enough.
+/// Reports that it has started, then waits for its cancel, in place of a long computation.
 async fn complete(ctx: CallContext, params: Value) -> Result<Value, HandlerError> {
     println!("server: completing at {}", params.get("position").unwrap_or_default());
     let token = params.get("workDoneToken").cloned();
@@ -28,7 +28,7 @@ async fn complete(ctx: CallContext, params: Value) -> Result<Value, HandlerError
     ctx.stopped::<Value>(cause)
 }
 
-/// The language server: connects to the pipe it is told, and serves until the editor is gone.
+/// The language server: connects to the given pipe, and serves until the editor disconnects.
 async fn language_server(pipe: PipeAddress) -> Result<(), Failure> {
     let link = Box::new(NamedPipeTransport::new(pipe)).open().await?;
     let router = Router::new()
@@ -75,7 +75,7 @@ async fn main() -> Result<(), Failure> {
         }
         other => return Err(format!("the completion was not cancelled: {other:?}").into()),
     }
-    // One request is cancelled; the conversation goes on.
+    // Only one request is cancelled. The connection continues.
     let hover = editor.call::<_, Value>("textDocument/hover", &place).await?;
     println!("editor: and a hover still works: {}", hover.get("contents").unwrap_or_default());
 

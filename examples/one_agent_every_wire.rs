@@ -1,8 +1,9 @@
-//! One agent, one router, every wire at once: memory, its own stdin and stdout as a child process, WebSocket, HTTP in
-//! two bindings, and a named pipe. A client on each asks the same of it, cancels the same, and must see the same.
+//! One agent with one router on every transport at once: memory, its own stdin and stdout as a child process,
+//! WebSocket, HTTP in two bindings, and a named pipe. A client on each sends the same requests and the same cancels,
+//! and must get the same results.
 //!
-//! Run it with `cargo run -p rescind-examples --example one_agent_every_wire`. It ends with exit code 1 if a wire
-//! differs.
+//! Run it with `cargo run -p rescind-examples --example one_agent_every_wire`. It ends with exit code 1 if the results
+//! of a transport differ.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ async fn main() -> Result<(), Failure> {
         return Ok(());
     }
 
-    // Everything is served before the first client connects.
+    // All servers start before the first client connects.
     let (near, far) = memory_pair();
     let in_memory = Peer::builder(ACP).role(Role::Server).serve(Arc::clone(&agent)).attach(far)?;
     let (socket, sockets) = serve(&agent, websocket::bind("127.0.0.1:0").await?);
@@ -41,7 +42,7 @@ async fn main() -> Result<(), Failure> {
     let (streamable, streamables) = serve(&agent, streamable);
     let acp = HttpServer::new(Acp::new()).path("/acp").bind("127.0.0.1:0").await?;
     let (acp, acps) = serve(&agent, acp);
-    // A name lies in a directory that only this user can enter.
+    // The pipe is in a directory that only this user can enter.
     let pipe = PipeAddress::name(&format!("rescind-every-wire-{}", std::process::id()))?;
     let (_, pipes) = serve(&agent, NamedPipeListener::bind(&pipe).await?);
 
@@ -67,7 +68,7 @@ async fn main() -> Result<(), Failure> {
     }
     in_memory.shutdown(Duration::ZERO).await;
     for server in [sockets, streamables, acps, pipes] {
-        // Waits until it has really ended, so that the pipe's file is gone too.
+        // Waits until the server has ended, so that the pipe's file is removed too.
         server.abort();
         drop(server.await);
     }
@@ -81,7 +82,7 @@ async fn main() -> Result<(), Failure> {
 
 type Serving = JoinHandle<Result<(), ConnectionError>>;
 
-/// Serves the agent to whoever comes, and tells where.
+/// Serves the agent on this listener. Returns the address.
 fn serve(agent: &Arc<Router>, listener: impl Listener) -> (String, Serving) {
     let server = Server::builder([ACP]).serve(Arc::clone(agent)).listen(listener);
     let endpoint = server.endpoint().to_string();
@@ -116,7 +117,7 @@ fn agent() -> Router {
                 ctx.stopped::<Value>(cause)
             }
         })
-        // Answers once one more of the handlers above was told to stop.
+        // Answers after one of the handlers above was cancelled.
         .method("signalled", move |_: CallContext, _: Value| {
             let told = Arc::clone(&told);
             async move {
@@ -129,7 +130,7 @@ fn agent() -> Router {
             ctx.cancelled().await;
             Ok::<_, HandlerError>(json!(["what", "was", "found"]))
         })
-        // The other way round: the agent asks its client something, and changes its mind.
+        // The other direction: the agent calls a method of its client, and cancels the call.
         .method("ask", |ctx: CallContext, _: Value| async move {
             let call = ctx.call::<_, Value>("pick", &json!({}));
             Ok(cancel_once_started(call).await?)
@@ -166,7 +167,7 @@ async fn ask(peer: &Peer) -> Result<[String; 6], Failure> {
     let partial = cancel_once_started(peer.call("search", &json!({}))).await?;
     let by_the_agent: String = peer.call("ask", &json!({})).await?;
 
-    // Its answer is here before the cancel: nothing is sent, and nothing changes.
+    // The answer has arrived before the cancel: no cancel is sent, and the result does not change.
     let call = peer.call::<_, Value>("echo", &json!([7])).start()?;
     let stop = call.canceller();
     let answer = call.outcome().await;
@@ -177,7 +178,7 @@ async fn ask(peer: &Peer) -> Result<[String; 6], Failure> {
     Ok([answered, cancelled, dropped, partial, by_the_agent, too_late])
 }
 
-/// Cancels a call once its handler says that it has begun, and tells in a word or two how it ended.
+/// Cancels a call after its handler has started, and describes in a word or two how it ended.
 async fn cancel_once_started(call: CallBuilder<Value>) -> Result<String, CallError> {
     let call = call.notifications_where(|told| told.method() == "started").start()?;
     let _started = call.notifications().next().await;

@@ -1,4 +1,4 @@
-//! A handler that is cancelled half way gives what it has: the caller gets a value, and knows that a cancel was asked.
+//! A cancelled handler returns a partial result: the caller gets a value, and knows that a cancel was sent.
 //!
 //! Run it with `cargo run -p rescind-examples --example partial_result`.
 
@@ -7,14 +7,14 @@ use std::error::Error;
 use rescind::{CallContext, HandlerError, Outcome, Peer, Router, dialect, memory_pair};
 use serde_json::{Value, json};
 
-/// Finds one line after another until it is told to stop.
+/// Finds one line after another until it is cancelled.
 async fn search(ctx: CallContext, _params: Value) -> Result<Value, HandlerError> {
     let mut found = Vec::new();
     loop {
         found.push(format!("line {}", found.len() + 1));
         ctx.try_notify("found", &json!({ "lines": found.len() }))?;
         if found.len() == 3 {
-            // There would be more; the caller has seen enough.
+            // More lines could follow, but the caller has seen enough.
             ctx.cancelled().await;
         }
         if ctx.is_cancelled() {

@@ -1,4 +1,4 @@
-//! A stop button: one call is stopped by its canceller, another by being dropped, and the handlers see both at once.
+//! A stop button: one call is stopped by its canceller, another by being dropped, and the handlers detect both at once.
 //!
 //! Run it with `cargo run -p rescind-examples --example stop_button`.
 
@@ -40,7 +40,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         other => return Err(format!("the call was not cancelled: {other:?}").into()),
     }
 
-    // Dropping a call cancels it too: a timeout, a `select!` that lost, a task that was aborted.
+    // A dropped call is cancelled too: after a timeout, in a `select!` that another branch wins, or when its task is
+    // aborted.
     let call = peer.call::<_, Value>("work", &["second"]).start()?;
     println!("{}", told.recv().await.unwrap_or_default());
     drop(call);

@@ -1,7 +1,7 @@
-//! A small agent behind a route of an axum application, and a client that connects to it and changes its mind.
+//! A small agent on a route of an axum application, and a client that connects to it and cancels a call.
 //!
-//! Run it with `cargo run -p rescind-examples --example websocket_server`. Given an address, such as `127.0.0.1:9000`,
-//! it serves there until it is stopped, for clients of your own.
+//! Run it with `cargo run -p rescind-examples --example websocket_server`. With an address, such as `127.0.0.1:9000`,
+//! it serves there until it is stopped, for your own clients.
 
 use std::error::Error;
 use std::time::Duration;
@@ -21,15 +21,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let tcp = TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:0")).await?;
     let url = format!("ws://{}/agent", tcp.local_addr()?);
 
-    // Pages of this machine and of the host they ask for may connect; one more is let in by name. ACP's draft of
-    // this wire wants binary messages ignored, else they would end the connection.
+    // Pages of this machine and of the requested host may connect. One more origin is allowed by name. ACP's draft of
+    // this transport requires that binary messages are ignored; otherwise they would end the connection.
     let options = UpgradeOptions::new()
         .allow_origin("https://app.example")?
         .auth(who)
         .link(LinkOptions::new().binary(BinaryMessages::Ignore(IgnoredCounter::new())));
     let (upgrades, listener) = mount(options);
 
-    // The application keeps its own routes; the agent is one more.
+    // The application keeps its own routes. The agent is one more route.
     let routes =
         Routes::new().route("/", get(async || "an application of ours\n")).route("/agent", any(upgrades));
     let web = tokio::spawn(async { axum::serve(tcp, routes).await });
@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Who sends a request. A real hook asks an authorization server here; it may wait.
+/// Authenticates a request. A real hook would call an authorization server here; it may wait.
 async fn who(request: AuthRequest) -> Result<Credential, AuthRefusal> {
     match request.header("Authorization") {
         // The streams and connections of this credential end after an hour.
@@ -57,7 +57,7 @@ async fn who(request: AuthRequest) -> Result<Credential, AuthRefusal> {
     }
 }
 
-/// One method: it counts, tells so, and stops when it is told to.
+/// One method: it counts, sends each number, and stops when it is cancelled.
 fn agent() -> Router {
     Router::new().method("count", |ctx: CallContext, (to,): (u32,)| async move {
         for number in 1..=to {
@@ -86,7 +86,7 @@ async fn client(url: &str) -> Result<(), Box<dyn Error>> {
         other => return Err(format!("the call was not cancelled: {other:?}").into()),
     }
 
-    // The connection is as good as before.
+    // The connection is not affected.
     let answer: Value = peer.call("count", &[2]).await?;
     println!("another call on the same connection: {answer}");
     peer.shutdown(Duration::from_secs(1)).await;

@@ -1,1 +1,1 @@
-//! The examples stand beside this folder, one file an example.
+//! The examples are in the folder above this one, with one file for each example.

@@ -20,7 +20,7 @@ use tower_service::Service;
 
 /// The revisions that begin with `initialize`.
 const WITH_SESSIONS: [&str; 2] = ["2025-11-25", "2025-06-18"];
-/// The revision in which each request stands for itself.
+/// The revision in which each request is independent.
 const STATELESS: &str = "2026-07-28";
 
 /// A call that takes longer is answered in pieces: its stream is closed, and the client comes back for the rest.

@@ -45,7 +45,7 @@ async fn prompt(ctx: CallContext, params: Value, running: Running) -> Result<Val
     let text =
         json!({ "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": "Analysing" } });
     ctx.try_notify("session/update", &json!({ "sessionId": session, "update": text }))?;
-    // Two requests to the client at once. They are children of the prompt: when it is cancelled, so are they.
+    // Two requests to the client at once. They are children of the prompt and are cancelled with it.
     let terminal = json!({ "sessionId": session, "command": "grep", "args": ["pattern", "file.txt"] });
     let terminal = ctx.call::<_, Value>("terminal/create", &terminal).start()?;
     let permission =

@@ -1,5 +1,5 @@
-//! The one reader of members: one pass over a JSON object that keeps the members asked for as they were sent. The
-//! codecs read envelopes and params with it, and so do transports that must read some members of a body.
+//! The only reader of members: it reads a JSON object in one pass and keeps the requested members as they were sent.
+//! The codecs read envelopes and params with it, and so do transports that must read some members of a body.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,18 +9,18 @@ use serde_json::value::RawValue;
 
 use crate::message::BadMessage;
 
-/// What a frame is at its top.
+/// The kind of the outermost JSON value of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// An object.
     Object,
     /// An array.
     Array,
-    /// A value of another type, or no JSON.
+    /// A value of another type, or not JSON.
     Other,
 }
 
-/// What the first byte that is no space announces.
+/// The shape that the first byte after leading spaces indicates.
 #[must_use]
 pub fn shape(text: &str) -> Shape {
     match text.trim_ascii_start().as_bytes().first() {
@@ -30,20 +30,20 @@ pub fn shape(text: &str) -> Shape {
     }
 }
 
-/// The members of an object that were asked for, as they stand.
+/// The requested members of an object, as they were sent.
 #[derive(Debug)]
 pub struct Picked<'a, const N: usize> {
-    /// The first of each name.
+    /// The first value for each name.
     pub values: [Option<&'a RawValue>; N],
-    /// One of the names stands there more than once.
+    /// Whether one of the names occurs more than once.
     pub twice: bool,
 }
 
 impl<'a, const N: usize> Picked<'a, N> {
-    /// Reads a whole text as one object. Members of other names are skipped, however often they stand there.
+    /// Reads a whole text as one object. Members with other names are skipped, however often they occur.
     ///
     /// # Errors
-    /// The text is no JSON object.
+    /// The text is not a JSON object.
     pub fn read(text: &'a str, names: [&str; N]) -> Result<Self, BadMessage> {
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let picked = Members { names }.deserialize(&mut deserializer).map_err(|_| BadMessage::NotJson)?;
@@ -51,7 +51,7 @@ impl<'a, const N: usize> Picked<'a, N> {
         Ok(picked)
     }
 
-    /// The members of a value that may be no object at all; then there are none.
+    /// The requested members of a value. If it is not an object, there are none.
     #[must_use]
     pub fn of(value: Option<&'a RawValue>, names: [&str; N]) -> Self {
         let none = Self { values: [None; N], twice: false };
@@ -64,7 +64,7 @@ impl<'a, const N: usize> Picked<'a, N> {
     }
 }
 
-/// One member of a value that may be no object; `null` counts as absent.
+/// One member of a value. `None`: the value is not an object, or the member is missing or `null`.
 #[must_use]
 pub fn member<'a>(value: Option<&'a RawValue>, name: &str) -> Option<&'a RawValue> {
     let Picked { values: [found], .. } = Picked::of(value, [name]);
@@ -77,7 +77,7 @@ pub fn present(value: Option<&RawValue>) -> Option<&RawValue> {
     value.filter(|value| value.get() != "null")
 }
 
-/// The text of a JSON string, borrowed where nothing is escaped. `None`: no string, or one that is no text.
+/// The text of a JSON string, borrowed if nothing is escaped. `None`: the value is not a string, or not valid text.
 #[must_use]
 pub fn string(value: &RawValue) -> Option<Cow<'_, str>> {
     let inner = value.get().strip_prefix('"')?.strip_suffix('"')?;

@@ -88,7 +88,8 @@ impl Pair {
     }
 }
 
-/// What each side has seen of the other: the server's certificate, those of the client, the negotiated protocol.
+/// The data that each side received from the other: the server's certificate, the client's certificates, and the
+/// negotiated protocol.
 type Seen = (Vec<u8>, Vec<Vec<u8>>, Option<Vec<u8>>);
 
 /// One connection, with a byte in both directions: a client of TLS 1.3 learns only then that it is refused.

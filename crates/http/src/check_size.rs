@@ -1,11 +1,11 @@
-//! The limit on what is sent.
+//! The size limit of sent frames.
 
 use rescind_core::{Outbound, TransportError, TransportErrorKind};
 
-/// Whether a frame keeps to the limit, in bytes.
+/// Checks that a frame is within the limit, in bytes.
 ///
 /// # Errors
-/// It is larger; the error is of its exchange, and nothing was sent.
+/// The frame is larger. The error names its exchange; nothing was sent.
 pub(crate) fn fits(out: &Outbound, limit: usize) -> Result<(), TransportError> {
     if out.body.len() <= limit {
         return Ok(());

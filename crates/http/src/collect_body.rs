@@ -1,4 +1,4 @@
-//! A body in one piece, within a bound.
+//! Reads a whole body, with a size limit.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -8,27 +8,27 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use rescind_core::{ByteBudget, MemoryFull, PartialFrame};
 
-/// Why there is no whole body.
+/// Why a body could not be read.
 #[derive(Debug)]
 pub(crate) enum NotWhole<E> {
     /// It is over the limit.
     TooLarge,
     /// It broke off.
     Broken(E),
-    /// The memory for the rest of it did not come in time.
+    /// There was no memory for the rest of it in time.
     MemoryFull,
 }
 
-/// Reads a body to its end. One that came in one piece, as nearly all do, is not copied. Memory is bounded by the
-/// limit, in bytes, whatever length was claimed.
+/// Reads a body to its end. A body that arrives in one piece, as nearly all do, is not copied. The limit, in bytes,
+/// bounds the memory, whatever length was announced.
 ///
 /// # Cancel safety
-/// Dropped, what was read is lost.
+/// If the future is dropped, the bytes that were read are lost.
 pub(crate) async fn whole<B: Body<Data = Bytes>>(body: B, limit: usize) -> Result<Bytes, NotWhole<B::Error>> {
     whole_within(body, limit, &ByteBudget::default()).await
 }
 
-/// The same where what is read counts in a budget. Where that is full, the reading waits, but for small bodies.
+/// The same, with a budget that counts the bytes. If the budget is full, reading waits, except for small bodies.
 pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
     body: B,
     limit: usize,

@@ -1,6 +1,7 @@
-//! What the bindings read of a body: the envelope, and single members of its params or result. Borrowed, and never an
-//! error of its own. Which methods and members of params count is data of the protocol
-//! ([`SessionBodies`](rescind_core::SessionBodies), [`MirroredBodies`](rescind_core::MirroredBodies)).
+//! The parts of a body that the bindings read: the envelope, and single members of its params or result. Everything is
+//! borrowed, and reading a member never fails. The data of the protocol
+//! ([`SessionBodies`](rescind_core::SessionBodies), [`MirroredBodies`](rescind_core::MirroredBodies)) defines which
+//! methods and members are read.
 
 use std::borrow::Cow;
 
@@ -21,13 +22,13 @@ pub(crate) struct Envelope<'a> {
     pub(crate) error: Option<&'a RawValue>,
 }
 
-/// Why a body is no message.
+/// Why a body is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotRead {
     Empty,
     NotUtf8,
     NotJson,
-    /// JSON, but neither an object nor messages in an array. An empty array is no batch: it holds no message.
+    /// JSON, but neither an object nor an array of messages. An empty array is not a batch: it holds no message.
     NotAnObject,
     Batch,
 }
@@ -35,8 +36,8 @@ pub(crate) enum NotRead {
 const MEMBERS: [&str; 7] = ["jsonrpc", "id", "method", "type", "params", "result", "error"];
 
 impl<'a> Envelope<'a> {
-    /// Reads a body. An object with a member twice, or whose method is no string, is read as one without members: the
-    /// driver refuses it.
+    /// Reads a body. An object with a duplicate member, or whose method is not a string, is read as one without
+    /// members: the driver refuses it.
     pub(crate) fn read(body: &'a [u8]) -> Result<Self, NotRead> {
         let text = std::str::from_utf8(body).map_err(|_| NotRead::NotUtf8)?;
         let is_json = || serde_json::from_str::<IgnoredAny>(text).is_ok();
@@ -56,7 +57,7 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// The same of a body that may be no message: it is read as one without members.
+    /// The same for a body that may not be a message: then the envelope has no members.
     pub(crate) fn of(body: &'a [u8]) -> Self {
         Self::read(body).unwrap_or_default()
     }
@@ -71,7 +72,7 @@ impl<'a> Envelope<'a> {
         Self { jsonrpc, id, method, kind, params, result, error }
     }
 
-    /// The id, if a message can have it.
+    /// The id, if it is valid.
     pub(crate) fn id(&self) -> Option<RequestId> {
         RequestId::from_json(self.id?.get()).ok()
     }
@@ -80,7 +81,7 @@ impl<'a> Envelope<'a> {
         self.method.and_then(string)
     }
 
-    /// The `type` of an envelope that is not JSON-RPC's (ABP).
+    /// The `type` of an envelope that is not JSON-RPC (ABP).
     fn kind(&self) -> Option<Cow<'a, str>> {
         self.kind.filter(|_| self.jsonrpc.is_none()).and_then(string)
     }
@@ -89,18 +90,18 @@ impl<'a> Envelope<'a> {
         present(self.id).is_some()
     }
 
-    /// It asks for an answer.
+    /// Whether it is a request.
     pub(crate) fn is_request(&self) -> bool {
         self.has_id() && (self.method.is_some() || self.kind().is_some())
     }
 
-    /// It is a request of one of these methods, or of this `type`.
+    /// Whether it is a request with one of these methods, or of one of these `type`s.
     pub(crate) fn is_request_of<M: AsRef<str>>(&self, methods: &[M]) -> bool {
         let name = self.method().or_else(|| self.kind());
         self.has_id() && name.is_some_and(|name| methods.iter().any(|method| method.as_ref() == name))
     }
 
-    /// It is an answer. `null` is a result too.
+    /// Whether it is an answer. `null` is a result too.
     pub(crate) fn is_answer(&self) -> bool {
         match self.kind() {
             Some(kind) => kind.ends_with("-result"),
@@ -108,20 +109,20 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// It answers a request that it names. The refusal of a message that could not be read names none.
+    /// Whether it answers a request that it names. The refusal of a message that could not be read names none.
     pub(crate) fn answers_one(&self) -> bool {
         self.has_id() && self.is_answer()
     }
 
-    /// A text in the result.
+    /// A string in the result.
     pub(crate) fn result_text(&self, name: &str) -> Option<Cow<'a, str>> {
         text(self.result, name)
     }
 }
 
-/// A text in params, in a result or in another object.
+/// A string in params, in a result or in another object.
 pub(crate) fn text<'a>(object: Option<&'a RawValue>, name: &str) -> Option<Cow<'a, str>> {
-    // Most have no such member, and are not read for it: its name would be there, or an escape.
+    // Most objects do not have the member, and are not parsed: the member needs its name or an escape in the text.
     let json = object?.get().as_bytes();
     if memchr::memmem::find(json, name.as_bytes()).is_none() && memchr::memchr(b'\\', json).is_none() {
         return None;
@@ -129,7 +130,7 @@ pub(crate) fn text<'a>(object: Option<&'a RawValue>, name: &str) -> Option<Cow<'
     once(object, [name])[0].and_then(string)
 }
 
-/// Members of an object, without those that are `null`. Of an object in which one of them is there twice, none.
+/// Members of an object, without those that are `null`. If one of these names occurs twice, there are none.
 pub(crate) fn once<'a, const N: usize>(
     object: Option<&'a RawValue>,
     names: [&str; N],

@@ -1,4 +1,4 @@
-//! What came in and waits for the driver: the receiving half of every link of this crate.
+//! The received messages that wait for the driver: the receiving half of every link of this crate.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -10,17 +10,17 @@ use tokio::sync::Notify;
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// So many messages wait at most.
+/// The most messages that wait.
 const MESSAGES: usize = 4096;
 
-/// What came in and waits. Messages are bounded in number and bytes; events about exchanges are not, as there are no
-/// more of them than exchanges.
+/// Received messages and events. Messages are bounded in number and bytes. Events about exchanges need no bound of
+/// their own, because the exchanges are bounded.
 #[derive(Debug)]
 pub(crate) struct InboundQueue {
     state: Mutex<State>,
-    /// In bytes.
+    /// The most bytes of waiting messages.
     most: usize,
-    /// There is room again.
+    /// Notified when there is room again.
     room: Notify,
 }
 
@@ -30,12 +30,12 @@ struct State {
     messages: usize,
     bytes: usize,
     ended: bool,
-    /// The driver reads no more.
+    /// Whether the driver has dropped its receiver.
     forsaken: bool,
     reader: Option<Waker>,
 }
 
-/// What waits, with the bytes held for it: from here on the driver counts them.
+/// An item that waits, with the bytes held for it. After the driver takes the item, it counts them itself.
 #[derive(Debug)]
 struct Waiting {
     item: Result<TransportEvent, TransportError>,
@@ -45,14 +45,14 @@ struct Waiting {
 /// Why a message was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotTaken {
-    /// Too many wait.
+    /// Too many messages wait.
     Full,
     /// The link is closed.
     Closed,
 }
 
 impl InboundQueue {
-    /// An inbound queue that holds two of the largest frames, or many smaller ones.
+    /// An inbound queue with room for two of the largest frames, or many smaller ones.
     pub(crate) fn new(max_frame: usize) -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), most: max_frame.saturating_mul(2), room: Notify::new() })
     }
@@ -61,13 +61,13 @@ impl InboundQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a message to the driver.
+    /// Passes a message to the driver.
     pub(crate) fn push(&self, inbound: Inbound, held: HeldBytes) -> Result<(), NotTaken> {
         self.push_under_lock(inbound, held).map(wake)
     }
 
-    /// As [`push`](Self::push), for a caller whose lock keeps the order of what it hands over: it wakes the driver once
-    /// that lock is gone.
+    /// Same as [`push`](Self::push), for a caller that holds its own lock to keep messages in order. The caller wakes
+    /// the returned waker after it releases that lock.
     pub(crate) fn push_under_lock(
         &self,
         inbound: Inbound,
@@ -76,10 +76,10 @@ impl InboundQueue {
         self.try_push(inbound, Some(held)).map_err(|(why, _)| why)
     }
 
-    /// Hands a message to the driver once there is room for it.
+    /// Waits until there is room for a message, and passes it to the driver.
     ///
     /// # Cancel safety
-    /// Dropped while it waits, the message is lost.
+    /// If the future is dropped while it waits, the message is lost.
     pub(crate) async fn send(&self, inbound: Inbound) -> Result<(), NotTaken> {
         match self.try_push(inbound, None) {
             Ok(reader) => {
@@ -116,7 +116,7 @@ impl InboundQueue {
             return Err((NotTaken::Closed, inbound));
         }
         let bytes = state.bytes.saturating_add(inbound.body.len());
-        // One message always fits, so that none waits for ever.
+        // One message always fits, so that no message waits for ever.
         if state.messages > 0 && (state.messages >= MESSAGES || bytes > self.most) {
             return Err((NotTaken::Full, inbound));
         }
@@ -126,17 +126,17 @@ impl InboundQueue {
         Ok(state.reader.take())
     }
 
-    /// Tells the driver what happened to an exchange. Nothing is told after the end.
+    /// Informs the driver of an event of an exchange. After the end, events are dropped.
     pub(crate) fn push_event(&self, event: TransportEvent) {
         wake(self.add(Ok(event)));
     }
 
-    /// As [`push_event`](Self::push_event), for a caller who wakes the driver once its own lock is gone.
+    /// Same as [`push_event`](Self::push_event), for a caller that wakes the driver after it releases its own lock.
     pub(crate) fn push_event_under_lock(&self, event: TransportEvent) -> Option<Waker> {
         self.add(Ok(event))
     }
 
-    /// Ends the input with an error of the whole link, behind what waits.
+    /// Ends the input with an error of the whole link, after the waiting messages.
     pub(crate) fn fail(&self, error: TransportError) {
         wake(self.add(Err(error)));
         self.end();
@@ -151,7 +151,7 @@ impl InboundQueue {
         state.reader.take()
     }
 
-    /// Ends the input, behind what waits.
+    /// Ends the input, after the waiting messages.
     pub(crate) fn end(&self) {
         let reader = {
             let mut state = self.state();
@@ -162,7 +162,7 @@ impl InboundQueue {
         wake(reader);
     }
 
-    /// Whether anybody will read what is put in.
+    /// Whether the queue is closed, so that no message is accepted any more.
     pub(crate) fn is_closed(&self) -> bool {
         let state = self.state();
         state.ended || state.forsaken
@@ -184,7 +184,7 @@ impl InboundQueue {
                 if let Ok(TransportEvent::Message(inbound)) = &item {
                     state.messages -= 1;
                     state.bytes -= inbound.body.len();
-                    // Nobody waits on the way but a client's readers, each for its own next message.
+                    // Only the reading tasks of a client wait here, each for room for its own next message.
                     self.room.notify_waiters();
                 }
                 (Poll::Ready(Some(item)), held)

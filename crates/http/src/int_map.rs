@@ -1,13 +1,13 @@
-//! Maps whose keys are numbers we count up ourselves.
+//! Maps whose keys are consecutive numbers that this crate assigns.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by numbers of our own counting. No peer chooses them, so they need no keyed hash, which would be a good part
-/// of what a small request costs.
+/// A map whose keys this crate assigns. No peer chooses them, so they need no keyed hash, which would be a large part
+/// of the cost of a small request.
 pub(crate) type Numbered<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
 
-/// Spreads numbers that follow one another.
+/// Spreads consecutive numbers over the hash space.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spread(u64);
 
@@ -18,7 +18,7 @@ impl Hasher for Spread {
         }
     }
 
-    /// Odd, so that no two numbers fall together; its high bits depend on all of the number.
+    /// The factor is odd, so different numbers have different hashes. The high bits depend on all bits of the number.
     fn write_u64(&mut self, number: u64) {
         self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }

@@ -1,4 +1,4 @@
-//! A timer that is looked at only when it has something new to tell.
+//! A timer that is polled only when its result may have changed.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-/// A sleep beside something that is polled often. The runtime's own takes its time at each poll, though nearly all of
-/// them find what the one before has found.
+/// A sleep that is polled often, together with something else. Each poll of the runtime's own sleep takes time,
+/// although nearly all polls have the same result as the one before.
 #[derive(Debug)]
 pub(crate) struct LazySleep {
     sleep: Pin<Box<Sleep>>,
-    /// Who is woken at its end.
+    /// The waker that is called at its end.
     wakes: Option<Waker>,
 }
 
@@ -34,13 +34,13 @@ impl LazySleep {
         self.sleep.as_mut().reset(deadline);
     }
 
-    /// Ready once its time has come.
+    /// Ready when its time is over.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let is_waited_for = self.wakes.as_ref().is_some_and(|wakes| wakes.will_wake(cx.waker()));
         if is_waited_for && !self.sleep.is_elapsed() {
             return Poll::Pending;
         }
-        // A poll that a spent budget put off would have left no waker.
+        // A poll that the runtime defers because the task's budget is spent would register no waker.
         let polled = pin!(tokio::task::coop::unconstrained(self.sleep.as_mut())).poll(cx);
         self.wakes = polled.is_pending().then(|| cx.waker().clone());
         polled

@@ -7,7 +7,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // A server on a port of its own. `mount` makes a tower service for an existing server instead.
+//! A server on its own port. `mount` creates a tower service for an existing server instead.
 //! let listener = HttpServer::new(Streamable::new()).path("/agent").bind("127.0.0.1:0").await?;
 //! let url = listener.endpoint().to_string();
 //! let router = Router::new()
@@ -29,14 +29,16 @@
 //! # }
 //! ```
 //!
-//! # The binding `streamable` MCP's streamable HTTP, revisions 2025-06-18 and 2025-11-25, for every protocol with
-//! sessions. The client POSTs each message. A notification or an answer gets 202. A request gets its answer as JSON if
-//! the answer is ready soon: within 10 ms, and within 1 ms from when its handler first awaits something. Otherwise it
-//! gets an event stream with the messages that belong to the request. The stream ends after the answer, or without one
-//! if the request was cancelled and must not be answered. Messages that belong to no request are sent on the stream
-//! that a GET opens. DELETE ends the session.
+//! # The binding `streamable`
 //!
-//! The protocol decides what a lost stream means. In MCP it is not a cancel: the request runs on until it ends or its
+//! MCP's streamable HTTP, revisions 2025-06-18 and 2025-11-25, for every protocol with sessions. The client POSTs each
+//! message. A notification or an answer gets 202. A request gets its answer as JSON if the answer is ready soon: within
+//! 10 ms, and within 1 ms from when its handler first awaits something. Otherwise it gets an event stream with the
+//! messages that belong to the request. The stream ends after the answer, or without one if the request was cancelled
+//! and must not be answered. Messages that belong to no request are sent on the stream that a GET opens. DELETE ends
+//! the session.
+//!
+//! The protocol decides what a lost stream means. In MCP it is not a cancel: the request continues until it ends or its
 //! session ends, unless [`Limits::lost_stream_grace`](rescind_core::Limits::lost_stream_grace) is set. In ACP and LSP
 //! it is cancelled after [`Limits::detach_grace`](rescind_core::Limits::detach_grace). The client may resume with
 //! `Last-Event-ID`. For clients of 2025-11-25 each stream starts with an event that has only an id, so that the stream
@@ -46,11 +48,13 @@
 //! cancel when its request has arrived, or after 250 ms, and keeps the order of notifications.
 //! [`StreamableTransport::in_order`] keeps the order of all messages.
 //!
-//! # Bounds A session reads without delay what its client sends. It holds at most 32 KiB that its client does not read;
-//! above that its senders wait, and after 30 s the stream that is not read is cut. For a stream that the client has not
-//! opened at most 1024 messages and 1 MiB are held; above that the oldest notifications are dropped, and requests of
+//! # Bounds
+//!
+//! A session reads the messages of its client without delay. It holds at most 32 KiB that its client does not read.
+//! Above that its senders wait, and after 30 s the stream that is not read is cut. For a stream that the client has not
+//! opened, at most 1024 messages and 1 MiB are held. Above that the oldest notifications are dropped, and requests of
 //! this side fail without being sent. Up to 256 events and 64 KiB of each stream are kept for a client that resumes.
-//! All these are settings of [`HttpServer`]. [`HttpListener::counts`] counts what is dropped.
+//! All these are settings of [`HttpServer`]. [`HttpListener::counts`] counts dropped messages and ended sessions.
 #![doc = include_str!("refusals.md")]
 
 mod acp;

@@ -1,8 +1,9 @@
-//! MCP's revisions with sessions and the one without, under one path.
+//! MCP's revisions with sessions and the one without, on the same path.
 //!
-//! A request says of which it is: by its `MCP-Protocol-Version`, else by what only one of them has, the version in a
-//! body's `_meta` or the method mirrored in a header. What says nothing is of the older ones, which did not have to. A
-//! POST of a version that neither knows gets the newest one's answer: 400, and -32022 with the versions it serves.
+//! The headers of a request decide its revision: its `MCP-Protocol-Version`, else a part that only one revision has,
+//! such as the version in a body's `_meta` or the header that mirrors the method. A request without any of these
+//! belongs to the older revisions, which did not require them. A POST of a version that neither binding knows gets the
+//! answer of the newest revision: 400, and -32022 with the versions that it serves.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,10 +19,10 @@ use crate::server::{AcceptQueue, ReplyBody, RequestBody, Responder, ServerBindin
 use crate::stateless::{self, Stateless};
 use crate::streamable::Streamable;
 
-/// The serving side of the bindings `streamable` and `stateless` together, for an [`HttpServer`](crate::HttpServer): a
-/// client of any revision of MCP finds its own.
+/// The server side of the bindings `streamable` and `stateless` together, for an [`HttpServer`](crate::HttpServer). A
+/// client of any revision of MCP gets the matching binding.
 ///
-/// The links that come out are of both; serve them with both dialects.
+/// The listener yields links of both bindings. Serve them with both dialects.
 #[derive(Clone, Debug, Default)]
 #[must_use = "a binding serves as part of a server"]
 pub struct McpRevisions {
@@ -30,7 +31,7 @@ pub struct McpRevisions {
 }
 
 impl McpRevisions {
-    /// Both, set up like this.
+    /// Both bindings, with these settings.
     pub const fn new(streamable: Streamable, stateless: Stateless) -> Self {
         Self { streamable, stateless }
     }
@@ -52,7 +53,7 @@ impl ServerBinding for McpRevisions {
     }
 }
 
-/// What pages may use of either.
+/// The methods and headers that web pages may use, of both bindings.
 const PAGE_ACCESS: PageAccess = PageAccess {
     methods: "GET, POST, DELETE",
     headers: "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id",
@@ -62,16 +63,16 @@ const PAGE_ACCESS: PageAccess = PageAccess {
 
 struct Both {
     bodies: &'static MirroredBodies,
-    /// Of the revision without sessions.
+    /// The versions of the revision without sessions.
     versions: Vec<String>,
-    /// Of those with.
+    /// The versions of the revisions with sessions.
     known: Vec<String>,
     streamable: Arc<dyn Responder>,
     stateless: Arc<dyn Responder>,
     settings: Arc<Settings>,
 }
 
-/// What a request's head says.
+/// The revision that the head of a request shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     WithSessions,
@@ -100,12 +101,12 @@ impl Both {
         let client = self.settings.clients.client(principal, PeerAddress::of(&request));
         let (head, body) = request.into_parts();
         let limit = self.settings.max_frame;
-        // Without a session it opens one, or is refused.
+        // Without a session id, the message opens a session or is refused.
         let limit = if head.headers.contains_key(MCP_SESSION_ID) { limit } else { limit.min(body::OPENING) };
         body::check_length(head.version, &head.headers, limit)?;
         let within = self.settings.body_timeout;
         let (body, bytes) = body::read(body, limit, within, client.budget()).await?;
-        // Its binding reads it again, and holds it then.
+        // The binding reads the body again and holds its bytes then.
         drop(bytes);
         let said =
             if stateless::names_a_version(&body, self.bodies) { Said::Without } else { Said::WithSessions };

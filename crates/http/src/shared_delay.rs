@@ -1,4 +1,4 @@
-//! One timer for all requests that wait equally long.
+//! One timer for all requests that wait for the same time.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 
-/// The runtime's clock has no finer one.
+/// The resolution of the runtime's clock.
 const STEP: Duration = Duration::from_millis(1);
 
-/// Ends waits after a while that is the same for all. A timer each would have to wake the runtime's clock for each
-/// request, which nearly all are answered long before; this one is set once while there are any.
+/// Ends waits after a delay that is the same for all. With one timer for each request, every request would have to wake
+/// the runtime's clock, although nearly all are answered long before. This timer is set once while there are any waits.
 #[derive(Debug)]
 pub(crate) struct SharedDelay {
     wait: Duration,
@@ -24,10 +24,10 @@ pub(crate) struct SharedDelay {
 
 #[derive(Debug, Default)]
 struct State {
-    /// In their order in time, as the wait is the same for all.
+    /// In the order of their times, because the delay is the same for all.
     waiting: VecDeque<Waiting>,
     next: u64,
-    /// Waits for the first of them.
+    /// The task that waits for the first of them.
     timer: Option<AbortHandle>,
 }
 
@@ -35,7 +35,7 @@ struct State {
 struct Waiting {
     number: u64,
     due: Instant,
-    /// `None`: it was given up.
+    /// `None`: the wait was dropped.
     waker: Option<Waker>,
 }
 
@@ -48,12 +48,12 @@ impl SharedDelay {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Done when the while is over; it begins with the first poll.
+    /// Completes after the delay, which begins with the first poll.
     pub(crate) const fn over(self: &Arc<Self>) -> Over<'_> {
         Over { soon: self, begun: None }
     }
 
-    /// Waiters whose time has come, until nobody waits.
+    /// Wakes the waits whose time is over, until there are none.
     async fn run(soon: Weak<Self>) {
         loop {
             let Some(soon) = soon.upgrade() else { return };
@@ -86,7 +86,7 @@ impl Drop for SharedDelay {
     }
 }
 
-/// A wait for the while to be over. Dropped, it is forgotten.
+/// A wait for the end of the delay. If it is dropped, it is removed.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Over<'a> {
     soon: &'a Arc<SharedDelay>,
@@ -125,7 +125,7 @@ impl Drop for Over<'_> {
         let Some((number, _)) = self.begun else { return };
         let mut state = self.soon.state();
         let waker = state.of(number).and_then(|waiting| waiting.waker.take());
-        // What was given up behind the last that waits need not wait for the timer.
+        // Dropped waits at the end of the queue are removed at once, without the timer.
         while state.waiting.back().is_some_and(|last| last.waker.is_none()) {
             state.waiting.pop_back();
         }

@@ -1,6 +1,6 @@
-//! Locks and tasks: what threads meet at, in one place, as in the core's own `sync.rs`. The engine that tries out
-//! orders of threads puts its own in their stead (`cfg(rescind_shuttle)`, which `integration-tests/threads` sets and
-//! nothing else does).
+//! Locks and tasks: all primitives that threads share, in one place, as in `sync.rs` of the core. The engine that tests
+//! different thread orders replaces them with its own (`cfg(rescind_shuttle)`, which only `integration-tests/threads`
+//! sets).
 
 #[cfg(not(rescind_shuttle))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
@@ -40,7 +40,7 @@ mod tasks {
         }
     }
 
-    /// Tasks that end with it.
+    /// Tasks that end when this value is dropped.
     #[derive(Default)]
     pub(crate) struct JoinSet<T: Send + 'static>(Vec<JoinHandle<T>>);
 
@@ -49,14 +49,14 @@ mod tasks {
             self.0.push(spawn(task));
         }
 
-        /// Lets go of one that has ended. What it came to is not kept.
+        /// Removes a task that has ended. Its result is not kept.
         pub(crate) fn try_join_next(&mut self) -> Option<()> {
             let ended = self.0.iter().position(JoinHandle::is_finished)?;
             drop(self.0.swap_remove(ended));
             Some(())
         }
 
-        /// Waits for one that ends, and lets go of it; `None`: there is none.
+        /// Waits until a task ends, and removes it. `None`: there is no task.
         pub(crate) fn poll_join_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<()>> {
             if self.0.is_empty() {
                 return Poll::Ready(None);

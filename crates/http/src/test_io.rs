@@ -1,4 +1,4 @@
-//! Streams of bytes made elsewhere in place of sockets: for tests with a network of their own (feature `verify`).
+//! Byte streams that replace sockets, for tests with their own network (feature `verify`).
 
 #[cfg(feature = "verify")]
 use std::fmt;
@@ -13,14 +13,14 @@ use tokio::net::{TcpListener, TcpStream};
 #[cfg(feature = "verify")]
 use tokio::sync::mpsc;
 
-/// A stream that was made elsewhere.
+/// A stream that the test supplies.
 #[cfg(feature = "verify")]
 pub trait GivenStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 #[cfg(feature = "verify")]
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> GivenStream for S {}
 
-/// Makes the streams of a client.
+/// Creates the streams of a client.
 #[cfg(feature = "verify")]
 #[derive(Clone)]
 pub(crate) struct Dial(pub(crate) Arc<dyn Fn() -> io::Result<Box<dyn GivenStream>> + Send + Sync>);
@@ -34,18 +34,18 @@ impl fmt::Debug for Dial {
 
 #[cfg(feature = "verify")]
 thread_local! {
-    /// Ids made on this thread so far, where they are to be the same each time.
+    /// The number of ids made on this thread so far, if they must be the same in each run.
     static IDS: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on the ids made on this thread are no secrets: they count up, the same each time. HTTP/2 writes an id in as
-/// many bytes as its digits ask for, so that a drawn one would move all that follows.
+/// From now on the ids made on this thread are not secret: they are counted, and the same in each run. The size of an
+/// id in HTTP/2 depends on its digits, so a random id would move all bytes after it.
 #[cfg(feature = "verify")]
 pub fn count_ids() {
     IDS.set(Some(0));
 }
 
-/// The next of them, if they are counted.
+/// The next id, if ids are counted.
 #[cfg(feature = "verify")]
 pub(crate) fn counted_id() -> Option<Arc<str>> {
     let next = IDS.get()? + 1;
@@ -53,14 +53,14 @@ pub(crate) fn counted_id() -> Option<Arc<str>> {
     Some(format!("{next:032x}").into())
 }
 
-/// Where a server's streams come from.
+/// The source of a server's streams.
 pub(crate) enum Source {
     Socket(TcpListener),
     #[cfg(feature = "verify")]
     Given(mpsc::UnboundedReceiver<Box<dyn GivenStream>>),
 }
 
-/// A stream of a server's.
+/// A stream that a server accepted.
 pub(crate) enum Accepted {
     Socket(TcpStream),
     #[cfg(feature = "verify")]
@@ -68,7 +68,7 @@ pub(crate) enum Accepted {
 }
 
 impl Accepted {
-    /// Where it came from.
+    /// The address of the client.
     pub(crate) fn peer(&self) -> Option<PeerAddress> {
         match self {
             Self::Socket(stream) => stream.peer_addr().ok().map(|peer| PeerAddress(peer.ip())),
@@ -79,7 +79,7 @@ impl Accepted {
 }
 
 impl Source {
-    /// What is sent must not depend on the time of day.
+    /// Whether the streams are supplied by a test. Then the sent bytes must not depend on the time of day.
     pub(crate) const fn is_given(&self) -> bool {
         match self {
             Self::Socket(_) => false,
@@ -91,7 +91,7 @@ impl Source {
     /// The next stream.
     ///
     /// # Cancel safety
-    /// Dropping the future loses none.
+    /// Dropping the future loses no stream.
     pub(crate) async fn accept(&mut self) -> io::Result<Accepted> {
         match self {
             Self::Socket(socket) => socket.accept().await.map(|(stream, _)| Accepted::Socket(stream)),

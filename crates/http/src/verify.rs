@@ -1,5 +1,5 @@
-//! A door for the engines that prove things about this crate: what they need of its inside, as plain values. Not part
-//! of the crate's interface; it may change at any time.
+//! Internals of this crate for the verification engines, as plain values. This module is not part of the crate's
+//! interface and may change at any time.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::server::checks;
 use crate::server::events;
 use crate::stateless::verify as stateless;
 
-/// An event a stream gave.
+/// An event of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadEvent {
     /// Its name.
     pub name: Option<String>,
     /// Its id.
     pub id: Option<String>,
-    /// How long to wait before coming back.
+    /// How long to wait before the stream is resumed.
     pub retry: Option<Duration>,
     /// Its data.
     pub data: Bytes,
@@ -32,18 +32,18 @@ pub struct ReadEvent {
 pub struct EventReader(Events);
 
 impl EventReader {
-    /// One whose events hold at most so many bytes of data.
+    /// A reader for events with at most `most` bytes of data.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self(Events::new(most))
     }
 
-    /// Takes in what came.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.0.push(bytes);
     }
 
-    /// The next event, if it is whole; `Some(None)`: one over the limit.
+    /// The next event, if it is complete. `Some(None)`: an event above the limit.
     pub fn next_event(&mut self) -> Option<Option<ReadEvent>> {
         Some(match self.0.next()? {
             Read::Event(event) => {
@@ -53,20 +53,20 @@ impl EventReader {
         })
     }
 
-    /// In bytes.
+    /// The bytes that are held.
     #[must_use]
     pub fn held(&self) -> usize {
         self.0.held()
     }
 }
 
-/// An event as the server writes it.
+/// An event in the form that the server writes.
 #[must_use]
 pub fn event(id: Option<(u64, u64)>, data: &[u8]) -> Bytes {
     events::event(id, data)
 }
 
-/// The event that gives a client an id to come back with.
+/// The event that gives a client an id for resuming the stream.
 #[must_use]
 pub fn priming(id: (u64, u64), retry: Option<Duration>) -> Bytes {
     events::priming(id, retry)
@@ -87,7 +87,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// `None`: the target or a header is none that HTTP lets through.
+    /// `None`: HTTP does not allow the target or a header.
     #[must_use]
     pub fn new(target: &str, fields: &[(&str, &[u8])], body: &[u8]) -> Option<Self> {
         let mut headers = HeaderMap::new();
@@ -97,13 +97,13 @@ impl Asked {
         Some(Self { uri: target.parse().ok()?, headers, body: body.to_owned() })
     }
 
-    /// The host and port of the target, if it says one.
+    /// The host and port of the target, if it has one.
     #[must_use]
     pub fn authority(&self) -> Option<&str> {
         self.uri.authority().map(http::uri::Authority::as_str)
     }
 
-    /// Whether a server that goes by the names of loopback alone serves the host.
+    /// Whether a server that only serves loopback names serves the host.
     #[must_use]
     pub fn is_for_us(&self) -> bool {
         checks::host(&self.uri, &self.headers, &HostPolicy::default()).is_ok()
@@ -117,7 +117,7 @@ impl Asked {
         checks::host(&self.uri, &self.headers, &hosts).is_ok()
     }
 
-    /// Whether its `Origin` passes where only pages of loopback and of its host do, whichever host that is.
+    /// Whether its `Origin` passes when only pages of loopback and of the host itself are allowed, for any host.
     #[must_use]
     pub fn origin_passes(&self) -> bool {
         let mut any = HostPolicy::default();
@@ -132,13 +132,13 @@ impl Asked {
         checks::content_type(&self.headers).is_ok()
     }
 
-    /// Whether it takes both JSON and event streams, and whether it takes event streams.
+    /// Whether it accepts both JSON and event streams, and whether it accepts event streams.
     #[must_use]
     pub fn accepts(&self) -> (bool, bool) {
         (checks::accepts_both(&self.headers).is_ok(), checks::accepts_events(&self.headers).is_ok())
     }
 
-    /// What the binding `streamable` reads of the body.
+    /// What the binding `streamable` reads from the body.
     #[must_use]
     pub fn peeked(&self) -> Peeked {
         let read = Envelope::of(&self.body);
@@ -151,20 +151,20 @@ impl Asked {
         }
     }
 
-    /// What the binding `acp` reads of the body; `None`: it is unfit.
+    /// What the binding `acp` reads from the body. `None`: the body is not valid.
     #[must_use]
     pub fn acp(&self) -> Option<AcpPeeked> {
         let (opens, is_request, is_answer, session) = acp::peek(&self.body)?;
         Some(AcpPeeked { opens, is_request, is_answer, session })
     }
 
-    /// Whether the headers fit the body, as the binding `stateless` asks.
+    /// Whether the headers match the body, as the binding `stateless` requires.
     #[must_use]
     pub fn headers_fit(&self) -> bool {
         stateless::fits(&self.headers, &self.body)
     }
 
-    /// The same request with the headers that mirror its body; `None`: the body is no message of that binding.
+    /// The same request with the headers that mirror its body. `None`: the body is not a message of that binding.
     #[must_use]
     pub fn mirrored(&self) -> Option<Self> {
         let headers = stateless::mirrored(&self.body)?;
@@ -172,40 +172,40 @@ impl Asked {
     }
 }
 
-/// What the binding `streamable` reads of a body.
+/// What the binding `streamable` reads from a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is the answer to one question")]
 pub struct Peeked {
     /// It opens a session.
     pub opens: bool,
-    /// It is owed an answer.
+    /// It expects an answer.
     pub asks: bool,
     /// It is an answer.
     pub answers: bool,
-    /// It is an answer to a request it names.
+    /// It answers a request that it names.
     pub answers_one: bool,
 }
 
-/// What the binding `acp` reads of a body.
+/// What the binding `acp` reads from a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcpPeeked {
     /// It opens a connection.
     pub opens: bool,
-    /// It is owed an answer.
+    /// It expects an answer.
     pub is_request: bool,
     /// It is an answer.
     pub is_answer: bool,
-    /// The session its params name.
+    /// The session that its params name.
     pub session: Option<String>,
 }
 
-/// A value as a header may hold it.
+/// A value, encoded if a header cannot contain it as it is.
 #[must_use]
 pub fn encode_name(name: &str) -> String {
     stateless::encode_name(name)
 }
 
-/// What a header's value stands for.
+/// The decoded value of a header.
 #[must_use]
 pub fn decode_name(value: &str) -> Option<String> {
     stateless::decode_name(value)

@@ -1,8 +1,8 @@
-//! Wakers that a step under a lock leaves behind.
+//! Wakers that a step under a lock collects.
 
 use std::task::Waker;
 
-/// Wakers to be woken once the lock is released. Mostly it is one, which takes no memory of its own.
+/// Wakers to be called after the lock is released. Usually there is only one, which needs no allocation.
 #[derive(Debug, Default)]
 pub(crate) struct WakeList {
     first: Option<Waker>,

@@ -1,4 +1,4 @@
-//! When a response begins: with its answer, or as an event stream before it. Without sockets, in virtual time.
+//! When a response begins: with its answer, or as an event stream before it. The tests use virtual time and no sockets.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::time::Duration;
@@ -14,9 +14,9 @@ use tower_service::Service;
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// The default of a request whose handler awaits nothing.
+/// The default delay for a request whose handler awaits nothing.
 const LATEST: Duration = Duration::from_millis(10);
-/// That of one whose handler does, and one tick of the timer.
+/// The default delay for a request whose handler awaits something, plus one tick of the timer.
 const SOON: Duration = Duration::from_millis(2);
 
 /// A server without sockets.
@@ -79,7 +79,7 @@ impl Served {
         self.service.call(request.body(Full::from(body)).unwrap()).await.unwrap()
     }
 
-    /// Which kind of response comes, and when.
+    /// Which kind of response is sent, and when.
     async fn head(&self, id: u64, method: &str, ms: u64) -> (String, Duration) {
         let begun = Instant::now();
         let response = self.clone().post(id, method, ms).await;

@@ -1,6 +1,7 @@
-//! What a binding of HTTP has to read of bodies, as data: methods and members are a protocol's, so its file names them.
+//! The parts of a body that an HTTP binding must read, as data. A protocol defines its methods and members, so its file
+//! names them.
 
-/// What the binding `acp` reads: which session a message belongs to.
+/// What the binding `acp` reads from a body: the session that a message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionBodies {
     /// The request that opens a connection. Its answer is the response to its own POST.
@@ -17,17 +18,17 @@ pub struct SessionBodies {
     pub of_connection: &'static str,
 }
 
-/// What the binding `stateless` reads: the members that headers repeat.
+/// What the binding `stateless` reads from a body: the members that headers repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirroredBodies {
-    /// The revision that a message without one has.
+    /// The revision of a message that names none.
     pub revision: &'static str,
     /// The member of `params._meta` with the revision. Each request has it.
     pub revision_member: &'static str,
     /// The member of `params._meta` with the capabilities. Each request has it.
     pub capabilities_member: &'static str,
-    /// The member of params that `Mcp-Name` repeats, by method. A name that ends in `/` stands for all methods with
-    /// this prefix.
+    /// The member of params that `Mcp-Name` repeats, by method. A name that ends in `/` means all methods with this
+    /// prefix.
     pub names: &'static [(&'static str, &'static str)],
     /// The method that calls a tool: `Mcp-Param-*` headers repeat members of its `arguments`.
     pub tool_call: &'static str,

@@ -1,5 +1,5 @@
-//! The head of an HTTP request, as the checks of [`origin`](super::origin) and the auth hook read it: one reading for
-//! HTTP and for the request that opens a WebSocket.
+//! The head of an HTTP request, in the form that the checks of [`origin`](super::origin) and the auth hook use. It is
+//! the same for HTTP requests and for the request that opens a WebSocket.
 
 use std::net::IpAddr;
 
@@ -13,10 +13,10 @@ use super::{
 use crate::clients::PeerAddress;
 
 impl HostPolicy {
-    /// [`check`](Self::check) of a request's target and `Host` headers.
+    /// Runs [`check`](Self::check) on the target and the `Host` headers of a request.
     ///
     /// # Errors
-    /// The host is refused, and why.
+    /// The host is refused. The error is the reason.
     pub fn check_head<'a>(
         &self,
         target: &'a Uri,
@@ -28,7 +28,7 @@ impl HostPolicy {
 }
 
 impl OriginPolicy {
-    /// [`check`](Self::check) of a request's `Origin` headers.
+    /// Runs [`check`](Self::check) on the `Origin` headers of a request.
     ///
     /// # Errors
     /// The origin is refused.
@@ -42,14 +42,14 @@ impl OriginPolicy {
 }
 
 impl PeerAddress {
-    /// The address among a request's extensions.
+    /// The address in the extensions of a request.
     pub fn of<B>(request: &Request<B>) -> Option<IpAddr> {
         request.extensions().get::<Self>().map(|from| from.0)
     }
 }
 
 impl AuthRequest {
-    /// A request's head, with the [`PeerAddress`] and the [`PeerCertificates`] among its extensions.
+    /// The head of a request, with the [`PeerAddress`] and the [`PeerCertificates`] from its extensions.
     pub fn of<B>(request: &Request<B>) -> Self {
         let uri = request.uri();
         let certificates = request.extensions().get::<PeerCertificates>().cloned().unwrap_or_default();

@@ -1,8 +1,9 @@
-//! One connection on the serving side: its streams, and which message goes by which.
+//! One connection on the server side: its streams, and which message is sent on which stream.
 //!
-//! - D1 A request's exchange is the stream its answer goes by. A stream that loses its reader, or that has none when a
-//!   request comes, is told as closed, and as resumed with its next reader: what that means the protocol says.
-//! - D2 Messages and what happens to their streams are handed over under one lock, so that the driver hears of them in the
+//! - D1 The exchange of a request is the stream of its answer. A stream that loses its reader, or that has no reader
+//!   when a request arrives, is reported as closed. With its next reader it is reported as resumed. The protocol
+//!   defines what that means for the request.
+//! - D2 Messages and the events of their streams are pushed under one lock, so that the driver receives them in the
 //!   order in which they happened.
 
 use std::collections::{HashMap, HashSet};
@@ -34,40 +35,40 @@ use crate::server::{HttpCounts, Settings};
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake_list::WakeList;
 
-/// The exchange of `initialize`, the only one answered on its own POST (A1).
+/// The exchange of `initialize`, the only request that is answered on its own POST (A1).
 pub(super) const OPENING: ExchangeId = ExchangeId(1);
-/// The exchange of the connection's own stream; those of the sessions follow in their order (D1).
+/// The exchange of the connection's own stream. Those of the sessions follow in order (D1).
 const FIRST: u64 = OPENING.0 + 1;
 /// The stream of the connection itself.
 pub(super) const OWN: u64 = 0;
-/// Requests of ours whose stream is remembered.
+/// The most requests of ours whose stream is remembered.
 const ROUTES: usize = 65_536;
-/// A taken event is not kept: no stream is taken up again where it was cut.
+/// An event that a reader has taken is not kept: a stream cannot be resumed from the event where it was cut.
 const KEPT: Retention = Retention { events: 1, bytes: 0 };
 
 pub(super) struct Connection {
     pub(super) id: Arc<str>,
     pub(super) principal: Option<Principal>,
-    /// Where it was opened from.
+    /// The address that opened it.
     pub(super) address: Option<IpAddr>,
     pub(super) inbound_queue: Arc<InboundQueue>,
     pub(super) settings: Arc<Settings>,
-    /// The bytes that are held for it.
+    /// The budget for the bytes that are held for this connection.
     pub(super) budget: ByteBudget,
     table: Weak<Connections>,
     pub(super) bodies: &'static SessionBodies,
-    /// Something was asked on it but its handshake.
+    /// Whether a request has arrived other than its handshake.
     used: AtomicBool,
     state: Mutex<State>,
 }
 
 pub(super) struct State {
     pub(super) lanes: Numbered<ReplayBuffer>,
-    /// The sessions that a message of either side has named.
+    /// The sessions that a message from either side has named.
     pub(super) sessions: Sessions,
-    /// The streams our own requests went by.
+    /// The streams on which our own requests were sent.
     pub(super) asked: HashMap<RequestId, u64>,
-    /// To the POST of `initialize`.
+    /// The response to the POST of `initialize`.
     pub(super) opening: Response,
     pub(super) closed: bool,
     pub(super) used: Instant,
@@ -114,7 +115,7 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One step under the lock; wakers are called after it.
+    /// Runs one step under the lock. Wakers are called after the lock is released.
     pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, &mut WakeList) -> T) -> T {
         let mut wakes = WakeList::default();
         let result = {
@@ -126,7 +127,7 @@ impl Connection {
         result
     }
 
-    /// Takes in the request that opened the connection.
+    /// Takes the request that opened the connection.
     pub(super) fn open(
         &self,
         (body, held): (Bytes, HeldBytes),
@@ -138,7 +139,7 @@ impl Connection {
         self.inbound_queue.push(inbound, held)
     }
 
-    /// Takes in any other message. `session`: the one its header or its params name.
+    /// Takes any other message. `session`: the session that its header or its params name.
     pub(super) fn post(
         &self,
         (body, held): (Bytes, HeldBytes),
@@ -150,7 +151,7 @@ impl Connection {
             self.used.store(true, Ordering::Relaxed);
         }
         self.step(|state, wakes| {
-            // Whichever stream it is answered on, its session is known from now on.
+            // The session is known from now on, whichever stream carries the answer.
             let named = session.map_or(OWN, |name| state.lane(name));
             let lane = if message.is_answered_apart() { OWN } else { named };
             let mut inbound = Inbound::new(body);
@@ -163,7 +164,7 @@ impl Connection {
             if let (true, Some(id)) = (message.is_answer(), message.id()) {
                 state.asked.remove(&id);
             }
-            // D1: nobody is there to whom an answer could be written.
+            // D1: no reader could receive an answer.
             if message.is_request() && state.lanes.get(&lane).is_some_and(|mailbox| !mailbox.has_reader()) {
                 wakes.extend(self.inbound_queue.push_event_under_lock(closed(lane)));
             }
@@ -171,19 +172,19 @@ impl Connection {
         })
     }
 
-    /// Whether an answer belongs to a session: `Some` with whether it is this one; `None`: it belongs to none.
+    /// Whether an answer belongs to this session (`Some(true)`), to another one (`Some(false)`), or to none (`None`).
     pub(super) fn asked_by(&self, answer: &RequestId, session: Option<&str>) -> Option<bool> {
         let state = self.state();
         let lane = state.asked.get(answer).filter(|lane| **lane != OWN)?;
         Some(session.and_then(|name| state.sessions.lane(name)) == Some(*lane))
     }
 
-    /// What `initialize` is answered with.
+    /// The response to `initialize`.
     pub(super) fn poll_opening(&self, cx: &mut Context<'_>) -> Poll<ResponseKind> {
         self.state().opening.poll(cx)
     }
 
-    /// A reader for a stream: that of this session, or the connection's own.
+    /// Attaches a reader to a stream: the one of this session, or the connection's own.
     pub(super) fn listen(
         &self,
         session: Option<&str>,
@@ -217,8 +218,8 @@ impl Connection {
         })
     }
 
-    /// A stream's response is gone. Its connection goes on; what it asked for does as long as the protocol lets it
-    /// (D1).
+    /// The response of a stream is gone. The connection continues. The protocol decides how long the requests on that
+    /// stream continue (D1).
     pub(super) fn left(&self, lane: u64, token: u64) {
         self.step(|state, wakes| {
             if state.lanes.get_mut(&lane).is_some_and(|mailbox| mailbox.detach(token)) {
@@ -228,14 +229,14 @@ impl Connection {
         });
     }
 
-    /// Nobody finds it any more.
+    /// Removes it from the table, so that no request finds it any more.
     pub(super) fn forget(&self) {
         if let Some(table) = self.table.upgrade() {
             table.remove(&self.id);
         }
     }
 
-    /// The handshake was given up before its answer.
+    /// The client left during the handshake, before its answer.
     pub(super) fn give_up_opening(&self) {
         self.inbound_queue.push_event(TransportEvent::ExchangeClosed { exchange: OPENING });
         self.end();
@@ -252,19 +253,20 @@ impl Conversed for Connection {
     }
 }
 
-/// The exchange of the requests whose answers go by this stream.
+/// The exchange of the requests whose answers are sent on this stream.
 const fn exchange_of(lane: u64) -> ExchangeId {
     ExchangeId(FIRST + lane)
 }
 
-/// Nobody reads this stream any more.
+/// The event for a stream that has no reader any more.
 pub(super) const fn closed(lane: u64) -> TransportEvent {
     TransportEvent::ExchangeClosed { exchange: exchange_of(lane) }
 }
 
 impl State {
-    /// The stream of a session, made if it is new; the connection's own where there are too many. Of a stream that goes
-    /// for a new one nothing is under way: no reader, no message, no request of either side.
+    /// The stream of a session. It is created if the session is new; if there are too many, it is the connection's own.
+    /// A stream is removed for a new one only if it is idle: it has no reader, no message, and no request of either
+    /// side.
     pub(super) fn lane(&mut self, name: &str) -> u64 {
         if let Some(lane) = self.sessions.used(name) {
             return lane;

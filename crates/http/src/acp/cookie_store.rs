@@ -1,20 +1,20 @@
-//! The cookies of one connection: kept and sent back, and forgotten with it.
+//! The cookies of one connection: stored, sent back, and dropped with the connection.
 
 use std::collections::BTreeMap;
 
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderValue};
 
-/// So many cookies are kept, each of so many bytes at most.
+/// The most cookies that are stored, and the most bytes of each.
 const MOST: usize = 64;
 const MOST_BYTES: usize = 4096;
 
-/// Names and values. One server is talked to, so domains and paths decide nothing.
+/// Names and values. There is only one server, so domains and paths are ignored.
 #[derive(Default)]
 pub(super) struct CookieStore(BTreeMap<String, String>);
 
 impl CookieStore {
-    /// Takes in what a response sets.
+    /// Stores the cookies that a response sets.
     pub(super) fn take(&mut self, headers: &HeaderMap) {
         for cookie in headers.get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok()) {
             let mut parts = cookie.split(';').map(str::trim);
@@ -32,7 +32,7 @@ impl CookieStore {
         }
     }
 
-    /// What a request sends back.
+    /// The `Cookie` header of a request.
     pub(super) fn header(&self) -> Option<HeaderValue> {
         if self.0.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! Which sessions a connection knows, as far as their streams may be read.
+//! The sessions that a connection knows, and whether their streams may be read.
 
 use memchr::memmem;
 use rescind_core::SessionBodies;
@@ -12,12 +12,12 @@ use super::message::Message;
 pub(super) enum NotHeard {
     /// No message has named the session, or it was forgotten.
     Unknown,
-    /// The connection has as many sessions as it may.
+    /// The connection has reached its limit of sessions.
     TooMany,
 }
 
 impl State {
-    /// The stream of a session that is to be read.
+    /// The stream of a session that a client wants to read.
     pub(super) fn lane_to_read(&mut self, name: &str, unknown: UnknownSessions) -> Result<u64, NotHeard> {
         match (self.sessions.lane(name), unknown) {
             (None, UnknownSessions::Refused) => Err(NotHeard::Unknown),
@@ -28,9 +28,9 @@ impl State {
         }
     }
 
-    /// The session that an answer made is known from now on.
+    /// Stores the session that an answer created. From now on it is known.
     pub(super) fn learn(&mut self, answer: &[u8], bodies: &'static SessionBodies) {
-        // Most answers name none, and are not read for it.
+        // Most answers do not contain the name of the member, and are not parsed.
         if memmem::find(answer, bodies.session.as_bytes()).is_some() {
             if let Some(name) = Message::of(answer, bodies).made() {
                 self.lane(&name);

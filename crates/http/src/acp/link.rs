@@ -1,4 +1,4 @@
-//! A connection as its link serves it: what the driver sends in it, and how it ends.
+//! The link of a connection: how it sends the driver's frames, and how it ends.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -17,7 +17,7 @@ use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::link::{Linked, ServerLink};
 use crate::server::replay_buffer::ReplayBuffer;
 
-/// What waits for all streams together, in bytes; over it the connection ends.
+/// The most bytes that wait on all streams together. Above it the connection ends.
 const MOST: usize = 64 * 1024 * 1024;
 
 /// The link of a connection.
@@ -44,7 +44,7 @@ impl Linked for Connection {
         self.state().closed
     }
 
-    /// Whether every stream that is read has room (A3).
+    /// Whether every stream that has a reader has room (A3).
     fn has_room(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.state();
         let most = self.settings.mailbox;
@@ -55,7 +55,7 @@ impl Linked for Connection {
         has_room
     }
 
-    /// Cuts the streams that hold bulk back and whose readers took nothing since then.
+    /// Cuts the streams that hold data frames back and whose readers have taken nothing since then.
     fn cut_stalled(&self, since: Instant) {
         let most = self.settings.mailbox;
         self.step(|state, wakes| {
@@ -68,9 +68,9 @@ impl Linked for Connection {
         });
     }
 
-    /// A2.
+    /// Sends a frame on its stream (A2).
     fn send(&self, mut out: Outbound) -> Result<(), TransportError> {
-        // Until its last byte is written, or the client has let it go.
+        // The bytes count until the last one is written, or until the client leaves the stream.
         out.body = self.budget.hold_frame(out.body);
         self.step(|state, wakes| {
             if state.closed {
@@ -110,7 +110,7 @@ impl Linked for Connection {
         }
     }
 
-    /// Nothing more is taken in; streams end behind what waits. The id is unknown from now on.
+    /// Nothing more is taken in. Streams end after their waiting messages. The id is unknown from now on.
     fn end(&self) {
         self.forget();
         self.step(|state, wakes| {
@@ -135,7 +135,7 @@ impl Idles for Connection {
     }
 }
 
-/// Something that is read has more waiting than it should.
+/// Whether a stream that has a reader holds more waiting messages or bytes than its limit.
 fn is_full(mailbox: &ReplayBuffer, (messages, bytes): (usize, usize)) -> bool {
     let waiting = mailbox.waiting();
     mailbox.has_reader() && (waiting.0 > messages || waiting.1 > bytes)

@@ -1,5 +1,5 @@
-//! A message of a connection: which session it belongs to. One it changes: the answer to `initialize` names its
-//! connection.
+//! A message of a connection, and the session that it belongs to. Only the answer to `initialize` is changed: it gets
+//! the name of its connection.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -11,14 +11,14 @@ use serde_json::value::RawValue;
 
 use crate::envelope::{Envelope, NotRead, text};
 
-/// An envelope, and what its protocol says of the methods and members in it.
+/// An envelope, and the protocol's data about the methods and members in it.
 pub(super) struct Message<'a> {
     envelope: Envelope<'a>,
     bodies: &'static SessionBodies,
 }
 
-/// The answer to `initialize` with the connection's name in its result, where the draft has it as well as in the
-/// header. A result that names one stays as it is, and so does one that is no object.
+/// The answer to `initialize` with the connection's name in its result: the draft requires it there as well as in the
+/// header. A result that already names a connection is not changed, and neither is a result that is not an object.
 pub(super) fn naming(answer: &Bytes, connection: &str, bodies: &SessionBodies) -> Bytes {
     let result = Envelope::of(answer).result;
     let is_free = matches!(Picked::of(result, [bodies.connection]).values, [None]);
@@ -36,17 +36,17 @@ impl<'a> Message<'a> {
         Self { envelope: Envelope::of(body), bodies }
     }
 
-    /// Reads what a client posts. What is an object is left to the connection to judge.
+    /// Reads a body that a client posts. The connection itself checks anything that is an object.
     pub(super) fn read(body: &'a [u8], bodies: &'static SessionBodies) -> Result<Self, NotRead> {
         Ok(Self { envelope: Envelope::read(body)?, bodies })
     }
 
-    /// A request that opens a connection.
+    /// Whether it is a request that opens a connection.
     pub(super) fn opens(&self) -> bool {
         self.is_request_of(&[self.bodies.opening])
     }
 
-    /// The session its params name. What is the protocol's own (`$/`) belongs to the connection.
+    /// The session that its params name. The protocol's own methods (`$/`) belong to the connection.
     pub(super) fn session(&self) -> Option<Cow<'a, str>> {
         if self.method()?.starts_with(self.bodies.of_connection) {
             return None;
@@ -54,23 +54,24 @@ impl<'a> Message<'a> {
         text(self.params, self.bodies.session)
     }
 
-    /// The session an answer made or took up.
+    /// The session that an answer created or resumed.
     pub(super) fn made(&self) -> Option<Cow<'a, str>> {
         self.result_text(self.bodies.session)
     }
 
-    /// The connection an answer to `initialize` names.
+    /// The connection that an answer to `initialize` names.
     pub(super) fn connection(&self) -> Option<Cow<'a, str>> {
         self.result_text(self.bodies.connection)
     }
 
-    /// It belongs to a session, which its header has to name: by its method, or as its params name one.
+    /// Whether it belongs to a session, by its method or because its params name one. Then its header must name the
+    /// session.
     pub(super) fn needs_session(&self) -> bool {
         self.method().is_some_and(|method| self.bodies.of_session.contains(&&*method))
             || self.session().is_some()
     }
 
-    /// Its answer is sent on the connection's own stream, though it names a session.
+    /// Whether its answer is sent on the connection's own stream although it names a session.
     pub(super) fn is_answered_apart(&self) -> bool {
         self.method().is_some_and(|method| self.bodies.answered_on_connection.contains(&&*method))
     }

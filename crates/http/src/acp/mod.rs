@@ -1,15 +1,18 @@
-//! The binding `acp`: ACP's streamable HTTP. POSTs are taken with 202; answers, requests and notifications of the agent
-//! come on event streams, one a connection and one for each session.
+//! The binding `acp`: ACP's streamable HTTP. A POST gets 202. Answers, requests and notifications from the agent are
+//! sent on event streams: one for the connection and one for each session.
 //!
 //! - A1 `initialize` opens a connection and is answered on its own POST. Every other message belongs to its connection,
-//!   whichever POST brought it, so that a cancel counts with or without a session's header.
-//! - A2 An answer goes by the stream of the session its request named, and so does what its handler says before it; a
-//!   message whose params name a session goes by that one's; a cancel goes by the stream of the request it names and
-//!   cannot overtake it. All else goes by the connection's own stream, and so does the answer to `session/load`.
-//! - A3 What waits for a stream is bounded: notifications give way, then its reader, then the connection.
-//! - A4 A connection is unknown to anyone but the principal who opened it.
-//! - A5 A stream that is lost is told as closed, for the requests whose answers go by it; one that comes back as resumed. A
-//!   connection ends by DELETE, with its link, or when nobody used it or read a stream of it for too long.
+//!   whichever POST carried it, so a cancel has effect with or without a session's header.
+//! - A2 An answer is sent on the stream of the session that its request named. Messages that its handler sends before
+//!   the answer use the same stream. A message whose params name a session is sent on that session's stream. A cancel
+//!   is sent on the stream of the request that it names and cannot overtake it. Everything else is sent on the
+//!   connection's own stream, and so is the answer to `session/load`.
+//! - A3 The messages that wait for a stream are bounded. Above the limit, notifications are dropped first, then the
+//!   reader is cut off, then the connection ends.
+//! - A4 Only the principal that opened a connection can find it.
+//! - A5 A lost stream is reported as closed, for the requests whose answers use it. A stream that comes back is
+//!   reported as resumed. A connection ends by DELETE, with its link, or when no client has used it or read one of its
+//!   streams for too long.
 
 mod client;
 mod connection;
@@ -33,20 +36,20 @@ pub use client::AcpTransport;
 use self::server::AcpServer;
 use crate::server::{AcceptQueue, HttpServer, Responder, ServerBinding, Settings, sealed};
 
-/// Answers a request for a WebSocket.
+/// Answers a request for the upgrade to a WebSocket.
 pub(crate) type UpgradeHook =
     Arc<dyn Fn(Request<()>, Credential) -> BoxFuture<'static, Response<String>> + Send + Sync>;
 
-/// The serving side of the binding `acp`, for an [`HttpServer`](crate::HttpServer). Its path is `/acp` by custom.
+/// The server side of the binding `acp`, for an [`HttpServer`](crate::HttpServer). Its usual path is `/acp`.
 ///
-/// A request whose stream is lost, or that has none from the beginning, goes on for a while
-/// ([`Limits::detach_grace`](rescind_core::Limits::detach_grace), 30 s) and is then cancelled, unless the client opens
-/// the stream. The connection stays for as long as [`HttpServer::session_idle`](crate::HttpServer::session_idle) says.
+/// A request whose stream is lost, or that has no stream from the beginning, continues for a while
+/// ([`Limits::detach_grace`](rescind_core::Limits::detach_grace), 30 s). Then it is cancelled, unless the client has
+/// opened the stream. An unused connection ends after [`HttpServer::session_idle`](crate::HttpServer::session_idle).
 ///
-/// A GET for a session its connection does not know gets 404, as the draft demands: a connection knows a session once a
-/// message of either side has named it. See [`unknown_sessions`](Self::unknown_sessions).
+/// A GET for a session that its connection does not know gets 404, as the draft requires. A connection knows a session
+/// after a message of either side has named it. See [`unknown_sessions`](Self::unknown_sessions).
 ///
-/// The upgrade to a WebSocket under the same path is another wire's: the crate `rescind` joins the two, by
+/// The upgrade to a WebSocket on the same path belongs to another transport. The crate `rescind` joins the two with
 /// [`HttpServer::upgrades`].
 #[derive(Clone)]
 #[must_use = "a binding serves as part of a server"]
@@ -62,7 +65,7 @@ impl Default for Acp {
     }
 }
 
-/// What a GET gets that asks for the event stream of a session its connection does not know.
+/// The response to a GET for the event stream of a session that its connection does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownSessions {
     /// 404.
@@ -78,18 +81,18 @@ impl Acp {
         Self { upgrade: None, unknown_sessions: UnknownSessions::Refused, bodies: &ACP_BODIES }
     }
 
-    /// Which messages belong to a session, in a protocol of your own. Default: [`ACP_BODIES`].
+    /// Sets which messages belong to a session, for a protocol of your own. Default: [`ACP_BODIES`].
     pub const fn bodies(mut self, bodies: &'static SessionBodies) -> Self {
         self.bodies = bodies;
         self
     }
 
-    /// What a GET gets that asks for the event stream of a session its connection does not know. Default:
+    /// Sets the response to a GET for the event stream of a session that its connection does not know. Default:
     /// [`Refused`](UnknownSessions::Refused).
     ///
-    /// Some clients open the stream of a session before they post its `session/load` or `session/resume`, and give the
-    /// connection up at a 404, as the TypeScript SDK (2.4.0) does. Set [`Opened`](UnknownSessions::Opened) for an agent
-    /// that offers either.
+    /// Some clients, such as the TypeScript SDK (2.4.0), open the stream of a session before they post its
+    /// `session/load` or `session/resume`, and close the connection after a 404. Set
+    /// [`Opened`](UnknownSessions::Opened) for an agent that offers either method.
     pub const fn unknown_sessions(mut self, unknown: UnknownSessions) -> Self {
         self.unknown_sessions = unknown;
         self
@@ -106,13 +109,14 @@ impl fmt::Debug for Acp {
 }
 
 impl HttpServer<Acp> {
-    /// Lets this hook answer each GET that asks for the upgrade to a WebSocket, once Host, Origin and the auth hook
-    /// were passed; without a hook such a GET is like any other. The credential is what the auth hook answered: the
-    /// connection must end when it expires.
+    /// Sets the hook that answers each GET for the upgrade to a WebSocket, after the checks of Host and Origin and the
+    /// auth hook. Without a hook, such a GET is handled like any other. The credential is the result of the auth hook:
+    /// the connection must end when the credential expires.
     ///
-    /// The hook takes the connection out of the request (`hyper::upgrade::on`) and answers with status 101, to which an
-    /// `Acp-Connection-Id` is added here; or it refuses. What comes of the connection is the hook's alone: this
-    /// server's listener and limits know nothing of it, and it does not end with them. The hook must not block.
+    /// The hook takes the connection out of the request (`hyper::upgrade::on`) and answers with status 101, or it
+    /// refuses. The server adds an `Acp-Connection-Id` to an answer with status 101. Only the hook is responsible for
+    /// the upgraded connection: this server's listener and limits do not include it, and it does not end with them. The
+    /// hook must not block.
     pub fn upgrades<F, A>(self, hook: F) -> Self
     where
         F: Fn(Request<()>, Credential) -> A + Send + Sync + 'static,

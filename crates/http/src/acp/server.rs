@@ -1,4 +1,4 @@
-//! The serving side: what each method does.
+//! The server side: how each HTTP method is handled.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -28,7 +28,7 @@ use crate::server::sessions::{NotOpened, Sessions, random_id};
 use crate::server::{AcceptQueue, RequestBody, Responder, Settings, auth, body, checks};
 
 const ALLOWED: &str = "GET, POST, DELETE";
-/// What pages may use.
+/// The methods and headers that web pages may use.
 const PAGE_ACCESS: PageAccess = PageAccess {
     methods: ALLOWED,
     headers: "Acp-Connection-Id, Acp-Session-Id, Accept, Authorization, Content-Type",
@@ -36,7 +36,7 @@ const PAGE_ACCESS: PageAccess = PageAccess {
     parameters: Parameters::Ignored,
 };
 
-/// The connections there are.
+/// The open connections.
 pub(super) type Connections = Sessions<Connection>;
 
 pub(super) struct AcpServer {
@@ -89,7 +89,7 @@ impl AcpServer {
             body::check_room(&head.headers, &connection.budget)?;
             (self.settings.max_frame, connection.budget.parent().cloned().unwrap_or_default())
         } else {
-            // What opens a connection is small.
+            // A body that opens a connection is small.
             let client = self.settings.clients.client(principal.as_ref(), from);
             (self.settings.max_frame.min(body::OPENING), client.budget().clone())
         };
@@ -204,7 +204,7 @@ impl AcpServer {
     }
 }
 
-/// In the words a connection would have for it.
+/// The refusal of a body that cannot be read, with the same text that a connection uses.
 fn unfit(why: NotRead) -> Refused {
     match why {
         NotRead::Empty => Refused::bad("the body is empty"),
@@ -215,7 +215,7 @@ fn unfit(why: NotRead) -> Refused {
     }
 }
 
-/// In HTTP/1.0 an `Upgrade` has to be ignored (RFC 9110, 7.8).
+/// An HTTP/1.0 server must ignore `Upgrade` (RFC 9110, 7.8).
 fn asks_for_a_websocket(version: Version, headers: &HeaderMap) -> bool {
     if version < Version::HTTP_11 {
         return false;
@@ -224,7 +224,7 @@ fn asks_for_a_websocket(version: Version, headers: &HeaderMap) -> bool {
     values.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("websocket"))
 }
 
-/// Lets the hook answer. A connection that comes of it has an id like any other.
+/// Passes the request to the hook. An upgraded connection gets an id like any other.
 async fn upgraded(
     hook: &UpgradeHook,
     request: Request<RequestBody>,
@@ -256,7 +256,7 @@ fn not_taken(why: NotTaken) -> Refused {
     }
 }
 
-/// A header that may be there once.
+/// The value of a header that may occur only once.
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -266,7 +266,7 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a st
     }
 }
 
-/// The session a request's header names.
+/// The session that the header of a request names.
 fn session_named(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     let name = single(headers, &ACP_SESSION_ID)?;
     if name.is_some_and(|name| name.len() > MAX_NAME_BYTES) {
@@ -299,7 +299,7 @@ impl Responder for AcpServer {
         self.table.shut();
     }
 
-    /// Requests are answered on streams that outlive them: there is nothing a POST leaves.
+    /// Always zero for the POSTs: requests are answered on streams that outlive them, so a POST leaves nothing behind.
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize) {
         (self.table.all().len(), 0)
@@ -329,7 +329,7 @@ impl Feed for LaneFeed {
     }
 }
 
-/// A connection that is being opened. Dropped before that succeeded, it ends (S3).
+/// A connection that is being opened. If it is dropped before that succeeds, the connection ends (S3).
 struct Opens(Option<Arc<Connection>>);
 
 impl Opens {

@@ -1,13 +1,12 @@
-//! The sessions of a connection that have a stream of their own, by their names. The names are the peer's, so they are
-//! bounded in length and in number; where there is no room the one that was not used for longest goes, if nothing of it
-//! is under way.
+//! The sessions of a connection that have their own stream, by name. The peer chooses the names, so their length and
+//! number are bounded. When there is no room, the session that was unused for longest is removed, if it is idle.
 
 use std::collections::HashMap;
 
 use super::connection::OWN;
 use crate::int_map::Numbered;
 
-/// The most sessions with a stream of their own; messages of more go by the connection's.
+/// The most sessions with their own stream. Messages of other sessions use the connection's stream.
 const LANES: usize = 1024;
 /// The longest name, in bytes.
 pub(super) const MAX_NAME_BYTES: usize = 256;
@@ -16,27 +15,27 @@ pub(super) const MAX_NAME_BYTES: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     names: HashMap<Box<str>, NamedSession>,
-    /// Requests whose answers go by a stream, where there are some.
+    /// The number of open requests whose answers use a stream, for streams that have such requests.
     open: Numbered<usize>,
-    /// As many streams were made.
+    /// The number of streams that were created.
     made: u64,
-    /// As often a session was named.
+    /// How often a session was named.
     named: u64,
 }
 
 #[derive(Debug)]
 struct NamedSession {
     lane: u64,
-    /// When it was named last, as a number.
+    /// When it was last named, as the value of the counter `named`.
     used: u64,
 }
 
-/// What a new name leads to.
+/// The stream for a new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// A stream that has to be made, and the one that goes for it.
+    /// A stream that has to be created, and the stream that is removed for it.
     New { lane: u64, gone: Option<u64> },
-    /// The connection's own: there are as many as may be, or it is no name.
+    /// The connection's own stream: the limit is reached, or the name is not valid.
     Own,
 }
 
@@ -46,7 +45,7 @@ impl Sessions {
         self.names.get(name).map(|session| session.lane)
     }
 
-    /// The same, for a message that uses it.
+    /// The same, for a message that uses the stream.
     pub(super) fn used(&mut self, name: &str) -> Option<u64> {
         let session = self.names.get_mut(name)?;
         self.named += 1;
@@ -54,13 +53,13 @@ impl Sessions {
         Some(session.lane)
     }
 
-    /// Whether another name takes the place of one.
+    /// Whether a new name needs the place of another.
     pub(super) fn is_full(&self) -> bool {
         self.names.len() >= LANES
     }
 
-    /// A stream for a session that has none. `is_idle`: neither a reader nor a message is there for a stream, and no
-    /// request of ours went by it.
+    /// Adds a stream for a session that has none. `is_idle`: whether a stream has no reader and no waiting message, and
+    /// none of our requests was sent on it.
     pub(super) fn add(&mut self, name: &str, is_idle: impl Fn(u64) -> bool) -> Found {
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return Found::Own;
@@ -76,7 +75,7 @@ impl Sessions {
         Found::New { lane, gone }
     }
 
-    /// Forgets the one that was not named for longest, of those of which nothing is under way.
+    /// Removes the idle session that was not named for longest.
     fn forget_one(&mut self, is_idle: impl Fn(u64) -> bool) -> Option<u64> {
         let is_idle =
             |session: &NamedSession| !self.open.contains_key(&session.lane) && is_idle(session.lane);
@@ -85,12 +84,12 @@ impl Sessions {
         self.names.remove(&name).map(|session| session.lane)
     }
 
-    /// A request came whose answer goes by this stream.
+    /// A request arrived whose answer is sent on this stream.
     pub(super) fn begun(&mut self, lane: u64) {
         *self.open.entry(lane).or_default() += 1;
     }
 
-    /// An answer went by this stream.
+    /// An answer was sent on this stream.
     pub(super) fn answered(&mut self, lane: u64) {
         if let Some(open) = self.open.get_mut(&lane) {
             *open = open.saturating_sub(1);
@@ -116,7 +115,7 @@ mod tests {
     #[test]
     fn the_idle_session_that_was_named_first_goes_when_the_table_is_full() {
         let mut sessions = full();
-        // The first is used again; of the second a request is open; the third has a reader.
+        // The first session is used again, the second has an open request, and the third has a reader.
         assert_eq!(sessions.used("1"), Some(1));
         sessions.begun(2);
         let next = LANES as u64 + 1;

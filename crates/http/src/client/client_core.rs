@@ -1,5 +1,5 @@
-//! What the tasks of a client share, in every binding: how requests are sent, what came in, one lock, and how the
-//! client leaves.
+//! The state that the tasks of a client share, in every binding: the requester, the inbound queue, one lock, and how
+//! the client leaves.
 
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
@@ -16,7 +16,7 @@ use super::{HttpClient, Requester};
 use crate::inbound_queue::InboundQueue;
 use crate::sync::{AbortHandle, Handle, JoinHandle, Mutex, MutexGuard, spawn};
 
-/// The time for the server to hear that the client leaves.
+/// How long the client waits for the response to its last DELETE.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The client of a binding, whose own state is `S`.
@@ -27,21 +27,21 @@ pub(crate) struct ClientCore<S> {
     state: Mutex<Guarded<S>>,
 }
 
-/// What the lock guards: the state of the binding, and what all have.
+/// The data behind the lock: the state of the binding, and the common state.
 pub(crate) struct Guarded<S> {
     binding: S,
-    /// Nothing is sent any more.
+    /// Whether the client has closed: nothing is sent any more.
     pub(crate) closed: bool,
-    /// The driver waits for room, or for the end.
+    /// Set while the driver waits for room, or for the end.
     pub(crate) driver: Option<Waker>,
 }
 
-/// A binding's state, as far as what is in flight goes.
+/// The state of a binding, with the tasks that are in flight.
 pub(crate) trait InFlightTasks {
-    /// Tasks that end when this is dropped.
+    /// Tasks that end when this value is dropped.
     type Tasks;
 
-    /// Takes out all tasks of the client.
+    /// Takes all tasks of the client out of the state.
     fn take_tasks(&mut self) -> Self::Tasks;
 }
 
@@ -59,7 +59,7 @@ impl<S: InFlightTasks> ClientCore<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One step under the lock, after which the driver looks again.
+    /// Runs one step under the lock, then wakes the driver.
     pub(crate) fn step<T>(&self, step: impl FnOnce(&mut Guarded<S>) -> T) -> T {
         let (result, driver) = {
             let mut state = self.state();
@@ -72,7 +72,7 @@ impl<S: InFlightTasks> ClientCore<S> {
         result
     }
 
-    /// The link ends: the server does not know the client any more, or cannot be reached.
+    /// Ends the link: the server does not know the client any more, or cannot be reached.
     pub(crate) fn lose(&self, why: &'static str) {
         self.inbound_queue.fail(TransportError::new(TransportErrorKind::Closed, why));
     }
@@ -82,7 +82,7 @@ impl<S: InFlightTasks> ClientCore<S> {
         drop(self.take_tasks());
     }
 
-    /// Sends nothing any more, and gives the tasks that are left to the caller, who ends them.
+    /// Closes the client, so that nothing is sent any more, and returns the remaining tasks. The caller ends them.
     pub(crate) fn take_tasks(&self) -> S::Tasks {
         let tasks = self.step(|state| {
             state.closed = true;
@@ -107,7 +107,7 @@ impl<S> DerefMut for Guarded<S> {
     }
 }
 
-/// Tasks that end with it.
+/// Tasks that end when this value is dropped.
 pub(crate) struct AbortOnDrop(Vec<AbortHandle>);
 
 impl FromIterator<AbortHandle> for AbortOnDrop {
@@ -133,7 +133,7 @@ impl Farewell {
         self.0.is_some()
     }
 
-    /// Sends the DELETE if it is not sent, and waits for its response, for a second at most.
+    /// Sends the DELETE if it is not sent yet, and waits for its response, for at most one second.
     pub(crate) fn poll(
         &mut self,
         delete: impl FnOnce() -> (Requester, HeaderMap),
@@ -147,14 +147,14 @@ impl Farewell {
         Poll::Ready(())
     }
 
-    /// Where to send it for a client that was dropped without being closed: without it, its server would wait for it to
-    /// come back.
+    /// The runtime on which to send the DELETE for a client that was dropped without being closed. Without the DELETE,
+    /// its server would wait for the client to return.
     pub(crate) fn unsent(&self) -> Option<Handle> {
         Handle::try_current().ok().filter(|_| !self.is_sent())
     }
 }
 
-/// Tells the server that the client leaves.
+/// Informs the server that the client leaves.
 pub(crate) async fn send_delete(requester: Requester, headers: HeaderMap) {
     let end = requester.send(Method::DELETE, headers, Bytes::new());
     match tokio::time::timeout(FAREWELL, end).await {

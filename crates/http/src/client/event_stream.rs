@@ -1,4 +1,4 @@
-//! The events of a response, as they come.
+//! The events of a response, as they arrive.
 
 use std::time::Duration;
 
@@ -10,36 +10,37 @@ use super::Reply;
 use super::events::{Event, Events, Read};
 use crate::inbound_queue::InboundQueue;
 
-/// After its answer a stream has so long to end, so that its connection can be used again.
+/// How long a stream may stay open after its answer, so that its connection can be used again.
 const AFTER_ANSWER: Duration = Duration::from_secs(1);
 
 /// A response that is an event stream.
 pub(crate) struct EventStream<'a> {
     body: Reply,
     events: Events,
-    /// In bytes.
+    /// The largest event, in bytes.
     limit: usize,
     inbound_queue: &'a InboundQueue,
-    /// It is left then.
+    /// When the client stops reading the stream.
     ends_by: Option<Instant>,
 }
 
 impl<'a> EventStream<'a> {
-    /// A stream of events with at most so many bytes of data each.
+    /// A stream whose events have at most `limit` bytes of data each.
     pub(crate) fn new(body: Reply, limit: usize, inbound_queue: &'a InboundQueue) -> Self {
         Self { body, events: Events::new(limit), limit, inbound_queue, ends_by: None }
     }
 
-    /// What was asked for has come: the stream may end now, and is left if it does not.
+    /// Notes that the answer has arrived: the stream should end now. If it does not end in time, the client stops
+    /// reading it.
     pub(crate) fn answered(&mut self) {
         self.ends_by.get_or_insert_with(|| Instant::now() + AFTER_ANSWER);
     }
 
-    /// The next event; `None` once the stream has ended, well or not. That one was over the limit is told to the
-    /// driver.
+    /// The next event. `None`: the stream has ended, with or without an error. If an event is above the limit, it is
+    /// skipped and the driver gets a rejection.
     ///
     /// # Cancel safety
-    /// Nothing is lost.
+    /// Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         loop {
             while let Some(read) = self.events.next() {

@@ -4,40 +4,40 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// An event with data, or with an id alone.
+/// An event with data, or only with an id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Event {
-    /// Its name; `None` is the usual `message`.
+    /// Its name. `None` means the default, `message`.
     pub(crate) name: Option<String>,
-    /// What to come back with after it.
+    /// The id for resuming the stream after this event.
     pub(crate) id: Option<String>,
-    /// How long to wait before coming back.
+    /// How long to wait before the stream is resumed.
     pub(crate) retry: Option<Duration>,
     pub(crate) data: Bytes,
 }
 
-/// What a stream gives.
+/// One item of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
     /// An event.
     Event(Event),
-    /// An event over the limit; it was dropped.
+    /// An event above the limit. It was dropped.
     TooLarge,
 }
 
-/// Cuts a stream into events. It holds at most twice the limit and one piece of input: the data of an
-/// event, and a line.
+/// Splits a stream into events. It holds at most twice the limit and one piece of input: the data of an event, and a
+/// line.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each says one thing of the line, the event or the stream")]
 pub(crate) struct Events {
     most: usize,
     buffer: BytesMut,
-    /// Scanned without finding an end of line.
+    /// The number of bytes that were scanned without an end of line.
     scanned: usize,
     begun: bool,
-    /// A carriage return ended the last line; a line feed right behind it belongs to it.
+    /// Whether a carriage return ended the last line. A line feed directly after it belongs to it.
     returned: bool,
-    /// The line being read is over the limit and is dropped to its end.
+    /// Set while the current line is above the limit. The rest of the line is dropped.
     skipping: Option<Dropped>,
     event: Event,
     data: BytesMut,
@@ -46,29 +46,29 @@ pub(crate) struct Events {
     too_large: bool,
 }
 
-/// A line over the limit, whether it comes in one piece or in many.
+/// A line above the limit, whether it arrives in one piece or in many.
 #[derive(Clone, Copy, Debug)]
 enum Dropped {
     /// It has data: its event is too large.
     Data,
-    /// Its event goes on without it.
+    /// Its event continues without this line.
     Other,
 }
 
 impl Dropped {
-    /// From the beginning of the line, more of it than the name of a field takes.
+    /// The kind of a line, from its beginning, which is longer than the name of a field.
     fn of(line: &[u8]) -> Self {
         if line.starts_with(b"data:") { Self::Data } else { Self::Other }
     }
 }
 
-/// An id or a name over this many bytes is not kept.
+/// The longest id or name that is kept, in bytes.
 const MOST_NAME: usize = 1024;
-/// Room in a line for the name of its field, in bytes.
+/// The bytes of a line that are reserved for the name of its field.
 const FIELD: usize = 64;
 
 impl Events {
-    /// A stream whose events hold at most so many bytes of data.
+    /// A stream whose events have at most `most` bytes of data.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
@@ -85,12 +85,12 @@ impl Events {
         }
     }
 
-    /// Takes in what came.
+    /// Adds received bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next event, if it is whole.
+    /// The next event, if it is complete.
     pub(crate) fn next(&mut self) -> Option<Read> {
         loop {
             let line = self.next_line()?;
@@ -100,7 +100,7 @@ impl Events {
         }
     }
 
-    /// In bytes.
+    /// The bytes that are held.
     #[cfg(feature = "verify")]
     pub(crate) fn held(&self) -> usize {
         self.buffer.len() + self.data.len()
@@ -127,7 +127,7 @@ impl Events {
         let fresh = self.buffer.get(self.scanned..).unwrap_or_default();
         let Some(end) = memchr::memchr2(b'\n', b'\r', fresh).map(|end| end + self.scanned) else {
             self.scanned = self.buffer.len();
-            // What is over the limit is dropped as it comes.
+            // Bytes above the limit are dropped as they arrive.
             if self.skipping.is_some() || self.is_over(&self.buffer) {
                 self.skipping.get_or_insert(Dropped::of(&self.buffer));
                 self.buffer.clear();

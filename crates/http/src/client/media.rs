@@ -1,4 +1,4 @@
-//! What a response says it carries.
+//! The media type of a response.
 
 use http::HeaderValue;
 
@@ -15,9 +15,9 @@ pub(crate) enum Media {
     Other,
 }
 
-/// What a `Content-Type` names, whatever its parameters.
+/// The media type that a `Content-Type` names. Parameters are ignored.
 pub(crate) fn media_of(value: &HeaderValue) -> Media {
-    // As nearly all spell it.
+    // The spelling that nearly all servers use.
     match value.as_bytes() {
         usual if usual == JSON.as_bytes() => return Media::Json,
         usual if usual == EVENT_STREAM.as_bytes() => return Media::Events,

@@ -110,7 +110,8 @@ impl HttpClient {
         self
     }
 
-    /// The authorities that the client trusts, and the certificate that it shows. Default: [`ClientTls::system`](crate::ClientTls::system).
+    /// The authorities that the client trusts, and the certificate that it presents. Default:
+    /// [`ClientTls::system`](crate::ClientTls::system).
     #[cfg(feature = "rustls")]
     pub fn tls(mut self, tls: crate::ClientTls) -> Self {
         self.tls = tls;

@@ -1,10 +1,11 @@
 //! The connections of a client.
 //!
-//! - L1 In HTTP/1.1 a connection carries one exchange at a time and is free once its response was read. In HTTP/2 all
-//!   exchanges share one.
-//! - L2 Who finds no free connection waits for the next one, opened or freed; what is urgent waits ahead of all else.
-//! - L3 While a response of HTTP/1.1 goes on, one connection is kept open for what is urgent, so that a cancel waits for
-//!   no handshake.
+//! - L1 In HTTP/1.1 a connection carries one exchange at a time and is free after its response was read. In HTTP/2 all
+//!   exchanges share one connection.
+//! - L2 A request that finds no free connection waits for the next one that is opened or freed. Urgent requests wait
+//!   ahead of all others.
+//! - L3 While an event stream over HTTP/1.1 is open, one spare connection is kept for urgent requests, so that a cancel
+//!   does not wait for a handshake.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,27 +23,27 @@ use super::requester::Posted;
 
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 
-/// A connection that was not used for so long is closed.
+/// A connection that was unused for this time is closed.
 const IDLE: Duration = Duration::from_secs(60);
-/// So many connections are being opened at a time.
+/// The most connections that are being opened at a time.
 const OPENING: usize = 64;
-/// Of HTTP/2: between two pings, and for the answer to one.
+/// For HTTP/2: the time between two pings, and the longest wait for the answer to one.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// A connection to send one request on.
+/// A connection for one request.
 pub(super) enum Line {
-    /// Of HTTP/1.1: this request's alone.
+    /// An HTTP/1.1 connection, only for this request.
     Own(http1::SendRequest<Posted>),
-    /// Of HTTP/2.
+    /// The HTTP/2 connection.
     Shared(http2::SendRequest<Posted>),
 }
 
 /// How soon a request needs a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// In its turn.
+    /// After the requests that already wait.
     Usual,
-    /// Before what is usual, on the connection kept for it.
+    /// Before usual requests. It may use the spare connection.
     Urgent,
 }
 
@@ -54,18 +55,18 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct State {
-    /// Free ones of HTTP/1.1, the one used last at the end.
+    /// Free HTTP/1.1 connections. The last one was used most recently.
     free: Vec<Free>,
-    /// Kept for what is urgent.
+    /// The connection that is kept for urgent requests.
     spare: Option<Free>,
-    /// What is urgent is at the front.
+    /// Urgent requests are at the front.
     waiting: VecDeque<Waiting>,
     opening: usize,
-    /// The one of HTTP/2.
+    /// The HTTP/2 connection.
     shared: Option<http2::SendRequest<Posted>>,
-    /// The server speaks HTTP/1.1, so that it takes a connection each.
+    /// Whether the server uses HTTP/1.1, so that each request needs its own connection.
     each: bool,
-    /// Responses that go on, each on its connection.
+    /// The number of open event streams, each on its own connection.
     going_on: usize,
     sweeping: Option<AbortHandle>,
 }
@@ -85,7 +86,8 @@ impl Pool {
         Arc::new(Self { connector, state: Mutex::default() })
     }
 
-    /// Whether a connection ended because its server does not speak HTTP/2; told once for each.
+    /// Whether a connection ended because its server does not support HTTP/2. Returns `true` once for each such
+    /// connection.
     pub(super) fn was_misunderstood(&self) -> bool {
         self.connector.was_misunderstood()
     }
@@ -124,7 +126,7 @@ impl Pool {
     /// The next connection that is opened or freed (L2).
     ///
     /// # Cancel safety
-    /// Dropped, it gives its turn to the next.
+    /// If the future is dropped, the next request takes its turn.
     pub(super) async fn next(self: &Arc<Self>, urgency: Urgency) -> Result<Line, Arc<io::Error>> {
         let (told, answer) = oneshot::channel();
         {
@@ -143,7 +145,7 @@ impl Pool {
         answer.await.unwrap_or_else(|_| Err(Arc::new(io::Error::other("the client has ended"))))
     }
 
-    /// Opens connections for those who wait. The first one tells whether more are needed.
+    /// Opens connections for the waiting requests. The first connection shows whether more are needed.
     fn open_more(self: &Arc<Self>, state: &mut State) {
         let most = if state.each { OPENING } else { 1 };
         while state.opening < state.waiting.len().min(most) {
@@ -176,13 +178,13 @@ impl Pool {
                 state.each = true;
                 self.take_in(&mut state, sender);
             }
-            // As many wait as are being opened, or more.
+            // At least as many requests wait as connections are being opened.
             Err(error) => {
                 let error = Arc::new(error);
                 while state.waiting.len() > state.opening {
                     let Some(waiting) = state.waiting.pop_front() else { break };
                     let told = waiting.told.send(Err(Arc::clone(&error))).is_ok();
-                    // Where one is opened for all, it fails for all.
+                    // If one connection is opened for all requests, all of them fail.
                     if told && state.each {
                         break;
                     }
@@ -215,7 +217,7 @@ impl Pool {
         }
     }
 
-    /// Closes connections that nobody used for long, while there are any.
+    /// Closes connections that were unused for too long. Ends when no free connection is left.
     async fn sweep(pool: Weak<Self>) {
         loop {
             tokio::time::sleep(IDLE / 2).await;
@@ -230,7 +232,7 @@ impl Pool {
         }
     }
 
-    /// A response goes on: what is urgent gets a connection of its own (L3).
+    /// Called when an event stream begins: from now on one connection is kept for urgent requests (L3).
     pub(super) fn begin_going_on(self: &Arc<Self>) {
         let mut state = self.state();
         state.going_on += 1;
@@ -283,7 +285,7 @@ async fn open(connector: Connector) -> io::Result<Line> {
 }
 
 impl State {
-    /// A connection is free: it goes to who waits first, or is kept.
+    /// Gives a free connection to the first waiting request, or keeps it.
     fn take_in(&mut self, sender: http1::SendRequest<Posted>) {
         let mut line = Line::Own(sender);
         let urgent = |waiting: &Waiting| waiting.urgency == Urgency::Urgent;

@@ -1,12 +1,12 @@
-//! What is said of a response that does not answer its request.
+//! The error text for a response that does not answer its request.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 
-/// A media type longer than this is none, and would bury what else is said.
+/// A longer text is not a media type, and would hide the rest of the message.
 const LONGEST: usize = 100;
 
-/// Names the status and what the body calls itself.
+/// Names the status and the media type of the body.
 pub(crate) fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
     let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let media = media.and_then(|value| value.split(';').next()).unwrap_or_default().trim();

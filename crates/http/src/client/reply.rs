@@ -1,4 +1,4 @@
-//! The body of a response, which holds its connection until it was read.
+//! The body of a response, which holds its connection until it is read.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::pool::Pool;
 use super::requester::Posted;
 use crate::collect_body::NotWhole;
 
-/// A response's body. Dropped before its end it gives the exchange up.
+/// The body of a response. If it is dropped before its end, the exchange is aborted.
 pub(crate) struct Reply {
     body: Incoming,
     ended: bool,
@@ -25,7 +25,7 @@ pub(crate) struct Reply {
 struct Held {
     pool: Arc<Pool>,
     sender: http1::SendRequest<Posted>,
-    /// It is a stream, while which a connection is kept for what is urgent.
+    /// Whether it is an event stream. While it is open, one connection is kept for urgent requests.
     goes_on: bool,
 }
 
@@ -68,7 +68,7 @@ impl Body for Reply {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         self.ended |= matches!(frame, Poll::Ready(None));
-        // Its connection is of use to others from here on.
+        // From now on another request can use the connection.
         if frame.is_ready() && self.is_end_stream() {
             self.end();
         }
@@ -90,7 +90,7 @@ impl Drop for Reply {
     }
 }
 
-/// There was a response, and no message in it.
+/// There was a response, but without a complete message.
 impl From<NotWhole<hyper::Error>> for Failed {
     fn from(error: NotWhole<hyper::Error>) -> Self {
         let error = match error {

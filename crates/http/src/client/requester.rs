@@ -22,28 +22,28 @@ use super::pool::{Line, Pool, Urgency};
 use super::reply::Reply;
 use super::{HttpClient, peer_of};
 
-/// So often an answer or a cancel is sent again that a connection may have lost.
+/// How often an answer or a cancel is sent again if a connection may have lost it.
 const REPEATS: usize = 3;
 
-/// Sends requests, each on a connection of its own, or all on one in HTTP/2. Dropping a response, or the future of one,
-/// gives the exchange up: in HTTP/2 its stream is reset, in HTTP/1.1 its connection closed.
+/// Sends requests, each on its own connection, or all on one connection with HTTP/2. To drop a response, or the future
+/// of one, aborts the exchange: in HTTP/2 its stream is reset, in HTTP/1.1 its connection is closed.
 #[derive(Clone)]
 pub(crate) struct Requester {
     pool: Arc<Pool>,
-    /// As HTTP/2 spells it.
+    /// The target in the form that HTTP/2 uses.
     uri: Uri,
-    /// As HTTP/1.1 spells it, and what it needs beside it.
+    /// The target in the form that HTTP/1.1 uses, which also needs the host.
     path: Uri,
     host: HeaderValue,
     headers: HeaderMap,
     may_be_http2: bool,
 }
 
-/// Is dropped once a connection has taken the whole of a request, or never will.
+/// A value that is dropped when a connection has taken the whole request, or never will.
 pub(crate) type Leaving = Box<dyn Any + Send>;
 
-/// The body of a request. Connections drop it behind its last byte; by then they are due to write, ahead of whoever the
-/// drop wakes.
+/// The body of a request. A connection drops it after taking its last byte. At that time the connection is already
+/// scheduled to write, before any task that the drop wakes.
 pub(super) struct Posted {
     body: Full<Bytes>,
     _leaving: Option<Leaving>,
@@ -69,10 +69,10 @@ impl Body for Posted {
     }
 }
 
-/// A request got no response.
+/// The error of a request that got no response.
 #[derive(Debug)]
 pub(crate) struct Failed {
-    /// The request may have reached the server.
+    /// Whether the request may have reached the server.
     pub(crate) sent: bool,
     pub(crate) error: TransportError,
 }
@@ -84,7 +84,7 @@ impl Requester {
         let name = client.uri.host().unwrap_or_default();
         let port = client.uri.port_u16().filter(|port| *port != usual);
         let host = port.map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
-        // What a URI has for a host, a header may hold.
+        // A header can contain any host of a URI.
         let host = HeaderValue::from_str(&host).unwrap_or_else(|_| HeaderValue::from_static(""));
         Self {
             pool: Pool::new(Connector::new(client)),
@@ -96,13 +96,13 @@ impl Requester {
         }
     }
 
-    /// Whether the server can be reached at all: opens the connection that the first request will go by, TLS included.
-    /// Gives what a link says of its peer.
+    /// Checks whether the server can be reached: opens the connection for the first request, including TLS. Returns the
+    /// link's information about the peer.
     pub(crate) async fn reach(&self) -> Result<PeerInfo, TransportError> {
         let peer = peer_of(&self.uri);
         match self.pool.next(Urgency::Usual).await {
             Ok(Line::Own(sender)) => self.pool.give_back(sender),
-            // Kept by the pool, for all.
+            // The pool keeps it for all requests.
             Ok(Line::Shared(_)) => {}
             Err(error) => {
                 let error = io::Error::new(error.kind(), format!("{peer}: {error}"));
@@ -112,7 +112,7 @@ impl Requester {
         Ok(PeerInfo::of_peer(&peer))
     }
 
-    /// Sends one request; done when the head of its response is there.
+    /// Sends one request. Completes when the head of its response has arrived.
     pub(crate) async fn send(
         &self,
         method: Method,
@@ -122,11 +122,11 @@ impl Requester {
         self.send_one(self.request(method, headers, body, None), Urgency::Usual).await
     }
 
-    /// Posts a frame of this kind, and drops `leaving` once a connection has taken it.
+    /// Posts a frame of this kind, and drops `leaving` when a connection has taken it.
     ///
-    /// A server may close a connection in the moment it is used again, and then nobody can tell whether it read what
-    /// was written. What means the same when it is said twice is said again: else the server would wait for ever for an
-    /// answer that was given.
+    /// A server may close a connection at the moment when it is used again. Then it is unknown whether the server read
+    /// the request. A cancel or an answer has the same meaning when it is sent twice, so it is sent again: otherwise
+    /// the server might wait for ever for an answer that was lost.
     pub(crate) fn post(
         &self,
         kind: FrameKind,
@@ -142,7 +142,7 @@ impl Requester {
                 return Either::Right(self.send_one(request, Urgency::Usual));
             }
         };
-        // Apart, or requests would have to keep room for what is said again.
+        // Boxed, because otherwise the future of each request would reserve space for the repeats.
         Either::Left(Box::pin(self.post_again(urgency, headers, body, leaving)))
     }
 
@@ -208,7 +208,7 @@ impl Requester {
                 }
             };
             match unsent.take_message() {
-                // It was closed while nobody used it: another will do.
+                // The connection was closed while it was unused: another one can carry the request.
                 Some(back) if is_used => request = back,
                 back => {
                     return Err(self.unanswered(back.is_none(), unsent.into_error()));
@@ -217,14 +217,15 @@ impl Requester {
         }
     }
 
-    /// Adds the host to headers that go with many requests, where HTTP/1.1 is what is spoken.
+    /// Adds the host to headers that are used for many requests, if the connection uses HTTP/1.1.
     pub(crate) fn name_host(&self, headers: &mut HeaderMap) {
         if !self.may_be_http2 && !self.headers.contains_key(HOST) {
             headers.entry(HOST).or_insert_with(|| self.host.clone());
         }
     }
 
-    /// A server that speaks something else has not understood a request: no connection was opened to it.
+    /// The error of a request without a response. A server that does not support HTTP/2 has not understood the request,
+    /// so it counts as not sent.
     fn unanswered(&self, sent: bool, error: hyper::Error) -> Failed {
         if self.pool.was_misunderstood() {
             let error = TransportError::new(TransportErrorKind::Open, "the server does not speak HTTP/2");

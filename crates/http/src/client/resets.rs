@@ -1,26 +1,26 @@
-//! How often a client resets a stream of HTTP/2. Servers end connections that reset much.
+//! Limits how often a client resets HTTP/2 streams. Servers close connections that reset many streams.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A bucket that is full at first and gets one back after another.
+/// A token bucket. It is full at first, and one token after another comes back.
 #[derive(Debug)]
 pub(crate) struct Resets {
-    /// Of the whole bucket to fill again.
+    /// The time in which the empty bucket becomes full.
     whole: Duration,
-    /// Of one to come back.
+    /// The time in which one token comes back.
     every: Duration,
     full_at: Instant,
 }
 
 impl Resets {
-    /// So many at once, and then one each `every`.
+    /// Allows `burst` resets at once, and then one in each interval `every`.
     pub(crate) fn new(burst: u32, every: Duration) -> Self {
         Self { whole: every * burst, every, full_at: Instant::now() }
     }
 
-    /// Takes one out, or says how long until there is one.
+    /// Takes a token, or returns the time until there is one.
     pub(crate) fn take(&mut self) -> Result<(), Duration> {
         let now = Instant::now();
         let full_at = self.full_at.max(now) + self.every;

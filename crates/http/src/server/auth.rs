@@ -1,4 +1,4 @@
-//! Asking the auth hook, and what becomes of requests whose credential expires.
+//! Calls the auth hook, and ends requests whose credential expires.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,11 +9,12 @@ use rescind_core::{AuthHook, AuthRefusal, AuthRequest, Credential, Principal};
 use super::refusal::Refused;
 use super::{ReplyBody, RequestBody, Responder};
 
-/// When the credential of a request expires: among its extensions, for what outlives its answer.
+/// When the credential of a request expires. It is stored in the extensions of the request, for tasks that outlive the
+/// response.
 #[derive(Clone, Copy, Debug)]
 struct Expires(Instant);
 
-/// Answers a request of somebody the hook knows.
+/// Answers a request that the hook accepts.
 pub(super) async fn answer(
     responder: Arc<dyn Responder>,
     hook: AuthHook,
@@ -37,7 +38,7 @@ pub(super) async fn answer(
     }
 }
 
-/// The credential of a request that passed the hook, or for which there is none.
+/// The credential of a request that the hook accepted, or the anonymous one if there is no hook.
 pub(crate) fn credential<B>(request: &Request<B>, principal: Option<Principal>) -> Credential {
     let credential = principal.map_or(Credential::anonymous(), Credential::of);
     match request.extensions().get::<Expires>() {

@@ -1,4 +1,4 @@
-//! Reading a request's body within a bound of bytes and of time.
+//! Reading the body of a request, with a limit of bytes and of time.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -17,25 +17,25 @@ use rescind_core::{ByteBudget, HeldBytes};
 use super::refusal::Refused;
 use crate::collect_body::{NotWhole, whole_within};
 
-/// A body of no more bytes is read although there is no memory: cancels and usual answers are no larger.
+/// A body of at most this many bytes is read even if memory is full: cancels and common answers are not larger.
 const SMALL: usize = 16 * 1024;
-/// A message that opens a session takes no more bytes.
+/// The largest message that opens a session, in bytes.
 pub(crate) const OPENING: usize = 64 * 1024;
 
-/// A request's body, whichever server it came through.
+/// The body of a request, from our own HTTP server or another one.
 pub(crate) enum RequestBody {
-    /// Through ours.
+    /// From our own HTTP server.
     Own(Incoming),
-    /// Through that of whoever mounted the service.
+    /// From the HTTP server in which the service is mounted.
     Other(UnsyncBoxBody<Bytes, Broken>),
 }
 
-/// A body that broke off; nobody asks why.
+/// A body that broke off. The cause is not used.
 #[derive(Debug)]
 pub(crate) struct Broken;
 
 impl RequestBody {
-    /// Of another server.
+    /// The body of a request that another HTTP server received.
     pub(crate) fn other<B: Body<Data = Bytes> + Send + 'static>(body: B) -> Self {
         Self::Other(body.map_err(|_| Broken).boxed_unsync())
     }
@@ -67,7 +67,7 @@ impl Body for RequestBody {
     }
 }
 
-/// Refuses a length over the limit before a byte is read. HTTP/1.1 must say how its body ends.
+/// Refuses a length over the limit before a byte is read. HTTP/1.1 must declare how the body ends.
 pub(crate) fn check_length(version: Version, headers: &HeaderMap, limit: usize) -> Result<(), Refused> {
     let length = headers.get(CONTENT_LENGTH);
     if length.is_none() && version < Version::HTTP_2 && !headers.contains_key(TRANSFER_ENCODING) {
@@ -80,15 +80,15 @@ pub(crate) fn check_length(version: Version, headers: &HeaderMap, limit: usize) 
     Ok(())
 }
 
-/// Refuses a large body before a byte is read, where its session has no room for it. A small one is read: it may be a
-/// cancel.
+/// Refuses a large body before a byte is read, if its session has no room for it. A small body is read, because it may
+/// be a cancel.
 pub(crate) fn check_room(headers: &HeaderMap, budget: &ByteBudget) -> Result<(), Refused> {
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     let length = length.and_then(|length| length.parse::<usize>().ok()).unwrap_or(0);
     if length > SMALL && !budget.has_room(length) { Err(Refused::memory()) } else { Ok(()) }
 }
 
-/// Reads the whole body, and holds its bytes in the budget. Small ones are read although that is full.
+/// Reads the whole body and holds its bytes in the budget. A small body is read even if the budget is full.
 pub(crate) async fn read(
     body: RequestBody,
     limit: usize,
@@ -96,7 +96,7 @@ pub(crate) async fn read(
     budget: &ByteBudget,
 ) -> Result<(Bytes, HeldBytes), Refused> {
     let mut reading = pin!(whole_within(body, limit, budget));
-    // Most come with their head and are there at the second look at the latest: only what is not needs a timer.
+    // Most bodies arrive with the head and are complete at the second poll at the latest. Only the others need a timer.
     let mut looked = false;
     let early = poll_fn(|cx| match reading.as_mut().poll(cx) {
         Poll::Ready(read) => Poll::Ready(Some(read)),

@@ -155,8 +155,8 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// What it means when an HTTP/1.1 client closes its half of the connection before the response. Default: the client
-    /// has gone. It applies to [`bind`](Self::bind).
+    /// The meaning of an HTTP/1.1 client that closes its half of the connection before the response. Default: the
+    /// client has disconnected. It applies to [`bind`](Self::bind).
     pub const fn half_close(mut self, meaning: HalfClose) -> Self {
         self.settings.half_close = meaning;
         self
@@ -213,8 +213,9 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// Serves `https` with this certificate, and requests client certificates if [`ServerTls`](crate::ServerTls) says so. The auth hook sees
-    /// them ([`AuthRequest::certificates`]). [`mount`](Self::mount) does not use it. Default: `http`.
+    /// Serves `https` with this certificate, and requests client certificates if [`ServerTls`](crate::ServerTls) is set
+    /// to do so. The auth hook receives them ([`AuthRequest::certificates`]). [`mount`](Self::mount) does not use it.
+    /// Default: `http`.
     #[cfg(feature = "rustls")]
     pub fn tls(mut self, tls: crate::ServerTls) -> Self {
         self.tls = Some(tls);

@@ -1,4 +1,4 @@
-//! Who may ask, for which host, in which form: looked at before a body is read.
+//! The checks of host, media types and `Accept`, before a body is read.
 
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, Uri};
@@ -7,7 +7,8 @@ use rescind_core::{HostPolicy, HostRefusal, RequestHost};
 use super::refusal::Refused;
 use crate::headers::{BOTH, EVENT_STREAM, JSON};
 
-/// Refuses a host this server is not (DNS rebinding): 400 without one host, else 421.
+/// Refuses a host that this server does not serve (DNS rebinding): 400 unless exactly one valid host is named, else
+/// 421.
 pub(crate) fn host<'a>(
     uri: &'a Uri,
     headers: &'a HeaderMap,
@@ -39,7 +40,7 @@ pub(crate) fn content_type(headers: &HeaderMap) -> Result<(), Refused> {
     if is_json && is_utf8 && is_alone { Ok(()) } else { Err(Refused::media_type()) }
 }
 
-/// Refuses a client that does not take both JSON and event streams: 406.
+/// Refuses a client that does not accept both JSON and event streams: 406.
 pub(crate) fn accepts_both(headers: &HeaderMap) -> Result<(), Refused> {
     let is_usual = headers.get(ACCEPT).is_some_and(|value| value.as_bytes() == BOTH.as_bytes());
     if is_usual || (accepts(headers, JSON) && accepts(headers, EVENT_STREAM)) {
@@ -48,7 +49,7 @@ pub(crate) fn accepts_both(headers: &HeaderMap) -> Result<(), Refused> {
     Err(Refused::not_acceptable("Accept must list application/json and text/event-stream"))
 }
 
-/// Refuses a client that does not take event streams: 406.
+/// Refuses a client that does not accept event streams: 406.
 pub(crate) fn accepts_events(headers: &HeaderMap) -> Result<(), Refused> {
     if accepts(headers, EVENT_STREAM) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Our own serving: accepts sockets, one task a connection, all of which end with the listener.
+//! Our own HTTP server: accepts sockets and runs one task for each connection. All of them end with the listener.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -31,18 +31,19 @@ use super::{HttpService, ReplyBody, RequestBody, Settings, Stalled};
 use crate::lazy_sleep::LazySleep;
 use crate::test_io::{Accepted, Source};
 
-/// After the listener is gone, what is being written has so long.
+/// How long connections may finish their writes after the listener has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Fields of a head of HTTP/1.1. The library has a limit too, of 100; any but its own costs it as much as the rest of a
-/// head.
+/// The most fields in a head of HTTP/1.1. The library has its own limit of 100. To set another limit there costs as
+/// much as the rest of parsing a head.
 const FIELDS: usize = 64;
-/// Requests open at a time on one HTTP/2 connection.
+/// The most open requests on one HTTP/2 connection.
 const STREAMS: u32 = 1024;
-/// Streams a client may have reset before we have looked at them. The library's own 20 ends the connection of a client
-/// that cancels a burst of calls by resetting; work is bounded by the driver's limits and not by this.
+/// The most streams that a client may have reset before we have handled them. The library's default of 20 ends the
+/// connection of a client that cancels many calls at once by resets. The driver's limits bound the work, not this
+/// number.
 const RESETS: usize = 4096;
 
-/// A socket and what is served on it.
+/// A socket and the settings with which it is served.
 pub(super) struct Serving {
     pub(super) source: Source,
     pub(super) path: String,
@@ -51,7 +52,7 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Serves until the listener is dropped, then lets connections say their last words.
+    /// Serves until the listener is dropped, then gives connections a short time to finish their writes.
     pub(super) async fn run(mut self, service: HttpService, open: ShutdownSignal) {
         let settings = Arc::clone(service.settings());
         let mut sockets = Sockets::new(settings.connections);
@@ -72,7 +73,7 @@ impl Serving {
                     sockets.drain();
                     continue;
                 }
-                // What a task took is given back when it ends, also if no other connection comes.
+                // The resources of a task are released when it ends, even if no other connection arrives.
                 Some(_) = tasks.join_next() => continue,
                 accepted = self.source.accept() => accepted,
             };
@@ -80,7 +81,7 @@ impl Serving {
                 Ok(stream) => stream,
                 Err(error) => {
                     tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection could not be accepted");
-                    // Out of descriptors, say: there is nothing to wait for but time.
+                    // For example, no file descriptors are left. The only way to continue is to wait.
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
                 }
@@ -108,7 +109,7 @@ impl Serving {
             #[cfg(feature = "rustls")]
             let tls = self.tls.clone();
             tasks.spawn(async move {
-                // Last: whoever gets it finds the client's own place free.
+                // Dropped last: the connection that gets this permit finds the client's own permit free.
                 let _place = place;
                 #[cfg(feature = "verify")]
                 let stream = match stream {
@@ -166,9 +167,9 @@ struct One {
     builder: Arc<auto::Builder<TokioExecutor>>,
     path: Arc<str>,
     open: ShutdownSignal,
-    /// Where it came from.
+    /// The address of the client.
     peer: Option<PeerAddress>,
-    /// What its client showed.
+    /// The certificates that the client presented.
     certificates: PeerCertificates,
     socket: Arc<Socket>,
 }
@@ -193,9 +194,9 @@ impl One {
         let mut builder = Box::new(auto::Builder::clone(&self.builder));
         builder.http1().timer(HeadTimer::default());
         let (stream, limit) = Stalling::new(stream, settings.stall_timeout);
-        // In one expression: a variable between would keep its room in this future, a connection each.
+        // In one expression: another variable would increase the size of this future, of which each connection has one.
         let mut serving = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), handle));
-        // Looked at in time for either limit: which of them holds, its first request decides.
+        // Checked in time for either limit. Whether a first request has arrived decides which limit applies.
         let mut due = LazySleep::until(activity.last() + settings.header_timeout.min(settings.idle_timeout));
         let mut gone = pin!(self.open.ended());
         let mut leave = pin!(self.socket.leave_asked());
@@ -203,7 +204,7 @@ impl One {
             tokio::select! {
                 biased;
                 ended = serving.as_mut() => {
-                    // If it goes on, then as something else.
+                    // If the connection continues, it uses another protocol.
                     limit.lift();
                     if let Err(error) = ended {
                         tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection broke");
@@ -251,7 +252,7 @@ fn respond(
     service.respond(request.map(RequestBody::Own), path)
 }
 
-/// When a connection was last of use.
+/// When a connection was last in use.
 #[derive(Debug)]
 pub(super) struct Activity {
     open: AtomicUsize,
@@ -283,7 +284,7 @@ impl Activity {
     }
 }
 
-/// A request that is not answered in full yet.
+/// A request whose response is not complete yet.
 struct Busy(Arc<Activity>);
 
 impl Busy {
@@ -301,7 +302,7 @@ impl Drop for Busy {
     }
 }
 
-/// A body that keeps its connection from counting as idle.
+/// A body that prevents its connection from counting as idle.
 struct Tracked {
     body: ReplyBody,
     _busy: Busy,

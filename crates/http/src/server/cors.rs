@@ -1,7 +1,7 @@
-//! What a browser needs so that a page of another origin can use this server: the answer to its preflight, and the
-//! headers without which it shows the page no answer (the Fetch standard, "HTTP CORS protocol").
+//! The headers that a browser needs so that a page of another origin can use this server: the answer to its preflight,
+//! and the headers without which the page cannot read an answer (the Fetch standard, "HTTP CORS protocol").
 //!
-//! Which origins are allowed is not decided here: a request comes here after it passed the checks of Host and Origin.
+//! This module does not decide which origins are allowed: it handles a request after the checks of Host and Origin.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use super::reply::{self, ReplyBody};
 use crate::headers::MCP_PARAM;
 
-/// A browser asks again after so many seconds. Chromium keeps no preflight for longer.
+/// The seconds for which a browser may cache a preflight. Chromium caches no preflight for longer.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("7200");
 const VARY_ORIGIN: HeaderValue = HeaderValue::from_static("Origin");
 const VARY_PREFLIGHT: HeaderValue = HeaderValue::from_static(
@@ -23,7 +23,7 @@ const TRUE: HeaderValue = HeaderValue::from_static("true");
 const REQUEST_PRIVATE_NETWORK: HeaderName = HeaderName::from_static("access-control-request-private-network");
 const ALLOW_PRIVATE_NETWORK: HeaderName = HeaderName::from_static("access-control-allow-private-network");
 
-/// What pages may use of a binding.
+/// The methods and headers of a binding that web pages may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageAccess {
     /// The methods it serves.
@@ -45,7 +45,7 @@ pub(crate) enum Parameters {
     Read,
 }
 
-/// What the user sets.
+/// The settings of the user.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PageSettings {
     /// Request headers beyond those of the binding.
@@ -53,10 +53,11 @@ pub(crate) struct PageSettings {
     pub(crate) credentials: Credentials,
 }
 
-/// Whether pages may send what the browser keeps for this server: cookies, HTTP authentication, client certificates.
+/// Whether pages may send the credentials that the browser keeps for this server: cookies, HTTP authentication, client
+/// certificates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Credentials {
-    /// They may not.
+    /// They must not.
     #[default]
     Omitted,
     /// Pages of allowed origins may.
@@ -70,7 +71,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// The page that asks. `None`: no page does, or more than one origin is named.
+    /// The page that sends the request. `None`: no page sends it, or it names more than one origin.
     pub(super) fn of(headers: &HeaderMap, credentials: Credentials) -> Option<Self> {
         let mut values = headers.get_all(ORIGIN).iter();
         let origin = values.next()?.clone();
@@ -91,14 +92,14 @@ impl Page {
         headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(access.methods));
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, allowed_headers(asked, access, settings));
         headers.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
-        // A page of a public site that asks a private address, as Chromium has it.
+        // A page of a public site requests a private address, as Chromium reports it.
         if asked.get(REQUEST_PRIVATE_NETWORK).is_some_and(|value| value == TRUE) {
             headers.insert(ALLOW_PRIVATE_NETWORK, TRUE);
         }
         response
     }
 
-    /// Lets the page read an answer, whatever its status.
+    /// Allows the page to read an answer, whatever its status.
     pub(super) fn open(&self, response: &mut Response<ReplyBody>, access: &PageAccess) {
         let headers = response.headers_mut();
         self.allow_origin(headers);
@@ -106,7 +107,7 @@ impl Page {
         headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(access.exposed));
     }
 
-    /// The origin itself and not `*`, so that an answer which is kept is given to no other page.
+    /// Allows this origin and not `*`, so that a cached answer is not given to another page.
     fn allow_origin(&self, headers: &mut HeaderMap) {
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, self.origin.clone());
         if self.credentials == Credentials::Allowed {
@@ -115,19 +116,19 @@ impl Page {
     }
 }
 
-/// Whether a request only asks what a page may send.
+/// Whether a request only checks what a page may send.
 pub(super) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
     *method == Method::OPTIONS
         && headers.contains_key(ORIGIN)
         && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// Tells caches that the answer depends on the origin.
+/// Informs caches that the answer depends on the origin.
 pub(super) fn vary(response: &mut Response<ReplyBody>) {
     response.headers_mut().append(VARY, VARY_ORIGIN);
 }
 
-/// What the binding reads, what the user allows, and of what is asked for the headers that mirror parameters.
+/// The headers that the binding reads, the ones that the user allows, and the requested ones that mirror parameters.
 fn allowed_headers(asked: &HeaderMap, access: &PageAccess, settings: &PageSettings) -> HeaderValue {
     let mut allowed = access.headers.to_owned();
     for name in &settings.headers {
@@ -137,7 +138,7 @@ fn allowed_headers(asked: &HeaderMap, access: &PageAccess, settings: &PageSettin
     if access.parameters == Parameters::Read {
         let asked = asked.get_all(ACCESS_CONTROL_REQUEST_HEADERS).into_iter();
         let names = asked.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-        // Parsed, so that nothing but a name is written back.
+        // Parsed, so that only valid names are written back.
         for name in names.filter_map(|name| name.trim().parse::<HeaderName>().ok()) {
             if name.as_str().starts_with(MCP_PARAM) {
                 allowed.push_str(", ");

@@ -1,10 +1,9 @@
-//! What a server gives up on its own account, counted: a protocol's own statistics know nothing of it.
+//! Counts of what a server drops or ends because of its limits. A protocol's own statistics do not include these.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a server has given up since it was made. It can be asked for as long as it is kept, also when the listener is
-/// gone.
+/// Counts of what a server has dropped or ended since it was created. They stay readable after the listener has ended.
 #[derive(Clone, Debug, Default)]
 pub struct HttpCounts(Arc<Counts>);
 
@@ -17,22 +16,22 @@ struct Counts {
 }
 
 impl HttpCounts {
-    /// Notifications that were given up because a stream was not read, or not fast enough, and its bound was reached
+    /// Notifications that were dropped because a stream was not read, or not fast enough, and had reached its limit
     /// ([`HttpServer::mailbox`](crate::HttpServer::mailbox)).
     #[must_use]
     pub fn dropped_notifications(&self) -> u64 {
         self.0.dropped_notifications.load(Ordering::Relaxed)
     }
 
-    /// Sessions and connections that were ended because nobody used them for
+    /// Sessions and connections that were ended because no client used them for
     /// [`HttpServer::session_idle`](crate::HttpServer::session_idle).
     #[must_use]
     pub fn idle_sessions(&self) -> u64 {
         self.0.idle_sessions.load(Ordering::Relaxed)
     }
 
-    /// Binding `acp`: sessions whose stream was forgotten because a connection named further ones and nothing of them
-    /// was under way.
+    /// Binding `acp`: sessions whose stream was removed because their connection named further sessions and they were
+    /// idle.
     #[must_use]
     pub fn forgotten_sessions(&self) -> u64 {
         self.0.forgotten_sessions.load(Ordering::Relaxed)
@@ -42,8 +41,8 @@ impl HttpCounts {
         self.0.forgotten_sessions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sessions and connections in which nothing was asked but their opening, and that were ended to make room for
-    /// others ([`HttpServer::sessions`](crate::HttpServer::sessions)).
+    /// Sessions and connections that received no request except the one that opened them, and that were ended to make
+    /// room for others ([`HttpServer::sessions`](crate::HttpServer::sessions)).
     #[must_use]
     pub fn displaced_sessions(&self) -> u64 {
         self.0.displaced_sessions.load(Ordering::Relaxed)

@@ -1,11 +1,11 @@
-//! Writing events of an event stream.
+//! Encodes the events of an event stream.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// One event of one line of data, with an id if a cut stream may be taken up after it.
+/// One event with one line of data. It has an id if a cut stream may be resumed after it.
 pub(crate) fn event(id: Option<(u64, u64)>, data: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(data.len() + 48);
     put_id(&mut out, id);
@@ -15,7 +15,7 @@ pub(crate) fn event(id: Option<(u64, u64)>, data: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// An event without data: it gives the client an id to come back with, and says how long to wait before it does.
+/// An event without data. It gives the client an id for resuming the stream, and the time to wait before that.
 pub(crate) fn priming(id: (u64, u64), retry: Option<Duration>) -> Bytes {
     let mut out = BytesMut::with_capacity(64);
     put_id(&mut out, Some(id));
@@ -32,7 +32,7 @@ fn put_id(out: &mut BytesMut, id: Option<(u64, u64)>) {
     }
 }
 
-/// The stream and the number an id of ours names, spelled as we spell it.
+/// The stream and the number that an id names. The id must have exactly the form that we write.
 pub(crate) fn parse_id(id: &str) -> Option<(u64, u64)> {
     let number = |digits: &str| digits.parse::<u64>().ok().filter(|number| number.to_string() == digits);
     let (stream, place) = id.split_once('-')?;

@@ -2,10 +2,11 @@
 //! both end.
 //!
 //! - C1 An exchange is answered once: by its response, or on its stream.
-//! - C2 A stream that loses its reader before its end is reported as closed, one that gets a reader again as resumed, both under
-//!   the lock. In another order, a stream that is read would count as lost.
-//! - C3 What is held is bounded: for streams that are read by [`has_room`](ExchangeTable::has_room), for the others by the settings of
-//!   the mailbox, and what was answered and may be asked for again by the settings of the resume buffer.
+//! - C2 A stream that loses its reader before its end is reported as closed, and one that gets a reader again as
+//!   resumed. Both are reported under the lock: in another order, a stream that is read would count as lost.
+//! - C3 The held bytes are bounded: for streams that are read by [`has_room`](ExchangeTable::has_room), for the others
+//!   by the settings of the mailbox. For events that were sent and may be requested again, the settings of the resume
+//!   buffer apply.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -26,41 +27,41 @@ use crate::int_map::Numbered;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake_list::WakeList;
 
-/// The stream that no request of the peer opened.
+/// The link's own stream, which no request of the peer opened.
 pub(crate) const OWN: u64 = 0;
-/// So many streams that have ended are kept for a client that lost their end.
+/// The most ended streams that are kept for a client that lost their end.
 const ENDED: usize = 16;
 
 /// How the exchanges of one binding differ from those of another.
 pub(crate) struct ExchangeRules {
-    /// Exchanges at a time, those without a reader included.
+    /// The most open exchanges, including those without a reader.
     pub(crate) most: usize,
-    /// Data frames are taken while no more than this waits on streams that are read, in bytes.
+    /// Data frames are accepted while at most this number of bytes waits on streams that are read.
     pub(crate) room: usize,
-    /// A stream that lost its reader is kept for a client that comes back. If not, it holds back no data frames: its
-    /// notifications are dropped.
+    /// Whether a stream that lost its reader is kept for a client that returns. If not, it does not hold back data
+    /// frames: its notifications are dropped.
     pub(crate) resumable: bool,
-    /// A request that must not be answered gets an event stream that ends.
+    /// Whether a request that must not be answered gets an event stream that ends.
     pub(crate) silence_is_a_stream: bool,
-    /// The status of an answer; of a refusal by its reason.
+    /// The status of an answer, or of a refusal with this reason.
     pub(crate) status: fn(Option<RejectReason>, &[u8]) -> StatusCode,
 }
 
 impl ExchangeRules {
-    /// What an answer counts until its response is taken, in bytes. Where clients share the room, it counts as a stream
-    /// does.
+    /// The bytes that an answer counts until its response is taken. If clients share the room, it counts as the events
+    /// of a stream do.
     fn counted(&self, answer: &Bytes) -> usize {
         if self.resumable { 0 } else { answer.len() }
     }
 }
 
-/// The table behind its lock. Nothing is woken, sent or dropped under it that could take it again.
+/// The table behind its lock. Code under the lock must not wake, send or drop anything that could take the lock again.
 pub(crate) struct Exchanges<X>(Mutex<ExchangeTable<X>>);
 
 /// `X` is what a binding keeps for each exchange.
 pub(crate) struct ExchangeTable<X> {
     rules: &'static ExchangeRules,
-    /// Boxed: the map keeps its room for a few when they have gone.
+    /// Boxed, because the map keeps its capacity for some exchanges after they are removed.
     pub(crate) open: Numbered<Box<Exchange<X>>>,
     /// The stream of the link itself, if it has one.
     pub(crate) own: Option<ReplayBuffer>,
@@ -68,7 +69,7 @@ pub(crate) struct ExchangeTable<X> {
     next: u64,
     /// Waiting bytes of the streams that are read.
     held: usize,
-    /// The driver waits for room, or for the end.
+    /// Set while the driver waits for room, or for the end.
     pub(crate) driver: Option<Waker>,
     pub(crate) closed: bool,
 }
@@ -82,7 +83,7 @@ pub(crate) struct Exchange<X> {
 }
 
 impl<X> Exchange<X> {
-    /// What its client has not taken yet, in bytes.
+    /// The bytes that its client has not taken yet.
     pub(crate) fn waiting_bytes(&self) -> usize {
         let answer = match &self.response {
             Response::Decided(ResponseKind::Json(_, body)) => body.len(),
@@ -110,7 +111,7 @@ impl<X> Exchanges<X> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One step under the lock; wakers are called after it.
+    /// Runs one step under the lock. Wakers are called after the lock is released.
     pub(crate) fn step<T>(&self, step: impl FnOnce(&mut ExchangeTable<X>, &mut WakeList) -> T) -> T {
         let mut wakes = WakeList::default();
         let result = {
@@ -128,7 +129,7 @@ impl<X> Exchanges<X> {
 
 // What the client does.
 impl<X> ExchangeTable<X> {
-    /// A new exchange, with the reader of its stream.
+    /// A new exchange, and the reader of its stream.
     pub(crate) fn begin_post(&mut self, kept: Retention, extra: X) -> Result<(ExchangeId, u64), NotTaken> {
         if self.closed {
             return Err(NotTaken::Closed);
@@ -151,7 +152,7 @@ impl<X> ExchangeTable<X> {
         Ok((ExchangeId(stream), token))
     }
 
-    /// Waits for what a POST is answered with.
+    /// Waits for the response to a POST.
     pub(crate) fn poll_response(
         &mut self,
         exchange: ExchangeId,
@@ -172,7 +173,7 @@ impl<X> ExchangeTable<X> {
         polled
     }
 
-    /// Waits until a request has come that far, or its response is decided.
+    /// Waits until a request has reached this progress, or its response is decided.
     pub(crate) fn poll_progress(
         &mut self,
         exchange: ExchangeId,
@@ -185,7 +186,7 @@ impl<X> ExchangeTable<X> {
         }
     }
 
-    /// The response to a POST becomes an event stream now, if nothing is decided yet.
+    /// Turns the response to a POST into an event stream, if nothing is decided yet.
     pub(crate) fn open_stream(&mut self, exchange: ExchangeId, wakes: &mut WakeList) {
         if let Some(open) = self.open.get_mut(&exchange.0) {
             wakes.add(open.response.decide(ResponseKind::EventStream));
@@ -206,7 +207,8 @@ impl<X> ExchangeTable<X> {
         event
     }
 
-    /// A response is gone, or the future of one. The driver has to hear of what is returned, under the same lock.
+    /// Called when a response, or the future of a response, is dropped. The caller must push the returned event under
+    /// the same lock.
     pub(crate) fn left(
         &mut self,
         stream: u64,
@@ -224,7 +226,7 @@ impl<X> ExchangeTable<X> {
         self.lost(stream, settings)
     }
 
-    /// Takes the reader of a stream away, as if it had left.
+    /// Removes the reader of a stream, as if it had disconnected.
     pub(crate) fn cut(
         &mut self,
         stream: u64,
@@ -237,14 +239,14 @@ impl<X> ExchangeTable<X> {
         self.lost(stream, settings)
     }
 
-    /// A stream has no reader any more.
+    /// Called when a stream has lost its reader.
     fn lost(&mut self, stream: u64, settings: &Settings) -> Option<TransportEvent> {
         let open = self.open.get_mut(&stream)?;
         match open.response {
             Response::Undecided(_) | Response::Decided(ResponseKind::EventStream) => {
                 open.response = Response::Gone;
             }
-            // It is answered, and nobody is there to take the answer: the driver is done with it.
+            // It is answered, but no client takes the answer. The driver has already finished with it.
             Response::Decided(ref kind) => {
                 if let ResponseKind::Json(_, body) = kind {
                     self.held -= self.rules.counted(body);
@@ -265,7 +267,7 @@ impl<X> ExchangeTable<X> {
         Some(TransportEvent::ExchangeClosed { exchange: ExchangeId(stream) })
     }
 
-    /// A reader for a stream. The one before it, if any, ends.
+    /// Attaches a reader to a stream. The reader before it, if any, ends.
     pub(crate) fn attach(&mut self, stream: u64, wakes: &mut WakeList) -> u64 {
         let before = self.held_of(stream).unwrap_or(0);
         let Some(buffer) = self.buffer(stream) else { return 0 };
@@ -278,7 +280,7 @@ impl<X> ExchangeTable<X> {
 
 // What the driver does.
 impl<X> ExchangeTable<X> {
-    /// Whether a data frame may be put in. If not, the driver is woken once it may.
+    /// Whether a data frame is accepted. If not, the driver is woken when there is room.
     pub(crate) fn has_room(&mut self, cx: &mut Context<'_>) -> bool {
         if self.closed || self.held <= self.rules.room {
             return true;
@@ -287,7 +289,7 @@ impl<X> ExchangeTable<X> {
         false
     }
 
-    /// The request on an exchange has come that far.
+    /// Notes that the request on an exchange has reached this progress.
     pub(crate) fn note_progress(&mut self, exchange: ExchangeId, progress: Progress, wakes: &mut WakeList) {
         if let Some(open) = self.open.get_mut(&exchange.0) {
             open.progress = open.progress.max(progress);
@@ -301,7 +303,7 @@ impl<X> ExchangeTable<X> {
         }
     }
 
-    /// Takes a frame for a stream.
+    /// Accepts a frame for a stream.
     pub(crate) fn send(
         &mut self,
         stream: u64,
@@ -365,7 +367,7 @@ impl<X> ExchangeTable<X> {
         }
     }
 
-    /// Ends every stream behind what waits, and what is not decided.
+    /// Ends every stream after its waiting messages, and every undecided response.
     pub(crate) fn close(&mut self, wakes: &mut WakeList) {
         self.closed = true;
         wakes.add(self.own.as_mut().and_then(ReplayBuffer::end));
@@ -391,7 +393,7 @@ impl<X> ExchangeTable<X> {
             let waiting = buffer.waiting();
             waiting.0 >= messages || waiting.1.saturating_add(out.body.len()) > bytes
         };
-        // A stream that is read holds data frames back, unless it may not hold back those of others.
+        // A stream that is read holds data frames back, unless this would hold back the frames of other clients.
         if !buffer.has_reader() || !resumable {
             while over(buffer) && buffer.drop_oldest() {
                 settings.counts.notification_dropped();
@@ -413,7 +415,8 @@ impl<X> ExchangeTable<X> {
         Ok(())
     }
 
-    /// Nothing more comes on a stream. Without a reader it waits among the ended for one that comes back.
+    /// Ends a stream: no more messages follow. Without a reader it is kept among the ended ones for a client that
+    /// returns.
     fn end(&mut self, stream: u64, settings: &Settings, wakes: &mut WakeList) {
         let Some(open) = self.open.get_mut(&stream) else { return };
         wakes.add(open.buffer.end());
@@ -453,7 +456,7 @@ impl<X> ExchangeTable<X> {
         self.buffer(stream).map(|buffer| if buffer.has_reader() { buffer.waiting().1 } else { 0 })
     }
 
-    /// Counts what a step has changed: `before` is what was held for the stream.
+    /// Updates the count after a step. `before` is the number of bytes that were held for the stream.
     pub(crate) fn update_held(&mut self, stream: u64, before: usize) {
         let after = self.held_of(stream).unwrap_or(0);
         self.held = self.held.saturating_sub(before).saturating_add(after);

@@ -1,7 +1,7 @@
-//! A response of one message: handed on in pieces, and let go of where its reader takes nothing.
+//! A response of one message: it is sent in pieces, and dropped if its reader takes nothing for too long.
 //!
-//! Over HTTP/2 a reader can leave one stream unread for ever while its connection is well. The HTTP library does not
-//! ask for the body of such a stream, so the time is watched beside it.
+//! Over HTTP/2 a client can leave one stream unread for ever on a healthy connection. The HTTP library does not poll
+//! the body of such a stream, so a separate task watches the time.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -12,18 +12,18 @@ use tokio::time::Instant;
 use super::reply::piece;
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 
-/// A message up to this size is not watched, in bytes: a connection has no more streams than 1024, and what they hold
-/// is counted.
+/// A message of at most this many bytes is not watched: a connection has at most 1024 streams, and the bytes that they
+/// hold are counted.
 const UNWATCHED: usize = 4 * 1024;
 
-/// The reader of a response took nothing of it for too long, and its bytes were let go of.
+/// The reader of a response took nothing for too long, and the rest of the response was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reader of this response took nothing for too long")]
 pub struct Stalled;
 
-/// A message on its way out.
+/// A message that is being sent.
 pub(super) struct Full {
-    /// What the reader was promised and has not got.
+    /// The announced bytes that the reader has not received yet.
     left: usize,
     body: Body,
 }
@@ -34,7 +34,7 @@ enum Body {
 }
 
 struct Shared {
-    /// `None`: it was let go of.
+    /// `None`: it was dropped.
     rest: Option<Bytes>,
     moved: Instant,
 }
@@ -48,12 +48,12 @@ impl Full {
         Self { left: body.len(), body: Body::Small(body) }
     }
 
-    /// What is still to be handed on, in bytes.
+    /// The bytes that are still to be sent.
     pub(super) const fn left(&self) -> usize {
         self.left
     }
 
-    /// Lets go of the message when nothing of it is taken for so long.
+    /// Drops the message if none of it is taken for this time.
     pub(super) fn cut_after(&mut self, stall: Duration) {
         let Body::Small(rest) = &mut self.body else { return };
         if rest.len() <= UNWATCHED {
@@ -78,7 +78,7 @@ impl Full {
         self.body = Body::Watched { shared, watch: watch.abort_handle() };
     }
 
-    /// The next piece. `None`: all was handed on.
+    /// The next piece. `None`: all pieces were sent.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, Stalled> {
         if self.left == 0 {
             return Ok(None);

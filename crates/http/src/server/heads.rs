@@ -1,4 +1,4 @@
-//! The time that the heads on one connection have, by one timer of the runtime.
+//! The timeout for the heads on one connection, with one timer of the runtime.
 
 use std::fmt;
 use std::future::Future;
@@ -11,8 +11,8 @@ use hyper::rt::{Sleep, Timer};
 
 use crate::lazy_sleep::LazySleep;
 
-/// The timer of one connection, which waits for one head at a time. A sleep is asked for with each head, and nearly all
-/// are given up long before their end: so the runtime's timer is moved only when it ends.
+/// The timer of one connection, which waits for one head at a time. Each head creates a sleep, and nearly all sleeps
+/// are dropped long before they end. So the runtime's timer is only moved when it ends.
 #[derive(Clone, Default)]
 pub(super) struct HeadTimer(Arc<Mutex<Option<LazySleep>>>);
 
@@ -30,7 +30,7 @@ impl Timer for HeadTimer {
         Box::pin(HeadSleep { timer: self.clone(), deadline })
     }
 
-    /// The runtime's, which may be paused.
+    /// The time of the runtime, which tests may pause.
     fn now(&self) -> Instant {
         tokio::time::Instant::now().into_std()
     }
@@ -46,7 +46,7 @@ impl Future for HeadSleep {
         if doze.deadline() > deadline {
             doze.reset(deadline);
         }
-        // It may have been set for a head that came in time.
+        // The timer may have been set for an earlier head that arrived in time.
         while doze.poll(cx).is_ready() {
             if tokio::time::Instant::now() >= deadline {
                 return Poll::Ready(());
@@ -75,7 +75,7 @@ mod tests {
     async fn each_sleep_takes_its_own_time_whatever_came_before() {
         let timer = HeadTimer::default();
         let begun = tokio::time::Instant::now();
-        // Given up, as the sleep of a head that has come.
+        // Dropped, like the sleep of a head that has arrived.
         assert!(tokio::time::timeout(WAIT / 2, timer.sleep(WAIT)).await.is_err());
         timer.sleep(WAIT).await;
         assert_eq!(begun.elapsed(), WAIT + WAIT / 2);
@@ -84,7 +84,7 @@ mod tests {
         timer.sleep(WAIT).await;
         timer.sleep(WAIT / 4).await;
         assert_eq!(begun.elapsed(), WAIT + WAIT / 4);
-        // A shorter one behind a longer.
+        // A shorter sleep after a longer one.
         assert!(tokio::time::timeout(Duration::from_secs(1), timer.sleep(WAIT)).await.is_err());
         timer.sleep(WAIT / 4).await;
         assert_eq!(begun.elapsed(), WAIT + WAIT / 2 + Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! The receiving half of a link whose session ends when nobody has used it for long.
+//! The receiving half of a link whose session ends when no client has used it for too long.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use super::link::Linked;
 use crate::inbound_queue::InboundReceiver;
 use crate::lazy_sleep::LazySleep;
 
-/// A session, as far as its idling goes.
+/// A session that may become idle.
 pub(crate) trait Idles: Linked {
-    /// When it may be ended, if nobody uses it until then. `None`: it is in use.
+    /// When it may end if no client uses it until then. `None`: it is in use.
     fn idle_at(&self) -> Option<Instant>;
-    /// It has idled for too long. Its link ends by itself; what else has to end does so here.
+    /// Called when it was idle for too long. Its link ends without this call; the method ends everything else.
     fn idled(&self) {}
 }
 
-/// What came in, until the session has idled for too long.
+/// The received messages, until the session has been idle for too long.
 pub(crate) struct IdlingReceiver<T> {
     inbound_queue: InboundReceiver,
     session: Arc<T>,
-    /// When to look whether the session is idle.
+    /// When to check whether the session is idle.
     idle: Option<LazySleep>,
 }
 

@@ -1,8 +1,8 @@
-//! What the response to a POST is, and when that is decided: JSON, an event stream, or a status without a message.
+//! The response to a POST, and when it is decided: JSON, an event stream, or a status without a message.
 //!
-//! The driver decides it: by an answer (JSON), by a message before the answer (an event stream), or by an end without
-//! one. If it has decided nothing after a while, the response to a request becomes an event stream, so that its client
-//! knows that it has arrived.
+//! The driver decides it by an answer (JSON), by a message before the answer (an event stream), or by an end without an
+//! answer. If it has decided nothing after some time, the response to a request becomes an event stream, so that the
+//! client knows that the request has arrived.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -18,7 +18,7 @@ use crate::shared_delay::SharedDelay;
 
 /// The default of `stream_after`, for a handler that runs without awaiting anything, and for a request that is queued.
 const STREAM_AFTER: Duration = Duration::from_millis(10);
-/// The default for a handler that awaits something. Not zero: many handlers await for less than this, and a response in
+/// The default for a handler that awaits something. Not zero: many handlers await for a shorter time, and a response in
 /// one piece costs less.
 const STREAM_AFTER_WAIT: Duration = Duration::from_millis(1);
 
@@ -37,7 +37,7 @@ pub(crate) enum Progress {
 /// The time after which the response to a request becomes an event stream.
 pub(crate) struct StreamDelay {
     delay: Arc<SharedDelay>,
-    /// For a handler that awaits something. `None`: the time is set, and it is the same for every handler.
+    /// For a handler that awaits something. `None`: the user has set the time, and it is the same for every handler.
     waiting: Option<Arc<SharedDelay>>,
 }
 
@@ -59,7 +59,7 @@ impl StreamDelay {
     }
 }
 
-/// What a POST is answered with.
+/// The response to a POST.
 #[derive(Debug)]
 pub(crate) enum ResponseKind {
     /// One message, as JSON.
@@ -68,7 +68,7 @@ pub(crate) enum ResponseKind {
     EventStream,
     /// 202: its message needs no answer.
     Accepted,
-    /// This status, without a message: the protocol has none for it.
+    /// This status, without a message: the protocol defines none for it.
     Refused(StatusCode),
     /// The link has ended.
     Ended,
@@ -88,7 +88,7 @@ pub(crate) enum Response {
 }
 
 impl Response {
-    /// Decides what it is, if nothing is decided yet.
+    /// Decides the response, if nothing is decided yet.
     pub(crate) fn decide(&mut self, kind: ResponseKind) -> Option<Waker> {
         if !self.is_undecided() {
             return None;
@@ -105,7 +105,7 @@ impl Response {
         Poll::Pending
     }
 
-    /// Who waits.
+    /// The waker of the task that waits.
     pub(crate) fn waker(&mut self) -> Option<Waker> {
         if let Self::Undecided(waker) = self { waker.take() } else { None }
     }
@@ -114,7 +114,7 @@ impl Response {
         matches!(self, Self::Undecided(_))
     }
 
-    /// Waits until it is decided, and takes that.
+    /// Waits until it is decided, and takes the decision.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ResponseKind> {
         ready!(self.poll_decided(cx));
         match self {
@@ -127,8 +127,8 @@ impl Response {
     }
 }
 
-/// Waits for the response to a POST. `poll` is [`Response::poll`]; if it waits until `late` is over, `open_stream`
-/// decides.
+/// Waits for the response to a POST. `poll` is [`Response::poll`]. If it is still pending when `late` completes,
+/// `open_stream` decides.
 pub(crate) async fn decided(
     poll: impl FnMut(&mut Context<'_>) -> Poll<ResponseKind>,
     late: impl Future<Output = ()>,

@@ -1,4 +1,4 @@
-//! The link that a binding hands to the driver: one type for a session, a connection of ACP's, and all POSTs of a
+//! The link that a binding passes to the driver: one type for a session, a connection of ACP, and all POSTs of a
 //! listener.
 
 use std::pin::Pin;
@@ -16,24 +16,24 @@ use super::stall_timer::StallTimer;
 use crate::check_size::fits;
 use crate::inbound_queue::InboundQueue;
 
-/// What a link serves, as the driver sees it.
+/// The state behind a link, as the driver uses it.
 pub(crate) trait Linked: Send + Sync + 'static {
-    /// Why a frame is refused after the end.
+    /// The error text for a frame that is refused after the end.
     const ENDED: &'static str;
-    /// Ids are unique within an exchange only.
+    /// Whether ids are unique only within an exchange.
     const EXCHANGE_SCOPED: bool = false;
 
     fn settings(&self) -> &Settings;
     fn inbound_queue(&self) -> &Arc<InboundQueue>;
     fn is_closed(&self) -> bool;
 
-    /// Whether a data frame may be sent. If not, the driver is woken once it may.
+    /// Whether a data frame may be sent. If not, the driver is woken when there is room.
     fn has_room(&self, cx: &mut Context<'_>) -> bool;
 
-    /// Cuts what has held data frames back since then.
+    /// Cuts the streams that have held data frames back since then.
     fn cut_stalled(&self, since: Instant);
 
-    /// Takes a frame of the driver's.
+    /// Accepts a frame from the driver.
     fn send(&self, out: Outbound) -> Result<(), TransportError>;
 
     /// The handler of an exchange's request has started.
@@ -48,7 +48,7 @@ pub(crate) trait Linked: Send + Sync + 'static {
     /// Ends an exchange without a frame.
     fn finish(&self, exchange: ExchangeId, how: ExchangeEnd);
 
-    /// Ends everything, behind what waits for readers.
+    /// Ends everything, after the messages that wait for readers.
     fn poll_close(&self, _: &mut Context<'_>) -> Poll<()> {
         self.end();
         Poll::Ready(())
@@ -57,13 +57,13 @@ pub(crate) trait Linked: Send + Sync + 'static {
     /// Ends everything now.
     fn end(&self);
 
-    /// The error of a frame that comes after the end.
+    /// The error for a frame that arrives after the end.
     fn ended() -> TransportError {
         TransportError::new(TransportErrorKind::Closed, Self::ENDED)
     }
 }
 
-/// The sending half. What it has taken waits for the connections to write; readiness bounds how much that is.
+/// The sending half. Accepted frames wait until the connections write them. `poll_ready` bounds their number.
 pub(crate) struct ServerLink<S: Linked> {
     state: Arc<S>,
     stall: StallTimer,

@@ -10,21 +10,21 @@ use super::settings::Served;
 use super::shutdown::ShutdownTrigger;
 use super::{HttpCounts, Responder};
 
-/// So many links wait to be accepted.
+/// The most links that wait to be accepted.
 const BACKLOG: usize = 1024;
 
-/// What a binding hands new links to.
+/// The queue into which a binding puts new links.
 #[derive(Clone, Debug)]
 pub(crate) struct AcceptQueue(mpsc::Sender<Link>);
 
 impl AcceptQueue {
-    /// A door, and what comes out of it.
+    /// A queue, and its receiving end.
     pub(super) fn new() -> (Self, mpsc::Receiver<Link>) {
         let (sender, receiver) = mpsc::channel(BACKLOG);
         (Self(sender), receiver)
     }
 
-    /// Hands a link over; gives it back if nobody accepts, or too many wait.
+    /// Puts a link into the queue. Returns the link if the listener has ended or too many links wait.
     pub(crate) fn hand(&self, link: Link) -> Result<(), Link> {
         self.0.try_send(link).map_err(|refused| match refused {
             mpsc::error::TrySendError::Full(link) | mpsc::error::TrySendError::Closed(link) => link,
@@ -32,16 +32,16 @@ impl AcceptQueue {
     }
 }
 
-/// The links that a binding opens: one a session, or one for all where the protocol has none.
+/// The links that a binding opens: one for each session, or one for all if the protocol has no sessions.
 ///
-/// Dropped, it ends everything that came of it: the port, connections, event streams, links.
+/// When it is dropped, everything that belongs to it ends: the port, connections, event streams, links.
 pub struct HttpListener {
     links: mpsc::Receiver<Link>,
     endpoint: Endpoint,
     responder: Arc<dyn Responder>,
     counts: HttpCounts,
     clients: Served,
-    /// Closes with the listener, and the tasks that serve with it.
+    /// Closes with the listener, and ends the tasks that serve for it.
     open: ShutdownTrigger,
 }
 
@@ -56,7 +56,7 @@ impl HttpListener {
         Self { links, endpoint, responder, counts, clients, open }
     }
 
-    /// What the server has given up so far; what is returned goes on counting.
+    /// The counts of what the server has dropped or ended. The returned value continues to count.
     #[must_use]
     pub fn counts(&self) -> HttpCounts {
         self.counts.clone()
@@ -79,7 +79,8 @@ impl Listener for HttpListener {
         self.clients.are(clients);
     }
 
-    /// New sessions get 503. Cancels and answers of open sessions still arrive, so the listener stays until they end.
+    /// New sessions get 503. Cancels and answers of open sessions still arrive, so the listener stays open until they
+    /// end.
     fn stop_accepting(mut self: Pin<&mut Self>) -> bool {
         self.links.close();
         while self.links.try_recv().is_ok() {}

@@ -1,11 +1,11 @@
-//! The serving side that all bindings share.
+//! The server side that all bindings share.
 //!
-//! - S1 A request passes Host, Origin and the auth hook before its binding sees it. A browser's preflight passes Host and
-//!   Origin, and no binding sees it.
-//! - S2 No handler runs in a connection's task: a binding hands messages to the driver through an
-//!   [`InboundQueue`](crate::inbound_queue::InboundQueue) and waits for what comes back.
-//! - S3 A future or body dropped by its connection tells its binding, through a guard, that the exchange was given up.
-//! - S4 With the listener everything ends: sockets, connection tasks, links.
+//! - S1 A request passes the checks of Host and Origin and the auth hook before its binding gets it. A browser's
+//!   preflight passes Host and Origin, and no binding gets it.
+//! - S2 No handler runs in a connection's task: a binding passes messages to the driver through an
+//!   [`InboundQueue`](crate::inbound_queue::InboundQueue) and waits for the response.
+//! - S3 When a connection drops a future or body, a guard informs its binding that the client has left the exchange.
+//! - S4 When the listener ends, everything ends: sockets, connection tasks, links.
 
 pub(crate) mod auth;
 pub(crate) mod body;
@@ -55,32 +55,32 @@ use rescind_core::Principal;
 use self::cors::PageAccess;
 use self::refusal::Refused;
 
-/// The serving side of a binding, as the shared part sees it.
+/// The server side of a binding, as the shared part uses it.
 pub(crate) trait Responder: Send + Sync + 'static {
-    /// Answers one request, which passed the checks of S1.
+    /// Answers one request, which has passed the checks of S1.
     fn respond(
         self: Arc<Self>,
         request: Request<RequestBody>,
         principal: Option<Principal>,
     ) -> BoxFuture<'static, Response<ReplyBody>>;
 
-    /// What a request is answered with that is refused before it comes here, in this binding's form.
+    /// The response to a request that is refused before the binding gets it, in the form of this binding.
     fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
         refused.into_response()
     }
 
-    /// What pages of other origins may use.
+    /// The methods and headers that pages of other origins may use.
     fn page_access(&self) -> &'static PageAccess;
 
-    /// The listener is gone: every link ends.
+    /// Called when the listener has ended: every link ends.
     fn shut(&self);
 
-    /// Sessions there are, and POSTs whose exchange has not ended.
+    /// The number of open sessions, and of POSTs whose exchange has not ended.
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize);
 }
 
-/// A binding before it serves. The built-in ones are all there are.
+/// A binding before it serves. Only the built-in bindings exist.
 #[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
 pub trait ServerBinding: sealed::Sealed {
     /// Makes the binding ready to serve.
@@ -89,6 +89,6 @@ pub trait ServerBinding: sealed::Sealed {
 }
 
 pub(crate) mod sealed {
-    /// Of this crate alone.
+    /// Implemented only in this crate.
     pub trait Sealed {}
 }

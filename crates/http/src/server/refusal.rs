@@ -1,4 +1,4 @@
-//! What a request is refused with. The table of all of them stands in the crate's docs.
+//! The refusals of requests. The crate's docs have the table of all of them.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::reply::ReplyBody;
 use crate::headers::JSON;
 
-/// A refusal of the wire's own: the message was not handed on.
+/// A refusal that the transport itself creates: the message was not passed on.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     status: StatusCode,
@@ -38,12 +38,12 @@ impl Refused {
         Self::new(StatusCode::BAD_REQUEST, text)
     }
 
-    /// 400: the body is no JSON.
+    /// 400: the body is not JSON.
     pub(crate) fn unreadable(text: &'static str) -> Self {
         Self { code: PARSE_ERROR, ..Self::bad(text) }
     }
 
-    /// What the auth hook answered. A header that HTTP does not allow is left out.
+    /// The refusal of the auth hook. A header that HTTP does not allow is left out.
     pub(crate) fn by_hook(refusal: &AuthRefusal) -> Self {
         let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::FORBIDDEN);
         let headers =
@@ -51,7 +51,7 @@ impl Refused {
         Self { headers: headers.collect(), ..Self::new(status, refusal.text().to_owned()) }
     }
 
-    /// 403: a page of another origin asks.
+    /// 403: the request is from a page of another origin.
     pub(crate) fn origin() -> Self {
         Self::new(StatusCode::FORBIDDEN, "requests from this Origin are not allowed")
     }
@@ -61,7 +61,7 @@ impl Refused {
         Self::new(StatusCode::NOT_FOUND, text)
     }
 
-    /// 405, with the methods there are.
+    /// 405, with the methods that are served.
     pub(crate) fn method(allowed: &'static str) -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "this method is not served here")
             .with(ALLOW, HeaderValue::from_static(allowed))
@@ -72,7 +72,7 @@ impl Refused {
         Self::new(StatusCode::NOT_ACCEPTABLE, text)
     }
 
-    /// 408: the body did not come in time.
+    /// 408: the body did not arrive in time.
     pub(crate) fn body_too_slow() -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")
     }
@@ -97,22 +97,22 @@ impl Refused {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json in UTF-8")
     }
 
-    /// 421: the request is for a host this server is not.
+    /// 421: the request is for a host that this server does not serve.
     pub(crate) fn misdirected() -> Self {
         Self::new(StatusCode::MISDIRECTED_REQUEST, "this server does not serve that Host")
     }
 
-    /// 429, with the seconds after which to try again.
+    /// 429, with the seconds after which the client may try again.
     pub(crate) fn too_many(text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, text).after(Duration::from_secs(1))
     }
 
-    /// 501: a batch, where the protocol has none.
+    /// 501: a batch, in a protocol that has none.
     pub(crate) fn batch() -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, "Invalid message: batches are not allowed here")
     }
 
-    /// 503, with the seconds after which to try again.
+    /// 503, with the seconds after which the client may try again.
     pub(crate) fn unavailable(text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, text).after(Duration::from_secs(1))
     }
@@ -131,13 +131,13 @@ impl Refused {
         self
     }
 
-    /// The body says `id: null`, as JSON-RPC has it.
+    /// The body contains `id: null`, as JSON-RPC requires.
     pub(crate) const fn with_null_id(mut self) -> Self {
         self.null_id = true;
         self
     }
 
-    /// A JSON-RPC error without an id, as MCP's document has it for refusals, or with the id `null`.
+    /// A JSON-RPC error without an id, as MCP specifies for refusals, or with the id `null`.
     pub(crate) fn into_response(self) -> Response<ReplyBody> {
         let error = Error { code: self.code, message: &self.text };
         let refusal = Told { jsonrpc: "2.0", id: self.null_id.then_some(()), error };
@@ -155,7 +155,7 @@ impl Refused {
 #[derive(Serialize)]
 struct Told<'a> {
     jsonrpc: &'static str,
-    /// Written as `null`, or not at all.
+    /// Written as `null`, or left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<()>,
     error: Error<'a>,

@@ -1,4 +1,4 @@
-//! One event stream's messages: what waits for its reader, and what was read and may have to be read again.
+//! The messages of one event stream: those that wait for its reader, and those that were read and may be read again.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -8,16 +8,16 @@ use tokio::time::Instant;
 
 use super::events;
 
-/// How much of what a reader took is kept, so that a cut stream can be taken up again.
+/// How many of the events that a reader took are kept, so that a cut stream can be resumed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retention {
-    /// With none, events have no ids either.
+    /// If it is zero, events have no ids either.
     pub(crate) events: usize,
-    /// The newest event is kept whatever its size.
+    /// In bytes. The newest event is kept whatever its size.
     pub(crate) bytes: usize,
 }
 
-/// One event stream. It never waits; whoever holds it bounds what is put in by [`waiting`](Self::waiting).
+/// One event stream. It never blocks; its owner bounds the waiting messages with [`waiting`](Self::waiting).
 #[derive(Debug)]
 pub(crate) struct ReplayBuffer {
     stream: u64,
@@ -30,9 +30,9 @@ pub(crate) struct ReplayBuffer {
     read_bytes: usize,
     reader: Option<Reader>,
     readers: u64,
-    /// When its reader last took something, or found all taken.
+    /// When its reader last took an event, or when an event arrived after all were taken.
     moved: Instant,
-    /// Nothing more is put in.
+    /// No more events are added.
     ended: bool,
 }
 
@@ -54,7 +54,7 @@ struct Reader {
     waker: Option<Waker>,
 }
 
-/// The events after the one a client named are not all there any more.
+/// Some events after the one that a client named are not kept any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Forgotten;
 
@@ -84,13 +84,13 @@ impl ReplayBuffer {
         }
     }
 
-    /// Puts a message in. A droppable one (a notification) may be given up for room.
+    /// Adds a message. A droppable one (a notification) may be dropped to make room.
     pub(crate) fn push(&mut self, body: Bytes, droppable: bool) -> Option<Waker> {
         self.waiting_bytes += body.len();
         self.put(Content::Message { body, droppable })
     }
 
-    /// Puts an event without data in front of all others, for its id. It is number 0, so only once.
+    /// Adds an event without data before all others, for its id. It has the number 0, so it may be added only once.
     pub(crate) fn prime_first(&mut self, retry: Option<std::time::Duration>) -> Option<Waker> {
         if self.waiting.is_empty() {
             self.moved = Instant::now();
@@ -109,7 +109,7 @@ impl ReplayBuffer {
         self.reader.as_mut()?.waker.take()
     }
 
-    /// Gives up the oldest droppable message that waits. `false`: there is none.
+    /// Drops the oldest droppable message that waits. `false`: there is none.
     pub(crate) fn drop_oldest(&mut self) -> bool {
         let droppable =
             |letter: &StoredEvent| matches!(letter.content, Content::Message { droppable: true, .. });
@@ -120,12 +120,12 @@ impl ReplayBuffer {
         true
     }
 
-    /// What waits for the reader: messages and bytes.
+    /// The messages that wait for the reader, in number and in bytes.
     pub(crate) fn waiting(&self) -> (usize, usize) {
         (self.waiting.len(), self.waiting_bytes)
     }
 
-    /// What was read and is kept, in bytes.
+    /// The bytes of the events that were read and are kept.
     pub(crate) const fn kept_bytes(&self) -> usize {
         self.read_bytes
     }
@@ -134,12 +134,12 @@ impl ReplayBuffer {
         self.reader.is_some()
     }
 
-    /// Something waits, and its reader took none of it since then.
+    /// Whether events wait and the reader has taken none since then.
     pub(crate) fn is_stalled(&self, since: Instant) -> bool {
         self.has_reader() && !self.waiting.is_empty() && self.moved <= since
     }
 
-    /// Nothing more will be put in; the reader ends behind what waits.
+    /// No more events are added. The reader ends after the waiting ones.
     pub(crate) fn end(&mut self) -> Option<Waker> {
         self.ended = true;
         self.reader.as_mut()?.waker.take()
@@ -149,7 +149,7 @@ impl ReplayBuffer {
         self.ended
     }
 
-    /// A new reader. The one before it, if any, ends.
+    /// Attaches a new reader. The reader before it, if any, ends.
     pub(crate) fn attach(&mut self) -> (u64, Option<Waker>) {
         self.readers += 1;
         self.moved = Instant::now();
@@ -157,7 +157,7 @@ impl ReplayBuffer {
         (self.readers, displaced.and_then(|reader| reader.waker))
     }
 
-    /// The reader is gone. `false`: it had been displaced.
+    /// Removes the reader. `false`: another had already displaced it.
     pub(crate) fn detach(&mut self, token: u64) -> bool {
         let own = self.reader.as_ref().is_some_and(|reader| reader.token == token);
         if own {
@@ -166,23 +166,23 @@ impl ReplayBuffer {
         own
     }
 
-    /// Takes the reader there is away; what waits is kept for one that comes back.
+    /// Removes the current reader. Waiting events are kept for a reader that returns.
     pub(crate) fn cut(&mut self) -> Option<Waker> {
         self.reader.take()?.waker
     }
 
-    /// Drops what waits.
+    /// Drops the waiting events.
     pub(crate) fn discard(&mut self) {
         self.waiting.clear();
         self.waiting_bytes = 0;
     }
 
-    /// A reader was given something, so that it can come back for more.
+    /// Whether a reader has taken an event that is kept, so that it can return for more.
     pub(crate) fn was_begun(&self) -> bool {
         !self.read.is_empty()
     }
 
-    /// Puts what was read after event `last` back in front of what waits.
+    /// Moves the events that were read after event `last` back in front of the waiting ones.
     pub(crate) fn rewind(&mut self, last: u64) -> Result<(), Forgotten> {
         let oldest = self.read.front().or(self.waiting.front()).map_or(self.next, |letter| letter.number);
         if last >= self.next || last + 1 < oldest {

@@ -1,4 +1,4 @@
-//! What a response carries: nothing, one message, or a stream of events.
+//! The body of a response: empty, one message, or a stream of events.
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,17 +16,17 @@ use super::full::{Full, Stalled};
 use crate::headers::{EVENT_STREAM, JSON};
 use crate::lazy_sleep::LazySleep;
 
-/// Where the events of a stream come from.
+/// The source of the events of a stream.
 pub(crate) trait Feed: Send + Sync + 'static {
     /// The next event, encoded. `None`: the stream has ended. A reader that was displaced by another gets `None`.
     fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>>;
 
-    /// The response is gone, however far it was read. Called once.
+    /// Called once, when the response is dropped, however much of it was read.
     fn left(&self, reader: u64);
 }
 
-/// The most bytes of a body that hyper is given at once. It takes a piece whole even if the client's window has room
-/// for one byte only, so this bounds what it holds for a client that does not read.
+/// The most bytes of a body that hyper gets at once. It takes a whole piece even if the client's window has room for
+/// only one byte, so this bounds what it holds for a client that does not read.
 const PIECE: usize = 64 * 1024;
 
 /// The body of every response of this crate.
@@ -41,17 +41,17 @@ enum Inner {
 struct Events {
     feed: Arc<dyn Feed>,
     reader: u64,
-    /// What is left of the event that is being handed on.
+    /// The rest of the event that is being sent.
     rest: Bytes,
     over: bool,
     keep_alive: Duration,
-    /// When to look whether a comment is due. Made with the first wait.
+    /// When to check whether a comment is due. Created with the first wait.
     due: Option<LazySleep>,
-    /// When the last event came, if that was later than the timer was set.
+    /// When the last event arrived, if that was after the timer was set.
     silent_since: Option<Instant>,
-    /// When the response ends though the stream has not.
+    /// When the response ends even though the stream has not ended.
     until: Option<LazySleep>,
-    /// The same, even while there are events: the credential of its request has expired.
+    /// The same, even while there are events: the credential of its request expires.
     expires: Option<LazySleep>,
 }
 
@@ -64,7 +64,7 @@ impl ReplyBody {
         Self(Inner::Full(Full::new(body)))
     }
 
-    /// Lets go of a message of which its reader takes nothing for so long.
+    /// Drops a message if its reader takes nothing for this time.
     pub(crate) fn cut_after(mut self, stall: Duration) -> Self {
         if let Inner::Full(body) = &mut self.0 {
             body.cut_after(stall);
@@ -72,7 +72,7 @@ impl ReplyBody {
         self
     }
 
-    /// A stream that tells its feed when it is dropped.
+    /// A stream that informs its feed when it is dropped.
     pub(crate) fn events(
         feed: Arc<dyn Feed>,
         reader: u64,
@@ -93,7 +93,7 @@ impl ReplyBody {
         }))
     }
 
-    /// A stream ends then, as if its client had lost it.
+    /// Ends a stream at this time, as if its client had lost it.
     pub(crate) fn expires(mut self, at: Instant) -> Self {
         match &mut self.0 {
             Inner::Full(_) => {}
@@ -139,12 +139,12 @@ impl Events {
                     if due.poll(cx).is_pending() {
                         return Poll::Pending;
                     }
-                    // The timer is not moved with each event: it may be early.
+                    // The timer is not moved with each event, so it may end too early.
                     let Some(since) = self.silent_since.take() else { break };
                     due.reset(since + wait);
                 }
                 due.reset(Instant::now() + wait);
-                // Polled again by the connection once this is written, which leaves the waker with the timer.
+                // The connection polls again after this is written. That poll registers the waker with the timer.
                 Poll::Ready(Some(Bytes::from_static(b":\n\n")))
             }
         }
@@ -197,7 +197,7 @@ impl fmt::Debug for ReplyBody {
     }
 }
 
-/// The next piece of what is left.
+/// Takes the next piece of the rest.
 pub(super) fn piece(rest: &mut Bytes) -> Bytes {
     if rest.len() <= PIECE { std::mem::take(rest) } else { rest.split_to(PIECE) }
 }
@@ -209,14 +209,14 @@ pub(crate) fn plain(status: StatusCode) -> Response<ReplyBody> {
     response
 }
 
-/// A response without a body, with which its connection ends.
+/// A response without a body that closes its connection.
 pub(crate) fn closing(status: StatusCode) -> Response<ReplyBody> {
     let mut response = plain(status);
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-/// A response of one message.
+/// A response with one message.
 pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::full(body));
     *response.status_mut() = status;
@@ -224,7 +224,7 @@ pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<ReplyBody> {
     response
 }
 
-/// A response of many.
+/// A response with a stream of events.
 pub(crate) fn events(
     feed: Arc<dyn Feed>,
     reader: u64,

@@ -14,19 +14,21 @@ use super::cors::{self, Credentials, Page};
 use super::refusal::Refused;
 use super::{ReplyBody, RequestBody, Responder, Settings, auth, checks};
 
-/// About what a request takes beside its head, in bytes: its stream, its task, the fields' places.
+/// The approximate bytes that a request uses besides its head: its stream, its task, the entries of its fields.
 const REQUEST: usize = 4 * 1024;
-/// A head of no more bytes is that of a cancel, too.
+/// A head of at most this many bytes may belong to a cancel.
 const SMALL_HEAD: usize = 4 * 1024;
 
-/// The binding as a `tower::Service`, to be mounted beside routes of your own, as with axum's `route_service`. Links
-/// come out of the [`HttpListener`](super::HttpListener) made with it; once that is dropped, requests get 503.
+/// The binding as a `tower::Service`, to mount beside your own routes, for example with axum's `route_service`. The
+/// [`HttpListener`](super::HttpListener) that is created with it yields the links. After the listener is dropped,
+/// requests get 503.
 ///
-/// Host, Origin and the auth hook are checked here, so that they hold however it is mounted. The body limit and timeout
-/// hold too; the timeouts for heads and idle connections are those of whoever serves it. A client without a principal
-/// is identified by the [`PeerAddress`] among a request's extensions, which whoever serves it adds; without it each
-/// session, and each request without one, is a client of its own. The auth hook is told that address, and the
-/// [`PeerCertificates`](rescind_core::PeerCertificates) among the extensions.
+/// The service itself checks Host and Origin and calls the auth hook, so this applies wherever it is mounted. The body
+/// limit and the body timeout apply too. The HTTP server that runs the service sets the timeouts for heads and idle
+/// connections. A client without a principal is identified by the [`PeerAddress`] in the extensions of a request, which
+/// that HTTP server adds. Without an address, each session counts as its own client, and so does each request without a
+/// session. The auth hook receives the address and the [`PeerCertificates`](rescind_core::PeerCertificates) from the
+/// extensions.
 #[derive(Clone)]
 pub struct HttpService {
     responder: Arc<dyn Responder>,
@@ -42,7 +44,7 @@ impl HttpService {
         &self.settings
     }
 
-    /// Answers a request; `/` as the path served stands for every path.
+    /// Answers a request. If `path` is `/`, every path is served.
     pub(super) fn respond(
         &self,
         request: Request<RequestBody>,
@@ -81,8 +83,8 @@ impl HttpService {
         })
     }
 
-    /// Counts a request and its head for its client until the response begins. Where memory is full one with a small
-    /// head takes a part of the client's reserve: it may be a cancel.
+    /// Counts a request and its head for its client until the response begins. If memory is full, a request with a
+    /// small head uses a part of the client's reserve, because it may be a cancel.
     fn hold_head<B>(&self, request: &Request<B>) -> Result<HeldBytes, Refused> {
         let uri = request.uri();
         let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
@@ -107,7 +109,7 @@ impl HttpService {
         }
     }
 
-    /// Where any page may ask, none sends what the browser keeps for this server.
+    /// If every origin is allowed, pages must not send the credentials that the browser keeps for this server.
     fn credentials(&self) -> Credentials {
         if self.settings.origins.allows_any() {
             Credentials::Omitted
@@ -116,7 +118,7 @@ impl HttpService {
         }
     }
 
-    /// Sessions there are, and POSTs whose exchange has not ended.
+    /// The number of open sessions, and of POSTs whose exchange has not ended.
     #[cfg(feature = "verify")]
     #[doc(hidden)]
     #[must_use]
@@ -124,7 +126,7 @@ impl HttpService {
         self.responder.held()
     }
 
-    /// The answer to a request that no binding sees.
+    /// The response to a request that no binding gets.
     fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
         self.responder.refuse(refused)
     }

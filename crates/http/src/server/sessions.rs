@@ -1,5 +1,5 @@
-//! The sessions of a binding, by ids that cannot be guessed; and which of them makes room for another: one in which
-//! nothing was ever asked but its opening.
+//! The sessions of a binding, with ids that cannot be guessed. To make room for a new session, one ends that received
+//! no request except the one that opened it.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -12,12 +12,12 @@ use super::Settings;
 use super::link::Linked;
 use crate::sync::{Mutex, MutexGuard};
 
-/// A session, as its table sees it.
+/// A session, as its table uses it.
 pub(crate) trait Conversed: Linked {
-    /// Who opened it.
+    /// The principal that opened it.
     fn principal(&self) -> Option<&Principal>;
 
-    /// Nothing was asked in it but its opening, and that has its answer.
+    /// Whether it has received no request except the one that opened it, and that one is answered.
     fn is_unused(&self) -> bool;
 }
 
@@ -44,9 +44,9 @@ struct Entry<T> {
 /// Why no session was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotOpened {
-    /// There are as many as there may be.
+    /// The limit of all sessions is reached.
     TooMany,
-    /// This client has as many as one may.
+    /// The limit of this client's sessions is reached.
     TooManyOfOne,
     /// The listener is gone.
     Shut,
@@ -65,8 +65,8 @@ impl<T: Conversed> Sessions<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a session of this client. Where there is no room, the oldest that is not used ends: of this client, if it
-    /// has its share, else of whoever has most.
+    /// Opens a session for this client. If there is no room, the oldest unused session ends: one of this client if it
+    /// has used its share, else one of the client with the most sessions.
     pub(crate) fn open(
         &self,
         client: &Arc<Client>,
@@ -107,7 +107,7 @@ impl<T: Conversed> Sessions<T> {
         Ok(session)
     }
 
-    /// `true`: there is room now. What is asked of sessions is asked without the lock: they take it when they end.
+    /// `true`: there is room now. Sessions are called without the lock, because they take it when they end.
     fn make_room(&self, full: NotOpened, client: &Arc<Client>, settings: &Settings) -> bool {
         let mut candidates: Vec<_> = {
             let state = self.state();
@@ -129,7 +129,7 @@ impl<T: Conversed> Sessions<T> {
         true
     }
 
-    /// The session of this id, to the one who opened it.
+    /// The session with this id, if this principal opened it.
     pub(crate) fn find(&self, id: &str, principal: Option<&Principal>) -> Option<Arc<T>> {
         let found = Arc::clone(&self.state().open.get(id)?.session);
         (found.principal() == principal).then_some(found)
@@ -144,13 +144,13 @@ impl<T: Conversed> Sessions<T> {
         self.state().shut
     }
 
-    /// All sessions there are.
+    /// All open sessions.
     #[cfg(feature = "verify")]
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         self.state().open.values().map(|entry| Arc::clone(&entry.session)).collect()
     }
 
-    /// Ends all sessions; no more are opened.
+    /// Ends all sessions. No more sessions are opened.
     pub(crate) fn shut(&self) {
         let open = {
             let mut state = self.state();
@@ -163,7 +163,7 @@ impl<T: Conversed> Sessions<T> {
     }
 }
 
-/// 128 random bits of the operating system, in hexadecimal.
+/// 128 random bits from the operating system, in hexadecimal.
 pub(crate) fn random_id() -> Option<Arc<str>> {
     #[cfg(feature = "verify")]
     if let Some(counted) = crate::test_io::counted_id() {

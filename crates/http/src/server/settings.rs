@@ -9,53 +9,54 @@ use super::cors::PageSettings;
 use super::counts::HttpCounts;
 use super::replay_buffer::Retention;
 
-/// What it means that a client of HTTP/1.1 closes its half of the connection before its answer has come.
+/// The meaning of an HTTP/1.1 client that closes its half of the connection before the response arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HalfClose {
-    /// It has left: its requests are given up at once. A client that closes all of its connection looks the same until
-    /// something is written to it, and leaving has to be noticed where it is a cancel (MCP 2026-07-28).
+    /// The client has disconnected: its requests are treated as left at once. A client that closes the whole connection
+    /// looks the same until the server writes to it, and a disconnect must be detected early if it is a cancel (MCP
+    /// 2026-07-28).
     #[default]
     Leaves,
-    /// It waits for its answer and gets it. That a client has left is noticed when something is written, at the latest
-    /// with the second [keep-alive comment](super::HttpServer::keep_alive) of its stream, and of a request without a
+    /// The client waits for its answer and gets it. The server detects a disconnect only when it writes: at the latest
+    /// with the second [keep-alive comment](super::HttpServer::keep_alive) of the stream, and for a request without a
     /// stream not before its answer.
     Waits,
 }
 
-/// What holds for every binding of a server.
+/// The settings that apply to every binding of a server.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) hosts: HostPolicy,
     pub(crate) origins: OriginPolicy,
     pub(crate) pages: PageSettings,
     pub(crate) auth: Option<AuthHook>,
-    /// The largest message either way, in bytes.
+    /// The largest message in both directions, in bytes.
     pub(crate) max_frame: usize,
-    /// For a request's head, and for a new connection's first.
+    /// For the head of a request, and for the first head on a new connection.
     pub(crate) header_timeout: Duration,
     pub(crate) body_timeout: Duration,
-    /// A TCP connection without a request for so long is closed.
+    /// A TCP connection without a request for this time is closed.
     pub(crate) idle_timeout: Duration,
     pub(crate) half_close: HalfClose,
-    /// An event stream gets a comment after so long a silence.
+    /// An event stream without events for this time gets a comment.
     pub(crate) keep_alive: Duration,
-    /// TCP connections at a time.
+    /// The most TCP connections.
     pub(crate) connections: usize,
-    /// Sessions at a time, in bindings that have them.
+    /// The most sessions, in bindings that have them.
     pub(crate) sessions: usize,
-    /// A session nobody uses for so long is ended.
+    /// A session that no client uses for this time is ended.
     pub(crate) session_idle: Duration,
-    /// What waits for a stream that nobody reads, in messages and bytes.
+    /// The most messages and bytes that wait for a stream without a reader.
     pub(crate) mailbox: (usize, usize),
-    /// An event stream whose reader takes nothing for so long is cut.
+    /// An event stream whose reader takes nothing for this time is cut.
     pub(crate) stall_timeout: Duration,
     pub(crate) kept: Retention,
     pub(crate) counts: HttpCounts,
     pub(crate) clients: Served,
 }
 
-/// The clients of the server that accepts, once there is one; until then with the defaults.
+/// The clients of the server that accepts the links. Before there is such a server, the defaults apply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Served(Arc<RwLock<Clients>>);
 

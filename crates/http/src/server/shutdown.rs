@@ -12,7 +12,7 @@ use tokio::task::coop::unconstrained;
 #[derive(Debug)]
 pub(super) struct ShutdownTrigger(Arc<Phases>);
 
-/// Tells how far the listener has come.
+/// Reports the phase of the listener.
 #[derive(Clone, Debug)]
 pub(super) struct ShutdownSignal(Arc<Phases>);
 
@@ -31,14 +31,14 @@ pub(super) fn shutdown_pair() -> (ShutdownTrigger, ShutdownSignal) {
 }
 
 impl ShutdownTrigger {
-    /// Tells the task that accepts connections that the listener drains.
+    /// Informs the task that accepts connections that the listener drains.
     pub(super) fn drain(&self) {
         self.0.draining.notify_one();
     }
 }
 
 impl ShutdownSignal {
-    /// Waits until the listener drains. For one task.
+    /// Waits until the listener drains. Only one task may wait.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -49,11 +49,11 @@ impl ShutdownSignal {
     /// Waits for the listener's end.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing, but its place among those who wait.
+    /// Dropping the future loses only its position among the waiting tasks.
     pub(super) async fn ended(&self) {
         let mut acquire = pin!(self.0.open.acquire());
         let mut wakes: Option<Waker> = None;
-        // Connections ask at each turn of theirs, and nearly always nothing has changed.
+        // Each connection polls this whenever it is polled, and nearly always nothing has changed.
         poll_fn(|cx| {
             let is_waited_for = wakes.as_ref().is_some_and(|wakes| wakes.will_wake(cx.waker()));
             if is_waited_for && !self.0.open.is_closed() {

@@ -1,5 +1,5 @@
-//! The TCP connections of a server: how many one client may have, and which of them makes room for another: one that
-//! never asked for anything.
+//! The TCP connections of a server. They are limited for each client. To make room for a new connection, one ends that
+//! has sent no request.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::connection::Activity;
 
-/// All of them, the oldest first, and for a while some that have ended: no more than there are open ones.
+/// All connections, oldest first. It may also contain some that have ended, but at most as many as are open.
 pub(super) struct Sockets {
     places: Arc<Semaphore>,
     open: VecDeque<Weak<Socket>>,
@@ -22,16 +22,16 @@ pub(super) struct Sockets {
 pub(super) struct Socket {
     pub(super) activity: Arc<Activity>,
     client: Arc<Client>,
-    /// `None` once another has it.
+    /// `None` after another connection has taken the permit.
     place: Mutex<Option<ClientPermit>>,
     leaves: Notify,
     drains: AtomicBool,
 }
 
-/// Why a connection ends although it could go on.
+/// Why a connection ends although it could continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leave {
-    /// It makes room for another.
+    /// It makes room for another connection.
     Displaced,
     /// The listener drains: the connection ends after the requests that are open on it.
     Drains,
@@ -44,11 +44,11 @@ impl Sockets {
         Self { places, open: VecDeque::new(), most }
     }
 
-    /// A place for one more connection of this client, waited for where there is none. `None`: the client has its
-    /// share, and has asked for something on each.
+    /// A permit for one more connection of this client. Waits if there is none. `None`: the client has used its share,
+    /// and has sent a request on each of its connections.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the places as they are.
+    /// Dropping the future takes no permit.
     pub(super) async fn place(
         &mut self,
         client: &Arc<Client>,
@@ -80,7 +80,7 @@ impl Sockets {
         Some((socket, permit))
     }
 
-    /// Tells every connection that the listener drains.
+    /// Informs every connection that the listener drains.
     pub(super) fn drain(&self) {
         for socket in self.open.iter().filter_map(Weak::upgrade) {
             socket.drains.store(true, Ordering::Release);
@@ -88,7 +88,7 @@ impl Sockets {
         }
     }
 
-    /// Ends the oldest of these on which nothing was ever asked.
+    /// Ends the oldest of these connections that has sent no request.
     fn displace(&mut self, is_meant: impl Fn(&Socket) -> bool) {
         let unused =
             |socket: &Socket| socket.activity.requests() == 0 && is_meant(socket) && socket.has_place();
@@ -109,7 +109,7 @@ impl Socket {
         self.leaves.notify_one();
     }
 
-    /// Waits until the connection is told to end.
+    /// Waits until the connection must end.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.

@@ -7,21 +7,22 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-/// Who waits is woken by the end and looks at once. Who looks later than this had no bulk to send meanwhile, or its
-/// runtime stood still, which is not the client's fault: the wait begins anew.
+/// The task that waits is woken at the end of the wait and polls at once. If it polls later than this, it had no data
+/// frames to send in between, or its runtime was blocked, which is not the client's fault. Then the wait starts again.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Since when bulk finds no room, and when that has been so for too long. Room that nobody asked for is not seen.
+/// How long data frames have had no room, and when that is too long. It is only checked when a data frame is to be
+/// sent.
 #[derive(Debug, Default)]
 pub(crate) struct StallTimer(Option<(Instant, Pin<Box<Sleep>>)>);
 
 impl StallTimer {
-    /// Bulk finds room.
+    /// Called when data frames have room.
     pub(crate) fn renew(&mut self) {
         self.0 = None;
     }
 
-    /// Ready when there was no room for so long, with when that began. Then it begins anew.
+    /// Ready when there was no room for this time; returns when that began. Then it starts again.
     pub(crate) fn poll_end(&mut self, wait: Duration, cx: &mut Context<'_>) -> Poll<Instant> {
         loop {
             let (since, due) =

@@ -1,4 +1,4 @@
-//! A socket whose peer takes nothing: hyper waits for it for ever.
+//! A write timeout for a socket whose peer takes nothing. hyper would wait for it for ever.
 
 use std::future::Future;
 use std::io;
@@ -11,16 +11,16 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// Fails a write that has made no progress for so long, which frees the socket and everything that waits behind it.
+/// Fails a write that makes no progress for this time, which frees the socket and the data that waits for it.
 pub(super) struct Stalling<S> {
     io: S,
     limit: Duration,
-    /// When the write that waits has waited too long.
+    /// When the pending write has waited too long.
     due: Option<Pin<Box<Sleep>>>,
     lifted: Arc<AtomicBool>,
 }
 
-/// Lifts the limit of a socket that speaks another protocol now, with limits of its own.
+/// Removes the limit of a socket that now uses another protocol with its own limits.
 #[derive(Clone, Debug)]
 pub(super) struct Disarm(Arc<AtomicBool>);
 
@@ -36,7 +36,7 @@ impl<S> Stalling<S> {
         (Self { io, limit, due: None, lifted: Arc::clone(&lifted) }, Disarm(lifted))
     }
 
-    /// Looks at what a write came to.
+    /// Checks the result of a write.
     fn watch<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if wrote.is_ready() || self.lifted.load(Ordering::Relaxed) {
             self.due = None;

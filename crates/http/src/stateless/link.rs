@@ -22,17 +22,18 @@ use crate::server::link::Linked;
 use crate::server::replay_buffer::Retention;
 use crate::wake_list::WakeList;
 
-/// So many POSTs are open at a time.
+/// The most open POSTs.
 const OPEN: usize = 16 * 1024;
-/// What waits for all readers together, in bytes; at it no more is taken from handlers.
+/// The number of bytes that may wait for all readers together. At this number the link takes no more data from
+/// handlers.
 const ROOM: usize = 64 * 1024 * 1024;
-/// No stream is taken up again.
+/// Streams cannot be resumed.
 const KEPT: Retention = Retention { events: 0, bytes: 0 };
 
 static RULES: ExchangeRules =
     ExchangeRules { most: OPEN, room: ROOM - 1, resumable: false, silence_is_a_stream: false, status };
 
-/// The POSTs of one link, each with the budget in which its answer counts.
+/// The POSTs of one link, each with the budget that counts its answer.
 pub(super) struct StatelessLink {
     pub(super) inbound_queue: Arc<InboundQueue>,
     pub(super) settings: Arc<Settings>,
@@ -46,7 +47,7 @@ impl StatelessLink {
         Arc::new(Self { inbound_queue, settings: Arc::clone(settings), exchanges })
     }
 
-    /// Takes a message in. The token is the reader's, should a stream come of it.
+    /// Takes a message. The token identifies the reader if the response becomes a stream.
     pub(super) fn post(
         &self,
         (body, held): (Bytes, HeldBytes),
@@ -61,7 +62,7 @@ impl StatelessLink {
         Ok((exchange, token))
     }
 
-    /// Whoever asked is gone, or has all there is (N3).
+    /// The client has disconnected, or has read the whole response (N3).
     pub(super) fn left(&self, exchange: ExchangeId, token: u64) {
         self.exchanges.step(|table, wakes| {
             let closed = table.left(exchange.0, token, &self.settings, wakes);
@@ -96,7 +97,7 @@ impl Linked for StatelessLink {
         self.exchanges.lock().has_room(cx)
     }
 
-    /// Cuts the stream for which most waits: its reader takes nothing, and the others would wait for it.
+    /// Cuts the stream with the most waiting bytes: its reader takes nothing, and the other streams would wait for it.
     fn cut_stalled(&self, _: Instant) {
         self.exchanges.step(|table, wakes| {
             let slowest = table.open.iter().max_by_key(|(_, open)| open.waiting_bytes());
@@ -142,7 +143,7 @@ impl Linked for StatelessLink {
         self.exchanges.step(|table, wakes| table.finish(exchange, how, &self.settings, wakes));
     }
 
-    /// Nothing more is taken in; what waits is still read.
+    /// Nothing more is taken in. Messages that wait are still read.
     fn end(&self) {
         self.exchanges.step(ExchangeTable::close);
         self.inbound_queue.end();
@@ -196,7 +197,8 @@ mod tests {
         say(exchanges, exchange, body, FrameKind::Notification);
     }
 
-    /// What waits for a reader, until it would have to wait itself; and whether the stream has ended.
+    /// Reads the messages that wait for a reader until it would block, and returns them with whether the stream has
+    /// ended.
     fn read(exchanges: &StatelessLink, (exchange, token): (ExchangeId, u64)) -> (Vec<Bytes>, bool) {
         let mut cx = Context::from_waker(Waker::noop());
         let mut read = Vec::new();

@@ -1,4 +1,4 @@
-//! Arguments of tools that headers mirror: `Mcp-Param-*`, which a tool's schema asks for by `x-mcp-header`.
+//! Arguments of tools that headers mirror: `Mcp-Param-*`, which a tool's schema requests with `x-mcp-header`.
 
 use http::{HeaderMap, HeaderName};
 use rescind_core::{TransportError, TransportErrorKind};
@@ -7,20 +7,20 @@ use serde_json::Value;
 use super::mirrored_headers::{decode, single};
 use crate::headers::MCP_PARAM;
 
-/// Which arguments of which tools are mirrored.
+/// The arguments that are mirrored, by tool.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mirrors(Vec<Mirror>);
 
 #[derive(Clone, Debug)]
 struct Mirror {
     tool: String,
-    /// From the arguments inwards.
+    /// The names from the outermost object inwards, starting in the arguments.
     path: Vec<String>,
     header: HeaderName,
 }
 
 impl Mirrors {
-    /// One more.
+    /// Adds an argument.
     pub(super) fn add(&mut self, tool: &str, argument: &[&str], name: &str) -> Result<(), TransportError> {
         let refused = |text: String| TransportError::new(TransportErrorKind::Open, text);
         let header = HeaderName::try_from(format!("{MCP_PARAM}{name}")).ok().filter(|_| !name.is_empty());
@@ -40,13 +40,13 @@ impl Mirrors {
         self.0.iter().any(|mirror| mirror.tool == tool)
     }
 
-    /// The headers a call of this tool has, and what each stands for.
+    /// The headers of a call of this tool, with the decoded value of each.
     pub(super) fn values(&self, tool: &str, arguments: &Value) -> Vec<(HeaderName, String)> {
         let own = self.0.iter().filter(|mirror| mirror.tool == tool);
         own.filter_map(|mirror| Some((mirror.header.clone(), mirror.value(arguments)?))).collect()
     }
 
-    /// What differs between a call of this tool and its headers.
+    /// Compares the arguments of a call of this tool with its headers. The error describes the first difference.
     pub(super) fn check(&self, tool: &str, arguments: &Value, headers: &HeaderMap) -> Result<(), String> {
         for mirror in self.0.iter().filter(|mirror| mirror.tool == tool) {
             let name = &mirror.header;
@@ -66,7 +66,7 @@ impl Mirrors {
 }
 
 impl Mirror {
-    /// What the header stands for. `None`: the argument is not there, or null, or nothing a header could mirror.
+    /// The value that the header mirrors. `None`: the argument is missing or null, or its type cannot be mirrored.
     fn value(&self, arguments: &Value) -> Option<String> {
         let inner = self.path.iter().try_fold(arguments, |inner, name| inner.get(name))?;
         match inner {
@@ -80,7 +80,7 @@ impl Mirror {
     }
 }
 
-/// `42` and `42.0` are one number, and so are two ways to round one.
+/// `42` and `42.0` are the same number, and so are two texts that are parsed to the same float.
 fn is_same_number(one: &str, other: &str) -> bool {
     let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
     number(one).is_some_and(|one| number(other).is_some_and(|other| one.total_cmp(&other).is_eq()))

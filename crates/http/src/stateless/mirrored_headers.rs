@@ -1,4 +1,4 @@
-//! The headers that repeat a part of a body (N2): made for a message by a client, held against it by a server.
+//! The headers that repeat a part of a body (N2): a client creates them from a message, a server compares them with it.
 
 use std::borrow::Cow;
 
@@ -20,7 +20,7 @@ use crate::server::{ReplyBody, reply};
 const META: &str = "_meta";
 const ARGUMENTS: &str = "arguments";
 
-/// Not JSON; no message; params; headers and body differ; version.
+/// Error codes: not JSON; not a message; wrong params; headers and body differ; a capability or version is missing.
 const PARSE_ERROR: i32 = -32700;
 const INVALID_REQUEST: i32 = -32600;
 const INVALID_PARAMS: i32 = -32602;
@@ -29,14 +29,14 @@ const MISSING_CAPABILITY: i32 = -32021;
 const UNSUPPORTED_VERSION: i32 = -32022;
 const METHOD_NOT_FOUND: i32 = -32601;
 
-/// Whether a message is owed an answer.
+/// Whether a message expects an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Request,
     Notification,
 }
 
-/// A refusal of the binding's own, under the id of the request.
+/// A refusal that the binding itself creates, with the id of the request.
 #[derive(Debug, Serialize)]
 pub(super) struct Unfit<'a> {
     jsonrpc: &'static str,
@@ -71,15 +71,16 @@ pub(super) struct Message<'a> {
     envelope: Envelope<'a>,
     bodies: &'static MirroredBodies,
     method: Option<Cow<'a, str>>,
-    /// What the message names, if its method is one whose messages do.
+    /// The name in the message, if its method is one whose messages have a name.
     name: Option<&'a RawValue>,
-    /// The revision the message says it is of.
+    /// The revision that the message names.
     revision: Option<Cow<'a, str>>,
     has_capabilities: bool,
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message. What cannot be read as one is refused here, as its headers could not be held against it.
+    /// Reads a message. A body that is not a message is refused here, because its headers could not be compared with
+    /// it.
     pub(super) fn read(body: &'a [u8], bodies: &'static MirroredBodies) -> Result<Self, Unfit<'a>> {
         let envelope = Envelope::read(body).map_err(|why| {
             let (code, message) = match why {
@@ -113,7 +114,7 @@ impl<'a> Message<'a> {
         Self { envelope, bodies, method, name, revision, has_capabilities: capabilities.is_some() }
     }
 
-    /// The tool a message calls and with what, if headers mirror any of that tool's arguments.
+    /// The tool that a message calls and its arguments, if headers mirror any argument of that tool.
     fn mirrored_call(&self, mirrors: &Mirrors) -> Option<(Cow<'a, str>, Value)> {
         self.method.as_deref().filter(|method| *method == self.bodies.tool_call)?;
         let tool = self.name.and_then(string).filter(|tool| mirrors.of(tool))?;
@@ -126,8 +127,8 @@ impl<'a> Message<'a> {
         self.revision.is_some()
     }
 
-    /// Holds the headers against the message, in the order in which clients are told: no version, no metadata, a
-    /// difference, a version that is not served.
+    /// Compares the headers with the message. The checks have the order in which clients must learn of errors: no
+    /// version, no metadata, a difference, a version that is not served.
     pub(super) fn check(
         &self,
         headers: &'a HeaderMap,
@@ -163,7 +164,8 @@ impl<'a> Message<'a> {
         if self.revision.as_deref().is_some_and(|told| told != version) {
             return Err(mismatch(format!("Header mismatch: {MCP_PROTOCOL_VERSION} differs from _meta")));
         }
-        // The document asks for these two on requests, and leaves open what a notification has; what is there must fit.
+        // The specification requires these two headers on requests and leaves notifications open. A header that is
+        // present must match.
         let is_asked = |name: &HeaderName| kind == Kind::Request || headers.contains_key(name);
         if is_asked(&MCP_METHOD) && single(headers, &MCP_METHOD).map_err(mismatch)? != method {
             return Err(mismatch(format!("Header mismatch: {MCP_METHOD} differs from the body's method")));
@@ -199,7 +201,7 @@ impl<'a> Message<'a> {
             Some(version) if version != self.bodies.revision => HeaderValue::from_str(version).ok(),
             Some(_) | None => Some(HeaderValue::from_static(self.bodies.revision)),
         };
-        // One that no header can hold is left out: a notification needs none.
+        // A method that a header cannot contain is left out: a notification does not need the header.
         let method = self.method.as_deref().filter(|method| is_plain(method));
         let values = [
             (MCP_PROTOCOL_VERSION, version),
@@ -217,9 +219,9 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The status of an answer that comes before any event: errors that the documents give one of their own.
+/// The status of an answer that comes before any event. Some errors have their own status in the specification.
 pub(super) fn status_of(answer: &[u8]) -> StatusCode {
-    // Most answers have none, and are not read for it: its name would stand there, or an escape.
+    // Most answers have no error, and are not parsed: an error needs the text `error` or an escape in the body.
     if memchr::memmem::find(answer, b"error").is_none() && memchr::memchr(b'\\', answer).is_none() {
         return StatusCode::OK;
     }
@@ -235,7 +237,7 @@ fn unfit(id: Option<&RawValue>, code: i32, message: impl Into<Cow<'static, str>>
     Unfit { jsonrpc: "2.0", id, error: ErrorMember { code, message: message.into(), data: None } }
 }
 
-/// A header that has to be there, once.
+/// The value of a header that must occur exactly once.
 pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str, String> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().ok_or_else(|| format!("Header mismatch: {name} is missing"))?;
@@ -252,18 +254,18 @@ fn wrapped(value: &str) -> Option<&str> {
     value.strip_prefix(START)?.strip_suffix(END)
 }
 
-/// What a header's value stands for; `None`: it says base64 and is none, or no UTF-8.
+/// The decoded value of a header. `None`: the value is marked as base64 but is not valid base64, or is not UTF-8.
 pub(super) fn decode(value: &str) -> Option<Cow<'_, str>> {
     let Some(coded) = wrapped(value) else { return Some(Cow::Borrowed(value)) };
     String::from_utf8(STANDARD.decode(coded).ok()?).ok().map(Cow::Owned)
 }
 
-/// A header can hold it as it stands.
+/// Whether a header can contain the value without encoding.
 fn is_plain(value: &str) -> bool {
     value.bytes().all(|byte| matches!(byte, b' '..=b'~')) && value.trim() == value
 }
 
-/// A value as a header may hold it.
+/// The value, encoded if a header cannot contain it as it is.
 pub(super) fn encode(value: &str) -> String {
     if is_plain(value) && wrapped(value).is_none() {
         value.to_owned()

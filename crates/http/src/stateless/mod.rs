@@ -3,7 +3,8 @@
 //! - N1 Ids are unique within a POST. One link serves all clients of a listener, and nothing is kept between two POSTs.
 //! - N2 Headers that repeat a part of the body are compared with the body before the message is passed on.
 //! - N3 If a client disconnects before the end of the response, its request is cancelled at once and nothing more is sent.
-//! - N4 A slow reader affects only its own request: the messages that wait for it are bounded, and its notifications are dropped first.
+//! - N4 A slow reader affects only its own request: the messages that wait for it are bounded, and its notifications
+//!   are dropped first.
 
 mod client;
 mod link;
@@ -53,7 +54,7 @@ impl Stateless {
         }
     }
 
-    /// What headers repeat of a body, in a protocol of your own. Default: [`MCP_2026_BODIES`].
+    /// Sets which parts of a body the headers repeat, for a protocol of your own. Default: [`MCP_2026_BODIES`].
     pub const fn bodies(mut self, bodies: &'static MirroredBodies) -> Self {
         self.bodies = bodies;
         self
@@ -82,8 +83,9 @@ impl Stateless {
     }
 
     /// The time in which a handler that has started may refuse its request with an HTTP status (400 for a missing
-    /// capability). After it the head of an event stream is sent, which tells the client that its request has arrived:
-    /// the client sends no cancel before. Default: 10 ms, and 1 ms from when the handler first awaits something.
+    /// capability). After this time the server sends the head of an event stream. The head tells the client that its
+    /// request has arrived; the client sends no cancel before it. Default: 10 ms, and 1 ms from when the handler first
+    /// awaits something.
     pub const fn stream_after(mut self, wait: Duration) -> Self {
         self.stream_after = Some(wait);
         self

@@ -1,4 +1,4 @@
-//! The serving side: POST and nothing else.
+//! The server side, which only accepts POST.
 
 use std::fmt;
 use std::future::{poll_fn, ready};
@@ -24,7 +24,7 @@ use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks}
 use crate::sync::Mutex;
 
 const ALLOWED: &str = "POST";
-/// What pages may use.
+/// The methods and headers that web pages may use.
 const PAGE_ACCESS: PageAccess = PageAccess {
     methods: ALLOWED,
     headers: "Accept, Authorization, Content-Type, MCP-Protocol-Version, Mcp-Method, Mcp-Name",
@@ -32,11 +32,11 @@ const PAGE_ACCESS: PageAccess = PageAccess {
     parameters: Parameters::Read,
 };
 
-/// A request whose head passed.
+/// A request whose head has passed the checks.
 struct Begun {
     headers: HeaderMap,
     body: RequestBody,
-    /// Where it came from.
+    /// The address of the client.
     address: Option<IpAddr>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct StatelessServer {
     config: Stateless,
     settings: Arc<Settings>,
     door: AcceptQueue,
-    /// The link there is; `None` once the listener is gone.
+    /// The current link. `None` after the listener has ended.
     exchanges: Mutex<Option<Arc<StatelessLink>>>,
     stream_delay: StreamDelay,
 }
@@ -56,7 +56,7 @@ impl StatelessServer {
         Self { config, settings: Arc::clone(settings), door, exchanges, stream_delay }
     }
 
-    /// The link that is open. One whose driver has ended makes way for another.
+    /// The open link. If its driver has ended, a new link replaces it.
     fn exchanges(&self) -> Result<Arc<StatelessLink>, Refused> {
         let gone = || Refused::unavailable("this server has ended");
         let mut place = self.exchanges.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl StatelessServer {
         Ok(exchanges)
     }
 
-    /// Looks at a request's head, but for what its body has to say too.
+    /// Checks the head of a request, except what must be compared with its body.
     fn begin(&self, request: Request<RequestBody>) -> Result<Begun, Refused> {
         if request.method() != Method::POST {
             return Err(Refused::method(ALLOWED));
@@ -194,7 +194,7 @@ impl fmt::Debug for StatelessServer {
 struct PostFeed {
     exchanges: Arc<StatelessLink>,
     exchange: ExchangeId,
-    /// What its events count in.
+    /// The budget that counts its events.
     budget: ByteBudget,
 }
 
@@ -210,7 +210,8 @@ impl Feed for PostFeed {
     }
 }
 
-/// A POST that waits for its head. Dropped before, it tells that the exchange was given up (S3).
+/// A POST that waits for the head of its response. If it is dropped before that, it reports that the client has left
+/// the exchange (S3).
 struct Waiting {
     feed: Option<PostFeed>,
     token: u64,

@@ -1,4 +1,4 @@
-//! What [`crate::verify`] shows of this binding.
+//! The parts of this binding that [`crate::verify`] exports.
 
 use http::HeaderMap;
 use rescind_core::MCP_2026_BODIES;

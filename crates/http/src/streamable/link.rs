@@ -1,4 +1,4 @@
-//! A session as its link serves it: what the driver sends in it, and how it ends.
+//! The link of a session: how it sends the driver's frames, and how it ends.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -19,12 +19,12 @@ use crate::server::json_or_event_stream::{Progress, Response};
 use crate::server::link::{Linked, ServerLink};
 use crate::server::replay_buffer::ReplayBuffer;
 
-/// So many exchanges are open at most, detached ones included.
+/// The most open exchanges, including detached ones.
 const EXCHANGES: usize = 4096;
-/// Bulk is taken while no more than this waits on streams that are read, in bytes.
+/// Data frames are accepted while at most this number of bytes waits on streams that have a reader.
 const HELD_FOR_BULK: usize = 32 * 1024;
 
-/// The legal silence is an event stream that ends.
+/// A POST that may legally get no answer gets an event stream that ends.
 pub(super) static RULES: ExchangeRules = ExchangeRules {
     most: EXCHANGES,
     room: HELD_FOR_BULK,
@@ -62,7 +62,7 @@ impl Linked for SessionState {
         self.exchanges.lock().has_room(cx)
     }
 
-    /// Cuts the streams whose readers took nothing, though there is something.
+    /// Cuts the streams whose readers have taken nothing although messages wait for them.
     fn cut_stalled(&self, since: Instant) {
         self.exchanges.step(|table, wakes| {
             let mut stalled: Vec<u64> = table
@@ -89,9 +89,10 @@ impl Linked for SessionState {
         self.exchanges.lock().note_rejection(exchange, reason);
     }
 
-    /// A request, and its cancel, whose client has gone goes on the own stream, and so does what is on no exchange.
+    /// A request or cancel whose exchange has lost its client is sent on the session's own stream, and so is a frame
+    /// without an exchange.
     fn send(&self, mut out: Outbound) -> Result<(), TransportError> {
-        // Until its last byte is written, or the client has let it go.
+        // The bytes count until the last one is written, or until the client leaves the stream.
         out.body = self.budget.hold_frame(out.body);
         self.exchanges.step(|table, wakes| {
             if table.closed {
@@ -99,7 +100,7 @@ impl Linked for SessionState {
             }
             let open = table.open.get(&out.exchange.0);
             let stream = match (out.head.kind, open) {
-                // What answers an exchange that is over has nowhere to go.
+                // The answer to an exchange that is over cannot be sent.
                 (FrameKind::Answer, None) => return Ok(()),
                 (FrameKind::Answer | FrameKind::Notification, Some(_)) => out.exchange.0,
                 (FrameKind::Request | FrameKind::Cancel, Some(open)) => match open.response {
@@ -116,7 +117,8 @@ impl Linked for SessionState {
         self.exchanges.step(|table, wakes| table.finish(exchange, how, &self.settings, wakes));
     }
 
-    /// Ends every stream behind what waits, and refuses what is not decided. Done once all readers have left.
+    /// Ends every stream after its waiting messages, and refuses the undecided responses. Completes when no reader has
+    /// anything left to read.
     fn poll_close(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.forget();
         self.exchanges.step(ExchangeTable::close);
@@ -142,7 +144,7 @@ impl Linked for SessionState {
 }
 
 impl Idles for SessionState {
-    /// A request whose client has gone is no use: it would keep the session of a client that never comes back.
+    /// A request whose client has disconnected does not keep the session open: that client may never return.
     fn idle_at(&self) -> Option<Instant> {
         let table = self.exchanges.lock();
         let in_use = table.own.as_ref().is_some_and(ReplayBuffer::has_reader)
@@ -152,7 +154,7 @@ impl Idles for SessionState {
     }
 }
 
-/// An answer with an id is always a 200.
+/// The HTTP status of an answer. An answer with an id always gets 200.
 fn status(reason: Option<RejectReason>, _: &[u8]) -> StatusCode {
     match reason {
         Some(RejectReason::BadMessage) => StatusCode::BAD_REQUEST,

@@ -1,4 +1,4 @@
-//! The serving side: what each method does.
+//! The server side: how each HTTP method is handled.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -26,7 +26,7 @@ use crate::server::sessions::{NotOpened, Sessions};
 use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks, events};
 
 const ALLOWED: &str = "GET, POST, DELETE";
-/// What pages may use.
+/// The methods and headers that web pages may use.
 const PAGE_ACCESS: PageAccess = PageAccess {
     methods: ALLOWED,
     headers: "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Session-Id",
@@ -50,7 +50,7 @@ impl StreamableServer {
         Self { config, settings: Arc::clone(settings), table: Arc::default(), door, stream_delay }
     }
 
-    /// Looks at a request's head. What a POST has to wait for begins with its body.
+    /// Checks the head of a request. A POST is complete only with its body, which is read later.
     fn begin(&self, request: Request<RequestBody>, principal: Option<Principal>) -> Result<Begun, Refused> {
         if self.table.is_shut() {
             return Err(Refused::unavailable("this server has ended"));
@@ -73,7 +73,7 @@ impl StreamableServer {
         checks::accepts_both(headers)?;
         let version = self.check_version(headers)?;
         let primed = version.is_some_and(|version| version >= PRIMED_SINCE);
-        // Before the body is read: nobody uploads to a session that is not there.
+        // Before the body is read: an upload to an unknown session is refused early.
         let known = match session_id(headers)? {
             Some(id) => Some(self.find(id, principal.as_ref())?),
             None => None,
@@ -91,7 +91,7 @@ impl StreamableServer {
         Ok(Posted { body: request.into_body(), known, principal, from, budget, primed })
     }
 
-    /// The largest body, in bytes: what opens a session is small.
+    /// The largest body, in bytes. A body that opens a session is small.
     fn limit(&self, is_known: bool) -> usize {
         let limit = self.settings.max_frame;
         if is_known { limit } else { limit.min(body::OPENING) }
@@ -137,7 +137,7 @@ impl StreamableServer {
                 reply::json(status, body).map(|body| body.cut_after(self.settings.stall_timeout))
             }
             ResponseKind::Accepted => reply::plain(StatusCode::ACCEPTED),
-            // The protocol has no words for it.
+            // The protocol defines no body for it.
             ResponseKind::Refused(status) => reply::plain(status),
             ResponseKind::Ended if opens => {
                 return Err(Refused::unavailable("the session was not accepted"));
@@ -153,7 +153,7 @@ impl StreamableServer {
                 self.events(feed, waiting.token, primed)
             }
         };
-        // Whatever came of the message, what it opened can be used.
+        // The session that the message opened can be used, whatever the result of the message is.
         if opens {
             let id = HeaderValue::from_str(&conversation.id).map_err(|_| ended())?;
             response.headers_mut().insert(MCP_SESSION_ID, id);
@@ -161,8 +161,8 @@ impl StreamableServer {
         Ok(response)
     }
 
-    /// Waits for what a POST is answered with. A request that is not answered soon gets its head as an event stream's,
-    /// so that the client knows it has arrived.
+    /// Waits for the response to a POST. A request that is not answered soon gets the head of an event stream, so that
+    /// the client knows that the request has arrived.
     async fn verdict(&self, conversation: &SessionState, exchange: ExchangeId, body: &[u8]) -> ResponseKind {
         let table = &conversation.exchanges;
         let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
@@ -197,7 +197,7 @@ impl StreamableServer {
                 let polled = stream != OWN;
                 Ok(self.events(Arc::new(StreamFeed { conversation, stream }), token, polled))
             }
-            // What an event source does not come back after.
+            // An event source does not reconnect after this status.
             Err(NotResumed::Over) => Ok(reply::plain(StatusCode::NO_CONTENT)),
             Err(NotResumed::Forgotten) => {
                 Err(Refused::bad("the events after this Last-Event-ID are not kept any more"))
@@ -267,22 +267,22 @@ impl StreamableServer {
     }
 }
 
-/// What a request's head came to.
+/// The result of checking the head of a request.
 enum Begun {
     Post(Posted),
     Answered(Response<ReplyBody>),
 }
 
-/// A POST whose head passed.
+/// A POST whose head has passed the checks.
 struct Posted {
     body: RequestBody,
-    /// The session it names.
+    /// The session that it names.
     known: Option<Arc<SessionState>>,
     principal: Option<Principal>,
     from: Option<IpAddr>,
-    /// What its body counts in while it is read.
+    /// The budget that counts its body while it is read.
     budget: ByteBudget,
-    /// Its client understands an event without data.
+    /// Whether its client understands an event without data.
     primed: bool,
 }
 
@@ -331,7 +331,7 @@ fn session_id(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     single(headers, &MCP_SESSION_ID)
 }
 
-/// A header that may be there once.
+/// The value of a header that may occur only once.
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -358,11 +358,12 @@ impl Feed for StreamFeed {
     }
 }
 
-/// A POST that waits for its head. Dropped before, it tells that the exchange was given up (S3).
+/// A POST that waits for the head of its response. If it is dropped before that, it reports that the client has left
+/// the exchange (S3).
 struct Waiting {
     feed: StreamFeed,
     token: u64,
-    /// The body does so from now on.
+    /// Whether the body of the response reports this instead.
     left: bool,
 }
 

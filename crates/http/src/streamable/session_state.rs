@@ -1,4 +1,4 @@
-//! One session on the serving side: what its client does in it. What the driver does is in `link.rs`.
+//! One session on the server side: what its client does in it. The driver's part is in `link.rs`.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,20 +22,20 @@ use crate::sync::Mutex;
 pub(super) struct SessionState {
     pub(super) id: Arc<str>,
     pub(super) principal: Option<Principal>,
-    /// Where it was opened from.
+    /// The address that opened it.
     pub(super) address: Option<IpAddr>,
     pub(super) inbound_queue: Arc<InboundQueue>,
     pub(super) settings: Arc<Settings>,
-    /// The bytes that are held for it.
+    /// The budget for the bytes that are held for this session.
     pub(super) budget: ByteBudget,
     sessions: Weak<Sessions<Self>>,
-    /// Something was asked in it but its opening.
+    /// Whether a request has arrived other than the one that opened it.
     used: AtomicBool,
     pub(super) exchanges: Exchanges<()>,
     used_at: Mutex<Instant>,
 }
 
-/// Why a stream cannot be taken up again.
+/// Why a stream cannot be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotResumed {
     /// It is not known, or its events are not kept any more.
@@ -76,7 +76,7 @@ impl SessionState {
         })
     }
 
-    /// A client has used it.
+    /// Notes that a client has used the session.
     fn touch(&self) {
         *self.used_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -85,7 +85,7 @@ impl SessionState {
         *self.used_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in the message of a POST. The token is the reader's, should a stream come of it.
+    /// Takes the message of a POST. The token identifies the reader if the response becomes a stream.
     pub(super) fn post(&self, body: Bytes, held: HeldBytes) -> Result<(ExchangeId, u64), NotTaken> {
         let (exchange, token) = self.exchanges.step(|table, _| table.begin_post(self.settings.kept, ()))?;
         self.touch();
@@ -96,7 +96,7 @@ impl SessionState {
         Ok((exchange, token))
     }
 
-    /// Gives a POST's stream its first event, to come back with.
+    /// Sends the first event on a POST's stream. Its id allows the client to resume the stream.
     pub(super) fn prime(&self, exchange: ExchangeId, retry: Option<Duration>) {
         self.exchanges.step(|table, wakes| {
             if let Some(open) = table.open.get_mut(&exchange.0) {
@@ -105,7 +105,8 @@ impl SessionState {
         });
     }
 
-    /// A reader of the own stream. `None`: there is one, and it is not to be displaced.
+    /// Attaches a reader to the session's own stream. `None`: the session has ended, or there is a reader already and
+    /// `displace` is not set.
     pub(super) fn listen(&self, displace: bool) -> Option<u64> {
         self.touch();
         self.exchanges.step(|table, wakes| {
@@ -117,7 +118,7 @@ impl SessionState {
         })
     }
 
-    /// A reader of a stream that was cut after event `last`.
+    /// Attaches a reader to a stream that was cut after event `last`.
     pub(super) fn resume(&self, stream: u64, last: u64) -> Result<u64, NotResumed> {
         self.touch();
         self.exchanges.step(|table, wakes| {
@@ -140,7 +141,7 @@ impl SessionState {
         })
     }
 
-    /// A response is gone, or the future of one.
+    /// Called when a response, or the future of a response, is dropped.
     pub(super) fn left(&self, stream: u64, token: u64) {
         self.touch();
         self.exchanges.step(|table, wakes| {
@@ -150,14 +151,14 @@ impl SessionState {
         });
     }
 
-    /// A message came in it, after the one that opened it.
+    /// Notes a message that arrived after the one that opened the session.
     pub(super) fn note_use(&self, body: &[u8]) {
         if !self.used.load(Ordering::Relaxed) && Envelope::of(body).is_request() {
             self.used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Nobody finds it any more.
+    /// Removes it from the table, so that no request finds it any more.
     pub(super) fn forget(&self) {
         if let Some(table) = self.sessions.upgrade() {
             table.remove(&self.id);

@@ -1,4 +1,4 @@
-//! A server over HTTP that drains: its sessions end, and only then its port closes.
+//! A server over HTTP that drains: its sessions end first, then its port closes.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ struct Serving {
     cancelled: mpsc::UnboundedReceiver<()>,
 }
 
-/// A server of the method `wait`, whose handler waits for its cancel.
+/// A server with the method `wait`, whose handler waits for its cancel.
 async fn serve() -> Serving {
     let listener = server().bind("127.0.0.1:0").await.unwrap();
     let url = rescind_core::Listener::endpoint(&listener).to_string();
@@ -48,7 +48,7 @@ async fn serve() -> Serving {
     Serving { url, handle, running, started, cancelled }
 }
 
-/// Waits until a new session is refused: the drain has begun.
+/// Waits until a new session is refused, which shows that the drain has begun.
 async fn refuses_sessions(url: &str) {
     loop {
         let mut raw = Raw::connect(url).await;

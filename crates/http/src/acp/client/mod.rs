@@ -1,10 +1,11 @@
-//! The calling side: POSTs in their order, and an event stream for the connection and for each session.
+//! The client side: POSTs in order, and one event stream for the connection and for each session.
 //!
-//! - B1 POSTs go one at a time, each once the one before it was taken: so messages keep their order. A cancel goes beside
-//!   them, as soon as the request it names was taken, and cannot overtake it.
-//! - B2 A stream that ends is asked for again; what waited meanwhile waits at the server.
+//! - B1 POSTs are sent one at a time: each one starts after the server has taken the one before it, so messages keep
+//!   their order. A cancel is sent beside them, as soon as the server has taken the request that it names. So it cannot
+//!   overtake that request.
+//! - B2 The client reopens a stream that ends. The server keeps the messages that arrive in between.
 //! - B3 Cookies are kept for the connection and sent with each request.
-//! - B4 With the link's sending half everything ends: tasks, streams, and by DELETE the connection.
+//! - B4 When the link's sending half ends, everything ends: tasks, streams, and the connection, which a DELETE closes.
 
 mod posting;
 mod sender;
@@ -22,10 +23,10 @@ use crate::client::HttpClient;
 use crate::inbound_queue::InboundReceiver;
 use crate::sync::spawn;
 
-/// POSTs that wait for the one before them.
+/// The most POSTs that wait for the one before them.
 const WAITING: usize = 64;
 
-/// The calling side of the binding `acp`: a transport to one URL, over HTTP/2.
+/// The client side of the binding `acp`: a transport to one URL, over HTTP/2.
 #[derive(Clone, Debug)]
 #[must_use = "a transport does nothing until it is opened"]
 pub struct AcpTransport {
@@ -34,18 +35,18 @@ pub struct AcpTransport {
 }
 
 impl AcpTransport {
-    /// A transport that goes where this client goes, in HTTP/2 as ACP's draft requires.
+    /// A transport to this client's URL, over HTTP/2 as ACP's draft requires.
     pub const fn new(client: HttpClient) -> Self {
         Self { client: client.http2(), bodies: &ACP_BODIES }
     }
 
-    /// Which messages belong to a session, in a protocol of your own. Default: [`ACP_BODIES`].
+    /// Sets which messages belong to a session, for a protocol of your own. Default: [`ACP_BODIES`].
     pub const fn bodies(mut self, bodies: &'static SessionBodies) -> Self {
         self.bodies = bodies;
         self
     }
 
-    /// Speaks HTTP/1.1, to servers that have nothing else.
+    /// Uses HTTP/1.1, for servers that support nothing newer.
     pub const fn http1(mut self) -> Self {
         self.client.http2 = false;
         self

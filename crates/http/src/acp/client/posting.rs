@@ -1,4 +1,4 @@
-//! Posting frames: in their order, but for cancels (B1).
+//! Posting frames: in order, except cancels (B1).
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Client {
         }
     }
 
-    /// Posts a frame; done when the server has taken it. What could not be taken fails its call.
+    /// Posts a frame and completes when the server has taken it. If the server does not take a request, the call fails.
     async fn post(self: &Arc<Self>, out: Outbound) {
         let session = self.session_of(&out);
         if let Some(session) = &session {
@@ -97,7 +97,7 @@ impl Client {
         Err(Failed { sent: status.is_server_error(), error })
     }
 
-    /// The connection that an answer names in its header, or the first one in its result alone.
+    /// The connection that a response names in its header. Only for the first one, the result may name it instead.
     fn named_by(&self, headers: &HeaderMap, answer: &Message<'_>) -> Option<HeaderValue> {
         headers.get(ACP_CONNECTION_ID).cloned().or_else(|| {
             let named = answer.connection().filter(|_| self.state().connection.is_none())?;
@@ -105,7 +105,7 @@ impl Client {
         })
     }
 
-    /// The session a frame belongs to, by its own params or by those of the request it is about.
+    /// The session that a frame belongs to, from its own params or from those of the request that it refers to.
     fn session_of(&self, out: &Outbound) -> Option<String> {
         let named = Message::of(&out.body, self.bodies).session().map(std::borrow::Cow::into_owned);
         let mut state = self.state();
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// Sends a cancel beside the queue, once its request was taken.
+    /// Sends a cancel beside the queue, after the server has taken its request.
     pub(super) fn cancel(self: &Arc<Self>, out: Outbound) {
         let mut state = self.state();
         let client = Arc::clone(self);
@@ -136,7 +136,7 @@ impl Client {
         });
     }
 
-    /// Waits until the request of this id was taken, or failed, or has its answer.
+    /// Waits until the server has taken the request with this id, or the request has failed or has its answer.
     async fn until_taken(&self, id: &RequestId) {
         loop {
             let moved = self.moved.notified();

@@ -1,4 +1,4 @@
-//! The driver's sending half.
+//! The sending half that the driver uses.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::sync::JoinHandle;
 
 pub(super) struct ClientSender {
     client: Arc<Client>,
-    /// `None` once the link closes.
+    /// `None` after the link starts to close.
     queue: Option<mpsc::Sender<Outbound>>,
     posting: Option<JoinHandle<()>>,
     farewell: Farewell,
-    /// All that closing does is done.
+    /// Whether closing is complete.
     is_closed: bool,
 }
 
@@ -48,7 +48,7 @@ impl Sender for ClientSender {
         if queue.is_closed() {
             return Poll::Ready(Err(closed()));
         }
-        // A place is always kept for a control frame that has to keep its order.
+        // One place is reserved for a control frame that has to keep its order.
         let least = if lane == Lane::Data { 2 } else { 1 };
         if queue.capacity() >= least {
             return Poll::Ready(Ok(()));
@@ -59,7 +59,7 @@ impl Sender for ClientSender {
 
     fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
         fits(&out, self.client.max_frame)?;
-        // A cancel whose request is not on its way has nothing to go beside, and keeps its place among the others.
+        // A cancel of a request that is not in flight keeps its place in the queue.
         let beside = out.head.kind == FrameKind::Cancel
             && out.head.id.as_ref().is_some_and(|id| self.client.state().asked.contains_key(id));
         if beside {
@@ -73,12 +73,12 @@ impl Sender for ClientSender {
         queue.try_send(out).map_err(|_| closed())
     }
 
-    /// What is taken is on its way.
+    /// Nothing to flush: a frame that was accepted is already on its way.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         Poll::Ready(Ok(()))
     }
 
-    /// Posts what waits, tells the server of the end, then ends.
+    /// Posts the queued frames, sends the DELETE that ends the connection, then closes.
     fn poll_close(
         mut self: Pin<&mut Self>,
         _: &CloseReason,

@@ -1,4 +1,4 @@
-//! What the tasks of a client share.
+//! The state that the tasks of a client share.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
@@ -17,7 +17,7 @@ use crate::sync::JoinSet;
 pub(super) struct Client {
     core: ClientCore<State>,
     pub(super) bodies: &'static SessionBodies,
-    /// A request was taken.
+    /// Notified when the server has taken a request, and when a request is no longer tracked.
     pub(super) moved: Notify,
 }
 
@@ -25,21 +25,21 @@ pub(super) struct Client {
 pub(super) struct State {
     pub(super) connection: Option<HeaderValue>,
     pub(super) cookies: CookieStore,
-    /// Sessions whose stream is open or being opened.
+    /// Sessions whose stream is open or is being opened.
     pub(super) sessions: HashSet<String>,
     pub(super) streams: JoinSet<()>,
-    /// Cancels on their way.
+    /// Cancels that are being sent.
     pub(super) cancels: JoinSet<()>,
-    /// Requests of ours that are not answered yet.
+    /// Our requests that are not answered yet.
     pub(super) asked: HashMap<RequestId, Asked>,
-    /// The session on whose stream each request of the server's came, for its answer.
+    /// For each request from the server, the session on whose stream it came. Its answer needs that session.
     pub(super) asked_in: HashMap<RequestId, String>,
 }
 
-/// A request of ours, for the cancel that names it later.
+/// One of our requests, for a later cancel that names it.
 #[derive(Default)]
 pub(super) struct Asked {
-    /// The server has taken it.
+    /// Whether the server has taken it.
     pub(super) is_taken: bool,
     pub(super) session: Option<String>,
 }
@@ -66,12 +66,12 @@ impl Client {
         headers
     }
 
-    /// The server has named the connection, so it has to hear of its end.
+    /// Whether the server has named the connection. If it has, the client must tell it that the connection ends.
     pub(super) fn is_named(&self) -> bool {
         self.state().connection.is_some()
     }
 
-    /// What the DELETE needs that ends the connection.
+    /// The values for the DELETE that ends the connection.
     pub(super) fn delete(&self) -> (Requester, HeaderMap) {
         (self.requester.clone(), self.headers(None))
     }
@@ -97,7 +97,7 @@ impl Deref for Client {
 }
 
 impl InFlightTasks for State {
-    /// All but the one that posts.
+    /// All tasks except the one that posts.
     type Tasks = [JoinSet<()>; 2];
 
     fn take_tasks(&mut self) -> Self::Tasks {

@@ -1,4 +1,4 @@
-//! The event streams: of the connection, and of each session (B2).
+//! The event streams: one for the connection and one for each session (B2).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::acp::message::Message;
 use crate::client::{EventStream, Reply};
 use crate::headers::EVENT_STREAM;
 
-/// Sessions with a stream of their own.
+/// The most streams of one client: those of its sessions and the connection's own.
 const STREAMS: usize = 1024;
-/// Requests of the server's whose session is remembered.
+/// The most requests from the server whose session is remembered.
 const ASKED: usize = 65_536;
-/// Before a stream that ended is asked for again.
+/// The wait before a stream that ended is opened again.
 const RETRY: Duration = Duration::from_millis(50);
-/// The longest wait before a stream that was refused is asked for again.
+/// The longest wait before a stream that was refused is requested again.
 const REFUSED: Duration = Duration::from_secs(2);
-/// After so many attempts in a row that reached nobody the connection counts as lost.
+/// After this many failed attempts in a row, the connection counts as lost.
 const ATTEMPTS: usize = 20;
 
 impl Client {
@@ -42,7 +42,7 @@ impl Client {
         let mut failed_attempts = 0;
         let mut refused_wait = RETRY;
         loop {
-            // Waited for from before the stream is asked for: the message that names the session is on its way at the
+            // This wait starts before the stream is requested: the message that names the session may be sent at the
             // same time.
             let mut taken = pin!(self.moved.notified());
             taken.as_mut().enable();
@@ -54,8 +54,8 @@ impl Client {
                     refused_wait = RETRY;
                     self.read(response.into_body(), session.as_deref()).await;
                 }
-                // Of a session's stream it may mean that the server knows the session only once it was loaded; that the
-                // connection is gone, the connection's own stream tells.
+                // For a session's stream, 404 may mean that the server knows the session only after it is loaded. The
+                // connection's own stream reports a connection that has ended.
                 Ok(response) if response.status() == StatusCode::NOT_FOUND && session.is_none() => {
                     self.lose("the server does not know the connection any more");
                     return;
@@ -90,7 +90,7 @@ impl Client {
         }
     }
 
-    /// Takes in a message that came on the stream of this session.
+    /// Handles a message that came on the stream of this session.
     async fn take(self: &Arc<Self>, body: Bytes, session: Option<&str>) {
         let message = Message::of(&body, self.bodies);
         if let (true, Some(session), Some(id)) = (message.is_request(), session, message.id()) {

@@ -4,7 +4,7 @@ use rescind_core::{ACP_BODIES, FrameInfo, Lane};
 
 use super::*;
 
-/// Puts more on a session's stream than it should hold.
+/// Puts more messages on a session's stream than its limit.
 fn fill(connection: &Connection, session: &str) {
     let body = Bytes::from(format!(r#"{{"method":"said","params":{{"sessionId":"{session}"}}}}"#));
     for _ in 0..=connection.settings.mailbox.0 {

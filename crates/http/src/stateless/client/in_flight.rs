@@ -1,4 +1,4 @@
-//! One POST on its way: how it is given up, what its response is, and how it ends.
+//! One POST in flight: how it is abandoned, what its response is, and how it ends.
 
 use std::future::Future;
 use std::pin::pin;
@@ -21,7 +21,7 @@ use crate::headers::{BOTH, JSON};
 use crate::stateless::mirrored_headers::Message;
 use crate::sync::spawn;
 
-/// A request that is given up has so long to get its response's head.
+/// How long an abandoned request waits for the head of its response.
 const FOR_THE_HEAD: Duration = Duration::from_millis(250);
 
 impl Client {
@@ -52,8 +52,9 @@ impl Client {
         state.in_flight.insert(key, flight);
     }
 
-    /// Posts one message and reads what comes back, until it is given up. `Ok`: it was answered, or taken where no
-    /// answer is owed. What is given up early is let reach the server first, so that its cancel is one.
+    /// Posts one message and reads the response until the request is abandoned. `Ok`: it was answered, or the server
+    /// has taken a message that needs no answer. A request that is abandoned early still gets a short time to reach the
+    /// server, because otherwise its cancel would cancel nothing.
     async fn run(
         &self,
         key: u64,
@@ -96,7 +97,7 @@ impl Client {
             }
         }
         if resets && !self.may_reset_now(key) {
-            // What comes meanwhile is read, so that it does not pile up, and dropped.
+            // The response is still read meanwhile, so that it does not pile up, and its messages are dropped.
             tokio::select! {
                 biased;
                 () = self.may_reset() => {}
@@ -106,7 +107,7 @@ impl Client {
         Ok(())
     }
 
-    /// What was given up is let reach the server, but not for long.
+    /// Gives an abandoned request a short time to reach the server.
     async fn wait_for_head<T>(&self, sending: impl Future<Output = T>) -> Option<T> {
         let waited = async {
             tokio::time::sleep(FOR_THE_HEAD).await;
@@ -121,7 +122,7 @@ impl Client {
         }
     }
 
-    /// Whether it is a reset's turn. One that has to wait holds nothing up.
+    /// Whether a reset is allowed now. A request whose reset must wait does not hold up other frames.
     fn may_reset_now(&self, key: u64) -> bool {
         let mut state = self.state();
         if state.resets.take().is_ok() {
@@ -133,7 +134,7 @@ impl Client {
         self.step(|_| false)
     }
 
-    /// Waits for a reset's turn.
+    /// Waits until a reset is allowed.
     async fn may_reset(&self) {
         loop {
             let taken = self.state().resets.take();
@@ -149,7 +150,7 @@ impl Client {
             Some(Media::Json) => self.read_one(exchange, body).await?,
             Some(Media::Other) | None => false,
         };
-        // A request is not answered by being taken.
+        // 202 does not answer a request.
         let asks = self.state().in_flight.get(&exchange.0).is_some_and(|flight| flight.asks);
         if answered || (head.status == StatusCode::ACCEPTED && !asks) {
             return Ok(());
@@ -175,7 +176,7 @@ impl Client {
         is_answered
     }
 
-    /// Hands a message on. `true`: it answers the request of its exchange.
+    /// Passes a message on. `true`: it answers the request of its exchange.
     async fn take(&self, exchange: ExchangeId, body: Bytes) -> bool {
         let answers = Envelope::of(&body).answers_one();
         if self.state().in_flight.get(&exchange.0).is_some_and(InFlight::is_given_up) {

@@ -1,4 +1,4 @@
-//! The calling side: a POST for each frame; giving one up is the cancel of its request.
+//! The client side: one POST for each frame. To cancel a request, the client closes its response stream.
 
 mod in_flight;
 mod sender;
@@ -16,25 +16,29 @@ use super::mirror::Mirrors;
 use crate::client::HttpClient;
 use crate::inbound_queue::InboundReceiver;
 
-/// The calling side of the binding `stateless`: a transport to one URL.
+/// The client side of the binding `stateless`: a transport to one URL.
 ///
-/// # What the caller adds The revision has no handshake: each request says in its `params._meta` what a handshake would
-/// have said, and is refused without (400 and -32602). The wire never writes into a body, so this is the caller's to
-/// do, in every call:
+/// # What the caller adds
+///
+/// The revision has no handshake. Each request states in its `params._meta` what a handshake would have stated, and a
+/// request without it is refused (400 and -32602). The transport never changes a body, so the caller must add this to
+/// every call:
 ///
 /// ```json
 /// {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28",
 ///            "io.modelcontextprotocol/clientCapabilities": {}}}
 /// ```
 ///
-/// The headers that mirror a body (`MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name`) are made here. Which arguments of
-/// `tools/call` a server wants in `Mcp-Param-*` headers is in its tools' schemas (`x-mcp-header`), which a wire does
-/// not read: say it with [`mirror`](Self::mirror), and leave out tools whose annotations it refuses, as the revision
-/// asks.
+/// The transport itself adds the headers that mirror a body (`MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name`). The
+/// tools' schemas (`x-mcp-header`) define which arguments of `tools/call` a server expects in `Mcp-Param-*` headers.
+/// The transport does not read these schemas: set the headers with [`mirror`](Self::mirror), and leave out tools whose
+/// annotations it refuses, as the revision requires.
 ///
-/// # Cancels Giving a call up closes its stream; over HTTP/2 that is a reset. Servers end connections that reset much,
-/// so after 200 at once each further reset waits for its turn, 30 ms apart; what still comes for such a call is
-/// dropped, and calls that were given up count as in flight until then.
+/// # Cancels
+///
+/// A cancelled call closes its stream; over HTTP/2 this is a reset. Servers close connections that reset many streams,
+/// so 200 resets may be sent at once, and each further reset is sent 30 ms after the one before it. Until its reset is
+/// sent, a cancelled call counts as in flight, and its messages are dropped.
 #[derive(Clone, Debug)]
 #[must_use = "a transport does nothing until it is opened"]
 pub struct StatelessTransport {
@@ -44,22 +48,23 @@ pub struct StatelessTransport {
 }
 
 impl StatelessTransport {
-    /// A transport that goes where this client goes.
+    /// A transport to this client's URL.
     pub fn new(client: HttpClient) -> Self {
         Self { client, mirrors: Mirrors::default(), bodies: &MCP_2026_BODIES }
     }
 
-    /// What headers repeat of a body, in a protocol of your own. Default: [`MCP_2026_BODIES`].
+    /// Sets which parts of a body the headers repeat, for a protocol of your own. Default: [`MCP_2026_BODIES`].
     pub const fn bodies(mut self, bodies: &'static MirroredBodies) -> Self {
         self.bodies = bodies;
         self
     }
 
-    /// Mirrors the argument in the header `Mcp-Param-{name}` of calls of this tool, where the argument is there and not
-    /// null. It is a name, or the names from the outer one inwards: where the tool's schema has `"x-mcp-header": name`.
+    /// Mirrors the argument in the header `Mcp-Param-{name}` of calls of this tool, if the argument is present and not
+    /// null. The argument is given by its name, or by the names from the outermost object inwards. It is the one with
+    /// `"x-mcp-header": name` in the tool's schema.
     ///
     /// # Errors
-    /// The name cannot be part of a header's, or the tool has it already; the argument is empty.
+    /// The name is not valid in a header name, the tool has it already, or the argument is empty.
     pub fn mirror(mut self, tool: &str, argument: &[&str], name: &str) -> Result<Self, TransportError> {
         self.mirrors.add(tool, argument, name)?;
         Ok(self)

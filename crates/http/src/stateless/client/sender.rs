@@ -1,4 +1,4 @@
-//! The driver's sending half.
+//! The sending half that the driver uses.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rescind_core::{
 use super::state::Client;
 use crate::check_size::fits;
 
-/// Requests in flight at a time; more wait in the outbox.
+/// The most requests in flight. Further requests wait in the outbox.
 const FLIGHTS: usize = 1024;
 
 pub(super) struct ClientSender(pub(super) Arc<Client>);
@@ -51,7 +51,7 @@ impl Sender for ClientSender {
         Ok(())
     }
 
-    /// Each POST is on its way once it is taken.
+    /// Nothing to flush: a POST that was accepted is already on its way.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         Poll::Ready(Ok(()))
     }
@@ -60,13 +60,13 @@ impl Sender for ClientSender {
         let mut state = self.0.state();
         let Some(flight) = state.in_flight.get_mut(&exchange.0) else { return Ok(()) };
         flight.given_up.cancel();
-        // Without a head it may take a while; nothing is held up for that.
+        // Without a head, the request may need a while to end. Other frames do not wait for it.
         let leaves = flight.headed && !std::mem::replace(&mut flight.leaves, flight.headed);
         state.leaving += usize::from(leaves);
         Ok(())
     }
 
-    /// Requests are given up; what is owed nothing is let arrive.
+    /// Aborts the requests. POSTs that need no answer, and abandoned requests without a head, still get time to arrive.
     fn poll_close(
         self: Pin<&mut Self>,
         _: &CloseReason,

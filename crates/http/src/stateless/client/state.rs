@@ -1,4 +1,4 @@
-//! What the tasks of a client share.
+//! The state that the tasks of a client share.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::int_map::Numbered;
 use crate::stateless::mirror::Mirrors;
 use crate::sync::AbortHandle;
 
-/// Streams of HTTP/2 reset at once; then one each [`RESET_EVERY`]. Closing its stream is the only cancel there is here,
-/// so a reset is late at worst, and never left out.
+/// The most HTTP/2 streams that are reset at once. After that, one stream is reset each [`RESET_EVERY`]. The only
+/// cancel of this binding is to close a stream, so a reset may be late but is never omitted.
 const RESETS: u32 = 200;
 const RESET_EVERY: Duration = Duration::from_millis(30);
 
@@ -20,17 +20,19 @@ pub(super) struct Client {
     core: ClientCore<State>,
     pub(super) mirrors: Mirrors,
     pub(super) bodies: &'static MirroredBodies,
-    /// Before a response says so: giving up may be a reset.
+    /// Whether the connection may use HTTP/2, before a response shows its version. With HTTP/2, a cancel may be a
+    /// reset.
     pub(super) maybe_http2: bool,
 }
 
 pub(super) struct State {
     pub(super) in_flight: Numbered<InFlight>,
     pub(super) next: u64,
-    /// Requests in flight, those given up among them.
+    /// Requests in flight, including abandoned ones.
     pub(super) requests: usize,
     pub(super) resets: Resets,
-    /// Exchanges that were given up and are about to end: bulk waits for them, or their tasks would run behind its.
+    /// Abandoned exchanges that are about to end. Data frames wait for them; otherwise the tasks of those frames would
+    /// run before theirs.
     pub(super) leaving: usize,
 }
 
@@ -41,14 +43,14 @@ impl State {
     }
 }
 
-/// A POST on its way, until its response has ended.
+/// A POST in flight, until its response has ended.
 pub(super) struct InFlight {
     pub(super) task: AbortHandle,
-    /// Of a request.
+    /// Whether it is a request.
     pub(super) asks: bool,
-    /// The head of its response is there.
+    /// Whether the head of its response has arrived.
     pub(super) headed: bool,
-    /// It counts among those that are leaving.
+    /// Whether it counts in `leaving`.
     pub(super) leaves: bool,
     pub(super) given_up: CancellationToken,
 }
@@ -58,7 +60,7 @@ impl InFlight {
         self.given_up.is_cancelled()
     }
 
-    /// It is owed nothing and has yet to reach the server.
+    /// Whether it must still reach the server although no answer is expected.
     pub(super) fn has_to_arrive(&self) -> bool {
         if self.asks { self.is_given_up() && !self.headed } else { true }
     }
@@ -74,7 +76,7 @@ impl Client {
         }
     }
 
-    /// Takes a flight out; the driver looks again.
+    /// Removes a POST from the ones in flight and wakes the driver.
     pub(super) fn land(&self, key: u64) -> Option<InFlight> {
         self.step(|state| {
             let flight = state.in_flight.remove(&key);

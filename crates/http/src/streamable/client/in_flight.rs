@@ -1,4 +1,4 @@
-//! One frame on its way: when it may be sent, what its response is, and how it ends.
+//! One frame in flight: when it may be sent, what its response is, and how it ends.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ const HEADER_SINCE: &str = "2025-06-18";
 /// The member of the result of a handshake that names the revision.
 const VERSION: &str = "protocolVersion";
 
-/// Counts a frame among those on their way. Given back when its task ends, however that does.
+/// Counts a frame among those in flight until its task ends, for whatever reason.
 struct RunningSend {
     client: Arc<Client>,
     number: u64,
     kind: FrameKind,
     bytes: usize,
-    /// Of a cancel that may go at once.
+    /// For a cancel that may be sent at once.
     leaving: Option<Leaving>,
 }
 
 impl RunningSend {
-    /// The response has begun, or the request is old enough.
+    /// Called when the response has begun, or when the request has waited long enough.
     fn mark_started(&self) {
         self.client.step(|state| state.mark_started(self.number, self.bytes));
         self.client.moved.notify_waiters();
@@ -75,7 +75,7 @@ impl Drop for Leaving {
     }
 }
 
-/// Sends a frame by a task of its own.
+/// Sends a frame in its own task.
 pub(super) fn start(client: &Arc<Client>, out: Outbound) {
     let kind = out.head.kind;
     let (number, waits, opens, leaves) = {
@@ -169,7 +169,7 @@ async fn run(mut send_guard: RunningSend, body: Bytes, exchange: ExchangeId, wai
     }
 }
 
-/// Sends the frame. A request that has waited long for its head counts as begun.
+/// Sends the frame. A request that has waited long for its head counts as started.
 async fn send(send_guard: &mut RunningSend, body: Bytes, opens: bool) -> Result<Response<Reply>, Failed> {
     let client = Arc::clone(&send_guard.client);
     let leaving = send_guard.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
@@ -187,7 +187,7 @@ async fn send(send_guard: &mut RunningSend, body: Bytes, opens: bool) -> Result<
     sending.await
 }
 
-/// The first request's response has begun, or has failed.
+/// Called when the response to the first message has begun or has failed.
 fn settle_opening(client: &Client, response: Option<&Response<Reply>>) {
     let id = response.and_then(|response| response.headers().get(MCP_SESSION_ID).cloned());
     let id = id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic));
@@ -216,7 +216,7 @@ async fn take(
     let asked = send_guard.kind == FrameKind::Request;
     match (status, media) {
         (StatusCode::OK, Some(Media::Events)) => {
-            // Apart, or each request would have to keep room for all that a stream needs.
+            // Boxed, because otherwise the future of each request would reserve the space that a stream needs.
             Box::pin(stream::read(client, send_guard.number, exchange, body, opens, asked)).await
         }
         (StatusCode::OK, Some(Media::Json)) => {
@@ -233,7 +233,7 @@ async fn take(
             Err(refused(&head, false))
         }
         (status, media) => {
-            // What was wrong is the driver's to read; under no id it answers no call.
+            // The driver reads the error. Without an id, it answers no call.
             if media == Some(Media::Json) {
                 let body = read_whole(client, body).await?;
                 let answer = Envelope::of(&body);
@@ -245,7 +245,7 @@ async fn take(
                     return Ok(());
                 }
             }
-            // 409: its id is in use, maybe by the request itself, posted twice on the way.
+            // 409: the id is in use, possibly by the same request if an intermediary sent the POST twice.
             let kept_out = status.is_client_error() && status != StatusCode::CONFLICT;
             let sent = !kept_out && status != StatusCode::SERVICE_UNAVAILABLE;
             Err(refused(&head, sent))
@@ -253,7 +253,7 @@ async fn take(
     }
 }
 
-/// Hands an exchange's message on.
+/// Passes on a message of an exchange.
 pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId, body: Bytes, opens: bool) {
     client.after_its_cancel(flight).await;
     let answer = opens.then(|| Envelope::of(&body)).filter(Envelope::is_answer);
@@ -277,7 +277,7 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
     let _ = client.inbound_queue.send(Inbound { body, exchange, principal: None, address: None }).await;
 }
 
-/// That a message is over the limit is told to the driver, too.
+/// Reads a body to its end. If a message is above the limit, the driver gets an event as well.
 async fn read_whole(client: &Client, body: Reply) -> Result<Bytes, Failed> {
     let limit = client.max_frame;
     whole(body, limit).await.map_err(|error| {

@@ -1,4 +1,4 @@
-//! The stream for what the server says of itself.
+//! The stream for messages that the server sends outside of a request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::stream::{self, Again, Reading};
 
 use crate::sync::spawn;
 
-/// The longest wait between two tries.
+/// The longest wait between two attempts.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Opens the stream, once.
 pub(super) fn begin(client: &Arc<Client>) {
     let mut state = client.state();
-    // Without a session there is nothing to listen to.
+    // Without a session there is no stream to open.
     if state.listens || state.id.is_none() || state.closed || !matches!(state.standing, Standing::Open) {
         return;
     }
@@ -25,7 +25,7 @@ pub(super) fn begin(client: &Arc<Client>) {
     launch(&mut state, listen(Arc::clone(client)));
 }
 
-/// Opens the stream when the client has said that it is ready, which is the next thing it says, or after a moment.
+/// Opens the stream when the client has reported that it is ready, which is its next message, or after a short time.
 pub(super) fn begin_soon(client: &Arc<Client>) {
     let later = Arc::clone(client);
     let wait = client.settings.cancel_after;
@@ -71,7 +71,7 @@ async fn listen(client: Arc<Client>) {
                 reading.drain(&client, body, each).await;
                 tokio::time::sleep(reading.retry).await;
             }
-            // What was missed is lost; what comes is not.
+            // The missed events are lost, but new ones can still be read.
             Again::Never if reading.last.is_some() && !client.inbound_queue.is_closed() => {
                 reading.last = None;
             }

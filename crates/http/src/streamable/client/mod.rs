@@ -1,13 +1,14 @@
-//! The calling side: a POST for each frame, and one stream for what the server says of itself.
+//! The client side: one POST for each frame, and one stream for messages that the server sends outside of a request.
 //!
-//! - K1 POSTs have no order, so what must have one waits: a notification or a request until the notifications and cancels
-//!   before it were taken, and a notification until the requests before it have their response's head, or 250 ms.
+//! - K1 POSTs have no order, so a frame that needs an order waits. A notification or a request waits until the server
+//!   has taken the notifications and cancels before it. A notification also waits until the responses to the requests
+//!   before it have begun, or for 250 ms.
 //! - K2 A cancel waits for its own request and for nothing else.
-//! - K3 A stream that breaks off before its answer is taken up again if the server gave it an id; else, or if that fails,
-//!   its call fails, having been sent.
-//! - K4 What the response to a cancel says is handed on before what its call says behind it: on one wire an acknowledgement
-//!   comes before the result. It is waited for 250 ms at most.
-//! - K5 With the link's sending half everything ends: tasks, streams, connections.
+//! - K3 A stream that breaks off before its answer is resumed if the server gave it an id. Without an id, or if that
+//!   fails, its call fails and counts as sent.
+//! - K4 The messages in the response to a cancel are passed on before the later messages of the cancelled call: as on a
+//!   transport with one stream, an acknowledgement comes before the result. The wait for them is at most 250 ms.
+//! - K5 When the link's sending half ends, everything ends: tasks, streams, connections.
 
 mod in_flight;
 mod listen;
@@ -25,7 +26,7 @@ use self::state::Client;
 use crate::client::HttpClient;
 use crate::inbound_queue::InboundReceiver;
 
-/// The calling side of the binding `streamable`.
+/// The client side of the binding `streamable`.
 #[derive(Clone, Debug)]
 #[must_use = "a wire does nothing until it is opened"]
 pub struct StreamableTransport {
@@ -42,17 +43,17 @@ pub(super) struct ClientSettings {
     pub(super) order: Order,
 }
 
-/// Which frames wait for which.
+/// Which frames wait for which other frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// As K1 says.
+    /// The order of K1.
     AsNeeded,
-    /// Each waits for the one before.
+    /// Each frame waits for the one before it.
     AsSent,
 }
 
 impl StreamableTransport {
-    /// A wire to the server this client goes to.
+    /// A transport to this client's URL.
     pub const fn new(client: HttpClient) -> Self {
         let settings = ClientSettings {
             cancel_after: Duration::from_millis(250),
@@ -64,36 +65,36 @@ impl StreamableTransport {
         Self { client, settings }
     }
 
-    /// How long a cancel waits for its request's response to begin. Default: 250 ms. POSTs have no order, so a cancel
-    /// that is sent at once may come before its request.
+    /// How long a cancel waits for the response to its request to begin. Default: 250 ms. POSTs have no order, so a
+    /// cancel that is sent at once may arrive before its request.
     pub const fn cancel_after(mut self, wait: Duration) -> Self {
         self.settings.cancel_after = wait;
         self
     }
 
-    /// How long to wait before taking a cut stream up again, where the server does not say. Default: 1 s.
+    /// How long to wait before a cut stream is resumed, if the server does not send a time. Default: 1 s.
     pub const fn retry(mut self, wait: Duration) -> Self {
         self.settings.retry = wait;
         self
     }
 
-    /// After so long without success a cut stream is given up: its call fails, and with the server's own stream the
-    /// link ends. Default: 30 s.
+    /// How long the client tries to resume a cut stream. After this time without success its call fails; for the
+    /// server's own stream, the link ends. Default: 30 s.
     pub const fn give_up_after(mut self, wait: Duration) -> Self {
         self.settings.give_up_after = wait;
         self
     }
 
-    /// Sends each frame only when the response to the one before has begun, or after the time of
-    /// [`cancel_after`](Self::cancel_after): the server then gets all of them in order, a request that takes long at
-    /// the cost of the moment until its response begins. Without it, notifications keep their order among themselves
-    /// and after requests, and requests come after notifications, but requests overtake one another.
+    /// Sends each frame only when the response to the one before it has begun, or after the time of
+    /// [`cancel_after`](Self::cancel_after). So the server gets all frames in order, but each slow request delays the
+    /// next frame until its response begins. Without this setting, notifications keep their order among themselves and
+    /// relative to requests, but requests may overtake one another.
     pub const fn in_order(mut self) -> Self {
         self.settings.order = Order::AsSent;
         self
     }
 
-    /// The most requests in flight. Default: 1024. In HTTP/1.1 each takes a connection. More wait.
+    /// The most requests in flight. Default: 1024. Over HTTP/1.1 each request uses a connection. Further requests wait.
     pub const fn exchanges(mut self, most: usize) -> Self {
         self.settings.exchanges = most;
         self

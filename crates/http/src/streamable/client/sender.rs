@@ -1,4 +1,4 @@
-//! The driver's sending half.
+//! The sending half that the driver uses.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::state::Client;
 use crate::check_size::fits;
 use crate::client::{Farewell, send_delete};
 
-/// Bulk is taken while frames whose response has not begun hold no more than this, in bytes.
+/// Data frames are accepted while the frames whose response has not begun hold at most this number of bytes.
 const YOUNG: usize = 32 * 1024;
-/// Bulk is taken while no more frames than this have no response that has begun: what is ahead of a cancel, in this
-/// client and in its server, is bounded so.
+/// Data frames are accepted while fewer frames than this have a response that has not begun. This bounds what is ahead
+/// of a cancel, in this client and in its server.
 const YOUNG_BULK: usize = 64;
-/// So many frames are on their way at most without a response that has begun, cancels included.
+/// The most frames in flight whose response has not begun, including cancels.
 const YOUNG_FRAMES: usize = 4096;
 
 pub(super) struct ClientSender {
@@ -79,12 +79,12 @@ impl Sender for ClientSender {
         Ok(())
     }
 
-    /// Each frame is on its way by itself; how many are, readiness bounds.
+    /// Nothing to flush: each frame is sent in its own task, and `poll_ready` bounds their number.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         Poll::Ready(if self.is_closed { Err(closed()) } else { Ok(()) })
     }
 
-    /// The server's requests come on exchanges of ours, or on its own stream: neither ends with their answer.
+    /// The server's requests arrive on our exchanges or on its own stream. Neither ends with the answer.
     fn finish_exchange(self: Pin<&mut Self>, _: ExchangeId, _: ExchangeEnd) {}
 
     fn poll_close(
@@ -116,14 +116,15 @@ impl Sender for ClientSender {
 }
 
 impl Drop for ClientSender {
-    /// The server hears of the end all the same, if there is a runtime to say it by: else it would wait for a client
-    /// that does not come back.
+    /// The server is informed of the end even here, if there is a runtime to send the DELETE. Otherwise it would wait
+    /// for a client that does not return.
     fn drop(&mut self) {
         if self.is_closed {
             return;
         }
         if let Some(runtime) = self.farewell.unsent().filter(|_| self.client.state().id.is_some()) {
-            // Before the streams end: the end of a session is another thing than the loss of its streams.
+            // The DELETE is sent before the streams end: the end of a session is different from the loss of its
+            // streams.
             let (requester, headers) = self.client.delete();
             let tasks = self.client.take_tasks();
             runtime.spawn(async move {

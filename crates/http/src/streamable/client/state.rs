@@ -1,4 +1,4 @@
-//! What the tasks of a client share.
+//! The state that the tasks of a client share.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::sync::AbortHandle;
 pub(super) struct Client {
     core: ClientCore<State>,
     pub(super) settings: ClientSettings,
-    /// A request that has waited so long for its head counts as begun.
+    /// After this delay, a request whose response has no head yet counts as started.
     pub(super) soon: Arc<SharedDelay>,
-    /// A frame is no longer pending, or its place is given back.
+    /// Notified when a frame is no longer pending or no longer in flight.
     pub(super) moved: Notify,
 }
 
 pub(super) struct State {
     pub(super) standing: Standing,
-    /// The session, once its server has named it.
+    /// The session id, after the server has named it.
     pub(super) id: Option<HeaderValue>,
     pub(super) version: Option<HeaderValue>,
-    /// What each POST has, until the session or its version changes.
+    /// The headers of each POST, until the session or its version changes.
     pub(super) post_headers: Option<HeaderMap>,
     pub(super) in_flight: Numbered<InFlight>,
     pub(super) next: u64,
@@ -37,36 +37,38 @@ pub(super) struct State {
     pub(super) pending: (usize, usize),
     /// Requests in flight.
     pub(super) requests: usize,
-    /// Notifications and cancels; those that were taken are left out at the next one.
+    /// Notifications and cancels that later frames may wait for. The next frame removes those that are no longer
+    /// pending.
     pub(super) notified: Vec<u64>,
-    /// The newest frame, where all keep their order.
+    /// The newest frame, if all frames keep their order.
     pub(super) latest: Option<u64>,
-    /// Cancels that may go and are not being written yet: bulk waits for them, or their tasks would run behind its.
+    /// Cancels that may be sent and are not written yet. Data frames wait for them; otherwise the tasks of those frames
+    /// would run before theirs.
     pub(super) leaving: usize,
     pub(super) listens: bool,
 }
 
-/// Where the session stands.
+/// The state of the session.
 pub(super) enum Standing {
     /// Nothing was sent yet.
     Unopened,
-    /// The first frame's response has not begun.
+    /// The response to the first frame has not begun.
     FirstMessage(u64),
     /// Frames may be sent.
     Open,
 }
 
-/// A frame on its way, until its response has ended.
+/// A frame in flight, until its response has ended.
 pub(super) struct InFlight {
     pub(super) task: Option<AbortHandle>,
-    /// Of a request.
+    /// Set for a request.
     pub(super) exchange: Option<ExchangeId>,
     pub(super) id: Option<RequestId>,
-    /// Its response has not begun, and it is not old enough to count as if it had.
+    /// Its response has not begun, and it has not waited long enough to count as started.
     pub(super) pending: bool,
     /// The frame that cancels it.
     pub(super) cancel: Option<u64>,
-    /// Its cancel was sent: its stream is not taken up again.
+    /// Its cancel was sent: its stream is not resumed.
     pub(super) cancelled: bool,
 }
 
@@ -99,7 +101,7 @@ impl Client {
         self.state().headers(accept)
     }
 
-    /// What the DELETE needs that ends the session.
+    /// The values for the DELETE that ends the session.
     pub(super) fn delete(&self) -> (Requester, HeaderMap) {
         (self.requester.clone(), self.headers(EVENT_STREAM))
     }
@@ -116,12 +118,13 @@ impl Client {
         headers
     }
 
-    /// Whether this frame's stream is not to be taken up again.
+    /// Whether this frame is cancelled or no longer in flight, so that its stream is not resumed.
     pub(super) fn is_cancelled(&self, flight: u64) -> bool {
         self.state().in_flight.get(&flight).is_none_or(|flight| flight.cancelled)
     }
 
-    /// What a response to a cancel says is handed on before what its call says behind it (K4).
+    /// Waits for the response to the cancel of this call: its messages are passed on before the later ones of the call
+    /// (K4).
     pub(super) async fn after_its_cancel(&self, flight: u64) {
         let cancel = self.state().in_flight.get(&flight).and_then(|flight| flight.cancel);
         let Some(cancel) = cancel else { return };
@@ -129,7 +132,7 @@ impl Client {
         let _ = Box::pin(tokio::time::timeout(self.settings.cancel_after, over)).await;
     }
 
-    /// Waits until none of these frames is pending. Waits for ever once nothing more is sent.
+    /// Waits until none of these frames is pending. Never completes after the client has closed.
     pub(super) async fn after(&self, frames: &[u64]) {
         if !frames.is_empty() {
             let none_is_young = |state: &State| !frames.iter().any(|frame| state.is_pending(*frame));

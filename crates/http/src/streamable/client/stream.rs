@@ -1,4 +1,4 @@
-//! Reading an event stream to its end, over cuts.
+//! Reading an event stream to its end, across interruptions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use crate::client::{EventStream, Failed, Media, Reply, media_of};
 use crate::envelope::Envelope;
 use crate::headers::{EVENT_STREAM, LAST_EVENT_ID};
 
-/// A server that could not be reached so many times on end is gone.
+/// After this number of failed connection attempts in a row, the server counts as lost.
 pub(super) const UNREACHED: usize = 3;
 
-/// Where a stream stands, over all its connections.
+/// The state of a stream, across all its connections.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) last: Option<HeaderValue>,
     pub(super) retry: Duration,
-    /// It is read for the answer of a request.
+    /// Whether the stream is read for the answer to a request.
     awaits_answer: bool,
     answered: bool,
-    /// Something came since it was last cut.
+    /// Whether an event arrived since the stream was last cut.
     pub(super) fresh: bool,
 }
 
@@ -35,12 +35,12 @@ impl Reading {
         Self { last: None, retry, awaits_answer: true, answered: false, fresh: false }
     }
 
-    /// The stream for what the server says of itself.
+    /// The stream for messages that the server sends outside of a request.
     pub(super) const fn of_session(retry: Duration) -> Self {
         Self { last: None, retry, awaits_answer: false, answered: false, fresh: false }
     }
 
-    /// Reads until the connection ends, well or not. `each` is called with each message.
+    /// Reads until the connection ends, with or without an error. `each` is called with each message.
     pub(super) async fn drain<F>(&mut self, client: &Client, body: Reply, mut each: impl FnMut(Bytes) -> F)
     where
         F: Future<Output = ()>,
@@ -66,18 +66,18 @@ impl Reading {
     }
 }
 
-/// What came of taking a stream up again.
+/// The result of an attempt to open a stream again.
 pub(super) enum Again {
     Reads(Reply),
     /// It may work later.
     Later,
     /// No connection could be opened.
     Unreached,
-    /// It never will.
+    /// It will never work.
     Never,
 }
 
-/// Asks for an event stream.
+/// Requests an event stream.
 pub(super) async fn get(client: &Client, last: Option<&HeaderValue>) -> Again {
     let mut headers = client.headers(EVENT_STREAM);
     if let Some(last) = last {
@@ -107,7 +107,7 @@ fn is_events(response: &Response<Reply>) -> bool {
     media == Some(Media::Events)
 }
 
-/// Reads what answers a request, over cuts if the server gives ids (K3).
+/// Reads the stream that answers a request. If the server sends event ids, a cut stream is resumed (K3).
 pub(super) async fn read(
     client: &Arc<Client>,
     number: u64,
