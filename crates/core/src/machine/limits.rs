@@ -60,7 +60,7 @@ limits! {
         /// cancel its request (MCP 2025 over HTTP). Default: `None`: the request runs until it ends or its session
         /// ends.
         pub lost_stream_grace: Option<Duration> = None,
-        /// How long a shutdown waits for running handlers to finish before it cancels them. Default: 10 s.
+        /// How long a shutdown waits for handlers to end without a cancel. Default: 10 s.
         pub drain_timeout: Duration = Duration::from_secs(10),
         /// How long a cancelled call waits for the peer's answer. Default: 5 s.
         pub cancel_response_timeout: Duration = Duration::from_secs(5),

@@ -218,8 +218,8 @@ impl Connection {
         })
     }
 
-    /// The response of a stream is gone. The connection continues. The protocol decides how long the requests on that
-    /// stream continue (D1).
+    /// Called when the response of a stream is dropped. The connection continues. The protocol decides how long the
+    /// requests on that stream continue (D1).
     pub(super) fn left(&self, lane: u64, token: u64) {
         self.step(|state, wakes| {
             if state.lanes.get_mut(&lane).is_some_and(|mailbox| mailbox.detach(token)) {

@@ -144,7 +144,7 @@ impl Read for Socket {
         ready!(on_stream!(Pin::new(&mut *this), stream => Pin::new(stream).poll_read(cx, read.unfilled())))?;
         // HTTP/2 starts with a SETTINGS frame, whose length begins with a zero byte. Text begins with another byte.
         if read.filled().iter().any(|byte| *byte != 0) {
-            // The request on the connection only fails with "closed"; this flag keeps the reason.
+            // The waiting request only gets an error that the connection has ended. This flag keeps the reason.
             this.misunderstood.store(true, Ordering::Relaxed);
             return Poll::Ready(Err(io::Error::other("the server does not speak HTTP/2")));
         }

@@ -25,8 +25,8 @@ use super::{HttpClient, peer_of};
 /// How often an answer or a cancel is sent again if a connection may have lost it.
 const REPEATS: usize = 3;
 
-/// Sends requests, each on its own connection, or all on one connection with HTTP/2. To drop a response, or the future
-/// of one, aborts the exchange: in HTTP/2 its stream is reset, in HTTP/1.1 its connection is closed.
+/// Sends requests, each on its own connection, or all on one connection with HTTP/2. A response that is dropped, or the
+/// future of one, aborts the exchange: in HTTP/2 its stream is reset, in HTTP/1.1 its connection is closed.
 #[derive(Clone)]
 pub(crate) struct Requester {
     pool: Arc<Pool>,

@@ -33,7 +33,7 @@ use crate::test_io::{Accepted, Source};
 
 /// How long connections may finish their writes after the listener has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// The most fields in a head of HTTP/1.1. The library has its own limit of 100. To set another limit there costs as
+/// The most fields in a head of HTTP/1.1. The library has its own limit of 100. Another limit in the library costs as
 /// much as the rest of parsing a head.
 const FIELDS: usize = 64;
 /// The most open requests on one HTTP/2 connection.

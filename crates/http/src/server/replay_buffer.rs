@@ -30,7 +30,7 @@ pub(crate) struct ReplayBuffer {
     read_bytes: usize,
     reader: Option<Reader>,
     readers: u64,
-    /// When its reader last took an event, or when an event arrived after all were taken.
+    /// When a reader was last attached or took an event, or when an event arrived after all were taken.
     moved: Instant,
     /// No more events are added.
     ended: bool,

@@ -48,7 +48,7 @@ pub(crate) enum NotOpened {
     TooMany,
     /// The limit of this client's sessions is reached.
     TooManyOfOne,
-    /// The listener is gone.
+    /// The listener has ended.
     Shut,
     /// The operating system gave no random bytes.
     NoRandomness,

@@ -13,9 +13,9 @@ use super::replay_buffer::Retention;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HalfClose {
-    /// The client has disconnected: its requests are treated as left at once. A client that closes the whole connection
-    /// looks the same until the server writes to it, and a disconnect must be detected early if it is a cancel (MCP
-    /// 2026-07-28).
+    /// The client has disconnected: this takes effect on its requests at once. A client that closes the whole
+    /// connection looks the same until the server writes to it, and a disconnect must be detected early if it is a
+    /// cancel (MCP 2026-07-28).
     #[default]
     Leaves,
     /// The client waits for its answer and gets it. The server detects a disconnect only when it writes: at the latest

@@ -2,7 +2,8 @@
 //!
 //! - N1 Ids are unique within a POST. One link serves all clients of a listener, and nothing is kept between two POSTs.
 //! - N2 Headers that repeat a part of the body are compared with the body before the message is passed on.
-//! - N3 If a client disconnects before the end of the response, its request is cancelled at once and nothing more is sent.
+//! - N3 If a client disconnects before the end of the response, its request is cancelled at once and nothing more is
+//!   sent.
 //! - N4 A slow reader affects only its own request: the messages that wait for it are bounded, and its notifications
 //!   are dropped first.
 

@@ -117,8 +117,8 @@ impl Linked for SessionState {
         self.exchanges.step(|table, wakes| table.finish(exchange, how, &self.settings, wakes));
     }
 
-    /// Ends every stream after its waiting messages, and refuses the undecided responses. Completes when no reader has
-    /// anything left to read.
+    /// Ends every stream after its waiting messages, and refuses the undecided responses. Completes when the decided
+    /// responses are taken and no reader has messages left to read.
     fn poll_close(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.forget();
         self.exchanges.step(ExchangeTable::close);
