@@ -7,7 +7,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! A server on its own port. `mount` creates a tower service for an existing server instead.
+//! // A server on its own port. `mount` creates a tower service for an existing server instead.
 //! let listener = HttpServer::new(Streamable::new()).path("/agent").bind("127.0.0.1:0").await?;
 //! let url = listener.endpoint().to_string();
 //! let router = Router::new()
