@@ -82,8 +82,8 @@ async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Fai
             }
         }
     }
-    // Over HTTP the answers are sent through the listener, so it is dropped last.
-    let _needed = listener.as_mut().stop_accepting();
+    // Over HTTP the answers are sent through the listener, so it is dropped last. Others close their address now.
+    let _needed = listener.as_mut().stop_accepting().then_some(listener);
     let mut ends = JoinSet::new();
     for peer in peers {
         let deadline = fixture.drain_deadline();

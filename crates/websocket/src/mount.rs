@@ -82,6 +82,10 @@ impl Upgrades {
             TrySendError::Closed(()) => Refusal::closed(),
         })?;
         let (response, upgrading) = upgrade(request, &self.options).await?;
+        // The listener may have closed while the auth hook ran.
+        if self.sender.is_closed() {
+            return Err(Refusal::closed());
+        }
         place.send(upgrading.on_behalf_of(credential));
         Ok(response)
     }

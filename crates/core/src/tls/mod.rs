@@ -1,7 +1,7 @@
 //! TLS for transports over TCP: what a server shows and requires, and what a client trusts and shows.
 //!
 //! Invariants:
-//! 1. No handshake waits for a lock that is held while files are read.
+//! 1. Once a configuration is loaded, no handshake waits for a lock that is held while files are read.
 //! 2. A configuration is replaced as a whole: certificate, key and authorities belong to one reading of the files.
 //! 3. A new configuration has a new session cache, so no session resumes under authorities that were replaced.
 

@@ -101,3 +101,12 @@ async fn a_server_without_connections_and_one_that_never_ran_drain_at_once() {
     assert_eq!(handle.drain(Duration::from_secs(3600)).await, 0);
     drop(server);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_learns_the_end_of_a_server_that_never_ran() {
+    let (listener, _transport) = memory_listener();
+    let server = Server::builder(ACP).listen(listener);
+    let handle = server.handle();
+    drop(server.run());
+    handle.closed().await;
+}

@@ -64,7 +64,7 @@ impl Serving {
         let builder = Arc::new(builder);
         let path: Arc<str> = self.path.as_str().into();
         let mut tasks = JoinSet::new();
-        loop {
+        'accepting: loop {
             let accepted = tokio::select! {
                 biased;
                 () = open.ended() => break,
@@ -88,10 +88,14 @@ impl Serving {
             };
             let peer = stream.peer();
             let client = settings.clients.client(None, peer.map(|peer| peer.0));
-            let place = tokio::select! {
-                biased;
-                () = open.ended() => break,
-                place = sockets.place(&client, settings.connections) => place,
+            let place = loop {
+                tokio::select! {
+                    biased;
+                    () = open.ended() => break 'accepting,
+                    () = open.draining() => {}
+                    place = sockets.place(&client, settings.connections) => break place,
+                }
+                sockets.drain();
             };
             let Some((socket, place)) = place else {
                 tracing::debug!("a client has as many connections as one may");

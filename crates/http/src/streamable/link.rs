@@ -120,9 +120,12 @@ impl Linked for SessionState {
     /// Ends every stream after its waiting messages, and refuses the undecided responses. Completes when the decided
     /// responses are taken and no reader has messages left to read.
     fn poll_close(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.forget();
-        self.exchanges.step(ExchangeTable::close);
-        self.inbound_queue.end();
+        // Once: a step on a closed table wakes the driver, which is the caller.
+        if !self.is_closed() {
+            self.forget();
+            self.exchanges.step(ExchangeTable::close);
+            self.inbound_queue.end();
+        }
         let mut table = self.exchanges.lock();
         let is_read = |buffer: &ReplayBuffer| buffer.has_reader() && buffer.waiting().0 > 0;
         let busy = table.own.as_ref().is_some_and(is_read)

@@ -240,7 +240,7 @@ impl StreamableServer {
             Ok(()) => Ok(conversation),
             Err(link) => {
                 drop(link);
-                Err(Refused::unavailable("too many sessions wait to be accepted"))
+                Err(Refused::unavailable("the server accepts no session now"))
             }
         }
     }

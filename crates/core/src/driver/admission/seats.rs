@@ -60,6 +60,8 @@ pub(crate) struct Seat {
     used: AtomicBool,
     occupant: OnceLock<Weak<dyn Occupant>>,
     left: AtomicBool,
+    /// The server drains: the time that handlers have to end.
+    drain: OnceLock<Duration>,
     displaced_notify: Notify,
 }
 
@@ -87,6 +89,7 @@ impl Seats {
             used: AtomicBool::new(is_many),
             occupant: OnceLock::new(),
             left: AtomicBool::new(false),
+            drain: OnceLock::new(),
             displaced_notify: Notify::new(),
         });
         table.taken.insert(number, Arc::clone(&seat));
@@ -137,10 +140,8 @@ impl Seats {
             table.taken.values().cloned().collect()
         };
         for seat in seats {
-            match seat.occupant() {
-                Some(occupant) => occupant.shut_down(drain),
-                None => seat.leave(),
-            }
+            let _ = seat.drain.set(drain);
+            seat.leave();
         }
     }
 
@@ -180,8 +181,15 @@ impl Seat {
     pub(crate) fn leave(&self) {
         self.left.store(true, Ordering::SeqCst);
         match self.occupant() {
-            Some(occupant) => occupant.leave(),
+            Some(occupant) => self.end(occupant),
             None => self.displaced_notify.notify_one(),
+        }
+    }
+
+    fn end(&self, occupant: Arc<dyn Occupant>) {
+        match self.drain.get() {
+            Some(drain) => occupant.shut_down(*drain),
+            None => occupant.leave(),
         }
     }
 
@@ -198,7 +206,7 @@ impl Seat {
         let weak = Arc::downgrade(occupant);
         let _ = self.occupant.set(weak);
         if self.left.load(Ordering::SeqCst) {
-            Arc::clone(occupant).leave();
+            self.end(Arc::clone(occupant) as Arc<dyn Occupant>);
         }
     }
 

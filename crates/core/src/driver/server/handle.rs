@@ -51,11 +51,14 @@ impl ServerHandle {
     /// Ends the server gracefully. Returns how many handlers still run: blocking work that does not check its cancel
     /// cannot be stopped.
     ///
-    /// 1. New connections and, over HTTP, new sessions are refused. Over HTTP the port stays open, so that cancels and answers still
-    ///    arrive; HTTP/2 connections get GOAWAY.
-    /// 2. Each open connection is shut down as by [`Peer::shutdown`](crate::Peer::shutdown): new requests are refused, and running handlers
-    ///    have `drain` to end before they are cancelled.
+    /// 1. New connections and, over HTTP, new sessions are refused. An HTTP server that is bound to an address keeps its
+    ///    port open, so that cancels and answers still arrive; HTTP/2 connections get GOAWAY.
+    /// 2. Each open connection is shut down as by [`Peer::shutdown`](crate::Peer::shutdown): new requests are refused,
+    ///    and running handlers have `drain` to end before they are cancelled. A connection that has not opened yet is
+    ///    closed.
     /// 3. When all connections have ended, the listener is dropped and [`Server::run`](crate::Server::run) returns.
+    ///
+    /// A second drain does not change the deadline of the first.
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the drain.
@@ -66,7 +69,7 @@ impl ServerHandle {
         self.admission.alive()
     }
 
-    /// Waits until [`Server::run`](crate::Server::run) has returned or was dropped.
+    /// Waits until [`Server::run`](crate::Server::run) has returned, or the server was dropped.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.

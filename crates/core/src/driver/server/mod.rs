@@ -8,6 +8,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
+use tokio_util::sync::DropGuard;
+
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
 use crate::driver::admission::counts::ServerCounts;
@@ -33,6 +35,8 @@ pub struct Server {
     admission: Arc<Admission>,
     on_peer: Option<PeerHook>,
     phase: Phase,
+    /// Ends `phase.ended` when the server is dropped, also if it never ran.
+    _ended: DropGuard,
 }
 
 impl Server {
@@ -77,7 +81,6 @@ impl Server {
     /// over HTTP, where they belong to the listener and end with it.
     pub async fn run(mut self) -> Result<(), ConnectionError> {
         let runtime = Handle::try_current().map_err(|_| ApiMisuse::NoRuntime)?;
-        let _ended = self.phase.ended.clone().drop_guard();
         let draining = self.phase.draining.clone();
         let mut drains = pin!(draining.cancelled());
         loop {
@@ -133,7 +136,7 @@ impl Server {
                 Some(Err(error)) => {
                     tracing::debug!(error = %crate::shown::Shown::text(&error), "a connection did not open");
                 }
-                None => tracing::debug!("a connection without a message made room for another"),
+                None => tracing::debug!("a connection was closed before it opened"),
             }
         });
     }
@@ -202,7 +205,9 @@ impl ServerBuilder {
         let admission = Arc::new(Admission::new(self.limits));
         let mut listener: Pin<Box<dyn Listener>> = Box::pin(listener);
         listener.as_mut().share_among(&admission.clients);
-        Server { listener, peers: self.peers, admission, on_peer: self.on_peer, phase: Phase::default() }
+        let phase = Phase::default();
+        let _ended = phase.ended.clone().drop_guard();
+        Server { listener, peers: self.peers, admission, on_peer: self.on_peer, phase, _ended }
     }
 }
 
