@@ -206,8 +206,8 @@ impl ServerBuilder {
         let mut listener: Pin<Box<dyn Listener>> = Box::pin(listener);
         listener.as_mut().share_among(&admission.clients);
         let phase = Phase::default();
-        let _ended = phase.ended.clone().drop_guard();
-        Server { listener, peers: self.peers, admission, on_peer: self.on_peer, phase, _ended }
+        let ended = phase.ended.clone().drop_guard();
+        Server { listener, peers: self.peers, admission, on_peer: self.on_peer, phase, _ended: ended }
     }
 }
 
