@@ -2,7 +2,6 @@
 //! has sent no request.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rescind_core::{Client, ClientPermit, Resource};
@@ -25,7 +24,6 @@ pub(super) struct Socket {
     /// `None` after another connection has taken the permit.
     place: Mutex<Option<ClientPermit>>,
     leaves: Notify,
-    drains: AtomicBool,
 }
 
 /// Why a connection ends although it could continue.
@@ -70,7 +68,6 @@ impl Sockets {
             client: Arc::clone(client),
             place: Mutex::new(Some(place)),
             leaves: Notify::new(),
-            drains: AtomicBool::new(false),
         });
         let open = self.most - self.places.available_permits();
         if self.open.len() > 2 * open {
@@ -83,7 +80,6 @@ impl Sockets {
     /// Informs every connection that the listener drains.
     pub(super) fn drain(&self) {
         for socket in self.open.iter().filter_map(Weak::upgrade) {
-            socket.drains.store(true, Ordering::Release);
             socket.leaves.notify_one();
         }
     }
@@ -115,6 +111,6 @@ impl Socket {
     /// Dropping the future loses nothing.
     pub(super) async fn leave_asked(&self) -> Leave {
         self.leaves.notified().await;
-        if self.has_place() && self.drains.load(Ordering::Acquire) { Leave::Drains } else { Leave::Displaced }
+        if self.has_place() { Leave::Drains } else { Leave::Displaced }
     }
 }

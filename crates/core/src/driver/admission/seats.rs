@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -58,11 +58,25 @@ pub(crate) struct Seat {
     number: u64,
     client: Arc<Client>,
     used: AtomicBool,
-    occupant: OnceLock<Weak<dyn Occupant>>,
-    left: AtomicBool,
-    /// The server drains: the time that handlers have to end.
-    drain: OnceLock<Duration>,
-    displaced_notify: Notify,
+    state: Mutex<SeatState>,
+    leave_notify: Notify,
+}
+
+#[derive(Default)]
+struct SeatState {
+    /// `None`: the connection has not opened yet.
+    occupant: Option<Weak<dyn Occupant>>,
+    /// The connection was told to end.
+    leave: Option<Leave>,
+}
+
+/// Why a connection is told to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// It makes room for another connection.
+    Displaced,
+    /// The server drains. Handlers have this time to end.
+    Drain(Duration),
 }
 
 impl Seats {
@@ -87,10 +101,8 @@ impl Seats {
             number,
             client: Arc::clone(client),
             used: AtomicBool::new(is_many),
-            occupant: OnceLock::new(),
-            left: AtomicBool::new(false),
-            drain: OnceLock::new(),
-            displaced_notify: Notify::new(),
+            state: Mutex::default(),
+            leave_notify: Notify::new(),
         });
         table.taken.insert(number, Arc::clone(&seat));
         Some(seat)
@@ -140,8 +152,7 @@ impl Seats {
             table.taken.values().cloned().collect()
         };
         for seat in seats {
-            let _ = seat.drain.set(drain);
-            seat.leave();
+            seat.leave(Leave::Drain(drain));
         }
     }
 
@@ -170,43 +181,49 @@ impl Seat {
         &self.client
     }
 
-    fn occupant(&self) -> Option<Arc<dyn Occupant>> {
-        self.occupant.get()?.upgrade()
+    fn state(&self) -> MutexGuard<'_, SeatState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_busy(&self) -> bool {
-        self.occupant().is_some_and(|occupant| occupant.is_busy())
+        let occupant = self.state().occupant.as_ref().and_then(Weak::upgrade);
+        occupant.is_some_and(|occupant| occupant.is_busy())
     }
 
-    pub(crate) fn leave(&self) {
-        self.left.store(true, Ordering::SeqCst);
-        match self.occupant() {
-            Some(occupant) => self.end(occupant),
-            None => self.displaced_notify.notify_one(),
+    /// Tells the connection to end. Only the first call has an effect.
+    pub(crate) fn leave(&self, leave: Leave) {
+        let occupant = {
+            let mut state = self.state();
+            if state.leave.is_some() {
+                return;
+            }
+            state.leave = Some(leave);
+            state.occupant.clone()
+        };
+        match occupant {
+            Some(occupant) => end(occupant.upgrade(), leave),
+            None => self.leave_notify.notify_one(),
         }
     }
 
-    fn end(&self, occupant: Arc<dyn Occupant>) {
-        match self.drain.get() {
-            Some(drain) => occupant.shut_down(*drain),
-            None => occupant.leave(),
-        }
-    }
-
-    /// Waits until the connection is displaced before it has opened.
+    /// Waits until the connection is told to end before it has opened.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub(crate) async fn left(&self) {
-        self.displaced_notify.notified().await;
+        self.leave_notify.notified().await;
     }
 
     /// The connection is open.
     pub(crate) fn opened(&self, occupant: &Arc<impl Occupant + 'static>) {
-        let weak = Arc::downgrade(occupant);
-        let _ = self.occupant.set(weak);
-        if self.left.load(Ordering::SeqCst) {
-            self.end(Arc::clone(occupant) as Arc<dyn Occupant>);
+        let occupant: Arc<dyn Occupant> = Arc::clone(occupant) as _;
+        let leave = {
+            let mut state = self.state();
+            state.occupant = Some(Arc::downgrade(&occupant));
+            state.leave
+        };
+        if let Some(leave) = leave {
+            end(Some(occupant), leave);
         }
     }
 
@@ -215,6 +232,15 @@ impl Seat {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
+    }
+}
+
+/// Ends a connection. It is called without the seat's lock, because it takes the connection's.
+fn end(occupant: Option<Arc<dyn Occupant>>, leave: Leave) {
+    match (occupant, leave) {
+        (Some(occupant), Leave::Displaced) => occupant.leave(),
+        (Some(occupant), Leave::Drain(drain)) => occupant.shut_down(drain),
+        (None, _) => {}
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::clients::{Client, Resource};
 use crate::driver::admission::Admission;
-use crate::driver::admission::seats::{Occupant, Seat};
+use crate::driver::admission::seats::{Leave, Occupant, Seat};
 
 /// The permit of a connection. It is given back when the connection's task ends.
 pub(crate) struct SessionPermit {
@@ -48,7 +48,7 @@ impl Admission {
             return false;
         }
         self.close_session(seat.client());
-        seat.leave();
+        seat.leave(Leave::Displaced);
         true
     }
 }
