@@ -184,6 +184,9 @@ impl std::fmt::Debug for SessionState {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Context;
+
     use rescind_core::{ExchangeEnd, FrameKind, Lane, Outbound, RequestId};
 
     use super::*;
@@ -211,5 +214,33 @@ mod tests {
             assert!(session.exchanges.lock().open.is_empty());
             assert!(session.idle_at().is_some(), "the session would never idle");
         }
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl std::task::Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_close_that_waits_for_a_reader_does_not_wake_itself() {
+        let session = SessionState::new("session".into(), None, None, &Arc::default(), Weak::new());
+        let (exchange, _) = session.post(Bytes::from_static(b"{}"), session.budget.hold(2)).unwrap();
+        session.send(answer(exchange)).unwrap();
+        let count = Arc::new(Wakes::default());
+        let waker = std::task::Waker::from(Arc::clone(&count));
+        let mut cx = Context::from_waker(&waker);
+        assert!(session.poll_close(&mut cx).is_pending(), "its answer is not taken yet");
+        assert!(session.poll_close(&mut cx).is_pending());
+        assert_eq!(count.0.load(Ordering::SeqCst), 0);
+        let taken = |cx: &mut Context<'_>| {
+            session.exchanges.step(|table, wakes| table.poll_response(exchange, wakes, cx))
+        };
+        assert!(taken(&mut Context::from_waker(std::task::Waker::noop())).is_ready());
+        assert_eq!(count.0.load(Ordering::SeqCst), 1, "the reader has taken it");
+        assert!(session.poll_close(&mut cx).is_ready());
     }
 }
