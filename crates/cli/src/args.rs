@@ -18,7 +18,7 @@ pub(crate) struct Cli {
     /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// Log more, to stderr; twice for still more.
+    /// Log to stderr: debug messages; `-vv` logs every step.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
 }
@@ -53,10 +53,10 @@ pub(crate) enum Command {
 /// `rescind matrix`.
 #[derive(Debug, Args)]
 pub(crate) struct Matrix {
-    /// Only this dialect; may be given again. [default: all]
+    /// Only this dialect; may be repeated. [default: all]
     #[arg(long = "dialect", value_name = "D", value_parser = dialect)]
     pub(crate) dialects: Vec<&'static str>,
-    /// Only this wire; may be given again. [default: all]
+    /// Only this wire; may be repeated. [default: all]
     #[arg(long = "wire", value_name = "W", value_parser = wire)]
     pub(crate) wires: Vec<&'static str>,
     /// Only scenarios whose name contains this.

@@ -2,9 +2,9 @@
 //!
 //! ```no_run
 //! use rescind::acp::{Prompt, types};
-//! use rescind::{CallContext, HandlerError, Router};
+//! use rescind::{CallContext, HandlerResult, Router};
 //!
-//! async fn prompt(ctx: CallContext, _: types::PromptRequest) -> Result<types::PromptResponse, HandlerError> {
+//! async fn prompt(ctx: CallContext, _: types::PromptRequest) -> HandlerResult<types::PromptResponse> {
 //!     ctx.cancelled().await;
 //!     Ok(types::PromptResponse::new(types::StopReason::Cancelled))
 //! }

@@ -76,6 +76,9 @@ pub use rescind_core::{
     Registry, RequestId, Router, Server, ServerBuilder, ServerCounts, ServerHandle, ServerLimits, SessionId,
     Share, Shown, Starting, Stats, Stopped, dialect, memory_listener, memory_pair,
 };
+/// The result of a handler. An error is the peer's answer; [`Stopped`] becomes the dialect's cancelled answer.
+pub type HandlerResult<T> = Result<T, HandlerError>;
+
 #[cfg(feature = "tower")]
 pub use rescind_core::{CallRequest, RawParams, ServiceRequest};
 

@@ -10,13 +10,13 @@ pub use gen_lsp_types as types;
 ///
 /// ```no_run
 /// use rescind::lsp::{Lsp, types};
-/// use rescind::{CallContext, HandlerError, Peer, Router, dialect, stdio};
+/// use rescind::{CallContext, HandlerResult, Peer, Router, dialect, stdio};
 ///
-/// async fn hover(ctx: CallContext, params: types::HoverParams) -> Result<Option<types::Hover>, HandlerError> {
+/// async fn hover(ctx: CallContext, params: types::HoverParams) -> HandlerResult<Option<types::Hover>> {
 ///     ctx.run_until_cancelled(find(params)).await?
 /// }
 ///
-/// async fn find(_params: types::HoverParams) -> Result<Option<types::Hover>, HandlerError> {
+/// async fn find(_params: types::HoverParams) -> HandlerResult<Option<types::Hover>> {
 ///     Ok(None)
 /// }
 ///

@@ -2,13 +2,13 @@
 //!
 //! ```no_run
 //! use rescind::mcp::{CallTool, types};
-//! use rescind::{CallContext, HandlerError, Router};
+//! use rescind::{CallContext, HandlerResult, Router};
 //!
-//! async fn call_tool(ctx: CallContext, params: types::CallToolRequestParams) -> Result<types::CallToolResult, HandlerError> {
+//! async fn call_tool(ctx: CallContext, params: types::CallToolRequestParams) -> HandlerResult<types::CallToolResult> {
 //!     ctx.run_until_cancelled(run(params.name)).await?
 //! }
 //!
-//! async fn run(tool: String) -> Result<types::CallToolResult, HandlerError> {
+//! async fn run(tool: String) -> HandlerResult<types::CallToolResult> {
 //!     Ok(types::CallToolResult { content: Vec::new(), is_error: Some(tool != "search"), meta: None, structured_content: None })
 //! }
 //!

@@ -118,7 +118,7 @@ impl ExchangeWatch {
         });
     }
 
-    /// Resumes a lost stream: what was kept of it is delivered.
+    /// Resumes a lost stream. The events that were kept for it are delivered.
     pub fn resume(&self, place: usize) {
         self.0.change(|state| {
             let Some((number, post)) = state.posts.iter_mut().nth(place) else { return };

@@ -1,4 +1,4 @@
-//! The fixture's methods as data: what each handler does and when its next action is due.
+//! The methods of the fixture as data: the actions of each handler, and the time of the next one.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
