@@ -6,7 +6,7 @@ use rescind_core::{Outbound, TransportError, TransportErrorKind};
 ///
 /// # Errors
 /// The frame is larger. The error names its exchange; nothing was sent.
-pub(crate) fn fits(out: &Outbound, limit: usize) -> Result<(), TransportError> {
+pub(crate) fn check_size(out: &Outbound, limit: usize) -> Result<(), TransportError> {
     if out.body.len() <= limit {
         return Ok(());
     }

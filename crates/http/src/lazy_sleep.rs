@@ -58,23 +58,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_ends_in_its_time_however_often_it_is_looked_at() {
         let since = Instant::now();
-        let mut doze = LazySleep::new(WAIT);
+        let mut sleep = LazySleep::new(WAIT);
         for _ in 0..1000 {
-            assert!(poll_fn(|cx| Poll::Ready(doze.poll(cx))).await.is_pending());
+            assert!(poll_fn(|cx| Poll::Ready(sleep.poll(cx))).await.is_pending());
         }
-        poll_fn(|cx| doze.poll(cx)).await;
+        poll_fn(|cx| sleep.poll(cx)).await;
         assert_eq!(since.elapsed(), WAIT);
-        doze.reset(Instant::now() + WAIT);
-        poll_fn(|cx| doze.poll(cx)).await;
+        sleep.reset(Instant::now() + WAIT);
+        poll_fn(|cx| sleep.poll(cx)).await;
         assert_eq!(since.elapsed(), WAIT * 2, "it can be set again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_wakes_who_looked_last() {
-        let mut doze = LazySleep::new(WAIT);
-        assert!(doze.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let mut sleep = LazySleep::new(WAIT);
+        assert!(sleep.poll(&mut Context::from_waker(Waker::noop())).is_pending());
         let since = Instant::now();
-        poll_fn(|cx| doze.poll(cx)).await;
+        poll_fn(|cx| sleep.poll(cx)).await;
         assert_eq!(since.elapsed(), WAIT);
     }
 }

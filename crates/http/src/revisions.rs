@@ -41,13 +41,13 @@ impl sealed::Sealed for McpRevisions {}
 
 #[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
 impl ServerBinding for McpRevisions {
-    fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder> {
+    fn responder(self, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Arc<dyn Responder> {
         Arc::new(Both {
             bodies: self.stateless.bodies,
             versions: self.stateless.versions_served().to_vec(),
             known: self.streamable.known_versions().to_vec(),
-            streamable: self.streamable.responder(settings, door.clone()),
-            stateless: self.stateless.responder(settings, door),
+            streamable: self.streamable.responder(settings, accept_queue.clone()),
+            stateless: self.stateless.responder(settings, accept_queue),
             settings: Arc::clone(settings),
         })
     }

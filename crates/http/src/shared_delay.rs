@@ -50,16 +50,16 @@ impl SharedDelay {
 
     /// Completes after the delay, which begins with the first poll.
     pub(crate) const fn over(self: &Arc<Self>) -> Over<'_> {
-        Over { soon: self, begun: None }
+        Over { delay: self, begun: None }
     }
 
     /// Wakes the waits whose time is over, until there are none.
-    async fn run(soon: Weak<Self>) {
+    async fn run(delay: Weak<Self>) {
         loop {
-            let Some(soon) = soon.upgrade() else { return };
+            let Some(delay) = delay.upgrade() else { return };
             let now = Instant::now();
             let (due, wakers) = {
-                let mut state = soon.state();
+                let mut state = delay.state();
                 let mut wakers = Vec::new();
                 while state.waiting.front().is_some_and(|first| first.waker.is_none() || first.due <= now) {
                     wakers.extend(state.waiting.pop_front().and_then(|first| first.waker));
@@ -71,7 +71,7 @@ impl SharedDelay {
                 (due, wakers)
             };
             wakers.into_iter().for_each(Waker::wake);
-            drop(soon);
+            drop(delay);
             let Some(due) = due else { return };
             tokio::time::sleep_until(due).await;
         }
@@ -89,7 +89,7 @@ impl Drop for SharedDelay {
 /// A wait for the end of the delay. If it is dropped, it is removed.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Over<'a> {
-    soon: &'a Arc<SharedDelay>,
+    delay: &'a Arc<SharedDelay>,
     begun: Option<(u64, Instant)>,
 }
 
@@ -97,16 +97,16 @@ impl Future for Over<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let soon = self.soon;
-        let mut state = soon.state();
+        let delay = self.delay;
+        let mut state = delay.state();
         let Some((number, due)) = self.begun else {
-            let due = Instant::now() + soon.wait.max(STEP);
+            let due = Instant::now() + delay.wait.max(STEP);
             let number = state.next;
             state.next += 1;
             state.waiting.push_back(Waiting { number, due, waker: Some(cx.waker().clone()) });
             self.begun = Some((number, due));
             if state.timer.is_none() {
-                state.timer = Some(spawn(SharedDelay::run(Arc::downgrade(soon))).abort_handle());
+                state.timer = Some(spawn(SharedDelay::run(Arc::downgrade(delay))).abort_handle());
             }
             return Poll::Pending;
         };
@@ -123,7 +123,7 @@ impl Future for Over<'_> {
 impl Drop for Over<'_> {
     fn drop(&mut self) {
         let Some((number, _)) = self.begun else { return };
-        let mut state = self.soon.state();
+        let mut state = self.delay.state();
         let waker = state.of(number).and_then(|waiting| waiting.waker.take());
         // Dropped waits at the end of the queue are removed at once, without the timer.
         while state.waiting.back().is_some_and(|last| last.waker.is_none()) {
@@ -149,12 +149,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_wait_is_over_in_its_time() {
-        let soon = SharedDelay::new(WAIT);
+        let delay = SharedDelay::new(WAIT);
         let begun = Instant::now();
-        let first = soon.over();
+        let first = delay.over();
         let second = async {
             tokio::time::sleep(WAIT / 2).await;
-            soon.over().await;
+            delay.over().await;
             begun.elapsed()
         };
         let first = async {
@@ -163,22 +163,22 @@ mod tests {
         };
         assert_eq!(tokio::join!(first, second), (WAIT, WAIT + WAIT / 2));
         tokio::time::sleep(WAIT * 5).await;
-        soon.over().await;
+        delay.over().await;
         assert_eq!(begun.elapsed(), WAIT * 7 + WAIT / 2, "the timer is set again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn waits_that_were_given_up_leave_nothing() {
-        let soon = SharedDelay::new(WAIT);
+        let delay = SharedDelay::new(WAIT);
         for _ in 0..1000 {
-            let given_up = tokio::time::timeout(Duration::ZERO, soon.over()).await;
+            let given_up = tokio::time::timeout(Duration::ZERO, delay.over()).await;
             assert!(given_up.is_err());
         }
-        assert!(soon.state().waiting.is_empty());
+        assert!(delay.state().waiting.is_empty());
         let since = Instant::now();
-        soon.over().await;
+        delay.over().await;
         assert_eq!(since.elapsed(), WAIT);
         tokio::task::yield_now().await;
-        assert!(soon.state().timer.is_none());
+        assert!(delay.state().timer.is_none());
     }
 }

@@ -91,7 +91,7 @@ where
     let inner = Arc::new(LinkInner {
         state: Mutex::new(LinkState {
             stream,
-            fate: CloseState::Open,
+            close_state: CloseState::Open,
             owed_pongs: 0,
             reader: None,
             writer: None,
@@ -120,7 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drop for LinkInner<S> {
     /// If no side has closed, sends a close frame, as far as the socket accepts it without waiting.
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let frame = match &state.fate {
+        let frame = match &state.close_state {
             CloseState::Open => Some(codes::frame_of(&CloseReason::Shutdown)),
             CloseState::ReadFailed(why) => Some(codes::frame_after(*why)),
             CloseState::ClosedByPeer | CloseState::Closed | CloseState::Broken(_) => None,
@@ -138,7 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drop for LinkInner<S> {
 /// The stream of a link and its state.
 struct LinkState<S> {
     stream: WebSocketStream<CountingIo<S>>,
-    fate: CloseState,
+    close_state: CloseState,
     /// Pings that were received since the stream was last flushed.
     owed_pongs: u32,
     /// Wakes the receiving half, if another task polls it than the sending half.
@@ -177,7 +177,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkState<S> {
 
     /// The stream failed: both halves get the same error.
     fn broke(&mut self, error: &tungstenite::Error) -> TransportError {
-        let error = match &self.fate {
+        let error = match &self.close_state {
             CloseState::ClosedByPeer => TransportError::new(TransportErrorKind::Closed, "the peer closed it"),
             CloseState::Broken(error) => return error.clone(),
             CloseState::Open | CloseState::ReadFailed(_) | CloseState::Closed => codes::error_of(error),
@@ -186,7 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkState<S> {
     }
 
     fn fail(&mut self, error: TransportError) -> TransportError {
-        self.fate = CloseState::Broken(error.clone());
+        self.close_state = CloseState::Broken(error.clone());
         self.wake();
         error
     }

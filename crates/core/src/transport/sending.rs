@@ -48,8 +48,8 @@ pub trait Sender: Send {
 
     /// The next answer on this exchange is a refusal with this reason. It is for transports that express a refusal
     /// outside of the body, such as HTTP with its status. Other transports ignore it.
-    fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
-        let _ = (exchange, fault);
+    fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, reason: RejectReason) {
+        let _ = (exchange, reason);
     }
 
     /// Ends an exchange that the peer opened, without a frame. Each exchange is ended exactly once, by this call or by

@@ -165,7 +165,7 @@ impl Connection {
                 state.asked.remove(&id);
             }
             // D1: no reader could receive an answer.
-            if message.is_request() && state.lanes.get(&lane).is_some_and(|mailbox| !mailbox.has_reader()) {
+            if message.is_request() && state.lanes.get(&lane).is_some_and(|buffer| !buffer.has_reader()) {
                 wakes.extend(self.inbound_queue.push_event_under_lock(closed(lane)));
             }
             Ok(())
@@ -195,9 +195,9 @@ impl Connection {
                 None => OWN,
                 Some(name) => state.lane_to_read(name, unknown)?,
             };
-            let mailbox = state.lanes.get_mut(&lane).ok_or(NotHeard::Unknown)?;
-            let was_lost = !mailbox.has_reader();
-            let (token, displaced) = mailbox.attach();
+            let buffer = state.lanes.get_mut(&lane).ok_or(NotHeard::Unknown)?;
+            let was_lost = !buffer.has_reader();
+            let (token, displaced) = buffer.attach();
             wakes.extend(displaced);
             if was_lost {
                 let resumed = TransportEvent::ExchangeResumed { exchange: exchange_of(lane) };
@@ -209,8 +209,8 @@ impl Connection {
 
     pub(super) fn poll_event(&self, lane: u64, token: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.step(|state, wakes| {
-            let Some(mailbox) = state.lanes.get_mut(&lane) else { return Poll::Ready(None) };
-            let event = mailbox.poll_next(token, cx);
+            let Some(buffer) = state.lanes.get_mut(&lane) else { return Poll::Ready(None) };
+            let event = buffer.poll_next(token, cx);
             if event.is_ready() {
                 wakes.extend(state.driver.take());
             }
@@ -222,7 +222,7 @@ impl Connection {
     /// requests on that stream continue (D1).
     pub(super) fn left(&self, lane: u64, token: u64) {
         self.step(|state, wakes| {
-            if state.lanes.get_mut(&lane).is_some_and(|mailbox| mailbox.detach(token)) {
+            if state.lanes.get_mut(&lane).is_some_and(|buffer| buffer.detach(token)) {
                 wakes.extend(self.inbound_queue.push_event_under_lock(closed(lane)));
             }
             wakes.extend(state.driver.take());
@@ -273,7 +273,7 @@ impl State {
         }
         let asked = self.sessions.is_full().then(|| self.asked.values().copied().collect::<HashSet<_>>());
         let is_idle = |lane: u64| {
-            let is_quiet = |mailbox: &ReplayBuffer| !mailbox.has_reader() && mailbox.waiting().0 == 0;
+            let is_quiet = |buffer: &ReplayBuffer| !buffer.has_reader() && buffer.waiting().0 == 0;
             self.lanes.get(&lane).is_none_or(is_quiet)
                 && asked.as_ref().is_none_or(|asked| !asked.contains(&lane))
         };
@@ -285,11 +285,11 @@ impl State {
             self.lanes.remove(&gone);
             self.counts.session_forgotten();
         }
-        let mut mailbox = ReplayBuffer::new(lane, KEPT);
+        let mut buffer = ReplayBuffer::new(lane, KEPT);
         if self.closed {
-            mailbox.end();
+            buffer.end();
         }
-        self.lanes.insert(lane, mailbox);
+        self.lanes.insert(lane, buffer);
         lane
     }
 

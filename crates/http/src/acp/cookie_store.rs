@@ -50,16 +50,16 @@ mod tests {
 
     #[test]
     fn what_was_set_is_sent_back_until_it_is_taken_away() {
-        let mut jar = CookieStore::default();
-        let set = |jar: &mut CookieStore, value: &'static str| {
-            jar.take(&HeaderMap::from_iter([(SET_COOKIE, HeaderValue::from_static(value))]));
-            jar.header().map(|value| value.to_str().map(ToOwned::to_owned).unwrap_or_default())
+        let mut cookies = CookieStore::default();
+        let set = |cookies: &mut CookieStore, value: &'static str| {
+            cookies.take(&HeaderMap::from_iter([(SET_COOKIE, HeaderValue::from_static(value))]));
+            cookies.header().map(|value| value.to_str().map(ToOwned::to_owned).unwrap_or_default())
         };
-        assert_eq!(set(&mut jar, "node=a; Path=/acp; HttpOnly").as_deref(), Some("node=a"));
-        assert_eq!(set(&mut jar, "x=1=2; Max-Age=60").as_deref(), Some("node=a; x=1=2"));
-        assert_eq!(set(&mut jar, "node=b").as_deref(), Some("node=b; x=1=2"));
-        assert_eq!(set(&mut jar, "node=; Max-Age=0").as_deref(), Some("x=1=2"));
-        assert_eq!(set(&mut jar, "nonsense").as_deref(), Some("x=1=2"));
-        assert_eq!(set(&mut jar, "x=; max-age=-1"), None);
+        assert_eq!(set(&mut cookies, "node=a; Path=/acp; HttpOnly").as_deref(), Some("node=a"));
+        assert_eq!(set(&mut cookies, "x=1=2; Max-Age=60").as_deref(), Some("node=a; x=1=2"));
+        assert_eq!(set(&mut cookies, "node=b").as_deref(), Some("node=b; x=1=2"));
+        assert_eq!(set(&mut cookies, "node=; Max-Age=0").as_deref(), Some("x=1=2"));
+        assert_eq!(set(&mut cookies, "nonsense").as_deref(), Some("x=1=2"));
+        assert_eq!(set(&mut cookies, "x=; max-age=-1"), None);
     }
 }

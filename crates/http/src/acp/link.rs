@@ -47,8 +47,8 @@ impl Linked for Connection {
     /// Whether every stream that has a reader has room (A3).
     fn has_room(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.state();
-        let most = self.settings.mailbox;
-        let has_room = !state.lanes.values().any(|mailbox| is_full(mailbox, most));
+        let most = self.settings.unread_limit;
+        let has_room = !state.lanes.values().any(|buffer| is_full(buffer, most));
         if !has_room {
             state.driver = Some(cx.waker().clone());
         }
@@ -57,12 +57,12 @@ impl Linked for Connection {
 
     /// Cuts the streams that hold data frames back and whose readers have taken nothing since then.
     fn cut_stalled(&self, since: Instant) {
-        let most = self.settings.mailbox;
+        let most = self.settings.unread_limit;
         self.step(|state, wakes| {
-            let is_cut = |mailbox: &ReplayBuffer| is_full(mailbox, most) && mailbox.is_stalled(since);
-            for (lane, mailbox) in state.lanes.iter_mut().filter(|(_, mailbox)| is_cut(mailbox)) {
+            let is_cut = |buffer: &ReplayBuffer| is_full(buffer, most) && buffer.is_stalled(since);
+            for (lane, buffer) in state.lanes.iter_mut().filter(|(_, buffer)| is_cut(buffer)) {
                 tracing::debug!(lane, "an event stream that nobody reads was cut");
-                wakes.extend(mailbox.cut());
+                wakes.extend(buffer.cut());
                 wakes.extend(self.inbound_queue.push_event_under_lock(closed(*lane)));
             }
         });
@@ -85,16 +85,16 @@ impl Linked for Connection {
                 state.learn(&out.body, self.bodies);
             }
             let droppable = out.head.kind == FrameKind::Notification;
-            let Some(mailbox) = state.lanes.get_mut(&lane) else { return Ok(()) };
-            wakes.extend(mailbox.push(out.body, droppable));
-            let (messages, bytes) = self.settings.mailbox;
-            while mailbox.waiting().0 > messages || mailbox.waiting().1 > bytes {
-                if mailbox.has_reader() || !mailbox.drop_oldest() {
+            let Some(buffer) = state.lanes.get_mut(&lane) else { return Ok(()) };
+            wakes.extend(buffer.push(out.body, droppable));
+            let (messages, bytes) = self.settings.unread_limit;
+            while buffer.waiting().0 > messages || buffer.waiting().1 > bytes {
+                if buffer.has_reader() || !buffer.drop_oldest() {
                     break;
                 }
                 self.settings.counts.notification_dropped();
             }
-            let waiting: usize = state.lanes.values().map(|mailbox| mailbox.waiting().1).sum();
+            let waiting: usize = state.lanes.values().map(|buffer| buffer.waiting().1).sum();
             if waiting > MOST {
                 let text = "the client reads none of what waits for it";
                 return Err(TransportError::new(TransportErrorKind::Closed, text));
@@ -136,7 +136,7 @@ impl Idles for Connection {
 }
 
 /// Whether a stream that has a reader holds more waiting messages or bytes than its limit.
-fn is_full(mailbox: &ReplayBuffer, (messages, bytes): (usize, usize)) -> bool {
-    let waiting = mailbox.waiting();
-    mailbox.has_reader() && (waiting.0 > messages || waiting.1 > bytes)
+fn is_full(buffer: &ReplayBuffer, (messages, bytes): (usize, usize)) -> bool {
+    let waiting = buffer.waiting();
+    buffer.has_reader() && (waiting.0 > messages || waiting.1 > bytes)
 }

@@ -131,7 +131,7 @@ impl sealed::Sealed for Acp {}
 
 #[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
 impl ServerBinding for Acp {
-    fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder> {
-        Arc::new(AcpServer::new(self, settings, door))
+    fn responder(self, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Arc<dyn Responder> {
+        Arc::new(AcpServer::new(self, settings, accept_queue))
     }
 }

@@ -42,13 +42,13 @@ pub(super) type Connections = Sessions<Connection>;
 pub(super) struct AcpServer {
     settings: Arc<Settings>,
     table: Arc<Connections>,
-    door: AcceptQueue,
+    accept_queue: AcceptQueue,
     config: Acp,
 }
 
 impl AcpServer {
-    pub(super) fn new(config: Acp, settings: &Arc<Settings>, door: AcceptQueue) -> Self {
-        Self { settings: Arc::clone(settings), table: Arc::default(), door, config }
+    pub(super) fn new(config: Acp, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Self {
+        Self { settings: Arc::clone(settings), table: Arc::default(), accept_queue, config }
     }
 
     async fn answer(
@@ -149,7 +149,7 @@ impl AcpServer {
         })?;
         let id = Arc::clone(&connection.id);
         let opening = Opens(Some(Arc::clone(&connection)));
-        self.door
+        self.accept_queue
             .hand(link::link(&connection))
             .map_err(|_| Refused::unavailable("too many connections wait to be accepted"))?;
         connection.open(body, principal).map_err(not_taken)?;

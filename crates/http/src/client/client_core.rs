@@ -17,7 +17,7 @@ use crate::inbound_queue::InboundQueue;
 use crate::sync::{AbortHandle, Handle, JoinHandle, Mutex, MutexGuard, spawn};
 
 /// How long the client waits for the response to its last DELETE.
-const FAREWELL: Duration = Duration::from_secs(1);
+const DELETE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The client of a binding, whose own state is `S`.
 pub(crate) struct ClientCore<S> {
@@ -126,9 +126,9 @@ impl Drop for AbortOnDrop {
 
 /// The DELETE with which a client leaves. It is sent once.
 #[derive(Default)]
-pub(crate) struct Farewell(Option<JoinHandle<()>>);
+pub(crate) struct DeleteRequest(Option<JoinHandle<()>>);
 
-impl Farewell {
+impl DeleteRequest {
     pub(crate) const fn is_sent(&self) -> bool {
         self.0.is_some()
     }
@@ -157,7 +157,7 @@ impl Farewell {
 /// Informs the server that the client leaves.
 pub(crate) async fn send_delete(requester: Requester, headers: HeaderMap) {
     let end = requester.send(Method::DELETE, headers, Bytes::new());
-    match tokio::time::timeout(FAREWELL, end).await {
+    match tokio::time::timeout(DELETE_TIMEOUT, end).await {
         Ok(Ok(response)) => tracing::trace!(status = %response.status(), "the server knows of the end"),
         Ok(Err(failed)) => {
             tracing::debug!(error = %rescind_core::Shown::text(&failed.error), "the server did not hear of the end");

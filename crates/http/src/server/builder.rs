@@ -194,8 +194,8 @@ impl<B: ServerBinding> HttpServer<B> {
 
     /// How much is held for an event stream that no client reads. Default: 1024 messages and 1 MiB. Above it the oldest
     /// notifications are dropped, and requests of this side fail.
-    pub const fn mailbox(mut self, messages: usize, bytes: usize) -> Self {
-        self.settings.mailbox = (messages, bytes);
+    pub const fn unread_limit(mut self, messages: usize, bytes: usize) -> Self {
+        self.settings.unread_limit = (messages, bytes);
         self
     }
 
@@ -286,8 +286,8 @@ impl<B: ServerBinding> HttpServer<B> {
 
     fn build(self, endpoint: Endpoint) -> (HttpService, HttpListener, ShutdownSignal) {
         let settings = Arc::new(self.settings);
-        let (door, links) = AcceptQueue::new();
-        let responder = self.binding.responder(&settings, door);
+        let (accept_queue, links) = AcceptQueue::new();
+        let responder = self.binding.responder(&settings, accept_queue);
         let (opener, open) = shutdown_pair();
         let watched = (settings.counts.clone(), settings.clients.clone());
         let service = HttpService::new(Arc::clone(&responder), settings);

@@ -209,7 +209,7 @@ impl One {
                 biased;
                 ended = serving.as_mut() => {
                     // If the connection continues, it uses another protocol.
-                    limit.lift();
+                    limit.disarm();
                     if let Err(error) = ended {
                         tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection broke");
                     }

@@ -17,7 +17,7 @@ struct Counts {
 
 impl HttpCounts {
     /// Notifications that were dropped because a stream was not read, or not fast enough, and had reached its limit
-    /// ([`HttpServer::mailbox`](crate::HttpServer::mailbox)).
+    /// ([`HttpServer::unread_limit`](crate::HttpServer::unread_limit)).
     #[must_use]
     pub fn dropped_notifications(&self) -> u64 {
         self.0.dropped_notifications.load(Ordering::Relaxed)

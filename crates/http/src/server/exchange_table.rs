@@ -5,7 +5,7 @@
 //! - C2 A stream that loses its reader before its end is reported as closed, and one that gets a reader again as
 //!   resumed. Both are reported under the lock: in another order, a stream that is read would count as lost.
 //! - C3 The held bytes are bounded: for streams that are read by [`has_room`](ExchangeTable::has_room), for the others
-//!   by the settings of the mailbox. For events that were sent and may be requested again, the settings of the resume
+//!   by `HttpServer::unread_limit`. For events that were sent and may be requested again, the settings of the resume
 //!   buffer apply.
 
 use std::collections::VecDeque;
@@ -384,7 +384,7 @@ impl<X> ExchangeTable<X> {
         settings: &Settings,
         wakes: &mut WakeList,
     ) -> Result<(), TransportError> {
-        let (messages, bytes) = settings.mailbox;
+        let (messages, bytes) = settings.unread_limit;
         let before = self.held_of(stream).unwrap_or(0);
         let resumable = self.rules.resumable;
         let Some(buffer) = self.buffer(stream) else { return Ok(()) };
@@ -434,7 +434,9 @@ impl<X> ExchangeTable<X> {
         let size = |ended: &VecDeque<(u64, ReplayBuffer)>| -> usize {
             ended.iter().map(|(_, buffer)| buffer.waiting().1 + buffer.kept_bytes()).sum()
         };
-        while self.ended.len() > 1 && (self.ended.len() > ENDED || size(&self.ended) > settings.mailbox.1) {
+        while self.ended.len() > 1
+            && (self.ended.len() > ENDED || size(&self.ended) > settings.unread_limit.1)
+        {
             self.ended.pop_front();
         }
     }

@@ -54,7 +54,7 @@ impl Full {
     }
 
     /// Drops the message if none of it is taken for this time.
-    pub(super) fn cut_after(&mut self, stall: Duration) {
+    pub(super) fn cut_after(&mut self, stall_timeout: Duration) {
         let Body::Small(rest) = &mut self.body else { return };
         if rest.len() <= UNWATCHED {
             return;
@@ -65,7 +65,7 @@ impl Full {
         let watch = spawn(async move {
             loop {
                 let moved = lock(&watched).moved;
-                tokio::time::sleep_until(moved + stall).await;
+                tokio::time::sleep_until(moved + stall_timeout).await;
                 let mut shared = lock(&watched);
                 if shared.moved == moved {
                     let rest = shared.rest.take();

@@ -42,16 +42,16 @@ impl Future for HeadSleep {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = tokio::time::Instant::from_std(self.deadline);
         let mut timer = self.timer.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let doze = timer.get_or_insert_with(|| LazySleep::until(deadline));
-        if doze.deadline() > deadline {
-            doze.reset(deadline);
+        let sleep = timer.get_or_insert_with(|| LazySleep::until(deadline));
+        if sleep.deadline() > deadline {
+            sleep.reset(deadline);
         }
         // The timer may have been set for an earlier head that arrived in time.
-        while doze.poll(cx).is_ready() {
+        while sleep.poll(cx).is_ready() {
             if tokio::time::Instant::now() >= deadline {
                 return Poll::Ready(());
             }
-            doze.reset(deadline);
+            sleep.reset(deadline);
         }
         Poll::Pending
     }

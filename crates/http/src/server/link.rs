@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::Settings;
 use super::stall_timer::StallTimer;
-use crate::check_size::fits;
+use crate::check_size::check_size;
 use crate::inbound_queue::InboundQueue;
 
 /// The state behind a link, as the driver uses it.
@@ -66,7 +66,7 @@ pub(crate) trait Linked: Send + Sync + 'static {
 /// The sending half. Accepted frames wait until the connections write them. `poll_ready` bounds their number.
 pub(crate) struct ServerLink<S: Linked> {
     state: Arc<S>,
-    stall: StallTimer,
+    stall_timer: StallTimer,
 }
 
 impl<S: Linked> ServerLink<S> {
@@ -78,7 +78,7 @@ impl<S: Linked> ServerLink<S> {
             batches: false,
             max_frame: state.settings().max_frame,
         };
-        let sender = Self { state: Arc::clone(state), stall: StallTimer::default() };
+        let sender = Self { state: Arc::clone(state), stall_timer: StallTimer::default() };
         Link::new(receiver, sender, capabilities, peer)
     }
 
@@ -98,17 +98,17 @@ impl<S: Linked> Sender for ServerLink<S> {
             this.check_open()?;
             if lane == Lane::Control || this.state.has_room(cx) {
                 if lane == Lane::Data {
-                    this.stall.renew();
+                    this.stall_timer.renew();
                 }
                 return Poll::Ready(Ok(()));
             }
-            let since = ready!(this.stall.poll_end(this.state.settings().stall_timeout, cx));
+            let since = ready!(this.stall_timer.poll_end(this.state.settings().stall_timeout, cx));
             this.state.cut_stalled(since);
         }
     }
 
     fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
-        fits(&out, self.state.settings().max_frame)?;
+        check_size(&out, self.state.settings().max_frame)?;
         self.state.send(out)
     }
 

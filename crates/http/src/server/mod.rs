@@ -85,7 +85,7 @@ pub(crate) trait Responder: Send + Sync + 'static {
 pub trait ServerBinding: sealed::Sealed {
     /// Makes the binding ready to serve.
     #[doc(hidden)]
-    fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder>;
+    fn responder(self, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Arc<dyn Responder>;
 }
 
 pub(crate) mod sealed {

@@ -112,10 +112,10 @@ impl ReplayBuffer {
     /// Drops the oldest droppable message that waits. `false`: there is none.
     pub(crate) fn drop_oldest(&mut self) -> bool {
         let droppable =
-            |letter: &StoredEvent| matches!(letter.content, Content::Message { droppable: true, .. });
+            |stored: &StoredEvent| matches!(stored.content, Content::Message { droppable: true, .. });
         let Some(place) = self.waiting.iter().position(droppable) else { return false };
-        if let Some(letter) = self.waiting.remove(place) {
-            self.waiting_bytes -= letter.size();
+        if let Some(stored) = self.waiting.remove(place) {
+            self.waiting_bytes -= stored.size();
         }
         true
     }
@@ -184,15 +184,15 @@ impl ReplayBuffer {
 
     /// Moves the events that were read after event `last` back in front of the waiting ones.
     pub(crate) fn rewind(&mut self, last: u64) -> Result<(), Forgotten> {
-        let oldest = self.read.front().or(self.waiting.front()).map_or(self.next, |letter| letter.number);
+        let oldest = self.read.front().or(self.waiting.front()).map_or(self.next, |stored| stored.number);
         if last >= self.next || last + 1 < oldest {
             return Err(Forgotten);
         }
-        while self.read.back().is_some_and(|letter| letter.number > last) {
-            let Some(letter) = self.read.pop_back() else { break };
-            self.read_bytes -= letter.size();
-            self.waiting_bytes += letter.size();
-            self.waiting.push_front(letter);
+        while self.read.back().is_some_and(|stored| stored.number > last) {
+            let Some(stored) = self.read.pop_back() else { break };
+            self.read_bytes -= stored.size();
+            self.waiting_bytes += stored.size();
+            self.waiting.push_front(stored);
         }
         Ok(())
     }
@@ -202,7 +202,7 @@ impl ReplayBuffer {
         let Some(reader) = self.reader.as_mut().filter(|reader| reader.token == token) else {
             return Poll::Ready(None);
         };
-        let Some(letter) = self.waiting.pop_front() else {
+        let Some(stored) = self.waiting.pop_front() else {
             if self.ended {
                 return Poll::Ready(None);
             }
@@ -210,21 +210,21 @@ impl ReplayBuffer {
             return Poll::Pending;
         };
         self.moved = Instant::now();
-        let id = (self.stream, letter.number);
-        let event = match &letter.content {
+        let id = (self.stream, stored.number);
+        let event = match &stored.content {
             Content::Message { body, .. } => events::event(Some(id).filter(|_| self.kept.events > 0), body),
             Content::Priming(retry) => events::priming(id, *retry),
         };
-        self.waiting_bytes -= letter.size();
+        self.waiting_bytes -= stored.size();
         if self.kept.events == 0 {
             return Poll::Ready(Some(event));
         }
-        self.read_bytes += letter.size();
-        self.read.push_back(letter);
+        self.read_bytes += stored.size();
+        self.read.push_back(stored);
         while self.read.len() > 1 && (self.read.len() > self.kept.events || self.read_bytes > self.kept.bytes)
         {
-            if let Some(letter) = self.read.pop_front() {
-                self.read_bytes -= letter.size();
+            if let Some(stored) = self.read.pop_front() {
+                self.read_bytes -= stored.size();
             }
         }
         Poll::Ready(Some(event))
@@ -237,9 +237,9 @@ mod tests {
 
     use super::*;
 
-    fn next(mailbox: &mut ReplayBuffer, token: u64) -> Poll<Option<String>> {
+    fn next(buffer: &mut ReplayBuffer, token: u64) -> Poll<Option<String>> {
         let mut cx = Context::from_waker(Waker::noop());
-        mailbox
+        buffer
             .poll_next(token, &mut cx)
             .map(|event| event.map(|event| String::from_utf8(event.to_vec()).unwrap()))
     }
@@ -250,85 +250,85 @@ mod tests {
 
     #[test]
     fn a_cut_stream_is_read_again_after_the_event_named() {
-        let mut mailbox = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
+        let mut buffer = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
         for body in ["1", "2", "3"] {
-            mailbox.push(Bytes::from(body), true);
+            buffer.push(Bytes::from(body), true);
         }
-        let (first, _) = mailbox.attach();
-        assert_eq!(next(&mut mailbox, first), event(1, "1"));
-        assert_eq!(next(&mut mailbox, first), event(2, "2"));
-        assert!(mailbox.detach(first));
-        assert!(!mailbox.detach(first), "it is gone already");
-        assert_eq!(mailbox.rewind(1), Ok(()));
-        assert_eq!(mailbox.waiting(), (2, 2));
-        let (second, _) = mailbox.attach();
-        mailbox.end();
-        assert_eq!(next(&mut mailbox, first), Poll::Ready(None), "the first reader is gone");
-        assert_eq!(next(&mut mailbox, second), event(2, "2"));
-        assert_eq!(next(&mut mailbox, second), event(3, "3"));
-        assert_eq!(next(&mut mailbox, second), Poll::Ready(None));
-        assert_eq!(mailbox.rewind(4), Err(Forgotten), "never sent");
-        assert_eq!(mailbox.rewind(3), Ok(()), "nothing was missed");
+        let (first, _) = buffer.attach();
+        assert_eq!(next(&mut buffer, first), event(1, "1"));
+        assert_eq!(next(&mut buffer, first), event(2, "2"));
+        assert!(buffer.detach(first));
+        assert!(!buffer.detach(first), "it is gone already");
+        assert_eq!(buffer.rewind(1), Ok(()));
+        assert_eq!(buffer.waiting(), (2, 2));
+        let (second, _) = buffer.attach();
+        buffer.end();
+        assert_eq!(next(&mut buffer, first), Poll::Ready(None), "the first reader is gone");
+        assert_eq!(next(&mut buffer, second), event(2, "2"));
+        assert_eq!(next(&mut buffer, second), event(3, "3"));
+        assert_eq!(next(&mut buffer, second), Poll::Ready(None));
+        assert_eq!(buffer.rewind(4), Err(Forgotten), "never sent");
+        assert_eq!(buffer.rewind(3), Ok(()), "nothing was missed");
     }
 
     #[test]
     fn what_was_read_is_kept_within_its_bounds() {
-        let mut mailbox = ReplayBuffer::new(7, Retention { events: 2, bytes: 1024 });
-        let (token, _) = mailbox.attach();
+        let mut buffer = ReplayBuffer::new(7, Retention { events: 2, bytes: 1024 });
+        let (token, _) = buffer.attach();
         for _ in 0..5 {
-            mailbox.push(Bytes::from("x"), true);
-            assert!(next(&mut mailbox, token).is_ready());
+            buffer.push(Bytes::from("x"), true);
+            assert!(next(&mut buffer, token).is_ready());
         }
-        assert_eq!((mailbox.kept_bytes(), mailbox.rewind(2)), (2, Err(Forgotten)));
-        assert_eq!(mailbox.rewind(3), Ok(()));
-        let mut mailbox = ReplayBuffer::new(7, Retention { events: 9, bytes: 4 });
-        let (token, _) = mailbox.attach();
+        assert_eq!((buffer.kept_bytes(), buffer.rewind(2)), (2, Err(Forgotten)));
+        assert_eq!(buffer.rewind(3), Ok(()));
+        let mut buffer = ReplayBuffer::new(7, Retention { events: 9, bytes: 4 });
+        let (token, _) = buffer.attach();
         for size in [3, 3, 100] {
-            mailbox.push(Bytes::from("x".repeat(size)), true);
-            assert!(next(&mut mailbox, token).is_ready());
+            buffer.push(Bytes::from("x".repeat(size)), true);
+            assert!(next(&mut buffer, token).is_ready());
         }
-        assert_eq!((mailbox.kept_bytes(), mailbox.rewind(2)), (100, Ok(())), "the newest is kept");
+        assert_eq!((buffer.kept_bytes(), buffer.rewind(2)), (100, Ok(())), "the newest is kept");
     }
 
     #[test]
     fn a_notification_gives_way_and_a_request_does_not() {
-        let mut mailbox = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
-        mailbox.push(Bytes::from("request"), false);
-        mailbox.push(Bytes::from("told"), true);
-        assert!(mailbox.drop_oldest());
-        assert!(!mailbox.drop_oldest());
-        assert_eq!(mailbox.waiting(), (1, 7));
-        let (token, _) = mailbox.attach();
-        mailbox.prime_first(Some(std::time::Duration::from_millis(5)));
+        let mut buffer = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
+        buffer.push(Bytes::from("request"), false);
+        buffer.push(Bytes::from("told"), true);
+        assert!(buffer.drop_oldest());
+        assert!(!buffer.drop_oldest());
+        assert_eq!(buffer.waiting(), (1, 7));
+        let (token, _) = buffer.attach();
+        buffer.prime_first(Some(std::time::Duration::from_millis(5)));
         let primed = "id: 7-0\nretry: 5\ndata: \n\n".to_owned();
-        assert_eq!(next(&mut mailbox, token), Poll::Ready(Some(primed)));
-        assert_eq!(next(&mut mailbox, token), event(1, "request"));
-        assert_eq!(mailbox.rewind(0), Ok(()), "nothing but the first event was seen");
-        mailbox.cut();
-        assert_eq!(next(&mut mailbox, token), Poll::Ready(None), "it was cut");
-        assert_eq!(mailbox.waiting(), (1, 7), "what waits is kept");
+        assert_eq!(next(&mut buffer, token), Poll::Ready(Some(primed)));
+        assert_eq!(next(&mut buffer, token), event(1, "request"));
+        assert_eq!(buffer.rewind(0), Ok(()), "nothing but the first event was seen");
+        buffer.cut();
+        assert_eq!(next(&mut buffer, token), Poll::Ready(None), "it was cut");
+        assert_eq!(buffer.waiting(), (1, 7), "what waits is kept");
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_is_stalled_while_its_reader_takes_nothing_of_what_waits() {
         let wait = std::time::Duration::from_secs(30);
-        let mut mailbox = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
-        mailbox.push(Bytes::from("1"), true);
+        let mut buffer = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
+        buffer.push(Bytes::from("1"), true);
         tokio::time::advance(wait).await;
         let since = Instant::now();
-        assert!(!mailbox.is_stalled(since), "it has no reader");
-        let (token, _) = mailbox.attach();
-        assert!(mailbox.is_stalled(since));
-        mailbox.push(Bytes::from("2"), true);
+        assert!(!buffer.is_stalled(since), "it has no reader");
+        let (token, _) = buffer.attach();
+        assert!(buffer.is_stalled(since));
+        buffer.push(Bytes::from("2"), true);
         tokio::time::advance(wait).await;
-        assert!(mailbox.is_stalled(since), "more has come, and nothing was taken");
-        assert!(next(&mut mailbox, token).is_ready());
-        assert!(!mailbox.is_stalled(since), "one was taken");
-        assert!(next(&mut mailbox, token).is_ready());
+        assert!(buffer.is_stalled(since), "more has come, and nothing was taken");
+        assert!(next(&mut buffer, token).is_ready());
+        assert!(!buffer.is_stalled(since), "one was taken");
+        assert!(next(&mut buffer, token).is_ready());
         tokio::time::advance(wait).await;
         let since = Instant::now();
         tokio::time::advance(wait).await;
-        mailbox.push(Bytes::from("3"), true);
-        assert!(!mailbox.is_stalled(since), "nothing was there to be taken");
+        buffer.push(Bytes::from("3"), true);
+        assert!(!buffer.is_stalled(since), "nothing was there to be taken");
     }
 }

@@ -65,9 +65,9 @@ impl ReplyBody {
     }
 
     /// Drops a message if its reader takes nothing for this time.
-    pub(crate) fn cut_after(mut self, stall: Duration) -> Self {
+    pub(crate) fn cut_after(mut self, stall_timeout: Duration) -> Self {
         if let Inner::Full(body) = &mut self.0 {
-            body.cut_after(stall);
+            body.cut_after(stall_timeout);
         }
         self
     }

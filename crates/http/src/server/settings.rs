@@ -48,7 +48,7 @@ pub(crate) struct Settings {
     /// A session that no client uses for this time is ended.
     pub(crate) session_idle: Duration,
     /// The most messages and bytes that wait for a stream without a reader.
-    pub(crate) mailbox: (usize, usize),
+    pub(crate) unread_limit: (usize, usize),
     /// An event stream whose reader takes nothing for this time is cut.
     pub(crate) stall_timeout: Duration,
     pub(crate) kept: Retention,
@@ -86,7 +86,7 @@ impl Default for Settings {
             connections: 10_000,
             sessions: 1024,
             session_idle: Duration::from_secs(300),
-            mailbox: (1024, 1024 * 1024),
+            unread_limit: (1024, 1024 * 1024),
             stall_timeout: Duration::from_secs(30),
             kept: Retention { events: 256, bytes: 64 * 1024 },
             counts: HttpCounts::default(),

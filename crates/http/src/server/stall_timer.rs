@@ -45,34 +45,34 @@ mod tests {
 
     const WAIT: Duration = Duration::from_secs(30);
 
-    async fn end(patience: &mut StallTimer) -> Instant {
-        poll_fn(|cx| patience.poll_end(WAIT, cx)).await
+    async fn end(timer: &mut StallTimer) -> Instant {
+        poll_fn(|cx| timer.poll_end(WAIT, cx)).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_ends_after_its_time_and_begins_anew() {
-        let (mut patience, begun) = (StallTimer::default(), Instant::now());
-        assert_eq!(end(&mut patience).await, begun);
+        let (mut timer, begun) = (StallTimer::default(), Instant::now());
+        assert_eq!(end(&mut timer).await, begun);
         assert_eq!(begun.elapsed(), WAIT);
-        assert_eq!(end(&mut patience).await, begun + WAIT);
+        assert_eq!(end(&mut timer).await, begun + WAIT);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_end_that_nobody_waited_for_does_not_count() {
-        let mut patience = StallTimer::default();
-        assert!(tokio::time::timeout(WAIT / 2, end(&mut patience)).await.is_err());
+        let mut timer = StallTimer::default();
+        assert!(tokio::time::timeout(WAIT / 2, end(&mut timer)).await.is_err());
         tokio::time::sleep(WAIT * 2).await;
         let again = Instant::now();
-        assert_eq!(end(&mut patience).await, again);
+        assert_eq!(end(&mut timer).await, again);
         assert_eq!(again.elapsed(), WAIT);
     }
 
     #[tokio::test(start_paused = true)]
     async fn room_renews_it() {
-        let mut patience = StallTimer::default();
-        assert!(tokio::time::timeout(WAIT / 2, end(&mut patience)).await.is_err());
-        patience.renew();
+        let mut timer = StallTimer::default();
+        assert!(tokio::time::timeout(WAIT / 2, end(&mut timer)).await.is_err());
+        timer.renew();
         let again = Instant::now();
-        assert_eq!(end(&mut patience).await, again);
+        assert_eq!(end(&mut timer).await, again);
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Stalling<S> {
 pub(super) struct Disarm(Arc<AtomicBool>);
 
 impl Disarm {
-    pub(super) fn lift(&self) {
+    pub(super) fn disarm(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -118,8 +118,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_socket_whose_limit_is_lifted_waits() {
         let (near, mut far) = tokio::io::duplex(4);
-        let (mut near, lift) = Stalling::new(near, LIMIT);
-        lift.lift();
+        let (mut near, disarm) = Stalling::new(near, LIMIT);
+        disarm.disarm();
         let late = async {
             tokio::time::advance(LIMIT * 3).await;
             let mut all = [0; 6];

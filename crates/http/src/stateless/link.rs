@@ -66,11 +66,11 @@ impl StatelessLink {
     pub(super) fn left(&self, exchange: ExchangeId, token: u64) {
         self.exchanges.step(|table, wakes| {
             let closed = table.left(exchange.0, token, &self.settings, wakes);
-            self.tell(closed, wakes);
+            self.push_closed(closed, wakes);
         });
     }
 
-    fn tell(&self, closed: Option<TransportEvent>, wakes: &mut WakeList) {
+    fn push_closed(&self, closed: Option<TransportEvent>, wakes: &mut WakeList) {
         if let Some(closed) = closed.filter(|_| !failpoint::active(Failpoint::ExchangeCloseUntold)) {
             wakes.add(self.inbound_queue.push_event_under_lock(closed));
         }
@@ -104,7 +104,7 @@ impl Linked for StatelessLink {
             if let Some(stream) = slowest.map(|(stream, _)| *stream) {
                 tracing::debug!("a stream that takes nothing is cut");
                 let closed = table.cut(stream, &self.settings, wakes);
-                self.tell(closed, wakes);
+                self.push_closed(closed, wakes);
             }
         });
     }
@@ -172,7 +172,7 @@ mod tests {
 
     /// Room for two messages on a POST.
     fn exchanges() -> Arc<StatelessLink> {
-        StatelessLink::new(&Arc::new(Settings { mailbox: (2, 1024), ..Settings::default() }))
+        StatelessLink::new(&Arc::new(Settings { unread_limit: (2, 1024), ..Settings::default() }))
     }
 
     fn post(exchanges: &StatelessLink) -> (ExchangeId, u64) {

@@ -102,7 +102,7 @@ impl sealed::Sealed for Stateless {}
 
 #[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
 impl ServerBinding for Stateless {
-    fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder> {
-        Arc::new(StatelessServer::new(self, settings, door))
+    fn responder(self, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Arc<dyn Responder> {
+        Arc::new(StatelessServer::new(self, settings, accept_queue))
     }
 }

@@ -43,17 +43,17 @@ struct Begun {
 pub(super) struct StatelessServer {
     config: Stateless,
     settings: Arc<Settings>,
-    door: AcceptQueue,
+    accept_queue: AcceptQueue,
     /// The current link. `None` after the listener has ended.
     exchanges: Mutex<Option<Arc<StatelessLink>>>,
     stream_delay: StreamDelay,
 }
 
 impl StatelessServer {
-    pub(super) fn new(config: Stateless, settings: &Arc<Settings>, door: AcceptQueue) -> Self {
-        let exchanges = Mutex::new(open(settings, &door));
+    pub(super) fn new(config: Stateless, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Self {
+        let exchanges = Mutex::new(open(settings, &accept_queue));
         let stream_delay = StreamDelay::new(config.stream_after);
-        Self { config, settings: Arc::clone(settings), door, exchanges, stream_delay }
+        Self { config, settings: Arc::clone(settings), accept_queue, exchanges, stream_delay }
     }
 
     /// The open link. If its driver has ended, a new link replaces it.
@@ -64,7 +64,7 @@ impl StatelessServer {
         if !exchanges.is_closed() {
             return Ok(Arc::clone(exchanges));
         }
-        let exchanges = open(&self.settings, &self.door).ok_or_else(gone)?;
+        let exchanges = open(&self.settings, &self.accept_queue).ok_or_else(gone)?;
         *place = Some(Arc::clone(&exchanges));
         Ok(exchanges)
     }
@@ -145,10 +145,10 @@ impl StatelessServer {
 }
 
 /// The one link of a listener (N1).
-fn open(settings: &Arc<Settings>, door: &AcceptQueue) -> Option<Arc<StatelessLink>> {
+fn open(settings: &Arc<Settings>, accept_queue: &AcceptQueue) -> Option<Arc<StatelessLink>> {
     let exchanges = StatelessLink::new(settings);
     let receiver = InboundReceiver(Arc::clone(&exchanges.inbound_queue));
-    door.hand(ServerLink::open(&exchanges, receiver, PeerInfo::default())).ok()?;
+    accept_queue.hand(ServerLink::open(&exchanges, receiver, PeerInfo::default())).ok()?;
     Some(exchanges)
 }
 

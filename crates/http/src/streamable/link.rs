@@ -34,13 +34,13 @@ pub(super) static RULES: ExchangeRules = ExchangeRules {
 };
 
 /// The link of a session.
-pub(super) fn link(conversation: &Arc<SessionState>) -> Link {
+pub(super) fn link(session: &Arc<SessionState>) -> Link {
     let mut peer = PeerInfo::default();
-    peer.principal.clone_from(&conversation.principal);
-    peer.address = conversation.address;
-    let mut link = ServerLink::open(conversation, IdlingReceiver::new(conversation), peer);
+    peer.principal.clone_from(&session.principal);
+    peer.address = session.address;
+    let mut link = ServerLink::open(session, IdlingReceiver::new(session), peer);
     link.traits.ordered = failpoint::active(Failpoint::PostsCountAsOrdered);
-    link.with_budget(conversation.budget.clone())
+    link.with_budget(session.budget.clone())
 }
 
 impl Linked for SessionState {

@@ -135,8 +135,8 @@ impl sealed::Sealed for Streamable {}
 
 #[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
 impl ServerBinding for Streamable {
-    fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder> {
-        Arc::new(StreamableServer::new(self, settings, door))
+    fn responder(self, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Arc<dyn Responder> {
+        Arc::new(StreamableServer::new(self, settings, accept_queue))
     }
 }
 

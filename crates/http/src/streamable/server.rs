@@ -40,14 +40,14 @@ pub(super) struct StreamableServer {
     config: Streamable,
     settings: Arc<Settings>,
     table: Arc<Sessions<SessionState>>,
-    door: AcceptQueue,
+    accept_queue: AcceptQueue,
     stream_delay: StreamDelay,
 }
 
 impl StreamableServer {
-    pub(super) fn new(config: Streamable, settings: &Arc<Settings>, door: AcceptQueue) -> Self {
+    pub(super) fn new(config: Streamable, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Self {
         let stream_delay = StreamDelay::new(config.stream_after);
-        Self { config, settings: Arc::clone(settings), table: Arc::default(), door, stream_delay }
+        Self { config, settings: Arc::clone(settings), table: Arc::default(), accept_queue, stream_delay }
     }
 
     /// Checks the head of a request. A POST is complete only with its body, which is read later.
@@ -82,9 +82,9 @@ impl StreamableServer {
         body::check_length(request.version(), headers, limit)?;
         let from = PeerAddress::of(&request);
         let budget = match &known {
-            Some(conversation) => {
-                body::check_room(headers, &conversation.budget)?;
-                conversation.budget.parent().cloned().unwrap_or_default()
+            Some(session) => {
+                body::check_room(headers, &session.budget)?;
+                session.budget.parent().cloned().unwrap_or_default()
             }
             None => self.settings.clients.client(principal.as_ref(), from).budget().clone(),
         };
@@ -104,22 +104,22 @@ impl StreamableServer {
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
         }
-        let (conversation, opens) = match known {
-            Some(conversation) => {
-                conversation.note_use(&body);
-                (conversation, false)
+        let (session, opens) = match known {
+            Some(session) => {
+                session.note_use(&body);
+                (session, false)
             }
             None if self.config.opening.is_begun_by(&body) => (self.open(principal.as_ref(), from)?, true),
             None => {
                 return Err(Refused::bad("the header Mcp-Session-Id is required: this message opens none"));
             }
         };
-        let (exchange, token) = conversation.post(body.clone(), held).map_err(|why| match why {
+        let (exchange, token) = session.post(body.clone(), held).map_err(|why| match why {
             NotTaken::Full => Refused::too_many("too many messages of this session wait"),
             NotTaken::Closed => ended(),
         })?;
         let stream = exchange.0;
-        let waiting = Waiting { feed: StreamFeed { conversation, stream }, token, left: false };
+        let waiting = Waiting { feed: StreamFeed { session, stream }, token, left: false };
         self.answer_post(waiting, primed, &body, opens).await
     }
 
@@ -130,9 +130,9 @@ impl StreamableServer {
         body: &Bytes,
         opens: bool,
     ) -> Result<Response<ReplyBody>, Refused> {
-        let conversation = Arc::clone(&waiting.feed.conversation);
+        let session = Arc::clone(&waiting.feed.session);
         let exchange = ExchangeId(waiting.feed.stream);
-        let mut response = match self.verdict(&conversation, exchange, body).await {
+        let mut response = match self.response_kind(&session, exchange, body).await {
             ResponseKind::Json(status, body) => {
                 reply::json(status, body).map(|body| body.cut_after(self.settings.stall_timeout))
             }
@@ -145,17 +145,16 @@ impl StreamableServer {
             ResponseKind::Ended => return Err(ended()),
             ResponseKind::EventStream => {
                 if primed {
-                    conversation.prime(exchange, Some(self.config.retry));
+                    session.prime(exchange, Some(self.config.retry));
                 }
                 waiting.left = true;
-                let feed =
-                    Arc::new(StreamFeed { conversation: Arc::clone(&conversation), stream: exchange.0 });
+                let feed = Arc::new(StreamFeed { session: Arc::clone(&session), stream: exchange.0 });
                 self.events(feed, waiting.token, primed)
             }
         };
         // The session that the message opened can be used, whatever the result of the message is.
         if opens {
-            let id = HeaderValue::from_str(&conversation.id).map_err(|_| ended())?;
+            let id = HeaderValue::from_str(&session.id).map_err(|_| ended())?;
             response.headers_mut().insert(MCP_SESSION_ID, id);
         }
         Ok(response)
@@ -163,8 +162,8 @@ impl StreamableServer {
 
     /// Waits for the response to a POST. A request that is not answered soon gets the head of an event stream, so that
     /// the client knows that the request has arrived.
-    async fn verdict(&self, conversation: &SessionState, exchange: ExchangeId, body: &[u8]) -> ResponseKind {
-        let table = &conversation.exchanges;
+    async fn response_kind(&self, session: &SessionState, exchange: ExchangeId, body: &[u8]) -> ResponseKind {
+        let table = &session.exchanges;
         let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
         let waits = poll_fn(|cx| table.lock().poll_progress(exchange, Progress::Waiting, cx));
         let open_stream = || {
@@ -182,20 +181,20 @@ impl StreamableServer {
     ) -> Result<Response<ReplyBody>, Refused> {
         checks::accepts_events(headers)?;
         self.check_version(headers)?;
-        let conversation = self.required(headers, principal)?;
+        let session = self.required(headers, principal)?;
         let Some(last) = headers.get(LAST_EVENT_ID) else {
             let displace = self.config.second_stream == SecondStream::Displaces;
-            let Some(token) = conversation.listen(displace) else {
+            let Some(token) = session.listen(displace) else {
                 return Err(Refused::conflict("this session has an event stream already"));
             };
-            return Ok(self.events(Arc::new(StreamFeed { conversation, stream: OWN }), token, false));
+            return Ok(self.events(Arc::new(StreamFeed { session, stream: OWN }), token, false));
         };
         let last = last.to_str().ok().and_then(events::parse_id);
         let (stream, last) = last.ok_or_else(|| Refused::bad("Last-Event-ID is none of this server's"))?;
-        match conversation.resume(stream, last) {
+        match session.resume(stream, last) {
             Ok(token) => {
                 let polled = stream != OWN;
-                Ok(self.events(Arc::new(StreamFeed { conversation, stream }), token, polled))
+                Ok(self.events(Arc::new(StreamFeed { session, stream }), token, polled))
             }
             // An event source does not reconnect after this status.
             Err(NotResumed::Over) => Ok(reply::plain(StatusCode::NO_CONTENT)),
@@ -230,14 +229,14 @@ impl StreamableServer {
             let table = Arc::downgrade(&self.table);
             SessionState::new(Arc::clone(id), principal.cloned(), from, &self.settings, table)
         });
-        let conversation = opened.map_err(|why| match why {
+        let session = opened.map_err(|why| match why {
             NotOpened::TooMany => Refused::too_many("there are as many sessions as there may be"),
             NotOpened::TooManyOfOne => Refused::too_many("this client has as many sessions as one may"),
             NotOpened::Shut => Refused::unavailable("this server has ended"),
             NotOpened::NoRandomness => Refused::unavailable("there is no randomness for a session id"),
         })?;
-        match self.door.hand(link::link(&conversation)) {
-            Ok(()) => Ok(conversation),
+        match self.accept_queue.hand(link::link(&session)) {
+            Ok(()) => Ok(session),
             Err(link) => {
                 drop(link);
                 Err(Refused::unavailable("the server accepts no session now"))
@@ -313,7 +312,7 @@ impl Responder for StreamableServer {
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize) {
         let open = self.table.all();
-        (open.len(), open.iter().map(|conversation| conversation.exchanges.lock().open.len()).sum())
+        (open.len(), open.iter().map(|session| session.exchanges.lock().open.len()).sum())
     }
 }
 
@@ -343,18 +342,18 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a st
 
 /// One stream of a session.
 struct StreamFeed {
-    conversation: Arc<SessionState>,
+    session: Arc<SessionState>,
     stream: u64,
 }
 
 impl Feed for StreamFeed {
     fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let event = self.conversation.exchanges.step(|table, _| table.poll_event(self.stream, reader, cx));
-        event.map(|event| event.map(|event| self.conversation.budget.hold_frame(event)))
+        let event = self.session.exchanges.step(|table, _| table.poll_event(self.stream, reader, cx));
+        event.map(|event| event.map(|event| self.session.budget.hold_frame(event)))
     }
 
     fn left(&self, reader: u64) {
-        self.conversation.left(self.stream, reader);
+        self.session.left(self.stream, reader);
     }
 }
 

@@ -252,7 +252,7 @@ async fn a_slow_stream_holds_its_sender_back_and_loses_nothing() {
 
 #[tokio::test]
 async fn what_nobody_reads_is_bounded_and_requests_fail() {
-    let mut served = serve(server().mailbox(8, 1024 * 1024), ACP).await;
+    let mut served = serve(server().unread_limit(8, 1024 * 1024), ACP).await;
     let (mut raw, session) = open(&served.url).await;
     let theirs = served.peers.recv().await.unwrap();
     let first = theirs.call::<_, Value>("answer", &json!({"n": 0})).start().unwrap();
@@ -277,7 +277,7 @@ async fn what_nobody_reads_is_bounded_and_requests_fail() {
 
 #[tokio::test]
 async fn a_request_that_finds_no_room_fails_unsent() {
-    let mut served = serve(server().mailbox(8, 1024 * 1024), ACP).await;
+    let mut served = serve(server().unread_limit(8, 1024 * 1024), ACP).await;
     let (_raw, _session) = open(&served.url).await;
     let theirs = served.peers.recv().await.unwrap();
     let mut calls: Vec<_> =

@@ -56,5 +56,5 @@ async fn close<S: AsyncRead + AsyncWrite + Unpin>(inner: Arc<LinkInner<S>>) {
         poll_drained(stream.get_mut(), cx).map(Ok::<_, tokio_tungstenite::tungstenite::Error>)
     });
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
-    inner.lock().fate = CloseState::Closed;
+    inner.lock().close_state = CloseState::Closed;
 }

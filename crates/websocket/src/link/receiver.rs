@@ -60,7 +60,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<PolledEvent> {
         let inner = Arc::clone(&self.inner);
         let mut state = inner.lock();
-        match &state.fate {
+        match &state.close_state {
             CloseState::Open => {}
             CloseState::Broken(error) => {
                 self.state = State::Closed;
@@ -147,7 +147,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         frame: Option<&CloseFrame>,
         cx: &mut Context<'_>,
     ) -> PolledEvent {
-        state.fate = CloseState::ClosedByPeer;
+        state.close_state = CloseState::ClosedByPeer;
         let _ = state.poll_flush(cx);
         state.wake();
         self.state = State::Closed;
@@ -166,14 +166,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
     }
 
     fn refuse_frame(&mut self, state: &mut LinkState<S>, why: BadFrame) -> TransportEvent {
-        state.fate = CloseState::ReadFailed(why);
+        state.close_state = CloseState::ReadFailed(why);
         self.state = State::ReadFailed;
         TransportEvent::Rejected { exchange: ExchangeId::NONE, why }
     }
 
     fn close(&mut self, state: &mut LinkState<S>) {
         self.state = State::Closed;
-        state.fate = CloseState::ClosedByPeer;
+        state.close_state = CloseState::ClosedByPeer;
         state.wake();
     }
 
@@ -222,7 +222,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
     fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let inner = Arc::clone(&self.inner);
         let mut state = inner.lock();
-        match state.fate {
+        match state.close_state {
             CloseState::Open | CloseState::ReadFailed(_) => {
                 state.reader = Some(cx.waker().clone());
                 poll_drained(state.stream.get_mut(), cx)

@@ -53,7 +53,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                 return Err(closed("this side closed it"));
             }
         }
-        match &self.inner.lock().fate {
+        match &self.inner.lock().close_state {
             CloseState::Open | CloseState::ReadFailed(_) => Ok(()),
             CloseState::ClosedByPeer => Err(closed("the peer closed it")),
             CloseState::Closed => Err(closed("this side closed it")),
@@ -76,9 +76,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
     /// Waits for the peer's close frame. If its frames cannot be read any more, waits for the end of its input.
     fn poll_peer_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.inner.lock();
-        let LinkState { stream, fate, .. } = &mut *state;
+        let LinkState { stream, close_state, .. } = &mut *state;
         loop {
-            match fate {
+            match close_state {
                 CloseState::ReadFailed(_) => {
                     // The peer must see the end of the output. Else both sides may wait for each other.
                     let _ = Pin::new(stream.get_mut()).poll_shutdown(cx);
@@ -89,7 +89,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                 }
                 // Messages after the close frame of this side are ignored.
                 CloseState::Open => match ready!(Pin::new(&mut *stream).poll_next(cx)) {
-                    Some(Ok(Message::Close(_)) | Err(_)) | None => *fate = CloseState::ClosedByPeer,
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => *close_state = CloseState::ClosedByPeer,
                     Some(Ok(_)) => {}
                 },
             }
@@ -101,7 +101,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
             match &mut self.state {
                 State::Open => {
                     let mut state = self.inner.lock();
-                    match &state.fate {
+                    match &state.close_state {
                         CloseState::Broken(error) => return Poll::Ready(Err(error.clone())),
                         CloseState::Open => {
                             state.send(Message::Close(Some(codes::frame_of(why))))?;
@@ -137,7 +137,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                     if Pin::new(state.stream.get_mut()).poll_shutdown(cx).is_pending() && !late {
                         return Poll::Pending;
                     }
-                    state.fate = CloseState::Closed;
+                    state.close_state = CloseState::Closed;
                     state.wake();
                     drop(state);
                     self.state = State::Closed;

@@ -178,13 +178,13 @@ impl ConnectionTask {
     fn send_control(&mut self, connection: &ConnectionInner, control: Control) -> Result<(), TransportError> {
         let (codec, rules) = (connection.dialect.codec(), connection.dialect.rules());
         let out = &mut self.scratch;
-        let mut fault = None;
+        let mut reason = None;
         let (written, exchange, id, otherwise) = match control {
             // Its details were taken with it. A mark without details was disarmed.
             Control::Cancel(_) => return Ok(()),
             Control::Refuse { to, exchange, why } => {
                 let to = to.as_ref();
-                fault = Some(fault_of(why));
+                reason = Some(reason_of(why));
                 let reply_to = to.map(|(id, tag)| ReplyTo { id, tag: *tag, server_cancellable: false });
                 let written = codec.encode_refusal(rules, out, reply_to.as_ref(), why);
                 (written, exchange, to.map(|(id, _)| id.clone()), ExchangeEnd::Refused)
@@ -214,7 +214,7 @@ impl ConnectionTask {
                 return Ok(());
             }
         };
-        self.note_rejection(exchange, fault.filter(|_| written));
+        self.note_rejection(exchange, reason.filter(|_| written));
         let head = FrameInfo { kind: FrameKind::Answer, id, method: None };
         if !written || !self.start_send(Lane::Control, exchange, head, Last::Yes)? {
             self.finish_exchange(exchange, otherwise);
@@ -222,9 +222,9 @@ impl ConnectionTask {
         Ok(())
     }
 
-    fn note_rejection(&mut self, exchange: ExchangeId, fault: Option<RejectReason>) {
-        if let (Some(tx), Some(fault), true) = (&mut self.tx, fault, exchange.is_peers()) {
-            tx.as_mut().note_rejection(exchange, fault);
+    fn note_rejection(&mut self, exchange: ExchangeId, reason: Option<RejectReason>) {
+        if let (Some(tx), Some(reason), true) = (&mut self.tx, reason, exchange.is_peers()) {
+            tx.as_mut().note_rejection(exchange, reason);
         }
     }
 
@@ -254,9 +254,9 @@ impl ConnectionTask {
         let out = &mut self.scratch;
         let to = ReplyTo { id: &reply.id, tag: reply.tag, server_cancellable: reply.server_cancellable };
         let refuse = |out: &mut Vec<u8>, why| codec.encode_refusal(rules, out, Some(&to), why);
-        let mut fault = match (&reply.body, answer) {
+        let mut reason = match (&reply.body, answer) {
             (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => {
-                Some(fault_of(*why))
+                Some(reason_of(*why))
             }
             (ReplyBody::Handler, None) => Some(RejectReason::Internal),
             (ReplyBody::Handler, Some(Answer::Value(_) | Answer::Error(_)))
@@ -287,9 +287,9 @@ impl ConnectionTask {
         if self.scratch.len() > connection.max_frame {
             self.scratch.clear();
             written = refuse(&mut self.scratch, Refusal::Internal);
-            fault = Some(RejectReason::Internal);
+            reason = Some(RejectReason::Internal);
         }
-        self.note_rejection(reply.exchange, fault.filter(|_| written));
+        self.note_rejection(reply.exchange, reason.filter(|_| written));
         let head = |id: &RequestId| FrameInfo { kind: FrameKind::Answer, id: Some(id.clone()), method: None };
         if !written || !self.start_send(Lane::Data, reply.exchange, head(&reply.id), Last::Yes)? {
             self.finish_exchange(reply.exchange, ExchangeEnd::Refused);
@@ -344,7 +344,7 @@ enum Last {
     No,
 }
 
-const fn fault_of(why: Refusal) -> RejectReason {
+const fn reason_of(why: Refusal) -> RejectReason {
     match why {
         Refusal::Bad(_) => RejectReason::BadMessage,
         Refusal::DuplicateId | Refusal::DuplicateKey => RejectReason::DuplicateId,

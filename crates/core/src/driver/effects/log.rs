@@ -25,7 +25,7 @@ pub(crate) enum Entry {
 
 impl Entry {
     /// Passes the entry to the subscriber.
-    pub(crate) fn tell(self) {
+    pub(crate) fn write(self) {
         match self {
             // 002-11: the reason of a cancel should be logged.
             Self::RequestCancelled { request, cause } => tracing::debug!(

@@ -129,7 +129,7 @@ impl Rare {
             connection.closed.notify_waiters();
         }
         for entry in self.log {
-            entry.tell();
+            entry.write();
         }
     }
 }

@@ -107,7 +107,7 @@ impl State {
                 // A child that is not placed yet finds no entry when it is placed, and is cancelled then.
                 effects.rare().child_cancels.extend(self.foreign.remove(&child.0).flatten());
             }
-            Output::Event(event) => self.tell(connection, event, effects),
+            Output::Event(event) => self.emit(connection, event, effects),
             Output::Close(cause) => {
                 self.close.get_or_insert(cause);
             }
@@ -255,7 +255,7 @@ impl State {
         }
     }
 
-    fn tell(&mut self, connection: &ConnectionInner, event: Event, effects: &mut Effects) {
+    fn emit(&mut self, connection: &ConnectionInner, event: Event, effects: &mut Effects) {
         match &event {
             Event::LimitReached(limit) => effects.log(Level::DEBUG, || Entry::LimitReached(limit)),
             Event::HandlerPanicked(key) | Event::ErrorAfterCancel(key) | Event::Aborted(key) => {

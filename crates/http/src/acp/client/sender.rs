@@ -8,8 +8,8 @@ use rescind_core::{CloseReason, FrameKind, Lane, Outbound, Sender, TransportErro
 use tokio::sync::mpsc;
 
 use super::state::{Asked, Client};
-use crate::check_size::fits;
-use crate::client::{Farewell, send_delete};
+use crate::check_size::check_size;
+use crate::client::{DeleteRequest, send_delete};
 use crate::sync::JoinHandle;
 
 pub(super) struct ClientSender {
@@ -17,7 +17,7 @@ pub(super) struct ClientSender {
     /// `None` after the link starts to close.
     queue: Option<mpsc::Sender<Outbound>>,
     posting: Option<JoinHandle<()>>,
-    farewell: Farewell,
+    delete_request: DeleteRequest,
     /// Whether closing is complete.
     is_closed: bool,
 }
@@ -28,7 +28,7 @@ impl ClientSender {
             client,
             queue: Some(queue),
             posting: Some(posting),
-            farewell: Farewell::default(),
+            delete_request: DeleteRequest::default(),
             is_closed: false,
         }
     }
@@ -58,7 +58,7 @@ impl Sender for ClientSender {
     }
 
     fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
-        fits(&out, self.client.max_frame)?;
+        check_size(&out, self.client.max_frame)?;
         // A cancel of a request that is not in flight keeps its place in the queue.
         let beside = out.head.kind == FrameKind::Cancel
             && out.head.id.as_ref().is_some_and(|id| self.client.state().asked.contains_key(id));
@@ -95,7 +95,7 @@ impl Sender for ClientSender {
         while ready!(self.client.state().cancels.poll_join_next(cx)).is_some() {}
         let this = &mut *self;
         if this.client.is_named() {
-            ready!(this.farewell.poll(|| this.client.delete(), cx));
+            ready!(this.delete_request.poll(|| this.client.delete(), cx));
         }
         self.client.close();
         self.is_closed = true;
@@ -109,7 +109,7 @@ impl Drop for ClientSender {
             posting.abort();
         }
         self.client.close();
-        if let Some(runtime) = self.farewell.unsent().filter(|_| self.client.is_named()) {
+        if let Some(runtime) = self.delete_request.unsent().filter(|_| self.client.is_named()) {
             let (requester, headers) = self.client.delete();
             runtime.spawn(send_delete(requester, headers));
         }

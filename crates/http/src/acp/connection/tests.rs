@@ -7,7 +7,7 @@ use super::*;
 /// Puts more messages on a session's stream than its limit.
 fn fill(connection: &Connection, session: &str) {
     let body = Bytes::from(format!(r#"{{"method":"said","params":{{"sessionId":"{session}"}}}}"#));
-    for _ in 0..=connection.settings.mailbox.0 {
+    for _ in 0..=connection.settings.unread_limit.0 {
         let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
         let (exchange, lane) = (ExchangeId::NONE, Lane::Data);
         connection.send(Outbound { body: body.clone(), exchange, lane, head, last: false }).unwrap();

@@ -36,7 +36,7 @@ impl Client {
         let token = given_up.clone();
         let task = spawn(async move {
             let ended = client.run(key, exchange, body, &token).await;
-            let asks = client.land(key).is_some_and(|flight| flight.asks && !flight.is_given_up());
+            let asks = client.remove(key).is_some_and(|flight| flight.asks && !flight.is_given_up());
             match ended {
                 Err(Failed { sent, error }) if asks => {
                     client.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });

@@ -10,10 +10,10 @@ use rescind_core::{
 };
 
 use super::state::Client;
-use crate::check_size::fits;
+use crate::check_size::check_size;
 
 /// The most requests in flight. Further requests wait in the outbox.
-const FLIGHTS: usize = 1024;
+const MAX_IN_FLIGHT: usize = 1024;
 
 pub(super) struct ClientSender(pub(super) Arc<Client>);
 
@@ -31,7 +31,7 @@ impl Sender for ClientSender {
         if state.closed {
             return Poll::Ready(Err(closed()));
         }
-        if lane == Lane::Data && (state.requests >= FLIGHTS || state.leaving > 0) {
+        if lane == Lane::Data && (state.requests >= MAX_IN_FLIGHT || state.leaving > 0) {
             state.driver = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -42,7 +42,7 @@ impl Sender for ClientSender {
         if self.0.state().closed {
             return Err(closed());
         }
-        fits(&out, self.0.max_frame)?;
+        check_size(&out, self.0.max_frame)?;
         if out.head.kind == FrameKind::Answer {
             let error = TransportError::new(TransportErrorKind::Closed, "a client posts no answers here");
             return Err(TransportError { exchange: Some(out.exchange), ..error });

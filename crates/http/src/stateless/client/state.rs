@@ -77,7 +77,7 @@ impl Client {
     }
 
     /// Removes a POST from the ones in flight and wakes the driver.
-    pub(super) fn land(&self, key: u64) -> Option<InFlight> {
+    pub(super) fn remove(&self, key: u64) -> Option<InFlight> {
         self.step(|state| {
             let flight = state.in_flight.remove(&key);
             state.requests -= usize::from(flight.as_ref().is_some_and(|flight| flight.asks));

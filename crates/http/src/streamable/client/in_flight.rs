@@ -181,7 +181,7 @@ async fn send(send_guard: &mut RunningSend, body: Bytes, opens: bool) -> Result<
     tokio::select! {
         biased;
         response = sending.as_mut() => return response,
-        () = client.soon.over() => {}
+        () = client.cancel_delay.over() => {}
     }
     send_guard.mark_started();
     sending.await

@@ -10,26 +10,26 @@ use rescind_core::{
 
 use super::in_flight;
 use super::state::Client;
-use crate::check_size::fits;
-use crate::client::{Farewell, send_delete};
+use crate::check_size::check_size;
+use crate::client::{DeleteRequest, send_delete};
 
 /// Data frames are accepted while the frames whose response has not begun hold at most this number of bytes.
-const YOUNG: usize = 32 * 1024;
+const MAX_PENDING_BYTES: usize = 32 * 1024;
 /// Data frames are accepted while fewer frames than this have a response that has not begun. This bounds what is ahead
 /// of a cancel, in this client and in its server.
-const YOUNG_BULK: usize = 64;
+const MAX_PENDING_DATA: usize = 64;
 /// The most frames in flight whose response has not begun, including cancels.
-const YOUNG_FRAMES: usize = 4096;
+const MAX_PENDING_FRAMES: usize = 4096;
 
 pub(super) struct ClientSender {
     client: Arc<Client>,
-    farewell: Farewell,
+    delete_request: DeleteRequest,
     is_closed: bool,
 }
 
 impl ClientSender {
     pub(super) fn new(client: Client) -> Self {
-        Self { client: Arc::new(client), farewell: Farewell::default(), is_closed: false }
+        Self { client: Arc::new(client), delete_request: DeleteRequest::default(), is_closed: false }
     }
 
     fn end(&mut self) {
@@ -53,13 +53,13 @@ impl Sender for ClientSender {
             return Poll::Ready(Err(closed()));
         }
         let (bytes, frames) = state.pending;
-        let room = frames < YOUNG_FRAMES
+        let room = frames < MAX_PENDING_FRAMES
             && match lane {
                 Lane::Control => true,
                 Lane::Data => {
                     state.leaving == 0
-                        && bytes <= YOUNG
-                        && frames < YOUNG_BULK
+                        && bytes <= MAX_PENDING_BYTES
+                        && frames < MAX_PENDING_DATA
                         && state.requests < self.client.settings.exchanges
                 }
             };
@@ -74,7 +74,7 @@ impl Sender for ClientSender {
         if self.is_closed {
             return Err(closed());
         }
-        fits(&out, self.client.max_frame)?;
+        check_size(&out, self.client.max_frame)?;
         in_flight::start(&self.client, out);
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Sender for ClientSender {
         if self.is_closed {
             return Poll::Ready(Ok(()));
         }
-        if !self.farewell.is_sent() {
+        if !self.delete_request.is_sent() {
             let mut state = self.client.state();
             if state.pending.1 > 0 {
                 state.driver = Some(cx.waker().clone());
@@ -109,7 +109,7 @@ impl Sender for ClientSender {
             }
         }
         let this = &mut *self;
-        ready!(this.farewell.poll(|| this.client.delete(), cx));
+        ready!(this.delete_request.poll(|| this.client.delete(), cx));
         this.end();
         Poll::Ready(Ok(()))
     }
@@ -122,7 +122,7 @@ impl Drop for ClientSender {
         if self.is_closed {
             return;
         }
-        if let Some(runtime) = self.farewell.unsent().filter(|_| self.client.state().id.is_some()) {
+        if let Some(runtime) = self.delete_request.unsent().filter(|_| self.client.state().id.is_some()) {
             // The DELETE is sent before the streams end: the end of a session is different from the loss of its
             // streams.
             let (requester, headers) = self.client.delete();

@@ -19,7 +19,7 @@ pub(super) struct Client {
     core: ClientCore<State>,
     pub(super) settings: ClientSettings,
     /// After this delay, a request whose response has no head yet counts as started.
-    pub(super) soon: Arc<SharedDelay>,
+    pub(super) cancel_delay: Arc<SharedDelay>,
     /// Notified when a frame is no longer pending or no longer in flight.
     pub(super) moved: Notify,
 }
@@ -91,7 +91,7 @@ impl Client {
         Self {
             core: ClientCore::new(client, state),
             settings,
-            soon: SharedDelay::new(settings.cancel_after),
+            cancel_delay: SharedDelay::new(settings.cancel_after),
             moved: Notify::new(),
         }
     }
