@@ -66,11 +66,11 @@ pub(crate) struct Seat {
 struct SeatState {
     /// `None`: the connection has not opened yet.
     occupant: Option<Weak<dyn Occupant>>,
-    /// The connection was told to end.
+    /// The connection has to end, for this reason.
     leave: Option<Leave>,
 }
 
-/// Why a connection is told to end.
+/// Why a connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leave {
     /// It makes room for another connection.
@@ -206,7 +206,7 @@ impl Seat {
         }
     }
 
-    /// Waits until the connection is told to end before it has opened.
+    /// Waits until a connection that has not opened yet has to end.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
