@@ -3,6 +3,7 @@
 
 mod action;
 mod bare;
+pub mod check;
 pub mod conformance;
 mod dialect_overrides;
 pub mod exchanges;
@@ -37,7 +38,7 @@ pub use profile::{
     BadProfile, CancelledForm, ExpectWord, HandshakeStep, Profile, ProfileChild, ProfileHandshake,
     ProfileRequest, RequestKind, Witness,
 };
-pub use report::{Cell, CellOutcome, Report, Summary};
+pub use report::{Answer, Baseline, Cell, CellOutcome, Demand, Evidence, Fact, Report, Summary};
 pub use requirements::Requirements;
 pub use step::{
     AfterCancelStep, CallName, CallStep, CancelCallStep, CancelWord, OutcomeStep, OutcomeWord, Step, Through,

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use crate::options::Options;
+use crate::report::Demand;
 use crate::runner::Abilities;
 use crate::step::Step;
 
@@ -23,6 +24,9 @@ pub struct Vector {
     pub source: String,
     /// The role in which the subject is tested.
     pub role: Part,
+    /// How much that sentence demands. Only what breaks a "must" is a fault of a foreign peer.
+    #[serde(default, skip_serializing_if = "Demand::is_must")]
+    pub demand: Demand,
     /// Why two plays may end differently, for a scenario that is a race by nature. Its outcomes are not compared
     /// between transports (I15).
     #[serde(default, skip_serializing_if = "Option::is_none")]

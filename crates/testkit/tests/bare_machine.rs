@@ -12,7 +12,7 @@ fn broken(scenario: &Scenario) -> Option<String> {
     let played = BareMachine::play(&dialect, scenario);
     match played.verdict {
         Verdict::Held => None,
-        Verdict::Broke { why, step } => {
+        Verdict::Broke { why, step, .. } => {
             let trace: Vec<_> =
                 played.trace.iter().map(|line| format!("    {:?} {}", line.direction, line.text)).collect();
             Some(format!(

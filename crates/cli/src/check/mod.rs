@@ -144,8 +144,8 @@ impl Openings {
     fn note(&mut self, scenario: &Scenario, played: &Played, child: &LastChild, took: Duration) {
         self.spoke |= played.trace.iter().any(|line| line.direction == Direction::Received);
         match &played.verdict {
-            Verdict::NotAsked { .. } => {}
-            Verdict::Broke { why, step }
+            Verdict::NotAsked { .. } | Verdict::Unsure { .. } => {}
+            Verdict::Broke { why, step, .. }
                 if *step == 0 || scenario.vector.handshake == HandshakeMode::None =>
             {
                 self.failed += 1;
@@ -191,6 +191,7 @@ fn lines(report: &Report) -> String {
         let word = match cell.outcome {
             CellOutcome::Held => "held     ",
             CellOutcome::Broke => "broke    ",
+            CellOutcome::Unsure => "unsure   ",
             CellOutcome::NotAsked => "not asked",
         };
         let source = cell.sources.first().map_or("", String::as_str);

@@ -98,7 +98,7 @@ async fn every_vector_holds() {
             Verdict::Held => held += 1,
             Verdict::NotAsked { .. } if expected => {}
             Verdict::NotAsked { why } => broken.push(format!("{name}: not asked: {why}")),
-            Verdict::Broke { why, step } => {
+            Verdict::Broke { why, step, .. } => {
                 broken.push(format!("{name} step {step}: {why}\n{:?}", played.trace));
             }
         }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::play::{Play, Stop};
 use super::subject::{Seen, Subject};
 use super::translate::without_what_is_null;
-use super::verdict::{Direction, TraceLine};
+use super::verdict::{Direction, Failure, TraceLine};
 use crate::wire_format::Shape;
 
 /// A play with more frames than this is a flood.
@@ -65,7 +65,10 @@ impl<S: Subject> Play<'_, S> {
             return Ok(Next::Nothing);
         }
         if self.trace.len() >= MAX_FRAMES {
-            return Err(Stop::Broke(format!("{MAX_FRAMES} frames went over the wire, and no end is seen")));
+            return Err(Stop::Broke(
+                Failure::UnexpectedFrame,
+                format!("{MAX_FRAMES} frames went over the wire, and no end is seen"),
+            ));
         }
         let line = self.line()?.line;
         let seen = self.subject.recv(line, within).await;
@@ -92,14 +95,20 @@ impl<S: Subject> Play<'_, S> {
             }
             Seen::Noise(what) => {
                 self.trace.push(TraceLine::new(Direction::Received, format!("(no frame: {what})")));
-                return Err(Stop::Broke(format!("the peer sent something that is not a frame: {what}")));
+                return Err(Stop::Broke(
+                    Failure::Unreadable,
+                    format!("the peer sent something that is not a frame: {what}"),
+                ));
             }
             Seen::Closed(how) => return Ok(Next::Closed(how)),
             Seen::Nothing => return Ok(Next::Nothing),
         };
         self.trace.push(TraceLine::new(Direction::Received, text.clone()));
         let mut frame: Value = serde_json::from_str(&text).map_err(|error| {
-            Stop::Broke(format!("the peer sent something that is not JSON ({error}): {text}"))
+            Stop::Broke(
+                Failure::Unreadable,
+                format!("the peer sent something that is not JSON ({error}): {text}"),
+            )
         })?;
         if self.is_foreign() {
             without_what_is_null(&mut frame);
@@ -153,5 +162,5 @@ pub(crate) enum Next {
 
 pub(crate) fn closed(what: &str, how: Option<String>) -> Stop {
     let how = how.map_or_else(String::new, |how| format!(" ({how})"));
-    Stop::Broke(format!("waited for {what}, and the connection was closed{how}"))
+    Stop::Broke(Failure::Closed, format!("waited for {what}, and the connection was closed{how}"))
 }

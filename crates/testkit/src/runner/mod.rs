@@ -26,7 +26,7 @@ pub use link::{Connect, LinkSubject};
 pub use outcomes::{Outcomes, differences};
 pub use peer::PeerCaller;
 pub use subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
-pub use verdict::{Direction, Played, TraceLine, Verdict};
+pub use verdict::{Direction, Failure, Played, TraceLine, Verdict};
 
 use crate::profile::Profile;
 use crate::vector::Scenario;

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::lines::Closed;
 use super::play::{Play, Stop};
 use super::subject::{Abilities, Subject};
+use super::verdict::Failure;
 use crate::wire_format::Shape;
 
 impl<S: Subject> Play<'_, S> {
@@ -96,9 +97,10 @@ impl<S: Subject> Play<'_, S> {
         // Answers without an id belong to requests that were not understood. Each has a separate exchange.
         let mut known = self.line()?.unanswered.iter().filter(|(id, _)| !id.is_null());
         match known.find(|(id, _)| awaited.contains(id)) {
-            Some((_, why)) => {
-                Err(Stop::Broke(format!("{what} cannot come: {why}{}", self.unexpected_frames())))
-            }
+            Some((_, why)) => Err(Stop::Broke(
+                Failure::Unanswered,
+                format!("{what} cannot come: {why}{}", self.unexpected_frames()),
+            )),
             None => Ok(()),
         }
     }
@@ -111,6 +113,6 @@ impl<S: Subject> Play<'_, S> {
         {
             came = format!("; meanwhile an exchange ended without an answer: {why}");
         }
-        Stop::Broke(format!("waited {deadline:?} for {what}, and it did not come{came}"))
+        Stop::Broke(Failure::Unanswered, format!("waited {deadline:?} for {what}, and it did not come{came}"))
     }
 }

@@ -9,10 +9,11 @@ use super::lines::{Closed, LineState};
 use super::outcomes::Outcomes;
 use super::subject::{Abilities, Subject, Trouble};
 use super::translate::Translator;
-use super::verdict::{Played, TraceLine, Verdict};
+use super::verdict::{Failure, Played, TraceLine, Verdict};
 use super::{Settings, work};
 use crate::fixture::Handled;
 use crate::pattern::Bindings;
+use crate::report::Evidence;
 use crate::requirements::Requirements;
 use crate::step::{Step, Work};
 use crate::vector::{HandshakeMode, Part, Scenario};
@@ -21,7 +22,7 @@ use crate::wire_format::{Shape, WireFormat};
 /// Why a play ends early.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    Broke(String),
+    Broke(Failure, String),
     NotAsked(String),
 }
 
@@ -29,7 +30,7 @@ impl From<Trouble> for Stop {
     fn from(trouble: Trouble) -> Self {
         match trouble {
             Trouble::Unable(why) => Self::NotAsked(why),
-            Trouble::Failed(why) => Self::Broke(why),
+            Trouble::Failed(why) => Self::Broke(Failure::Subject, why),
         }
     }
 }
@@ -96,10 +97,11 @@ impl<'a, S: Subject> Play<'a, S> {
         let mut step = 0;
         let verdict = match self.run_steps(&mut step).await {
             Ok(()) => Verdict::Held,
-            Err(Stop::Broke(why)) => Verdict::Broke { why: self.with_deviation(why), step },
+            Err(Stop::Broke(failure, why)) => Verdict::Broke { failure, why: self.with_deviation(why), step },
             Err(Stop::NotAsked(why)) => Verdict::NotAsked { why },
         };
-        Played { verdict, trace: self.trace, cancel: self.cancel, outcomes: self.outcomes }
+        let evidence = if verdict == Verdict::Held { vec![Evidence::Wire] } else { Vec::new() };
+        Played { verdict, evidence, trace: self.trace, cancel: self.cancel, outcomes: self.outcomes }
     }
 
     fn with_deviation(&self, why: String) -> String {
@@ -172,7 +174,10 @@ impl<'a, S: Subject> Play<'a, S> {
                 !foreign || matches!(wire_format.shape(frame), Shape::Answer { .. } | Shape::Cancel { .. })
             });
             if let Some(frame) = left {
-                return Err(Stop::Broke(format!("this came and nothing was to come: {frame}")));
+                return Err(Stop::Broke(
+                    Failure::UnexpectedFrame,
+                    format!("this came and nothing was to come: {frame}"),
+                ));
             }
         }
         self.ask_for_handlers().await
@@ -299,7 +304,10 @@ impl<'a, S: Subject> Play<'a, S> {
                 return Ok(());
             };
             if self.subject.now() >= until {
-                return Err(Stop::Broke(format!("after {:?} {difference}", self.settings.deadline)));
+                return Err(Stop::Broke(
+                    Failure::Counters,
+                    format!("after {:?} {difference}", self.settings.deadline),
+                ));
             }
             // Of the requests for counters between the first and the last, those with the same result are removed
             // from the trace.
@@ -328,11 +336,15 @@ impl<'a, S: Subject> Play<'a, S> {
     }
 
     pub(crate) fn line(&self) -> Result<&LineState, Stop> {
-        self.lines.get(self.current).ok_or_else(|| Stop::Broke("no connection is open".to_owned()))
+        self.lines
+            .get(self.current)
+            .ok_or_else(|| Stop::Broke(Failure::Subject, "no connection is open".to_owned()))
     }
 
     pub(crate) fn line_mut(&mut self) -> Result<&mut LineState, Stop> {
-        self.lines.get_mut(self.current).ok_or_else(|| Stop::Broke("no connection is open".to_owned()))
+        self.lines
+            .get_mut(self.current)
+            .ok_or_else(|| Stop::Broke(Failure::Subject, "no connection is open".to_owned()))
     }
 }
 
