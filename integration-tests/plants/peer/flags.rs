@@ -81,7 +81,7 @@ pub(super) enum Plant {
     ExitsAfterCancel,
     /// A cancel without a valid id ends the program.
     MalformedCancelKills,
-    /// Text that is no frame is written to stdout when a slow request begins.
+    /// Text other than messages is written to stdout when a slow request begins.
     StdoutNoise,
     /// An unknown method is answered with a result.
     WrongUnknownMethod,

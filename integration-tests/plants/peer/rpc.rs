@@ -14,7 +14,7 @@ pub(super) enum Message {
     Response {
         id: Value,
     },
-    /// JSON that is no message.
+    /// JSON, but not a message.
     Invalid,
     /// Not JSON.
     NotJson,

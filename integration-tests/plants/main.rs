@@ -1,0 +1,28 @@
+//! Foreign peers, right and wrong, and what `rescind check` finds in them. This program is the foreign peer too, if its
+//! first argument says so, because a test is given the path of no program of another package.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
+
+mod behaviour;
+mod client;
+mod peer;
+mod questions;
+mod session;
+mod table;
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+
+/// The first argument with which this program is a foreign peer.
+const AS_PEER: &str = "foreign-peer";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() == Some(AS_PEER) {
+        return peer::run(arguments);
+    }
+    let mut arguments = Arguments::from_args();
+    // The peers wait more than they work.
+    arguments.test_threads = arguments.test_threads.or(Some(32));
+    libtest_mimic::run(&arguments, behaviour::trials()).exit_code()
+}
