@@ -246,6 +246,22 @@ impl PeerSession {
         self.received.iter().filter(answers_it).collect()
     }
 
+    /// The ids of the requests that were sent.
+    pub(super) fn sent_ids(&self) -> Vec<Value> {
+        (1..=self.next).map(|number| self.wire_format.id(number)).collect()
+    }
+
+    /// Answers to nothing that was sent, from this received message on.
+    pub(super) fn strays(&self, from: usize) -> Vec<&Value> {
+        let ids = self.sent_ids();
+        let is_stray = |frame: &&Value| match self.wire_format.shape(frame) {
+            Shape::Answer { id } => !ids.contains(&id),
+            Shape::Other => true,
+            Shape::Request { .. } | Shape::Notification { .. } | Shape::Cancel { .. } => false,
+        };
+        self.received.iter().skip(from).map(|one| &one.frame).filter(is_stray).collect()
+    }
+
     /// Receives until then.
     pub(super) async fn listen(&mut self, until: Instant) -> Result<(), Lost> {
         while self.receive(until).await? {}

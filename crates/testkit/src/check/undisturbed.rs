@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::baseline::{Baselines, error_of, shown};
 use super::session::{Lost, PeerSession, Received, Sent};
+use super::statements::Question;
 use super::tries::{cancel_delay, is_cancelled};
 use crate::profile::RequestKind;
 
@@ -24,6 +25,32 @@ pub(super) enum Disturbance {
     CancelledSibling,
     /// A cancel with the same id in the other type: text for a number.
     OtherType,
+}
+
+impl Disturbance {
+    /// The question that it answers.
+    pub(super) const fn question(self) -> Question {
+        match self {
+            Self::Nothing => Question::FreesSlot,
+            Self::LateCancel => Question::LateCancelIgnored,
+            Self::UnknownCancel => Question::UnknownCancelIgnored,
+            Self::MalformedCancel => Question::MalformedCancelIgnored,
+            Self::CancelledSibling => Question::SiblingsUntouched,
+            Self::OtherType => Question::TellsIdsApart,
+        }
+    }
+
+    /// When something happened, for a sentence.
+    pub(super) const fn in_words(self) -> &'static str {
+        match self {
+            Self::Nothing => "after many cancels",
+            Self::LateCancel => "after a cancel that came too late",
+            Self::UnknownCancel => "after a cancel for an unknown id",
+            Self::MalformedCancel => "after a malformed cancel",
+            Self::CancelledSibling => "after the cancel of another request",
+            Self::OtherType => "after a cancel with the id in the other type",
+        }
+    }
 }
 
 /// How the request ended.
@@ -57,33 +84,45 @@ pub(super) async fn run(
     let sent = session.send_kind(RequestKind::Slow).await?;
     session.listen(sent.at + cancel_delay(baselines)).await?;
     for disturbance in disturbances {
-        match disturbance {
-            Disturbance::Nothing => {}
-            Disturbance::LateCancel => {
-                if let Some(id) = &finished {
-                    session.cancel(id).await?;
-                }
-            }
-            Disturbance::UnknownCancel => {
-                let unknown = session.wire_format.id(987_654_321);
-                session.cancel(&unknown).await?;
-            }
-            Disturbance::MalformedCancel => {
-                for frame in malformed_cancels(session, &sent.id) {
-                    session.send(frame).await?;
-                }
-            }
-            Disturbance::CancelledSibling => {
-                if let Some(sibling) = &sibling {
-                    session.cancel(&sibling.id).await?;
-                }
-            }
-            Disturbance::OtherType => {
-                session.cancel(&other_type(&sent.id)).await?;
-            }
-        }
+        let about = match disturbance {
+            Disturbance::LateCancel => finished.as_ref(),
+            Disturbance::CancelledSibling => sibling.as_ref().map(|sibling| &sibling.id),
+            Disturbance::Nothing
+            | Disturbance::UnknownCancel
+            | Disturbance::MalformedCancel
+            | Disturbance::OtherType => None,
+        };
+        disturb(session, *disturbance, &sent.id, about).await?;
     }
     end_of(session, baselines, &sent, sibling.is_some(), deadline).await
+}
+
+/// Sends the cancels of one disturbance. `about`: the other request that they are about, else the running one.
+pub(super) async fn disturb(
+    session: &mut PeerSession,
+    disturbance: Disturbance,
+    running: &Value,
+    about: Option<&Value>,
+) -> Result<(), Lost> {
+    match disturbance {
+        Disturbance::Nothing => {}
+        Disturbance::LateCancel | Disturbance::CancelledSibling => {
+            session.cancel(about.unwrap_or(running)).await?;
+        }
+        Disturbance::UnknownCancel => {
+            let unknown = session.wire_format.id(987_654_321);
+            session.cancel(&unknown).await?;
+        }
+        Disturbance::MalformedCancel => {
+            for frame in malformed_cancels(session, running) {
+                session.send(frame).await?;
+            }
+        }
+        Disturbance::OtherType => {
+            session.cancel(&other_type(running)).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn end_of(
