@@ -221,6 +221,10 @@ fn is_particular(frame: &Value, method: &str) -> bool {
     match method {
         "test/nested" => (number("depth"), number("width")) != (Some(1), Some(2)),
         "test/progress" => number("count") != Some(2),
+        // A task-augmented request, say.
+        "test/sleep" => params.and_then(Value::as_object).is_some_and(|params| {
+            params.keys().any(|name| !["ms", "value", "_meta"].contains(&name.as_str()))
+        }),
         _ => false,
     }
 }

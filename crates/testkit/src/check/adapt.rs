@@ -49,7 +49,11 @@ fn ends_the_session(frame: &Value) -> bool {
 pub(super) fn with_requests_of(scenario: &Scenario, profile: &Profile, baselines: &Baselines) -> Scenario {
     let mut adapted = scenario.clone();
     let has = |kind| profile.requests.contains_key(&kind);
-    if !has(RequestKind::Sleep) && baselines.slow_takes().is_some() {
+    let requirements = scenario.vector.requirements(scenario.dialect);
+    // Beside it, a slow request that must still run would end at the same time.
+    let is_plain =
+        !requirements.particular.contains("test/sleep") && !requirements.methods.contains("test/wait");
+    if !has(RequestKind::Sleep) && is_plain && baselines.slow_takes().is_some() {
         rename(&mut adapted.vector, "test/sleep", "test/wait");
     }
     if !has(RequestKind::Panic) && adapted.vector.name != "panic" {

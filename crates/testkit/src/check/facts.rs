@@ -15,21 +15,27 @@ use crate::wire_format::WireFormat;
 /// A fault is one only if it is seen in this many sessions, one after another.
 pub(super) const SESSIONS: usize = 3;
 
-/// The cancels that must not touch a running request. All at once: if it comes to its own end, none of them did.
-const ALL: &[Disturbance] = &[
+/// What must not touch a running request, after many cancels. All at once: if it comes to its own end, none of them did.
+const TOGETHER: &[Disturbance] = &[
+    Disturbance::Nothing,
     Disturbance::LateCancel,
     Disturbance::UnknownCancel,
     Disturbance::MalformedCancel,
     Disturbance::CancelledSibling,
+    Disturbance::OtherType,
 ];
 
 /// The same, each alone.
-const EACH: [&[Disturbance]; 4] = [
-    &[Disturbance::LateCancel],
-    &[Disturbance::UnknownCancel],
-    &[Disturbance::MalformedCancel],
-    &[Disturbance::CancelledSibling],
+const EACH: [Probe; 6] = [
+    Probe::CancelsThenOne,
+    Probe::Beside(&[Disturbance::LateCancel]),
+    Probe::Beside(&[Disturbance::UnknownCancel]),
+    Probe::Beside(&[Disturbance::MalformedCancel]),
+    Probe::Beside(&[Disturbance::CancelledSibling]),
+    OTHER_TYPE,
 ];
+
+const OTHER_TYPE: Probe = Probe::Beside(&[Disturbance::OtherType]);
 
 /// Opens sessions with the peer and puts the questions.
 pub(super) struct Checker<'a, P> {
@@ -129,20 +135,25 @@ impl<'a, P: PeerSource> Checker<'a, P> {
 
     /// Runs the cancels beside a slow request all at once, and each alone if that request was disturbed.
     async fn ask_beside(&mut self, open: Option<PeerSession>, baselines: &Baselines) -> Option<PeerSession> {
-        let (open, probed) = self.run(Probe::Beside(ALL), open, baselines).await;
-        let clean = probed.findings.iter().all(|finding| finding.answer != Answer::No);
-        let mut open = open;
-        if clean {
-            self.findings.extend(probed.findings);
-        } else {
-            if let Some(session) = open.take() {
+        // Many slow requests were cancelled in this session, or else that has to be done again first.
+        if open.is_some() {
+            let (next, probed) = self.run(Probe::Beside(TOGETHER), open, baselines).await;
+            let disturbed = |finding: &Finding| {
+                finding.answer == Answer::No && finding.question != Question::TellsIdsApart
+            };
+            if !probed.findings.iter().any(disturbed) {
+                self.findings.extend(probed.findings);
+                return next;
+            }
+            if let Some(session) = next {
                 self.close(session).await;
             }
-            for one in EACH {
-                open = self.put(Probe::Beside(one), open, baselines).await.0;
-            }
         }
-        self.put(Probe::Beside(&[Disturbance::OtherType]), open, baselines).await.0
+        let mut open = None;
+        for one in EACH {
+            open = self.put(one, open, baselines).await.0;
+        }
+        open
     }
 
     fn add_serial_witness(&mut self, baselines: &Baselines, tries: Option<&Tries>) {

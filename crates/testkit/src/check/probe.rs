@@ -8,7 +8,7 @@ use super::CheckSettings;
 use super::baseline::{Baselines, micros, shown};
 use super::session::{Lost, PeerSession};
 use super::statements::Question;
-use super::tries::{self, Effect, Tries};
+use super::tries::{self, Effect, Tries, cancel_again_and_again};
 use super::undisturbed::{self, Disturbance, End};
 use super::witness::Counter;
 use super::work;
@@ -26,8 +26,10 @@ pub(super) enum Probe {
     Unknown,
     /// A quick request after each of these cancels. For a peer without a slow request.
     QuickAfter(Disturbance),
-    /// The slow request is cancelled again and again, and then nothing is left of it.
+    /// The slow request is cancelled again and again.
     Cancels,
+    /// The same, and then one slow request is served to its end.
+    CancelsThenOne,
     /// A slow request comes to its own end beside these.
     Beside(&'static [Disturbance]),
     /// Progress to the normal end, and after a cancel.
@@ -106,7 +108,7 @@ impl Probe {
         match self {
             Self::Unknown => "an unknown method",
             Self::QuickAfter(_) => "cancels for nothing",
-            Self::Cancels => "cancels of a running request",
+            Self::Cancels | Self::CancelsThenOne => "cancels of a running request",
             Self::Beside(_) => "a slow request beside cancels",
             Self::Progress => "progress",
             Self::Processor(_) => "processor time",
@@ -119,7 +121,7 @@ impl Probe {
         match self {
             Self::Unknown => "after a method or a notification that it does not know",
             Self::QuickAfter(disturbance) => disturbance.in_words(),
-            Self::Cancels => "after the cancel of a running request",
+            Self::Cancels | Self::CancelsThenOne => "after the cancel of a running request",
             Self::Beside(_) => "while a slow request ran beside cancels",
             Self::Progress => "after a request that reports progress was cancelled",
             Self::Processor(_) | Self::Counter => "while its work was watched",
@@ -138,12 +140,15 @@ impl Probe {
             Self::Unknown => only(unknown(session, deadline).await?),
             Self::QuickAfter(disturbance) => only(vec![quick_after(session, disturbance, deadline).await?]),
             Self::Cancels => {
-                let tries = tries::cancel_again_and_again(session, baselines, settings.tries, deadline).await;
-                let mut findings = read_tries(session, baselines, &tries);
-                if tries.lost.is_none() && tries.quick_after.iter().all(Option::is_some) {
-                    findings.push(slot(session, baselines, deadline).await?);
+                let tries = cancel_again_and_again(session, baselines, settings.tries, deadline).await;
+                Ok(Probed { findings: read_tries(session, baselines, &tries), tries: Some(tries) })
+            }
+            Self::CancelsThenOne => {
+                let tries = cancel_again_and_again(session, baselines, settings.tries, deadline).await;
+                if tries.lost.is_some() || tries.quick_after.iter().any(Option::is_none) {
+                    return only(Vec::new());
                 }
-                Ok(Probed { findings, tries: Some(tries) })
+                only(beside(session, baselines, &[Disturbance::Nothing], deadline).await?)
             }
             Self::Beside(disturbances) => only(beside(session, baselines, disturbances, deadline).await?),
             Self::Progress => only(progress(session, baselines, settings).await?),
@@ -370,20 +375,14 @@ fn answers(baselines: &Baselines, tries: &Tries) -> Vec<Finding> {
     vec![answered, code]
 }
 
-/// After the tries, one slow request must still be served.
-async fn slot(session: &mut PeerSession, baselines: &Baselines, deadline: Duration) -> Result<Finding, Lost> {
-    let end = undisturbed::run(session, baselines, &[Disturbance::Nothing], deadline).await?;
-    Ok(of_end(Question::FreesSlot, end))
-}
-
 async fn beside(
     session: &mut PeerSession,
     baselines: &Baselines,
     disturbances: &'static [Disturbance],
     deadline: Duration,
 ) -> Result<Vec<Finding>, Lost> {
-    let end = undisturbed::run(session, baselines, disturbances, deadline).await?;
-    Ok(disturbances.iter().map(|disturbance| of_end(disturbance.question(), end.clone())).collect())
+    let ends = undisturbed::run(session, baselines, disturbances, deadline).await?;
+    Ok(ends.into_iter().map(|(disturbance, end)| of_end(disturbance.question(), end)).collect())
 }
 
 fn of_end(question: Question, end: End) -> Finding {

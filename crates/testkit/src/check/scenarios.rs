@@ -173,9 +173,14 @@ impl<P: PeerSource> Checker<'_, P> {
         baselines: &Baselines,
         known: &Known,
     ) -> Played {
-        let Verdict::Broke { why, .. } = &played.verdict else { return played };
+        let Verdict::Broke { why, failure, .. } = &played.verdict else { return played };
         if self.settings.is_fixture {
             return played;
+        }
+        // Sessions with the peer were opened before.
+        if *failure == Failure::Opening {
+            let unopened = unopened(why.clone());
+            return Played { verdict: unopened.verdict, ..played };
         }
         if scenario.vector.demand != Demand::Must {
             let words = match scenario.vector.demand {
@@ -262,7 +267,7 @@ fn ids_of(scenario: &Scenario, wire_format: crate::wire_format::WireFormat) -> V
 
 fn unopened(why: String) -> Played {
     Played {
-        verdict: Verdict::Broke { failure: Failure::Opening, why, step: 0 },
+        verdict: Verdict::Unsure { why: format!("no session could be opened for it: {why}") },
         evidence: Vec::new(),
         trace: Vec::new(),
         cancel: None,

@@ -124,9 +124,9 @@ async fn run(
         let sent = session.send_kind(RequestKind::Slow).await?;
         session.listen(sent.at + cancel_delay(baselines)).await?;
         let cancelled = session.cancel(&sent.id).await?;
-        // A silent answer of the first is awaited for as long as the request would have taken. The others are looked at
-        // together at the end.
-        if owes_silence && at > 1 {
+        // Where nothing waits behind it, silence is looked at together at the end. Else the first is awaited for as long as
+        // the request would have taken.
+        if owes_silence && (at > 1 || baselines.concurrent == Some(true)) {
             silent.push((sent, cancelled));
         } else {
             let until =

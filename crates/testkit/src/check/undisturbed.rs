@@ -64,26 +64,37 @@ pub(super) enum End {
     Unknown(String),
 }
 
-/// Runs one slow request with these things happening beside it.
+/// Runs a slow request with these things happening beside it, and says for each of them how that request ended. The cancel
+/// with the id in the other type gets a slow request of its own.
 pub(super) async fn run(
     session: &mut PeerSession,
     baselines: &Baselines,
     disturbances: &[Disturbance],
     deadline: Duration,
-) -> Result<End, Lost> {
+) -> Result<Vec<(Disturbance, End)>, Lost> {
+    let (apart, beside): (Vec<Disturbance>, Vec<Disturbance>) =
+        disturbances.iter().partition(|disturbance| **disturbance == Disturbance::OtherType);
     let mut finished = None;
-    if disturbances.contains(&Disturbance::LateCancel) {
+    if beside.contains(&Disturbance::LateCancel) {
         let quick = session.send_kind(RequestKind::Quick).await?;
         let _answer = session.answer(&quick.id, quick.at + deadline).await?;
         finished = Some(quick.id);
     }
     let mut sibling = None;
-    if disturbances.contains(&Disturbance::CancelledSibling) {
+    if beside.contains(&Disturbance::CancelledSibling) {
         sibling = Some(session.send_kind(RequestKind::Slow).await?);
     }
-    let sent = session.send_kind(RequestKind::Slow).await?;
-    session.listen(sent.at + cancel_delay(baselines)).await?;
-    for disturbance in disturbances {
+    let mut sent = None;
+    if !beside.is_empty() {
+        sent = Some(session.send_kind(RequestKind::Slow).await?);
+    }
+    let mut own = None;
+    if !apart.is_empty() {
+        own = Some(session.send_kind(RequestKind::Slow).await?);
+    }
+    let at_once = u32::from(sibling.is_some()) + u32::from(sent.is_some()) + u32::from(own.is_some());
+    session.listen(session.now() + cancel_delay(baselines)).await?;
+    for disturbance in &beside {
         let about = match disturbance {
             Disturbance::LateCancel => finished.as_ref(),
             Disturbance::CancelledSibling => sibling.as_ref().map(|sibling| &sibling.id),
@@ -92,9 +103,22 @@ pub(super) async fn run(
             | Disturbance::MalformedCancel
             | Disturbance::OtherType => None,
         };
-        disturb(session, *disturbance, &sent.id, about).await?;
+        if let Some(sent) = &sent {
+            disturb(session, *disturbance, &sent.id, about).await?;
+        }
     }
-    end_of(session, baselines, &sent, sibling.is_some(), deadline).await
+    if let Some(own) = &own {
+        disturb(session, Disturbance::OtherType, &own.id, None).await?;
+    }
+    let mut ends = Vec::new();
+    if let Some(sent) = &sent {
+        let end = end_of(session, baselines, sent, at_once, deadline).await?;
+        ends.extend(beside.into_iter().map(|disturbance| (disturbance, end.clone())));
+    }
+    if let Some(own) = &own {
+        ends.push((Disturbance::OtherType, end_of(session, baselines, own, at_once, deadline).await?));
+    }
+    Ok(ends)
 }
 
 /// Sends the cancels of one disturbance. `about`: the other request that they are about, else the running one.
@@ -129,13 +153,12 @@ async fn end_of(
     session: &mut PeerSession,
     baselines: &Baselines,
     sent: &Sent,
-    has_sibling: bool,
+    at_once: u32,
     deadline: Duration,
 ) -> Result<End, Lost> {
     let Some(takes) = baselines.slow_takes() else { return still_runs(session, sent, deadline).await };
-    // Two at once may take twice as long, one after another too.
-    let times = if has_sibling { 3 } else { 2 };
-    let until = sent.at + takes * times + deadline;
+    // Several at once take as long as one after another where they share a processor.
+    let until = sent.at + takes * (at_once + 1) + deadline;
     let Some(answer) = session.answer(&sent.id, until).await? else {
         return Ok(End::Disturbed(format!(
             "the other request was not answered within {}; by itself it takes {}",
