@@ -45,5 +45,5 @@ pub use step::{
     Unwanted, Work,
 };
 pub use vector::{
-    BadVector, HandshakeMode, Need, Part, Scenario, Vector, read_embedded, scenarios, scenarios_of,
+    BadVector, HandshakeMode, Need, Part, Scenario, ShownBy, Vector, read_embedded, scenarios, scenarios_of,
 };

@@ -5,6 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::pattern::{Bindings, matches};
+use crate::runner::subset;
+use crate::wire_format::WireFormat;
+
 /// The handshake of a foreign peer, which of its requests are slow, quick and so on, and where it shows that work
 /// stopped. Read from TOML; see `vectors/README.md`.
 #[derive(Clone, Debug, Deserialize)]
@@ -13,6 +17,9 @@ use serde_json::Value;
 pub struct Profile {
     /// A name for reports.
     pub name: String,
+    /// The surroundings of a session.
+    #[serde(default)]
+    pub session: ProfileSession,
     /// How the session is opened. Without steps: as usual in the dialect.
     #[serde(default)]
     pub handshake: ProfileHandshake,
@@ -60,6 +67,25 @@ pub struct HandshakeStep {
     /// What is taken from the answer for later `"${name}"`: name to dotted path.
     #[serde(default)]
     pub bind: BTreeMap<String, String>,
+    /// Waits until the peer has sent a notification with this method.
+    #[serde(default)]
+    pub wait: Option<String>,
+    /// How long to wait, in milliseconds.
+    #[serde(default)]
+    pub within_ms: Option<u64>,
+}
+
+/// The surroundings of a session.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ProfileSession {
+    /// What is sent after the handshake.
+    #[serde(default)]
+    pub setup: Vec<HandshakeStep>,
+    /// The results that are sent for requests of the peer, by their methods. Others are refused.
+    #[serde(default)]
+    pub replies: BTreeMap<String, Value>,
 }
 
 /// The events that a handshake step can wait for.
@@ -141,6 +167,31 @@ pub struct ProfileRequest {
     pub notification: Option<String>,
 }
 
+impl ProfileRequest {
+    /// A request without params, about whose answer nothing is known.
+    pub(crate) fn plain(method: &str) -> Self {
+        Self {
+            method: method.to_owned(),
+            params: empty(),
+            result: None,
+            cancelled: Vec::new(),
+            child: None,
+            notification: None,
+        }
+    }
+
+    /// Whether an answer has one of the forms that the profile names for a cancelled request.
+    pub(crate) fn says_cancelled(&self, wire_format: WireFormat, answer: &Value) -> bool {
+        let code = ["/error/code", "/payload/error/code"].into_iter().find_map(|at| answer.pointer(at));
+        self.cancelled.iter().any(|form| match form {
+            CancelledForm::Code(named) => code == Some(named),
+            CancelledForm::Result(named) => wire_format
+                .value(answer)
+                .is_some_and(|value| matches(&subset(named), value, &mut Bindings::default()).is_ok()),
+        })
+    }
+}
+
 /// One form of a cancelled answer.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -165,8 +216,12 @@ pub struct ProfileChild {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Witness {
-    /// The request.
+    /// The request. Empty: the command is the witness.
+    #[serde(default)]
     pub method: String,
+    /// A command that prints how much work was done so far, as a number. It is run beside the peer.
+    #[serde(default)]
+    pub command: Vec<String>,
     /// Its params.
     #[serde(default = "empty")]
     pub params: Value,

@@ -241,6 +241,7 @@ impl Cell {
                 trace: Vec::new(),
                 cancel: None,
                 outcomes: Outcomes::default(),
+                strays: Vec::new(),
             },
         )
     }
@@ -263,6 +264,7 @@ mod tests {
             trace,
             cancel: Some(std::time::Duration::from_micros(7)),
             outcomes: Outcomes::default(),
+            strays: Vec::new(),
         };
         let cells = vec![Cell::new(scenario, "memory", played), Cell::not_asked(scenario, "stdio", "no")];
         let json = serde_json::to_value(Report::new(cells)).unwrap();

@@ -73,6 +73,7 @@ impl BareMachine {
                 trace: Vec::new(),
                 cancel: None,
                 outcomes: Outcomes::default(),
+                strays: Vec::new(),
             },
         }
     }

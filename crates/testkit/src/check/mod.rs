@@ -4,11 +4,27 @@
 //! A verdict against a peer is given only for what a document demands, and only if it came out the same three times,
 //! in fresh sessions. Everything else that differs is a fact or `unsure`.
 
+mod adapt;
+mod baseline;
+mod facts;
+mod probe;
+mod processor_time;
+mod scenarios;
+mod session;
+mod statements;
+mod tries;
+mod undisturbed;
+mod witness;
+mod work;
+
 use std::time::Duration;
 
+use self::facts::Checker;
+use self::session::Lost;
 use crate::profile::Profile;
 use crate::report::Report;
 use crate::runner::LinkSubject;
+use crate::wire_format::WireFormat;
 
 /// Opens sessions with the peer that is checked.
 pub trait PeerSource: Send {
@@ -78,8 +94,18 @@ pub async fn check(
     dialect: &'static str,
     source: &mut impl PeerSource,
     settings: &CheckSettings,
-    on_progress: impl FnMut(&str) + Send,
+    mut on_progress: impl FnMut(&str) + Send,
 ) -> Result<Report, Unusable> {
-    let _ = (dialect, source, settings, on_progress);
-    Ok(Report::new(Vec::new()))
+    let wire_format =
+        WireFormat::of(dialect).ok_or_else(|| Unusable(format!("no messages of `{dialect}` are known")))?;
+    let mut checker = Checker::new(dialect, wire_format, source, settings, &mut on_progress);
+    (checker.on_progress)("the handshake");
+    let mut session =
+        checker.open().await.map_err(|Lost(why)| Unusable(format!("no session could be opened: {why}")))?;
+    (checker.on_progress)("the baseline");
+    let baselines = baseline::measure(&mut session, settings.deadline).await?;
+    let session = checker.ask(session, &baselines).await?;
+    let facts = checker.facts(&baselines);
+    let cells = checker.play_all(session, &baselines, &facts).await;
+    Ok(Report::of_a_peer(baselines.rows(), facts, cells))
 }

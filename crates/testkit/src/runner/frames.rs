@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::play::{Play, Stop};
+use super::play::{Play, SlowRequest, Stop};
 use super::subject::{Seen, Subject};
 use super::translate::without_what_is_null;
 use super::verdict::{Direction, Failure, TraceLine};
@@ -30,9 +30,20 @@ impl<S: Subject> Play<'_, S> {
             };
             self.outcomes.sent(&on.name, wire_format, &frame);
             match wire_format.shape(&frame) {
-                Shape::Cancel { key } => self.silenced.push(key),
+                Shape::Cancel { key } => {
+                    for one in self.slow.iter_mut().filter(|one| wire_format.cancel_key(&one.id) == key) {
+                        one.cancelled = true;
+                    }
+                    self.silenced.push(key);
+                }
                 // The request is sent again.
-                Shape::Request { id, .. } => on.unanswered.retain(|(of, _)| *of != id),
+                Shape::Request { id, .. } => {
+                    on.unanswered.retain(|(of, _)| *of != id);
+                    let sent = self.subject.now();
+                    if self.translator.as_ref().is_some_and(|translator| translator.is_slow(&id)) {
+                        self.slow.push(SlowRequest { id, sent, cancelled: false, ended_normally: None });
+                    }
+                }
                 Shape::Notification { .. } | Shape::Answer { .. } | Shape::Other => {}
             }
             if let (true, Shape::Cancel { key }) = (closes, wire_format.shape(&frame)) {
@@ -113,9 +124,14 @@ impl<S: Subject> Play<'_, S> {
         if self.is_foreign() {
             without_what_is_null(&mut frame);
         }
+        if self.is_of_an_earlier_scenario(&frame)? {
+            self.strays.push(frame);
+            return Ok(Next::Silence);
+        }
         if let (Some(wire_format), Some(on)) = (self.wire_format, self.lines.get(self.current)) {
             self.outcomes.received(&on.name, wire_format, &frame);
         }
+        self.note_a_normal_end(&frame)?;
         if self.is_cancelled_without_answer(&frame)? {
             return Ok(Next::Silence);
         }

@@ -13,6 +13,7 @@ use super::verdict::{Failure, Played, TraceLine, Verdict};
 use super::{Settings, work};
 use crate::fixture::Handled;
 use crate::pattern::Bindings;
+use crate::profile::Profile;
 use crate::report::Evidence;
 use crate::requirements::Requirements;
 use crate::step::{Step, Work};
@@ -63,25 +64,41 @@ pub(crate) struct Play<'a, S> {
     pub(super) refused: Vec<Value>,
     /// Requests that were cancelled and must not be answered.
     pub(super) silenced: Vec<Value>,
+    /// The slow requests of a foreign peer, when they were sent and when they were cancelled.
+    pub(super) slow: Vec<SlowRequest>,
+    /// Answers to requests of earlier scenarios in the same session.
+    pub(super) strays: Vec<Value>,
+}
+
+/// A slow request of a foreign peer.
+#[derive(Debug)]
+pub(super) struct SlowRequest {
+    pub(super) id: Value,
+    pub(super) sent: Instant,
+    pub(super) cancelled: bool,
+    /// It came to its normal end, after this time.
+    pub(super) ended_normally: Option<Duration>,
 }
 
 impl<'a, S: Subject> Play<'a, S> {
     pub(crate) fn new(scenario: &'a Scenario, subject: &'a mut S, settings: &'a Settings) -> Self {
         let wire_format = WireFormat::of(scenario.dialect);
+        let session = settings.calibration.as_ref().and_then(|known| known.session.as_ref());
         Self {
             scenario,
             until: subject.now() + settings.deadline,
             subject,
             settings,
             wire_format,
-            translator: wire_format
-                .map(|wire_format| Translator::new(wire_format, settings.profile.as_ref())),
+            translator: wire_format.map(|wire_format| {
+                Translator::new(wire_format, settings.profile.as_ref(), settings.calibration.as_ref())
+            }),
             lines: Vec::new(),
             current: 0,
-            bindings: Bindings::default(),
+            bindings: session.map(|session| session.bindings.clone()).unwrap_or_default(),
             trace: Vec::new(),
             outcomes: Outcomes::default(),
-            own: 0,
+            own: session.map_or(0, |session| session.first_request),
             barriers: 0,
             echoes: 0,
             baseline: Work::default(),
@@ -90,6 +107,8 @@ impl<'a, S: Subject> Play<'a, S> {
             requirements: scenario.vector.requirements(scenario.dialect),
             refused: Vec::new(),
             silenced: Vec::new(),
+            slow: Vec::new(),
+            strays: Vec::new(),
         }
     }
 
@@ -100,8 +119,36 @@ impl<'a, S: Subject> Play<'a, S> {
             Err(Stop::Broke(failure, why)) => Verdict::Broke { failure, why: self.with_deviation(why), step },
             Err(Stop::NotAsked(why)) => Verdict::NotAsked { why },
         };
+        let verdict = self.in_the_light_of_normal_ends(verdict);
         let evidence = if verdict == Verdict::Held { vec![Evidence::Wire] } else { Vec::new() };
-        Played { verdict, evidence, trace: self.trace, cancel: self.cancel, outcomes: self.outcomes }
+        Played {
+            verdict,
+            evidence,
+            trace: self.trace,
+            cancel: self.cancel,
+            outcomes: self.outcomes,
+            strays: self.strays,
+        }
+    }
+
+    /// A slow request that came to its normal end shows nothing about cancels.
+    fn in_the_light_of_normal_ends(&self, verdict: Verdict) -> Verdict {
+        let ended = |one: &&SlowRequest| one.ended_normally.is_some();
+        let Some(one) = self.slow.iter().find(ended) else { return verdict };
+        let after = one.ended_normally.unwrap_or_default();
+        match verdict {
+            Verdict::Held if one.cancelled => Verdict::Unsure {
+                why: format!(
+                    "the slow request came to its normal end after {after:?} although it was cancelled, so its cancel showed nothing"
+                ),
+            },
+            Verdict::Broke { why, .. } => Verdict::Unsure {
+                why: format!(
+                    "the slow request ended by itself after {after:?}, in the middle of the scenario; name one that takes longer ({why})"
+                ),
+            },
+            verdict => verdict,
+        }
     }
 
     fn with_deviation(&self, why: String) -> String {
@@ -115,14 +162,21 @@ impl<'a, S: Subject> Play<'a, S> {
     async fn run_steps(&mut self, at: &mut usize) -> Result<(), Stop> {
         let vector = &self.scenario.vector;
         let profile = self.settings.profile.as_ref();
-        if let Some(why) = vector.refusal(self.scenario.dialect, self.subject.abilities(), profile) {
+        let calibration = self.settings.calibration.as_ref();
+        let abilities = self.subject.abilities();
+        if let Some(why) = vector.refusal(self.scenario.dialect, abilities, profile, calibration) {
             return Err(Stop::NotAsked(why));
         }
-        self.open_line("first").await?;
+        let session = calibration.and_then(|known| known.session.as_ref());
+        match session {
+            Some(session) => self.lines.push(LineState::new("first", session.line)),
+            None => self.open_line("first").await?,
+        }
         if let Some(why) = vector.unlike(self.subject.abilities()) {
             return Err(Stop::NotAsked(why.to_owned()));
         }
         match &vector.handshake {
+            HandshakeMode::Default if session.is_some() => {}
             HandshakeMode::Default => self.open_session().await?,
             HandshakeMode::None => {}
             HandshakeMode::Steps(steps) => {
@@ -266,7 +320,9 @@ impl<'a, S: Subject> Play<'a, S> {
 
     /// Whether there are counters to read. The frames of a foreign peer are checked without them too.
     fn has_witness(&self) -> bool {
-        self.settings.profile.as_ref().is_none_or(|profile| profile.witness.is_some())
+        let witness =
+            |profile: &Profile| profile.witness.as_ref().is_some_and(|witness| !witness.method.is_empty());
+        self.settings.profile.as_ref().is_none_or(witness)
     }
 
     /// The counters now. `None`: the subject refused the request.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::outcomes::Outcomes;
 use crate::report::Evidence;
@@ -21,6 +22,8 @@ pub struct Played {
     pub cancel: Option<Duration>,
     /// The result of each request, in a form that is the same on every transport.
     pub outcomes: Outcomes,
+    /// Answers to requests of earlier scenarios in the same session of a foreign peer.
+    pub strays: Vec<Value>,
 }
 
 /// Whether a vector passed.
