@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
 mod behaviour;
+mod checked;
 mod client;
 mod peer;
 mod questions;
+mod rows;
 mod session;
 mod table;
 
@@ -23,6 +25,13 @@ fn main() -> ExitCode {
     }
     let mut arguments = Arguments::from_args();
     // The peers wait more than they work.
-    arguments.test_threads = arguments.test_threads.or(Some(32));
-    libtest_mimic::run(&arguments, behaviour::trials()).exit_code()
+    arguments.test_threads = arguments.test_threads.or(Some(64));
+    let checks = rows::Checks::default();
+    let mut trials = behaviour::trials();
+    trials.extend(checks.trials());
+    let done = libtest_mimic::run(&arguments, trials);
+    if done.has_failed() {
+        checks.print();
+    }
+    done.exit_code()
 }
