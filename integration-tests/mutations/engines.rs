@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 /// Engines of this package, each with a program.
-const PROGRAMS: [&str; 3] = ["faults", "known_bugs", "threats"];
+const PROGRAMS: [&str; 3] = ["faults", "known_bugs", "attacks"];
 /// The engine of threads is a separate workspace, with a program for each of these.
 const THREADS: [&str; 2] = ["calls", "requests"];
 /// The number of thread orders that are tried. Each bug is found in the first few.

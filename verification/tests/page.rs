@@ -97,7 +97,7 @@ fn the_engines_without_a_session_name_the_invariants_they_check() {
             ]),
         ),
         ("soak", words(&["../integration-tests/soak"])),
-        ("threats", words(&["../integration-tests/threats", "../integration-tests/threats/floods"])),
+        ("attacks", words(&["../integration-tests/attacks", "../integration-tests/attacks/floods"])),
         ("simulation", judged.split('"').map(ToOwned::to_owned).collect()),
         ("matrix", played),
     ] {
@@ -149,7 +149,7 @@ fn every_engine_is_a_step_of_ci() {
         ("reference", "verify", "--test reference"),
         ("simulation", "verify", "--test sim"),
         ("fuzz", "fuzz", "cargo fuzz"),
-        ("threats", "threats", "--test threats"),
+        ("attacks", "attacks", "--test attacks"),
         ("matrix", "matrix", "matrix"),
         ("threads", "threads", "integration-tests/threads/Cargo.toml"),
         ("soak", "soak", "/soak\" --wire"),
@@ -196,12 +196,12 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
     }
     let nightly = read(".ci/nightly");
     for engine in
-        [".ci/verify full", ".ci/threats full", ".ci/matrix", ".ci/soak 600", "FUZZ_SECONDS=600 .ci/fuzz"]
+        [".ci/verify full", ".ci/attacks full", ".ci/matrix", ".ci/soak 600", "FUZZ_SECONDS=600 .ci/fuzz"]
     {
         assert!(nightly.contains(&format!("repeatable {engine}")), "the night leaves {engine} out");
     }
     let workflow = read(".github/workflows/nightly.yml");
-    assert!(workflow.contains("engine: [verify, threats, matrix, soak, fuzz, deny]"), "of them all");
+    assert!(workflow.contains("engine: [verify, attacks, matrix, soak, fuzz, deny]"), "of them all");
 }
 
 /// The rows of the search were printed by the current search: a new search of its beginning gives the same result.

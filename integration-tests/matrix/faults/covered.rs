@@ -127,7 +127,7 @@ const COVERED: [Tests; 17] = [
 /// The folder of these trials.
 const HERE: &str = "integration-tests/matrix/faults/";
 
-/// `others`: all trials of this program except these. The trials that the threat table names in this program are
+/// `others`: all trials of this program except these. The trials that the attack table names in this program are
 /// looked up here too.
 pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
     let built = Arc::new(Built::of(others));
@@ -152,7 +152,7 @@ pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
     let mut trials: Vec<_> = COVERED.into_iter().map(|tests| there(tests, "here")).collect();
     for (at, row) in ROWS.into_iter().enumerate() {
         let of_it = row.tests.iter().filter(|(file, _)| file.starts_with(HERE));
-        trials.extend(of_it.map(|tests| there(*tests, &format!("by_threat_{}", at + 1))));
+        trials.extend(of_it.map(|tests| there(*tests, &format!("by_attack_{}", at + 1))));
     }
     trials.push(Trial::test("covered::what_is_no_test_or_is_ignored_is_none", || {
         let text = "#[test]\nfn one() {}\n\nasync fn two() {}\n\n/// Words.\n#[tokio::test]\nasync fn three() {}\n\

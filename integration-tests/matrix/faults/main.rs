@@ -39,8 +39,8 @@ mod many;
 #[cfg(unix)]
 mod pipes;
 mod raw;
-#[path = "../../threats/rows.rs"]
-#[expect(dead_code, reason = "what must hold is told by the threats")]
+#[path = "../../attacks/rows.rs"]
+#[expect(dead_code, reason = "what must hold is told by the attacks")]
 mod rows;
 mod slow_reader;
 #[cfg(unix)]

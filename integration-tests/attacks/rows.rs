@@ -1,4 +1,4 @@
-//! The threat table: every attack or fault, the required behaviour, and the tests that check it.
+//! The attack table: every attack or fault, the required behaviour, and the tests that check it.
 
 /// A file, from the root of the repository, and tests in it: the names of functions, or the prefixes of the names of
 /// trials. A scenario is only a file.
@@ -12,13 +12,13 @@ pub(crate) struct Row {
 
 pub(crate) const ROWS: [Row; 23] = [
     Row {
-        attack: "1,000,000 pairs of request and cancel on each wire, over HTTP 40,960 (all with RESCIND_THREATS_FULL=1; CI plays a tenth of each flood, by night all), handlers ignore the cancel",
+        attack: "1,000,000 pairs of request and cancel on each wire, over HTTP 40,960 (all with RESCIND_ATTACKS_FULL=1; CI plays a tenth of each flood, by night all), handlers ignore the cancel",
         must_hold: "live handlers never over the limit; memory +16 MiB at most; a second connection's p99 under 5 times what it is beside two \
                     busy threads, or beside the same flood served without us, whichever is more",
         // If closing an exchange is the cancel, a million of them would use up the ports of the machine: the nightly
         // run plays ten thousand, and a debug build a thousand.
         tests: &[
-            ("integration-tests/threats/floods.rs", &["floods::pairs_of_request_and_cancel::"]),
+            ("integration-tests/attacks/floods.rs", &["floods::pairs_of_request_and_cancel::"]),
             (
                 "integration-tests/matrix/faults/burst.rs",
                 &["burst::many_cancels_end_no_connection::http2-stateless"],
@@ -29,7 +29,7 @@ pub(crate) const ROWS: [Row; 23] = [
         attack: "1,000,000 cancels for unknown ids, 40,960 over HTTP, some of them strings of 1 KB",
         must_hold: "below 1 MiB, no table entry",
         tests: &[
-            ("integration-tests/threats/floods.rs", &["floods::cancels_for_unknown_ids::"]),
+            ("integration-tests/attacks/floods.rs", &["floods::cancels_for_unknown_ids::"]),
             ("crates/core/src/machine/tests/cancels.rs", &["a_million_unknown_cancels_leave_nothing"]),
         ],
     },
@@ -37,7 +37,7 @@ pub(crate) const ROWS: [Row; 23] = [
         attack: "40,960 early cancels over HTTP, then one request",
         must_hold: "it runs; the table has at most 256",
         tests: &[
-            ("integration-tests/threats/floods.rs", &["floods::early_cancels_then_one_request::"]),
+            ("integration-tests/attacks/floods.rs", &["floods::early_cancels_then_one_request::"]),
             ("crates/core/src/machine/tests/cancels.rs", &["parked_cancels_are_bounded_and_expire"]),
         ],
     },
@@ -45,7 +45,7 @@ pub(crate) const ROWS: [Row; 23] = [
         attack: "64 sessions with the same ids, 1,000,000 cancels across, 40,960 over HTTP",
         must_hold: "none hits another's request",
         tests: &[
-            ("integration-tests/threats/floods.rs", &["floods::cross_cancels_between_64_sessions::"]),
+            ("integration-tests/attacks/floods.rs", &["floods::cross_cancels_between_64_sessions::"]),
             (
                 "integration-tests/matrix/faults/cross_session.rs",
                 &["cross_session::cancels_hit_their_own_session_alone::"],
@@ -56,7 +56,7 @@ pub(crate) const ROWS: [Row; 23] = [
         attack: "10,000 requests under one id",
         must_hold: "one result, the rest refused, none crossed",
         tests: &[
-            ("integration-tests/threats/ids.rs", &["ids::ten_thousand_requests_under_one_id::"]),
+            ("integration-tests/attacks/ids.rs", &["ids::ten_thousand_requests_under_one_id::"]),
             (
                 "crates/core/src/machine/tests/requests.rs",
                 &["ten_thousand_requests_under_one_id_give_one_result"],
@@ -87,7 +87,7 @@ pub(crate) const ROWS: [Row; 23] = [
                     permit; then disconnect with a reason",
         tests: &[
             (
-                "integration-tests/threats/stuck.rs",
+                "integration-tests/attacks/stuck.rs",
                 &["stuck::a_handler_is_stopped_behind_4000_unread_results::"],
             ),
             (
@@ -108,7 +108,7 @@ pub(crate) const ROWS: [Row; 23] = [
         must_hold: "answered by grace + 50 ms, permit held, counted as draining; a shutdown ends and says how many",
         tests: &[
             (
-                "integration-tests/threats/stuck.rs",
+                "integration-tests/attacks/stuck.rs",
                 &[
                     "stuck::an_async_handler_that_loops_is_answered_by_its_grace",
                     "stuck::a_handler_that_never_yields_drains_and_is_reported::",
@@ -128,7 +128,7 @@ pub(crate) const ROWS: [Row; 23] = [
         must_hold: "under 1 s, the exact count, other requests answered meanwhile",
         tests: &[
             (
-                "integration-tests/threats/cascade.rs",
+                "integration-tests/attacks/cascade.rs",
                 &[
                     "cascade::a_hundred_thousand_children_in_a_small_stack",
                     "cascade::a_thousand_hops_in_a_small_stack",
@@ -142,7 +142,7 @@ pub(crate) const ROWS: [Row; 23] = [
         attack: "1,024 deaf blocking handlers, disconnect, reconnect, again, 100 times",
         must_hold: "the cap of the server holds",
         tests: &[(
-            "integration-tests/threats/stuck.rs",
+            "integration-tests/attacks/stuck.rs",
             &["stuck::deaf_blocking_handlers_keep_to_the_servers_cap::"],
         )],
     },
@@ -150,7 +150,7 @@ pub(crate) const ROWS: [Row; 23] = [
         attack: "1,024 handlers all awaiting callbacks that would queue",
         must_hold: "no deadlock: refused after the queue time",
         tests: &[(
-            "integration-tests/threats/stuck.rs",
+            "integration-tests/attacks/stuck.rs",
             &["stuck::handlers_that_all_wait_for_queued_callbacks_are_refused"],
         )],
     },
@@ -158,7 +158,7 @@ pub(crate) const ROWS: [Row; 23] = [
         attack: "10,000 notifications like didChange between requests",
         must_hold: "handled in order, bounded",
         tests: &[
-            ("integration-tests/threats/order.rs", &["order::ten_thousand_changes_between_requests::"]),
+            ("integration-tests/attacks/order.rs", &["order::ten_thousand_changes_between_requests::"]),
             (
                 "crates/core/tests/driver/router.rs",
                 &["notifications_beyond_their_room_are_dropped_and_counted_and_requests_go_on"],
@@ -169,7 +169,7 @@ pub(crate) const ROWS: [Row; 23] = [
         attack: "a panic in a handler, in Drop, in a user's hook; user code that calls back in",
         must_hold: "an internal error for one request, siblings live, no deadlock",
         tests: &[
-            ("integration-tests/threats/user_code.rs", &["user_code::a_panic_costs_its_own_request::"]),
+            ("integration-tests/attacks/user_code.rs", &["user_code::a_panic_costs_its_own_request::"]),
             (
                 "crates/core/tests/driver/serving.rs",
                 &["a_panicking_hook_affects_no_other_request_and_handler_errors_are_answered_unchanged"],
@@ -192,7 +192,7 @@ pub(crate) const ROWS: [Row; 23] = [
         must_hold: "no frame lost or torn, no residue",
         tests: &[
             (
-                "integration-tests/threats/drops.rs",
+                "integration-tests/attacks/drops.rs",
                 &[
                     "drops::a_future_is_dropped_at_every_await::",
                     "drops::a_child_is_killed_at_every_byte_of_its_script",
@@ -227,7 +227,7 @@ pub(crate) const ROWS: [Row; 23] = [
                     peer is its user's own, and heard",
         tests: &[
             (
-                "integration-tests/threats/trickle.rs",
+                "integration-tests/attacks/trickle.rs",
                 &[
                     "trickle::a_head_a_byte_a_second_is_timed_out::http",
                     "trickle::a_body_a_byte_a_second_is_timed_out::http",
@@ -272,7 +272,7 @@ pub(crate) const ROWS: [Row; 23] = [
         attack: "a reason with a newline, ESC, U+202E, 1 MB",
         must_hold: "one log line under 1 KB",
         tests: &[
-            ("integration-tests/threats/reasons.rs", &["reasons::each_is_one_log_line_under_a_kilobyte"]),
+            ("integration-tests/attacks/reasons.rs", &["reasons::each_is_one_log_line_under_a_kilobyte"]),
             ("crates/core/src/cause.rs", &["a_reason_of_escapes_is_shown_in_less_than_a_kilobyte"]),
         ],
     },
@@ -282,7 +282,7 @@ pub(crate) const ROWS: [Row; 23] = [
                     within twice its deadline and the wait for an answer to its cancel, and the shutdown kills it",
         tests: &[
             (
-                "integration-tests/threats/losses.rs",
+                "integration-tests/attacks/losses.rs",
                 &["losses::a_reset_ends_what_was_asked::", "losses::a_child_is_gone_within_twice_its_time::"],
             ),
             (

@@ -1,6 +1,6 @@
 //! How many times an attack is played: the number of the table in a release build, and fewer in a debug build, which
-//! takes ten times as long for each. `.ci/threats` runs the release build with `RESCIND_THREATS_SHORT=1`, a tenth of
-//! each flood; `.ci/nightly threats` plays all. `RESCIND_THREATS_FULL=1` plays a million over HTTP too, which takes a
+//! takes ten times as long for each. `.ci/attacks` runs the release build with `RESCIND_ATTACKS_SHORT=1`, a tenth of
+//! each flood; `.ci/nightly attacks` plays all. `RESCIND_ATTACKS_FULL=1` plays a million over HTTP too, which takes a
 //! quarter of an hour for each trial there.
 
 use std::future::Future;
@@ -12,9 +12,9 @@ use crate::alone;
 use crate::wires::{Kind, Wire};
 
 /// If set to `1`, plays the million on every wire.
-const FULL: &str = "RESCIND_THREATS_FULL";
+const FULL: &str = "RESCIND_ATTACKS_FULL";
 /// If set to `1`, plays a tenth.
-const SHORT: &str = "RESCIND_THREATS_SHORT";
+const SHORT: &str = "RESCIND_ATTACKS_SHORT";
 
 fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| value == "1")
@@ -50,7 +50,7 @@ where
     if IS_TOLD {
         return Some(alone(name, test));
     }
-    eprintln!("threats: SKIPPED: {name} (this system does not tell what a process holds)");
+    eprintln!("attacks: SKIPPED: {name} (this system does not tell what a process holds)");
     None
 }
 

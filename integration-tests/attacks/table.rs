@@ -1,4 +1,4 @@
-//! Every row of the threat table and every promise of docs/promises.md has its tests: a missing or ignored test, or one
+//! Every row of the attack table and every promise of docs/promises.md has its tests: a missing or ignored test, or one
 //! that is not a test any more, fails here.
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::rows::{ROWS, Row};
 use crate::there::{Built, is_function};
 
 /// The folder of these trials. Other programs check their own trials.
-const HERE: &str = "integration-tests/threats/";
+const HERE: &str = "integration-tests/attacks/";
 
 /// `others`: all trials of this program except these.
 pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
@@ -46,10 +46,10 @@ fn read(file: &str) -> Result<String, Failed> {
 
 fn gone(built: &Built) -> Result<(), Failed> {
     for (file, test) in [
-        ("integration-tests/threats/ids.rs", "no_such_test"),
-        ("integration-tests/threats/ids.rs", "one_id"),
-        ("integration-tests/threats/ids.rs", "ids::no_such_trial::"),
-        ("integration-tests/threats/table.rs", "ids::no_such_trial::"),
+        ("integration-tests/attacks/ids.rs", "no_such_test"),
+        ("integration-tests/attacks/ids.rs", "one_id"),
+        ("integration-tests/attacks/ids.rs", "ids::no_such_trial::"),
+        ("integration-tests/attacks/table.rs", "ids::no_such_trial::"),
         ("verification/tests/search.rs", "on_a_core"),
         ("crates/testkit/src/conformance/polls.rs", "no_such_rule"),
     ] {
