@@ -51,7 +51,7 @@ fn router() -> Router {
         })
         .method("tell", |ctx: CallContext, _: Value| async move {
             tokio::task::yield_now().await;
-            ctx.notify("told", &json!([1])).await?;
+            ctx.notify("reported", &json!([1])).await?;
             tokio::task::yield_now().await;
             Ok(1)
         })
@@ -74,8 +74,9 @@ async fn ours(what: &'static str) {
         let client = Peer::builder(ACP).role(Role::Client).attach(near).unwrap();
         // The other operations run at the same time.
         let beside = client.call::<_, Value>("echo", &json!(["beside"])).start().unwrap();
-        let told = client.call::<_, Value>("tell", &json!({})).notifications_where(|_| true).start().unwrap();
-        let mut notices = told.notifications();
+        let reported =
+            client.call::<_, Value>("tell", &json!({})).notifications_where(|_| true).start().unwrap();
+        let mut notices = reported.notifications();
         let params = json!([polls]);
         if matches!(what, "closed" | "shutdown") {
             until("both have come", || server.stats().started == 2).await;
@@ -92,7 +93,7 @@ async fn ours(what: &'static str) {
                 Box::pin(async { drop(call.outcome().await) })
             }
             "notification" => Box::pin(async { drop(notices.next().await) }),
-            "notify" => Box::pin(async { drop(client.notify("told", &params).await) }),
+            "notify" => Box::pin(async { drop(client.notify("reported", &params).await) }),
             "closed" => Box::pin(async { drop(client.closed().await) }),
             "shutdown" => Box::pin(async {
                 server.shutdown(Duration::from_secs(5)).await;
@@ -104,13 +105,13 @@ async fn ours(what: &'static str) {
             // The shutdown is not taken back: the earlier calls are answered, and the connection ends.
             let _ = in_time("L3: the end", client.closed()).await;
             assert_eq!(
-                in_time("I13: what was asked before", told).await,
+                in_time("I13: what was asked before", reported).await,
                 Ok(json!(1)),
                 "after {polls} polls"
             );
         } else {
             assert_eq!(in_time("I13: beside", beside).await, Ok(json!(["beside"])), "after {polls} polls");
-            assert_eq!(in_time("I13: told", told).await, Ok(json!(1)), "after {polls} polls");
+            assert_eq!(in_time("I13: reported", reported).await, Ok(json!(1)), "after {polls} polls");
             let after = client.call::<_, Value>("echo", &json!(["after"]));
             assert_eq!(in_time("I13: after it", after).await, Ok(json!(["after"])), "no frame is torn");
         }
@@ -164,7 +165,7 @@ mod children {
         format!(
             "{}\n{}\n{}\n",
             json!({"jsonrpc": "2.0", "id": first, "result": {"n": 1}}),
-            json!({"jsonrpc": "2.0", "method": "told", "params": [1]}),
+            json!({"jsonrpc": "2.0", "method": "reported", "params": [1]}),
             json!({"jsonrpc": "2.0", "id": second, "result": {"n": 2}}),
         )
     }
@@ -208,7 +209,7 @@ mod children {
                     other => panic!("{bytes}: {other:?}"),
                 }
             }
-            assert!(in_time("L3: the end", peer.closed()).await.is_err(), "how it ended is told");
+            assert!(in_time("L3: the end", peer.closed()).await.is_err(), "its end is reported");
             in_time("L3: it is reaped", child.wait()).await;
             let stats = peer.stats();
             assert_eq!((stats.slots, stats.calls), (0, 0), "I3");

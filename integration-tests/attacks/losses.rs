@@ -131,7 +131,7 @@ async fn children(signal: Signal) {
     if signal == Signal::KILL {
         assert_eq!(ended(kept).await, "disconnected, may have run", "I13");
         assert!(ended(cancelled).await.starts_with("cancelled by caller"), "I13");
-        assert!(in_time("L3: the end", client.peer.closed()).await.is_err(), "L3: how it ended is told");
+        assert!(in_time("L3: the end", client.peer.closed()).await.is_err(), "L3: its end is reported");
         is_in_time(since, GRACE);
     } else {
         // The peer is connected and silent, as if it were busy. Each wait has an end: its silence is detected by the
@@ -141,7 +141,7 @@ async fn children(signal: Signal) {
         is_in_time(since, limits.cancel_response_timeout);
         assert_eq!(ended(timed).await, "cancelled by deadline, unconfirmed", "I13");
         is_in_time(since, GRACE + limits.cancel_response_timeout);
-        assert_eq!(client.peer.stats().unresponsive, 2, "each is told as unresponsive");
+        assert_eq!(client.peer.stats().unresponsive, 2, "each is counted as unresponsive");
         assert!(!client.peer.is_closed(), "nobody else can tell it from one that is busy");
         let since = Instant::now();
         in_time("L3: the shutdown", client.peer.shutdown(Duration::ZERO)).await;

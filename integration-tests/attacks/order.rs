@@ -36,8 +36,8 @@ async fn changes(wire: Wire) {
     let mut door = wire.listen(Setting::default()).await;
     let connecting = (door.transport)().open();
     let (link, far) = tokio::join!(in_time("connecting", connecting), accept(&mut door.listener));
-    let told = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&told);
+    let reported = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&reported);
     let server = Peer::builder(rescind::dialect::ACP)
         .serve(router)
         .on_event(move |event| {
@@ -69,7 +69,7 @@ async fn changes(wire: Wire) {
     assert!(most <= limit, "I11: {most} wait");
     // They arrive faster than they can be handled. The newest ones find no room, and their drop is reported.
     assert!(handled() >= limit, "{} were handled", handled());
-    assert_eq!(told.load(Ordering::SeqCst), dropped(), "each that was dropped is told here");
+    assert_eq!(reported.load(Ordering::SeqCst), dropped(), "each dropped one is counted here");
     assert_eq!(answers.len(), CHANGES / 100, "requests are answered between them");
     assert!(answers.iter().all(|(sent, seen)| seen.is_none_or(|seen| seen <= *sent)), "{answers:?}");
     client.valve.cut();

@@ -67,15 +67,15 @@ impl Subscriber for Lines {
 async fn one_line() {
     let lines = Lines::default();
     let _guard = tracing::subscriber::set_default(lines.clone());
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (events_tx, mut events) = tokio::sync::mpsc::unbounded_channel();
     let router = Router::new().method("wait", move |ctx: CallContext, _: Value| {
-        let tell = tell.clone();
+        let events_tx = events_tx.clone();
         async move {
-            tell.send(None).unwrap();
+            events_tx.send(None).unwrap();
             let cause = ctx.cancelled().await;
             tracing::info!(%cause, "shown");
             tracing::info!(?cause, "debugged");
-            tell.send(Some(cause.clone())).unwrap();
+            events_tx.send(Some(cause.clone())).unwrap();
             ctx.stopped::<Value>(cause)
         }
     });
@@ -86,10 +86,10 @@ async fn one_line() {
     for part in evil {
         let reason = part.repeat(HUGE / part.len());
         let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
-        assert_eq!(in_time("it runs", told.recv()).await, Some(None));
+        assert_eq!(in_time("it runs", events.recv()).await, Some(None));
         let begun = lines.0.lock().unwrap().len();
         call.canceller().cancel(&reason);
-        let cause = in_time("the cancel", told.recv()).await.flatten().unwrap();
+        let cause = in_time("the cancel", events.recv()).await.flatten().unwrap();
         let kept = cause.reason().unwrap();
         assert!(kept.len() <= rescind::MAX_REASON_BYTES && reason.starts_with(kept), "I11: {}", kept.len());
         assert!(in_time("I13: the call", call.outcome()).await.is_cancelled());

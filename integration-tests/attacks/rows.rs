@@ -303,7 +303,7 @@ pub(crate) const ROWS: [Row; 23] = [
     Row {
         attack: "stateless HTTP: one client's calls hang, three times as many as may run, in a link that is all clients",
         must_hold: "half of the handlers run and half of the queue waits for it, the rest gets 429 with `client_queued`; another client's call \
-                    is answered at once, told apart by address and by principal",
+                    is answered at once, distinguished by address and by principal",
         tests: &[
             ("crates/http/tests/stateless/shares.rs", &["hanging_calls_of_one_client_delay_nobody_elses"]),
             (

@@ -137,7 +137,7 @@ async fn panics(place: &'static str) {
 async fn matcher() {
     let (near, far) = memory_pair();
     let router = router().method("tell", |ctx: CallContext, _: Value| async move {
-        ctx.try_notify("told", &json!([1]))?;
+        ctx.try_notify("reported", &json!([1]))?;
         Ok(1)
     });
     let server = Peer::builder(ACP).serve(router).attach(far).unwrap();
@@ -152,12 +152,13 @@ async fn matcher() {
 
 async fn notification() {
     let (near, far) = memory_pair();
-    let router = router().notification("told", |_: Peer, _: Value| async { panic!("as asked, when told") });
+    let router = router()
+        .notification("reported", |_: Peer, _: Value| async { panic!("as requested, by a notification") });
     let server = Peer::builder(ACP).serve(router).attach(far).unwrap();
     let client = Peer::builder(ACP).role(Role::Client).attach(near).unwrap();
     let sibling = sibling(&client, &server).await;
     for _ in 0..3 {
-        client.try_notify("told", &json!([1])).unwrap();
+        client.try_notify("reported", &json!([1])).unwrap();
     }
     until("each is handled", || server.queue_stats().notifications_waiting == 0).await;
     lives(&client, &server, sibling).await;

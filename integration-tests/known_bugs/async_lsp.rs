@@ -41,15 +41,15 @@ async fn async_lsp_deadlock_at_its_concurrency_limit() {
 #[tokio::test]
 async fn async_lsp_a_duplicate_id_makes_the_first_uncancellable() {
     is_about!("I4");
-    let (mut client, server, mut told) = Bare::meet(LSP, Limits::default());
+    let (mut client, server, mut reported) = Bare::meet(LSP, Limits::default());
     client.opens().await;
     client.ask(1, "wait", &json!({"n": "first"})).await;
-    told.hears("wait \"first\" began").await;
+    reported.hears("wait \"first\" began").await;
     client.ask(1, "echo", &json!({})).await;
     let refused = client.hear().await;
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&Value::Null, &json!(-32_600)));
     client.cancel(1, "$/cancelRequest", "id").await;
-    told.hears("wait \"first\" peer").await;
+    reported.hears("wait \"first\" peer").await;
     let answer = client.hear().await;
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32_800)));
     is_clean(&server).await;

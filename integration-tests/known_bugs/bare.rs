@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 
 #[path = "../matrix/faults/told.rs"]
-mod told;
+mod reported;
 
-pub(crate) use self::told::Again;
-use self::told::hangs;
+pub(crate) use self::reported::Again;
+use self::reported::hangs;
 
 /// Names the invariants that the test is about. If the test fails, it prints that these are violated and how to run
 /// it alone.
@@ -53,14 +53,14 @@ pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// The messages of handlers, in their order, and the gate at which some of them wait.
-pub(crate) struct Told {
+pub(crate) struct AgentEvents {
     lines: mpsc::UnboundedReceiver<String>,
     pub(crate) gate: Arc<Notify>,
     entered: Arc<AtomicUsize>,
     ids: Arc<Mutex<Vec<RequestId>>>,
 }
 
-impl Told {
+impl AgentEvents {
     /// The ids of the requests whose handlers have started.
     pub(crate) fn ids(&self) -> Vec<RequestId> {
         self.ids.lock().unwrap().clone()
@@ -78,11 +78,12 @@ impl Told {
 
 /// `wait` ends with its cancel, `deaf` with the gate only, `fails` with an error after its cancel. `ticks` tries to
 /// report progress after its cancel, `ask` calls `echo` on its caller.
-pub(crate) fn agent() -> (Router, Told) {
+pub(crate) fn agent() -> (Router, AgentEvents) {
     let (tell, lines) = mpsc::unbounded_channel::<String>();
     let (gate, entered) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
     let ids: Arc<Mutex<Vec<RequestId>>> = Arc::default();
-    let told = Told { lines, gate: Arc::clone(&gate), entered: Arc::clone(&entered), ids: Arc::clone(&ids) };
+    let reported =
+        AgentEvents { lines, gate: Arc::clone(&gate), entered: Arc::clone(&entered), ids: Arc::clone(&ids) };
     let enter = move |ctx: &CallContext, params: &Value| {
         entered.fetch_add(1, Ordering::SeqCst);
         ids.lock().unwrap().push(ctx.request_id().clone());
@@ -137,7 +138,7 @@ pub(crate) fn agent() -> (Router, Told) {
             let answer: Value = ctx.call("echo", &params).await?;
             Ok(answer)
         });
-    (router, told)
+    (router, reported)
 }
 
 /// A peer without the library.
@@ -145,12 +146,12 @@ pub(crate) struct Bare(pub(crate) Link);
 
 impl Bare {
     /// Connects to an agent over memory.
-    pub(crate) fn meet(dialect: Dialect, limits: Limits) -> (Self, Peer, Told) {
+    pub(crate) fn meet(dialect: Dialect, limits: Limits) -> (Self, Peer, AgentEvents) {
         let (near, far) = memory_pair();
-        let (router, told) = agent();
+        let (router, reported) = agent();
         let peer =
             Peer::builder(dialect).role(Role::Server).serve(router).limits(limits).attach(far).unwrap();
-        (Self(near), peer, told)
+        (Self(near), peer, reported)
     }
 
     /// Does the handshake, if the agent serves nothing before it.

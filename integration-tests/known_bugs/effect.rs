@@ -14,7 +14,7 @@ async fn effect_7131_unknown_cancel_poisons_a_later_id() {
     is_about!("I8");
     let dialects = [(ACP, "$/cancel_request", "requestId"), (LSP, "$/cancelRequest", "id")];
     for (dialect, method, key) in dialects {
-        let (mut client, server, mut told) = Bare::meet(dialect, Limits::default());
+        let (mut client, server, mut reported) = Bare::meet(dialect, Limits::default());
         client.opens().await;
         for id in [json!(5), json!("5")] {
             client.cancel(id.clone(), method, key).await;
@@ -24,9 +24,9 @@ async fn effect_7131_unknown_cancel_poisons_a_later_id() {
         }
         // The request can be cancelled like any other.
         client.ask(5, "wait", &json!({"n": 5})).await;
-        told.hears("wait 5 began").await;
+        reported.hears("wait 5 began").await;
         client.cancel(5, method, key).await;
-        told.hears("wait 5 peer").await;
+        reported.hears("wait 5 peer").await;
         assert_eq!(client.hear().await["error"]["code"], -32_800);
         is_clean(&server).await;
     }

@@ -15,7 +15,7 @@ async fn streamjsonrpc_56_cancel_before_registration() {
     const ROUNDS: u64 = 500;
     is_about!("L1");
     let (mut ours, theirs) = tokio::io::duplex(1 << 20);
-    let (router, told) = agent();
+    let (router, reported) = agent();
     let link = ByteStream::whole(theirs).framing(Framing::ContentLength).into_link();
     let server = Peer::builder(LSP).role(Role::Server).serve(router).attach(link).unwrap();
     let headed = |body: &str| format!("Content-Length: {}\r\n\r\n{body}", body.len());
@@ -37,7 +37,7 @@ async fn streamjsonrpc_56_cancel_before_registration() {
     assert_eq!(stats.unknown_cancels, 0, "each found its request");
     // The handshake started a handler too.
     assert_eq!(stats.started, stats.cancelled + 1, "whoever was entered was signalled");
-    assert_eq!(told.entered() as u64 + 1, stats.started);
+    assert_eq!(reported.entered() as u64 + 1, stats.started);
     is_clean(&server).await;
 }
 

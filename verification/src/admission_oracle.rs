@@ -155,7 +155,7 @@ impl MachineState {
             let ends = exchange != ExchangeId::NONE;
             return Verdict::Outputs(ends.then_some(Output::ExchangeEnd { exchange, silent: true }), known);
         }
-        let told = Output::RefuseCancelled {
+        let reported = Output::RefuseCancelled {
             id: asked.name.id.clone(),
             tag: 0,
             server_cancellable: false,
@@ -163,7 +163,7 @@ impl MachineState {
             graceful: None,
             cause: Cause::new(kind),
         };
-        Verdict::Outputs(Some(told), known)
+        Verdict::Outputs(Some(reported), known)
     }
 
     /// I8: an early cancel is valid for a limited time, and only for a request of its sender.
@@ -200,13 +200,13 @@ impl MachineState {
         accepted: Option<InboundKey>,
         outputs: &[Output],
     ) -> Result<(), Broken> {
-        let mut told = outputs.iter().filter(|output| {
+        let mut reported = outputs.iter().filter(|output| {
             matches!(
                 output,
                 Output::Refuse { .. } | Output::RefuseCancelled { .. } | Output::ExchangeEnd { .. }
             )
         });
-        let (first, more) = (told.next(), told.next());
+        let (first, more) = (reported.next(), reported.next());
         let (expected, known) = match verdict {
             Verdict::None | Verdict::Admitted => (None, None),
             Verdict::Outputs(expected, known) => (expected.as_ref(), known.clone()),

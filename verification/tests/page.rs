@@ -48,9 +48,9 @@ fn every_invariant_has_an_engine_and_every_engine_reports_its_depth() {
     let page = page.expect("the page is there");
     let (_, rows) = page.split_once("| engine | of what | reached |").expect("its last table");
     for engine in ENGINES.iter().filter(|engine| engine.depth == Depth::Reported) {
-        assert!(rows.contains(&format!("\n| {} | ", engine.name)), "{} told nothing", engine.name);
+        assert!(rows.contains(&format!("\n| {} | ", engine.name)), "{} reported nothing", engine.name);
     }
-    let told = |engine: &str, least: u64| {
+    let reported = |engine: &str, least: u64| {
         let first = |row: &str| row.rsplit("| ").next()?.split(' ').next()?.parse::<u64>().ok();
         let of_it = rows.lines().filter(|row| row.starts_with(&format!("| {engine} |")));
         of_it.filter(|row| first(row).is_some_and(|reached| reached >= least)).count()
@@ -58,12 +58,12 @@ fn every_invariant_has_an_engine_and_every_engine_reports_its_depth() {
     for class in Class::ALL.into_iter().filter(|class| class.role() == Role::Server) {
         for order in class.orders() {
             let row = format!("search | {class:?}, {}", order.name());
-            assert_eq!(told(&row, 1_000_000), 1, "{row}");
+            assert_eq!(reported(&row, 1_000_000), 1, "{row}");
         }
     }
     for dialect in &rescind_core::dialect::ALL {
         let row = format!("reference | {}", dialect.name().replace('-', "_"));
-        assert_eq!(told(&row, 10_000), 1, "{row}");
+        assert_eq!(reported(&row, 10_000), 1, "{row}");
     }
     let seeds = |wire: &str| -> u64 {
         let of_it = rows.lines().filter_map(|row| row.strip_prefix("| simulation | ")?.strip_prefix(wire));

@@ -110,7 +110,7 @@ fn own_events(state: &Reference) -> Vec<(u32, BoxedStrategy<Own>)> {
     };
     let unwritten = such(|call| !call.written && !call.settled);
     let waiting = such(|call| call.cancel == CancelFrame::Waits);
-    let told = such(|call| call.cancel == CancelFrame::Written);
+    let reported = such(|call| call.cancel == CancelFrame::Written);
     if state.lost {
         return drawn;
     }
@@ -121,8 +121,8 @@ fn own_events(state: &Reference) -> Vec<(u32, BoxedStrategy<Own>)> {
     if !waiting.is_empty() {
         drawn.push((16, prop::sample::select(waiting).prop_map(Own::WriteCancel).boxed()));
     }
-    if !told.is_empty() && caller.hears_acks {
-        let some = (prop::sample::select(told), any::<bool>());
+    if !reported.is_empty() && caller.hears_acks {
+        let some = (prop::sample::select(reported), any::<bool>());
         drawn.push((24, some.prop_map(|(number, cancelled)| Own::Ack(number, cancelled)).boxed()));
     }
     drawn
@@ -150,8 +150,8 @@ fn can_happen(state: &Reference, event: Event) -> bool {
                 !state.lost && call(number).is_some_and(|call| call.cancel == CancelFrame::Waits)
             }
             Own::Ack(number, _) => {
-                let told = call(number).is_some_and(|call| call.cancel == CancelFrame::Written);
-                !state.lost && state.caller.hears_acks && told
+                let reported = call(number).is_some_and(|call| call.cancel == CancelFrame::Written);
+                !state.lost && state.caller.hears_acks && reported
             }
         },
     }

@@ -412,10 +412,10 @@ fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
         (&["check", "--dialect", "acp", ws, "--tls-ca", "a"], "--tls-ca is for wss"),
         (&["check", "--dialect", "acp", "--step-timeout", "0", &pipe], "1..=600000"),
     ] {
-        let told = output(arguments);
-        assert_eq!(told.status.code(), Some(2), "{arguments:?}: {}", text(&told.stderr));
-        assert!(told.stdout.is_empty(), "{arguments:?}");
-        let error = text(&told.stderr);
+        let reported = output(arguments);
+        assert_eq!(reported.status.code(), Some(2), "{arguments:?}: {}", text(&reported.stderr));
+        assert!(reported.stdout.is_empty(), "{arguments:?}");
+        let error = text(&reported.stderr);
         assert!(error.contains(word), "{arguments:?}: {error}");
         assert!(!error.contains("panicked"), "{error}");
     }

@@ -112,8 +112,13 @@ async fn what_a_peer_says_stands_in_the_log_on_one_short_line() {
             assert!(!line.contains(|shown: char| shown.is_control() || shown == '\u{202e}'), "{line:?}");
         }
         let start: String = method.chars().take(10).collect();
-        let told = |what: &str| seen.lines.iter().any(|line| line.contains(what) && line.contains(&start));
-        assert!(told("a request is cancelled") && told("the handler's own words"), "{:?}", seen.lines);
+        let reported =
+            |what: &str| seen.lines.iter().any(|line| line.contains(what) && line.contains(&start));
+        assert!(
+            reported("a request is cancelled") && reported("the handler's own words"),
+            "{:?}",
+            seen.lines
+        );
     }
 }
 

@@ -386,8 +386,8 @@ async fn the_runner_does_not_wait_for_an_answer_that_cannot_arrive() {
     let played = asked(scenario("cancel_running"), &mut subject).await;
     assert_eq!(why(&played), "the answer to `initialize` cannot come: the server answered with 500");
     assert_eq!(subject.now, begun);
-    let told = &played.trace.last().unwrap().text;
-    assert!(told.contains("ended without an answer: the server answered with 500"), "{told}");
+    let reported = &played.trace.last().unwrap().text;
+    assert!(reported.contains("ended without an answer: the server answered with 500"), "{reported}");
 }
 
 #[tokio::test]

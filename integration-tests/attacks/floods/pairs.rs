@@ -100,7 +100,7 @@ async fn some_pairs(
     let open = |heard: usize| first + together - heard.min(first);
     if open(stranger.heard()) > OPEN {
         stranger.flush().await;
-        until("I1: what was refused is told", || open(stranger.heard()) <= OPEN / 2).await;
+        until("I1: refusals are answered", || open(stranger.heard()) <= OPEN / 2).await;
     }
     if together > 1 {
         stranger.flush().await;

@@ -115,7 +115,7 @@ fn text_of(bytes: usize) -> Box<RawValue> {
 
 /// The methods of an agent.
 pub(crate) fn router(seen: &Seen) -> Router {
-    let (wait, clean, deaf, shield, block, told) =
+    let (wait, clean, deaf, shield, block, reported) =
         (seen.clone(), seen.clone(), seen.clone(), seen.clone(), seen.clone(), seen.clone());
     Router::new()
         .method("initialize", |_: CallContext, _: Value| async { Ok(json!({"protocolVersion": 1})) })
@@ -126,7 +126,7 @@ pub(crate) fn router(seen: &Seen) -> Router {
         })
         // The observations so far.
         .method("seen", move |_: CallContext, _: Value| {
-            let lines = told.lines();
+            let lines = reported.lines();
             async move { Ok(lines) }
         })
         // Calls `wait` on its caller.

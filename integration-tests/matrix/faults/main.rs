@@ -40,7 +40,7 @@ mod many;
 mod pipes;
 mod raw;
 #[path = "../../attacks/rows.rs"]
-#[expect(dead_code, reason = "what must hold is told by the attacks")]
+#[expect(dead_code, reason = "the attacks print the required behaviour")]
 mod rows;
 mod slow_reader;
 #[cfg(unix)]

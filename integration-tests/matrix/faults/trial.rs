@@ -7,9 +7,9 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 
 #[path = "told.rs"]
-mod told;
+mod reported;
 
-use self::told::{Again, hangs};
+use self::reported::{Again, hangs};
 
 /// A wait of this length counts as a hang.
 pub(crate) const HANG: Duration = Duration::from_secs(40);

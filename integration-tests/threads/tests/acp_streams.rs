@@ -91,13 +91,13 @@ fn play(first: Event, second: Event) {
             Cancel => threads.push(thread::spawn(move || {
                 let cancel =
                     json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 2}});
-                let told = block_on(site.post(&[("acp-connection-id", &id)], &cancel));
-                assert!(told.status == StatusCode::ACCEPTED || (ends && is_over(&told)), "{told:?}");
+                let answer = block_on(site.post(&[("acp-connection-id", &id)], &cancel));
+                assert!(answer.status == StatusCode::ACCEPTED || (ends && is_over(&answer)), "{answer:?}");
             })),
             Delete => threads.push(thread::spawn(move || {
                 let known = [("acp-connection-id", id.as_str())];
-                let told = block_on(async { read(site.send(Method::DELETE, &known, None).await, 1).await });
-                assert!(told.status == StatusCode::ACCEPTED || is_over(&told), "the delete: {told:?}");
+                let answer = block_on(async { read(site.send(Method::DELETE, &known, None).await, 1).await });
+                assert!(answer.status == StatusCode::ACCEPTED || is_over(&answer), "the delete: {answer:?}");
             })),
             Shut => {
                 let listener = listener.take();

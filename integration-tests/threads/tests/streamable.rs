@@ -84,14 +84,14 @@ fn play(first: Event, second: Event) {
             Cancel => threads.push(thread::spawn(move || {
                 let cancel =
                     json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 2}});
-                let told = block_on(site.post(&[("mcp-session-id", &session)], &cancel));
-                let is_told = told.status == StatusCode::ACCEPTED;
-                assert!(is_told || ((has(Delete) || has(Shut)) && is_over(&told)), "the cancel: {told:?}");
+                let answer = block_on(site.post(&[("mcp-session-id", &session)], &cancel));
+                let is_accepted = answer.status == StatusCode::ACCEPTED;
+                assert!(is_accepted || ((has(Delete) || has(Shut)) && is_over(&answer)), "the cancel: {answer:?}");
             })),
             Delete => threads.push(thread::spawn(move || {
                 let named = [("mcp-session-id", session.as_str())];
-                let told = block_on(async { read(site.send(Method::DELETE, &named, None).await, 1).await });
-                assert!(told.status == StatusCode::NO_CONTENT || is_over(&told), "the delete: {told:?}");
+                let answer = block_on(async { read(site.send(Method::DELETE, &named, None).await, 1).await });
+                assert!(answer.status == StatusCode::NO_CONTENT || is_over(&answer), "the delete: {answer:?}");
             })),
             Shut => {
                 let listener = listener.take();

@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn echo() -> Router {
-        Router::new().method("echo", |_: CallContext, told: Value| async move { Ok(told) })
+        Router::new().method("echo", |_: CallContext, reported: Value| async move { Ok(reported) })
     }
 
     /// Entries are not visible from outside. Nothing is kept of calls that have ended, on their own connection or on

@@ -281,13 +281,13 @@ async fn a_call_dropped_outside_a_runtime_and_after_its_driver_takes_only_a_lock
 async fn a_reader_made_after_the_start_ends_with_its_call() {
     let (client, server) = memory_pair();
     let router = Router::new().method("tell", |ctx: CallContext, _: Value| async move {
-        ctx.try_notify("told", &json!({}))?;
+        ctx.try_notify("reported", &json!({}))?;
         Ok(Value::Null)
     });
     let _server = Peer::builder(ACP).serve(router).attach(server).unwrap();
     let peer = Peer::builder(ACP).attach(client).unwrap();
     let call = peer.call::<_, Value>("tell", &json!({})).start().unwrap();
-    let mut updates = call.notifications_where(|notification| notification.method() == "told");
+    let mut updates = call.notifications_where(|notification| notification.method() == "reported");
     let read = async {
         assert!(updates.next().await.is_some());
         assert!(updates.next().await.is_none(), "the call has ended");

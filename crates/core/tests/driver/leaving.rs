@@ -72,7 +72,7 @@ async fn exit_sets_the_exit_code() {
         server.closed().await.unwrap();
         assert_eq!(server.exit_code(), Some(owed));
         client.closed().await.unwrap();
-        assert_eq!(client.exit_code(), None, "nobody told the client to end");
+        assert_eq!(client.exit_code(), None, "no notification ended the client");
     }
 }
 
@@ -81,7 +81,7 @@ async fn nothing_is_served_before_the_handshake_but_exit() {
     let (client, server) = open();
     assert_eq!(code(&client, "wait").await, Some(-32_002));
     assert_eq!(code(&client, "shutdown").await, Some(-32_002), "nor is it shut down by this");
-    client.try_notify("told", &json!({})).unwrap();
+    client.try_notify("reported", &json!({})).unwrap();
     client.call::<_, Value>("initialize", &json!({"capabilities": {}})).await.unwrap();
     assert_eq!(server.stats().early_notifications, 1);
     client.try_notify("exit", &Value::Null).unwrap();
@@ -120,14 +120,14 @@ async fn partial_results_come_to_their_call() {
     let call = client.call::<_, Value>("parts", &json!({})).progress().partial_results().start().unwrap();
     let plain = client.call::<_, Value>("parts", &json!({"partialResultToken": "mine"})).partial_results();
     let plain = plain.start().unwrap();
-    let (mut told, mut told_plain) = (call.notifications(), plain.notifications());
+    let (mut reported, mut told_plain) = (call.notifications(), plain.notifications());
     let params = call.await.unwrap();
     assert!(params["workDoneToken"].is_u64() && params["partialResultToken"].is_string(), "{params}");
     for value in ["begun", "a", "b"] {
-        let told: Value = told.next().await.unwrap().params().unwrap();
-        assert_eq!(told["value"], value);
+        let reported: Value = reported.next().await.unwrap().params().unwrap();
+        assert_eq!(reported["value"], value);
     }
-    assert!(told.next().await.is_none());
+    assert!(reported.next().await.is_none());
     assert_eq!(
         plain.await.unwrap(),
         json!({"partialResultToken": "mine"}),

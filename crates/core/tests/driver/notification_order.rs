@@ -38,16 +38,16 @@ async fn session_cancel_leaves_the_prompt_that_came_after_it_alone() {
     let (begins, mut begun) = mpsc::unbounded_channel::<CallContext>();
     let (holds, held) = mpsc::unbounded_channel::<ArrivalOrder>();
     let held = Arc::new(tokio::sync::Mutex::new(held));
-    let (told, mut answers) = mpsc::unbounded_channel();
+    let (reported, mut answers) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("session/prompt", move |ctx: CallContext, _: Value| {
             begins.send(ctx.clone()).unwrap();
             async move { Err::<(), _>(HandlerError::stopped(ctx.cancelled().await)) }
         })
         .placed_notification("session/cancel", move |_, place, _: Value| {
-            let (held, told) = (Arc::clone(&held), told.clone());
+            let (held, reported) = (Arc::clone(&held), reported.clone());
             async move {
-                told.send(place).unwrap();
+                reported.send(place).unwrap();
                 // The prompt continues while the next one arrives and starts.
                 held.lock().await.recv().await.unwrap();
             }

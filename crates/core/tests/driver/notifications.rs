@@ -24,8 +24,9 @@ async fn a_notification_that_comes_at_once_is_not_missed() {
     let (client, _server) = pair();
     for number in 0..500_u64 {
         let call = client.call::<_, u64>("work", &[number]);
-        let call =
-            call.notifications_where(move |told| told.params::<[u64; 1]>().is_ok_and(|[of]| of == number));
+        let call = call.notifications_where(move |reported| {
+            reported.params::<[u64; 1]>().is_ok_and(|[of]| of == number)
+        });
         let call = call.start().unwrap();
         let mut steps = call.notifications();
         assert_eq!(call.await.unwrap(), number);
@@ -69,10 +70,10 @@ async fn progress_and_what_is_matched_come_to_one_reader() {
         .notifications_where(|notification| notification.method() == "notifications/message")
         .start()
         .unwrap();
-    let mut told = call.notifications();
+    let mut reported = call.notifications();
     call.await.unwrap();
     let mut methods = Vec::new();
-    while let Some(notification) = told.next().await {
+    while let Some(notification) = reported.next().await {
         methods.push(notification.method().to_owned());
     }
     assert_eq!(methods, ["notifications/progress", "notifications/message"]);

@@ -29,12 +29,13 @@ async fn a_side_declares_that_it_handles_cancels_unless_that_is_withheld() {
     let bare = json!({"protocolVersion": 1, "clientCapabilities": {}});
     for (declaration, expected) in [(Declaration::Declared, &declared), (Declaration::Withheld, &bare)] {
         let (near, far) = memory_pair();
-        let told = Router::new().method("initialize", |_: CallContext, told: Value| async move { Ok(told) });
-        let _server = Peer::builder(ACP_DRAFT).serve(told).attach(far).unwrap();
+        let reported =
+            Router::new().method("initialize", |_: CallContext, reported: Value| async move { Ok(reported) });
+        let _server = Peer::builder(ACP_DRAFT).serve(reported).attach(far).unwrap();
         let client = Peer::builder(ACP_DRAFT).declare_cancellation(declaration).attach(near).unwrap();
         // The server's part contains the client's declaration, and its own one next to it.
-        let told: Value = client.call("initialize", &bare).await.unwrap();
-        assert_eq!(told.get("clientCapabilities"), expected.get("clientCapabilities"), "{declaration:?}");
+        let reported: Value = client.call("initialize", &bare).await.unwrap();
+        assert_eq!(reported.get("clientCapabilities"), expected.get("clientCapabilities"), "{declaration:?}");
     }
 }
 

@@ -86,8 +86,8 @@ async fn a_handler_that_waits_to_notify_hears_of_the_end_of_its_request() {
         let tell = tell.clone();
         async move {
             tell.send(None).unwrap();
-            let told = ctx.notify("step", &json!({})).await;
-            tell.send(Some(told)).unwrap();
+            let reported = ctx.notify("step", &json!({})).await;
+            tell.send(Some(reported)).unwrap();
             Ok(())
         }
     });
@@ -95,8 +95,8 @@ async fn a_handler_that_waits_to_notify_hears_of_the_end_of_its_request() {
     says.send(request(1)).unwrap();
     assert!(heard.recv().await.unwrap().is_none());
     says.send(cancel(1)).unwrap();
-    let told = tokio::time::timeout(std::time::Duration::from_secs(1), heard.recv()).await;
-    assert!(matches!(told, Ok(Some(Some(Err(CallError::Ended))))), "{told:?}");
+    let reported = tokio::time::timeout(std::time::Duration::from_secs(1), heard.recv()).await;
+    assert!(matches!(reported, Ok(Some(Some(Err(CallError::Ended))))), "{reported:?}");
 }
 
 #[tokio::test(start_paused = true)]

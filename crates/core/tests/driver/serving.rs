@@ -526,7 +526,7 @@ async fn a_panicking_hook_affects_no_other_request_and_handler_errors_are_answer
         .unwrap();
     let mut raw = Stuck::new(near);
     raw.send("{not json").await;
-    until("the event is told", || events.load(Ordering::SeqCst) == 1).await;
+    until("the event is reported", || events.load(Ordering::SeqCst) == 1).await;
     raw.send(r#"{"jsonrpc":"2.0","id":1,"method":"fail","params":{}}"#).await;
     let rx = &mut raw.link.rx;
     for expected in ["-32700", "-32001"] {

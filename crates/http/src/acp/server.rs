@@ -80,7 +80,7 @@ impl AcpServer {
         let from = PeerAddress::of(&request);
         let (head, body) = request.into_parts();
         checks::content_type(&head.headers)?;
-        let told = session_named(&head.headers)?;
+        let reported = session_named(&head.headers)?;
         let known = match single(&head.headers, &ACP_CONNECTION_ID)? {
             Some(id) => Some(self.table.find(id, principal.as_ref()).ok_or_else(unknown)?),
             None => None,
@@ -106,20 +106,20 @@ impl AcpServer {
             return Err(Refused::bad("this connection is initialized: without Acp-Connection-Id another is"));
         }
         let named = message.session();
-        match (told, named.as_deref()) {
+        match (reported, named.as_deref()) {
             (None, _) if message.needs_session() => {
                 return Err(Refused::bad("Acp-Session-Id is required: this message belongs to a session"));
             }
-            (Some(told), Some(named)) if told != named => {
+            (Some(reported), Some(named)) if reported != named => {
                 return Err(Refused::bad("Acp-Session-Id differs from what the message names"));
             }
             (_, _) => {}
         }
         let answers = message.id().filter(|_| message.is_answer());
-        if answers.and_then(|id| connection.asked_by(&id, told)) == Some(false) {
+        if answers.and_then(|id| connection.asked_by(&id, reported)) == Some(false) {
             return Err(Refused::bad("Acp-Session-Id must name the session that asked"));
         }
-        connection.post((body.clone(), bytes), &message, principal, told).map_err(not_taken)?;
+        connection.post((body.clone(), bytes), &message, principal, reported).map_err(not_taken)?;
         Ok(reply::plain(StatusCode::ACCEPTED))
     }
 
@@ -183,11 +183,11 @@ impl AcpServer {
                 NotHeard::TooMany => Refused::too_many("this connection has as many sessions as it may"),
                 NotHeard::Unknown => Refused::not_found("this connection does not know that session"),
             })?;
-        let told = [(ACP_CONNECTION_ID, Some(&*connection.id)), (ACP_SESSION_ID, session)]
+        let reported = [(ACP_CONNECTION_ID, Some(&*connection.id)), (ACP_SESSION_ID, session)]
             .map(|(name, value)| (name, value.and_then(|value| HeaderValue::from_str(value).ok())));
         let feed = Arc::new(LaneFeed { connection, lane });
         let mut response = reply::events(feed, token, self.settings.keep_alive, None);
-        for (name, value) in told {
+        for (name, value) in reported {
             response.headers_mut().extend(value.map(|value| (name, value)));
         }
         Ok(response)

@@ -78,7 +78,7 @@ struct Free {
 
 struct Waiting {
     urgency: Urgency,
-    told: oneshot::Sender<Result<Line, Arc<io::Error>>>,
+    reported: oneshot::Sender<Result<Line, Arc<io::Error>>>,
 }
 
 impl Pool {
@@ -128,10 +128,10 @@ impl Pool {
     /// # Cancel safety
     /// If the future is dropped, the next request takes its turn.
     pub(super) async fn next(self: &Arc<Self>, urgency: Urgency) -> Result<Line, Arc<io::Error>> {
-        let (told, answer) = oneshot::channel();
+        let (reported, answer) = oneshot::channel();
         {
             let mut state = self.state();
-            let waiting = Waiting { urgency, told };
+            let waiting = Waiting { urgency, reported };
             match urgency {
                 Urgency::Usual => state.waiting.push_back(waiting),
                 Urgency::Urgent => {
@@ -170,7 +170,7 @@ impl Pool {
         match opened {
             Ok(Line::Shared(shared)) => {
                 for waiting in std::mem::take(&mut state.waiting) {
-                    let _ = waiting.told.send(Ok(Line::Shared(shared.clone())));
+                    let _ = waiting.reported.send(Ok(Line::Shared(shared.clone())));
                 }
                 state.shared = Some(shared);
             }
@@ -183,9 +183,9 @@ impl Pool {
                 let error = Arc::new(error);
                 while state.waiting.len() > state.opening {
                     let Some(waiting) = state.waiting.pop_front() else { break };
-                    let told = waiting.told.send(Err(Arc::clone(&error))).is_ok();
+                    let reported = waiting.reported.send(Err(Arc::clone(&error))).is_ok();
                     // If one connection is opened for all requests, all of them fail.
-                    if told && state.each {
+                    if reported && state.each {
                         break;
                     }
                 }
@@ -294,7 +294,7 @@ impl State {
                 break;
             }
             let Some(waiting) = self.waiting.pop_front() else { break };
-            match waiting.told.send(Ok(line)) {
+            match waiting.reported.send(Ok(line)) {
                 Err(Ok(back)) => line = back,
                 Ok(()) | Err(Err(_)) => return,
             }

@@ -131,7 +131,7 @@ mod tests {
             assert_eq!(slow.next().unwrap().unwrap().len(), 64 * 1024);
         }
         assert_eq!(budget.used(), 200_000, "the bytes of the unread one are given back");
-        assert_eq!(unread.next(), Err(Stalled), "its reader is told");
+        assert_eq!(unread.next(), Err(Stalled), "its reader gets an error");
         let mut left = slow.left();
         while let Some(piece) = slow.next().unwrap() {
             left -= piece.len();

@@ -294,7 +294,7 @@ mod tests {
     fn a_notification_gives_way_and_a_request_does_not() {
         let mut buffer = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
         buffer.push(Bytes::from("request"), false);
-        buffer.push(Bytes::from("told"), true);
+        buffer.push(Bytes::from("reported"), true);
         assert!(buffer.drop_oldest());
         assert!(!buffer.drop_oldest());
         assert_eq!(buffer.waiting(), (1, 7));

@@ -56,8 +56,8 @@ impl Mirrors {
                 }
                 continue;
             };
-            let told = decode(single(headers, name)?);
-            if !told.is_some_and(|told| told == value || is_same_number(&told, &value)) {
+            let reported = decode(single(headers, name)?);
+            if !reported.is_some_and(|reported| reported == value || is_same_number(&reported, &value)) {
                 return Err(format!("Header mismatch: {name} differs from the body's argument"));
             }
         }
@@ -143,8 +143,8 @@ mod tests {
             (HeaderMap::new(), json!(null), true),
             (with("null"), json!(null), false),
         ] {
-            let told = mirrors.check("query", &json!({"region": argument}), &headers);
-            assert_eq!(told.is_ok(), fits, "{headers:?} {argument}");
+            let reported = mirrors.check("query", &json!({"region": argument}), &headers);
+            assert_eq!(reported.is_ok(), fits, "{headers:?} {argument}");
             assert!(mirrors.check("other", &json!({"region": argument}), &headers).is_ok());
         }
     }

@@ -161,7 +161,7 @@ impl<'a> Message<'a> {
             let message = format!("Invalid params: _meta lacks {}", missing.join(" and "));
             return Err(unfit(id, INVALID_PARAMS, message));
         }
-        if self.revision.as_deref().is_some_and(|told| told != version) {
+        if self.revision.as_deref().is_some_and(|reported| reported != version) {
             return Err(mismatch(format!("Header mismatch: {MCP_PROTOCOL_VERSION} differs from _meta")));
         }
         // The specification requires these two headers on requests and leaves notifications open. A header that is
@@ -171,8 +171,8 @@ impl<'a> Message<'a> {
             return Err(mismatch(format!("Header mismatch: {MCP_METHOD} differs from the body's method")));
         }
         if let Some(name) = self.name.filter(|_| is_asked(&MCP_NAME)) {
-            let told = single(headers, &MCP_NAME).map_err(mismatch)?;
-            if string(name).is_none_or(|name| decode(told).is_none_or(|told| told != name)) {
+            let reported = single(headers, &MCP_NAME).map_err(mismatch)?;
+            if string(name).is_none_or(|name| decode(reported).is_none_or(|reported| reported != name)) {
                 return Err(mismatch(format!(
                     "Header mismatch: {MCP_NAME} differs from what the body names"
                 )));
@@ -282,12 +282,12 @@ mod tests {
 
     #[test]
     fn a_method_that_no_header_can_hold_has_none() {
-        for (method, told) in [("notifications/x", true), ("toolsџall", false), (" padded", false)] {
+        for (method, reported) in [("notifications/x", true), ("toolsџall", false), (" padded", false)] {
             let message = format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#);
             let envelope = Message::read(message.as_bytes(), &MCP_2026_BODIES).unwrap();
             let mut headers = HeaderMap::new();
             envelope.headers(&mut headers, &Mirrors::default());
-            assert_eq!(headers.contains_key(&MCP_METHOD), told, "{method:?}");
+            assert_eq!(headers.contains_key(&MCP_METHOD), reported, "{method:?}");
         }
     }
 
@@ -324,13 +324,13 @@ mod tests {
 
     #[test]
     fn an_array_is_no_message_whatever_its_elements() {
-        let told = |body: &str| {
+        let reported = |body: &str| {
             Message::read(body.as_bytes(), &MCP_2026_BODIES).map_err(|unfit| unfit.error.code).err()
         };
-        assert_eq!(told(r#"["2.0",1,"ping",{}]"#), Some(INVALID_REQUEST));
-        assert_eq!(told(r#"[{"jsonrpc":"2.0"}]"#), Some(INVALID_REQUEST));
-        assert_eq!(told(r#"["2.0",1"#), Some(PARSE_ERROR));
-        assert_eq!(told(r#" {"jsonrpc":"2.0"}"#), None);
+        assert_eq!(reported(r#"["2.0",1,"ping",{}]"#), Some(INVALID_REQUEST));
+        assert_eq!(reported(r#"[{"jsonrpc":"2.0"}]"#), Some(INVALID_REQUEST));
+        assert_eq!(reported(r#"["2.0",1"#), Some(PARSE_ERROR));
+        assert_eq!(reported(r#" {"jsonrpc":"2.0"}"#), None);
         let meta = r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":["2026-07-28",{}]}}"#;
         assert!(!Message::read(meta.as_bytes(), &MCP_2026_BODIES).unwrap().names_a_revision());
     }

@@ -14,8 +14,8 @@ use crate::support::{
 /// which is a time before its cause: the clock runs until it is paused.
 async fn heard(served: &mut Served, what: &str, since: Instant) -> u64 {
     tokio::time::pause();
-    let told = tokio::time::timeout(Duration::from_secs(120), served.told.recv()).await;
-    assert_eq!(told.unwrap_or_else(|_| panic!("never: {what}")).as_deref(), Some(what));
+    let reported = tokio::time::timeout(Duration::from_secs(120), served.events.recv()).await;
+    assert_eq!(reported.unwrap_or_else(|_| panic!("never: {what}")).as_deref(), Some(what));
     since.elapsed().as_secs()
 }
 

@@ -49,7 +49,7 @@ async fn another_connections_cancel_is_for_nothing() {
     assert_eq!(post(&address, &[("Acp-Connection-Id", &two)], &cancel).await.status, 202);
     assert_eq!(post(&address, &[("Acp-Connection-Id", &one)], &cancel).await.status, 202);
     served.hears("peer").await;
-    assert!(served.told.try_recv().is_err(), "I4");
+    assert!(served.events.try_recv().is_err(), "I4");
 }
 
 async fn client(url: &str, http2: bool) -> Peer {

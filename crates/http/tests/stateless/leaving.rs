@@ -76,7 +76,7 @@ async fn our_client_cancels_by_leaving_in_either_http() {
         let client = client(&served, http2).await;
         let call = client.call::<_, Value>("wait", &params("one")).start().unwrap();
         let other = client.call::<_, Value>("wait", &params("two")).start().unwrap();
-        let mut started = vec![served.told.recv().await.unwrap(), served.told.recv().await.unwrap()];
+        let mut started = vec![served.events.recv().await.unwrap(), served.events.recv().await.unwrap()];
         started.sort_unstable();
         assert_eq!(started, ["one started", "two started"]);
         assert_eq!(call.canceller().cancel("enough"), CancelResult::Sent);

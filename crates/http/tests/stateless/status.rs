@@ -134,13 +134,13 @@ async fn an_answer_says_what_it_is_and_a_notification_gets_202() {
     let list = message(3, "tools/list", &json!({}));
     let got = post(address, &[("Mcp-Method", "tools/list"), ("Mcp-Session-Id", "old")], &list).await;
     assert_eq!((got.status, &got.error()["result"]["resultType"]), (200, &json!("complete")));
-    assert!(!got.head.contains("mcp-session-id"), "no session is made or told");
-    let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}});
-    let got = post(address, &[("Mcp-Method", "notifications/cancelled")], &told).await;
+    assert!(!got.head.contains("mcp-session-id"), "no session is made or named");
+    let reported = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}});
+    let got = post(address, &[("Mcp-Method", "notifications/cancelled")], &reported).await;
     assert_eq!((got.status, got.body.as_str()), (202, ""), "X-12: it is taken and does nothing");
     // The document does not define which headers a notification has. A header that it has must match.
-    assert_eq!(post(address, &[], &told).await.status, 202);
-    let got = post(address, &[("Mcp-Method", "notifications/progress")], &told).await;
+    assert_eq!(post(address, &[], &reported).await.status, 202);
+    let got = post(address, &[("Mcp-Method", "notifications/progress")], &reported).await;
     assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32020)), "another method's header");
 }
 

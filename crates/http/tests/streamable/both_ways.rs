@@ -82,7 +82,7 @@ async fn a_call_that_is_cancelled_at_once_is_cancelled_on_the_other_side_too() {
 async fn notifications_of_a_call_come_before_its_answer() {
     let (_served, peer) = mcp().await;
     let call = peer.call::<_, Value>("ticks", &json!({"count": 50})).start().unwrap();
-    let mut ticks = call.notifications_where(|told| told.method() == "tick");
+    let mut ticks = call.notifications_where(|events| events.method() == "tick");
     let answer = in_time("the answer", call.outcome()).await;
     assert!(matches!(answer, Outcome::Completed(value) if value == json!({"ticks": 50})));
     let mut count = 0;
@@ -107,11 +107,11 @@ async fn the_server_asks_within_a_request_and_by_itself() {
 async fn notifications_keep_their_order() {
     let (mut served, peer) = mcp().await;
     for n in 0..50 {
-        peer.try_notify("told", &json!({"n": n})).unwrap();
+        peer.try_notify("events", &json!({"n": n})).unwrap();
     }
     for n in 0..50 {
         let seen = in_time("a notification", served.seen.recv()).await;
-        assert_eq!(seen, Some(Seen::Told(json!({"n": n}).to_string())));
+        assert_eq!(seen, Some(Seen::Notified(json!({"n": n}).to_string())));
     }
 }
 
@@ -164,12 +164,12 @@ async fn an_answer_whose_connection_is_lost_is_given_again() {
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", socket.local_addr().unwrap());
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (events_tx, mut events) = tokio::sync::mpsc::unbounded_channel();
     let lost = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let serving = tokio::spawn(async move {
         loop {
             let (stream, _) = socket.accept().await.unwrap();
-            let (tell, lost) = (tell.clone(), lost.clone());
+            let (events_tx, lost) = (events_tx.clone(), lost.clone());
             tokio::spawn(async move {
                 let mut stream = BufReader::new(stream);
                 loop {
@@ -196,7 +196,7 @@ async fn an_answer_whose_connection_is_lost_is_given_again() {
                     }
                     let said = String::from_utf8(body).unwrap();
                     if said.contains("77") {
-                        let _ = tell.send(said.clone());
+                        let _ = events_tx.send(said.clone());
                         if !lost.swap(true, std::sync::atomic::Ordering::SeqCst) {
                             return;
                         }
@@ -221,9 +221,9 @@ async fn an_answer_whose_connection_is_lost_is_given_again() {
         }
     });
     let peer = client(transport(&url), MCP).await;
-    let first = in_time("the answer", told.recv()).await;
+    let first = in_time("the answer", events.recv()).await;
     assert!(first.as_deref().is_some_and(|said| said.contains("\"result\":[1]")), "{first:?}");
-    assert_eq!(in_time("the answer again", told.recv()).await, first);
+    assert_eq!(in_time("the answer again", events.recv()).await, first);
     drop(peer);
     serving.abort();
 }

@@ -80,9 +80,9 @@ async fn a_client_that_uses_its_sessions_holds_half_of_them_at_most() {
                     assert_eq!(echo(&mut raw, &session, mallory.1).await, 200);
                     open.push((raw, session));
                 }
-                Err(told) => {
-                    assert!(round >= MOST / 2, "{mallory:?}: {told}");
-                    assert!(told.contains("this client"), "{told}");
+                Err(reported) => {
+                    assert!(round >= MOST / 2, "{mallory:?}: {reported}");
+                    assert!(reported.contains("this client"), "{reported}");
                 }
             }
         }

@@ -188,10 +188,10 @@ impl<'a, S: Subject> Play<'a, S> {
         loop {
             let before = self.trace.len();
             let answer = self.request("test/handlers", json!({})).await?;
-            let Some(told) = self.wire_format()?.value(&answer) else { return Ok(()) };
-            let handled = told.get("handlers").map(Vec::<Handled>::deserialize);
+            let Some(reported) = self.wire_format()?.value(&answer) else { return Ok(()) };
+            let handled = reported.get("handlers").map(Vec::<Handled>::deserialize);
             let Some(Ok(mut handled)) = handled else { return Ok(()) };
-            let all_have_begun = told.get("entering").and_then(Value::as_u64).unwrap_or(0) == 0;
+            let all_have_begun = reported.get("entering").and_then(Value::as_u64).unwrap_or(0) == 0;
             let is_over = all_have_begun && self.outcomes.has_shown(&handled);
             if is_over || self.subject.now() >= until {
                 self.outcomes.without_the_end_of_lines(&mut handled);

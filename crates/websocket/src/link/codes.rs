@@ -123,8 +123,8 @@ mod tests {
         assert_eq!(reason(1005), CloseReason::Normal);
         assert_eq!(reason(1001), CloseReason::Shutdown);
         assert_eq!(reason(1012), CloseReason::Shutdown);
-        let told = CloseReason::Violation("the peer closed with code 1008: a\\nb\\u{202e}".to_owned());
-        assert_eq!(reason(1008), told);
+        let reported = CloseReason::Violation("the peer closed with code 1008: a\\nb\\u{202e}".to_owned());
+        assert_eq!(reason(1008), reported);
         assert_eq!(reason_of(None), CloseReason::Normal);
     }
 }

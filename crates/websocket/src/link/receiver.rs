@@ -85,7 +85,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
             if let Some(keepalive) = &mut self.keepalive {
                 keepalive.heard();
             }
-            let told = match next {
+            let reported = match next {
                 Some(Ok(message)) => self.recv(&mut state, message, cx),
                 Some(Err(error)) => Some(Some(self.fail(&mut state, &error))),
                 None => {
@@ -93,8 +93,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
                     Some(None)
                 }
             };
-            if let Some(told) = told {
-                return Poll::Ready(told);
+            if let Some(reported) = reported {
+                return Poll::Ready(reported);
             }
         }
         cx.waker().wake_by_ref();

@@ -81,8 +81,8 @@ fn a_call_is_written_with_all_its_options() {
     let payload = format!(r#"{{"capability":"a.b","params":{{"x": 1}},"options":{options}}}"#);
     let envelope = r#"{"type":"capabilities/call","id":"7","timestamp":0,"payload":"#;
     assert_eq!(text, format!("{envelope}{payload}}}"));
-    let told = Some(raw(r#"{"progressToken":"7","progress":1}"#));
-    assert_eq!(ABP.codec().progressed_call("progress", told), Some(CallNumber(7)));
+    let reported = Some(raw(r#"{"progressToken":"7","progress":1}"#));
+    assert_eq!(ABP.codec().progressed_call("progress", reported), Some(CallNumber(7)));
 }
 
 #[test]

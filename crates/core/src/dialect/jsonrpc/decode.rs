@@ -183,8 +183,8 @@ impl JsonRpc {
 
     pub(super) fn read_reported_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
         let progress = self.progress.filter(|progress| progress.cancel.is_some())?;
-        let told = method == progress.notification || progress.create == Some(method);
-        told.then(|| token(params, progress.token_key)).flatten()
+        let reported = method == progress.notification || progress.create == Some(method);
+        reported.then(|| token(params, progress.token_key)).flatten()
     }
 
     pub(super) fn token_of_cancel(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {

@@ -217,7 +217,7 @@ mod tests {
     async fn calls_that_are_not_awaited_leave_no_entry() {
         let (near, far) = memory_pair();
         let router = Router::new()
-            .method("echo", |_: CallContext, told: Value| async move { Ok(told) })
+            .method("echo", |_: CallContext, reported: Value| async move { Ok(reported) })
             .method("wait", |ctx: CallContext, _: Value| async move {
                 let cause = ctx.cancelled().await;
                 ctx.stopped::<Value>(cause)

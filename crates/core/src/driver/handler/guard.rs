@@ -102,7 +102,7 @@ impl Guard {
     ) -> Poll<()> {
         let offered = self.0.poll_offer(end, answer, cx);
         if offered.is_ready() {
-            self.0.data.set_told();
+            self.0.data.set_end_reported();
         }
         offered
     }
@@ -113,7 +113,7 @@ impl Drop for Guard {
         let Request { connection, data: request } = &*self.0;
         // The span of an aborted task. Contexts may live longer than the task.
         drop(request.take_span());
-        if !request.is_told() {
+        if !request.end_is_reported() {
             self.begin();
             connection.step(|state, now, _| state.end_task(&self.0, now));
         }

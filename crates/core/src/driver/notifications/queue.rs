@@ -142,8 +142,8 @@ mod tests {
             (notices(3, 0), 0, false),
         ] {
             let (len, bytes) = (notices.len(), notices.bytes);
-            let told = format!("{weight} bytes beside {len} notifications of {bytes}");
-            assert_eq!(notices.has_room(&limits, weight), has_room, "I11: {told}");
+            let reported = format!("{weight} bytes beside {len} notifications of {bytes}");
+            assert_eq!(notices.has_room(&limits, weight), has_room, "I11: {reported}");
         }
     }
 

@@ -123,7 +123,7 @@ fn raw(json: &str) -> Box<RawValue> {
     RawValue::from_string(json.to_owned()).unwrap()
 }
 
-fn told(params: &str) -> DataFrame {
+fn reported(params: &str) -> DataFrame {
     DataFrame::Notification(Notification {
         owner: None,
         exchange: ExchangeId::NONE,
@@ -176,7 +176,7 @@ fn data_frames() -> [(DataFrame, usize); 7] {
         (answer(text("abc"), Some(Answer::Error(error.clone()))), 133),
         (answer(text("abc"), Some(Answer::Error(error.with_data(&[1, 23])))), 139),
         (note(0), 132),
-        (told("{}"), 134),
+        (reported("{}"), 134),
     ]
 }
 
@@ -234,7 +234,7 @@ fn waiters_for_room_are_woken_when_a_quarter_of_frames_and_bytes_is_free() {
         let room: Vec<_> = (0..8)
             .map(|_| {
                 let room = outbox.has_room(&limits, 200);
-                outbox.push_data(told(&params));
+                outbox.push_data(reported(&params));
                 room
             })
             .collect();

@@ -50,12 +50,12 @@ async fn a_wire_is_closed_once_all_is_written_and_flushed() {
         (wire.state().full, wire.state().keeps) = (full, keeps);
         peer.try_notify("news", &json!({})).unwrap();
         begin_shutdown(&peer);
-        let mut told = wire.recorded().await;
-        assert!(!told.contains(&"close".to_owned()), "full {full:?}, unflushed {keeps}: {told:?}");
+        let mut reported = wire.recorded().await;
+        assert!(!reported.contains(&"close".to_owned()), "full {full:?}, unflushed {keeps}: {reported:?}");
         wire.state().keeps = false;
         wire.make_room();
-        told.extend(wire.recorded().await);
-        assert_eq!(told, ["Data Notification news on none", "close"]);
+        reported.extend(wire.recorded().await);
+        assert_eq!(reported, ["Data Notification news on none", "close"]);
         end(&peer).await.unwrap();
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }

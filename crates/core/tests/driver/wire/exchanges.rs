@@ -201,7 +201,7 @@ fn declared_in(answer: &[u8]) -> Option<bool> {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancel_goes_to_a_peer_that_declared_it_in_its_half_of_the_handshake() {
-    for (declared, result, told) in [
+    for (declared, result, reported) in [
         (true, CancelResult::Sent, &["Control Cancel 1 on ours 2"][..]),
         (false, CancelResult::NotSupported, &[]),
     ] {
@@ -217,7 +217,7 @@ async fn a_cancel_goes_to_a_peer_that_declared_it_in_its_half_of_the_handshake()
         let call = peer.call::<_, Value>("work", &json!({})).start().unwrap();
         assert_eq!(wire.recorded().await, ["Data Request 1 work on ours 1"]);
         assert_eq!(call.canceller().cancel(""), result, "{params}");
-        assert_eq!(wire.recorded().await, told, "{params}");
+        assert_eq!(wire.recorded().await, reported, "{params}");
     }
 }
 

@@ -16,9 +16,10 @@ type Opened = JoinHandle<Result<Peer, ConnectionError>>;
 
 fn negotiate() -> (Opened, Wire) {
     let (link, wire) = wire(TRAITS);
-    let told =
-        Router::new().method("initialize", |_, told: Value| async move { Ok::<_, HandlerError>(told) });
-    let opened = tokio::spawn(async move { Peer::builder([MCP, ACP, LSP]).serve(told).connect(link).await });
+    let reported = Router::new()
+        .method("initialize", |_, reported: Value| async move { Ok::<_, HandlerError>(reported) });
+    let opened =
+        tokio::spawn(async move { Peer::builder([MCP, ACP, LSP]).serve(reported).connect(link).await });
     (opened, wire)
 }
 

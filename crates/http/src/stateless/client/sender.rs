@@ -72,7 +72,7 @@ impl Sender for ClientSender {
         _: &CloseReason,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), TransportError>> {
-        let told = {
+        let reported = {
             let mut state = self.0.state();
             let mut requests = 0;
             state.in_flight.retain(|_, flight| {
@@ -88,7 +88,7 @@ impl Sender for ClientSender {
             state.driver = Some(cx.waker().clone());
             state.in_flight.len()
         };
-        if told > 0 {
+        if reported > 0 {
             return Poll::Pending;
         }
         self.0.close();
