@@ -1,9 +1,9 @@
 //! A peer that sends requests and cancels without end, on each wire: which handlers are alive, what is kept, and
 //! whether others are served.
 
-mod cross;
-mod nothing;
+mod cross_session;
 mod pairs;
+mod unknown_cancels;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use rescind::{CallContext, Peer, Router};
 use serde_json::{Value, json};
 
-use crate::counts::{counting, resident};
+use crate::flood_sizes::{counting, resident};
 use crate::until;
 use crate::wires::{Setting, WIRES, Wire};
 
@@ -26,14 +26,14 @@ pub(crate) fn trials() -> Vec<Trial> {
     }
     for wire in floodable() {
         let name = format!("floods::cancels_for_unknown_ids::{}", wire.name);
-        trials.extend(counting(name, move || nothing::unknown(wire)));
+        trials.extend(counting(name, move || unknown_cancels::unknown(wire)));
         let name = format!("floods::cross_cancels_between_64_sessions::{}", wire.name);
-        trials.extend(counting(name, move || cross::cross(wire)));
+        trials.extend(counting(name, move || cross_session::cross(wire)));
     }
     let http = floodable().find(|wire| wire.name == "http-streamable").expect("HTTP is a wire");
     trials
         .extend(counting("floods::early_cancels_then_one_request::http-streamable".to_owned(), move || {
-            nothing::early(http)
+            unknown_cancels::early(http)
         }));
     trials
 }

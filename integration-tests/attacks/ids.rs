@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::agent::limits;
-use crate::stranger::{Hears, Stranger};
+use crate::raw_client::{Hears, Stranger};
 use crate::wires::{Kind, Setting, WIRES, Wire};
 use crate::{in_time, trial, until};
 

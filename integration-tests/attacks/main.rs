@@ -1,7 +1,7 @@
 //! The attack table: each attack or fault as a test with its number. Attacks that another test already covers are not
 //! played twice: `rows.rs` lists every row with its tests, and `table.rs` fails if one of them is missing.
 //!
-//! Times are checked in virtual time. Wall times, ratios and the counts of the table (`counts.rs`) are checked in a
+//! Times are checked in virtual time. Wall times, ratios and the counts of the table (`flood_sizes.rs`) are checked in a
 //! release build only.
 //!
 //! `cargo test -p rescind-integration-tests --test attacks floods` runs the tests with `floods` in their name.
@@ -15,17 +15,18 @@
 #[path = "../matrix/faults/agent.rs"]
 #[expect(dead_code, reason = "shared with the faults of wires")]
 mod agent;
+mod bare_server;
+mod blocked_sides;
 mod cascade;
-mod counts;
-mod drops;
-mod floods;
-mod floor;
-mod ids;
-#[path = "../matrix/faults/line.rs"]
+#[path = "../matrix/faults/cuttable_tcp.rs"]
 #[expect(dead_code, reason = "shared with the faults of wires")]
-mod line;
+mod cuttable_tcp;
+mod drops;
+mod flood_sizes;
+mod floods;
+mod ids;
 #[cfg(unix)]
-mod losses;
+mod lost_peers;
 mod order;
 #[cfg(unix)]
 #[path = "../matrix/faults/pipes.rs"]
@@ -33,20 +34,19 @@ mod pipes;
 #[path = "../matrix/faults/raw.rs"]
 #[expect(dead_code, reason = "shared with the faults of wires")]
 mod raw;
+mod raw_client;
 mod reasons;
 mod rows;
-mod stranger;
-mod stuck;
+mod slow_senders;
+#[path = "../matrix/faults/stoppable_link.rs"]
+#[expect(dead_code, reason = "shared with the faults of wires")]
+mod stoppable_link;
 mod table;
-#[path = "../matrix/faults/there.rs"]
-mod there;
+#[path = "../matrix/faults/test_names.rs"]
+mod test_names;
 #[path = "../matrix/faults/trial.rs"]
 mod trial;
-mod trickle;
 mod user_code;
-#[path = "../matrix/faults/valve.rs"]
-#[expect(dead_code, reason = "shared with the faults of wires")]
-mod valve;
 #[path = "../matrix/faults/wires.rs"]
 #[expect(dead_code, reason = "shared with the faults of wires")]
 mod wires;
@@ -63,8 +63,8 @@ const OPEN_FILES: u64 = 2048;
 
 fn main() -> ExitCode {
     #[cfg(unix)]
-    if std::env::var_os(losses::AGENT).is_some() {
-        return losses::serve();
+    if std::env::var_os(lost_peers::AGENT).is_some() {
+        return lost_peers::serve();
     }
     if let Err(error) = rescind_testkit::allow_open_files(OPEN_FILES) {
         eprintln!("attacks: {error}");
@@ -77,11 +77,11 @@ fn main() -> ExitCode {
         floods::trials,
         ids::trials,
         #[cfg(unix)]
-        losses::trials,
+        lost_peers::trials,
         order::trials,
         reasons::trials,
-        stuck::trials,
-        trickle::trials,
+        blocked_sides::trials,
+        slow_senders::trials,
         user_code::trials,
     ];
     let mut trials: Vec<_> = attacks.into_iter().flat_map(|trials| trials()).collect();

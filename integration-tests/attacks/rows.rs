@@ -87,8 +87,8 @@ pub(crate) const ROWS: [Row; 23] = [
                     permit; then disconnect with a reason",
         tests: &[
             (
-                "integration-tests/attacks/stuck.rs",
-                &["stuck::a_handler_is_stopped_behind_4000_unread_results::"],
+                "integration-tests/attacks/blocked_sides.rs",
+                &["blocked_sides::a_handler_is_stopped_behind_4000_unread_results::"],
             ),
             (
                 "integration-tests/matrix/faults/slow_reader.rs",
@@ -108,10 +108,10 @@ pub(crate) const ROWS: [Row; 23] = [
         must_hold: "answered by grace + 50 ms, permit held, counted as draining; a shutdown ends and says how many",
         tests: &[
             (
-                "integration-tests/attacks/stuck.rs",
+                "integration-tests/attacks/blocked_sides.rs",
                 &[
-                    "stuck::an_async_handler_that_loops_is_answered_by_its_grace",
-                    "stuck::a_handler_that_never_yields_drains_and_is_reported::",
+                    "blocked_sides::an_async_handler_that_loops_is_answered_by_its_grace",
+                    "blocked_sides::a_handler_that_never_yields_drains_and_is_reported::",
                 ],
             ),
             (
@@ -142,16 +142,16 @@ pub(crate) const ROWS: [Row; 23] = [
         attack: "1,024 deaf blocking handlers, disconnect, reconnect, again, 100 times",
         must_hold: "the cap of the server holds",
         tests: &[(
-            "integration-tests/attacks/stuck.rs",
-            &["stuck::deaf_blocking_handlers_keep_to_the_servers_cap::"],
+            "integration-tests/attacks/blocked_sides.rs",
+            &["blocked_sides::deaf_blocking_handlers_keep_to_the_servers_cap::"],
         )],
     },
     Row {
         attack: "1,024 handlers all awaiting callbacks that would queue",
         must_hold: "no deadlock: refused after the queue time",
         tests: &[(
-            "integration-tests/attacks/stuck.rs",
-            &["stuck::handlers_that_all_wait_for_queued_callbacks_are_refused"],
+            "integration-tests/attacks/blocked_sides.rs",
+            &["blocked_sides::handlers_that_all_wait_for_queued_callbacks_are_refused"],
         )],
     },
     Row {
@@ -179,7 +179,7 @@ pub(crate) const ROWS: [Row; 23] = [
                 &["a_subscriber_that_calls_back_into_the_connection_does_not_deadlock"],
             ),
             (
-                "crates/core/tests/driver/drops.rs",
+                "crates/core/tests/driver/drop_without_lock.rs",
                 &[
                     "a_refused_call_drops_its_matcher_without_the_lock",
                     "a_waker_that_is_replaced_is_dropped_without_the_lock",
@@ -227,11 +227,11 @@ pub(crate) const ROWS: [Row; 23] = [
                     peer is its user's own, and heard",
         tests: &[
             (
-                "integration-tests/attacks/trickle.rs",
+                "integration-tests/attacks/slow_senders.rs",
                 &[
-                    "trickle::a_head_a_byte_a_second_is_timed_out::http",
-                    "trickle::a_body_a_byte_a_second_is_timed_out::http",
-                    "trickle::a_handshake_a_byte_a_second_is_timed_out::websocket",
+                    "slow_senders::a_head_a_byte_a_second_is_timed_out::http",
+                    "slow_senders::a_body_a_byte_a_second_is_timed_out::http",
+                    "slow_senders::a_handshake_a_byte_a_second_is_timed_out::websocket",
                 ],
             ),
             (
@@ -282,8 +282,11 @@ pub(crate) const ROWS: [Row; 23] = [
                     within twice its deadline and the wait for an answer to its cancel, and the shutdown kills it",
         tests: &[
             (
-                "integration-tests/attacks/losses.rs",
-                &["losses::a_reset_ends_what_was_asked::", "losses::a_child_is_gone_within_twice_its_time::"],
+                "integration-tests/attacks/lost_peers.rs",
+                &[
+                    "lost_peers::a_reset_ends_what_was_asked::",
+                    "lost_peers::a_child_is_gone_within_twice_its_time::",
+                ],
             ),
             (
                 "integration-tests/matrix/faults/half_open.rs",
@@ -294,8 +297,8 @@ pub(crate) const ROWS: [Row; 23] = [
             ),
             ("crates/websocket/src/link/tests.rs", &["a_peer_that_misses_two_pings_is_disconnected"]),
             (
-                "integration-tests/matrix/faults/many.rs",
-                &["many::a_thousand_connections_and_half_of_their_requests_cancelled::"],
+                "integration-tests/matrix/faults/many_connections.rs",
+                &["many_connections::a_thousand_connections_and_half_of_their_requests_cancelled::"],
             ),
             ("crates/stdio/tests/child.rs", &["the_error_for_a_child_that_dies_has_its_signal"]),
         ],

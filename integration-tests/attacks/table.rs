@@ -7,7 +7,7 @@ use std::sync::Arc;
 use libtest_mimic::{Failed, Trial};
 
 use crate::rows::{ROWS, Row};
-use crate::there::{Built, is_function};
+use crate::test_names::{Built, is_function};
 
 /// The folder of these trials. Other programs check their own trials.
 const HERE: &str = "integration-tests/attacks/";

@@ -6,7 +6,7 @@ use rescind::transport::Listener as _;
 use rescind::{Limits, Server};
 use serde_json::json;
 
-use crate::bare::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request};
+use crate::raw_peer::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request};
 
 /// The SDK answers with -32603: the caller that cancelled gets an internal error of the agent.
 #[tokio::test]

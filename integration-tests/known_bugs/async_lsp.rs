@@ -4,7 +4,7 @@ use rescind::Limits;
 use rescind::dialect::LSP;
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, is_about, is_clean, until};
+use crate::raw_peer::{Bare, is_about, is_clean, until};
 
 /// async-lsp reads no answers when it runs the maximum number of handlers and these wait for the answers.
 #[tokio::test]

@@ -6,7 +6,7 @@ use rescind::Limits;
 use rescind::dialect::{ACP, LSP, MCP, MCP_2026};
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, is_about, is_clean};
+use crate::raw_peer::{Bare, is_about, is_clean};
 
 /// Effect keeps a cancel that named nothing, and cancels the next request with that id when it arrives.
 #[tokio::test(start_paused = true)]

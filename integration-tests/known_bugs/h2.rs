@@ -6,7 +6,7 @@ use rescind::Limits;
 use rescind::dialect::ACP;
 use serde_json::json;
 
-use crate::bare::{Bare, in_time, is_about, is_clean, until};
+use crate::raw_peer::{Bare, in_time, is_about, is_clean, until};
 
 /// h2 counts a stream as ended while its last frames wait to be written, and loses them.
 #[tokio::test]

@@ -6,7 +6,7 @@ use rescind::transport::Listener as _;
 use rescind::{Limits, Server};
 use serde_json::json;
 
-use crate::bare::{Bare, agent, is_about, is_clean, post, read_until, request};
+use crate::raw_peer::{Bare, agent, is_about, is_clean, post, read_until, request};
 
 /// The SDK gives every request over stateless HTTP the id 1. Our server must accept this: one after another, and
 /// concurrently if each POST has its own ids.

@@ -8,7 +8,7 @@ use rescind::transport::Listener as _;
 use rescind::{Limits, Peer, Server, memory_pair};
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request, until};
+use crate::raw_peer::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request, until};
 
 const CANCEL: (&str, &str) = ("notifications/cancelled", "requestId");
 

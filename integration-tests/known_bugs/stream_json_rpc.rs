@@ -6,7 +6,7 @@ use rescind::{ByteStream, Framing, Limits, Outcome, Peer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-use crate::bare::{Bare, agent, in_time, is_about, is_clean, request, until};
+use crate::raw_peer::{Bare, agent, in_time, is_about, is_clean, request, until};
 
 /// `StreamJsonRpc` registers a request after it has continued to read, and a cancel that arrives in between finds
 /// nothing.

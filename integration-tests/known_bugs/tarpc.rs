@@ -4,7 +4,7 @@ use rescind::dialect::{ACP, Role};
 use rescind::{Outcome, Peer, memory_pair};
 use serde_json::{Value, json};
 
-use crate::bare::{agent, in_time, is_about};
+use crate::raw_peer::{agent, in_time, is_about};
 
 /// tarpc never ends the waits of pending calls.
 #[tokio::test]

@@ -4,7 +4,7 @@ use rescind::Limits;
 use rescind::dialect::LSP;
 use serde_json::json;
 
-use crate::bare::{Bare, is_about, is_clean};
+use crate::raw_peer::{Bare, is_about, is_clean};
 
 /// tower-lsp-server stops reading when four handlers run, so it does not read their cancels.
 #[tokio::test]

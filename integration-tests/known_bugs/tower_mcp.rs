@@ -4,7 +4,7 @@ use rescind::Limits;
 use rescind::dialect::MCP;
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, is_about, is_clean, until};
+use crate::raw_peer::{Bare, is_about, is_clean, until};
 
 /// tower-mcp waits for a permit in its reader: the cancel that would free one is not read.
 #[tokio::test]

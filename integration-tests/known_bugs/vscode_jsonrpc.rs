@@ -6,7 +6,7 @@ use rescind::dialect::{LSP, Role};
 use rescind::{Limits, Outcome, Peer, memory_pair};
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, agent, in_time, is_about, is_clean};
+use crate::raw_peer::{Bare, agent, in_time, is_about, is_clean};
 
 /// vscode-jsonrpc never settles the promises of a closed connection.
 #[tokio::test]

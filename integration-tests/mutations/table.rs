@@ -95,7 +95,7 @@ pub(crate) const MUTATIONS: [Row; Failpoint::ALL.len() + 31] = [
     ),
     row(
         Failpoint::ReadingWaitsForWriting,
-        "attacks::stuck::a_handler_is_stopped_behind_4000_unread_results::websocket",
+        "attacks::blocked_sides::a_handler_is_stopped_behind_4000_unread_results::websocket",
         "hangs: L2",
     ),
     row(Failpoint::ParkUnbounded, "attacks::floods::early_cancels_then_one_request::http-streamable", "I8"),

@@ -11,13 +11,13 @@ use rescind_core::{
 };
 
 use super::calls::CallInput;
-use super::class::{Class, Order};
+use super::dialect_class::{Class, Order};
 use super::expected::check_owed;
 use super::input::{Declared, Input};
 use super::invariants::{Broken, holds};
-use super::number::number_of;
 use super::oracle::{Kind, Ledger, Name};
 use super::shutdown_oracle::Begun;
+use super::state_hash::number_of;
 
 /// The number of ids that the peer uses, and how many requests it sends with each.
 pub(super) const IDS: u8 = 3;

@@ -11,7 +11,7 @@ use rescind_core::{
 };
 
 use super::calls::CallInput;
-use super::class::{Class, Order};
+use super::dialect_class::{Class, Order};
 use super::input::{Declared, Input};
 
 /// The variable with a trace to replay:

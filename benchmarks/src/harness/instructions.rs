@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use rescind_core::HandlerResult;
 use rescind_core::dialect::ACP;
 
-use super::alone::PLACE;
-use super::field::{Place, enter, find};
+use super::competitors::{Place, enter, find};
 use super::figures::{Figure, Row};
+use super::single_thread::PLACE;
 use super::{Results, Run};
 use crate::subject::{BURST, Competitor, Echo, Name, Pace, Subject, Told, set_pace};
 use crate::wires::one_thread;

@@ -1,7 +1,7 @@
 //! Turns: each competitor in order, then in the reverse order, round after round, so that a change of the machine's
 //! load affects all of them equally.
 
-use super::field::{Bound, Entrant, Place, attempt, enter};
+use super::competitors::{Bound, Entrant, Place, attempt, enter};
 use super::figures::{Distribution, Figure, Row};
 use super::{Run, WARM};
 use crate::clock;

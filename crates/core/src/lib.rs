@@ -18,13 +18,13 @@ pub mod failpoint;
 mod framing;
 mod hash_index;
 mod id;
+mod log_text;
 mod machine;
 #[doc(hidden)]
 pub mod members;
 mod message;
 mod pool;
 mod registry;
-mod shown;
 mod sync;
 #[cfg(feature = "rustls")]
 mod tls;
@@ -50,6 +50,7 @@ pub use id::{
     CallKey, CallNumber, ClientNumber, ExchangeId, InboundKey, InvalidId, MAX_ID_BYTES, OutboundKey,
     Principal, RequestId, Scope,
 };
+pub use log_text::Shown;
 #[cfg(feature = "verify")]
 pub use machine::inspect;
 pub use machine::{
@@ -62,7 +63,6 @@ pub use message::{
     IncomingRequest,
 };
 pub use registry::{Registry, SessionId};
-pub use shown::Shown;
 #[cfg(feature = "rustls")]
 pub use tls::{ClientTls, Pem, ServerTls, TlsError};
 /// The version of rustls whose configurations [`ServerTls`] and [`ClientTls`] take.

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::{Alive, Memory, is_clean, kept_open, router};
 use crate::agent::{close, limits, open_at};
-use crate::counts::{MIB, TIMED, million_over};
-use crate::floor;
-use crate::stranger::{Hears, Stranger};
+use crate::bare_server;
+use crate::flood_sizes::{MIB, TIMED, million_over};
+use crate::raw_client::{Hears, Stranger};
 use crate::wires::{Door, Kind, Wire};
 use crate::{in_time, until};
 
@@ -117,7 +117,8 @@ async fn some_pairs(
 
 /// The same at the time of a flood of the same frames that is served without this library.
 async fn echoes_beside_the_floor(peer: Peer, door: &mut Door, limits: &Limits, together: usize) -> Duration {
-    let serve = |link| tokio::spawn(floor::serve(link, limits.max_running_handlers, limits.cancel_grace));
+    let serve =
+        |link| tokio::spawn(bare_server::serve(link, limits.max_running_handlers, limits.cancel_grace));
     let (mut stranger, serving) = Stranger::meet_with(door, serve, Hears::Counts).await;
     let beside = tokio::spawn(echoes(peer, for_a_while()));
     let mut pairs = 0;

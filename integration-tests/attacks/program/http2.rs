@@ -9,9 +9,9 @@ use http::{HeaderMap, Method, Request};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use crate::honest::hello;
+use crate::honest_client::hello;
 use crate::in_time;
-use crate::stream::{request, tcp};
+use crate::raw_stream::{request, tcp};
 use crate::target::{Target, Wire};
 
 /// How much of the connection's window one stream reserves at once.

@@ -5,9 +5,9 @@ use std::time::Instant;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::honest::{Honest, hello};
+use crate::honest_client::{Honest, hello};
 use crate::http2::Http2;
-use crate::stream::{Stream, request};
+use crate::raw_stream::{Stream, request};
 use crate::target::{Target, Wire};
 use crate::{in_time, play};
 
@@ -51,14 +51,14 @@ async fn hanging_calls(target: &mut Target) -> Box<dyn std::any::Any> {
     for connection in 0..2 {
         let client = Http2::connect(target, WINDOW).await;
         for id in 0..STREAMS {
-            let params = crate::honest::with_meta(json!({}));
+            let params = crate::honest_client::with_meta(json!({}));
             let wait = request(connection * STREAMS + id + 1, "test/wait", &params);
             let (response, mut body) = client.begin("test/wait", wait.len()).await.unwrap();
             body.send_data(wait.into(), true).unwrap();
             held.push((response, body));
         }
         // Each call runs or is refused when a later request of the same connection is answered.
-        let params = crate::honest::with_meta(json!({}));
+        let params = crate::honest_client::with_meta(json!({}));
         let unserved = request(0, "unserved", &params);
         let answered = client.post("unserved", vec![unserved.into()]);
         in_time("a request behind the calls", answered).await.unwrap();

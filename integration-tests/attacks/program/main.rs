@@ -12,9 +12,7 @@
 )]
 
 #[cfg(target_os = "linux")]
-mod asker;
-#[cfg(target_os = "linux")]
-mod honest;
+mod honest_client;
 #[cfg(target_os = "linux")]
 mod hostile;
 #[cfg(target_os = "linux")]
@@ -24,18 +22,20 @@ mod lockout;
 #[cfg(target_os = "linux")]
 mod memory;
 #[cfg(target_os = "linux")]
-mod stream;
+mod raw_stream;
+#[cfg(target_os = "linux")]
+mod request_client;
 #[cfg(target_os = "linux")]
 mod target;
 #[cfg(target_os = "linux")]
-mod waiting;
+mod trial;
 
 use std::process::ExitCode;
 
 use libtest_mimic::Arguments;
 
 #[cfg(target_os = "linux")]
-use self::waiting::{in_time, play, poll_until};
+use self::trial::{in_time, play, poll_until};
 
 #[cfg(target_os = "linux")]
 fn main() -> ExitCode {

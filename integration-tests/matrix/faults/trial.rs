@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 
-#[path = "told.rs"]
+#[path = "failure_report.rs"]
 mod reported;
 
 use self::reported::{Again, hangs};

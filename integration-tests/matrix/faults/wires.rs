@@ -2,7 +2,7 @@
 //!
 //! Stateless HTTP has no row: its one link serves a whole listener and has no handshake, no session that could be
 //! lost and no requests of its server, and its protocol is not that of the agents here. It has the fault of bursts
-//! (`burst.rs`) and, in the crate's own tests, that of closed exchanges (`covered.rs`). A half-open peer, a slow
+//! (`burst.rs`) and, in the crate's own tests, that of closed exchanges (`covered_elsewhere.rs`). A half-open peer, a slow
 //! reader and a thousand connections are not played on it here.
 
 use std::pin::Pin;
@@ -17,8 +17,8 @@ use rescind::transport::{BoxFuture, Link, Listener, Transport};
 use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
 use rescind::{Clients, Framing, Share, memory_listener};
 
+use crate::cuttable_tcp::Line;
 use crate::in_time;
-use crate::line::Line;
 #[cfg(unix)]
 use crate::pipes::pipes;
 

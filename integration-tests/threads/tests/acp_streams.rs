@@ -1,7 +1,7 @@
 //! A request over ACP's streamable HTTP, which is answered on a stream that outlives it: each pair of events of the
 //! request and of that stream, at the same time.
 
-mod site;
+mod http_site;
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use rescind_threads::pairs;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
-use site::{Answered, Site, accept, leave, read};
+use http_site::{Answered, Site, accept, leave, read};
 use tokio::sync::watch;
 
 /// An event.

@@ -1,14 +1,14 @@
 //! A call of this side: each pair of events that can end it, at the same time, from two threads and the driver's
 //! task.
 
-mod far;
+mod far_end;
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use far::{Far, Way};
+use far_end::{Far, Way};
 use rescind_core::{Call, CancelResult, Outcome, Peer, dialect, memory_pair};
 use rescind_threads::pairs;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! A call over HTTP, from our client to our server: each pair of events that can end it, at the same time, over each
 //! binding.
 
-mod site;
+mod http_site;
 
 use std::future::Future;
 use std::io;
@@ -22,7 +22,7 @@ use rescind_threads::tests;
 use serde_json::{Value, json};
 use shuttle::future::{block_on, spawn};
 use shuttle::thread;
-use site::{Site, accept};
+use http_site::{Site, accept};
 use tokio::sync::watch;
 
 /// The events that end a call.

@@ -1,7 +1,7 @@
 //! Two requests with one id, each on a separate POST: each pair of events of the first, at the same time, together
 //! with the second, whose handler simply ends.
 
-mod site;
+mod http_site;
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use rescind_threads::pairs;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
-use site::{Answered, Site, accept, leave, read};
+use http_site::{Answered, Site, accept, leave, read};
 use tokio::sync::watch;
 
 /// The events of the first request.

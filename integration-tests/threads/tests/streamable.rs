@@ -1,6 +1,6 @@
 //! A posted request: each pair of its events, at the same time, from connections on separate threads.
 
-mod site;
+mod http_site;
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rescind_threads::pairs;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
-use site::{Answered, Site, accept, leave, read};
+use http_site::{Answered, Site, accept, leave, read};
 use tokio::sync::watch;
 
 /// The events of a request.

@@ -3,10 +3,10 @@
 use rescind_core::{CallError, CancelResult, CauseKind, Outcome};
 use serde_json::Value;
 
-use super::both::Side;
 use super::judge::{Judge, LATE};
+use super::observations::CallSeen;
 use super::plan::{Caller, Job};
-use super::seen::CallSeen;
+use super::sides::Side;
 
 /// Why no caller waits for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rescind_core::{CallContext, CauseKind, Limits};
 
-use super::both::Side;
 use super::judge::{Judge, LATE, State};
+use super::observations::{WorkEnd, WorkSeen};
 use super::plan::{Job, Work};
-use super::seen::{WorkEnd, WorkSeen};
+use super::sides::Side;
 use super::tally::SimEvent;
 
 impl Judge {

@@ -10,9 +10,9 @@ use rescind_core::{ErrorObject, Limits};
 use tokio::time::Instant;
 
 use super::Wire;
-use super::both::{Both, Side};
+use super::observations::{CallSeen, WorkEnd, WorkSeen, Written};
 use super::plan::Work;
-use super::seen::{CallSeen, WorkEnd, WorkSeen, Written};
+use super::sides::{Both, Side};
 use super::tally::Tally;
 use crate::{Broken, tally};
 use rescind_testkit::wire_format::WireFormat;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::{sleep, timeout};
 
-use super::both::{Both, Side};
 use super::judge::Judge;
 use super::pipe::{Pipe, PipeEnd, Splits};
 use super::plan::Weather;
 use super::rng::Rng;
+use super::sides::{Both, Side};
 use super::tally::Tally;
 
 /// All connections of a run.

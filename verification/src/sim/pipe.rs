@@ -12,10 +12,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use super::both::{Both, Side};
 use super::judge::Judge;
 use super::plan::Weather;
 use super::rng::Rng;
+use super::sides::{Both, Side};
 use super::tally::{SimEvent, Tally};
 
 /// Both directions of one stream.

@@ -6,8 +6,8 @@ use rescind_core::Limits;
 use serde::{Deserialize, Serialize};
 
 use super::Wire;
-use super::both::{Both, Side};
 use super::rng::Rng;
+use super::sides::{Both, Side};
 
 /// Calls and the behaviour of their handlers, disturbances, and the end. Times are in milliseconds of the paused
 /// clock.

@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Case;
-use super::both::{Both, Side};
 use super::bytes;
 use super::calls::{self, From};
 use super::judge::Judge;
@@ -18,8 +17,9 @@ use super::net::Net;
 use super::open::{Opened, PeerOpened, Setting};
 use super::plan::{Caller, Disturbance, Ending, Plan, Planned};
 use super::rng::Rng;
+use super::sides::{Both, Side};
 use super::tally::SimEvent;
-use super::watch::Watch;
+use super::watchdog::Watch;
 
 /// A step that takes this long on the paused clock hangs. The longest valid one is a server with sessions whose
 /// client is gone (5 min), plus the time of its handlers.

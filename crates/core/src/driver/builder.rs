@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::clients::Clients;
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
-use crate::driver::admission::seats::Occupant;
+use crate::driver::admission::connection_slots::Occupant;
 use crate::driver::admission::session_permit::SessionPermit;
 use crate::driver::connection::ConnectionTask;
 use crate::driver::connection::negotiate::PendingNegotiation;

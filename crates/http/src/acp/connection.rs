@@ -21,7 +21,7 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use super::UnknownSessions;
-use super::lanes::NotHeard;
+use super::known_sessions::NotHeard;
 use super::message::Message;
 use super::server::Connections;
 use super::sessions::{Found, Sessions};

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal};
 
 use super::connection::Connection;
-use super::lanes::NotHeard;
+use super::known_sessions::NotHeard;
 use super::message::{Message, naming};
 use super::sessions::MAX_NAME_BYTES;
 use super::{Acp, UpgradeHook, link};
@@ -23,7 +23,7 @@ use crate::server::cors::{PageAccess, Parameters};
 use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
-use crate::server::reply::{self, Feed, ReplyBody};
+use crate::server::response_body::{self, Feed, ReplyBody};
 use crate::server::sessions::{NotOpened, Sessions, random_id};
 use crate::server::{AcceptQueue, RequestBody, Responder, Settings, auth, body, checks};
 
@@ -66,7 +66,7 @@ impl AcpServer {
             },
             Method::DELETE => {
                 self.required(request.headers(), principal.as_ref())?.end();
-                Ok(reply::plain(StatusCode::ACCEPTED))
+                Ok(response_body::plain(StatusCode::ACCEPTED))
             }
             _ => Err(Refused::method(ALLOWED)),
         }
@@ -120,7 +120,7 @@ impl AcpServer {
             return Err(Refused::bad("Acp-Session-Id must name the session that asked"));
         }
         connection.post((body.clone(), bytes), &message, principal, reported).map_err(not_taken)?;
-        Ok(reply::plain(StatusCode::ACCEPTED))
+        Ok(response_body::plain(StatusCode::ACCEPTED))
     }
 
     async fn open(
@@ -161,10 +161,10 @@ impl AcpServer {
             }
         };
         if Envelope::of(&answer).error.is_some() {
-            return Ok(reply::json(StatusCode::OK, answer));
+            return Ok(response_body::json(StatusCode::OK, answer));
         }
         opening.succeeded();
-        let mut response = reply::json(StatusCode::OK, naming(&answer, &id, self.config.bodies));
+        let mut response = response_body::json(StatusCode::OK, naming(&answer, &id, self.config.bodies));
         let id = HeaderValue::from_str(&id).map_err(|_| unknown())?;
         response.headers_mut().insert(ACP_CONNECTION_ID, id);
         Ok(response)
@@ -186,7 +186,7 @@ impl AcpServer {
         let reported = [(ACP_CONNECTION_ID, Some(&*connection.id)), (ACP_SESSION_ID, session)]
             .map(|(name, value)| (name, value.and_then(|value| HeaderValue::from_str(value).ok())));
         let feed = Arc::new(LaneFeed { connection, lane });
-        let mut response = reply::events(feed, token, self.settings.keep_alive, None);
+        let mut response = response_body::events(feed, token, self.settings.keep_alive, None);
         for (name, value) in reported {
             response.headers_mut().extend(value.map(|value| (name, value)));
         }

@@ -4,12 +4,12 @@ mod client_core;
 mod connector;
 mod event_stream;
 pub(crate) mod events;
-mod media;
+mod media_type;
 mod pool;
 mod refusal;
-mod reply;
 mod requester;
 mod resets;
+mod response_body;
 
 use std::fmt;
 use std::time::Duration;
@@ -19,11 +19,11 @@ use rescind_core::{TransportError, TransportErrorKind};
 
 pub(crate) use client_core::{AbortOnDrop, ClientCore, DeleteRequest, Guarded, InFlightTasks, send_delete};
 pub(crate) use event_stream::EventStream;
-pub(crate) use media::{Media, media_of};
+pub(crate) use media_type::{Media, media_of};
 pub(crate) use refusal::refusal;
-pub(crate) use reply::Reply;
 pub(crate) use requester::{Failed, Leaving, Requester};
 pub(crate) use resets::Resets;
+pub(crate) use response_body::Reply;
 
 /// The URL and the options of a client. Each binding's client takes one.
 ///

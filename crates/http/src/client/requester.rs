@@ -17,9 +17,9 @@ use hyper::client::conn::http1;
 use rescind_core::{FrameKind, PeerInfo, TransportError, TransportErrorKind};
 
 use super::connector::Connector;
-use super::media::{Media, media_of};
+use super::media_type::{Media, media_of};
 use super::pool::{Line, Pool, Urgency};
-use super::reply::Reply;
+use super::response_body::Reply;
 use super::{HttpClient, peer_of};
 
 /// How often an answer or a cancel is sent again if a connection may have lost it.

@@ -21,8 +21,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::heads::HeadTimer;
-use super::reply;
+use super::head_timer::HeadTimer;
+use super::response_body;
 use super::settings::HalfClose;
 use super::shutdown::ShutdownSignal;
 use super::sockets::{Leave, Socket, Sockets};
@@ -248,7 +248,9 @@ fn respond(
     peer: Option<PeerAddress>,
 ) -> rescind_core::BoxFuture<'static, Response<ReplyBody>> {
     if request.version() < Version::HTTP_2 && request.headers().len() > FIELDS {
-        return Box::pin(std::future::ready(reply::closing(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)));
+        return Box::pin(std::future::ready(response_body::closing(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        )));
     }
     if let Some(peer) = peer {
         request.extensions_mut().insert(peer);

@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
-use super::reply::{self, ReplyBody};
+use super::response_body::{self, ReplyBody};
 use crate::headers::MCP_PARAM;
 
 /// The seconds for which a browser may cache a preflight. Chromium caches no preflight for longer.
@@ -85,7 +85,7 @@ impl Page {
         access: &PageAccess,
         settings: &PageSettings,
     ) -> Response<ReplyBody> {
-        let mut response = reply::plain(StatusCode::NO_CONTENT);
+        let mut response = response_body::plain(StatusCode::NO_CONTENT);
         let headers = response.headers_mut();
         self.allow_origin(headers);
         headers.insert(VARY, VARY_PREFLIGHT);

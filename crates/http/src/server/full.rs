@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::reply::piece;
+use super::response_body::piece;
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 
 /// A message of at most this many bytes is not watched: a connection has at most 1024 streams, and the bytes that they

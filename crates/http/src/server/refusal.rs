@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use rescind_core::AuthRefusal;
 use serde::Serialize;
 
-use super::reply::ReplyBody;
+use super::response_body::ReplyBody;
 use crate::headers::JSON;
 
 /// A refusal that the transport itself creates: the message was not passed on.

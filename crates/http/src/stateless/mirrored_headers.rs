@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use super::mirror::Mirrors;
 use crate::envelope::{Envelope, NotRead, once};
 use crate::headers::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
-use crate::server::{ReplyBody, reply};
+use crate::server::{ReplyBody, response_body};
 
 const META: &str = "_meta";
 const ARGUMENTS: &str = "arguments";
@@ -62,7 +62,7 @@ struct Versions<'a> {
 impl Unfit<'_> {
     pub(super) fn into_response(self) -> Response<ReplyBody> {
         let body = serde_json::to_vec(&self).unwrap_or_default();
-        reply::json(StatusCode::BAD_REQUEST, Bytes::from(body))
+        response_body::json(StatusCode::BAD_REQUEST, Bytes::from(body))
     }
 }
 

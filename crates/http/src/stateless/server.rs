@@ -19,7 +19,7 @@ use crate::server::cors::{PageAccess, Parameters};
 use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
 use crate::server::link::{Linked, ServerLink};
 use crate::server::refusal::Refused;
-use crate::server::reply::{self, Feed, ReplyBody};
+use crate::server::response_body::{self, Feed, ReplyBody};
 use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks};
 use crate::sync::Mutex;
 
@@ -123,22 +123,24 @@ impl StatelessServer {
         let open_stream = || table.step(|table, wakes| table.open_stream(exchange, wakes));
         match json_or_event_stream::decided(poll, late, open_stream).await {
             ResponseKind::Json(status, body) => {
-                let response = reply::json(status, body);
+                let response = response_body::json(status, body);
                 let mut response = response.map(|body| body.cut_after(self.settings.stall_timeout));
                 if status == StatusCode::TOO_MANY_REQUESTS {
                     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(1));
                 }
                 Ok(response)
             }
-            ResponseKind::Accepted if kind == Kind::Request => Ok(reply::plain(StatusCode::NO_CONTENT)),
-            ResponseKind::Accepted => Ok(reply::plain(StatusCode::ACCEPTED)),
+            ResponseKind::Accepted if kind == Kind::Request => {
+                Ok(response_body::plain(StatusCode::NO_CONTENT))
+            }
+            ResponseKind::Accepted => Ok(response_body::plain(StatusCode::ACCEPTED)),
             ResponseKind::Refused(_) => Err(Refused::bad("the message was refused")),
             ResponseKind::Ended => Err(Refused::unavailable("this server has ended")),
             ResponseKind::EventStream => {
                 let Some(feed) = waiting.feed.take() else {
                     return Err(Refused::unavailable("this server has ended"));
                 };
-                Ok(reply::events(Arc::new(feed), waiting.token, self.settings.keep_alive, None))
+                Ok(response_body::events(Arc::new(feed), waiting.token, self.settings.keep_alive, None))
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::server::exchange_table::OWN;
 use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
-use crate::server::reply::{self, Feed, ReplyBody};
+use crate::server::response_body::{self, Feed, ReplyBody};
 use crate::server::sessions::{NotOpened, Sessions};
 use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks, events};
 
@@ -134,11 +134,11 @@ impl StreamableServer {
         let exchange = ExchangeId(waiting.feed.stream);
         let mut response = match self.response_kind(&session, exchange, body).await {
             ResponseKind::Json(status, body) => {
-                reply::json(status, body).map(|body| body.cut_after(self.settings.stall_timeout))
+                response_body::json(status, body).map(|body| body.cut_after(self.settings.stall_timeout))
             }
-            ResponseKind::Accepted => reply::plain(StatusCode::ACCEPTED),
+            ResponseKind::Accepted => response_body::plain(StatusCode::ACCEPTED),
             // The protocol defines no body for it.
-            ResponseKind::Refused(status) => reply::plain(status),
+            ResponseKind::Refused(status) => response_body::plain(status),
             ResponseKind::Ended if opens => {
                 return Err(Refused::unavailable("the session was not accepted"));
             }
@@ -197,7 +197,7 @@ impl StreamableServer {
                 Ok(self.events(Arc::new(StreamFeed { session, stream }), token, polled))
             }
             // An event source does not reconnect after this status.
-            Err(NotResumed::Over) => Ok(reply::plain(StatusCode::NO_CONTENT)),
+            Err(NotResumed::Over) => Ok(response_body::plain(StatusCode::NO_CONTENT)),
             Err(NotResumed::Forgotten) => {
                 Err(Refused::bad("the events after this Last-Event-ID are not kept any more"))
             }
@@ -211,12 +211,12 @@ impl StreamableServer {
     ) -> Result<Response<ReplyBody>, Refused> {
         self.check_version(headers)?;
         self.required(headers, principal)?.end();
-        Ok(reply::plain(StatusCode::NO_CONTENT))
+        Ok(response_body::plain(StatusCode::NO_CONTENT))
     }
 
     fn events(&self, feed: Arc<StreamFeed>, token: u64, polled: bool) -> Response<ReplyBody> {
         let until = self.config.poll_after.filter(|_| polled);
-        reply::events(feed, token, self.settings.keep_alive, until)
+        response_body::events(feed, token, self.settings.keep_alive, until)
     }
 
     fn open(

@@ -6,11 +6,11 @@
 
 mod connection;
 mod handler;
+mod handler_behaviour;
 mod inputs;
 mod outgoing;
 mod outputs;
 mod prompt;
-mod react;
 
 use std::collections::BTreeMap;
 use std::future::Future;

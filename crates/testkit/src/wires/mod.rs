@@ -5,7 +5,7 @@
 //! what it cannot do. A cell without a play always has a reason.
 
 mod http;
-mod late;
+mod late_connection;
 mod loopback;
 mod memory;
 mod named_pipe;

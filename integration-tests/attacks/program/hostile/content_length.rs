@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::json::echo;
 use super::{Field, Inputs, SILENCE, run};
-use crate::stream::Stream;
+use crate::raw_stream::Stream;
 use crate::target::{Target, Wire};
 use crate::{in_time, poll_until};
 

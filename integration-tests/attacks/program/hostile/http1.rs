@@ -2,7 +2,7 @@
 
 use super::Inputs;
 use super::json::echo;
-use crate::stream::upgrade;
+use crate::raw_stream::upgrade;
 use crate::target::Wire;
 
 const TYPE: &str = "Content-Type: application/json";

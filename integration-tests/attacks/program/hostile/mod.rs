@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use crate::honest::Honest;
+use crate::honest_client::Honest;
 use crate::http2::Http2;
-use crate::stream::{Stream, request, tcp};
+use crate::raw_stream::{Stream, request, tcp};
 use crate::target::{Target, Wire};
 use crate::{in_time, play, poll_until};
 

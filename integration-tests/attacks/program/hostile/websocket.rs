@@ -5,7 +5,7 @@ use tokio::time::timeout;
 
 use super::json::{Numbers, echo};
 use super::{Field, Inputs, SILENCE, run};
-use crate::stream::{Stream, websocket_head};
+use crate::raw_stream::{Stream, websocket_head};
 use crate::target::Wire;
 
 const TEXT: u8 = 1;

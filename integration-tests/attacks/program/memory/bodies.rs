@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{Field, LARGE};
 use crate::http2::{Http2, send_all};
 use crate::in_time;
-use crate::stream::{Stream, request, tcp, websocket_head};
+use crate::raw_stream::{Stream, request, tcp, websocket_head};
 use crate::target::{Target, Wire};
 
 const SOCKETS: usize = 30;

@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use rescind::Call;
 use serde_json::Value;
 
-use crate::honest::Honest;
+use crate::honest_client::Honest;
 use crate::play;
 use crate::target::{Target, Wire};
 

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::time::sleep as pause;
 
 use super::{Field, LARGE};
-use crate::asker::Asker;
 use crate::poll_until;
+use crate::request_client::Asker;
 use crate::target::Wire;
 
 const REQUESTS: u64 = 60;

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::Field;
 use crate::http2::{Http2, send_all};
-use crate::stream::{Stream, request};
+use crate::raw_stream::{Stream, request};
 use crate::target::Wire;
 
 const ECHOES: u64 = 900;
@@ -44,7 +44,7 @@ pub(super) async fn over_http(field: &mut Field) {
     for id in 1..=ECHOES {
         let mut params = json!({"value": value});
         if field.target.wire == Wire::Stateless {
-            params = crate::honest::with_meta(params);
+            params = crate::honest_client::with_meta(params);
         }
         let echo = Bytes::from(request(id, "test/echo", &params));
         let posted = timeout(STUCK, async {

@@ -1,17 +1,17 @@
 //! The counts of a server over all its connections. A client cannot reset them by reconnecting.
 
+pub(crate) mod connection_slots;
 pub(crate) mod counts;
 pub(crate) mod limits;
 pub(crate) mod permits;
-pub(crate) mod seats;
 pub(crate) mod session_permit;
 
 use std::sync::Arc;
 
 use crate::byte_budget::ByteBudget;
 use crate::clients::{Client, Clients, Resource, Share};
+use crate::driver::admission::connection_slots::Seats;
 use crate::driver::admission::limits::ServerLimits;
-use crate::driver::admission::seats::Seats;
 use crate::machine::{ClientLimits, Limits};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::clients::{Client, Resource};
 use crate::driver::admission::Admission;
-use crate::driver::admission::seats::{Leave, Occupant, Seat};
+use crate::driver::admission::connection_slots::{Leave, Occupant, Seat};
 
 /// The permit of a connection. It is given back when the connection's task ends.
 pub(crate) struct SessionPermit {

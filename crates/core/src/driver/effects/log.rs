@@ -7,8 +7,8 @@ use crate::cause::{Cause, CauseKind};
 use crate::driver::calls::entry::CallSpan;
 use crate::driver::state::Request;
 use crate::id::CallNumber;
+use crate::log_text::Shown;
 use crate::machine::{Event, ReplyBody, Settlement};
-use crate::shown::Shown;
 
 /// An entry for the log.
 pub(crate) enum Entry {

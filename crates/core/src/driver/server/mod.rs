@@ -91,7 +91,7 @@ impl Server {
             match accepted.await {
                 Some(Ok(link)) => self.accept(link, &runtime),
                 Some(Err(error)) => {
-                    tracing::debug!(error = %crate::shown::Shown::text(&error), "a connection could not be accepted");
+                    tracing::debug!(error = %crate::log_text::Shown::text(&error), "a connection could not be accepted");
                 }
                 None => break,
             }
@@ -134,7 +134,7 @@ impl Server {
                     }
                 }
                 Some(Err(error)) => {
-                    tracing::debug!(error = %crate::shown::Shown::text(&error), "a connection did not open");
+                    tracing::debug!(error = %crate::log_text::Shown::text(&error), "a connection did not open");
                 }
                 None => tracing::debug!("a connection was closed before it opened"),
             }

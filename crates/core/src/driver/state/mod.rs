@@ -41,7 +41,7 @@ use crate::driver::notifications::send_waiters::SendWaiters;
 use crate::driver::notifications::subscriptions::Subscriptions;
 use crate::driver::outbox::{Answer, Outbox};
 use crate::driver::requests::data::RequestData;
-use crate::driver::requests::reported::Reported;
+use crate::driver::requests::progress_tokens::Reported;
 use crate::driver::requests::slot::InboundSlot;
 use crate::driver::tables::interner::Interner;
 use crate::driver::tables::slots::{SideTable, SlotKey, Slots};

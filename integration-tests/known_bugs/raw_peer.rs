@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 
-#[path = "../matrix/faults/told.rs"]
+#[path = "../matrix/faults/failure_report.rs"]
 mod reported;
 
 pub(crate) use self::reported::Again;
@@ -27,7 +27,7 @@ macro_rules! is_about {
             fn here() {}
             let name = std::any::type_name_of_val(&here).trim_end_matches("::{{closure}}::here");
             let name = name.split_once("::").map_or(name, |(_, name)| name);
-            $crate::bare::Again::new(name, Some($numbers))
+            $crate::raw_peer::Again::new(name, Some($numbers))
         };
     };
 }

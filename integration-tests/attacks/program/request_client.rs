@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::http2::{Http2, messages};
-use crate::stream::{Stream, Writer};
+use crate::raw_stream::{Stream, Writer};
 use crate::target::{Target, Wire};
 
 /// How many bytes may wait in the windows of HTTP/2.
@@ -102,8 +102,9 @@ impl Asker {
 
     /// Sends a request. `FILLER` in its params is replaced with these bytes.
     pub(crate) async fn ask(&mut self, id: u64, method: &'static str, params: Value, filler: &Bytes) {
-        let params = if self.wire == Wire::Stateless { crate::honest::with_meta(params) } else { params };
-        let text = crate::stream::request(id, method, &params);
+        let params =
+            if self.wire == Wire::Stateless { crate::honest_client::with_meta(params) } else { params };
+        let text = crate::raw_stream::request(id, method, &params);
         let mut pieces: Vec<Bytes> = Vec::new();
         for part in text.split("FILLER") {
             if !pieces.is_empty() {

@@ -3,7 +3,7 @@
 
 use tokio::runtime::Runtime;
 
-use super::field::{Bound, Place, attempt, enter};
+use super::competitors::{Bound, Place, attempt, enter};
 use super::figures::Figure;
 use crate::heap::{self, Heap};
 use crate::subject::{BoxFuture, Competitor, Echo, Subject, Told};

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use crate::agent::{End, Seen, ended, limits};
-use crate::counts::{TIMED, counting, descriptors};
+use crate::flood_sizes::{TIMED, counting, descriptors};
 use crate::raw::Raw;
 use crate::wires::{Door, Kind, Setting, WIRES, Wire, accept};
 use crate::{in_time, until};
@@ -39,11 +39,11 @@ pub(crate) fn serve() -> ExitCode {
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for wire in WIRES.into_iter().filter(|wire| matches!(wire.name, "websocket" | "http-streamable")) {
-        let name = format!("losses::a_reset_ends_what_was_asked::{}", wire.name);
+        let name = format!("lost_peers::a_reset_ends_what_was_asked::{}", wire.name);
         trials.extend(counting(name, move || reset(wire)));
     }
     for (signal, name) in [(Signal::KILL, "kill_9"), (Signal::STOP, "sigstop")] {
-        let name = format!("losses::a_child_is_gone_within_twice_its_time::{name}");
+        let name = format!("lost_peers::a_child_is_gone_within_twice_its_time::{name}");
         trials.extend(counting(name, move || child(signal)));
     }
     trials

@@ -10,7 +10,7 @@ use tokio::io::{
 };
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
-use crate::honest::hello;
+use crate::honest_client::hello;
 use crate::in_time;
 use crate::target::{Target, Wire};
 

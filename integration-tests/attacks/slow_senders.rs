@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::agent::{Seen, router};
-use crate::counts::{counting, resident};
+use crate::flood_sizes::{counting, resident};
 use crate::in_time;
 
 const PEERS: usize = 200;
@@ -30,17 +30,17 @@ const PROMISED: usize = 64 * 1024;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let counted = [
-        counting("trickle::a_head_a_byte_a_second_is_timed_out::http".to_owned(), || {
+        counting("slow_senders::a_head_a_byte_a_second_is_timed_out::http".to_owned(), || {
             http("POST /", Duration::from_secs(10), "")
         }),
-        counting("trickle::a_body_a_byte_a_second_is_timed_out::http".to_owned(), || {
+        counting("slow_senders::a_body_a_byte_a_second_is_timed_out::http".to_owned(), || {
             let types = "Content-Type: application/json\r\nAccept: application/json, text/event-stream";
             let head = format!(
                 "POST / HTTP/1.1\r\nHost: localhost\r\n{types}\r\nContent-Length: {PROMISED}\r\n\r\n"
             );
             async move { http(&head, Duration::from_secs(30), "HTTP/1.1 408 ").await }
         }),
-        counting("trickle::a_handshake_a_byte_a_second_is_timed_out::websocket".to_owned(), websocket),
+        counting("slow_senders::a_handshake_a_byte_a_second_is_timed_out::websocket".to_owned(), websocket),
     ];
     counted.into_iter().flatten().collect()
 }

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::{Alive, kept_open, router};
 use crate::agent::limits;
-use crate::counts::million_over;
-use crate::stranger::{Hears, Stranger};
+use crate::flood_sizes::million_over;
+use crate::raw_client::{Hears, Stranger};
 use crate::wires::Wire;
 use crate::{in_time, until};
 

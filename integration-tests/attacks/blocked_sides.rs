@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::agent::{Ends, ended};
-use crate::counts::TIMED;
+use crate::flood_sizes::TIMED;
 use crate::wires::{Kind, WIRES};
 use crate::{alone, in_time, trial, until};
 
@@ -31,21 +31,24 @@ const ROUNDS: usize = 100;
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for wire in WIRES {
-        let name = format!("stuck::a_handler_is_stopped_behind_4000_unread_results::{}", wire.name);
+        let name = format!("blocked_sides::a_handler_is_stopped_behind_4000_unread_results::{}", wire.name);
         trials.push(trial(name, move || unread(wire)));
     }
-    trials.push(trial("stuck::an_async_handler_that_loops_is_answered_by_its_grace".into(), loops));
-    trials.push(trial("stuck::a_caller_of_a_peer_that_reads_nothing_is_settled".into(), unanswered));
+    trials.push(trial("blocked_sides::an_async_handler_that_loops_is_answered_by_its_grace".into(), loops));
+    trials.push(trial("blocked_sides::a_caller_of_a_peer_that_reads_nothing_is_settled".into(), unanswered));
     for blocking in [false, true] {
         let name = if blocking { "blocking" } else { "async" };
-        let name = format!("stuck::a_handler_that_never_yields_drains_and_is_reported::{name}");
+        let name = format!("blocked_sides::a_handler_that_never_yields_drains_and_is_reported::{name}");
         trials.push(alone(name, move || async move { never_yields(blocking) }));
     }
     for (cap, which) in caps() {
-        let name = format!("stuck::deaf_blocking_handlers_keep_to_the_servers_cap::{which}");
+        let name = format!("blocked_sides::deaf_blocking_handlers_keep_to_the_servers_cap::{which}");
         trials.push(alone(name, move || async move { deaf_and_blocking(cap) }));
     }
-    trials.push(trial("stuck::handlers_that_all_wait_for_queued_callbacks_are_refused".into(), deadlock));
+    trials.push(trial(
+        "blocked_sides::handlers_that_all_wait_for_queued_callbacks_are_refused".into(),
+        deadlock,
+    ));
     trials
 }
 

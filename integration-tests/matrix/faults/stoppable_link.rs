@@ -68,7 +68,7 @@ impl Valve {
     }
 
     /// This end is gone at once, and its driver gets an error. It is dropped without a close. If the drop itself
-    /// sends a message, as over HTTP, whose client sends a DELETE, a test can cut the [`Line`](crate::line::Line)
+    /// sends a message, as over HTTP, whose client sends a DELETE, a test can cut the [`Line`](crate::cuttable_tcp::Line)
     /// first.
     pub(crate) fn cut(&self) {
         let mut halves = None;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 
 use crate::rows::{ROWS, Tests};
-use crate::there::{Built, is_function};
+use crate::test_names::{Built, is_function};
 
 /// A file, from the root of the repository, and its tests: functions, or trials by their names.
 const COVERED: [Tests; 17] = [
@@ -56,7 +56,7 @@ const COVERED: [Tests; 17] = [
         &["a_peer_that_is_gone_ends_the_connection_although_nothing_is_written"],
     ),
     (
-        "crates/http/tests/streamable/lost.rs",
+        "crates/http/tests/streamable/lost_streams.rs",
         &[
             "a_setting_cancels_requests_whose_stream_is_lost",
             "in_acp_a_stream_that_stays_lost_is_a_cancel_after_its_grace",
@@ -103,7 +103,7 @@ const COVERED: [Tests; 17] = [
         ],
     ),
     (
-        "crates/http/tests/stateless/leaving.rs",
+        "crates/http/tests/stateless/client_disconnect.rs",
         &["leaving_an_event_stream_cancels_its_request_and_no_other", "leaving_before_the_head_cancels_too"],
     ),
     ("crates/http/tests/stateless/status.rs", &["every_refusal_has_its_status_and_its_code"]),
@@ -133,7 +133,7 @@ pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
     let built = Arc::new(Built::of(others));
     let there = |(file, tests): Tests, what: &str| {
         let built = Arc::clone(&built);
-        Trial::test(format!("covered::the_tests_named_{what}_are_there::{file}"), move || {
+        Trial::test(format!("covered_elsewhere::the_tests_named_{what}_are_there::{file}"), move || {
             let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
             let text =
                 std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
@@ -154,7 +154,7 @@ pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
         let of_it = row.tests.iter().filter(|(file, _)| file.starts_with(HERE));
         trials.extend(of_it.map(|tests| there(*tests, &format!("by_attack_{}", at + 1))));
     }
-    trials.push(Trial::test("covered::what_is_no_test_or_is_ignored_is_none", || {
+    trials.push(Trial::test("covered_elsewhere::what_is_no_test_or_is_ignored_is_none", || {
         let text = "#[test]\nfn one() {}\n\nasync fn two() {}\n\n/// Words.\n#[tokio::test]\nasync fn three() {}\n\
                     #[test]\n#[ignore = \"slow\"]\nfn four() {}\n// test\nfn five() { six() }\n#[test]\nfn six() {}\n";
         assert_eq!(

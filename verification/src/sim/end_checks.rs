@@ -3,10 +3,10 @@
 
 use rescind_core::CancelResult;
 
-use super::both::Side;
 use super::judge::{Judge, State};
+use super::observations::{CallSeen, Kind, RequestSeen, WorkSeen};
 use super::plan::{Caller, Work};
-use super::seen::{CallSeen, Kind, RequestSeen, WorkSeen};
+use super::sides::Side;
 use super::tally::SimEvent;
 
 impl Judge {

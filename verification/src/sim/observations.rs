@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use rescind_core::{CallContext, CancelResult, CauseKind, ExchangeId};
 
-use super::both::Side;
 use super::plan::{Caller, Work};
+use super::sides::Side;
 
 /// A call, from the view of its caller.
 #[derive(Debug)]

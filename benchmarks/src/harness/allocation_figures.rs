@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use rescind_core::dialect::{ACP, MCP};
 
-use super::alone::{Alone, NOT_COUNTED, PLACE};
-use super::field::Bound;
+use super::competitors::Bound;
 use super::figures::{Figure, Row};
+use super::single_thread::{Alone, NOT_COUNTED, PLACE};
 use super::{Growth, Results, Run};
 use crate::subject::{BURST, BoxFuture, Competitor, Subject, Told};
 use crate::{heap, steps, subjects};

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::{Alive, Memory, is_clean, kept_open, router};
 use crate::agent::limits;
-use crate::counts::{MIB, million_over};
-use crate::stranger::{Hears, Stranger};
+use crate::flood_sizes::{MIB, million_over};
+use crate::raw_client::{Hears, Stranger};
 use crate::wires::Wire;
 use crate::{in_time, until};
 

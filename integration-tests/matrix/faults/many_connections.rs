@@ -15,8 +15,10 @@ const BUDGET: usize = 192 * 1024;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let thousand = WIRES.into_iter().map(|wire| {
-        let name =
-            format!("many::a_thousand_connections_and_half_of_their_requests_cancelled::{}", wire.name);
+        let name = format!(
+            "many_connections::a_thousand_connections_and_half_of_their_requests_cancelled::{}",
+            wire.name
+        );
         alone(name, move || thousand(wire))
     });
     thousand.collect()
