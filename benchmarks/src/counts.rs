@@ -48,7 +48,7 @@ pub enum Verdict {
     /// It is within its budget.
     Held,
     /// It is not judged here.
-    Shown,
+    LogText,
     /// There is no budget for it, or one without a number.
     New,
     /// It is above its budget.
@@ -133,7 +133,7 @@ impl Counts {
                     Verdict::Held
                 }
             }
-            (Some(_) | None, Some(_)) => Verdict::Shown,
+            (Some(_) | None, Some(_)) => Verdict::LogText,
         };
         let allocations = match count.allocations.cmp(&budget.allocations) {
             std::cmp::Ordering::Less => Verdict::Lower,
@@ -231,8 +231,8 @@ mod tests {
     #[test]
     fn instructions_of_another_compiler_are_shown_and_allocations_judged() {
         let (budget, other) = (counts("rustc 1", 10_000, 15), counts("rustc 2", 20_000, 16));
-        assert_eq!(judged(&budget, &other), [Verdict::Shown, Verdict::Above]);
-        assert!(!Verdict::Shown.fails());
+        assert_eq!(judged(&budget, &other), [Verdict::LogText, Verdict::Above]);
+        assert!(!Verdict::LogText.fails());
     }
 
     #[test]

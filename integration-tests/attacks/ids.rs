@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::agent::limits;
-use crate::raw_client::{Hears, Stranger};
+use crate::raw_client::{Hears, RawClient};
 use crate::wires::{Kind, Setting, WIRES, Wire};
 use crate::{in_time, trial, until};
 
@@ -37,7 +37,7 @@ async fn one_id(wire: Wire) {
             }
         });
     let mut door = wire.listen(Setting::default()).await;
-    let (mut stranger, server) = Stranger::meet(&mut door, router, &limits(), Hears::Keeps).await;
+    let (mut stranger, server) = RawClient::meet(&mut door, router, &limits(), Hears::Keeps).await;
     for n in 0..DUPLICATES {
         stranger.request(&json!(7), "gate", &json!([n])).await;
         if n % AT_ONCE == 0 {

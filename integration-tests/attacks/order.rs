@@ -47,7 +47,7 @@ async fn changes(wire: Wire) {
         })
         .attach(far)
         .unwrap();
-    let (valve, link) = crate::stoppable_link::Valve::new(link.unwrap());
+    let (valve, link) = crate::stoppable_link::StoppableLink::new(link.unwrap());
     let peer = Peer::builder(rescind::dialect::ACP).attach(link).unwrap();
     let client = End { peer, valve, seen: crate::agent::Seen::new() };
     let limit = Limits::default().max_queued_notifications;

@@ -25,7 +25,7 @@ pub(crate) enum Hears {
     Keeps,
 }
 
-pub(crate) struct Stranger {
+pub(crate) struct RawClient {
     tx: Pin<Box<dyn Sender>>,
     heard: Arc<AtomicUsize>,
     kept: mpsc::UnboundedReceiver<Value>,
@@ -34,7 +34,7 @@ pub(crate) struct Stranger {
     exchanges: u64,
 }
 
-impl Stranger {
+impl RawClient {
     /// A stranger after its handshake, and the peer that serves it.
     pub(crate) async fn meet(door: &mut Door, router: Router, limits: &Limits, mode: Hears) -> (Self, Peer) {
         let serve = |link| {

@@ -6,7 +6,7 @@ use rescind::transport::Listener as _;
 use rescind::{Limits, Server};
 use serde_json::json;
 
-use crate::raw_peer::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request};
+use crate::raw_peer::{RawPeer, agent, header, in_time, is_about, is_clean, post, read_until, request};
 
 /// The SDK answers with -32603: the caller that cancelled gets an internal error of the agent.
 #[tokio::test]
@@ -18,7 +18,7 @@ async fn acp_typescript_handler_error_after_a_cancel() {
             _ => ("$/cancel_request", "requestId"),
         };
         let draft = dialect.name() == "acp-draft";
-        let (mut client, server, mut reported) = Bare::meet(dialect, Limits::default());
+        let (mut client, server, mut reported) = RawPeer::meet(dialect, Limits::default());
         if draft {
             let capabilities = json!({"cancellation": {"request": true}});
             let hello = json!({"protocolVersion": 1, "clientCapabilities": capabilities});

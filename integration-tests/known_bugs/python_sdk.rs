@@ -6,14 +6,14 @@ use rescind::transport::Listener as _;
 use rescind::{Limits, Server};
 use serde_json::json;
 
-use crate::raw_peer::{Bare, agent, is_about, is_clean, post, read_until, request};
+use crate::raw_peer::{RawPeer, agent, is_about, is_clean, post, read_until, request};
 
 /// The SDK gives every request over stateless HTTP the id 1. Our server must accept this: one after another, and
 /// concurrently if each POST has its own ids.
 #[tokio::test]
 async fn python_sdk_3060_every_request_has_id_1() {
     is_about!("I4 or I14");
-    let (mut client, server, _told) = Bare::meet(MCP, Limits::default());
+    let (mut client, server, _told) = RawPeer::meet(MCP, Limits::default());
     for n in 0..100 {
         client.ask(1, "echo", &json!({"n": n})).await;
         let answer = client.hear().await;

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, mpsc};
 #[path = "../matrix/faults/failure_report.rs"]
 mod reported;
 
-pub(crate) use self::reported::Again;
+pub(crate) use self::reported::RerunCommand;
 use self::reported::hangs;
 
 /// Names the invariants that the test is about. If the test fails, it prints that these are violated and how to run
@@ -27,7 +27,7 @@ macro_rules! is_about {
             fn here() {}
             let name = std::any::type_name_of_val(&here).trim_end_matches("::{{closure}}::here");
             let name = name.split_once("::").map_or(name, |(_, name)| name);
-            $crate::raw_peer::Again::new(name, Some($numbers))
+            $crate::raw_peer::RerunCommand::new(name, Some($numbers))
         };
     };
 }
@@ -142,9 +142,9 @@ pub(crate) fn agent() -> (Router, AgentEvents) {
 }
 
 /// A peer without the library.
-pub(crate) struct Bare(pub(crate) Link);
+pub(crate) struct RawPeer(pub(crate) Link);
 
-impl Bare {
+impl RawPeer {
     /// Connects to an agent over memory.
     pub(crate) fn meet(dialect: Dialect, limits: Limits) -> (Self, Peer, AgentEvents) {
         let (near, far) = memory_pair();

@@ -8,7 +8,9 @@ use rescind::transport::Listener as _;
 use rescind::{Limits, Peer, Server, memory_pair};
 use serde_json::{Value, json};
 
-use crate::raw_peer::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request, until};
+use crate::raw_peer::{
+    RawPeer, agent, header, in_time, is_about, is_clean, post, read_until, request, until,
+};
 
 const CANCEL: (&str, &str) = ("notifications/cancelled", "requestId");
 
@@ -16,7 +18,7 @@ const CANCEL: (&str, &str) = ("notifications/cancelled", "requestId");
 #[tokio::test]
 async fn rmcp_cancel_then_reuse_of_the_id() {
     is_about!("I2 or I14");
-    let (mut client, server, mut reported) = Bare::meet(MCP, Limits::default());
+    let (mut client, server, mut reported) = RawPeer::meet(MCP, Limits::default());
     client.ask(1, "deaf", &json!({"n": 1})).await;
     reported.hears("deaf 1 began").await;
     client.cancel(1, CANCEL.0, CANCEL.1).await;
@@ -38,7 +40,7 @@ async fn rmcp_cancel_then_reuse_of_the_id() {
 #[tokio::test]
 async fn rmcp_two_requests_with_one_id_cancel_each_other() {
     is_about!("I4");
-    let (mut client, server, mut reported) = Bare::meet(MCP, Limits::default());
+    let (mut client, server, mut reported) = RawPeer::meet(MCP, Limits::default());
     client.ask(2, "wait", &json!({"n": "other"})).await;
     reported.hears("wait \"other\" began").await;
     client.ask(1, "wait", &json!({"n": "first"})).await;
@@ -60,7 +62,7 @@ async fn rmcp_two_requests_with_one_id_cancel_each_other() {
 #[tokio::test]
 async fn rmcp_progress_after_cancel() {
     is_about!("I2");
-    let (mut client, server, mut reported) = Bare::meet(MCP, Limits::default());
+    let (mut client, server, mut reported) = RawPeer::meet(MCP, Limits::default());
     client.ask(1, "ticks", &json!({"n": 1, "_meta": {"progressToken": "t"}})).await;
     assert_eq!(client.hear().await["params"]["progress"], 1);
     reported.hears("ticks 1 began").await;

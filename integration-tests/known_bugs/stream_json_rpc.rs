@@ -6,7 +6,7 @@ use rescind::{ByteStream, Framing, Limits, Outcome, Peer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-use crate::raw_peer::{Bare, agent, in_time, is_about, is_clean, request, until};
+use crate::raw_peer::{RawPeer, agent, in_time, is_about, is_clean, request, until};
 
 /// `StreamJsonRpc` registers a request after it has continued to read, and a cancel that arrives in between finds
 /// nothing.
@@ -103,7 +103,7 @@ async fn streamjsonrpc_489_cancel_during_flush() {
         is_clean(&client).await;
     }
     // In the other direction: the agent's large answer is being written when its cancel arrives, which is too late.
-    let (mut client, server, _told) = Bare::meet(ACP, Limits::default());
+    let (mut client, server, _told) = RawPeer::meet(ACP, Limits::default());
     let large = json!({"n": "x".repeat(1 << 20)});
     client.ask(1, "echo", &large).await;
     until("it is answered", || server.stats().finished == 1).await;

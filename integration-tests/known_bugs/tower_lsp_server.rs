@@ -4,7 +4,7 @@ use rescind::Limits;
 use rescind::dialect::LSP;
 use serde_json::json;
 
-use crate::raw_peer::{Bare, is_about, is_clean};
+use crate::raw_peer::{RawPeer, is_about, is_clean};
 
 /// tower-lsp-server stops reading when four handlers run, so it does not read their cancels.
 #[tokio::test]
@@ -13,7 +13,7 @@ async fn tower_lsp_server_no_cancel_once_4_handlers_run() {
     for running in [4, 1024] {
         let mut limits = Limits::default();
         limits.max_running_handlers = running;
-        let (mut client, server, mut reported) = Bare::meet(LSP, limits);
+        let (mut client, server, mut reported) = RawPeer::meet(LSP, limits);
         client.opens().await;
         for id in 1..=4 {
             client.ask(id, "wait", &json!({"n": id})).await;

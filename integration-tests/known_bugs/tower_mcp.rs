@@ -4,7 +4,7 @@ use rescind::Limits;
 use rescind::dialect::MCP;
 use serde_json::{Value, json};
 
-use crate::raw_peer::{Bare, is_about, is_clean, until};
+use crate::raw_peer::{RawPeer, is_about, is_clean, until};
 
 /// tower-mcp waits for a permit in its reader: the cancel that would free one is not read.
 #[tokio::test]
@@ -12,7 +12,7 @@ async fn tower_mcp_1251_permit_taken_in_the_reader() {
     is_about!("L2");
     let mut limits = Limits::default();
     limits.max_running_handlers = 1;
-    let (mut client, server, mut reported) = Bare::meet(MCP, limits);
+    let (mut client, server, mut reported) = RawPeer::meet(MCP, limits);
     client.ask(1, "wait", &json!({"n": 1})).await;
     reported.hears("wait 1 began").await;
     client.ask(2, "wait", &json!({"n": 2})).await;

@@ -6,7 +6,7 @@ use rescind::dialect::{LSP, Role};
 use rescind::{Limits, Outcome, Peer, memory_pair};
 use serde_json::{Value, json};
 
-use crate::raw_peer::{Bare, agent, in_time, is_about, is_clean};
+use crate::raw_peer::{RawPeer, agent, in_time, is_about, is_clean};
 
 /// vscode-jsonrpc never settles the promises of a closed connection.
 #[tokio::test]
@@ -59,7 +59,7 @@ async fn vscode_jsonrpc_1621_calls_hang_on_close() {
 #[tokio::test]
 async fn vscode_jsonrpc_1_and_its_text_share_a_key() {
     is_about!("I4");
-    let (mut client, server, mut reported) = Bare::meet(LSP, Limits::default());
+    let (mut client, server, mut reported) = RawPeer::meet(LSP, Limits::default());
     client.opens().await;
     client.ask(1, "wait", &json!({"n": 1})).await;
     client.ask("1", "wait", &json!({"n": "1"})).await;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// A set of hashes.
-pub(super) type Numbers = HashSet<u64, BuildHasherDefault<AsItIs>>;
+pub(super) type Numbers = HashSet<u64, BuildHasherDefault<IdentityHasher>>;
 
 /// A hash of a value. Among a million values, two have the same hash about once in ten million searches.
 pub(super) fn number_of(value: &impl Hash) -> u64 {
@@ -71,9 +71,9 @@ impl Hasher for Folded {
 
 /// For values that are already hashes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AsItIs(u64);
+pub(super) struct IdentityHasher(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }

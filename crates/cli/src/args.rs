@@ -87,7 +87,7 @@ pub(crate) struct Check {
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) carriage: Carriage,
+    pub(crate) wire_options: WireOptions,
     /// The certificate authority to trust, for wss:// and https://. [default: the system's]
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
@@ -111,7 +111,7 @@ pub(crate) struct Check {
 
 /// How an endpoint carries messages.
 #[derive(Debug, Args)]
-pub(crate) struct Carriage {
+pub(crate) struct WireOptions {
     /// Framing of a byte stream (stdio, pipe:): newline or content-length. [default: the dialect's]
     #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
     pub(crate) framing: Option<String>,
@@ -123,7 +123,7 @@ pub(crate) struct Carriage {
 impl Check {
     /// The flags that belong to the endpoint.
     pub(crate) fn flags(&self) -> Flags {
-        let Carriage { framing, binding } = &self.carriage;
+        let WireOptions { framing, binding } = &self.wire_options;
         Flags {
             framing: framing.clone(),
             binding: binding.clone(),
@@ -144,7 +144,7 @@ pub(crate) struct Fixture {
     #[arg(long, value_name = "ENDPOINT")]
     pub(crate) listen: Endpoint,
     #[command(flatten)]
-    pub(crate) carriage: Carriage,
+    pub(crate) wire_options: WireOptions,
     /// The certificate chain of the server, for wss:// and https://.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -162,7 +162,7 @@ pub(crate) struct Fixture {
 impl Fixture {
     /// The flags that belong to the endpoint.
     pub(crate) fn flags(&self) -> Flags {
-        let Carriage { framing, binding } = &self.carriage;
+        let WireOptions { framing, binding } = &self.wire_options;
         Flags {
             framing: framing.clone(),
             binding: binding.clone(),

@@ -50,7 +50,7 @@ pub use id::{
     CallKey, CallNumber, ClientNumber, ExchangeId, InboundKey, InvalidId, MAX_ID_BYTES, OutboundKey,
     Principal, RequestId, Scope,
 };
-pub use log_text::Shown;
+pub use log_text::LogText;
 #[cfg(feature = "verify")]
 pub use machine::inspect;
 pub use machine::{
@@ -76,7 +76,7 @@ pub use transport::{
 };
 pub use transport::{
     BoxFuture, Capabilities, CloseReason, Endpoint, ExchangeEnd, FrameInfo, FrameKind, HostPolicy,
-    HostRefusal, Inbound, Lane, Link, Listener, NotAllowable, OriginPolicy, OriginRefused, Outbound,
+    HostRefusal, Inbound, InvalidAllowEntry, Lane, Link, Listener, OriginPolicy, OriginRefused, Outbound,
     PeerInfo, Receiver, RejectReason, RequestHost, Sender, Transport, TransportError, TransportErrorKind,
     TransportEvent, Unsupported,
 };

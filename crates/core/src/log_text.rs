@@ -14,18 +14,18 @@ const MAX_TEXT_BYTES: usize = 256;
 /// For fields of logs and spans, also in transports of your own: method names, ids, addresses, texts of errors.
 ///
 /// ```
-/// use rescind_core::Shown;
+/// use rescind_core::LogText;
 ///
-/// assert_eq!(Shown::name("tools/call\n\u{1b}[2J").to_string(), r"tools/call\u{a}\u{1b}[2J");
-/// assert!(Shown::text("x".repeat(1 << 20)).to_string().len() < 300);
+/// assert_eq!(LogText::name("tools/call\n\u{1b}[2J").to_string(), r"tools/call\u{a}\u{1b}[2J");
+/// assert!(LogText::text("x".repeat(1 << 20)).to_string().len() < 300);
 /// ```
 #[derive(Clone, Copy)]
-pub struct Shown<T> {
+pub struct LogText<T> {
     value: T,
     most: usize,
 }
 
-impl<T: fmt::Display> Shown<T> {
+impl<T: fmt::Display> LogText<T> {
     /// A name: a method, an id, an address. At most 128 bytes of it are shown.
     pub const fn name(value: T) -> Self {
         Self { value, most: MAX_NAME_BYTES }
@@ -37,7 +37,7 @@ impl<T: fmt::Display> Shown<T> {
     }
 }
 
-impl<T: fmt::Display> fmt::Display for Shown<T> {
+impl<T: fmt::Display> fmt::Display for LogText<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = Line { out: f, room: self.most, state: State::Writing };
         let written = write!(line, "{}", self.value);
@@ -49,7 +49,7 @@ impl<T: fmt::Display> fmt::Display for Shown<T> {
     }
 }
 
-impl<T: fmt::Display> fmt::Debug for Shown<T> {
+impl<T: fmt::Display> fmt::Debug for LogText<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -102,7 +102,7 @@ mod tests {
     fn shown_text_is_one_short_line() {
         for evil in ["\u{1b}", "\n", "\r", "\0", "\u{202e}", "\u{2066}", "\u{85}", "\u{2028}", "x", "é"] {
             for (times, cut) in [(1, false), (1 << 20, true)] {
-                for shown in [Shown::name(evil.repeat(times)), Shown::text(evil.repeat(times))] {
+                for shown in [LogText::name(evil.repeat(times)), LogText::text(evil.repeat(times))] {
                     let shown = shown.to_string();
                     assert!(shown.len() <= MAX_TEXT_BYTES + 3 && shown.ends_with("...") == cut, "{shown}");
                     assert!(shown.chars().all(|shown| shown == ' '
@@ -123,6 +123,6 @@ mod tests {
                 }
             }
         }
-        assert!(Shown::text(Endless).to_string().ends_with("..."));
+        assert!(LogText::text(Endless).to_string().ends_with("..."));
     }
 }

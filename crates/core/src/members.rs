@@ -32,14 +32,14 @@ pub fn shape(text: &str) -> Shape {
 
 /// The requested members of an object, as they were sent.
 #[derive(Debug)]
-pub struct Picked<'a, const N: usize> {
+pub struct PickedMembers<'a, const N: usize> {
     /// The first value for each name.
     pub values: [Option<&'a RawValue>; N],
     /// Whether one of the names occurs more than once.
     pub twice: bool,
 }
 
-impl<'a, const N: usize> Picked<'a, N> {
+impl<'a, const N: usize> PickedMembers<'a, N> {
     /// Reads a whole text as one object. Members with other names are skipped, however often they occur.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl<'a, const N: usize> Picked<'a, N> {
 /// One member of a value. `None`: the value is not an object, or the member is missing or `null`.
 #[must_use]
 pub fn member<'a>(value: Option<&'a RawValue>, name: &str) -> Option<&'a RawValue> {
-    let Picked { values: [found], .. } = Picked::of(value, [name]);
+    let PickedMembers { values: [found], .. } = PickedMembers::of(value, [name]);
     present(found)
 }
 
@@ -92,7 +92,7 @@ struct Members<'n, const N: usize> {
 }
 
 impl<'de, const N: usize> DeserializeSeed<'de> for Members<'_, N> {
-    type Value = Picked<'de, N>;
+    type Value = PickedMembers<'de, N>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
@@ -100,14 +100,14 @@ impl<'de, const N: usize> DeserializeSeed<'de> for Members<'_, N> {
 }
 
 impl<'de, const N: usize> Visitor<'de> for Members<'_, N> {
-    type Value = Picked<'de, N>;
+    type Value = PickedMembers<'de, N>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut picked = Picked { values: [None; N], twice: false };
+        let mut picked = PickedMembers { values: [None; N], twice: false };
         while let Some(place) = map.next_key_seed(Name { names: &self.names })? {
             match place.and_then(|place| picked.values.get_mut(place)) {
                 None => drop(map.next_value::<IgnoredAny>()?),

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use rescind_core::RequestId;
-use rescind_core::members::{Picked, Shape, present, shape, string};
+use rescind_core::members::{PickedMembers, Shape, present, shape, string};
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
@@ -24,7 +24,7 @@ pub(crate) struct Envelope<'a> {
 
 /// Why a body is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotRead {
+pub(crate) enum EnvelopeError {
     Empty,
     NotUtf8,
     NotJson,
@@ -38,22 +38,22 @@ const MEMBERS: [&str; 7] = ["jsonrpc", "id", "method", "type", "params", "result
 impl<'a> Envelope<'a> {
     /// Reads a body. An object with a duplicate member, or whose method is not a string, is read as one without
     /// members: the driver refuses it.
-    pub(crate) fn read(body: &'a [u8]) -> Result<Self, NotRead> {
-        let text = std::str::from_utf8(body).map_err(|_| NotRead::NotUtf8)?;
+    pub(crate) fn read(body: &'a [u8]) -> Result<Self, EnvelopeError> {
+        let text = std::str::from_utf8(body).map_err(|_| EnvelopeError::NotUtf8)?;
         let is_json = || serde_json::from_str::<IgnoredAny>(text).is_ok();
         match shape(text) {
-            Shape::Object => match Picked::read(text, MEMBERS) {
+            Shape::Object => match PickedMembers::read(text, MEMBERS) {
                 Ok(picked) => Ok(Self::picked(picked)),
-                Err(_) => Err(NotRead::NotJson),
+                Err(_) => Err(EnvelopeError::NotJson),
             },
             Shape::Array => match serde_json::from_str::<Vec<IgnoredAny>>(text) {
-                Ok(messages) if messages.is_empty() => Err(NotRead::NotAnObject),
-                Ok(_) => Err(NotRead::Batch),
-                Err(_) => Err(NotRead::NotJson),
+                Ok(messages) if messages.is_empty() => Err(EnvelopeError::NotAnObject),
+                Ok(_) => Err(EnvelopeError::Batch),
+                Err(_) => Err(EnvelopeError::NotJson),
             },
-            Shape::Other if text.trim_ascii_start().is_empty() => Err(NotRead::Empty),
-            Shape::Other if is_json() => Err(NotRead::NotAnObject),
-            Shape::Other => Err(NotRead::NotJson),
+            Shape::Other if text.trim_ascii_start().is_empty() => Err(EnvelopeError::Empty),
+            Shape::Other if is_json() => Err(EnvelopeError::NotAnObject),
+            Shape::Other => Err(EnvelopeError::NotJson),
         }
     }
 
@@ -62,7 +62,7 @@ impl<'a> Envelope<'a> {
         Self::read(body).unwrap_or_default()
     }
 
-    fn picked(Picked { values, twice }: Picked<'a, 7>) -> Self {
+    fn picked(PickedMembers { values, twice }: PickedMembers<'a, 7>) -> Self {
         let [jsonrpc, id, method, kind, params, result, error] = values;
         let method = present(method);
         if twice || method.is_some_and(|method| string(method).is_none()) {
@@ -135,7 +135,7 @@ pub(crate) fn once<'a, const N: usize>(
     object: Option<&'a RawValue>,
     names: [&str; N],
 ) -> [Option<&'a RawValue>; N] {
-    let Picked { values, twice } = Picked::of(object, names);
+    let PickedMembers { values, twice } = PickedMembers::of(object, names);
     if twice { [None; N] } else { values.map(present) }
 }
 
@@ -147,22 +147,22 @@ mod tests {
     fn a_body_that_is_no_object_is_no_message() {
         let deep = format!("{}{}", "[".repeat(9_999), "]".repeat(9_999));
         for (body, why) in [
-            ("", NotRead::Empty),
-            (" \r\n", NotRead::Empty),
-            ("{", NotRead::NotJson),
-            (r#"{"id":1} x"#, NotRead::NotJson),
-            (r#"{"method":7,}"#, NotRead::NotJson),
-            ("text", NotRead::NotJson),
-            ("[1,2", NotRead::NotJson),
-            ("7", NotRead::NotAnObject),
-            ("\"text\"", NotRead::NotAnObject),
-            (" []", NotRead::NotAnObject),
-            ("[{}]", NotRead::Batch),
-            (&deep, NotRead::Batch),
+            ("", EnvelopeError::Empty),
+            (" \r\n", EnvelopeError::Empty),
+            ("{", EnvelopeError::NotJson),
+            (r#"{"id":1} x"#, EnvelopeError::NotJson),
+            (r#"{"method":7,}"#, EnvelopeError::NotJson),
+            ("text", EnvelopeError::NotJson),
+            ("[1,2", EnvelopeError::NotJson),
+            ("7", EnvelopeError::NotAnObject),
+            ("\"text\"", EnvelopeError::NotAnObject),
+            (" []", EnvelopeError::NotAnObject),
+            ("[{}]", EnvelopeError::Batch),
+            (&deep, EnvelopeError::Batch),
         ] {
             assert_eq!(Envelope::read(body.as_bytes()).err(), Some(why), "{body:.20}");
         }
-        assert_eq!(Envelope::read(b"{\"a\":\"\xff\"}").err(), Some(NotRead::NotUtf8));
+        assert_eq!(Envelope::read(b"{\"a\":\"\xff\"}").err(), Some(EnvelopeError::NotUtf8));
         for body in ["{}", r#" {"method":7}"#, r#"{"id":1,"id":2}"#] {
             let read = Envelope::read(body.as_bytes()).unwrap();
             assert!(!read.is_request() && read.id.is_none(), "{body}");

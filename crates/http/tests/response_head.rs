@@ -63,7 +63,7 @@ impl Served {
         Self::new(service, listener, MCP_2026).await
     }
 
-    async fn post(&mut self, id: u64, method: &str, ms: u64) -> http::Response<rescind_http::ReplyBody> {
+    async fn post(&mut self, id: u64, method: &str, ms: u64) -> http::Response<rescind_http::ResponseBody> {
         let params = json!({"ms": ms, "_meta": {VERSION: "2026-07-28", CAPABILITIES: {}}});
         let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
         let request = http::Request::post("http://127.0.0.1/")

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rescind_core::dialect::Dialect;
-use rescind_testkit::runner::{Abilities, Line, Seen, Settings, Subject, Trouble, Verdict, play};
+use rescind_testkit::runner::{Abilities, Line, Seen, Settings, Subject, SubjectError, Verdict, play};
 use rescind_testkit::{BareMachine, CallStep, CancelWord, Part, Scenario, scenarios};
 use serde_json::Value;
 
@@ -42,11 +42,11 @@ impl Subject for Meddled {
         self.inner.now()
     }
 
-    async fn open(&mut self) -> Result<Line, Trouble> {
+    async fn open(&mut self) -> Result<Line, SubjectError> {
         self.inner.open().await
     }
 
-    async fn send(&mut self, line: Line, mut frames: Vec<String>) -> Result<(), Trouble> {
+    async fn send(&mut self, line: Line, mut frames: Vec<String>) -> Result<(), SubjectError> {
         match self.how {
             Meddling::CancelsLost => frames.retain(|frame| !is_cancel(frame)),
             Meddling::EverythingCancelled => {
@@ -87,11 +87,11 @@ impl Subject for Meddled {
         }
     }
 
-    async fn half_close(&mut self, line: Line) -> Result<(), Trouble> {
+    async fn half_close(&mut self, line: Line) -> Result<(), SubjectError> {
         self.inner.half_close(line).await
     }
 
-    async fn disconnect(&mut self, line: Line) -> Result<(), Trouble> {
+    async fn disconnect(&mut self, line: Line) -> Result<(), SubjectError> {
         self.inner.disconnect(line).await
     }
 
@@ -99,11 +99,11 @@ impl Subject for Meddled {
         self.inner.pause().await;
     }
 
-    async fn call(&mut self, line: Line, call: &CallStep) -> Result<(), Trouble> {
+    async fn call(&mut self, line: Line, call: &CallStep) -> Result<(), SubjectError> {
         self.inner.call(line, call).await
     }
 
-    async fn cancel_call(&mut self, name: &str, reason: Option<&str>) -> Result<CancelWord, Trouble> {
+    async fn cancel_call(&mut self, name: &str, reason: Option<&str>) -> Result<CancelWord, SubjectError> {
         self.inner.cancel_call(name, reason).await
     }
 }

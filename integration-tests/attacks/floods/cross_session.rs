@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Alive, kept_open, router};
 use crate::agent::limits;
 use crate::flood_sizes::million_over;
-use crate::raw_client::{Hears, Stranger};
+use crate::raw_client::{Hears, RawClient};
 use crate::wires::Wire;
 use crate::{in_time, until};
 
@@ -26,7 +26,7 @@ pub(super) async fn cross(wire: Wire) {
     let (mut victims, mut attackers) = (Vec::new(), Vec::new());
     for at in 0..SESSIONS {
         let alive = Alive::default();
-        let (mut stranger, server) = Stranger::meet(&mut door, router(&alive), &limits, Hears::Keeps).await;
+        let (mut stranger, server) = RawClient::meet(&mut door, router(&alive), &limits, Hears::Keeps).await;
         let runs = at % 2 == 0;
         for id in 0..SAME_IDS {
             stranger.request(&json!(id), if runs { "wait" } else { "echo" }, &json!({})).await;

@@ -11,7 +11,7 @@ use super::{Alive, Memory, is_clean, kept_open, router};
 use crate::agent::{close, limits, open_at};
 use crate::bare_server;
 use crate::flood_sizes::{MIB, TIMED, million_over};
-use crate::raw_client::{Hears, Stranger};
+use crate::raw_client::{Hears, RawClient};
 use crate::wires::{Door, Kind, Wire};
 use crate::{in_time, until};
 
@@ -89,7 +89,7 @@ fn together_over(wire: &Wire) -> usize {
 /// Sends the requests `first` to `first + together`, and their cancels. With more than one request, the cancels are
 /// sent after the requests are taken in, and the answers are awaited.
 async fn some_pairs(
-    stranger: &mut Stranger,
+    stranger: &mut RawClient,
     first: usize,
     together: usize,
     are_taken_in: impl FnMut() -> bool,
@@ -119,7 +119,7 @@ async fn some_pairs(
 async fn echoes_beside_the_floor(peer: Peer, door: &mut Door, limits: &Limits, together: usize) -> Duration {
     let serve =
         |link| tokio::spawn(bare_server::serve(link, limits.max_running_handlers, limits.cancel_grace));
-    let (mut stranger, serving) = Stranger::meet_with(door, serve, Hears::Counts).await;
+    let (mut stranger, serving) = RawClient::meet_with(door, serve, Hears::Counts).await;
     let beside = tokio::spawn(echoes(peer, for_a_while()));
     let mut pairs = 0;
     while !beside.is_finished() {
@@ -143,7 +143,7 @@ pub(super) async fn pairs(wire: Wire) {
         limits.max_running_handlers = RUNNING;
     }
     let mut door = wire.listen(kept_open()).await;
-    let (mut stranger, server) = Stranger::meet(&mut door, router(&alive), &limits, Hears::Counts).await;
+    let (mut stranger, server) = RawClient::meet(&mut door, router(&alive), &limits, Hears::Counts).await;
     let (client, other) = open_at(&mut door, &crate::agent::limits()).await;
     // A debug build checks no times, so it needs none to compare with.
     let quiet = if TIMED { quiet_echoes(client.peer.clone()).await } else { Duration::ZERO };

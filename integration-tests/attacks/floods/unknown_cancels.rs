@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Alive, Memory, is_clean, kept_open, router};
 use crate::agent::limits;
 use crate::flood_sizes::{MIB, million_over};
-use crate::raw_client::{Hears, Stranger};
+use crate::raw_client::{Hears, RawClient};
 use crate::wires::Wire;
 use crate::{in_time, until};
 
@@ -22,7 +22,7 @@ pub(super) async fn unknown(wire: Wire) {
     let count = million_over(&wire);
     let alive = Alive::default();
     let mut door = wire.listen(kept_open()).await;
-    let (mut stranger, server) = Stranger::meet(&mut door, router(&alive), &limits(), Hears::Counts).await;
+    let (mut stranger, server) = RawClient::meet(&mut door, router(&alive), &limits(), Hears::Counts).await;
     let named_nothing = || {
         let stats = server.stats();
         usize::try_from(
@@ -73,7 +73,7 @@ pub(super) async fn early(wire: Wire) {
     let mut limits = limits();
     limits.early_cancel_timeout = Duration::from_secs(3600);
     let mut door = wire.listen(kept_open()).await;
-    let (mut stranger, server) = Stranger::meet(&mut door, router(&alive), &limits, Hears::Keeps).await;
+    let (mut stranger, server) = RawClient::meet(&mut door, router(&alive), &limits, Hears::Keeps).await;
     let taken = || {
         let stats = server.stats();
         usize::try_from(stats.parked_cancels + stats.refused + stats.unknown_cancels).unwrap_or(usize::MAX)

@@ -56,14 +56,14 @@ enum Way {
     Http2(Http2),
 }
 
-pub(crate) struct Asker {
+pub(crate) struct RequestClient {
     wire: Wire,
     way: Way,
     heard: Arc<Mutex<Heard>>,
     tasks: JoinSet<()>,
 }
 
-impl Asker {
+impl RequestClient {
     pub(crate) async fn connect(target: &mut Target) -> Self {
         let heard = Arc::new(Mutex::new(Heard::default()));
         let mut tasks = JoinSet::new();

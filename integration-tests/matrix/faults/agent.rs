@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::stoppable_link::Valve;
+use crate::stoppable_link::StoppableLink;
 use crate::wires::{Door, Setting, Wire, accept};
 use crate::{in_time, until};
 
@@ -188,13 +188,13 @@ pub(crate) fn router(seen: &Seen) -> Router {
 /// One end of a connection.
 pub(crate) struct End {
     pub(crate) peer: Peer,
-    pub(crate) valve: Valve,
+    pub(crate) valve: StoppableLink,
     pub(crate) seen: Seen,
 }
 
 impl End {
     pub(crate) fn attach(link: Link, role: Role, limits: Limits, seen: Seen) -> Self {
-        let (valve, link) = Valve::new(link);
+        let (valve, link) = StoppableLink::new(link);
         let peer = Peer::builder(ACP).role(role).serve(router(&seen)).limits(limits).attach(link).unwrap();
         Self { peer, valve, seen }
     }

@@ -18,7 +18,7 @@ struct Counts {
 }
 
 /// An address that forwards bytes to a server, on any number of connections, until it is cut or dropped.
-pub(crate) struct Line {
+pub(crate) struct CuttableTcp {
     /// The address for clients.
     pub(crate) place: String,
     counts: Arc<Counts>,
@@ -26,7 +26,7 @@ pub(crate) struct Line {
     forwards: JoinHandle<()>,
 }
 
-impl Line {
+impl CuttableTcp {
     pub(crate) async fn to(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let place = listener.local_addr().unwrap().to_string();

@@ -10,20 +10,20 @@ pub(crate) fn hangs(what: &str) -> String {
 }
 
 /// Prints on drop how to run a test alone, if the test panics.
-pub(crate) struct Again {
+pub(crate) struct RerunCommand {
     /// The invariant that a failure violates, if it is the same for the whole test.
     numbers: Option<&'static str>,
     /// The name of the test in this program.
     name: String,
 }
 
-impl Again {
+impl RerunCommand {
     pub(crate) fn new(name: impl Into<String>, numbers: Option<&'static str>) -> Self {
         Self { numbers, name: name.into() }
     }
 }
 
-impl Drop for Again {
+impl Drop for RerunCommand {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;

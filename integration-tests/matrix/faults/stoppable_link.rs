@@ -11,7 +11,7 @@ use rescind::transport::{
 
 /// The handle of a wire that can be stopped and cut. Everything else passes unchanged.
 #[derive(Clone)]
-pub(crate) struct Valve(Arc<Mutex<State>>);
+pub(crate) struct StoppableLink(Arc<Mutex<State>>);
 
 struct State {
     rx: Option<Pin<Box<dyn Receiver>>>,
@@ -24,7 +24,7 @@ struct State {
 const READING: usize = 0;
 const WRITING: usize = 1;
 
-impl Valve {
+impl StoppableLink {
     /// The link with a valve that is open.
     pub(crate) fn new(link: Link) -> (Self, Link) {
         let state = State { rx: None, tx: None, reads: true, writes: true, wakers: [None, None] };
@@ -68,7 +68,7 @@ impl Valve {
     }
 
     /// This end is gone at once, and its driver gets an error. It is dropped without a close. If the drop itself
-    /// sends a message, as over HTTP, whose client sends a DELETE, a test can cut the [`Line`](crate::cuttable_tcp::Line)
+    /// sends a message, as over HTTP, whose client sends a DELETE, a test can cut the [`CuttableTcp`](crate::cuttable_tcp::Line)
     /// first.
     pub(crate) fn cut(&self) {
         let mut halves = None;
@@ -81,7 +81,7 @@ fn gone() -> TransportError {
     TransportError::new(TransportErrorKind::Io, "the test cut the wire")
 }
 
-struct Reading(Valve);
+struct Reading(StoppableLink);
 
 impl Receiver for Reading {
     fn poll_event(
@@ -106,7 +106,7 @@ impl Drop for Reading {
     }
 }
 
-struct Writing(Valve);
+struct Writing(StoppableLink);
 
 impl Writing {
     fn poll<T>(

@@ -17,7 +17,7 @@ use rescind::transport::{BoxFuture, Link, Listener, Transport};
 use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
 use rescind::{Clients, Framing, Share, memory_listener};
 
-use crate::cuttable_tcp::Line;
+use crate::cuttable_tcp::CuttableTcp;
 use crate::in_time;
 #[cfg(unix)]
 use crate::pipes::pipes;
@@ -39,7 +39,7 @@ pub(crate) struct Setting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Straight,
-    /// Through a [`Line`].
+    /// Through a [`CuttableTcp`].
     Cuttable,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Door {
     /// The place for a client without the library: an address, or a path.
     pub(crate) place: String,
     /// Over HTTP, if the setting requests it.
-    pub(crate) line: Option<Line>,
+    pub(crate) line: Option<CuttableTcp>,
     /// The counters of an HTTP server.
     pub(crate) counts: Option<HttpCounts>,
 }
@@ -186,7 +186,7 @@ async fn http(
     let place = url.trim_start_matches("http://").trim_end_matches(path).to_owned();
     let line = match setting.way {
         Way::Straight => None,
-        Way::Cuttable => Some(Line::to(&place).await),
+        Way::Cuttable => Some(CuttableTcp::to(&place).await),
     };
     if let Some(line) = &line {
         url = format!("http://{}{path}", line.place);

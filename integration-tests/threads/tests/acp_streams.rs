@@ -12,7 +12,7 @@ use rescind_threads::pairs;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
-use http_site::{Answered, Site, accept, leave, read};
+use http_site::{Answered, HttpSite, accept, leave, read};
 use tokio::sync::watch;
 
 /// An event.
@@ -40,7 +40,7 @@ const HEADERS: &[(&str, &str)] =
 fn play(first: Event, second: Event) {
     let has = move |event| first == event || second == event;
     let ends = has(Delete) || has(Shut);
-    let (site, mut listener) = Site::new(Acp::new(), HEADERS);
+    let (site, mut listener) = HttpSite::new(Acp::new(), HEADERS);
     let (open, gate) = watch::channel(false);
     let router = Router::new()
         .method("initialize", |_: CallContext, _: Value| async {
@@ -133,7 +133,7 @@ fn play(first: Event, second: Event) {
 }
 
 /// Reads the connection's stream until the answer has arrived, or the stream has permanently ended.
-async fn listen(site: &Site, id: &str, returns: bool) -> Vec<Value> {
+async fn listen(site: &HttpSite, id: &str, returns: bool) -> Vec<Value> {
     let known = [("acp-connection-id", id)];
     let mut messages = Vec::new();
     if returns {

@@ -11,7 +11,7 @@ use rescind_threads::pairs;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
-use http_site::{Answered, Site, accept, leave, read};
+use http_site::{Answered, HttpSite, accept, leave, read};
 use tokio::sync::watch;
 
 /// The events of a request.
@@ -44,7 +44,7 @@ const HEADERS: &[(&str, &str)] = &[
 fn play(first: Event, second: Event) {
     let has = move |event| first == event || second == event;
     let streams = has(Cut) || has(Return);
-    let (site, mut listener) = Site::new(Streamable::new(), HEADERS);
+    let (site, mut listener) = HttpSite::new(Streamable::new(), HEADERS);
     let (open, gate) = watch::channel(false);
     let router = Router::new()
         .method("initialize", |_: CallContext, _: Value| async {
@@ -126,7 +126,7 @@ fn play(first: Event, second: Event) {
 }
 
 /// Posts the request, and does what its client does. `None`: the client closed it.
-async fn ask(site: &Site, session: &str, first: Event, second: Event) -> Option<Answered> {
+async fn ask(site: &HttpSite, session: &str, first: Event, second: Event) -> Option<Answered> {
     let has = |event| first == event || second == event;
     let named = [("mcp-session-id", session)];
     let message = json!({"jsonrpc": "2.0", "id": 2, "method": "work", "params": {}});

@@ -31,12 +31,12 @@ impl fmt::Display for Side {
 
 /// A value for each side.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Both<T> {
+pub(super) struct PerSide<T> {
     pub(super) client: T,
     pub(super) server: T,
 }
 
-impl<T> Both<T> {
+impl<T> PerSide<T> {
     pub(super) fn of(&self, side: Side) -> &T {
         match side {
             Side::Client => &self.client,

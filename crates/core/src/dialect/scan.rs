@@ -101,7 +101,7 @@ fn raw_value(text: &str) -> Option<(Part<'_>, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::json::Picked;
+    use super::super::json::PickedMembers;
     use super::*;
 
     const NAMES: [&str; 3] = ["a", "id", "params"];
@@ -109,7 +109,8 @@ mod tests {
     /// Both readers must read the same, if the fast one reads the text.
     fn agree(text: &str) {
         let Some(short) = members(text, NAMES) else { return };
-        let long = Picked::read(text, NAMES).unwrap_or_else(|_| panic!("only the short way read {text:?}"));
+        let long =
+            PickedMembers::read(text, NAMES).unwrap_or_else(|_| panic!("only the short way read {text:?}"));
         assert!(!long.twice, "{text:?}");
         let long = long.values.map(|value| value.map(RawValue::get));
         assert_eq!(short.map(|part| part.map(Part::get)), long, "{text:?}");

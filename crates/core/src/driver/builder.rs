@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::clients::Clients;
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
-use crate::driver::admission::connection_slots::Occupant;
+use crate::driver::admission::connection_slots::OpenConnection;
 use crate::driver::admission::session_permit::SessionPermit;
 use crate::driver::connection::ConnectionTask;
 use crate::driver::connection::negotiate::PendingNegotiation;
@@ -266,12 +266,12 @@ impl PeerBuilder {
     }
 }
 
-impl Occupant for ConnectionInner {
+impl OpenConnection for ConnectionInner {
     fn is_busy(&self) -> bool {
         self.lock().session.has_requests_or_calls()
     }
 
-    fn leave(self: Arc<Self>) {
+    fn shut_down_idle(self: Arc<Self>) {
         self.step(|state, now, _| state.session.local_idle(now));
     }
 

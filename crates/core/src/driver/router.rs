@@ -253,7 +253,7 @@ where
 
     fn handle(&self, notified: Notified, params: Option<Bytes>) -> BoxFuture<'static, ()> {
         let Ok(params) = read_params::<P>(params) else {
-            tracing::debug!(rpc.method = %crate::log_text::Shown::name(&notified.method), "a notification's params do not fit its handler");
+            tracing::debug!(rpc.method = %crate::log_text::LogText::name(&notified.method), "a notification's params do not fit its handler");
             return Box::pin(std::future::ready(()));
         };
         Box::pin((self.function)(notified, params))

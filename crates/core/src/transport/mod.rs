@@ -38,7 +38,7 @@ pub use frames::FrameStream;
 pub use link::{Capabilities, Link, PeerInfo};
 #[cfg(feature = "tokio")]
 pub use memory::{MemoryListener, MemoryTransport, memory_listener, memory_pair};
-pub use origin::{HostPolicy, HostRefusal, NotAllowable, OriginPolicy, OriginRefused, RequestHost};
+pub use origin::{HostPolicy, HostRefusal, InvalidAllowEntry, OriginPolicy, OriginRefused, RequestHost};
 #[cfg(feature = "tokio")]
 pub use partial_frame::{MemoryFull, PartialFrame};
 pub use receiver::{Inbound, Receiver, TransportEvent};

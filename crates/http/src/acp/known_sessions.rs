@@ -9,7 +9,7 @@ use super::message::Message;
 
 /// Why a stream is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotHeard {
+pub(super) enum NoStream {
     /// No message has named the session, or it was forgotten.
     Unknown,
     /// The connection has reached its limit of sessions.
@@ -18,11 +18,11 @@ pub(super) enum NotHeard {
 
 impl State {
     /// The stream of a session that a client wants to read.
-    pub(super) fn lane_to_read(&mut self, name: &str, unknown: UnknownSessions) -> Result<u64, NotHeard> {
+    pub(super) fn lane_to_read(&mut self, name: &str, unknown: UnknownSessions) -> Result<u64, NoStream> {
         match (self.sessions.lane(name), unknown) {
-            (None, UnknownSessions::Refused) => Err(NotHeard::Unknown),
+            (None, UnknownSessions::Refused) => Err(NoStream::Unknown),
             (Some(_), _) | (None, UnknownSessions::Opened) => match self.lane(name) {
-                OWN => Err(NotHeard::TooMany),
+                OWN => Err(NoStream::TooMany),
                 lane => Ok(lane),
             },
         }

@@ -12,18 +12,18 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal};
 
 use super::connection::Connection;
-use super::known_sessions::NotHeard;
+use super::known_sessions::NoStream;
 use super::message::{Message, naming};
 use super::sessions::MAX_NAME_BYTES;
 use super::{Acp, UpgradeHook, link};
-use crate::envelope::{Envelope, NotRead};
+use crate::envelope::{Envelope, EnvelopeError};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
-use crate::inbound_queue::NotTaken;
+use crate::inbound_queue::SendRefused;
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
-use crate::server::response_body::{self, Feed, ReplyBody};
+use crate::server::response_body::{self, EventSource, ResponseBody};
 use crate::server::sessions::{NotOpened, Sessions, random_id};
 use crate::server::{AcceptQueue, RequestBody, Responder, Settings, auth, body, checks};
 
@@ -55,7 +55,7 @@ impl AcpServer {
         self: Arc<Self>,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         match *request.method() {
             Method::POST => self.post(request, principal).await,
             Method::GET => match &self.config.upgrade {
@@ -76,7 +76,7 @@ impl AcpServer {
         &self,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         let from = PeerAddress::of(&request);
         let (head, body) = request.into_parts();
         checks::content_type(&head.headers)?;
@@ -128,7 +128,7 @@ impl AcpServer {
         body: (Bytes, HeldBytes),
         principal: Option<Principal>,
         from: Option<IpAddr>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         let client = self.settings.clients.client(principal.as_ref(), from);
         let opened = self.table.open(&client, &self.settings, |id| {
             let table = Arc::downgrade(&self.table);
@@ -174,14 +174,14 @@ impl AcpServer {
         &self,
         headers: &HeaderMap,
         principal: Option<&Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         checks::accepts_events(headers)?;
         let connection = self.required(headers, principal)?;
         let session = session_named(headers)?;
         let (lane, token) =
             connection.listen(session, self.config.unknown_sessions).map_err(|why| match why {
-                NotHeard::TooMany => Refused::too_many("this connection has as many sessions as it may"),
-                NotHeard::Unknown => Refused::not_found("this connection does not know that session"),
+                NoStream::TooMany => Refused::too_many("this connection has as many sessions as it may"),
+                NoStream::Unknown => Refused::not_found("this connection does not know that session"),
             })?;
         let reported = [(ACP_CONNECTION_ID, Some(&*connection.id)), (ACP_SESSION_ID, session)]
             .map(|(name, value)| (name, value.and_then(|value| HeaderValue::from_str(value).ok())));
@@ -205,13 +205,13 @@ impl AcpServer {
 }
 
 /// The refusal of a body that cannot be read, with the same text that a connection uses.
-fn unfit(why: NotRead) -> Refused {
+fn unfit(why: EnvelopeError) -> Refused {
     match why {
-        NotRead::Empty => Refused::bad("the body is empty"),
-        NotRead::NotUtf8 => Refused::unreadable("Invalid message: the frame is not UTF-8"),
-        NotRead::NotJson => Refused::unreadable("Invalid message: the frame is not JSON"),
-        NotRead::NotAnObject => Refused::bad("Invalid message: a message is a JSON object"),
-        NotRead::Batch => Refused::batch(),
+        EnvelopeError::Empty => Refused::bad("the body is empty"),
+        EnvelopeError::NotUtf8 => Refused::unreadable("Invalid message: the frame is not UTF-8"),
+        EnvelopeError::NotJson => Refused::unreadable("Invalid message: the frame is not JSON"),
+        EnvelopeError::NotAnObject => Refused::bad("Invalid message: a message is a JSON object"),
+        EnvelopeError::Batch => Refused::batch(),
     }
 }
 
@@ -229,11 +229,11 @@ async fn upgraded(
     hook: &UpgradeHook,
     request: Request<RequestBody>,
     principal: Option<Principal>,
-) -> Result<Response<ReplyBody>, Refused> {
+) -> Result<Response<ResponseBody>, Refused> {
     let id = random_id().ok_or_else(no_randomness)?;
     let credential = auth::credential(&request, principal);
     let answer = hook(request.map(drop), credential);
-    let mut response = answer.await.map(|text| ReplyBody::full(Bytes::from(text)));
+    let mut response = answer.await.map(|text| ResponseBody::full(Bytes::from(text)));
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let id = HeaderValue::from_str(&id).map_err(|_| unknown())?;
         response.headers_mut().insert(ACP_CONNECTION_ID, id);
@@ -249,10 +249,10 @@ fn unknown() -> Refused {
     Refused::not_found("this connection is not known, or has ended")
 }
 
-fn not_taken(why: NotTaken) -> Refused {
+fn not_taken(why: SendRefused) -> Refused {
     match why {
-        NotTaken::Full => Refused::too_many("too many messages of this connection wait"),
-        NotTaken::Closed => unknown(),
+        SendRefused::Full => Refused::too_many("too many messages of this connection wait"),
+        SendRefused::Closed => unknown(),
     }
 }
 
@@ -280,14 +280,14 @@ impl Responder for AcpServer {
         self: Arc<Self>,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> BoxFuture<'static, Response<ReplyBody>> {
+    ) -> BoxFuture<'static, Response<ResponseBody>> {
         Box::pin(async move {
             let refused = |refused| self.refuse(refused);
             Arc::clone(&self).answer(request, principal).await.unwrap_or_else(refused)
         })
     }
 
-    fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
+    fn refuse(&self, refused: Refused) -> Response<ResponseBody> {
         refused.with_null_id().into_response()
     }
 
@@ -318,7 +318,7 @@ struct LaneFeed {
     lane: u64,
 }
 
-impl Feed for LaneFeed {
+impl EventSource for LaneFeed {
     fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let event = self.connection.poll_event(self.lane, reader, cx);
         event.map(|event| event.map(|event| self.connection.budget.hold_frame(event)))

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::connection::OWN;
-use crate::int_map::Numbered;
+use crate::int_map::IntMap;
 
 /// The most sessions with their own stream. Messages of other sessions use the connection's stream.
 const LANES: usize = 1024;
@@ -16,7 +16,7 @@ pub(super) const MAX_NAME_BYTES: usize = 256;
 pub(super) struct Sessions {
     names: HashMap<Box<str>, NamedSession>,
     /// The number of open requests whose answers use a stream, for streams that have such requests.
-    open: Numbered<usize>,
+    open: IntMap<usize>,
     /// The number of streams that were created.
     made: u64,
     /// How often a session was named.

@@ -160,7 +160,7 @@ pub(crate) async fn send_delete(requester: Requester, headers: HeaderMap) {
     match tokio::time::timeout(DELETE_TIMEOUT, end).await {
         Ok(Ok(response)) => tracing::trace!(status = %response.status(), "the server knows of the end"),
         Ok(Err(failed)) => {
-            tracing::debug!(error = %rescind_core::Shown::text(&failed.error), "the server did not hear of the end");
+            tracing::debug!(error = %rescind_core::LogText::text(&failed.error), "the server did not hear of the end");
         }
         Err(_) => tracing::debug!("the server did not hear of the end in time"),
     }

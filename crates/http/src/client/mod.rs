@@ -23,7 +23,7 @@ pub(crate) use media_type::{Media, media_of};
 pub(crate) use refusal::refusal;
 pub(crate) use requester::{Failed, Leaving, Requester};
 pub(crate) use resets::Resets;
-pub(crate) use response_body::Reply;
+pub(crate) use response_body::ResponseBody;
 
 /// The URL and the options of a client. Each binding's client takes one.
 ///

@@ -269,7 +269,7 @@ async fn open(connector: Connector) -> io::Result<Line> {
             .map_err(io::Error::other)?;
         spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection broke");
+                tracing::debug!(error = %rescind_core::LogText::text(&error), "a connection broke");
             }
         });
         return Ok(Line::Shared(sender));
@@ -277,7 +277,7 @@ async fn open(connector: Connector) -> io::Result<Line> {
     let (mut sender, connection) = http1::Builder::new().handshake(socket).await.map_err(io::Error::other)?;
     spawn(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection broke");
+            tracing::debug!(error = %rescind_core::LogText::text(&error), "a connection broke");
         }
     });
     sender.ready().await.map_err(io::Error::other)?;

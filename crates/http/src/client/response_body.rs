@@ -13,10 +13,10 @@ use rescind_core::{TransportError, TransportErrorKind};
 use super::Failed;
 use super::pool::Pool;
 use super::requester::Posted;
-use crate::collect_body::NotWhole;
+use crate::collect_body::CollectError;
 
 /// The body of a response. If it is dropped before its end, the exchange is aborted.
-pub(crate) struct Reply {
+pub(crate) struct ResponseBody {
     body: Incoming,
     ended: bool,
     held: Option<Held>,
@@ -29,7 +29,7 @@ struct Held {
     goes_on: bool,
 }
 
-impl Reply {
+impl ResponseBody {
     pub(super) const fn shared(body: Incoming) -> Self {
         Self { body, ended: false, held: None }
     }
@@ -58,7 +58,7 @@ impl Reply {
     }
 }
 
-impl Body for Reply {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -84,21 +84,21 @@ impl Body for Reply {
     }
 }
 
-impl Drop for Reply {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         self.end();
     }
 }
 
 /// There was a response, but without a complete message.
-impl From<NotWhole<hyper::Error>> for Failed {
-    fn from(error: NotWhole<hyper::Error>) -> Self {
+impl From<CollectError<hyper::Error>> for Failed {
+    fn from(error: CollectError<hyper::Error>) -> Self {
         let error = match error {
-            NotWhole::TooLarge => {
+            CollectError::TooLarge => {
                 TransportError::new(TransportErrorKind::Io, "the response is over the limit")
             }
-            NotWhole::Broken(error) => TransportError::new(TransportErrorKind::Io, error),
-            NotWhole::MemoryFull => {
+            CollectError::Broken(error) => TransportError::new(TransportErrorKind::Io, error),
+            CollectError::MemoryFull => {
                 TransportError::new(TransportErrorKind::TooLarge, "the limit memory is reached")
             }
         };

@@ -42,7 +42,7 @@ pub use builder::HttpServer;
 pub use counts::HttpCounts;
 pub use full::Stalled;
 pub use listener::HttpListener;
-pub use response_body::ReplyBody;
+pub use response_body::ResponseBody;
 pub use service::HttpService;
 pub use settings::HalfClose;
 
@@ -62,10 +62,10 @@ pub(crate) trait Responder: Send + Sync + 'static {
         self: Arc<Self>,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> BoxFuture<'static, Response<ReplyBody>>;
+    ) -> BoxFuture<'static, Response<ResponseBody>>;
 
     /// The response to a request that is refused before the binding gets it, in the form of this binding.
-    fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
+    fn refuse(&self, refused: Refused) -> Response<ResponseBody> {
         refused.into_response()
     }
 

@@ -17,7 +17,7 @@ use crate::headers::{EVENT_STREAM, JSON};
 use crate::lazy_sleep::LazySleep;
 
 /// The source of the events of a stream.
-pub(crate) trait Feed: Send + Sync + 'static {
+pub(crate) trait EventSource: Send + Sync + 'static {
     /// The next event, encoded. `None`: the stream has ended. A reader that was displaced by another gets `None`.
     fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>>;
 
@@ -31,7 +31,7 @@ const PIECE: usize = 64 * 1024;
 
 /// The body of every response of this crate.
 #[must_use]
-pub struct ReplyBody(Inner);
+pub struct ResponseBody(Inner);
 
 enum Inner {
     Full(Full),
@@ -39,7 +39,7 @@ enum Inner {
 }
 
 struct Events {
-    feed: Arc<dyn Feed>,
+    feed: Arc<dyn EventSource>,
     reader: u64,
     /// The rest of the event that is being sent.
     rest: Bytes,
@@ -55,7 +55,7 @@ struct Events {
     expires: Option<LazySleep>,
 }
 
-impl ReplyBody {
+impl ResponseBody {
     pub(crate) const fn empty() -> Self {
         Self(Inner::Full(Full::empty()))
     }
@@ -74,7 +74,7 @@ impl ReplyBody {
 
     /// A stream that informs its feed when it is dropped.
     pub(crate) fn events(
-        feed: Arc<dyn Feed>,
+        feed: Arc<dyn EventSource>,
         reader: u64,
         keep_alive: Duration,
         until: Option<Duration>,
@@ -157,7 +157,7 @@ impl Drop for Events {
     }
 }
 
-impl Body for ReplyBody {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Stalled;
 
@@ -187,13 +187,13 @@ impl Body for ReplyBody {
     }
 }
 
-impl fmt::Debug for ReplyBody {
+impl fmt::Debug for ResponseBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match &self.0 {
             Inner::Full(_) => "Full",
             Inner::Events(_) => "Events",
         };
-        f.debug_tuple("ReplyBody").field(&name).finish()
+        f.debug_tuple("ResponseBody").field(&name).finish()
     }
 }
 
@@ -203,22 +203,22 @@ pub(super) fn piece(rest: &mut Bytes) -> Bytes {
 }
 
 /// A response without a body.
-pub(crate) fn plain(status: StatusCode) -> Response<ReplyBody> {
-    let mut response = Response::new(ReplyBody::empty());
+pub(crate) fn plain(status: StatusCode) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::empty());
     *response.status_mut() = status;
     response
 }
 
 /// A response without a body that closes its connection.
-pub(crate) fn closing(status: StatusCode) -> Response<ReplyBody> {
+pub(crate) fn closing(status: StatusCode) -> Response<ResponseBody> {
     let mut response = plain(status);
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
 /// A response with one message.
-pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<ReplyBody> {
-    let mut response = Response::new(ReplyBody::full(body));
+pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::full(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
     response
@@ -226,12 +226,12 @@ pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<ReplyBody> {
 
 /// A response with a stream of events.
 pub(crate) fn events(
-    feed: Arc<dyn Feed>,
+    feed: Arc<dyn EventSource>,
     reader: u64,
     keep_alive: Duration,
     until: Option<Duration>,
-) -> Response<ReplyBody> {
-    let mut response = Response::new(ReplyBody::events(feed, reader, keep_alive, until));
+) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::events(feed, reader, keep_alive, until));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));

@@ -14,7 +14,7 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use super::mirrored_headers;
-use crate::inbound_queue::{InboundQueue, NotTaken};
+use crate::inbound_queue::{InboundQueue, SendRefused};
 use crate::server::Settings;
 use crate::server::exchange_table::{ExchangeRules, ExchangeTable, Exchanges};
 use crate::server::json_or_event_stream::Progress;
@@ -54,7 +54,7 @@ impl StatelessLink {
         principal: Option<Principal>,
         address: Option<IpAddr>,
         budget: &ByteBudget,
-    ) -> Result<(ExchangeId, u64), NotTaken> {
+    ) -> Result<(ExchangeId, u64), SendRefused> {
         let (exchange, token) = self.exchanges.step(|table, _| table.begin_post(KEPT, budget.clone()))?;
         self.inbound_queue
             .push(Inbound { body, exchange, principal, address }, held)

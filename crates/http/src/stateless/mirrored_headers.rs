@@ -13,9 +13,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::mirror::Mirrors;
-use crate::envelope::{Envelope, NotRead, once};
+use crate::envelope::{Envelope, EnvelopeError, once};
 use crate::headers::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
-use crate::server::{ReplyBody, response_body};
+use crate::server::{ResponseBody, response_body};
 
 const META: &str = "_meta";
 const ARGUMENTS: &str = "arguments";
@@ -38,7 +38,7 @@ pub(super) enum Kind {
 
 /// A refusal that the binding itself creates, with the id of the request.
 #[derive(Debug, Serialize)]
-pub(super) struct Unfit<'a> {
+pub(super) struct InvalidHeader<'a> {
     jsonrpc: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a RawValue>,
@@ -59,8 +59,8 @@ struct Versions<'a> {
     requested: &'a str,
 }
 
-impl Unfit<'_> {
-    pub(super) fn into_response(self) -> Response<ReplyBody> {
+impl InvalidHeader<'_> {
+    pub(super) fn into_response(self) -> Response<ResponseBody> {
         let body = serde_json::to_vec(&self).unwrap_or_default();
         response_body::json(StatusCode::BAD_REQUEST, Bytes::from(body))
     }
@@ -81,13 +81,13 @@ pub(super) struct Message<'a> {
 impl<'a> Message<'a> {
     /// Reads a message. A body that is not a message is refused here, because its headers could not be compared with
     /// it.
-    pub(super) fn read(body: &'a [u8], bodies: &'static MirroredBodies) -> Result<Self, Unfit<'a>> {
+    pub(super) fn read(body: &'a [u8], bodies: &'static MirroredBodies) -> Result<Self, InvalidHeader<'a>> {
         let envelope = Envelope::read(body).map_err(|why| {
             let (code, message) = match why {
-                NotRead::Empty | NotRead::NotUtf8 | NotRead::NotJson => {
+                EnvelopeError::Empty | EnvelopeError::NotUtf8 | EnvelopeError::NotJson => {
                     (PARSE_ERROR, "Invalid message: the body is not JSON")
                 }
-                NotRead::NotAnObject | NotRead::Batch => {
+                EnvelopeError::NotAnObject | EnvelopeError::Batch => {
                     (INVALID_REQUEST, "Invalid message: a POST carries one request or one notification")
                 }
             };
@@ -134,7 +134,7 @@ impl<'a> Message<'a> {
         headers: &'a HeaderMap,
         versions: &'a [String],
         mirrors: &Mirrors,
-    ) -> Result<Kind, Unfit<'a>> {
+    ) -> Result<Kind, InvalidHeader<'a>> {
         let Some(method) = self.method.as_deref() else {
             return Err(unfit(
                 None,
@@ -233,8 +233,8 @@ pub(super) fn status_of(answer: &[u8]) -> StatusCode {
     }
 }
 
-fn unfit(id: Option<&RawValue>, code: i32, message: impl Into<Cow<'static, str>>) -> Unfit<'_> {
-    Unfit { jsonrpc: "2.0", id, error: ErrorMember { code, message: message.into(), data: None } }
+fn unfit(id: Option<&RawValue>, code: i32, message: impl Into<Cow<'static, str>>) -> InvalidHeader<'_> {
+    InvalidHeader { jsonrpc: "2.0", id, error: ErrorMember { code, message: message.into(), data: None } }
 }
 
 /// The value of a header that must occur exactly once.

@@ -15,13 +15,13 @@ use super::session_state::{NotResumed, SessionState};
 use super::{SecondStream, Streamable, link};
 use crate::envelope::Envelope;
 use crate::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
-use crate::inbound_queue::NotTaken;
+use crate::inbound_queue::SendRefused;
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::exchange_table::OWN;
 use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
-use crate::server::response_body::{self, Feed, ReplyBody};
+use crate::server::response_body::{self, EventSource, ResponseBody};
 use crate::server::sessions::{NotOpened, Sessions};
 use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks, events};
 
@@ -97,7 +97,7 @@ impl StreamableServer {
         if is_known { limit } else { limit.min(body::OPENING) }
     }
 
-    async fn post(&self, posted: Posted) -> Result<Response<ReplyBody>, Refused> {
+    async fn post(&self, posted: Posted) -> Result<Response<ResponseBody>, Refused> {
         let Posted { body, known, principal, from, budget, primed } = posted;
         let limit = self.limit(known.is_some());
         let (body, held) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
@@ -115,8 +115,8 @@ impl StreamableServer {
             }
         };
         let (exchange, token) = session.post(body.clone(), held).map_err(|why| match why {
-            NotTaken::Full => Refused::too_many("too many messages of this session wait"),
-            NotTaken::Closed => ended(),
+            SendRefused::Full => Refused::too_many("too many messages of this session wait"),
+            SendRefused::Closed => ended(),
         })?;
         let stream = exchange.0;
         let waiting = Waiting { feed: StreamFeed { session, stream }, token, left: false };
@@ -129,7 +129,7 @@ impl StreamableServer {
         primed: bool,
         body: &Bytes,
         opens: bool,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         let session = Arc::clone(&waiting.feed.session);
         let exchange = ExchangeId(waiting.feed.stream);
         let mut response = match self.response_kind(&session, exchange, body).await {
@@ -178,7 +178,7 @@ impl StreamableServer {
         &self,
         headers: &HeaderMap,
         principal: Option<&Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         checks::accepts_events(headers)?;
         self.check_version(headers)?;
         let session = self.required(headers, principal)?;
@@ -208,13 +208,13 @@ impl StreamableServer {
         &self,
         headers: &HeaderMap,
         principal: Option<&Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         self.check_version(headers)?;
         self.required(headers, principal)?.end();
         Ok(response_body::plain(StatusCode::NO_CONTENT))
     }
 
-    fn events(&self, feed: Arc<StreamFeed>, token: u64, polled: bool) -> Response<ReplyBody> {
+    fn events(&self, feed: Arc<StreamFeed>, token: u64, polled: bool) -> Response<ResponseBody> {
         let until = self.config.poll_after.filter(|_| polled);
         response_body::events(feed, token, self.settings.keep_alive, until)
     }
@@ -269,7 +269,7 @@ impl StreamableServer {
 /// The result of checking the head of a request.
 enum Begun {
     Post(Posted),
-    Answered(Response<ReplyBody>),
+    Answered(Response<ResponseBody>),
 }
 
 /// A POST whose head has passed the checks.
@@ -290,7 +290,7 @@ impl Responder for StreamableServer {
         self: Arc<Self>,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> BoxFuture<'static, Response<ReplyBody>> {
+    ) -> BoxFuture<'static, Response<ResponseBody>> {
         match self.begin(request, principal) {
             Ok(Begun::Post(posted)) => Box::pin(async move {
                 let answered = self.post(posted).await;
@@ -346,7 +346,7 @@ struct StreamFeed {
     stream: u64,
 }
 
-impl Feed for StreamFeed {
+impl EventSource for StreamFeed {
     fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let event = self.session.exchanges.step(|table, _| table.poll_event(self.stream, reader, cx));
         event.map(|event| event.map(|event| self.session.budget.hold_frame(event)))

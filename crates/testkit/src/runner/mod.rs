@@ -25,7 +25,7 @@ pub use calling::{Caller, CallingSubject};
 pub use link::{Connect, LinkSubject};
 pub use outcomes::{Outcomes, differences};
 pub use peer::PeerCaller;
-pub use subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
+pub use subject::{Abilities, Ended, Line, Seen, Subject, SubjectError};
 pub use verdict::{Direction, Played, TraceLine, Verdict};
 
 use crate::profile::Profile;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::lines::{Closed, LineState};
 use super::outcomes::Outcomes;
-use super::subject::{Abilities, Subject, Trouble};
+use super::subject::{Abilities, Subject, SubjectError};
 use super::translate::Translator;
 use super::verdict::{Played, TraceLine, Verdict};
 use super::{Settings, work};
@@ -25,11 +25,11 @@ pub(crate) enum Stop {
     NotAsked(String),
 }
 
-impl From<Trouble> for Stop {
-    fn from(trouble: Trouble) -> Self {
+impl From<SubjectError> for Stop {
+    fn from(trouble: SubjectError) -> Self {
         match trouble {
-            Trouble::Unable(why) => Self::NotAsked(why),
-            Trouble::Failed(why) => Self::Broke(why),
+            SubjectError::Unable(why) => Self::NotAsked(why),
+            SubjectError::Failed(why) => Self::Broke(why),
         }
     }
 }

@@ -8,13 +8,13 @@ use tokio::time::sleep as pause;
 
 use super::{Field, LARGE};
 use crate::poll_until;
-use crate::request_client::Asker;
+use crate::request_client::RequestClient;
 use crate::target::Wire;
 
 const REQUESTS: u64 = 60;
 
 pub(super) async fn large_queue(field: &mut Field) {
-    let mut asker = Asker::connect(&mut field.target).await;
+    let mut asker = RequestClient::connect(&mut field.target).await;
     let filler = Bytes::from(vec![b'x'; LARGE]);
     for id in 1..=REQUESTS {
         asker.ask(id, "test/wait", json!({"filler": "FILLER"}), &filler).await;
@@ -44,7 +44,7 @@ pub(super) async fn large_queue(field: &mut Field) {
 }
 
 pub(super) async fn large_values(field: &mut Field) {
-    let mut asker = Asker::connect(&mut field.target).await;
+    let mut asker = RequestClient::connect(&mut field.target).await;
     let filler = Bytes::from(vec![b'x'; LARGE]);
     for id in 1..=REQUESTS {
         asker.ask(id, "test/sleep", json!({"ms": 0, "filler": "FILLER"}), &filler).await;
@@ -59,7 +59,7 @@ pub(super) async fn large_values(field: &mut Field) {
 
 /// Params whose tree would take many times their bytes.
 pub(super) async fn large_arrays(field: &mut Field) {
-    let mut asker = Asker::connect(&mut field.target).await;
+    let mut asker = RequestClient::connect(&mut field.target).await;
     let filler = Bytes::from(format!("\",{}\"", "0,".repeat(LARGE / 2)));
     for id in 1..=REQUESTS {
         asker.ask(id, "test/sleep", json!({"ms": 0, "filler": ["FILLER"]}), &filler).await;
@@ -71,7 +71,7 @@ pub(super) async fn large_arrays(field: &mut Field) {
 }
 
 pub(super) async fn long_tokens(field: &mut Field) {
-    let mut asker = Asker::connect(&mut field.target).await;
+    let mut asker = RequestClient::connect(&mut field.target).await;
     let filler = Bytes::from(vec![b't'; LARGE]);
     let short = Bytes::from_static(b"t");
     for id in 1..=REQUESTS {
@@ -94,7 +94,7 @@ pub(super) async fn long_tokens(field: &mut Field) {
     field.hold(asker);
 }
 
-async fn all_are_settled(asker: &Asker) {
+async fn all_are_settled(asker: &RequestClient) {
     poll_until("each request is settled", async || (1..=REQUESTS).all(|id| asker.heard().is_settled(id)))
         .await;
 }

@@ -16,7 +16,7 @@ pub enum Way {
 }
 
 /// The far end.
-pub struct Far {
+pub struct FarEnd {
     link: Link,
     way: Way,
     /// Whether it disconnects after it has read the first frame.
@@ -40,7 +40,7 @@ impl Seen {
     }
 }
 
-impl Far {
+impl FarEnd {
     pub fn new(link: Link, way: Way, leaves: bool) -> Self {
         Self { link, way, leaves, seen: Seen::default() }
     }

@@ -10,13 +10,13 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Full};
 use rescind_core::{Listener, Peer, PeerBuilder};
-use rescind_http::{HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
+use rescind_http::{HttpListener, HttpServer, HttpService, ResponseBody, ServerBinding};
 use serde_json::Value;
 use tower_service::Service;
 
 /// The serving side.
 #[derive(Clone)]
-pub struct Site {
+pub struct HttpSite {
     service: HttpService,
     headers: &'static [(&'static str, &'static str)],
 }
@@ -33,7 +33,7 @@ pub struct Answered {
     pub last: Option<String>,
 }
 
-impl Site {
+impl HttpSite {
     /// Creates one whose requests all carry these headers too.
     pub fn new(
         binding: impl ServerBinding,
@@ -49,7 +49,7 @@ impl Site {
         method: Method,
         headers: &[(&str, &str)],
         message: Option<&Value>,
-    ) -> impl Future<Output = Response<ReplyBody>> + Send + use<> {
+    ) -> impl Future<Output = Response<ResponseBody>> + Send + use<> {
         let mut request = Request::builder()
             .version(Version::HTTP_2)
             .method(method)
@@ -89,7 +89,7 @@ impl Site {
 }
 
 /// Reads this many messages of an answer, and drops the rest.
-pub async fn read(response: Response<ReplyBody>, most: usize) -> Answered {
+pub async fn read(response: Response<ResponseBody>, most: usize) -> Answered {
     let (head, mut body) = response.into_parts();
     let session = head.headers.get("mcp-session-id").or_else(|| head.headers.get("acp-connection-id"));
     let session = session.and_then(|id| id.to_str().ok()).map(ToOwned::to_owned);
@@ -115,7 +115,7 @@ pub async fn read(response: Response<ReplyBody>, most: usize) -> Answered {
 }
 
 /// Begins to wait for an answer, and drops it after other threads have run. `Some`: the answer was ready at once.
-pub async fn leave<F: Future<Output = Response<ReplyBody>>>(answer: F) -> Option<Answered> {
+pub async fn leave<F: Future<Output = Response<ResponseBody>>>(answer: F) -> Option<Answered> {
     let mut answer = pin!(answer);
     let response = poll_fn(|cx| match answer.as_mut().poll(cx) {
         Poll::Ready(response) => Poll::Ready(Some(response)),

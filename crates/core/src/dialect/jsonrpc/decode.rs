@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::{Batches, CancelName, JsonRpc, ReasonField, TokenField};
-use crate::dialect::json::{self, Picked, Shape};
+use crate::dialect::json::{self, PickedMembers, Shape};
 use crate::dialect::scan::{self, Part};
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::message::{
@@ -205,7 +205,7 @@ fn envelope(text: &str) -> Result<[Option<Part<'_>>; 6], BadMessage> {
     if let Some(members) = scan::members(text, names) {
         return Ok(members);
     }
-    let Picked { values, twice } = Picked::read(text, names)?;
+    let PickedMembers { values, twice } = PickedMembers::read(text, names)?;
     if twice { Err(BadMessage::DuplicateMember) } else { Ok(values.map(|value| value.map(Part::Raw))) }
 }
 
@@ -214,7 +214,7 @@ fn named<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> 
     if let Some(members) = params.and_then(|params| scan::members(params.get(), names)) {
         return members;
     }
-    let Picked { values, twice } = Picked::of(params, names);
+    let PickedMembers { values, twice } = PickedMembers::of(params, names);
     let mut members = values.map(|value| value.map(Part::Raw));
     if let Some(first) = members.first_mut().filter(|_| twice) {
         *first = None;
@@ -233,7 +233,7 @@ fn may_name<const N: usize>(text: &str, names: [&str; N]) -> bool {
 fn first_of<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> [Option<&'a RawValue>; N] {
     match params.and_then(|params| scan::members(params.get(), names)) {
         Some(members) => members.map(|member| member.and_then(Part::raw)),
-        None => Picked::of(params, names).values,
+        None => PickedMembers::of(params, names).values,
     }
 }
 

@@ -1,8 +1,8 @@
 //! The connections of a server, and which of them is closed to make room for another: an unused one.
 //!
-//! - P1 A seat is given back once: by the end of its connection, or when the connection is closed to make room. The
+//! - P1 A slot is given back once: by the end of its connection, or when the connection is closed to make room. The
 //!   lock of the table decides.
-//! - P2 A connection keeps its seat if anything is in flight, or if its peer ever requested anything but the handshake.
+//! - P2 A connection keeps its slot if anything is in flight, or if its peer ever requested anything but the handshake.
 //! - P3 No connection's lock is taken while the table's lock is held.
 
 use std::collections::BTreeMap;
@@ -20,18 +20,18 @@ use crate::sync::{Mutex, MutexGuard};
 const MAX_CLOSING: usize = 64;
 
 /// An open connection that may be displaced.
-pub(crate) trait Occupant: Send + Sync {
+pub(crate) trait OpenConnection: Send + Sync {
     /// Whether a request or a call is in flight on it.
     fn is_busy(&self) -> bool;
     /// Shuts it down, as an idle connection is shut down.
-    fn leave(self: Arc<Self>);
+    fn shut_down_idle(self: Arc<Self>);
     /// Shuts it down. Its handlers have `drain` to end before they are cancelled.
     fn shut_down(self: Arc<Self>, drain: Duration);
 }
 
-/// The seats of a server's connections.
+/// The slots of a server's connections.
 #[derive(Debug, Default)]
-pub(crate) struct Seats {
+pub(crate) struct ConnectionSlots {
     table: Mutex<Table>,
     /// How many connections were displaced.
     displaced: AtomicUsize,
@@ -41,9 +41,9 @@ pub(crate) struct Seats {
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    taken: BTreeMap<u64, Arc<Seat>>,
+    taken: BTreeMap<u64, Arc<ConnectionSlot>>,
     leaving: usize,
-    /// The server drains: no seat is given any more.
+    /// The server drains: no slot is given any more.
     draining: bool,
 }
 
@@ -53,33 +53,33 @@ impl Table {
     }
 }
 
-/// The seat of a connection.
-pub(crate) struct Seat {
+/// The slot of a connection.
+pub(crate) struct ConnectionSlot {
     number: u64,
     client: Arc<Client>,
     used: AtomicBool,
-    state: Mutex<SeatState>,
-    leave_notify: Notify,
+    state: Mutex<SlotState>,
+    end_notify: Notify,
 }
 
 #[derive(Default)]
-struct SeatState {
+struct SlotState {
     /// `None`: the connection has not opened yet.
-    occupant: Option<Weak<dyn Occupant>>,
+    connection: Option<Weak<dyn OpenConnection>>,
     /// The connection has to end, for this reason.
-    leave: Option<Leave>,
+    end_reason: Option<EndReason>,
 }
 
 /// Why a connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leave {
+pub(crate) enum EndReason {
     /// It makes room for another connection.
     Displaced,
     /// The server drains. Handlers have this time to end.
     Drain(Duration),
 }
 
-impl Seats {
+impl ConnectionSlots {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,41 +88,41 @@ impl Seats {
         self.displaced.load(Ordering::Relaxed)
     }
 
-    /// A seat for one more connection. `is_many`: the connection carries several clients, and is never displaced.
+    /// A slot for one more connection. `is_many`: the connection carries several clients, and is never displaced.
     /// `None`: the server drains.
-    pub(crate) fn add(&self, client: &Arc<Client>, is_many: bool) -> Option<Arc<Seat>> {
+    pub(crate) fn add(&self, client: &Arc<Client>, is_many: bool) -> Option<Arc<ConnectionSlot>> {
         let mut table = self.table();
         if table.draining {
             return None;
         }
         let number = table.next;
         table.next += 1;
-        let seat = Arc::new(Seat {
+        let slot = Arc::new(ConnectionSlot {
             number,
             client: Arc::clone(client),
             used: AtomicBool::new(is_many),
             state: Mutex::default(),
-            leave_notify: Notify::new(),
+            end_notify: Notify::new(),
         });
-        table.taken.insert(number, Arc::clone(&seat));
-        Some(seat)
+        table.taken.insert(number, Arc::clone(&slot));
+        Some(slot)
     }
 
-    /// The seats of unused connections. `of`: only those of this client.
-    pub(crate) fn unused(&self, of: Option<&Arc<Client>>) -> Vec<Arc<Seat>> {
+    /// The slots of unused connections. `of`: only those of this client.
+    pub(crate) fn unused(&self, of: Option<&Arc<Client>>) -> Vec<Arc<ConnectionSlot>> {
         let table = self.table();
-        let unused = |seat: &&Arc<Seat>| {
-            !seat.used.load(Ordering::Relaxed) && of.is_none_or(|client| Arc::ptr_eq(&seat.client, client))
+        let unused = |slot: &&Arc<ConnectionSlot>| {
+            !slot.used.load(Ordering::Relaxed) && of.is_none_or(|client| Arc::ptr_eq(&slot.client, client))
         };
         table.taken.values().filter(unused).cloned().collect()
     }
 
-    /// Takes the seat of a connection that is displaced. `false`: the connection has ended, or too many are closing
+    /// Takes the slot of a connection that is displaced. `false`: the connection has ended, or too many are closing
     /// already.
-    pub(crate) fn displace(&self, seat: &Seat) -> bool {
+    pub(crate) fn displace(&self, slot: &ConnectionSlot) -> bool {
         {
             let mut table = self.table();
-            if table.leaving >= MAX_CLOSING || table.taken.remove(&seat.number).is_none() {
+            if table.leaving >= MAX_CLOSING || table.taken.remove(&slot.number).is_none() {
                 return false;
             }
             table.leaving += 1;
@@ -132,9 +132,9 @@ impl Seats {
     }
 
     /// The connection has ended. `false`: it was displaced before.
-    pub(crate) fn remove(&self, seat: &Seat) -> bool {
+    pub(crate) fn remove(&self, slot: &ConnectionSlot) -> bool {
         let mut table = self.table();
-        let had_it = table.taken.remove(&seat.number).is_some();
+        let had_it = table.taken.remove(&slot.number).is_some();
         if !had_it {
             table.leaving -= 1;
         }
@@ -144,15 +144,15 @@ impl Seats {
         had_it
     }
 
-    /// Gives no seat any more, and shuts down every connection. A connection that has not opened yet ends at once.
+    /// Gives no slot any more, and shuts down every connection. A connection that has not opened yet ends at once.
     pub(crate) fn shut_down(&self, drain: Duration) {
-        let seats: Vec<_> = {
+        let slots: Vec<_> = {
             let mut table = self.table();
             table.draining = true;
             table.taken.values().cloned().collect()
         };
-        for seat in seats {
-            seat.leave(Leave::Drain(drain));
+        for slot in slots {
+            slot.request_end(EndReason::Drain(drain));
         }
     }
 
@@ -172,7 +172,7 @@ impl Seats {
     }
 }
 
-impl Seat {
+impl ConnectionSlot {
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
@@ -181,28 +181,28 @@ impl Seat {
         &self.client
     }
 
-    fn state(&self) -> MutexGuard<'_, SeatState> {
+    fn state(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_busy(&self) -> bool {
-        let occupant = self.state().occupant.as_ref().and_then(Weak::upgrade);
-        occupant.is_some_and(|occupant| occupant.is_busy())
+        let connection = self.state().connection.as_ref().and_then(Weak::upgrade);
+        connection.is_some_and(|connection| connection.is_busy())
     }
 
     /// Tells the connection to end. Only the first call has an effect.
-    pub(crate) fn leave(&self, leave: Leave) {
-        let occupant = {
+    pub(crate) fn request_end(&self, reason: EndReason) {
+        let connection = {
             let mut state = self.state();
-            if state.leave.is_some() {
+            if state.end_reason.is_some() {
                 return;
             }
-            state.leave = Some(leave);
-            state.occupant.clone()
+            state.end_reason = Some(reason);
+            state.connection.clone()
         };
-        match occupant {
-            Some(occupant) => end(occupant.upgrade(), leave),
-            None => self.leave_notify.notify_one(),
+        match connection {
+            Some(connection) => end(connection.upgrade(), reason),
+            None => self.end_notify.notify_one(),
         }
     }
 
@@ -210,20 +210,20 @@ impl Seat {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    pub(crate) async fn left(&self) {
-        self.leave_notify.notified().await;
+    pub(crate) async fn end_requested(&self) {
+        self.end_notify.notified().await;
     }
 
     /// The connection is open.
-    pub(crate) fn opened(&self, occupant: &Arc<impl Occupant + 'static>) {
-        let occupant: Arc<dyn Occupant> = Arc::clone(occupant) as _;
-        let leave = {
+    pub(crate) fn opened(&self, connection: &Arc<impl OpenConnection + 'static>) {
+        let connection: Arc<dyn OpenConnection> = Arc::clone(connection) as _;
+        let end_reason = {
             let mut state = self.state();
-            state.occupant = Some(Arc::downgrade(&occupant));
-            state.leave
+            state.connection = Some(Arc::downgrade(&connection));
+            state.end_reason
         };
-        if let Some(leave) = leave {
-            end(Some(occupant), leave);
+        if let Some(reason) = end_reason {
+            end(Some(connection), reason);
         }
     }
 
@@ -235,17 +235,20 @@ impl Seat {
     }
 }
 
-/// Ends a connection. It is called without the seat's lock, because it takes the connection's.
-fn end(occupant: Option<Arc<dyn Occupant>>, leave: Leave) {
-    match (occupant, leave) {
-        (Some(occupant), Leave::Displaced) => occupant.leave(),
-        (Some(occupant), Leave::Drain(drain)) => occupant.shut_down(drain),
+/// Ends a connection. It is called without the slot's lock, because it takes the connection's.
+fn end(connection: Option<Arc<dyn OpenConnection>>, reason: EndReason) {
+    match (connection, reason) {
+        (Some(connection), EndReason::Displaced) => connection.shut_down_idle(),
+        (Some(connection), EndReason::Drain(drain)) => connection.shut_down(drain),
         (None, _) => {}
     }
 }
 
-impl std::fmt::Debug for Seat {
+impl std::fmt::Debug for ConnectionSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seat").field("number", &self.number).field("used", &self.used).finish_non_exhaustive()
+        f.debug_struct("ConnectionSlot")
+            .field("number", &self.number)
+            .field("used", &self.used)
+            .finish_non_exhaustive()
     }
 }

@@ -147,7 +147,7 @@ impl ConnectionTask {
                     Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => self.recv(&inbound),
                     Poll::Ready(Some(Ok(event))) => self.recv_event(event),
                     Poll::Ready(Some(Err(error))) if error.exchange.is_some() => {
-                        tracing::debug!(error = %crate::log_text::Shown::text(&error), "a message could not be read");
+                        tracing::debug!(error = %crate::log_text::LogText::text(&error), "a message could not be read");
                     }
                     Poll::Ready(Some(Err(error))) => {
                         self.end(DisconnectPolicy::CancelNow, Err(error.into()));

@@ -48,7 +48,7 @@ impl ConnectionTask {
                 self.accept(inbound.exchange);
             }
             Incoming::PeerError(error) => {
-                tracing::debug!(error = %crate::log_text::Shown::text(&error), "the peer could not read a frame");
+                tracing::debug!(error = %crate::log_text::LogText::text(&error), "the peer could not read a frame");
                 self.accept(inbound.exchange);
             }
             Incoming::Batch(members) => {
@@ -94,7 +94,7 @@ impl ConnectionTask {
                 connection.step(|state, now, _| state.session.recv_exchange_resumed(now, exchange));
             }
             TransportEvent::ExchangeFailed { exchange, sent, error } => {
-                tracing::debug!(error = %crate::log_text::Shown::text(&error), "an exchange failed");
+                tracing::debug!(error = %crate::log_text::LogText::text(&error), "an exchange failed");
                 let Some(number) = exchange.call() else { return };
                 connection.step(|state, now, _| state.session.recv_exchange_failed(now, number, sent));
             }

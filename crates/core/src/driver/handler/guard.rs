@@ -30,8 +30,8 @@ impl Guard {
         let span = tracing::info_span!(
             "rescind.request",
             rpc.system.name = self.0.connection.rpc_system(),
-            rpc.method = %crate::log_text::Shown::name(&request.method),
-            jsonrpc.request.id = %crate::log_text::Shown::name(&request.id),
+            rpc.method = %crate::log_text::LogText::name(&request.method),
+            jsonrpc.request.id = %crate::log_text::LogText::name(&request.id),
             cancel.source = tracing::field::Empty,
             cancel.outcome = tracing::field::Empty,
         );
@@ -181,7 +181,7 @@ impl ConnectionInner {
         }
         if value.get().len() > self.max_frame {
             tracing::warn!(
-                rpc.method = %crate::log_text::Shown::name(method),
+                rpc.method = %crate::log_text::LogText::name(method),
                 bytes = value.get().len(),
                 limit = self.max_frame,
                 "an answer is over the frame limit"

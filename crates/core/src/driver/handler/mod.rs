@@ -210,7 +210,7 @@ fn answer_of<R: Serialize>(result: Result<R, HandlerError>) -> (HandlerResult, A
         Ok(value) => match to_raw_value(&value) {
             Ok(value) => (HandlerResult::Value, Answer::Value(value)),
             Err(error) => {
-                tracing::warn!(error = %crate::log_text::Shown::text(&error), "a handler's value cannot be written as JSON");
+                tracing::warn!(error = %crate::log_text::LogText::text(&error), "a handler's value cannot be written as JSON");
                 (HandlerResult::Error, Answer::Error(ErrorObject::internal()))
             }
         },

@@ -117,7 +117,7 @@ async fn handle(connection: &Arc<ConnectionInner>, notice: HandledNotice) {
         Err(_) => true,
     };
     if panicked {
-        tracing::warn!(rpc.method = %crate::log_text::Shown::name(&method), "the handler of a notification panicked");
+        tracing::warn!(rpc.method = %crate::log_text::LogText::name(&method), "the handler of a notification panicked");
     }
 }
 

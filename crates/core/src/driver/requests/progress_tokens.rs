@@ -10,9 +10,9 @@ const MAX_TOKENS: usize = 8;
 
 /// The tokens with which requests report. A token belongs to the first request that used it.
 #[derive(Debug, Default)]
-pub(crate) struct Reported(HashMap<RequestId, InboundKey>);
+pub(crate) struct ProgressTokens(HashMap<RequestId, InboundKey>);
 
-impl Reported {
+impl ProgressTokens {
     pub(crate) fn request(&self, token: &RequestId) -> Option<InboundKey> {
         self.0.get(token).copied()
     }

@@ -41,7 +41,7 @@ use crate::driver::notifications::send_waiters::SendWaiters;
 use crate::driver::notifications::subscriptions::Subscriptions;
 use crate::driver::outbox::{Answer, Outbox};
 use crate::driver::requests::data::RequestData;
-use crate::driver::requests::progress_tokens::Reported;
+use crate::driver::requests::progress_tokens::ProgressTokens;
 use crate::driver::requests::slot::InboundSlot;
 use crate::driver::tables::interner::Interner;
 use crate::driver::tables::slots::{SideTable, SlotKey, Slots};
@@ -194,7 +194,7 @@ pub(crate) struct State {
     /// The number of calls whose progress is read.
     pub(crate) progress_readers: usize,
     pub(crate) notices: NotificationQueue<Arc<dyn NotificationHandler>>,
-    pub(crate) reported: Reported,
+    pub(crate) reported: ProgressTokens,
     /// Children on other connections, each with the action that cancels it. `None` until the child has started.
     pub(crate) foreign: HashMap<u64, Option<RemoteAction>>,
     pub(crate) next_foreign: u64,
@@ -227,7 +227,7 @@ impl ConnectionInner {
                 permits: Permits::default(),
                 progress_readers: 0,
                 notices: NotificationQueue::default(),
-                reported: Reported::default(),
+                reported: ProgressTokens::default(),
                 foreign: HashMap::new(),
                 next_foreign: 1,
                 close: None,
