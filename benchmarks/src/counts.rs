@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_its_budget_fails_and_what_is_far_below_must_lower_it() {
+    fn counts_above_the_budget_fail_and_counts_far_below_must_lower_it() {
         let budget = counts("rustc 1", 10_000, 15);
         for (instructions, allocations, expected) in [
             (10_000, 15, [Verdict::Held, Verdict::Held]),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_of_what_is_counted_no_more_fails_until_it_is_taken_out() {
+    fn a_budget_without_a_count_fails_until_it_is_removed() {
         let (mut budget, measured) = (counts("rustc 1", 10_000, 15), counts("rustc 1", 10_000, 15));
         assert!(!budget.fails(&measured));
         budget.counts.push(Count { name: "renamed".to_owned(), instructions: Some(1), allocations: 0 });
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_written_where_nothing_counts_instructions_fails_until_they_are_counted() {
+    fn a_budget_without_instruction_counts_fails_until_they_are_counted() {
         let measured = counts("rustc 1", 10_000, 15);
         let mut budget = measured.clone();
         budget.counts[0].instructions = None;
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn budgets_only_go_down_but_for_another_compilers_instructions() {
+    fn budgets_only_go_down_except_with_another_compiler() {
         let budget = counts("rustc 1", 10_000, 15);
         assert_eq!(budget.lowered(&counts("rustc 1", 11_000, 16)), budget);
         assert_eq!(budget.lowered(&counts("rustc 1", 9_000, 14)), counts("rustc 1", 9_000, 14));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_says_what_was_counted_and_what_is_no_such_file_is_none() {
+    fn the_file_is_read_as_written_and_other_files_are_refused() {
         let mut told = counts("rustc 1", 10_000, 15);
         told.counts.push(Count { name: "uncounted".to_owned(), instructions: None, allocations: 0 });
         assert_eq!(Counts::from_json(&told.to_json().to_string()), Some(told));

@@ -38,7 +38,7 @@ pub(crate) const ROWS: [Row; 23] = [
         must_hold: "it runs; the table has at most 256",
         tests: &[
             ("integration-tests/attacks/floods.rs", &["floods::early_cancels_then_one_request::"]),
-            ("crates/core/src/machine/tests/cancels.rs", &["parked_cancels_are_bounded_and_expire"]),
+            ("crates/core/src/machine/tests/cancels.rs", &["early_cancels_are_bounded_and_expire"]),
         ],
     },
     Row {
@@ -308,7 +308,7 @@ pub(crate) const ROWS: [Row; 23] = [
         must_hold: "half of the handlers run and half of the queue waits for it, the rest gets 429 with `client_queued`; another client's call \
                     is answered at once, distinguished by address and by principal",
         tests: &[
-            ("crates/http/tests/stateless/shares.rs", &["hanging_calls_of_one_client_delay_nobody_elses"]),
+            ("crates/http/tests/stateless/shares.rs", &["hanging_calls_of_one_client_delay_no_other_client"]),
             (
                 "crates/core/src/machine/tests/shares.rs",
                 &[
@@ -330,13 +330,13 @@ pub(crate) const ROWS: [Row; 23] = [
             (
                 "crates/http/tests/streamable/shares.rs",
                 &[
-                    "a_flood_of_initialize_ends_its_own_unused_sessions_and_nobody_elses",
+                    "a_flood_of_initialize_displaces_only_its_own_unused_sessions",
                     "a_client_that_uses_its_sessions_holds_half_of_them_at_most",
                 ],
             ),
             (
                 "crates/http/tests/acp/shares.rs",
-                &["a_flood_of_initialize_ends_its_own_unused_connections_and_nobody_elses"],
+                &["a_flood_of_initialize_displaces_only_its_own_unused_connections"],
             ),
         ],
     },

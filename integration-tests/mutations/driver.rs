@@ -60,7 +60,7 @@ fn cascade(children: usize) -> usize {
 }
 
 #[tokio::test]
-async fn a_caller_is_told_that_the_connection_is_lost() {
+async fn a_caller_gets_the_error_that_the_connection_is_lost() {
     let (near, far): (Link, Link) = memory_pair();
     let client = Peer::builder(ACP).attach(near).unwrap();
     let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
@@ -96,7 +96,7 @@ async fn a_cancel_right_behind_its_request_is_heard() {
 
 /// A handler has written much that was not read when its cancel arrives, and no answer is allowed.
 #[tokio::test]
-async fn silence_takes_back_what_waits_to_be_written() {
+async fn a_silenced_request_drops_its_queued_frames() {
     const NOTES: usize = 200;
     let (ours, theirs) = tokio::io::duplex(1024);
     let (events_tx, mut events) = mpsc::unbounded_channel();

@@ -46,10 +46,14 @@ pub(crate) const MUTATIONS: [Row; Failpoint::ALL.len() + 31] = [
     row(Failpoint::AckTwice, "search::acknowledged_in_order", "I7 is broken"),
     row(Failpoint::LateRegistration, "driver::a_cancel_right_behind_its_request_is_heard", "hangs: L1"),
     row(Failpoint::LostWakeup, "cells::memory_acp_call_completes", "I13: Broke"),
-    row(Failpoint::ForgottenCallers, "driver::a_caller_is_told_that_the_connection_is_lost", "hangs: I13"),
+    row(
+        Failpoint::ForgottenCallers,
+        "driver::a_caller_gets_the_error_that_the_connection_is_lost",
+        "hangs: I13",
+    ),
     row(
         Failpoint::SilenceLeavesFrames,
-        "driver::silence_takes_back_what_waits_to_be_written",
+        "driver::a_silenced_request_drops_its_queued_frames",
         "I2: 200 of 200",
     ),
     row(Failpoint::BadFrameSwallowsNext, "corpus::every_file_of_the_corpus_holds", "fuzz/corpus/newline/"),

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_values_and_a_warm_up_are_no_growth() {
+    fn constant_values_and_a_warm_up_do_not_count_as_growth() {
         let nothing = Sample::default();
         assert!(growth(&run(|_| 40 << 20), &nothing, &nothing).is_empty());
         assert!(growth(&run(|at| (40 << 20) + at.min(30) * (1 << 20)), &nothing, &nothing).is_empty());

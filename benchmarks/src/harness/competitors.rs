@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_hangs_is_given_up_at_its_bound() {
+    async fn a_hanging_library_is_stopped_at_its_bound() {
         for bound in [Bound::Turn, Bound::Whole, Bound::Long] {
             let begin = tokio::time::Instant::now();
             assert_eq!(attempt(bound, std::future::pending::<()>()).await, Err("never"));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_panics_says_so_in_the_table_and_the_others_go_on() {
+    fn a_panicking_library_is_shown_in_the_table_and_the_others_continue() {
         let name = Name { library: "it", version: "", configuration: "panics", carries: Carries::Bytes };
         let panics = Competitor {
             name,

@@ -97,7 +97,7 @@ async fn cancelled(method: &str, reason: &str) {
 }
 
 #[tokio::test]
-async fn what_a_peer_says_stands_in_the_log_on_one_short_line() {
+async fn a_peers_text_is_one_short_line_in_the_log() {
     let evil = "tools/call\n2026-01-01 INFO all is well \u{1b}[2J\u{202e}";
     for (method, reason) in [(evil.to_owned(), evil.to_owned()), ("x".repeat(3 << 20), evil.repeat(1 << 16))]
     {

@@ -64,7 +64,7 @@ async fn a_service_serves_a_method_and_a_peer_is_a_service() {
 }
 
 #[tokio::test]
-async fn a_service_gets_params_as_they_stand_and_none_for_null() {
+async fn a_service_gets_raw_params_and_none_for_null() {
     #[derive(Clone)]
     struct ParamsEcho;
 

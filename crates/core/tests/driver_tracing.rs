@@ -133,7 +133,7 @@ impl Subscriber for Spans {
 }
 
 #[tokio::test]
-async fn the_spans_of_a_cancelled_request_say_on_both_sides_what_cancelled_it_and_how_it_ended() {
+async fn the_spans_of_a_cancelled_request_have_its_cause_and_outcome_on_both_sides() {
     let spans = Spans::default();
     let _subscribed = tracing::subscriber::set_default(spans.clone());
     let (client, server) = memory_pair();

@@ -220,7 +220,7 @@ async fn authorities_of_clients_are_read_again_and_no_session_outlives_them() {
 }
 
 #[test]
-fn errors_name_the_file_and_what_is_wrong() {
+fn errors_name_the_file_and_the_problem() {
     let authority = Authority::new();
     let (pair, other) = (authority.server(), authority.server());
     let (certificate, key) = authority.write(&pair);

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_that_is_no_object_is_no_message() {
+    fn a_body_that_is_not_an_object_is_not_a_message() {
         let deep = format!("{}{}", "[".repeat(9_999), "]".repeat(9_999));
         for (body, why) in [
             ("", EnvelopeError::Empty),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_requests_are_told_apart() {
+    fn answers_and_requests_are_distinguished() {
         for (body, is_request, is_answer) in [
             (r#"{"id":1,"method":"x"}"#, true, false),
             (r#"{"method":"x"}"#, false, false),

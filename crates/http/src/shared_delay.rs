@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_that_were_given_up_leave_nothing() {
+    async fn dropped_waits_leave_nothing() {
         let delay = SharedDelay::new(WAIT);
         for _ in 0..1000 {
             let given_up = tokio::time::timeout(Duration::ZERO, delay.over()).await;

@@ -99,7 +99,7 @@ async fn both() -> [Served; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_awaits_nothing_or_little_is_answered_in_one_piece() {
+async fn a_handler_that_awaits_little_is_answered_in_one_piece() {
     for served in both().await {
         for (id, method) in [(1, "echo"), (2, "yields")] {
             assert_eq!(served.head(id, method, 0).await, (JSON.to_owned(), Duration::ZERO), "{method}");

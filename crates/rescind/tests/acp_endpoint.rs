@@ -170,7 +170,7 @@ async fn a_websocket_has_a_connection_id_of_its_own() {
 }
 
 #[tokio::test]
-async fn whom_the_servers_hook_names_is_the_principal_on_either_wire() {
+async fn the_auth_hooks_principal_is_used_on_both_transports() {
     let mut served = serve(AcpEndpoint::new(server())).await;
     let url = format!("http://{}/acp", served.address);
     let http = AcpTransport::new(HttpClient::new(&url).unwrap().header("x-user", "ann").unwrap());

@@ -95,7 +95,7 @@ fn input_that_ended_before_the_open_is_reported_as_ended() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_flags_of_a_shared_pipe_stay_as_they_are() {
+fn the_flags_of_a_shared_pipe_are_unchanged() {
     // Closed in the child, so that its input ends with our end.
     let (input, far) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     let mut far = std::fs::File::from(far);

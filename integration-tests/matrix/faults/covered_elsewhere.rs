@@ -57,23 +57,20 @@ const COVERED: [Tests; 17] = [
     ),
     (
         "crates/http/tests/streamable/lost_streams.rs",
-        &[
-            "a_setting_cancels_requests_whose_stream_is_lost",
-            "in_acp_a_stream_that_stays_lost_is_a_cancel_after_its_grace",
-        ],
+        &["a_setting_cancels_requests_whose_stream_is_lost", "in_acp_a_lost_stream_cancels_after_its_grace"],
     ),
     (
         "crates/http/tests/streamable/streams.rs",
         &[
-            "a_cut_stream_is_taken_up_after_its_last_event",
-            "our_client_comes_back_for_the_answer",
+            "a_cut_stream_is_resumed_after_its_last_event",
+            "our_client_resumes_an_ended_stream",
             "a_newer_reader_displaces_the_one_before",
             "two_streams_of_one_session_carry_their_own_requests",
             "a_cancel_in_another_session_does_nothing",
             "a_cancel_that_comes_before_its_request_cancels_it",
             "pipelined_requests_are_answered_in_order",
             "a_slow_stream_holds_its_sender_back_and_loses_nothing",
-            "what_nobody_reads_is_bounded_and_requests_fail",
+            "unread_messages_are_bounded_and_then_requests_fail",
             "an_idle_session_is_ended_and_unknown_afterwards",
         ],
     ),
@@ -84,7 +81,7 @@ const COVERED: [Tests; 17] = [
     (
         "crates/http/tests/streamable/refusals.rs",
         &[
-            "who_is_not_known_gets_401_and_a_session_belongs_to_who_opened_it",
+            "an_unknown_client_gets_401_and_a_session_belongs_to_its_opener",
             "a_body_that_does_not_come_gets_408",
             "an_id_in_use_gets_409_and_the_first_request_goes_on",
             "a_body_over_the_limit_gets_413_by_its_length_and_while_it_is_read",
@@ -92,19 +89,19 @@ const COVERED: [Tests; 17] = [
     ),
     (
         "crates/http/tests/acp/status.rs",
-        &["every_refusal_has_its_status", "a_connection_is_its_openers_alone"],
+        &["every_refusal_has_its_status", "a_connection_belongs_to_the_principal_that_opened_it"],
     ),
     (
         "crates/http/tests/acp/streams.rs",
         &[
             "a_cancel_counts_with_or_without_its_sessions_header",
-            "another_connections_cancel_is_for_nothing",
-            "a_connection_nobody_uses_for_too_long_ends",
+            "a_cancel_on_another_connection_has_no_effect",
+            "an_unused_connection_ends_after_its_idle_time",
         ],
     ),
     (
         "crates/http/tests/stateless/client_disconnect.rs",
-        &["leaving_an_event_stream_cancels_its_request_and_no_other", "leaving_before_the_head_cancels_too"],
+        &["closing_an_event_stream_cancels_only_its_request", "closing_before_the_head_cancels_too"],
     ),
     ("crates/http/tests/stateless/status.rs", &["every_refusal_has_its_status_and_its_code"]),
     (

@@ -83,7 +83,7 @@ async fn serve_and_keep() -> (Peer, Peer, Weak<Mutex<Vec<CallContext>>>) {
 }
 
 #[test]
-fn handlers_that_hold_their_connection_are_let_go_with_it() {
+fn handlers_that_hold_their_connection_are_dropped_with_it() {
     within_ten_seconds(|| async {
         let (client, server, watched) = serve_and_keep().await;
         assert!(watched.upgrade().is_some(), "the connection is open");
@@ -96,7 +96,7 @@ fn handlers_that_hold_their_connection_are_let_go_with_it() {
 }
 
 #[test]
-fn handlers_that_hold_their_connection_are_let_go_with_its_runtime() {
+fn handlers_that_hold_their_connection_are_dropped_with_its_runtime() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (_client, _server, watched) = runtime.block_on(serve_and_keep());
     drop(runtime);

@@ -61,7 +61,7 @@ fn on(exchange: ExchangeId, body: &Value) -> Inbound {
 }
 
 #[tokio::test]
-async fn a_call_without_progress_gets_from_its_exchange_what_its_matcher_says_and_no_more() {
+async fn a_call_without_progress_gets_only_matching_notifications_of_its_exchange() {
     let (says, comes) = mpsc::unbounded_channel();
     let (goes, mut written) = mpsc::unbounded_channel();
     let link = Link::new(Comes(comes), Goes(goes), TRAITS, PeerInfo::default());

@@ -98,7 +98,7 @@ async fn a_client_serves_before_the_handshake() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_says_why_it_failed_after_its_cancel_is_heard() {
+async fn a_handler_error_after_a_cancel_is_sent_if_the_dialect_allows_it() {
     let (client, server) = opened().await;
     let call = client.call::<_, Value>("modified", &json!({})).start().unwrap();
     while server.stats().running == 0 {

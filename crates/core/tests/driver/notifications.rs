@@ -55,7 +55,7 @@ async fn a_reader_ends_with_its_call_and_nothing_of_it_is_left() {
 }
 
 #[tokio::test]
-async fn progress_and_what_is_matched_come_to_one_reader() {
+async fn progress_and_matching_notifications_go_to_one_reader() {
     let (near, far) = memory_pair();
     let router = Router::new().method("work", |ctx: CallContext, _: Value| async move {
         let token = ctx.progress_token().map(ToOwned::to_owned);
@@ -94,7 +94,7 @@ fn with_token(dialect: &Dialect, id: u64, token: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_progress_token_that_is_none_is_ignored_and_counted() {
+async fn an_invalid_progress_token_is_ignored_and_counted() {
     let text = |length: usize| format!("\"{}\"", "x".repeat(length));
     let (longest, long, huge) = (text(256), text(257), text(1 << 20));
     let digits = "9".repeat(257);

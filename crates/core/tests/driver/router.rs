@@ -25,7 +25,7 @@ async fn until(mut holds: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn a_fallback_serves_what_has_no_handler_of_its_own_and_hears_its_cancel() {
+async fn a_fallback_serves_unnamed_methods_and_gets_their_cancels() {
     let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("named", |_: CallContext, _: Value| async { Ok("by name") })

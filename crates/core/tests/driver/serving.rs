@@ -172,7 +172,7 @@ async fn a_child_of_a_cancelled_request_is_cancelled_from_the_start_and_sends_no
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_the_answer_a_context_says_ended() {
+async fn a_context_reports_ended_after_the_answer() {
     let kept: Arc<Mutex<Option<CallContext>>> = Arc::default();
     let keep = Arc::clone(&kept);
     let (client, _server) = connect(Router::new().method("once", move |ctx: CallContext, _: Value| {

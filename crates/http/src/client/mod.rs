@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_url_says_of_its_user_is_not_shown() {
+    fn the_user_and_password_of_a_url_are_not_shown() {
         let client = HttpClient::new("http://someone:secret@127.0.0.1:7/mcp").unwrap();
         for shown in [format!("{client:?}"), format!("{:?}", Requester::new(&client))] {
             assert!(shown.contains("127.0.0.1:7") && !shown.contains("secret"), "{shown}");

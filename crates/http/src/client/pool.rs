@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_urgent_gets_the_first_connection() {
+    async fn an_urgent_request_gets_the_first_connection() {
         let (_socket, pool) = pool().await;
         let mut usual = pin!(pool.next(Urgency::Usual));
         assert!(poll_immediate(usual.as_mut()).await.is_none());
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_kept_for_what_is_urgent_while_a_response_goes_on() {
+    async fn one_connection_is_reserved_for_urgent_requests_while_a_response_streams() {
         let (_socket, pool) = pool().await;
         let first = pool.next(Urgency::Usual).await;
         pool.begin_going_on();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_is_told_that_nobody_listens() {
+    async fn a_waiting_request_fails_if_no_server_listens() {
         let (socket, pool) = pool().await;
         drop(socket);
         let (first, second) = tokio::join!(pool.next(Urgency::Usual), pool.next(Urgency::Urgent));

@@ -117,7 +117,7 @@ mod tests {
     const STALL: Duration = Duration::from_secs(30);
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_that_nobody_takes_is_let_go_of_and_one_that_moves_is_not() {
+    async fn an_unread_message_is_dropped_and_a_slowly_read_one_is_not() {
         let budget = ByteBudget::default();
         let full = || {
             let mut full = Full::new(budget.hold_frame(Bytes::from(vec![b'x'; 200_000])));

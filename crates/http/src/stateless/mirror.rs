@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_or_is_there_is_refused() {
+    fn an_invalid_or_repeated_mirror_name_is_refused() {
         let mut mirrors = mirrors();
         for (argument, name) in
             [(&["a"][..], ""), (&["a"], "a b"), (&["a"], "ä\n"), (&["a"], "REGION"), (&[], "A")]
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_mirrored_and_nothing_else() {
+    fn only_present_arguments_are_mirrored() {
         for (arguments, wanted) in [
             (json!({"region": "us-west1", "limits": {"rows": 42}}), vec!["us-west1", "42"]),
             (json!({"region": true, "limits": {"rows": 1e3}}), vec!["true", "1000"]),

@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_that_no_header_can_hold_has_none() {
+    fn a_method_with_invalid_header_characters_has_no_header() {
         for (method, reported) in [("notifications/x", true), ("toolsџall", false), (" padded", false)] {
             let message = format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#);
             let envelope = Message::read(message.as_bytes(), &MCP_2026_BODIES).unwrap();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_no_message_whatever_its_elements() {
+    fn an_array_is_not_a_message_regardless_of_its_elements() {
         let reported = |body: &str| {
             Message::read(body.as_bytes(), &MCP_2026_BODIES).map_err(|unfit| unfit.error.code).err()
         };

@@ -53,7 +53,7 @@ async fn a_request_whose_client_opens_no_stream_is_cancelled_after_the_same_grac
 }
 
 #[tokio::test]
-async fn a_stream_taken_up_within_its_grace_costs_nothing() {
+async fn a_stream_resumed_within_its_grace_cancels_nothing() {
     let mut limits = Limits::default();
     limits.detach_grace = Duration::from_millis(200);
     let mut served = listen_with(server().bind("127.0.0.1:0").await.unwrap(), limits);
@@ -85,7 +85,7 @@ async fn a_stream_taken_up_within_its_grace_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_stream_that_nobody_takes_from_is_cut_and_counts_as_lost() {
+async fn an_unread_stream_is_cut_and_counts_as_lost() {
     let mut served = serve().await;
     let address = served.address().to_owned();
     let id = open(&address, &[]).await;

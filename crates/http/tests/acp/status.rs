@@ -104,7 +104,7 @@ async fn every_refusal_has_its_status() {
 }
 
 #[tokio::test]
-async fn a_connection_is_its_openers_alone() {
+async fn a_connection_belongs_to_the_principal_that_opened_it() {
     //
     let served = serve().await;
     let address = served.address();

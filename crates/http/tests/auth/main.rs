@@ -84,7 +84,7 @@ async fn the_hook_sees_the_request_and_its_address() {
 }
 
 #[tokio::test]
-async fn a_hook_that_hangs_gets_503_and_holds_up_nobody() {
+async fn a_hanging_hook_gets_503_and_delays_no_other_request() {
     fn set<B: ServerBinding>(server: HttpServer<B>) -> HttpServer<B> {
         let server = server.header_timeout(Duration::from_millis(200));
         server.auth(async |request: AuthRequest| {
@@ -127,7 +127,7 @@ async fn a_hook_that_panics_gets_500_for_its_request() {
 
 /// The credential of `short` expires soon. After that it is refused.
 #[tokio::test]
-async fn the_streams_of_an_expired_credential_end_and_what_comes_next_is_asked_anew() {
+async fn an_expired_credential_ends_its_streams_and_the_next_request_is_authenticated() {
     for way in WAYS {
         let asked = Arc::new(AtomicUsize::new(0));
         let mut served = served!(way.0, |server: HttpServer<_>| {

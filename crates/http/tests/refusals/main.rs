@@ -189,7 +189,7 @@ async fn acp_refuses_as_the_table_says() {
 }
 
 #[tokio::test]
-async fn a_listener_beyond_loopback_goes_by_addresses_and_by_no_name() {
+async fn a_non_loopback_listener_accepts_ip_addresses_as_host_and_no_name() {
     for address in ["0.0.0.0:0", "[::]:0"] {
         let served = support::serve_on(HttpServer::new(Acp::new()), &[ACP], Column::Acp, address).await;
         for (host, status) in

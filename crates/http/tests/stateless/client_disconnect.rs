@@ -25,7 +25,7 @@ async fn read_until(stream: &mut tokio::net::TcpStream, wanted: &str) -> String 
 }
 
 #[tokio::test]
-async fn leaving_an_event_stream_cancels_its_request_and_no_other() {
+async fn closing_an_event_stream_cancels_only_its_request() {
     //
     let mut served = serve().await;
     let mut one = ask_to_wait(&served, "one", true).await;
@@ -42,7 +42,7 @@ async fn leaving_an_event_stream_cancels_its_request_and_no_other() {
 }
 
 #[tokio::test]
-async fn leaving_before_the_head_cancels_too() {
+async fn closing_before_the_head_cancels_too() {
     //
     let listener = rescind_http::HttpServer::new(
         rescind_http::Stateless::new().stream_after(std::time::Duration::from_secs(600)),
@@ -69,7 +69,7 @@ fn params(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn our_client_cancels_by_leaving_in_either_http() {
+async fn our_client_cancels_by_closing_its_stream_in_http1_and_http2() {
     //
     for http2 in [false, true] {
         let mut served = serve().await;
@@ -92,7 +92,7 @@ async fn our_client_cancels_by_leaving_in_either_http() {
 }
 
 #[tokio::test]
-async fn a_burst_of_cancels_leaves_the_connection_as_it_was_though_resets_have_a_pace() {
+async fn a_burst_of_cancels_keeps_the_connection_despite_the_reset_limit() {
     // More than may be reset at once: all of them are cancelled, and the other calls are not affected.
     const BURST: usize = 230;
     let mut served = serve().await;

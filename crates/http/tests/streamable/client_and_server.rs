@@ -160,7 +160,7 @@ async fn a_server_that_is_dropped_ends_everything() {
 /// The server closes the connection of an answer and does not report whether it read it. This happens if the idle
 /// limit of the connection ends at that moment.
 #[tokio::test]
-async fn an_answer_whose_connection_is_lost_is_given_again() {
+async fn an_answer_lost_with_its_connection_is_sent_again() {
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", socket.local_addr().unwrap());

@@ -36,7 +36,7 @@ async fn a_connection_that_asks_nothing_is_closed_when_a_head_is_due() {
 }
 
 #[tokio::test]
-async fn a_head_that_does_not_end_is_given_up_in_time() {
+async fn an_endless_head_times_out() {
     let served = serving(SHORT, LONG).await;
     let mut raw = Raw::connect(&served.url).await;
     raw.write(b"POST / HTTP/1.1\r\nHost: ").await;
@@ -44,7 +44,7 @@ async fn a_head_that_does_not_end_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn a_later_head_that_does_not_end_is_given_up_too() {
+async fn an_endless_later_head_times_out_too() {
     let served = serving(SHORT, LONG).await;
     let mut raw = asked(&served).await;
     raw.write(b"POST / HTTP/1.1\r\nHost: ").await;

@@ -57,7 +57,7 @@ async fn a_setting_cancels_requests_whose_stream_is_lost() {
 }
 
 #[tokio::test]
-async fn in_acp_a_stream_that_stays_lost_is_a_cancel_after_its_grace() {
+async fn in_acp_a_lost_stream_cancels_after_its_grace() {
     let took = lost(&mut serve(ACP, Limits::default()).await, REVISIONS[0]).await;
     assert!((29..45).contains(&took), "cancelled after {took} s");
 }

@@ -48,7 +48,7 @@ async fn echo(raw: &mut Raw, session: &str, user: &str) -> u16 {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_flood_of_initialize_ends_its_own_unused_sessions_and_nobody_elses() {
+async fn a_flood_of_initialize_displaces_only_its_own_unused_sessions() {
     for (mallory, ada) in PAIRS {
         let served = served(mallory).await;
         let (mut used, kept) = session(&served, ada).await.unwrap();

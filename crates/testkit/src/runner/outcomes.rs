@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_outcome_is_no_difference_and_another_is_printed_with_both() {
+    fn equal_outcomes_pass_and_different_ones_are_printed() {
         let cancelled = json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32800, "message": "no"}});
         let (one, two) = (outcomes(&cancelled), outcomes(&cancelled));
         assert_eq!(differences(&scenario(None), &[("memory", &one), ("stdio", &two)]), []);

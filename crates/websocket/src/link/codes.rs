@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_end_in_good_order_is_no_violation() {
+    fn only_a_regular_close_is_not_a_violation() {
         let reason = |code: u16| {
             reason_of(Some(&CloseFrame { code: code.into(), reason: Utf8Bytes::from("a\nb\u{202e}") }))
         };

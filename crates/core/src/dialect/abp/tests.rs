@@ -114,7 +114,7 @@ fn acknowledgements_match_the_edge_table() {
 }
 
 #[test]
-fn an_ack_is_read_in_all_its_forms_and_paired_by_the_envelope_alone() {
+fn an_ack_is_read_in_all_its_forms_and_paired_by_its_envelope() {
     for (payload, cancelled, reason) in [
         (json!({"callId": "k", "cancelled": true}), true, None),
         (json!({"callId": "", "cancelled": false}), false, None),

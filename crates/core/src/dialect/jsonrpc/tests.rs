@@ -180,7 +180,7 @@ fn an_error_about_no_frame_in_particular_is_never_answered() {
 }
 
 #[test]
-fn cancelled_is_known_by_its_code_alone() {
+fn cancelled_is_recognised_by_its_code() {
     let says_cancelled = |dialect: &Dialect, code: i64| {
         let frame =
             format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"x","data":[]}}}}"#);

@@ -8,7 +8,7 @@ use rescind_core::{Capabilities, Lane, Limits};
 use serde_json::{Value, json};
 
 #[tokio::test(start_paused = true)]
-async fn cancels_pass_a_frame_that_finds_no_room_only_where_the_wire_keeps_no_order() {
+async fn cancels_overtake_a_blocked_frame_only_on_unordered_transports() {
     for (ordered, passing) in [(false, 20), (true, 8)] {
         let traits = Capabilities { ordered, ..TRAITS };
         let (peer, wire) = open(ACP, traits, Limits::default());

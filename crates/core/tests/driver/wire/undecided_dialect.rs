@@ -47,7 +47,7 @@ async fn messages_that_no_dialect_recognises_are_refused_a_few_times() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_read_counts_and_ends_its_exchange() {
+async fn an_unreadable_message_is_counted_and_ends_its_exchange() {
     let (opened, wire) = negotiate();
     for exchange in (1..=ATTEMPTS).map(ExchangeId) {
         assert!(!opened.is_finished());
@@ -58,7 +58,7 @@ async fn what_could_not_be_read_counts_and_ends_its_exchange() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_refused_without_a_word_ends_its_exchange() {
+async fn a_message_refused_without_an_answer_ends_its_exchange() {
     let (link, wire) = wire(TRAITS);
     // ABP has no message for the refusal of an invalid message.
     let opened = tokio::spawn(async move { Peer::builder([ABP, ABP]).connect(link).await });
