@@ -92,8 +92,8 @@ fn the_engines_without_a_session_name_the_invariants_they_check() {
             "threads",
             words(&[
                 "../integration-tests/threads/tests",
-                "../integration-tests/threads/tests/site",
-                "../integration-tests/threads/tests/far",
+                "../integration-tests/threads/tests/http_site",
+                "../integration-tests/threads/tests/far_end",
             ]),
         ),
         ("soak", words(&["../integration-tests/soak"])),
