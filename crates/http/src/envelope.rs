@@ -8,18 +8,31 @@ use std::borrow::Cow;
 use rescind_core::RequestId;
 use rescind_core::members::{PickedMembers, Shape, present, shape, string};
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 /// The members of a message. A member that is `null` is absent, except for `id` and `result`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct Envelope<'a> {
+    #[serde(borrow)]
     pub(crate) jsonrpc: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "with_null")]
     pub(crate) id: Option<&'a RawValue>,
+    #[serde(borrow)]
     method: Option<&'a RawValue>,
+    #[serde(borrow, rename = "type")]
     kind: Option<&'a RawValue>,
+    #[serde(borrow)]
     pub(crate) params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "with_null")]
     pub(crate) result: Option<&'a RawValue>,
+    #[serde(borrow)]
     pub(crate) error: Option<&'a RawValue>,
+}
+
+/// A member whose `null` is a value.
+fn with_null<'de: 'a, 'a, D: Deserializer<'de>>(member: D) -> Result<Option<&'a RawValue>, D::Error> {
+    Deserialize::deserialize(member).map(Some)
 }
 
 /// Why a body is not a message.
@@ -33,8 +46,6 @@ pub(crate) enum EnvelopeError {
     Batch,
 }
 
-const MEMBERS: [&str; 7] = ["jsonrpc", "id", "method", "type", "params", "result", "error"];
-
 impl<'a> Envelope<'a> {
     /// Reads a body. An object with a duplicate member, or whose method is not a string, is read as one without
     /// members: the driver refuses it.
@@ -42,8 +53,11 @@ impl<'a> Envelope<'a> {
         let text = std::str::from_utf8(body).map_err(|_| EnvelopeError::NotUtf8)?;
         let is_json = || serde_json::from_str::<IgnoredAny>(text).is_ok();
         match shape(text) {
-            Shape::Object => match PickedMembers::read(text, MEMBERS) {
-                Ok(picked) => Ok(Self::picked(picked)),
+            Shape::Object => match serde_json::from_str::<Self>(text) {
+                Ok(read) if read.method.is_none_or(|method| string(method).is_some()) => Ok(read),
+                Ok(_) => Ok(Self::default()),
+                // A member that is there twice ends the reading, so the rest is not checked yet.
+                Err(error) if error.is_data() && is_json() => Ok(Self::default()),
                 Err(_) => Err(EnvelopeError::NotJson),
             },
             Shape::Array => match serde_json::from_str::<Vec<IgnoredAny>>(text) {
@@ -60,16 +74,6 @@ impl<'a> Envelope<'a> {
     /// The same for a body that may not be a message: then the envelope has no members.
     pub(crate) fn of(body: &'a [u8]) -> Self {
         Self::read(body).unwrap_or_default()
-    }
-
-    fn picked(PickedMembers { values, twice }: PickedMembers<'a, 7>) -> Self {
-        let [jsonrpc, id, method, kind, params, result, error] = values;
-        let method = present(method);
-        if twice || method.is_some_and(|method| string(method).is_none()) {
-            return Self::default();
-        }
-        let [jsonrpc, kind, params, error] = [jsonrpc, kind, params, error].map(present);
-        Self { jsonrpc, id, method, kind, params, result, error }
     }
 
     /// The id, if it is valid.
@@ -152,6 +156,7 @@ mod tests {
             ("{", EnvelopeError::NotJson),
             (r#"{"id":1} x"#, EnvelopeError::NotJson),
             (r#"{"method":7,}"#, EnvelopeError::NotJson),
+            (r#"{"id":1,"id":2"#, EnvelopeError::NotJson),
             ("text", EnvelopeError::NotJson),
             ("[1,2", EnvelopeError::NotJson),
             ("7", EnvelopeError::NotAnObject),

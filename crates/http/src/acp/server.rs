@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::UPGRADE;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal};
 
 use super::connection::Connection;
@@ -19,6 +19,7 @@ use super::{Acp, UpgradeHook, link};
 use crate::envelope::{Envelope, EnvelopeError};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
 use crate::inbound_queue::SendRefused;
+use crate::server::checks::single;
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::link::Linked;
@@ -253,16 +254,6 @@ fn not_taken(why: SendRefused) -> Refused {
     match why {
         SendRefused::Full => Refused::too_many("too many messages of this connection wait"),
         SendRefused::Closed => unknown(),
-    }
-}
-
-/// The value of a header that may occur only once.
-fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    match (value.to_str(), values.next()) {
-        (Ok(value), None) => Ok(Some(value)),
-        _ => Err(Refused::bad(format!("the header {name} is unreadable"))),
     }
 }
 

@@ -17,7 +17,9 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use rescind_core::{TransportError, TransportErrorKind};
 
-pub(crate) use client_core::{AbortOnDrop, ClientCore, DeleteRequest, Guarded, InFlightTasks, send_delete};
+pub(crate) use client_core::{
+    AbortOnDrop, ClientCore, DeleteRequest, Guarded, InFlightTasks, closed, send_delete,
+};
 pub(crate) use event_stream::EventStream;
 pub(crate) use media_type::{Media, media_of};
 pub(crate) use refusal::refusal;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal};
 
 use super::session_state::{NotResumed, SessionState};
@@ -16,6 +16,7 @@ use super::{SecondStream, Streamable, link};
 use crate::envelope::Envelope;
 use crate::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::inbound_queue::SendRefused;
+use crate::server::checks::single;
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::exchange_table::OWN;
 use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
@@ -328,16 +329,6 @@ fn ended() -> Refused {
 
 fn session_id(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     single(headers, &MCP_SESSION_ID)
-}
-
-/// The value of a header that may occur only once.
-fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    match (value.to_str(), values.next()) {
-        (Ok(value), None) => Ok(Some(value)),
-        _ => Err(Refused::bad(format!("the header {name} is unreadable"))),
-    }
 }
 
 /// One stream of a session.

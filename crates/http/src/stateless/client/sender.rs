@@ -11,15 +11,12 @@ use rescind_core::{
 
 use super::state::Client;
 use crate::check_size::check_size;
+use crate::client::closed;
 
 /// The most requests in flight. Further requests wait in the outbox.
 const MAX_IN_FLIGHT: usize = 1024;
 
 pub(super) struct ClientSender(pub(super) Arc<Client>);
-
-fn closed() -> TransportError {
-    TransportError::new(TransportErrorKind::Closed, "the link is closed")
-}
 
 impl Sender for ClientSender {
     fn poll_ready(
