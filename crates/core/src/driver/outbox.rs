@@ -18,9 +18,8 @@ use serde_json::value::RawValue;
 
 use crate::cause::Cause;
 use crate::dialect::Refusal;
-use crate::driver::tables::slots::SlotKey;
 use crate::failpoint::{self, Failpoint};
-use crate::id::{ExchangeId, InboundKey, RequestId};
+use crate::id::{ExchangeId, InboundKey, RequestId, SlotKey};
 use crate::machine::{AckStatus, Limits, Reply};
 use crate::message::ErrorObject;
 use crate::transport::{ExchangeEnd, Lane};

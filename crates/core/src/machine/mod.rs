@@ -52,7 +52,6 @@ mod settled_cache;
 mod shares;
 mod shield;
 mod stats;
-mod table;
 mod timers;
 
 #[cfg(test)]
@@ -65,6 +64,7 @@ use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
 use crate::hash_index::HashIndex;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
 use crate::pool::Pool;
+use crate::slot_map::SlotMap;
 
 pub use input::{
     AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult, DisconnectPolicy, HandlerResult,
@@ -123,7 +123,7 @@ pub struct Session {
     agreement: handshake::Agreement,
     lifecycle: lifecycle::Lifecycle,
     exit_state: exit_state::ExitState,
-    requests: table::Table<request::Request>,
+    requests: SlotMap<request::Request>,
     /// The requests whose handlers have not ended, by their ids.
     ids: HashIndex,
     request_extras: Pool<request::Extras>,
@@ -138,7 +138,7 @@ pub struct Session {
     early_cancels: early_cancels::EarlyCancels,
     /// Acknowledgements that wait for the ends of shields.
     held_acks: usize,
-    calls: table::Table<call::Call>,
+    calls: SlotMap<call::Call>,
     /// How many of them are not settled.
     open_calls: usize,
     /// The open calls of this side, by their numbers.
@@ -163,7 +163,7 @@ impl Session {
             agreement: handshake::Agreement::new(config.role, config.handles_cancels),
             lifecycle: lifecycle::Lifecycle::new(),
             exit_state: exit_state::ExitState::default(),
-            requests: table::Table::new(),
+            requests: SlotMap::new(),
             ids: HashIndex::default(),
             request_extras: Pool::new(),
             cancel_keys: HashMap::new(),
@@ -177,7 +177,7 @@ impl Session {
                 limits.early_cancel_timeout,
             ),
             held_acks: 0,
-            calls: table::Table::new(),
+            calls: SlotMap::new(),
             open_calls: 0,
             numbers: HashIndex::default(),
             call_extras: Pool::new(),

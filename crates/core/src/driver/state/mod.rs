@@ -35,6 +35,7 @@ use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
 use crate::driver::admission::permits::Permits;
 use crate::driver::calls::entry::{AnswerContent, CallEntry, RemoteAction};
+use crate::driver::interner::Interner;
 use crate::driver::memory::Memory;
 use crate::driver::notifications::queue::NotificationQueue;
 use crate::driver::notifications::send_waiters::SendWaiters;
@@ -43,13 +44,12 @@ use crate::driver::outbox::{Answer, Outbox};
 use crate::driver::requests::data::RequestData;
 use crate::driver::requests::reported::Reported;
 use crate::driver::requests::slot::InboundSlot;
-use crate::driver::tables::interner::Interner;
-use crate::driver::tables::slots::{SideTable, SlotKey, Slots};
 use crate::driver::timeouts::Timeouts;
 use crate::error::ConnectionError;
-use crate::id::{ExchangeId, InboundKey, OutboundKey};
+use crate::id::{ExchangeId, InboundKey, OutboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, Session, Work};
 use crate::registry::{Registry, SessionId};
+use crate::slot_map::{SideTable, SlotMap};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{AbortHandle, Handle, Mutex, MutexGuard};
 use crate::transport::{BoxFuture, Capabilities, PeerInfo};
@@ -184,7 +184,7 @@ pub(crate) struct State {
     pub(crate) waiting_for_room: Vec<InboundKey>,
     /// Notifications of this side that wait for room.
     pub(crate) notifiers: SendWaiters,
-    pub(crate) calls: Slots<CallEntry>,
+    pub(crate) calls: SlotMap<CallEntry>,
     pub(crate) methods: Interner,
     pub(crate) outbound: SideTable<SlotKey>,
     /// Requests that wait for a permit, each with the data to start it.
@@ -220,7 +220,7 @@ impl ConnectionInner {
                 queued: SideTable::new(),
                 waiting_for_room: Vec::new(),
                 notifiers: SendWaiters::default(),
-                calls: Slots::new(),
+                calls: SlotMap::new(),
                 methods: Interner::default(),
                 outbound: SideTable::new(),
                 matchers: Subscriptions::default(),
@@ -282,7 +282,7 @@ impl State {
 
     pub(crate) fn entry_of(&mut self, call: OutboundKey) -> Option<(SlotKey, &mut CallEntry)> {
         let slot_key = *self.outbound.get(call.0)?;
-        self.calls.get_mut(slot_key).map(|entry| (slot_key, entry))
+        self.calls.get_mut(slot_key.0).map(|entry| (slot_key, entry))
     }
 }
 

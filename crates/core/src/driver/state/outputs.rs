@@ -92,7 +92,7 @@ impl State {
                     entry.frame = None;
                     let calls = &self.calls;
                     self.outbox
-                        .took_back(|slot_key| calls.get(slot_key).is_some_and(|call| call.frame.is_some()));
+                        .took_back(|slot_key| calls.get(slot_key.0).is_some_and(|call| call.frame.is_some()));
                 }
             }
             Output::Acked { call, cancelled } => {
