@@ -36,7 +36,6 @@ mod call;
 mod cancel;
 mod cancel_tree;
 mod early_cancels;
-mod exit_state;
 mod handshake;
 mod inbound;
 mod input;
@@ -122,7 +121,7 @@ pub struct Session {
     config: SessionConfig,
     agreement: handshake::Agreement,
     lifecycle: lifecycle::Lifecycle,
-    exit_state: exit_state::ExitState,
+    exit_state: handshake::ExitState,
     requests: SlotMap<request::Request>,
     /// The requests whose handlers have not ended, by their ids.
     ids: HashIndex,
@@ -162,7 +161,7 @@ impl Session {
         Self {
             agreement: handshake::Agreement::new(config.role, config.handles_cancels),
             lifecycle: lifecycle::Lifecycle::new(),
-            exit_state: exit_state::ExitState::default(),
+            exit_state: handshake::ExitState::default(),
             requests: SlotMap::new(),
             ids: HashIndex::default(),
             request_extras: Pool::new(),
@@ -226,6 +225,17 @@ impl Session {
             }
         }
         self.advance(now);
+    }
+
+    /// Continues the cascades in progress by one slice, and whatever waited for the end of something. Every input ends with
+    /// it. Call it between frames while [`has_work`](Self::has_work) is true.
+    pub fn advance(&mut self, now: Instant) {
+        if self.has_work() {
+            self.walk(now);
+        }
+        if self.lifecycle.state() != lifecycle::State::Open {
+            self.after_end(now);
+        }
     }
 
     /// Whether batches are allowed: the handshake selected the revision that has them.
