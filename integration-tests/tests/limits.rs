@@ -229,7 +229,7 @@ const NO_BOUNDS: [(&str, &[&str]); 66] = [
     ("core/src/registry.rs", &["SHARDS", "MAX_IDLE_CAPACITY"]),
     ("core/src/cause.rs", &["MAX_SHOWN_BYTES"]),
     ("core/src/dialect/abp/mod.rs", &["TAG_CALL", "TAG_INITIALIZE"]),
-    ("core/src/dialect/scan.rs", &["MAX_STRING_BYTES"]),
+    ("core/src/members.rs", &["MAX_STRING_BYTES"]),
     ("core/src/transport/byte_stream/sender.rs", &["KEPT_ROOM"]),
     ("core/src/transport/byte_stream/receiver.rs", &["READ_BUFFER", "MIN_READ_ROOM", "MAX_READS_PER_POLL"]),
     ("core/src/transport/send_buffer.rs", &["MAX_HELD_FOR_DATA", "MAX_HELD"]),
