@@ -121,13 +121,16 @@ impl State {
         };
         let Some((slot_key, entry)) = self.entry_of(call) else { return };
         let is_error = matches!(said, Some(AnswerContent::Error(_) | AnswerContent::Malformed(_)));
-        let (outcome, source) = end_of_call(&settlement, is_error);
         let forgotten = failpoint::active(Failpoint::ForgottenCallers)
             && matches!(settlement, Settlement::Disconnected { .. });
         // An open span is closed here, whatever the present level is.
+        let logged = |span| {
+            let (outcome, source) = end_of_call(&settlement, is_error);
+            Entry::CallEnded { span, source, outcome }
+        };
         match entry.extras.as_mut().and_then(|extras| extras.span.take()) {
-            Some(span) => effects.rare().log.push(Entry::CallEnded { span: Some(span), source, outcome }),
-            None => effects.log(Level::TRACE, || Entry::CallEnded { span: None, source, outcome }),
+            Some(span) => effects.rare().log.push(logged(Some(span))),
+            None => effects.log(Level::TRACE, || logged(None)),
         }
         entry.ended = true;
         entry.settled = Some(Box::new(match (settlement, said) {
