@@ -184,6 +184,11 @@ impl Outbox {
             && self.room.bytes <= limits.max_outbox_bytes - limits.max_outbox_bytes / 4
     }
 
+    /// The frames that use the reserve.
+    pub(crate) const fn reserved(&self) -> usize {
+        self.reserve.frames
+    }
+
     /// Whether the reserve is used up: the peer sends and does not read.
     pub(crate) fn reserve_is_spent(&self, limits: &Limits) -> bool {
         self.reserve.frames > limits.max_reserve_frames || self.reserve.bytes > limits.max_reserve_bytes

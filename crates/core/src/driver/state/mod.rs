@@ -22,7 +22,7 @@ pub(crate) mod outputs;
 pub(crate) mod step;
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -46,12 +46,12 @@ use crate::driver::requests::reported::Reported;
 use crate::driver::requests::slot::InboundSlot;
 use crate::driver::timeouts::Timeouts;
 use crate::error::ConnectionError;
-use crate::id::{ExchangeId, InboundKey, OutboundKey, SlotKey};
+use crate::id::{ExchangeId, InboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, Session, Work};
 use crate::registry::{Registry, SessionId};
 use crate::slot_map::{SideTable, SlotMap};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
-use crate::sync::{AbortHandle, Handle, Mutex, MutexGuard};
+use crate::sync::{AbortHandle, Handle, Mutex};
 use crate::transport::{BoxFuture, Capabilities, PeerInfo};
 
 /// A function that is called for each event of a connection.
@@ -179,6 +179,8 @@ pub(crate) struct State {
     pub(crate) session: Session,
     pub(crate) outbox: Outbox,
     pub(crate) memory: Memory,
+    /// Approximate bytes that the connection held at the end of the last step.
+    bytes_counted: usize,
     pub(crate) inbound: SideTable<InboundSlot<Request>>,
     /// Requests whose handlers wait for room in the outbox, in the order in which they started to wait.
     pub(crate) waiting_for_room: Vec<InboundKey>,
@@ -216,6 +218,7 @@ impl ConnectionInner {
                 session,
                 outbox: Outbox::new(),
                 memory: Memory::new(&parts.budget),
+                bytes_counted: 0,
                 inbound: SideTable::new(),
                 queued: SideTable::new(),
                 waiting_for_room: Vec::new(),
@@ -261,28 +264,9 @@ impl ConnectionInner {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The RPC system, as spans name it.
     pub(crate) fn rpc_system(&self) -> &'static str {
         if self.dialect.codec().as_json_rpc().is_some() { "jsonrpc" } else { self.dialect.name() }
-    }
-}
-
-impl State {
-    /// Approximate bytes that the connection holds.
-    pub(crate) fn bytes_held(&self) -> usize {
-        self.memory.of_requests()
-            + self.outbox.bytes()
-            + self.notices.bytes()
-            + self.session.bytes_remembered()
-    }
-
-    pub(crate) fn entry_of(&mut self, call: OutboundKey) -> Option<(SlotKey, &mut CallEntry)> {
-        let slot_key = *self.outbound.get(call.0)?;
-        self.calls.get_mut(slot_key.0).map(|entry| (slot_key, entry))
     }
 }
 

@@ -8,13 +8,14 @@ use tracing::Level;
 use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};
 use crate::driver::admission::permits::{Permits, Task};
+use crate::driver::calls::entry::CallEntry;
 use crate::driver::effects::log::{Entry, name, outcome_of_reply};
 use crate::driver::effects::{Effects, Start};
 use crate::driver::outbox::{Answer, Control, DataFrame};
 use crate::driver::requests::slot::Unserved;
 use crate::driver::state::{ConnectionInner, Payload, State, Waiting};
 use crate::failpoint::{self, Failpoint};
-use crate::id::{ExchangeId, InboundKey};
+use crate::id::{ExchangeId, InboundKey, OutboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, HandlerResult, Output, Reply, ReplyBody};
 use crate::sync::atomic::Ordering;
 use crate::transport::ExchangeEnd;
@@ -31,9 +32,15 @@ impl State {
         while let Some(output) = self.session.poll_output() {
             self.apply_one(connection, now, output, payload, effects);
         }
-        if self.close.is_none() && self.outbox.reserve_is_spent(self.session.limits()) {
-            self.close = Some(CloseCause::PeerNotReading);
+        if self.outbox.reserved() > 0 && self.outbox.reserve_is_spent(self.session.limits()) {
+            self.close.get_or_insert(CloseCause::PeerNotReading);
         }
+    }
+
+    /// The driver's entry of a call that the machine knows.
+    pub(crate) fn entry_of(&mut self, call: OutboundKey) -> Option<(SlotKey, &mut CallEntry)> {
+        let slot_key = *self.outbound.get(call.0)?;
+        self.calls.get_mut(slot_key.0).map(|entry| (slot_key, entry))
     }
 
     fn apply_one(
