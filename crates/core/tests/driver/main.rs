@@ -10,6 +10,7 @@ mod drain;
 mod draining;
 mod drops;
 mod exchanges;
+mod handling_order;
 mod idle;
 mod leaving;
 mod memory;

@@ -175,6 +175,9 @@ impl State {
             cause: logged.clone(),
         });
         slot.request.data.set_cancelled(cause);
+        if connection.in_order {
+            effects.wakers.extend(self.notices.take_turn_of(key));
+        }
         connection.registry.record(slot.request.session(), &slot.request.data.id);
         effects.rare().signals.push(Arc::clone(&slot.request));
     }

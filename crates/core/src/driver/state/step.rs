@@ -55,7 +55,7 @@ impl State {
     /// change neither. Returns the bytes to give back to the budget, which wakes tasks, so it is done without the lock.
     fn settle_accounts(&mut self, connection: &ConnectionInner) -> usize {
         if self.permits.held() > 0 {
-            let client = (!connection.exchange_scoped).then_some(&*connection.client);
+            let client = (!connection.traits.exchange_scoped).then_some(&*connection.client);
             self.permits.give_back(&connection.admission, client);
         }
         let held = self.bytes_held();
