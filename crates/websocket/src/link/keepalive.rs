@@ -24,7 +24,7 @@ pub(super) struct Keepalive {
     missed: Option<u32>,
 }
 
-/// What a stream has carried so far.
+/// The amounts that a stream has carried so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Carried {
     /// Messages of any kind that were received.
