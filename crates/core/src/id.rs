@@ -179,6 +179,11 @@ pub struct InboundKey(pub CallKey);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OutboundKey(pub CallKey);
 
+/// The driver's key of a call. The handle of a call may use it long after the machine has forgotten the call.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SlotKey(pub(crate) CallKey);
+
 /// One exchange of a transport that has exchanges (an HTTP request and its response). Byte streams use
 /// [`ExchangeId::NONE`].
 ///

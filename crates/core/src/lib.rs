@@ -7,7 +7,6 @@ mod limits_macro;
 
 mod byte_budget;
 mod cause;
-mod chunked_vec;
 mod clients;
 pub mod dialect;
 #[cfg(feature = "tokio")]
@@ -25,6 +24,7 @@ pub mod members;
 mod message;
 mod pool;
 mod registry;
+mod slot_map;
 mod sync;
 #[cfg(feature = "rustls")]
 mod tls;

@@ -18,9 +18,8 @@ use serde_json::value::RawValue;
 
 use crate::cause::Cause;
 use crate::dialect::Refusal;
-use crate::driver::tables::slots::SlotKey;
 use crate::failpoint::{self, Failpoint};
-use crate::id::{ExchangeId, InboundKey, RequestId};
+use crate::id::{ExchangeId, InboundKey, RequestId, SlotKey};
 use crate::machine::{AckStatus, Limits, Reply};
 use crate::message::ErrorObject;
 use crate::transport::{ExchangeEnd, Lane};
@@ -183,6 +182,11 @@ impl Outbox {
     pub(crate) fn has_room_again(&self, limits: &Limits) -> bool {
         self.room.frames <= limits.max_outbox_frames - limits.max_outbox_frames / 4
             && self.room.bytes <= limits.max_outbox_bytes - limits.max_outbox_bytes / 4
+    }
+
+    /// The frames that use the reserve.
+    pub(crate) const fn reserved(&self) -> usize {
+        self.reserve.frames
     }
 
     /// Whether the reserve is used up: the peer sends and does not read.

@@ -11,6 +11,7 @@ mod draining_handlers;
 mod drop_without_lock;
 mod exchanges;
 mod full_outbox;
+mod handling_order;
 mod idle;
 mod lsp_session;
 mod many_cancels;

@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 
 use super::{Batches, CancelName, JsonRpc, ReasonField, TokenField};
 use crate::dialect::json::{self, PickedMembers, Shape};
-use crate::dialect::scan::{self, Part};
 use crate::id::{CallNumber, InvalidId, RequestId};
+use crate::members::{self, Part};
 use crate::message::{
     AnswerBody, BadMessage, CancelExemption, CancelKey, ErrorObject, Incoming, IncomingCancel,
     IncomingRequest, is_usable_token,
@@ -202,7 +202,7 @@ fn token(params: Option<&RawValue>, name: &str) -> Option<RequestId> {
 /// The members of an envelope.
 fn envelope(text: &str) -> Result<[Option<Part<'_>>; 6], BadMessage> {
     let names = ["jsonrpc", "method", "params", "id", "result", "error"];
-    if let Some(members) = scan::members(text, names) {
+    if let Some(members) = members::scan(text, names) {
         return Ok(members);
     }
     let PickedMembers { values, twice } = PickedMembers::read(text, names)?;
@@ -211,7 +211,7 @@ fn envelope(text: &str) -> Result<[Option<Part<'_>>; 6], BadMessage> {
 
 /// Members of a cancel's params. The first one names the request. It is `None` if one of these names occurs twice.
 fn named<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> [Option<Part<'a>>; N] {
-    if let Some(members) = params.and_then(|params| scan::members(params.get(), names)) {
+    if let Some(members) = params.and_then(|params| members::scan(params.get(), names)) {
         return members;
     }
     let PickedMembers { values, twice } = PickedMembers::of(params, names);
@@ -231,7 +231,7 @@ fn may_name<const N: usize>(text: &str, names: [&str; N]) -> bool {
 
 /// Members of a request's params. Of a name that occurs more than once, the first member.
 fn first_of<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> [Option<&'a RawValue>; N] {
-    match params.and_then(|params| scan::members(params.get(), names)) {
+    match params.and_then(|params| members::scan(params.get(), names)) {
         Some(members) => members.map(|member| member.and_then(Part::raw)),
         None => PickedMembers::of(params, names).values,
     }

@@ -112,8 +112,9 @@ impl ConnectionTask {
         permit: Option<SessionPermit>,
     ) -> Self {
         // A link without a session carries all clients of its listener.
-        let idle =
-            Idle::new(connection.admission.limits.idle_timeout.filter(|_| !connection.exchange_scoped));
+        let idle = Idle::new(
+            connection.admission.limits.idle_timeout.filter(|_| !connection.traits.exchange_scoped),
+        );
         let written_held = connection.budget.hold(0);
         Self {
             connection,

@@ -169,7 +169,7 @@ impl ConnectionTask {
     /// Aborts the exchange of a call, on transports where ids are unique only within an exchange, so that no message
     /// can name the call. Returns `false` if a message must cancel it.
     fn abort_exchange(&mut self, exchange: ExchangeId) -> bool {
-        let needs_no_message = self.connection.exchange_scoped && exchange.call().is_some();
+        let needs_no_message = self.connection.traits.exchange_scoped && exchange.call().is_some();
         let Some(tx) = self.tx.as_mut().filter(|_| needs_no_message) else { return false };
         self.unflushed = true;
         tx.as_mut().abort_exchange(exchange).is_ok()

@@ -12,6 +12,14 @@ use crate::driver::state::{ConnectionInner, Payload, Request, State};
 use crate::machine::HandlerResult;
 use crate::sync::atomic::Ordering;
 
+/// Whether a handler starts, after the wait for the notifications before its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Start,
+    /// The request was cancelled meanwhile.
+    Cancelled,
+}
+
 /// Reports the end of a handler's task, however it ends: by return, panic, abort, or the end of the runtime (I10).
 pub(crate) struct Guard(Arc<Request>);
 
@@ -65,6 +73,29 @@ impl Guard {
         span.record("cancel.outcome", outcome);
     }
 
+    /// Waits until the notifications before the request are handled, on connections that handle in order. A cancel ends
+    /// the wait.
+    pub(crate) fn poll_turn(&self, cx: &mut Context<'_>) -> Poll<Turn> {
+        let Request { connection, data } = &*self.0;
+        let after = data.came_after();
+        if after == 0 || !connection.in_order {
+            return Poll::Ready(Turn::Start);
+        }
+        let replaced = {
+            let mut state = connection.lock();
+            if state.notices.is_handled(after) {
+                return Poll::Ready(Turn::Start);
+            }
+            // A cancel is set with the lock held, and takes the waker.
+            if data.is_cancelled() {
+                return Poll::Ready(Turn::Cancelled);
+            }
+            state.notices.wait_for_turn(after, data.key, cx.waker().clone())
+        };
+        drop(replaced);
+        Poll::Pending
+    }
+
     /// The handler was polled once, or will never be polled. `true`: this is the first call.
     pub(crate) fn begin(&self) -> bool {
         let first = self.0.data.set_begun();
@@ -115,7 +146,10 @@ impl Drop for Guard {
         drop(request.take_span());
         if !request.end_is_reported() {
             self.begin();
-            connection.step(|state, now, _| state.end_task(&self.0, now));
+            connection.step(|state, now, effects| {
+                effects.wakers.extend(state.notices.take_turn_of(request.key));
+                state.end_task(&self.0, now);
+            });
         }
     }
 }
