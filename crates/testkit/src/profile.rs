@@ -319,8 +319,8 @@ mod tests {
         for (text, place) in
             [("name = 1", "line 1, column 8: "), ("name = \"x\"\nfoo = 1\n", "line 2, column 1: ")]
         {
-            let told = Profile::from_toml(text).unwrap_err().to_string();
-            assert!(told.starts_with(place) && told.lines().count() == 1, "{told}");
+            let reported = Profile::from_toml(text).unwrap_err().to_string();
+            assert!(reported.starts_with(place) && reported.lines().count() == 1, "{reported}");
         }
     }
 
