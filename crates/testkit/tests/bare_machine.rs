@@ -24,7 +24,7 @@ fn broken(scenario: &Scenario) -> Option<String> {
         }
         // A need that the vector itself states is not a gap.
         Verdict::NotAsked { .. } if !scenario.vector.needs.is_empty() => None,
-        Verdict::NotAsked { why } => {
+        Verdict::NotAsked { why } | Verdict::Unsure { why } => {
             Some(format!("{}/{}: not asked: {why}", scenario.dialect, scenario.vector.name))
         }
     }

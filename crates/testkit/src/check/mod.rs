@@ -4,6 +4,14 @@
 //! A verdict against a peer is given only for what a document demands, and only if it came out the same three times,
 //! in fresh sessions. Everything else that differs is a fact or `unsure`.
 
+mod baseline;
+mod processor_time;
+mod session;
+mod tries;
+mod undisturbed;
+mod witness;
+mod work;
+
 use std::time::Duration;
 
 use crate::profile::Profile;

@@ -5,6 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::pattern::{Bindings, matches};
+use crate::runner::subset;
+use crate::wire_format::WireFormat;
+
 mod file_uri;
 mod resolve;
 mod session;
@@ -13,8 +17,6 @@ mod witness;
 pub use resolve::UnresolvedProfile;
 pub use session::{ExpectWord, HandshakeStep, ProfileHandshake, ProfileSession};
 pub use witness::Witness;
-
-use witness::WitnessTable;
 
 /// How a foreign peer is started and its session opened, which of its requests are slow, quick and so on, and where it
 /// shows that work stopped. Read from TOML; see `vectors/README.md`.
@@ -32,10 +34,8 @@ pub struct Profile {
     pub requests: BTreeMap<RequestKind, ProfileRequest>,
     /// Methods of the protocol itself (`tools/call`, `session/prompt`) that the peer serves as the fixture does.
     pub serves: BTreeSet<String>,
-    /// The request that returns what is running.
+    /// Where the peer shows that work stopped.
     pub witness: Option<Witness>,
-    /// A program of the user and its arguments. It prints a number that grows while the peer works. Empty: none.
-    pub witness_command: Vec<String>,
     /// Vectors that the peer is known to break, with the reason. They are still played and reported.
     pub deviations: BTreeMap<String, String>,
 }
@@ -54,7 +54,7 @@ struct ProfileTable {
     #[serde(default)]
     serves: BTreeSet<String>,
     #[serde(default)]
-    witness: WitnessTable,
+    witness: Option<Witness>,
     #[serde(default)]
     deviations: BTreeMap<String, String>,
 }
@@ -67,8 +67,7 @@ impl From<ProfileTable> for Profile {
             handshake: table.handshake,
             requests: table.requests,
             serves: table.serves,
-            witness: table.witness.request,
-            witness_command: table.witness.command,
+            witness: table.witness,
             deviations: table.deviations,
         }
     }
@@ -151,6 +150,22 @@ impl ProfileRequest {
     pub fn new(method: impl Into<String>, params: Value) -> Self {
         let method = method.into();
         Self { method, params, result: None, cancelled: Vec::new(), child: None, notification: None }
+    }
+
+    /// A request without params, about whose answer nothing is known.
+    pub(crate) fn plain(method: &str) -> Self {
+        Self::new(method, empty())
+    }
+
+    /// Whether an answer has one of the forms that the profile names for a cancelled request.
+    pub(crate) fn says_cancelled(&self, wire_format: WireFormat, answer: &Value) -> bool {
+        let code = ["/error/code", "/payload/error/code"].into_iter().find_map(|at| answer.pointer(at));
+        self.cancelled.iter().any(|form| match form {
+            CancelledForm::Code(named) => code == Some(named),
+            CancelledForm::Result(named) => wire_format
+                .value(answer)
+                .is_some_and(|value| matches(&subset(named), value, &mut Bindings::default()).is_ok()),
+        })
     }
 }
 

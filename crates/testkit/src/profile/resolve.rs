@@ -54,7 +54,8 @@ impl Profile {
         for reply in profile.session.replies.values_mut() {
             places.fill(reply)?;
         }
-        for text in profile.session.env.values_mut().chain(&mut profile.witness_command) {
+        let command = profile.witness.iter_mut().flat_map(|witness| &mut witness.command);
+        for text in profile.session.env.values_mut().chain(command) {
             places.text(text)?;
         }
         Ok(profile)
@@ -218,7 +219,7 @@ mod tests {
             profile.requests[&RequestKind::Slow].params,
             json!({ "uri": format!("{uri}/big.py"), "text": ["x = 'é'\n"], "at": format!("in {path}.") })
         );
-        assert_eq!(profile.witness_command, ["cat", &format!("{path}/count")]);
+        assert_eq!(profile.witness.unwrap().command, ["cat", &format!("{path}/count")]);
         let before = folder.resolve(text, None).unwrap();
         assert_eq!(before.session.setup[0].params["text"], "old");
     }

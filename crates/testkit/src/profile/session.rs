@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -54,8 +53,8 @@ pub struct HandshakeStep {
     pub bind: BTreeMap<String, String>,
     /// The method of a notification that the peer must have sent before the next step.
     pub wait: Option<String>,
-    /// The longest time for `wait`. `None`: the time of a step.
-    pub within: Option<Duration>,
+    /// The longest time for `wait`, in milliseconds. `None`: the time of a step.
+    pub within_ms: Option<u64>,
 }
 
 /// The events that a handshake step can wait for.
@@ -112,7 +111,7 @@ impl TryFrom<StepTable> for HandshakeStep {
             expect: table.expect,
             bind: table.bind,
             wait: table.wait,
-            within: table.within_ms.map(Duration::from_millis),
+            within_ms: table.within_ms,
         })
     }
 }
@@ -161,7 +160,7 @@ mod tests {
         let [opened, waits, asks] = &session.setup[..] else { panic!("{session:?}") };
         assert_eq!(opened.notify.as_deref(), Some("textDocument/didOpen"));
         assert_eq!(waits.wait.as_deref(), Some("textDocument/publishDiagnostics"));
-        assert_eq!(waits.within, Some(std::time::Duration::from_secs(20)));
+        assert_eq!(waits.within_ms, Some(20_000));
         assert_eq!((asks.method.as_deref(), asks.bind["x"].as_str()), (Some("m"), "result.y"));
     }
 }

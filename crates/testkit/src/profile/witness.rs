@@ -3,13 +3,16 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The request that returns what is running.
-#[derive(Clone, Debug)]
+/// The request that returns what is running, or a command that prints how much work was done.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "WitnessTable")]
 #[non_exhaustive]
 pub struct Witness {
-    /// The request.
+    /// The request. Empty: the command is the witness.
     pub method: String,
-    /// Its params.
+    /// A program of the user and its arguments. It prints how much work was done so far, as a number.
+    pub command: Vec<String>,
+    /// The params of the request.
     pub params: Value,
     /// Dotted path in its result to the number of running handlers.
     pub running: Option<String>,
@@ -17,17 +20,9 @@ pub struct Witness {
     pub cancelled: Option<String>,
 }
 
-/// `[witness]`: a request, a command, or both.
-#[derive(Default, Deserialize)]
-#[serde(try_from = "Members")]
-pub(super) struct WitnessTable {
-    pub(super) request: Option<Witness>,
-    pub(super) command: Vec<String>,
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Members {
+struct WitnessTable {
     #[serde(default)]
     method: Option<String>,
     #[serde(default = "super::empty")]
@@ -40,19 +35,19 @@ struct Members {
     command: Option<Vec<String>>,
 }
 
-impl TryFrom<Members> for WitnessTable {
+impl TryFrom<WitnessTable> for Witness {
     type Error = &'static str;
 
-    fn try_from(members: Members) -> Result<Self, &'static str> {
-        let Members { method, params, running, cancelled, command } = members;
+    fn try_from(table: WitnessTable) -> Result<Self, &'static str> {
+        let WitnessTable { method, params, running, cancelled, command } = table;
         if method.is_none() && command.is_none() {
             return Err("a witness has a `method`, a `command`, or both");
         }
         if command.as_ref().is_some_and(Vec::is_empty) {
             return Err("a witness's `command` names a program");
         }
-        let request = method.map(|method| Witness { method, params, running, cancelled });
-        Ok(Self { request, command: command.unwrap_or_default() })
+        let (method, command) = (method.unwrap_or_default(), command.unwrap_or_default());
+        Ok(Self { method, command, params, running, cancelled })
     }
 }
 
@@ -62,15 +57,16 @@ mod tests {
 
     #[test]
     fn a_witness_is_a_request_or_a_command_or_both() {
-        let read =
-            |members: &str| Profile::from_toml(&format!("name = \"x\"\n[witness]\n{members}")).unwrap();
+        let read = |members: &str| {
+            let text = format!("name = \"x\"\n[witness]\n{members}");
+            Profile::from_toml(&text).unwrap().witness.unwrap()
+        };
         let command = read("command = [\"cat\", \"counter.txt\"]");
-        assert_eq!(command.witness_command, ["cat", "counter.txt"]);
-        assert!(command.witness.is_none());
+        assert_eq!(command.command, ["cat", "counter.txt"]);
+        assert!(command.method.is_empty());
         let both = read("command = [\"count\"]\nmethod = \"stats\"\nrunning = \"a.b\"");
-        assert_eq!(both.witness_command, ["count"]);
-        let request = both.witness.unwrap();
-        assert_eq!((request.method.as_str(), request.running.as_deref()), ("stats", Some("a.b")));
-        assert!(read("method = \"stats\"").witness_command.is_empty());
+        assert_eq!(both.command, ["count"]);
+        assert_eq!((both.method.as_str(), both.running.as_deref()), ("stats", Some("a.b")));
+        assert!(read("method = \"stats\"").command.is_empty());
     }
 }

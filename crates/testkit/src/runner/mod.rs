@@ -26,6 +26,7 @@ pub use link::{Connect, LinkSubject};
 pub use outcomes::{Outcomes, differences};
 pub use peer::PeerCaller;
 pub use subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
+pub(crate) use translate::{subset, without_what_is_null};
 pub use verdict::{Direction, Failure, Played, TraceLine, Verdict};
 
 use crate::profile::Profile;

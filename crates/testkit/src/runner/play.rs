@@ -266,7 +266,9 @@ impl<'a, S: Subject> Play<'a, S> {
 
     /// Whether there are counters to read. The frames of a foreign peer are checked without them too.
     fn has_witness(&self) -> bool {
-        self.settings.profile.as_ref().is_none_or(|profile| profile.witness.is_some())
+        let asks =
+            |profile: &crate::Profile| profile.witness.as_ref().is_some_and(|it| !it.method.is_empty());
+        self.settings.profile.as_ref().is_none_or(asks)
     }
 
     /// The counters now. `None`: the subject refused the request.
