@@ -56,7 +56,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("the adapter says {abilities}");
 
     let call = editor.call::<_, Value>("evaluate", &json!({ "expression": "fib(90)" }));
-    let mut call = call.notifications_where(|told| told.method() == "output").start()?;
+    let mut call = call.notifications_where(|notification| notification.method() == "output").start()?;
     let mut output = call.notifications();
     let _ = output.next().await;
     println!("the canceller says: {:?}", call.canceller().cancel("the user moved on"));

@@ -9,10 +9,10 @@
 
 mod acp_typescript;
 mod async_lsp;
-mod bare;
 mod effect;
 mod h2;
 mod python_sdk;
+mod raw_peer;
 mod rmcp;
 mod rust_sdk;
 mod stream_json_rpc;

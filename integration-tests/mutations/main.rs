@@ -96,10 +96,10 @@ fn caught(row: &Row) -> Result<(), String> {
     });
     let status = child.wait().unwrap();
     let took = begun.elapsed().as_secs_f32();
-    let told = said.lines().find(|line| line.contains(row.says)).map(str::trim);
-    match told {
-        Some(told) if !hung && !status.success() && engines::has_run(row.test, &said) => {
-            println!("{name}: caught by {} in {took:.1} s: {told}", row.test);
+    let reported = said.lines().find(|line| line.contains(row.says)).map(str::trim);
+    match reported {
+        Some(reported) if !hung && !status.success() && engines::has_run(row.test, &said) => {
+            println!("{name}: caught by {} in {took:.1} s: {reported}", row.test);
             Ok(())
         }
         _ => Err(format!("{name} is not caught by {} as `{}` ({status}):\n{said}", row.test, row.says)),

@@ -6,7 +6,7 @@ use rescind_core::failpoint::Failpoint;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) failpoint: Failpoint,
-    /// A test of the program `mutations`, or one with the prefix of an engine with a separate program: `threats::`,
+    /// A test of the program `mutations`, or one with the prefix of an engine with a separate program: `attacks::`,
     /// `faults::`, `known_bugs::`, `threads::` (and its file), `soak::` (a wire).
     pub(crate) test: &'static str,
     /// The text of the failure: an invariant's number if there is one.
@@ -46,10 +46,14 @@ pub(crate) const MUTATIONS: [Row; Failpoint::ALL.len() + 31] = [
     row(Failpoint::AckTwice, "search::acknowledged_in_order", "I7 is broken"),
     row(Failpoint::LateRegistration, "driver::a_cancel_right_behind_its_request_is_heard", "hangs: L1"),
     row(Failpoint::LostWakeup, "cells::memory_acp_call_completes", "I13: Broke"),
-    row(Failpoint::ForgottenCallers, "driver::a_caller_is_told_that_the_connection_is_lost", "hangs: I13"),
+    row(
+        Failpoint::ForgottenCallers,
+        "driver::a_caller_gets_the_error_that_the_connection_is_lost",
+        "hangs: I13",
+    ),
     row(
         Failpoint::SilenceLeavesFrames,
-        "driver::silence_takes_back_what_waits_to_be_written",
+        "driver::a_silenced_request_drops_its_queued_frames",
         "I2: 200 of 200",
     ),
     row(Failpoint::BadFrameSwallowsNext, "corpus::every_file_of_the_corpus_holds", "fuzz/corpus/newline/"),
@@ -90,15 +94,15 @@ pub(crate) const MUTATIONS: [Row; Failpoint::ALL.len() + 31] = [
     row(Failpoint::SignalLost, "sim::sim_http_streamable_lsp", "L1 is broken"),
     row(
         Failpoint::RecursiveCascade,
-        "threats::cascade::a_hundred_thousand_children_in_a_small_stack",
+        "attacks::cascade::a_hundred_thousand_children_in_a_small_stack",
         "overflowed its stack",
     ),
     row(
         Failpoint::ReadingWaitsForWriting,
-        "threats::stuck::a_handler_is_stopped_behind_4000_unread_results::websocket",
+        "attacks::blocked_sides::a_handler_is_stopped_behind_4000_unread_results::websocket",
         "hangs: L2",
     ),
-    row(Failpoint::ParkUnbounded, "threats::floods::early_cancels_then_one_request::http-streamable", "I8"),
+    row(Failpoint::ParkUnbounded, "attacks::floods::early_cancels_then_one_request::http-streamable", "I8"),
     row(
         Failpoint::PongDeadlineIgnored,
         "faults::half_open::a_client_that_answers_no_ping_is_lost_asked_by_server::websocket",

@@ -8,9 +8,9 @@ use rescind_core::{DisconnectPolicy, Limits, Session};
 
 use super::input::Input;
 use super::invariants::{Broken, holds, holds_and_counts};
-use super::number::AsItIs;
 use super::oracle::Served;
 use super::state::MachineState;
+use super::state_hash::IdentityHasher;
 
 /// The start times of the events that end all requests. They are not part of a state: the rest of each grace is.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +67,7 @@ impl Begun {
 
 /// States that were seen to end, each with the duration until then.
 #[derive(Debug, Default)]
-pub(super) struct Ends(HashMap<u64, Duration, BuildHasherDefault<AsItIs>>);
+pub(super) struct Ends(HashMap<u64, Duration, BuildHasherDefault<IdentityHasher>>);
 
 /// The ends of both kinds of walk.
 #[derive(Debug, Default)]

@@ -36,13 +36,15 @@ pub(crate) enum Command {
     #[command(
         after_help = "Examples:\n  rescind check --dialect acp --profile my-agent.toml -- my-agent --stdio\n  rescind check \
                       --dialect lsp --json -- node server.mjs\n  rescind check --dialect lsp --step-timeout 20000 --html report.html \
-                      pipe:/run/my-server/lsp.sock"
+                      pipe:/run/my-server/lsp.sock\n  rescind check --dialect mcp --tls-ca ca.pem --tls-cert me.pem --tls-key me.key \
+                      https://localhost:8443/mcp"
     )]
     Check(Check),
     /// Serve the fixture agent, for tests of your own client.
     #[command(
         after_help = "Examples:\n  rescind fixture --dialect acp --listen stdio\n  rescind fixture --dialect lsp --listen \
-                      pipe:my-fixture --framing content-length"
+                      pipe:my-fixture --framing content-length\n  rescind fixture --dialect mcp --listen https://127.0.0.1:8443/mcp \
+                      --tls-cert server.pem --tls-key server.key --client-ca ca.pem"
     )]
     Fixture(Fixture),
     /// Copy between this process's stdin and stdout and a loopback address. Used by `matrix`.
@@ -87,10 +89,16 @@ pub(crate) struct Check {
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) carriage: Carriage,
+    pub(crate) wire_options: WireOptions,
     /// The certificate authority to trust, for wss:// and https://. [default: the system's]
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
+    /// The certificate chain to show to a wss:// or https:// server that requests one. [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key of that certificate.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
     /// Print the results as JSON to stdout.
     #[arg(long)]
     pub(crate) json: bool,
@@ -111,7 +119,7 @@ pub(crate) struct Check {
 
 /// How an endpoint carries messages.
 #[derive(Debug, Args)]
-pub(crate) struct Carriage {
+pub(crate) struct WireOptions {
     /// Framing of a byte stream (stdio, pipe:): newline or content-length. [default: the dialect's]
     #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
     pub(crate) framing: Option<String>,
@@ -123,12 +131,14 @@ pub(crate) struct Carriage {
 impl Check {
     /// The flags that belong to the endpoint.
     pub(crate) fn flags(&self) -> Flags {
-        let Carriage { framing, binding } = &self.carriage;
+        let WireOptions { framing, binding } = &self.wire_options;
         Flags {
             framing: framing.clone(),
             binding: binding.clone(),
+            tls_cert: self.tls_cert.clone(),
+            tls_key: self.tls_key.clone(),
             tls_ca: self.tls_ca.clone(),
-            ..Flags::default()
+            client_ca: None,
         }
     }
 }
@@ -144,13 +154,16 @@ pub(crate) struct Fixture {
     #[arg(long, value_name = "ENDPOINT")]
     pub(crate) listen: Endpoint,
     #[command(flatten)]
-    pub(crate) carriage: Carriage,
+    pub(crate) wire_options: WireOptions,
     /// The certificate chain of the server, for wss:// and https://.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// The private key of that certificate.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// Require a client certificate issued by this authority, for wss:// and https://. [default: none is requested]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_ca: Option<PathBuf>,
     /// Do not declare that cancels are handled, if the dialect has such a declaration.
     #[arg(long)]
     pub(crate) no_cancel_capability: bool,
@@ -162,13 +175,14 @@ pub(crate) struct Fixture {
 impl Fixture {
     /// The flags that belong to the endpoint.
     pub(crate) fn flags(&self) -> Flags {
-        let Carriage { framing, binding } = &self.carriage;
+        let WireOptions { framing, binding } = &self.wire_options;
         Flags {
             framing: framing.clone(),
             binding: binding.clone(),
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
             tls_ca: None,
+            client_ca: self.client_ca.clone(),
         }
     }
 }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_counts_what_held_of_what_was_asked() {
+    fn a_cell_shows_how_many_scenarios_held_of_those_asked() {
         let report = Report::new(vec![
             cell("acp", "stdio", CellOutcome::Held, Some(300)),
             cell("acp", "stdio", CellOutcome::Held, Some(1_250)),

@@ -61,10 +61,10 @@ fn wrong_usage_exits_2_and_says_what_to_do() {
         (&["check", "--dialect", "acp", "--profile", "no-such.toml", "--", "peer"], "no-such.toml"),
         (&["check", "--dialect", "acp", "--", "no-such-program-here"], "no-such-program-here"),
     ] {
-        let told = output(arguments);
-        assert_eq!(told.status.code(), Some(2), "{arguments:?}");
-        assert!(told.stdout.is_empty(), "{arguments:?}");
-        let error = text(&told.stderr);
+        let reported = output(arguments);
+        assert_eq!(reported.status.code(), Some(2), "{arguments:?}");
+        assert!(reported.stdout.is_empty(), "{arguments:?}");
+        let error = text(&reported.stderr);
         assert!(error.contains(word), "{arguments:?}: {error}");
         assert!(!error.contains("panicked"), "{error}");
     }

@@ -112,6 +112,39 @@ fn wss_needs_a_certificate_and_the_client_needs_an_authority() {
 }
 
 #[test]
+fn a_fixture_with_a_client_authority_serves_only_clients_with_its_certificate() {
+    let place = Files::new();
+    let write = |name: &str, made: &rcgen::CertifiedKey<rcgen::KeyPair>| {
+        let certificate = place.write(&format!("{name}.pem"), &made.cert.pem());
+        (certificate, place.write(&format!("{name}.key"), &made.signing_key.serialize_pem()))
+    };
+    let made = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let (certificate, key) = write("server", &made("localhost"));
+    // A certificate that is its own authority.
+    let (ours, our_key) = write("client", &made("client"));
+    let (foreign, foreign_key) = write("foreign", &made("client"));
+
+    // In TLS 1.3 a client learns of the refusal after its own handshake. Over HTTP no request has been sent then, so
+    // the connection counts as reached.
+    for (endpoint, code) in [("wss://127.0.0.1:0/", 2), ("https://127.0.0.1:0/mcp", 1)] {
+        let tls = ["--tls-cert", &certificate, "--tls-key", &key, "--client-ca", &ours];
+        let fixture = Fixture::listen("mcp", endpoint, &tls);
+        let endpoint = fixture.endpoint.replace("127.0.0.1", "localhost");
+        let trusting = ["--tls-ca", &certificate];
+        check("mcp", &endpoint, &[&trusting[..], &["--tls-cert", &ours, "--tls-key", &our_key]].concat());
+        for shown in [&[][..], &["--tls-cert", &foreign, "--tls-key", &foreign_key]] {
+            let command = ["check", "--dialect", "mcp", "--json", &endpoint];
+            let done = output(&[&command[..], &trusting, shown].concat());
+            assert_eq!(done.status.code(), Some(code), "{endpoint} {shown:?}: {}", text(&done.stderr));
+            let held =
+                serde_json::from_slice::<Value>(&done.stdout).map(|report| report["summary"]["held"].clone());
+            assert!(held.is_ok_and(|held| held == 0) == (code == 1), "{endpoint} {shown:?}");
+        }
+        assert_eq!(fixture.end_by(Signal::TERM).0, Some(0));
+    }
+}
+
+#[test]
 fn https_trusts_the_systems_authorities_by_default() {
     let place = Files::new();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -403,6 +436,12 @@ fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
             ],
             "no.pem",
         ),
+        (&["fixture", "--dialect", "acp", "--listen", ws, "--client-ca", "a"], "--client-ca is for wss"),
+        (&["check", "--dialect", "acp", ws, "--tls-cert", "a", "--tls-key", "b"], "are for wss"),
+        (
+            &["check", "--dialect", "acp", "wss://127.0.0.1:9/", "--tls-key", "b"],
+            "--tls-key needs --tls-cert",
+        ),
         (&["check", "--dialect", "acp"], "ENDPOINT"),
         (&["check", "--dialect", "acp", "stdio"], "after `--`"),
         (&["check", "--dialect", "acp", &pipe, "--", "peer"], "cannot be used with"),
@@ -412,10 +451,10 @@ fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
         (&["check", "--dialect", "acp", ws, "--tls-ca", "a"], "--tls-ca is for wss"),
         (&["check", "--dialect", "acp", "--step-timeout", "0", &pipe], "1..=600000"),
     ] {
-        let told = output(arguments);
-        assert_eq!(told.status.code(), Some(2), "{arguments:?}: {}", text(&told.stderr));
-        assert!(told.stdout.is_empty(), "{arguments:?}");
-        let error = text(&told.stderr);
+        let reported = output(arguments);
+        assert_eq!(reported.status.code(), Some(2), "{arguments:?}: {}", text(&reported.stderr));
+        assert!(reported.stdout.is_empty(), "{arguments:?}");
+        let error = text(&reported.stderr);
         assert!(error.contains(word), "{arguments:?}: {error}");
         assert!(!error.contains("panicked"), "{error}");
     }

@@ -61,7 +61,7 @@ fn files(place: &TempPath) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_socket_is_ours_alone_while_it_listens_and_gone_after() {
+async fn the_socket_has_mode_0600_while_it_listens_and_is_removed_after() {
     let place = TempPath::new();
     let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
     assert_eq!(files(&place), ["agent.sock", "agent.sock.lock"]);

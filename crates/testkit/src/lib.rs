@@ -36,7 +36,7 @@ pub use options::{
 pub use process_stats::{open_descriptors, resident_memory};
 pub use profile::{
     BadProfile, CancelledForm, ExpectWord, HandshakeStep, Profile, ProfileChild, ProfileHandshake,
-    ProfileRequest, RequestKind, Witness,
+    ProfileRequest, ProfileSession, RequestKind, UnresolvedProfile, Witness,
 };
 pub use report::{Answer, Baseline, Cell, CellOutcome, Demand, Evidence, Fact, Report, Summary};
 pub use requirements::Requirements;

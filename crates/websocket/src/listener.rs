@@ -108,7 +108,7 @@ impl Listener for WebSocketListener {
                         tracing::debug!(%peer, "a client has as many handshakes as one may");
                         continue;
                     }
-                    let place = client.place_anyway(Resource::Handshakes);
+                    let place = client.acquire_over_limit(Resource::Handshakes);
                     let is_over = held >= most;
                     let slot = if is_over { HandshakeSlot::Taken } else { slot };
                     let handshake = accept(socket, peer, Arc::clone(&self.options), self.tls.clone(), slot);

@@ -48,7 +48,7 @@ async fn close_code(client: &mut Client) -> u16 {
 /// Expects the refusal, then the end of input, then the close frame with this code.
 async fn refused(mut link: Link, mut client: Client, why: BadFrame, code: u16) {
     match event(&mut link).await {
-        Some(Ok(TransportEvent::Rejected { why: told, .. })) => assert_eq!(told, why),
+        Some(Ok(TransportEvent::Rejected { why: reported, .. })) => assert_eq!(reported, why),
         other => panic!("expected the refusal, got {other:?}"),
     }
     let half = event(&mut link).await;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 
-#[path = "told.rs"]
-mod told;
+#[path = "failure_report.rs"]
+mod reported;
 
-use self::told::{Again, hangs};
+use self::reported::{RerunCommand, hangs};
 
 /// A wait of this length counts as a hang.
 pub(crate) const HANG: Duration = Duration::from_secs(40);
@@ -19,7 +19,7 @@ pub(crate) fn trial<F>(name: String, test: impl FnOnce() -> F + Send + 'static) 
 where
     F: Future<Output = ()>,
 {
-    let again = Again::new(name.as_str(), None);
+    let again = RerunCommand::new(name.as_str(), None);
     Trial::test(name, move || {
         let _again = again;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

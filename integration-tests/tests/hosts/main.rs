@@ -141,8 +141,8 @@ fn refusal(hosts: &HostPolicy, origins: &OriginPolicy, case: &Case) -> Option<u1
 #[test]
 fn an_invalid_origin_or_host_cannot_be_allowed() {
     for entry in NO_ORIGINS {
-        let told = OriginPolicy::default().allow(entry).unwrap_err().to_string();
-        assert!(told.contains("cannot be allowed"), "{told}");
+        let reported = OriginPolicy::default().allow(entry).unwrap_err().to_string();
+        assert!(reported.contains("cannot be allowed"), "{reported}");
         assert!(UpgradeOptions::new().allow_origin(entry).is_err(), "{entry}");
         assert!(HttpServer::new(Acp::new()).allow_origin(entry).is_err(), "{entry}");
     }

@@ -49,8 +49,8 @@ impl Run {
                 let client = json!({"name": "rescind", "version": "0"});
                 let asked =
                     json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
-                let told = self.answer("initialize", asked).await;
-                assert_eq!(told["protocolVersion"], "2025-11-25");
+                let reported = self.answer("initialize", asked).await;
+                assert_eq!(reported["protocolVersion"], "2025-11-25");
                 self.peer.try_notify("notifications/initialized", &json!({})).expect("there is room");
             }
             // Each request contains everything, so there is no handshake.

@@ -1,7 +1,7 @@
 //! A request over ACP's streamable HTTP, which is answered on a stream that outlives it: each pair of events of the
 //! request and of that stream, at the same time.
 
-mod site;
+mod http_site;
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use rescind_threads::pairs;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
-use site::{Answered, Site, accept, leave, read};
+use http_site::{Answered, HttpSite, accept, leave, read};
 use tokio::sync::watch;
 
 /// An event.
@@ -40,7 +40,7 @@ const HEADERS: &[(&str, &str)] =
 fn play(first: Event, second: Event) {
     let has = move |event| first == event || second == event;
     let ends = has(Delete) || has(Shut);
-    let (site, mut listener) = Site::new(Acp::new(), HEADERS);
+    let (site, mut listener) = HttpSite::new(Acp::new(), HEADERS);
     let (open, gate) = watch::channel(false);
     let router = Router::new()
         .method("initialize", |_: CallContext, _: Value| async {
@@ -91,13 +91,13 @@ fn play(first: Event, second: Event) {
             Cancel => threads.push(thread::spawn(move || {
                 let cancel =
                     json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 2}});
-                let told = block_on(site.post(&[("acp-connection-id", &id)], &cancel));
-                assert!(told.status == StatusCode::ACCEPTED || (ends && is_over(&told)), "{told:?}");
+                let answer = block_on(site.post(&[("acp-connection-id", &id)], &cancel));
+                assert!(answer.status == StatusCode::ACCEPTED || (ends && is_over(&answer)), "{answer:?}");
             })),
             Delete => threads.push(thread::spawn(move || {
                 let known = [("acp-connection-id", id.as_str())];
-                let told = block_on(async { read(site.send(Method::DELETE, &known, None).await, 1).await });
-                assert!(told.status == StatusCode::ACCEPTED || is_over(&told), "the delete: {told:?}");
+                let answer = block_on(async { read(site.send(Method::DELETE, &known, None).await, 1).await });
+                assert!(answer.status == StatusCode::ACCEPTED || is_over(&answer), "the delete: {answer:?}");
             })),
             Shut => {
                 let listener = listener.take();
@@ -133,7 +133,7 @@ fn play(first: Event, second: Event) {
 }
 
 /// Reads the connection's stream until the answer has arrived, or the stream has permanently ended.
-async fn listen(site: &Site, id: &str, returns: bool) -> Vec<Value> {
+async fn listen(site: &HttpSite, id: &str, returns: bool) -> Vec<Value> {
     let known = [("acp-connection-id", id)];
     let mut messages = Vec::new();
     if returns {

@@ -1,14 +1,14 @@
 //! A call of this side: each pair of events that can end it, at the same time, from two threads and the driver's
 //! task.
 
-mod far;
+mod far_end;
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use far::{Far, Way};
+use far_end::{FarEnd, Way};
 use rescind_core::{Call, CancelResult, Outcome, Peer, dialect, memory_pair};
 use rescind_threads::pairs;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ fn play(first: End, second: End) {
     let (ours, theirs) = memory_pair();
     let Ok(peer) = Peer::builder(dialect::ACP).attach(ours) else { panic!("no connection") };
     let way = if has(Finish) { Way::Answer } else { Way::AnswerWhenCancelled };
-    let far = thread::spawn(move || block_on(Far::new(theirs, way, has(Disconnect)).run()));
+    let far = thread::spawn(move || block_on(FarEnd::new(theirs, way, has(Disconnect)).run()));
     let call = started(&peer, "first");
     let canceller = call.canceller();
     let mut threads = Vec::new();

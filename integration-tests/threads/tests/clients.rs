@@ -1,7 +1,7 @@
 //! A call over HTTP, from our client to our server: each pair of events that can end it, at the same time, over each
 //! binding.
 
-mod site;
+mod http_site;
 
 use std::future::Future;
 use std::io;
@@ -22,7 +22,7 @@ use rescind_threads::tests;
 use serde_json::{Value, json};
 use shuttle::future::{block_on, spawn};
 use shuttle::thread;
-use site::{Site, accept};
+use http_site::{HttpSite, accept};
 use tokio::sync::watch;
 
 /// The events that end a call.
@@ -58,11 +58,11 @@ impl Binding {
         }
     }
 
-    fn site(self) -> (Site, rescind_http::HttpListener) {
+    fn site(self) -> (HttpSite, rescind_http::HttpListener) {
         match self {
-            Self::Streamable => Site::new(Streamable::new(), &[]),
-            Self::Stateless => Site::new(Stateless::new(), &[]),
-            Self::Acp => Site::new(Acp::new(), &[]),
+            Self::Streamable => HttpSite::new(Streamable::new(), &[]),
+            Self::Stateless => HttpSite::new(Stateless::new(), &[]),
+            Self::Acp => HttpSite::new(Acp::new(), &[]),
         }
     }
 
@@ -86,7 +86,7 @@ impl Binding {
 }
 
 /// A client whose connections end in the site, until they are cut.
-fn dial(site: &Site, cut: &watch::Receiver<bool>) -> HttpClient {
+fn dial(site: &HttpSite, cut: &watch::Receiver<bool>) -> HttpClient {
     let (site, cut) = (site.clone(), cut.clone());
     let Ok(client) = HttpClient::new("http://localhost/") else { panic!("no client") };
     client.dial(move || {

@@ -1,7 +1,7 @@
 //! Two requests with one id, each on a separate POST: each pair of events of the first, at the same time, together
 //! with the second, whose handler simply ends.
 
-mod site;
+mod http_site;
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use rescind_threads::pairs;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
-use site::{Answered, Site, accept, leave, read};
+use http_site::{Answered, HttpSite, accept, leave, read};
 use tokio::sync::watch;
 
 /// The events of the first request.
@@ -49,7 +49,7 @@ fn message(name: &str) -> Value {
 
 fn play(first: Event, second: Event) {
     let has = move |event| first == event || second == event;
-    let (site, mut listener) = Site::new(Stateless::new(), HEADERS);
+    let (site, mut listener) = HttpSite::new(Stateless::new(), HEADERS);
     let (open, gate) = watch::channel(false);
     let router = Router::new().method("work", move |context: CallContext, params: Value| {
         let mut gate = gate.clone();
@@ -110,7 +110,7 @@ fn play(first: Event, second: Event) {
 }
 
 /// Posts the first request, and does what its client does. `None`: the client closed it.
-async fn ask(site: &Site, first: Event, second: Event) -> Option<Answered> {
+async fn ask(site: &HttpSite, first: Event, second: Event) -> Option<Answered> {
     let has = |event| first == event || second == event;
     let answer = site.send(Method::POST, &[], Some(&message("first")));
     if has(Leave) {

@@ -1,6 +1,6 @@
 //! A posted request: each pair of its events, at the same time, from connections on separate threads.
 
-mod site;
+mod http_site;
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rescind_threads::pairs;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
-use site::{Answered, Site, accept, leave, read};
+use http_site::{Answered, HttpSite, accept, leave, read};
 use tokio::sync::watch;
 
 /// The events of a request.
@@ -44,7 +44,7 @@ const HEADERS: &[(&str, &str)] = &[
 fn play(first: Event, second: Event) {
     let has = move |event| first == event || second == event;
     let streams = has(Cut) || has(Return);
-    let (site, mut listener) = Site::new(Streamable::new(), HEADERS);
+    let (site, mut listener) = HttpSite::new(Streamable::new(), HEADERS);
     let (open, gate) = watch::channel(false);
     let router = Router::new()
         .method("initialize", |_: CallContext, _: Value| async {
@@ -84,14 +84,14 @@ fn play(first: Event, second: Event) {
             Cancel => threads.push(thread::spawn(move || {
                 let cancel =
                     json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 2}});
-                let told = block_on(site.post(&[("mcp-session-id", &session)], &cancel));
-                let is_told = told.status == StatusCode::ACCEPTED;
-                assert!(is_told || ((has(Delete) || has(Shut)) && is_over(&told)), "the cancel: {told:?}");
+                let answer = block_on(site.post(&[("mcp-session-id", &session)], &cancel));
+                let is_accepted = answer.status == StatusCode::ACCEPTED;
+                assert!(is_accepted || ((has(Delete) || has(Shut)) && is_over(&answer)), "the cancel: {answer:?}");
             })),
             Delete => threads.push(thread::spawn(move || {
                 let named = [("mcp-session-id", session.as_str())];
-                let told = block_on(async { read(site.send(Method::DELETE, &named, None).await, 1).await });
-                assert!(told.status == StatusCode::NO_CONTENT || is_over(&told), "the delete: {told:?}");
+                let answer = block_on(async { read(site.send(Method::DELETE, &named, None).await, 1).await });
+                assert!(answer.status == StatusCode::NO_CONTENT || is_over(&answer), "the delete: {answer:?}");
             })),
             Shut => {
                 let listener = listener.take();
@@ -126,7 +126,7 @@ fn play(first: Event, second: Event) {
 }
 
 /// Posts the request, and does what its client does. `None`: the client closed it.
-async fn ask(site: &Site, session: &str, first: Event, second: Event) -> Option<Answered> {
+async fn ask(site: &HttpSite, session: &str, first: Event, second: Event) -> Option<Answered> {
     let has = |event| first == event || second == event;
     let named = [("mcp-session-id", session)];
     let message = json!({"jsonrpc": "2.0", "id": 2, "method": "work", "params": {}});

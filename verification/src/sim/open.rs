@@ -9,11 +9,11 @@ use rescind_core::{ByteStream, Framing, Peer, PeerBuilder};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::both::Side;
 use super::judge::Judge;
 use super::net::Net;
 use super::plan::Plan;
 use super::rng::Rng;
+use super::sides::Side;
 use super::tap::tap;
 use super::work::router;
 use super::{Case, Wire};

@@ -273,7 +273,7 @@ fn a_figure_that_is_missing_or_no_number_takes_a_line_from_met_to_not_met() {
 }
 
 #[test]
-fn what_this_build_cannot_measure_is_not_judged_and_says_so() {
+fn values_that_this_build_cannot_measure_are_not_judged() {
     for (build, expected) in [
         (Build { counts: false, peers: true }, 12),
         (Build { counts: true, peers: false }, 23),
@@ -306,7 +306,7 @@ fn too_few_round_trips_for_a_99th_percentile_are_judged_by_their_slowest_and_say
 }
 
 #[test]
-fn what_tokens_cost_has_a_line_that_nothing_is_asked_of() {
+fn the_cost_of_tokens_has_a_line_without_a_limit() {
     let mut results = complete();
     results.parts = vec!["W5"];
     results.rows.push(row(TOKENS.name, "W5", "an echo", ONE, "instructions", 125.0));
@@ -319,7 +319,7 @@ fn what_tokens_cost_has_a_line_that_nothing_is_asked_of() {
 }
 
 #[test]
-fn what_is_infinite_is_null_with_a_reason_in_json_and_not_met() {
+fn an_infinite_figure_is_null_with_a_reason_in_json_and_not_met() {
     let mut results = complete();
     for row in results.rows.iter_mut().filter(|row| row.name == WITHHELD.name) {
         row.figure = Figure::Number { value: 0.0, unit: "instructions" };
@@ -331,7 +331,7 @@ fn what_is_infinite_is_null_with_a_reason_in_json_and_not_met() {
 }
 
 #[test]
-fn what_ours_never_did_is_a_line_though_no_budget_asks_for_it() {
+fn a_case_that_ours_never_finished_has_a_line_without_a_budget() {
     let mut results = empty(&["W9"]);
     let case = "100000 deadlines at once".to_owned();
     results.rows.push(Row::new("W9", case, ONE, "late by", COMPETITOR.name, Figure::Said("never")));

@@ -11,7 +11,7 @@ use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
 use crate::failpoint::{self, Failpoint};
-use crate::id::{ClientNumber, ExchangeId, InboundKey, RequestId, Scope};
+use crate::id::{ClientNumber, ExchangeId, InboundKey};
 
 impl Session {
     /// Receives a request of the peer. `Some(key)`: it has a slot from now on, and `Start` is an output of this step or
@@ -28,8 +28,7 @@ impl Session {
         let request = self.make_request(arrival);
         let cancel_name = if request.is_named() { request.cancel_name() } else { None };
         let key = InboundKey(self.requests.insert(request));
-        self.ids
-            .insert(hash, key.0.slot, |slot| self.requests.at(slot).map(|(_, request)| request.scoped_id()));
+        self.ids.insert(hash, key.0, |key| self.requests.get(key).map(Request::scoped_id));
         if let Some(name) = cancel_name {
             self.cancel_keys.insert(name, key);
         }
@@ -55,12 +54,6 @@ impl Session {
     pub fn may_notify(&self, key: InboundKey) -> bool {
         self.lifecycle.state() != lifecycle::State::Lost
             && self.requests.get(key.0).is_some_and(|request| request.state.is_open())
-    }
-
-    /// The first cause for which this request was cancelled.
-    #[must_use]
-    pub fn request_cause(&self, key: InboundKey) -> Option<Cause> {
-        self.requests.get(key.0)?.cause().cloned()
     }
 
     /// A handler has ended. The outputs of this step contain the answer, unless the request was settled before.
@@ -141,24 +134,6 @@ impl Session {
         let reach = self.reach_of(&arrival);
         let fixed = self.fixed_result(arrival.method);
         Request::new(arrival, reach, fixed, &mut self.request_extras)
-    }
-
-    /// The request with this id, in its scope.
-    pub(super) fn request_named(&self, scope: Scope, id: &RequestId) -> Option<(InboundKey, &Request)> {
-        self.request_hashed(self.ids.hash(&(scope, id)), scope, id)
-    }
-
-    /// The request with this name, whose hash is known.
-    pub(super) fn request_hashed(
-        &self,
-        hash: u64,
-        scope: Scope,
-        id: &RequestId,
-    ) -> Option<(InboundKey, &Request)> {
-        let name = (scope, id);
-        let is = |slot| self.requests.at(slot).is_some_and(|(_, request)| request.scoped_id() == name);
-        let (key, request) = self.requests.at(self.ids.find_hashed(hash, is)?)?;
-        Some((InboundKey(key), request))
     }
 
     /// The fixed result that replaces the cancelled answer for this method.
@@ -289,7 +264,7 @@ impl Session {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         let alarms =
             if failpoint::active(Failpoint::TimerLeft) { Alarms::default() } else { request.take_alarms() };
-        self.ids.remove(&request.scoped_id(), key.0.slot);
+        self.ids.remove(&request.scoped_id(), key.0);
         let exchange = request.origin().exchange;
         let cancel_name = if request.is_named() { request.cancel_name() } else { None };
         for (at, timer) in [

@@ -220,7 +220,7 @@ impl Session {
         }
     }
 
-    /// Continues what waited for the end of something. Each input does this last.
+    /// Continues what waited for the end of something. Each input does this last, unless the connection is open.
     pub(super) fn after_end(&mut self, now: Instant) {
         match self.lifecycle.state {
             State::Open | State::Closed => {}

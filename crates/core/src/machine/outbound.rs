@@ -50,9 +50,8 @@ impl Session {
             peer_may_end,
             after_cancel: spec.after_cancel.unwrap_or(by_dialect),
         }));
-        self.numbers.insert(self.numbers.hash(&number), call.0.slot, |slot| {
-            self.calls.at(slot).map(|(_, call)| call.number)
-        });
+        self.numbers
+            .insert(self.numbers.hash(&number), call.0, |key| self.calls.get(key).map(|call| call.number));
         self.open_calls += 1;
         if let Some(at) = spec.deadline {
             self.timers.set(at.max(now), Timer::Deadline(call));
@@ -84,8 +83,8 @@ impl Session {
     /// The call with this number, while the machine knows it.
     #[must_use]
     pub fn call_of(&self, number: CallNumber) -> Option<OutboundKey> {
-        let is = |slot| self.calls.at(slot).is_some_and(|(_, call)| call.number == number);
-        self.calls.at(self.numbers.find(&number, is)?).map(|(key, _)| OutboundKey(key))
+        let is = |key| self.calls.get(key).is_some_and(|call| call.number == number);
+        self.numbers.find(&number, is).map(OutboundKey)
     }
 
     /// The frame of a call was passed to the transport: it counts as written (I12).
@@ -223,7 +222,6 @@ impl Session {
         let may_tell = self.agreement.may_send_cancels(self.rules());
         let acknowledged = self.rules().ack == AckStyle::Acknowledged;
         let next = CallNumber(self.next_number);
-        let peer_wait = later(now, self.config.limits.cancel_response_timeout);
         let Some(open) = self.calls.get_mut(call.0) else { return CancelResult::AlreadySettled };
         let after = after.unwrap_or(open.after_cancel);
         match open.state {
@@ -247,7 +245,9 @@ impl Session {
             }
             State::Staged | State::Written => {
                 let deadline = open.alarm.take();
-                self.timers.clear(deadline, Timer::Deadline(call));
+                if deadline.is_some() {
+                    self.timers.clear(deadline, Timer::Deadline(call));
+                }
                 let extras = open.extras_mut(&mut self.call_extras);
                 (extras.cause, extras.cancel) = (Some(cause.clone()), CancelFrame::Waiting(next));
                 extras.deadline = deadline;
@@ -260,6 +260,7 @@ impl Session {
                 self.push(Output::SendCancel { call, number, cancel: next, cause: cause.clone() });
                 match after {
                     AfterCancel::WaitForPeer => {
+                        let peer_wait = later(now, self.config.limits.cancel_response_timeout);
                         if let Some(open) = self.calls.get_mut(call.0) {
                             open.alarm = Some(peer_wait);
                         }
@@ -320,10 +321,14 @@ impl Session {
     pub(super) fn settle_call(&mut self, call: OutboundKey, settlement: Settlement) {
         let Some(open) = self.calls.get_mut(call.0) else { return };
         let was_open = open.state != State::Leaving;
-        self.timers.clear(open.alarm.take(), open.timer(call));
+        if let Some(alarm) = open.alarm.take() {
+            self.timers.clear(Some(alarm), open.timer(call));
+        }
         open.state = State::Leaving;
         let waits = matches!(open.cancel(), CancelFrame::Waiting(_));
-        self.unlink_child(call);
+        if open.has_parent() {
+            self.unlink_child(call);
+        }
         if was_open {
             self.open_calls -= 1;
             self.push(Output::Settle { call, settlement });
@@ -348,7 +353,7 @@ impl Session {
 
     fn free_call(&mut self, call: OutboundKey) {
         if let Some(gone) = self.calls.remove(call.0) {
-            self.numbers.remove(&gone.number, call.0.slot);
+            self.numbers.remove(&gone.number, call.0);
             let cancel = gone.cancel();
             self.call_extras.keep(gone.extras);
             match cancel {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::connection::{Connection, OPENING, OWN, closed};
 use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
-use crate::server::idle::{Idles, IdlingReceiver};
+use crate::server::idle::{IdleSession, IdlingReceiver};
 use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::link::{Linked, ServerLink};
 use crate::server::replay_buffer::ReplayBuffer;
@@ -123,7 +123,7 @@ impl Linked for Connection {
     }
 }
 
-impl Idles for Connection {
+impl IdleSession for Connection {
     fn idle_at(&self) -> Option<Instant> {
         let state = self.state();
         let busy = state.lanes.values().any(ReplayBuffer::has_reader) || state.opening.is_undecided();

@@ -22,8 +22,8 @@ use rescind_core::{
 use super::Settings;
 use super::json_or_event_stream::{Progress, Response, ResponseKind};
 use super::replay_buffer::{ReplayBuffer, Retention};
-use crate::inbound_queue::NotTaken;
-use crate::int_map::Numbered;
+use crate::inbound_queue::SendRefused;
+use crate::int_map::IntMap;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake_list::WakeList;
 
@@ -62,7 +62,7 @@ pub(crate) struct Exchanges<X>(Mutex<ExchangeTable<X>>);
 pub(crate) struct ExchangeTable<X> {
     rules: &'static ExchangeRules,
     /// Boxed, because the map keeps its capacity for some exchanges after they are removed.
-    pub(crate) open: Numbered<Box<Exchange<X>>>,
+    pub(crate) open: IntMap<Box<Exchange<X>>>,
     /// The stream of the link itself, if it has one.
     pub(crate) own: Option<ReplayBuffer>,
     ended: VecDeque<(u64, ReplayBuffer)>,
@@ -97,7 +97,7 @@ impl<X> Exchanges<X> {
     pub(crate) fn new(rules: &'static ExchangeRules, own: Option<ReplayBuffer>) -> Self {
         Self(Mutex::new(ExchangeTable {
             rules,
-            open: Numbered::default(),
+            open: IntMap::default(),
             own,
             ended: VecDeque::new(),
             next: OWN + 1,
@@ -130,12 +130,12 @@ impl<X> Exchanges<X> {
 // What the client does.
 impl<X> ExchangeTable<X> {
     /// A new exchange, and the reader of its stream.
-    pub(crate) fn begin_post(&mut self, kept: Retention, extra: X) -> Result<(ExchangeId, u64), NotTaken> {
+    pub(crate) fn begin_post(&mut self, kept: Retention, extra: X) -> Result<(ExchangeId, u64), SendRefused> {
         if self.closed {
-            return Err(NotTaken::Closed);
+            return Err(SendRefused::Closed);
         }
         if self.open.len() >= self.rules.most {
-            return Err(NotTaken::Full);
+            return Err(SendRefused::Full);
         }
         let stream = self.next;
         self.next += 1;

@@ -13,9 +13,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::mirror::Mirrors;
-use crate::envelope::{Envelope, NotRead, once};
+use crate::envelope::{Envelope, EnvelopeError, once};
 use crate::headers::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
-use crate::server::{ReplyBody, reply};
+use crate::server::{ResponseBody, response_body};
 
 const META: &str = "_meta";
 const ARGUMENTS: &str = "arguments";
@@ -38,7 +38,7 @@ pub(super) enum Kind {
 
 /// A refusal that the binding itself creates, with the id of the request.
 #[derive(Debug, Serialize)]
-pub(super) struct Unfit<'a> {
+pub(super) struct InvalidHeader<'a> {
     jsonrpc: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a RawValue>,
@@ -59,10 +59,10 @@ struct Versions<'a> {
     requested: &'a str,
 }
 
-impl Unfit<'_> {
-    pub(super) fn into_response(self) -> Response<ReplyBody> {
+impl InvalidHeader<'_> {
+    pub(super) fn into_response(self) -> Response<ResponseBody> {
         let body = serde_json::to_vec(&self).unwrap_or_default();
-        reply::json(StatusCode::BAD_REQUEST, Bytes::from(body))
+        response_body::json(StatusCode::BAD_REQUEST, Bytes::from(body))
     }
 }
 
@@ -81,13 +81,13 @@ pub(super) struct Message<'a> {
 impl<'a> Message<'a> {
     /// Reads a message. A body that is not a message is refused here, because its headers could not be compared with
     /// it.
-    pub(super) fn read(body: &'a [u8], bodies: &'static MirroredBodies) -> Result<Self, Unfit<'a>> {
+    pub(super) fn read(body: &'a [u8], bodies: &'static MirroredBodies) -> Result<Self, InvalidHeader<'a>> {
         let envelope = Envelope::read(body).map_err(|why| {
             let (code, message) = match why {
-                NotRead::Empty | NotRead::NotUtf8 | NotRead::NotJson => {
+                EnvelopeError::Empty | EnvelopeError::NotUtf8 | EnvelopeError::NotJson => {
                     (PARSE_ERROR, "Invalid message: the body is not JSON")
                 }
-                NotRead::NotAnObject | NotRead::Batch => {
+                EnvelopeError::NotAnObject | EnvelopeError::Batch => {
                     (INVALID_REQUEST, "Invalid message: a POST carries one request or one notification")
                 }
             };
@@ -134,7 +134,7 @@ impl<'a> Message<'a> {
         headers: &'a HeaderMap,
         versions: &'a [String],
         mirrors: &Mirrors,
-    ) -> Result<Kind, Unfit<'a>> {
+    ) -> Result<Kind, InvalidHeader<'a>> {
         let Some(method) = self.method.as_deref() else {
             return Err(unfit(
                 None,
@@ -161,7 +161,7 @@ impl<'a> Message<'a> {
             let message = format!("Invalid params: _meta lacks {}", missing.join(" and "));
             return Err(unfit(id, INVALID_PARAMS, message));
         }
-        if self.revision.as_deref().is_some_and(|told| told != version) {
+        if self.revision.as_deref().is_some_and(|reported| reported != version) {
             return Err(mismatch(format!("Header mismatch: {MCP_PROTOCOL_VERSION} differs from _meta")));
         }
         // The specification requires these two headers on requests and leaves notifications open. A header that is
@@ -171,8 +171,8 @@ impl<'a> Message<'a> {
             return Err(mismatch(format!("Header mismatch: {MCP_METHOD} differs from the body's method")));
         }
         if let Some(name) = self.name.filter(|_| is_asked(&MCP_NAME)) {
-            let told = single(headers, &MCP_NAME).map_err(mismatch)?;
-            if string(name).is_none_or(|name| decode(told).is_none_or(|told| told != name)) {
+            let reported = single(headers, &MCP_NAME).map_err(mismatch)?;
+            if string(name).is_none_or(|name| decode(reported).is_none_or(|reported| reported != name)) {
                 return Err(mismatch(format!(
                     "Header mismatch: {MCP_NAME} differs from what the body names"
                 )));
@@ -233,8 +233,8 @@ pub(super) fn status_of(answer: &[u8]) -> StatusCode {
     }
 }
 
-fn unfit(id: Option<&RawValue>, code: i32, message: impl Into<Cow<'static, str>>) -> Unfit<'_> {
-    Unfit { jsonrpc: "2.0", id, error: ErrorMember { code, message: message.into(), data: None } }
+fn unfit(id: Option<&RawValue>, code: i32, message: impl Into<Cow<'static, str>>) -> InvalidHeader<'_> {
+    InvalidHeader { jsonrpc: "2.0", id, error: ErrorMember { code, message: message.into(), data: None } }
 }
 
 /// The value of a header that must occur exactly once.
@@ -281,13 +281,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_that_no_header_can_hold_has_none() {
-        for (method, told) in [("notifications/x", true), ("toolsџall", false), (" padded", false)] {
+    fn a_method_with_invalid_header_characters_has_no_header() {
+        for (method, reported) in [("notifications/x", true), ("toolsџall", false), (" padded", false)] {
             let message = format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#);
             let envelope = Message::read(message.as_bytes(), &MCP_2026_BODIES).unwrap();
             let mut headers = HeaderMap::new();
             envelope.headers(&mut headers, &Mirrors::default());
-            assert_eq!(headers.contains_key(&MCP_METHOD), told, "{method:?}");
+            assert_eq!(headers.contains_key(&MCP_METHOD), reported, "{method:?}");
         }
     }
 
@@ -323,14 +323,14 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_no_message_whatever_its_elements() {
-        let told = |body: &str| {
+    fn an_array_is_not_a_message_regardless_of_its_elements() {
+        let reported = |body: &str| {
             Message::read(body.as_bytes(), &MCP_2026_BODIES).map_err(|unfit| unfit.error.code).err()
         };
-        assert_eq!(told(r#"["2.0",1,"ping",{}]"#), Some(INVALID_REQUEST));
-        assert_eq!(told(r#"[{"jsonrpc":"2.0"}]"#), Some(INVALID_REQUEST));
-        assert_eq!(told(r#"["2.0",1"#), Some(PARSE_ERROR));
-        assert_eq!(told(r#" {"jsonrpc":"2.0"}"#), None);
+        assert_eq!(reported(r#"["2.0",1,"ping",{}]"#), Some(INVALID_REQUEST));
+        assert_eq!(reported(r#"[{"jsonrpc":"2.0"}]"#), Some(INVALID_REQUEST));
+        assert_eq!(reported(r#"["2.0",1"#), Some(PARSE_ERROR));
+        assert_eq!(reported(r#" {"jsonrpc":"2.0"}"#), None);
         let meta = r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":["2026-07-28",{}]}}"#;
         assert!(!Message::read(meta.as_bytes(), &MCP_2026_BODIES).unwrap().names_a_revision());
     }

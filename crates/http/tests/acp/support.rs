@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 /// A server that serves until it is dropped.
 pub(crate) struct Served {
     pub(crate) url: String,
-    pub(crate) told: mpsc::UnboundedReceiver<String>,
+    pub(crate) events: mpsc::UnboundedReceiver<String>,
     pub(crate) peers: mpsc::UnboundedReceiver<Peer>,
     serving: JoinHandle<()>,
 }
@@ -26,7 +26,7 @@ impl Served {
     }
 
     pub(crate) async fn hears(&mut self, what: &str) {
-        assert_eq!(in_time(what, self.told.recv()).await.as_deref(), Some(what));
+        assert_eq!(in_time(what, self.events.recv()).await.as_deref(), Some(what));
     }
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn listen(listener: HttpListener) -> Served {
 
 pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
     let url = listener.endpoint().to_string();
-    let (tell, told) = mpsc::unbounded_channel();
+    let (events_tx, events) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("initialize", |_: CallContext, params: Value| async move {
             if params["protocolVersion"] == 1 {
@@ -67,9 +67,9 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
         .method("session/new", |_: CallContext, _: Value| async move { Ok(json!({"sessionId": "s1"})) })
         .method("session/load", |_: CallContext, _: Value| async move { Ok(json!({})) })
         .method("session/prompt", move |ctx: CallContext, params: Value| {
-            let tell = tell.clone();
+            let events_tx = events_tx.clone();
             async move {
-                let _ = tell.send("started".to_owned());
+                let _ = events_tx.send("started".to_owned());
                 ctx.try_notify("session/update", &json!({"sessionId": params["sessionId"]}))?;
                 if params["asks"] == true {
                     let asked: Value = ctx
@@ -82,7 +82,7 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
                     ctx.notify("session/update", &json!({"sessionId": "s1", "filler": filler})).await?;
                 }
                 let cause = ctx.cancelled().await;
-                let _ = tell.send(cause.kind().name().to_owned());
+                let _ = events_tx.send(cause.kind().name().to_owned());
                 ctx.stopped::<Value>(cause)
             }
         });
@@ -93,7 +93,7 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
         .on_peer(move |peer| drop(met.send(peer)))
         .listen(listener);
     let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { url, told, peers, serving }
+    Served { url, events, peers, serving }
 }
 
 pub(crate) fn request(id: u64, method: &str, params: &Value) -> String {

@@ -42,7 +42,7 @@ pub(crate) const WAYS: [(Binding, Http); 6] = [
 pub(crate) struct Served {
     pub(crate) address: String,
     /// `started`, and how each handler of `wait` was cancelled.
-    pub(crate) told: mpsc::UnboundedReceiver<&'static str>,
+    pub(crate) events: mpsc::UnboundedReceiver<&'static str>,
     serving: JoinHandle<()>,
 }
 
@@ -76,24 +76,24 @@ pub(crate) use served;
 pub(crate) fn listen(listener: Result<HttpListener, rescind_core::TransportError>) -> Served {
     let listener = listener.unwrap();
     let address = listener.endpoint().0.split('/').nth(2).unwrap().to_owned();
-    let (tell, told) = mpsc::unbounded_channel();
+    let (events_tx, events) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("initialize", |_: CallContext, _: Value| async {
             Ok(json!({"protocolVersion": 1, "capabilities": {}}))
         })
         .method("tools/list", |_: CallContext, _: Value| async { Ok(json!({"tools": []})) })
         .method("wait", move |ctx: CallContext, _: Value| {
-            let tell = tell.clone();
+            let events_tx = events_tx.clone();
             async move {
-                let _ = tell.send("started");
+                let _ = events_tx.send("started");
                 let cause = ctx.cancelled().await;
-                let _ = tell.send(cause.kind().name());
+                let _ = events_tx.send(cause.kind().name());
                 ctx.stopped::<Value>(cause)
             }
         });
     let server = Server::builder([MCP, MCP_2026, ACP]).serve(router).listen(listener);
     let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { address, told, serving }
+    Served { address, events, serving }
 }
 
 /// A connection to a server.

@@ -186,12 +186,15 @@ async fn refused(column: Column, address: &str, changes: &[Change<'_>], body: Op
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     assert!(status >= 400, "{changes:?} {head}");
     assert!(head.contains("content-type: application/json"), "{changes:?} {head}");
-    let told: Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("{changes:?} {head} {body}"));
-    assert!(told["error"]["code"].is_i64() && told["error"]["message"].is_string(), "{changes:?} {told}");
+    let reported: Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("{changes:?} {head} {body}"));
+    assert!(
+        reported["error"]["code"].is_i64() && reported["error"]["message"].is_string(),
+        "{changes:?} {reported}"
+    );
     let id = if column == Column::Acp { Id::Null } else { Id::Absent };
     // A refusal by the protocol has the request's id, or the value that its envelope uses without an id.
-    let is_ours = id.fits(&told) || (column != Column::Acp && matches!(status, 400 | 404 | 409 | 429));
-    assert!(is_ours, "{changes:?} {status} {told}");
+    let is_ours = id.fits(&reported) || (column != Column::Acp && matches!(status, 400 | 404 | 409 | 429));
+    assert!(is_ours, "{changes:?} {status} {reported}");
     Got { status, head, body }
 }
 

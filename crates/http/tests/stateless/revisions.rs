@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::{USUAL, ask, in_time, message, post};
 
 #[tokio::test]
-async fn a_version_that_neither_knows_is_refused_with_those_that_are_served() {
+async fn a_version_unknown_to_both_revisions_is_refused_with_the_supported_ones() {
     let both = McpRevisions::new(Streamable::new(), Stateless::new());
     let listener = HttpServer::new(both).bind("127.0.0.1:0").await.unwrap();
     let address = listener.endpoint().to_string().trim_start_matches("http://").trim_matches('/').to_owned();

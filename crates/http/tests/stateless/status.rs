@@ -64,7 +64,7 @@ async fn every_refusal_has_its_status_and_its_code() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_not_served_is_told_which_are() {
+async fn an_unsupported_version_is_refused_with_the_supported_ones() {
     //
     let served = serve().await;
     let mut body = message(7, "tools/list", &json!({}));
@@ -79,7 +79,7 @@ async fn a_version_that_is_not_served_is_told_which_are() {
 }
 
 #[tokio::test]
-async fn what_is_no_message_of_this_revision_is_refused_before_a_handler_hears_of_it() {
+async fn an_invalid_message_is_refused_before_any_handler_runs() {
     //
     let served = serve().await;
     let address = served.address();
@@ -123,7 +123,7 @@ async fn what_is_no_message_of_this_revision_is_refused_before_a_handler_hears_o
 }
 
 #[tokio::test]
-async fn an_answer_says_what_it_is_and_a_notification_gets_202() {
+async fn an_answer_has_its_content_type_and_a_notification_gets_202() {
     //
     let served = serve().await;
     let address = served.address();
@@ -134,13 +134,13 @@ async fn an_answer_says_what_it_is_and_a_notification_gets_202() {
     let list = message(3, "tools/list", &json!({}));
     let got = post(address, &[("Mcp-Method", "tools/list"), ("Mcp-Session-Id", "old")], &list).await;
     assert_eq!((got.status, &got.error()["result"]["resultType"]), (200, &json!("complete")));
-    assert!(!got.head.contains("mcp-session-id"), "no session is made or told");
-    let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}});
-    let got = post(address, &[("Mcp-Method", "notifications/cancelled")], &told).await;
+    assert!(!got.head.contains("mcp-session-id"), "no session is made or named");
+    let reported = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}});
+    let got = post(address, &[("Mcp-Method", "notifications/cancelled")], &reported).await;
     assert_eq!((got.status, got.body.as_str()), (202, ""), "X-12: it is taken and does nothing");
     // The document does not define which headers a notification has. A header that it has must match.
-    assert_eq!(post(address, &[], &told).await.status, 202);
-    let got = post(address, &[("Mcp-Method", "notifications/progress")], &told).await;
+    assert_eq!(post(address, &[], &reported).await.status, 202);
+    let got = post(address, &[("Mcp-Method", "notifications/progress")], &reported).await;
     assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32020)), "another method's header");
 }
 
@@ -168,7 +168,7 @@ async fn a_message_about_a_task_has_the_tasks_id_as_its_name() {
 }
 
 #[tokio::test]
-async fn an_argument_that_a_header_mirrors_is_held_against_it() {
+async fn a_mirrored_header_must_equal_its_argument() {
     //
     let binding = Stateless::new().mirror("query", &["region"], "Region").unwrap();
     let served = listen(HttpServer::new(binding).bind("127.0.0.1:0").await.unwrap());

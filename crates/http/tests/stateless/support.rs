@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 /// A server that serves until it is dropped.
 pub(crate) struct Served {
     pub(crate) url: String,
-    pub(crate) told: mpsc::UnboundedReceiver<String>,
+    pub(crate) events: mpsc::UnboundedReceiver<String>,
     serving: JoinHandle<()>,
 }
 
@@ -25,7 +25,7 @@ impl Served {
     }
 
     pub(crate) async fn hears(&mut self, what: &str) {
-        assert_eq!(in_time(what, self.told.recv()).await.as_deref(), Some(what));
+        assert_eq!(in_time(what, self.events.recv()).await.as_deref(), Some(what));
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn listen(listener: HttpListener) -> Served {
 
 pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
     let url = listener.endpoint().to_string();
-    let (tell, told) = mpsc::unbounded_channel();
+    let (events_tx, events) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("tools/list", |_: CallContext, _: Value| async move { Ok(json!({"tools": []})) })
         .method("tools/call", |_: CallContext, params: Value| async move { Ok(params["name"].clone()) })
@@ -56,21 +56,21 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
             Err::<Value, _>(error.into())
         })
         .method("wait", move |ctx: CallContext, params: Value| {
-            let tell = tell.clone();
+            let events_tx = events_tx.clone();
             async move {
                 let name = params["name"].as_str().unwrap_or_default().to_owned();
-                let _ = tell.send(format!("{name} started"));
+                let _ = events_tx.send(format!("{name} started"));
                 if params["ticks"] == true {
                     ctx.try_notify("tick", &json!({}))?;
                 }
                 let cause = ctx.cancelled().await;
-                let _ = tell.send(format!("{name} {}", cause.kind().name()));
+                let _ = events_tx.send(format!("{name} {}", cause.kind().name()));
                 ctx.stopped::<Value>(cause)
             }
         });
     let server = Server::builder([MCP_2026]).serve(router).limits(limits).listen(listener);
     let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { url, told, serving }
+    Served { url, events, serving }
 }
 
 /// A request of revision 2026-07-28.

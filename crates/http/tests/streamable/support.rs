@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 pub(crate) enum Seen {
     Started(String),
     Cancelled(String),
-    Told(String),
+    Notified(String),
 }
 
 /// A server that serves until it is dropped.
@@ -87,7 +87,7 @@ pub(crate) fn listen_within(listener: HttpListener, dialect: Dialect, limits: Li
 fn router(saw: &mpsc::UnboundedSender<Seen>, gate: &Arc<Notify>, running: &Arc<AtomicUsize>) -> Router {
     let waits = saw.clone();
     let (wait_count, gate_count) = (Arc::clone(running), Arc::clone(running));
-    let told = saw.clone();
+    let reported = saw.clone();
     let gated = saw.clone();
     let gate = Arc::clone(gate);
     Router::new()
@@ -131,10 +131,10 @@ fn router(saw: &mpsc::UnboundedSender<Seen>, gate: &Arc<Notify>, running: &Arc<A
             let answer: Value = ctx.call("answer", &value).await?;
             Ok(answer)
         })
-        .notification("told", move |_, value: Value| {
-            let told = told.clone();
+        .notification("reported", move |_, value: Value| {
+            let reported = reported.clone();
             async move {
-                let _ = told.send(Seen::Told(value.to_string()));
+                let _ = reported.send(Seen::Notified(value.to_string()));
             }
         })
 }

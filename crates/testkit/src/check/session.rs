@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Started;
 use crate::pattern::Bindings;
 use crate::profile::{HandshakeStep, Profile, ProfileRequest, RequestKind, follow};
-use crate::runner::{Direction, Line, LinkSubject, Seen, Subject, TraceLine, Trouble};
+use crate::runner::{Direction, Line, LinkSubject, Seen, Subject, SubjectError, TraceLine};
 use crate::wire_format::{Shape, WireFormat};
 
 /// More messages than this in one session are a flood.
@@ -331,8 +331,8 @@ pub(super) fn token_for(id: &Value) -> Value {
     Value::from(format!("check-{id}"))
 }
 
-fn lost(trouble: Trouble) -> Lost {
+fn lost(trouble: SubjectError) -> Lost {
     match trouble {
-        Trouble::Unable(why) | Trouble::Failed(why) => Lost(why),
+        SubjectError::Unable(why) | SubjectError::Failed(why) => Lost(why),
     }
 }

@@ -86,8 +86,8 @@ impl<S: Subject> Play<'_, S> {
         let text = match seen {
             Seen::Frame(text) => text,
             Seen::Unanswered { id, why } => {
-                let told = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
-                let text = format!("(stream closed: that of {id} ended without an answer{told})");
+                let reported = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+                let text = format!("(stream closed: that of {id} ended without an answer{reported})");
                 self.trace.push(TraceLine::new(Direction::Received, text));
                 self.line_mut()?.unanswered.extend(why.map(|why| (id, why)));
                 return Ok(Next::Silence);

@@ -28,7 +28,7 @@ pub use calling::{Caller, CallingSubject};
 pub use link::{Connect, LinkSubject};
 pub use outcomes::{Outcomes, differences};
 pub use peer::PeerCaller;
-pub use subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
+pub use subject::{Abilities, Ended, Line, Seen, Subject, SubjectError};
 pub(crate) use translate::{subset, without_what_is_null};
 pub use verdict::{Direction, Failure, Played, TraceLine, Verdict};
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::lines::{Closed, LineState};
 use super::outcomes::Outcomes;
-use super::subject::{Abilities, Subject, Trouble};
+use super::subject::{Abilities, Subject, SubjectError};
 use super::translate::Translator;
 use super::verdict::{Failure, Played, TraceLine, Verdict};
 use super::{Settings, work};
@@ -27,11 +27,11 @@ pub(crate) enum Stop {
     NotAsked(String),
 }
 
-impl From<Trouble> for Stop {
-    fn from(trouble: Trouble) -> Self {
+impl From<SubjectError> for Stop {
+    fn from(trouble: SubjectError) -> Self {
         match trouble {
-            Trouble::Unable(why) => Self::NotAsked(why),
-            Trouble::Failed(why) => Self::Broke(Failure::Subject, why),
+            SubjectError::Unable(why) => Self::NotAsked(why),
+            SubjectError::Failed(why) => Self::Broke(Failure::Subject, why),
         }
     }
 }
@@ -247,10 +247,10 @@ impl<'a, S: Subject> Play<'a, S> {
         loop {
             let before = self.trace.len();
             let answer = self.request("test/handlers", json!({})).await?;
-            let Some(told) = self.wire_format()?.value(&answer) else { return Ok(()) };
-            let handled = told.get("handlers").map(Vec::<Handled>::deserialize);
+            let Some(reported) = self.wire_format()?.value(&answer) else { return Ok(()) };
+            let handled = reported.get("handlers").map(Vec::<Handled>::deserialize);
             let Some(Ok(mut handled)) = handled else { return Ok(()) };
-            let all_have_begun = told.get("entering").and_then(Value::as_u64).unwrap_or(0) == 0;
+            let all_have_begun = reported.get("entering").and_then(Value::as_u64).unwrap_or(0) == 0;
             let is_over = all_have_begun && self.outcomes.has_shown(&handled);
             if is_over || self.subject.now() >= until {
                 self.outcomes.without_the_end_of_lines(&mut handled);

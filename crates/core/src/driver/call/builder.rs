@@ -321,7 +321,7 @@ fn open_span(connection: &ConnectionInner, method: &str) -> CallSpan {
     let span = tracing::info_span!(
         "rescind.call",
         rpc.system.name = connection.rpc_system(),
-        rpc.method = %crate::shown::Shown::name(method),
+        rpc.method = %crate::log_text::LogText::name(method),
         jsonrpc.request.id = tracing::field::Empty,
         cancel.source = tracing::field::Empty,
         cancel.outcome = tracing::field::Empty,

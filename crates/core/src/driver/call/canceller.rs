@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cause::{Cause, CauseKind};
 use crate::driver::state::ConnectionInner;
-use crate::driver::tables::slots::SlotKey;
+use crate::id::SlotKey;
 use crate::machine::CancelResult;
 
 /// Cancels one call, from any thread, also outside a runtime. Cheap to clone. It does nothing once its call has ended
@@ -63,7 +63,7 @@ impl Canceller {
         let watch = self.connection.runtime.spawn(task).abort_handle();
         let late = {
             let mut state = self.connection.lock();
-            match state.calls.get_mut(slot_key) {
+            match state.calls.get_mut(slot_key.0) {
                 Some(entry) if !entry.ended => {
                     entry.extras().watches.push(watch);
                     None

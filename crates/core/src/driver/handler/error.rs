@@ -64,7 +64,7 @@ impl HandlerError {
             Repr::Stopped(_) => (HandlerResult::Stopped, Answer::Error(ErrorObject::internal())),
             Repr::Answered(error) => (HandlerResult::Error, Answer::Error(error)),
             Repr::Other(error) => {
-                tracing::debug!(error = %crate::shown::Shown::text(&error), "a handler failed");
+                tracing::debug!(error = %crate::log_text::LogText::text(&error), "a handler failed");
                 (HandlerResult::Error, Answer::Error(ErrorObject::internal()))
             }
         }

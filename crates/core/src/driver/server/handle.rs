@@ -64,8 +64,8 @@ impl ServerHandle {
     /// Dropping the future does not stop the drain.
     pub async fn drain(&self, drain: Duration) -> usize {
         self.phase.draining.cancel();
-        self.admission.seats.shut_down(drain);
-        self.admission.seats.emptied().await;
+        self.admission.slots.shut_down(drain);
+        self.admission.slots.emptied().await;
         self.admission.alive()
     }
 

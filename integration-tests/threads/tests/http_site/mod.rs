@@ -1,0 +1,141 @@
+//! A server without a socket: requests are passed to its service, and its links to a peer.
+
+#![expect(dead_code, reason = "each test uses a part of it")]
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body_util::{BodyExt, Full};
+use rescind_core::{Listener, Peer, PeerBuilder};
+use rescind_http::{HttpListener, HttpServer, HttpService, ResponseBody, ServerBinding};
+use serde_json::Value;
+use tower_service::Service;
+
+/// The serving side.
+#[derive(Clone)]
+pub struct HttpSite {
+    service: HttpService,
+    headers: &'static [(&'static str, &'static str)],
+}
+
+/// The answer to a request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answered {
+    pub status: StatusCode,
+    /// The session that it opened.
+    pub session: Option<String>,
+    /// The messages of its body.
+    pub messages: Vec<Value>,
+    /// The last event's id.
+    pub last: Option<String>,
+}
+
+impl HttpSite {
+    /// Creates one whose requests all carry these headers too.
+    pub fn new(
+        binding: impl ServerBinding,
+        headers: &'static [(&'static str, &'static str)],
+    ) -> (Self, HttpListener) {
+        let (service, listener) = HttpServer::new(binding).mount();
+        (Self { service, headers }, listener)
+    }
+
+    /// A request that has been sent and is not answered yet.
+    pub fn send(
+        &self,
+        method: Method,
+        headers: &[(&str, &str)],
+        message: Option<&Value>,
+    ) -> impl Future<Output = Response<ResponseBody>> + Send + use<> {
+        let mut request = Request::builder()
+            .version(Version::HTTP_2)
+            .method(method)
+            .uri("http://localhost/")
+            .header("host", "localhost");
+        for (name, value) in self.headers.iter().chain(headers) {
+            request = request.header(*name, *value);
+        }
+        let body = message.map_or_else(Bytes::new, |message| message.to_string().into());
+        let Ok(request) = request.body(Full::new(body)) else { panic!("no request") };
+        let answer = self.service.clone().call(request);
+        async move {
+            match answer.await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        }
+    }
+
+    /// Posts a message and reads its whole answer.
+    pub async fn post(&self, headers: &[(&str, &str)], message: &Value) -> Answered {
+        read(self.send(Method::POST, headers, Some(message)).await, usize::MAX).await
+    }
+
+    /// The service, to be served.
+    pub fn service(&self) -> HttpService {
+        self.service.clone()
+    }
+
+    /// Waits until the counts of sessions, and of POSTs whose exchange has not ended, satisfy the condition. A hang
+    /// is detected.
+    pub fn until_held(&self, is_so: impl Fn((usize, usize)) -> bool) {
+        while !is_so(self.service.held()) {
+            shuttle::thread::yield_now();
+        }
+    }
+}
+
+/// Reads this many messages of an answer, and drops the rest.
+pub async fn read(response: Response<ResponseBody>, most: usize) -> Answered {
+    let (head, mut body) = response.into_parts();
+    let session = head.headers.get("mcp-session-id").or_else(|| head.headers.get("acp-connection-id"));
+    let session = session.and_then(|id| id.to_str().ok()).map(ToOwned::to_owned);
+    let mut answered = Answered { status: head.status, session, messages: Vec::new(), last: None };
+    let is_stream = head.headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
+    while answered.messages.len() < most {
+        let Some(Ok(frame)) = body.frame().await else { break };
+        let Ok(bytes) = frame.into_data() else { continue };
+        if !is_stream {
+            answered.messages.extend(serde_json::from_slice::<Value>(&bytes));
+            continue;
+        }
+        let Ok(text) = std::str::from_utf8(&bytes) else { panic!("no text: {bytes:?}") };
+        for line in text.lines() {
+            if let Some(id) = line.strip_prefix("id: ") {
+                answered.last = Some(id.to_owned());
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                answered.messages.extend(serde_json::from_str::<Value>(data));
+            }
+        }
+    }
+    answered
+}
+
+/// Begins to wait for an answer, and drops it after other threads have run. `Some`: the answer was ready at once.
+pub async fn leave<F: Future<Output = Response<ResponseBody>>>(answer: F) -> Option<Answered> {
+    let mut answer = pin!(answer);
+    let response = poll_fn(|cx| match answer.as_mut().poll(cx) {
+        Poll::Ready(response) => Poll::Ready(Some(response)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await;
+    shuttle::thread::yield_now();
+    match response {
+        Some(response) => Some(read(response, usize::MAX).await),
+        None => None,
+    }
+}
+
+/// Attaches the next link of a listener to a peer.
+pub async fn accept(listener: &mut HttpListener, peer: PeerBuilder) -> Peer {
+    match listener.accept().await {
+        Some(Ok(link)) => match peer.attach(link) {
+            Ok(peer) => peer,
+            Err(error) => panic!("no connection: {error}"),
+        },
+        other => panic!("no link: {:?}", other.map(|link| link.map(drop))),
+    }
+}
