@@ -1,10 +1,11 @@
 //! Foreign peers, right and wrong, and what `rescind check` finds in them. This program is the foreign peer too, if its
-//! first argument says so, because a test is given the path of no program of another package.
+//! first argument says so, because Cargo gives a test no path of another package's program.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
 mod behaviour;
 mod checked;
 mod client;
+mod page;
 mod peer;
 mod questions;
 mod rows;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     arguments.test_threads = arguments.test_threads.or(Some(64));
     let checks = rows::Checks::default();
     let mut trials = behaviour::trials();
+    trials.push(page::trial());
     trials.extend(checks.trials());
     let done = libtest_mimic::run(&arguments, trials);
     if done.has_failed() {

@@ -1,7 +1,7 @@
 //! Holds each row of the tables with `rescind check`.
 
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
@@ -9,9 +9,14 @@ use serde_json::Value;
 use crate::checked::{self, Checked};
 use crate::table::{RIGHT, RightRow, Row, WRONG};
 
-/// What was found, to be printed beside a failure.
+/// The checks of all rows.
 #[derive(Clone, Default)]
-pub(crate) struct Checks(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Checks {
+    /// What was found, to be printed beside a failure.
+    found: Arc<Mutex<Vec<String>>>,
+    /// Held alone by a check whose evidence is processor time.
+    processor: Arc<RwLock<()>>,
+}
 
 impl Checks {
     pub(crate) fn trials(&self) -> Vec<Trial> {
@@ -38,7 +43,7 @@ impl Checks {
 
     /// Prints what was found of each peer.
     pub(crate) fn print(&self) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut lines = self.found.lock().unwrap_or_else(PoisonError::into_inner).clone();
         lines.sort_unstable();
         for line in lines {
             println!("{line}");
@@ -46,10 +51,11 @@ impl Checks {
     }
 
     fn note(&self, line: String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 
     fn right(&self, row: &RightRow, dialect: &'static str, with_profile: bool) -> Result<(), Failed> {
+        let _beside = self.processor.read();
         let setup = if row.flags.contains(&"--needs-setup") { "-setup" } else { "" };
         let profile = format!("{dialect}{setup}.toml");
         let checked = checked::run(dialect, row.flags, with_profile.then_some(profile.as_str()))?;
@@ -64,6 +70,9 @@ impl Checks {
     fn wrong(&self, row: &Row, dialect: &'static str) -> Result<(), Failed> {
         let flag = format!("--{}", row.plant);
         let flags = [&[flag.as_str()], row.with].concat();
+        let by_processor = row.told.iter().any(|(_, evidence)| *evidence == "processor");
+        let _beside = (!by_processor).then(|| self.processor.read());
+        let _alone = by_processor.then(|| self.processor.write());
         let quiet = if row.with.is_empty() { "" } else { "-quiet" };
         let checked = match checked::run(dialect, &flags, Some(&format!("{dialect}{quiet}.toml"))) {
             Ok(checked) => checked,
@@ -102,6 +111,9 @@ impl Checked {
         let mut words = format!("exit code {}, {:.1} s", self.exit(), self.took.as_secs_f64());
         for fact in self.facts("no") {
             let _ = write!(words, "; {} no ({}): {}", fact["name"], fact["demand"], fact["detail"]);
+        }
+        for fact in self.facts("unsure") {
+            let _ = write!(words, "; {} unsure: {}", fact["name"], fact["detail"]);
         }
         for cell in self.cells("broke") {
             let _ = write!(words, "; {} broke: {}", cell["scenario"], cell["why"]);

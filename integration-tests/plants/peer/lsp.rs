@@ -92,7 +92,10 @@ impl Protocol for Lsp {
                 .into()
             }
             (_, Phase::New) => Answer::error(SERVER_NOT_INITIALIZED, "`initialize` comes first").into(),
-            (_, Phase::ShutDown) => Answer::error(rpc::INVALID_REQUEST, "the server is shut down").into(),
+            // One that works already came before the shutdown.
+            (_, Phase::ShutDown) if !peer.is_working(key) => {
+                Answer::error(rpc::INVALID_REQUEST, "the server is shut down").into()
+            }
             ("initialize", Phase::Open) => {
                 Answer::error(rpc::INVALID_REQUEST, "the server is initialized already").into()
             }
@@ -107,11 +110,13 @@ impl Protocol for Lsp {
                 Ok(_) => Answer::Result(json!({"contents": {"kind": "plaintext", "value": "a name"}})).into(),
                 Err(refused) => refused.into(),
             },
-            ("textDocument/references", Phase::Open) => match self.document(peer, request) {
-                Ok(uri) => self.references(peer, key, request, &uri),
-                Err(refused) => refused.into(),
-            },
-            (method, Phase::Open) => peer.refuse_method(method).into(),
+            ("textDocument/references", Phase::Open | Phase::ShutDown) => {
+                match self.document(peer, request) {
+                    Ok(uri) => self.references(peer, key, request, &uri),
+                    Err(refused) => refused.into(),
+                }
+            }
+            (method, Phase::Open | Phase::ShutDown) => peer.refuse_method(method).into(),
         }
     }
 

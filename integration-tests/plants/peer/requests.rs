@@ -135,6 +135,11 @@ impl Peer {
         self.lock().entry(key).map(|it| it.request.clone())
     }
 
+    /// Whether this is a slow request.
+    pub(super) fn is_working(&self, key: u64) -> bool {
+        self.lock().entry(key).is_some_and(|it| it.slow)
+    }
+
     /// Waits for a slot. `false`: cancelled before.
     pub(super) fn take_slot(&self, key: u64) -> bool {
         let full = |state: &mut State| state.taken_slots >= SLOTS && !state.is_cancelled(key);
