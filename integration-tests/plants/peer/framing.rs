@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, ErrorKind};
 
-/// How frames are told apart.
+/// How frames are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
     Newline,
