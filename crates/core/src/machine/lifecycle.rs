@@ -97,7 +97,7 @@ impl Lifecycle {
 
 impl Session {
     /// The input has ended, and the output is still open. Requests that run may be answered for
-    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace), or less if the dialect says so; then they are
+    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace), or for a shorter time that the dialect sets; then they are
     /// cancelled. Calls of this side are settled, because no answer can arrive.
     pub fn recv_half_close(&mut self, now: Instant) {
         match self.lifecycle.state {
