@@ -32,6 +32,29 @@ use crate::message::CancelExemption;
 
 /// A call that has not started. [`start`](Self::start) starts it; awaiting the builder starts it and waits for its
 /// answer.
+///
+/// ```
+/// use rescind_core::{CallContext, CallError, CauseKind, Peer, Router, dialect, memory_pair};
+/// use serde_json::{Value, json};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (client, server) = memory_pair();
+/// let router = Router::new().method("wait", async |ctx: CallContext, _: Value| {
+///     ctx.run_until_cancelled(std::future::pending::<()>()).await?;
+///     Ok(Value::Null)
+/// });
+/// let _serving = Peer::builder(dialect::ACP).serve(router).attach(server)?;
+/// let peer = Peer::builder(dialect::ACP).attach(client)?;
+///
+/// let wait = std::time::Duration::from_millis(10);
+/// match peer.call::<_, Value>("wait", &json!({})).timeout(wait).await {
+///     Err(CallError::Cancelled(cancelled)) => assert_eq!(cancelled.cause.kind(), CauseKind::Deadline),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a call begins when the builder is awaited or started"]
 pub struct CallBuilder<R> {
     connection: Arc<ConnectionInner>,
