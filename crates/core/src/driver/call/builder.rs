@@ -34,24 +34,9 @@ use crate::message::CancelExemption;
 /// answer.
 ///
 /// ```
-/// use rescind_core::{CallContext, CallError, CauseKind, Peer, Router, dialect, memory_pair};
-/// use serde_json::{Value, json};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let (client, server) = memory_pair();
-/// let router = Router::new().method("wait", async |ctx: CallContext, _: Value| {
-///     ctx.run_until_cancelled(std::future::pending::<()>()).await?;
-///     Ok(Value::Null)
-/// });
-/// let _serving = Peer::builder(dialect::ACP).serve(router).attach(server)?;
-/// let peer = Peer::builder(dialect::ACP).attach(client)?;
-///
-/// let wait = std::time::Duration::from_millis(10);
-/// match peer.call::<_, Value>("wait", &json!({})).timeout(wait).await {
-///     Err(CallError::Cancelled(cancelled)) => assert_eq!(cancelled.cause.kind(), CauseKind::Deadline),
-///     other => panic!("{other:?}"),
-/// }
+/// # async fn example(peer: rescind_core::Peer) -> Result<(), rescind_core::CallError> {
+/// let wait = std::time::Duration::from_secs(10);
+/// let sum: u64 = peer.call("add", &[40, 2]).timeout(wait).await?;
 /// # Ok(())
 /// # }
 /// ```
