@@ -80,7 +80,7 @@ fn security_md_lists_the_server_limits_with_their_defaults() {
 /// The limits that cannot be set: the file, the constant, its value, words of its row on the page, and the value in
 /// the form of the page.
 const FIXED: [(&str, &str, &str, &str, &str); 60] = [
-    ("core/src/driver/admission/seats.rs", "MAX_CLOSING", "64", "made room and still close", "64"),
+    ("core/src/driver/admission/connection_slots.rs", "MAX_CLOSING", "64", "made room and still close", "64"),
     ("core/src/id.rs", "MAX_ID_BYTES", "256", "bytes of an id", "256"),
     ("core/src/message.rs", "MAX_TOKEN_BYTES", "256", "bytes of a progress token", "256"),
     ("core/src/shown.rs", "MAX_NAME_BYTES", "128", "bytes of a name in a log", "128"),
@@ -116,7 +116,13 @@ const FIXED: [(&str, &str, &str, &str, &str); 60] = [
     ("http/src/server/body.rs", "OPENING", "64 * 1024", "a POST without a session", "64 KiB"),
     ("http/src/server/full.rs", "UNWATCHED", "4 * 1024", "a response of which", "4 KiB"),
     ("core/src/driver/notifications/mod.rs", "MAX_UNREAD", "1024", "leaves unread", "1024"),
-    ("core/src/driver/requests/reported.rs", "MAX_TOKENS", "8", "tokens that one request reports under", "8"),
+    (
+        "core/src/driver/requests/progress_tokens.rs",
+        "MAX_TOKENS",
+        "8",
+        "tokens that one request reports under",
+        "8",
+    ),
     (
         "core/src/driver/notifications/tasks.rs",
         "FIRST_POLL_TIMEOUT",
