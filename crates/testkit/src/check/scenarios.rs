@@ -8,11 +8,11 @@ use super::baseline::Baselines;
 use super::facts::{Checker, SESSIONS};
 use super::session::{Lost, PeerSession};
 use super::tries::normal_end;
-use crate::profile::RequestKind;
 use crate::report::{Answer, Cell, CellOutcome, Demand, Evidence, Fact};
-use crate::runner::{Calibration, Failure, OpenSession, Played, Settings, Verdict, play};
+use crate::runner::{Calibration, Failure, OpenSession, Outcomes, Played, Settings, Verdict, play};
+use crate::step::Step;
 use crate::vector::{Part, Scenario, ShownBy, scenarios_of};
-use crate::wire_format::Shape;
+use crate::wire_format::{Shape, WireFormat};
 
 /// What the facts mean for the scenarios.
 struct Known {
@@ -92,7 +92,7 @@ impl<P: PeerSource> Checker<'_, P> {
 
     /// Why a scenario shows nothing about this peer.
     fn refusal(&self, scenario: &Scenario, known: &Known) -> Option<String> {
-        if self.settings.is_fixture {
+        if self.is_fixture {
             return None;
         }
         if !known.concurrent && adapt::needs_two_at_once(scenario, self.wire_format) {
@@ -124,8 +124,7 @@ impl<P: PeerSource> Checker<'_, P> {
             settings.deadline += takes * 2;
         }
         if !adapt::can_share_a_session(scenario) {
-            let mut started = self.source.start();
-            fill_in_quick(&mut started.profile, self.wire_format);
+            let mut started = self.start();
             let adapted = adapt::with_requests_of(scenario, &started.profile, baselines);
             settings.profile = Some(started.profile);
             settings.calibration = Some(known.calibration.clone());
@@ -174,7 +173,7 @@ impl<P: PeerSource> Checker<'_, P> {
         known: &Known,
     ) -> Played {
         let Verdict::Broke { why, failure, .. } = &played.verdict else { return played };
-        if self.settings.is_fixture {
+        if self.is_fixture {
             return played;
         }
         // Sessions with the peer were opened before.
@@ -246,16 +245,11 @@ impl<P: PeerSource> Checker<'_, P> {
     }
 }
 
-fn fill_in_quick(profile: &mut crate::profile::Profile, wire_format: crate::wire_format::WireFormat) {
-    let quick = super::baseline::default_quick(wire_format);
-    profile.requests.entry(RequestKind::Quick).or_insert(quick);
-}
-
 /// The ids of the requests of a scenario.
-fn ids_of(scenario: &Scenario, wire_format: crate::wire_format::WireFormat) -> Vec<Value> {
+fn ids_of(scenario: &Scenario, wire_format: WireFormat) -> Vec<Value> {
     let sent = scenario.vector.steps.iter().flat_map(|step| match step {
-        crate::step::Step::Send(frame) => std::slice::from_ref(frame),
-        crate::step::Step::SendTogether(frames) => frames.as_slice(),
+        Step::Send(frame) => std::slice::from_ref(frame),
+        Step::SendTogether(frames) => frames.as_slice(),
         _ => &[],
     });
     sent.filter_map(|frame| match wire_format.shape(frame) {
@@ -271,7 +265,7 @@ fn unopened(why: String) -> Played {
         evidence: Vec::new(),
         trace: Vec::new(),
         cancel: None,
-        outcomes: crate::runner::Outcomes::default(),
+        outcomes: Outcomes::default(),
         strays: Vec::new(),
     }
 }

@@ -70,6 +70,7 @@ pub(super) async fn run(
     session: &mut PeerSession,
     baselines: &Baselines,
     disturbances: &[Disturbance],
+    cancelled_before: usize,
     deadline: Duration,
 ) -> Result<Vec<(Disturbance, End)>, Lost> {
     let (apart, beside): (Vec<Disturbance>, Vec<Disturbance>) =
@@ -92,7 +93,10 @@ pub(super) async fn run(
     if !apart.is_empty() {
         own = Some(session.send_kind(RequestKind::Slow).await?);
     }
-    let at_once = u32::from(sibling.is_some()) + u32::from(sent.is_some()) + u32::from(own.is_some());
+    // The work of cancelled requests may go on, and others may wait behind it.
+    let before = u32::try_from(cancelled_before).unwrap_or(u32::MAX);
+    let at_once =
+        before + u32::from(sibling.is_some()) + u32::from(sent.is_some()) + u32::from(own.is_some());
     session.listen(session.now() + cancel_delay(baselines)).await?;
     for disturbance in &beside {
         let about = match disturbance {
@@ -116,7 +120,18 @@ pub(super) async fn run(
         ends.extend(beside.into_iter().map(|disturbance| (disturbance, end.clone())));
     }
     if let Some(own) = &own {
-        ends.push((Disturbance::OtherType, end_of(session, baselines, own, at_once, deadline).await?));
+        // If the other one was not slowed down, neither is this one.
+        let takes = baselines.slow_takes().unwrap_or_default();
+        let prompt =
+            matches!(ends.first(), Some((_, End::Undisturbed))) && session.now() < own.at + takes * 3 / 2;
+        let (at_once, patience) = if prompt { (1, deadline.min(takes / 2)) } else { (at_once, deadline) };
+        ends.push((Disturbance::OtherType, end_of(session, baselines, own, at_once, patience).await?));
+    }
+    // A peer that works on one request at a time reads a cancel only now.
+    let quick = session.send_kind(RequestKind::Quick).await?;
+    let patience = deadline + baselines.slow_takes().unwrap_or_default() * at_once;
+    if session.answer(&quick.id, quick.at + patience).await?.is_none() {
+        return Err(Lost(format!("a quick request was not answered within {}", shown(patience))));
     }
     Ok(ends)
 }

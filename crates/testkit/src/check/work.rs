@@ -9,7 +9,7 @@ use super::CheckSettings;
 use super::baseline::{Baselines, shown};
 use super::processor_time;
 use super::session::{Lost, PeerSession, TOKEN_PLACES, token_for};
-use super::tries::cancel_delay;
+use super::tries::{Tries, cancel_delay};
 use super::witness::Counter;
 use crate::profile::{RequestKind, follow};
 use crate::report::Evidence;
@@ -159,10 +159,17 @@ async fn share_of_a_processor(
 }
 
 /// The next answer of a peer that serves one request at a time comes sooner than the work would have let it.
-pub(super) fn by_serial_service(baselines: &Baselines, quick_after: &[Option<Duration>]) -> Option<Seen> {
+pub(super) fn by_serial_service(baselines: &Baselines, owes_silence: bool, tries: &Tries) -> Option<Seen> {
     let takes = baselines.slow_takes().filter(|_| baselines.concurrent == Some(false))?;
     let rest = takes.saturating_sub(cancel_delay(baselines));
-    let mut times: Vec<Duration> = quick_after.iter().copied().collect::<Option<_>>()?;
+    // Where an answer is owed, the next request was sent behind it, which shows something only if it came early. Where
+    // silence is owed, the first try waited for the normal end.
+    let first = match (owes_silence, tries.worked()) {
+        (true, _) => 1,
+        (false, Some(true)) => 0,
+        (false, Some(false) | None) => return None,
+    };
+    let mut times: Vec<Duration> = tries.quick_after.iter().skip(first).copied().collect::<Option<_>>()?;
     times.sort_unstable();
     let median = *times.get(times.len() / 2)?;
     let stopped = median < rest / 2;
