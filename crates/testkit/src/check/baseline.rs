@@ -1,4 +1,4 @@
-//! What the requests of a profile do without a cancel. Every later verdict is given in comparison with this.
+//! How the requests of a profile behave without a cancel. Every later verdict is given in comparison with this.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const QUICK_TRIES: usize = 5;
 /// How one request behaves.
 #[derive(Clone, Debug)]
 pub(super) struct Timing {
-    /// Until its answer. `None`: it does not end by itself within the time of the baseline.
+    /// Until its answer. `None`: it does not end within the time of the baseline.
     pub(super) takes: Option<Duration>,
     /// The code of the error with which it is answered. `None`: a result.
     pub(super) error: Option<Value>,
@@ -42,7 +42,7 @@ pub(super) struct Baselines {
 }
 
 impl Baselines {
-    /// How long the slow request takes by itself. `None`: there is none, or it does not end.
+    /// How long the slow request takes without a cancel. `None`: there is none, or it does not end.
     pub(super) fn slow_takes(&self) -> Option<Duration> {
         self.slow.as_ref()?.takes
     }

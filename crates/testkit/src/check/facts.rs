@@ -47,7 +47,7 @@ pub(super) struct Checker<'a, P> {
     /// The peer is our own fixture.
     pub(super) is_fixture: bool,
     findings: Vec<Finding>,
-    /// What came over the connection and was no message, from all sessions.
+    /// The first bytes that are not a message, from all sessions.
     noise: Option<String>,
 }
 

@@ -50,6 +50,7 @@ pub struct Started {
 /// How a peer is checked.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, each named where it is set")]
 pub struct CheckSettings {
     /// How long a step may take beyond the baseline. Default: 5 s.
     pub deadline: Duration,
@@ -79,10 +80,10 @@ impl Default for CheckSettings {
     }
 }
 
-/// How long a slow request may take to end by itself. One that takes longer counts as endless.
+/// How long a slow request may take without a cancel. One that takes longer counts as endless.
 const LONGEST_SLOW: Duration = Duration::from_secs(10);
 
-/// The fixture's slow request never ends by itself, which is known.
+/// The fixture's slow request never ends without a cancel.
 const FIXTURE_WAITS: Duration = Duration::from_millis(500);
 
 /// No verdict can be given, with one sentence that says why and what to do.

@@ -140,7 +140,7 @@ impl<P: PeerSource> Checker<'_, P> {
         };
         let mut session = match session {
             Ok(session) => session,
-            Err(Lost(why)) => return (None, unopened(why), Vec::new()),
+            Err(Lost(why)) => return (None, unopened(&why), Vec::new()),
         };
         let adapted = adapt::with_requests_of(scenario, &session.profile, baselines);
         let adapted = adapt::with_fresh_ids(&adapted, self.wire_format, number);
@@ -178,7 +178,7 @@ impl<P: PeerSource> Checker<'_, P> {
         }
         // Sessions with the peer were opened before.
         if *failure == Failure::Opening {
-            let unopened = unopened(why.clone());
+            let unopened = unopened(why);
             return Played { verdict: unopened.verdict, ..played };
         }
         if scenario.vector.demand != Demand::Must {
@@ -214,7 +214,7 @@ impl<P: PeerSource> Checker<'_, P> {
         cell
     }
 
-    /// Waits until every cancelled request would have ended by itself, and looks whether one was answered after all.
+    /// Waits until every cancelled request would have ended without a cancel, and looks whether one was answered after all.
     async fn look_at_silence(
         &mut self,
         open: Option<PeerSession>,
@@ -259,7 +259,7 @@ fn ids_of(scenario: &Scenario, wire_format: WireFormat) -> Vec<Value> {
     .collect()
 }
 
-fn unopened(why: String) -> Played {
+fn unopened(why: &str) -> Played {
     Played {
         verdict: Verdict::Unsure { why: format!("no session could be opened for it: {why}") },
         evidence: Vec::new(),

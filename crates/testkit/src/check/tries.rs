@@ -23,14 +23,14 @@ pub(super) enum Effect {
     EarlyResult,
     /// Its normal answer at its normal time.
     NormalEnd,
-    /// No answer, though it would have ended by itself.
+    /// No answer, though without the cancel it would have ended.
     Silence,
-    /// No answer, and it may still run: it does not end by itself.
+    /// No answer, and it may still run: it does not end without a cancel.
     NoAnswer,
 }
 
 impl Effect {
-    /// Whether the cancel did something. `None`: that cannot be told.
+    /// Whether the cancel did something. `None`: nothing shows it.
     pub(super) const fn worked(&self) -> Option<bool> {
         match self {
             Self::Cancelled | Self::OtherError(_) | Self::EarlyResult | Self::Silence => Some(true),
@@ -88,7 +88,7 @@ pub(super) fn cancel_delay(baselines: &Baselines) -> Duration {
     baselines.slow_takes().map_or(longest / 2, |takes| (takes / 10).min(longest))
 }
 
-/// Until when the answer of a request is awaited that would end by itself at its normal time.
+/// Until when the answer of a request is awaited that would end at its normal time.
 pub(super) fn normal_end(sent: Instant, baselines: &Baselines, deadline: Duration) -> Instant {
     let takes = baselines.slow_takes().unwrap_or_default();
     sent + takes + (takes / 4).max(Duration::from_millis(500)).min(deadline)
@@ -154,7 +154,7 @@ async fn run(
     Ok(())
 }
 
-/// How long an answer is awaited of a request that does not end by itself.
+/// How long an answer is awaited of a request that does not end without a cancel.
 fn least_wait(baselines: &Baselines, deadline: Duration) -> Duration {
     if baselines.slow_takes().is_some() { Duration::ZERO } else { deadline }
 }

@@ -56,11 +56,11 @@ impl Disturbance {
 /// How the request ended.
 #[derive(Clone, Debug)]
 pub(super) enum End {
-    /// As it ends by itself, or it still ran when it was looked at.
+    /// As it ends without a cancel, or it still ran when it was looked at.
     Undisturbed,
     /// Otherwise, in words.
     Disturbed(String),
-    /// It cannot be told, with the reason.
+    /// Nothing shows how, with the reason.
     Unknown(String),
 }
 
@@ -211,7 +211,7 @@ fn read(
     }
 }
 
-/// A request that does not end by itself must still run, which its own cancel then shows.
+/// A request that does not end without a cancel must still run, which its own cancel then shows.
 async fn still_runs(session: &mut PeerSession, sent: &Sent, deadline: Duration) -> Result<End, Lost> {
     let quick = session.send_kind(RequestKind::Quick).await?;
     let _answer = session.answer(&quick.id, quick.at + deadline).await?;

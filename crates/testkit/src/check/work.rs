@@ -119,7 +119,7 @@ pub(super) async fn by_processor_time(
 ) -> Result<Option<Seen>, Lost> {
     let window = baselines.slow_takes().map_or(WATCH, |takes| (takes / 4).min(WATCH));
     let rest = baselines.slow_takes().map(|takes| takes.saturating_sub(window + cancel_delay(baselines)));
-    // What it uses after the cancel can be told from its normal end only if that is far enough.
+    // The time after the cancel must end well before the normal end of the request.
     if rest.is_some_and(|rest| rest < window * 2) {
         return Ok(None);
     }
@@ -158,7 +158,7 @@ async fn share_of_a_processor(
     Ok(Some(after.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64()))
 }
 
-/// The next answer of a peer that serves one request at a time comes sooner than the work would have let it.
+/// The next answer of a peer that serves one request at a time comes sooner than the work would have allowed.
 pub(super) fn by_serial_service(baselines: &Baselines, owes_silence: bool, tries: &Tries) -> Option<Seen> {
     let takes = baselines.slow_takes().filter(|_| baselines.concurrent == Some(false))?;
     let rest = takes.saturating_sub(cancel_delay(baselines));

@@ -14,7 +14,7 @@ pub struct Calibration {
     pub(crate) session: Option<OpenSession>,
     /// The code with which the quick request is answered. `None`: a result.
     pub(crate) quick_error: Option<Value>,
-    /// How long the slow request takes by itself. `None`: it does not end.
+    /// How long the slow request takes without a cancel. `None`: it does not end.
     pub(crate) slow_takes: Option<Duration>,
     /// The error with which a cancelled request is answered, if it is not the dialect's.
     pub(crate) cancelled_error: Option<Value>,
