@@ -99,6 +99,28 @@ pub(crate) struct Check {
     /// The private key of that certificate.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// Say what the peer does when it is cancelled, fact by fact, compared with what its requests do without a cancel. Only
+    /// what the documents demand counts as broken, and only if it is seen three times of three.
+    #[arg(long)]
+    pub(crate) facts: bool,
+    /// A request that takes long, in place of the profile's.
+    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    pub(crate) slow: Option<String>,
+    /// A request that is answered at once, in place of the profile's.
+    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    pub(crate) quick: Option<String>,
+    /// A request that reports progress, in place of the profile's.
+    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    pub(crate) progress: Option<String>,
+    /// Do not use this witness that work stopped: progress, serial or processor; may be repeated.
+    #[arg(long = "no-witness", value_name = "W", value_parser = ["progress", "serial", "processor"], requires = "facts")]
+    pub(crate) no_witness: Vec<String>,
+    /// Exit with 1 also where the peer does not do what the documents only recommend.
+    #[arg(long, requires = "facts")]
+    pub(crate) strict: bool,
+    /// Write the results as a file in the form of `JUnit`.
+    #[arg(long, value_name = "FILE", requires = "facts")]
+    pub(crate) junit: Option<PathBuf>,
     /// Print the results as JSON to stdout.
     #[arg(long)]
     pub(crate) json: bool,

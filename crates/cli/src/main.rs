@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     let done = runtime.block_on(async {
         match cli.command {
             Command::Matrix(args) => matrix::run(args).await,
-            Command::Check(args) => check::run(args).await,
+            Command::Check(args) => Box::pin(check::run(args)).await,
             Command::Fixture(args) => fixture::run(args).await,
             Command::Relay(args) => relay::run(args).await,
         }

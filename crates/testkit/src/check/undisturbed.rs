@@ -202,7 +202,11 @@ fn read(
             shown(takes)
         )
     };
-    if is_cancelled(session.wire_format, &answer.frame) || error != normal {
+    let is_cancelled = is_cancelled(session.wire_format, &answer.frame);
+    if error != normal && !is_cancelled && took < cancel_delay(baselines) {
+        // It was refused before any cancel was sent, perhaps because another one runs.
+        End::Unknown(in_words())
+    } else if is_cancelled || error != normal {
         End::Disturbed(in_words())
     } else if took < takes / 3 {
         End::Unknown(in_words())
