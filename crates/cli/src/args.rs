@@ -36,7 +36,7 @@ pub(crate) enum Command {
     #[command(
         after_help = "Examples:\n  rescind check --dialect acp --profile my-agent.toml -- my-agent --stdio\n  rescind check \
                       --dialect lsp --json -- node server.mjs\n  rescind check --dialect lsp --step-timeout 20000 --html report.html \
-                      pipe:/run/my-server/lsp.sock"
+                      pipe:/run/my-server/lsp.sock\n  rescind check --client --dialect mcp -- node my-client.mjs"
     )]
     Check(Check),
     /// Serve the fixture agent, for tests of your own client.
@@ -45,7 +45,7 @@ pub(crate) enum Command {
                       pipe:my-fixture --framing content-length"
     )]
     Fixture(Fixture),
-    /// Copy between this process's stdin and stdout and a loopback address. Used by `matrix`.
+    /// Copy between this process's stdin and stdout and a loopback address. Used by `matrix` and `check --client`.
     #[command(hide = true)]
     Relay(Relay),
 }
@@ -100,6 +100,13 @@ pub(crate) struct Check {
     /// The longest time for each step, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(crate) step_timeout: u64,
+    /// Check a client instead: COMMAND is a program that connects to this one and cancels its own requests.
+    #[arg(long, conflicts_with_all = ["profile", "html", "endpoint"])]
+    pub(crate) client: bool,
+    /// Where the client connects: pipe:PATH-OR-NAME, ws:// or http://; port 0 takes a free one.
+    /// [default: the client starts a command, and speaks to its stdin and stdout]
+    #[arg(long, value_name = "ENDPOINT", requires = "client")]
+    pub(crate) listen: Option<Endpoint>,
     /// A running peer, with a new connection for each scenario: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://,
     /// http:// or https://.
     #[arg(value_name = "ENDPOINT")]
