@@ -131,9 +131,15 @@ async fn read_output(mut link: Link) {
     std::future::pending().await
 }
 
+/// The most characters of its stderr that are shown.
+const MAX_STDERR_CHARS: usize = 1_000;
+
 async fn end_of(child: ChildHandle) -> ClientEnd {
     let status = child.wait().await;
+    // One line, because the report of a program that cannot be checked is one sentence.
     let said = child.stderr_tail();
+    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let said: String = lines.join(" | ").chars().take(MAX_STDERR_CHARS).collect();
     let text = if said.is_empty() { status.to_string() } else { format!("{status}; stderr: {said}") };
     ClientEnd { code: status.code(), text }
 }

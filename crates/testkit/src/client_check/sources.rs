@@ -8,6 +8,10 @@ pub(super) fn source(name: &str, server: ServerDialect) -> (Demand, String) {
     let (demand, text) = match server.family {
         Family::Mcp | Family::Mcp2026 => mcp(name),
         Family::Lsp => lsp(name),
+        // Only the draft forbids it.
+        Family::Acp if name == "never_cancels_initialize" && server.name != "acp-draft" => {
+            (Demand::Open, "a cancel of `initialize` is not mentioned.")
+        }
         Family::Acp => acp(name),
     };
     let origin = match server.name {
@@ -94,7 +98,7 @@ fn acp(name: &str) -> (Demand, &'static str) {
             (Must, "a cancel carries the id of the request to cancel.")
         }
         "keeps_id_type" => (Must, "the id in a cancel is that of the request: a text or a number."),
-        "never_cancels_initialize" => (Should, "cancelling is for requests after the handshake."),
+        "never_cancels_initialize" => (Must, "`initialize` cannot be cancelled."),
         "goes_on" => (Should, "a cancelled request is answered, and the answer ends it."),
         "late_result_ignored" | "late_error_ignored" => {
             (Should, "a cancelled request is answered with -32800 or a valid response, partial or whole.")
