@@ -7,7 +7,7 @@ const wait = Number(RESCIND_WAIT_MS);
 const [command, ...args] = JSON.parse(process.env.RESCIND_COMMAND);
 const server = spawn(command, args, { stdio: ["pipe", "pipe", "inherit"] });
 const connection = createMessageConnection(new StreamMessageReader(server.stdout), new StreamMessageWriter(server.stdin));
-const symbols = (query, token) => connection.sendRequest("workspace/symbol", { query }, token);
+const symbols = (query, ...token) => connection.sendRequest("workspace/symbol", { query }, ...token);
 const after = (ms) => { const source = new CancellationTokenSource(); setTimeout(() => source.cancel(), ms); return source.token; };
 
 // The library has no time limits, and does not know which request is the handshake.

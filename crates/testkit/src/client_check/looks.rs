@@ -1,4 +1,4 @@
-//! What one run shows: whether a cancel is sent, and what the program does after it.
+//! The facts that one run shows: whether a cancel is sent, and how the program continues after it.
 
 use std::time::Duration;
 
@@ -95,9 +95,9 @@ pub(super) fn goes_on(server: ServerDialect, record: &Record, _: &[Record]) -> L
     } else {
         (record.answered(slow.id).unwrap_or(cancel), "the cancelled answer")
     };
-    match record.quick().filter(|quick| *quick > cancel) {
-        Some(quick) => {
-            let took = record.between(from, quick);
+    match record.request_after(cancel) {
+        Some(next) => {
+            let took = record.between(from, next);
             Look::yes(format!("its next request came {} after {what}", millis(took))).timed(took)
         }
         None => Look::no(format!("no next request came after {what}; {}", record.ending())),
@@ -131,6 +131,9 @@ pub(super) fn late_answer(_: ServerDialect, record: &Record, all: &[Record]) -> 
     Look::no(format!("after the answer {}", record.ending()))
 }
 
+/// From here on a frame that came later was sent later, on a transport that does not keep the order.
+const CLEARLY_LATER: Duration = Duration::from_millis(50);
+
 pub(super) fn no_cancel_when_answered(_: ServerDialect, record: &Record, _: &[Record]) -> Look {
     let slow = match slow_of(record) {
         Ok(slow) => slow,
@@ -145,10 +148,14 @@ pub(super) fn no_cancel_when_answered(_: ServerDialect, record: &Record, _: &[Re
     match record.cancels_of(slow).into_iter().find(|cancel| *cancel > answer) {
         None => Look::yes("the request was answered at once, and no cancel came"),
         // The next request shows that the program has read the answer.
-        Some(cancel) if cancel > quick && record.ordered => Look::no(format!(
-            "a cancel came {} after the answer, when the next request had been made already",
-            millis(record.between(answer, cancel))
-        )),
+        Some(cancel)
+            if cancel > quick && (record.ordered || record.between(quick, cancel) > CLEARLY_LATER) =>
+        {
+            Look::no(format!(
+                "a cancel came {} after the answer, when the next request had been made already",
+                millis(record.between(answer, cancel))
+            ))
+        }
         Some(cancel) => Look::unsure(format!(
             "a cancel came {} after the answer, which the program may not have read",
             millis(record.between(answer, cancel))

@@ -1,4 +1,4 @@
-//! What one run shows about cancels and ids as they are written.
+//! The facts that the cancels and ids of one run show.
 
 use serde_json::Value;
 

@@ -46,7 +46,7 @@ pub trait ClientSource: Send {
     fn way_in(&self) -> String;
 }
 
-/// What the program is asked to do in one run.
+/// The instructions of the program for one run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Instructions {

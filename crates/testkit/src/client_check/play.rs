@@ -319,9 +319,14 @@ impl Run<'_> {
     async fn quick(&mut self, id: Value) {
         self.held.push(id);
         match self.kind {
-            Play::LateResult | Play::LateError => {
+            Play::LateResult | Play::LateError if self.slow.iter().any(|slow| slow.cancelled.is_some()) => {
                 self.end_slow(self.kind == Play::LateResult).await;
                 self.answer_held().await;
+            }
+            // Its cancel may be on the way, on a transport that does not keep the order.
+            Play::LateResult | Play::LateError => {
+                self.later(LATE, Due::Late);
+                self.later(LATE, Due::Quick);
             }
             Play::AnsweredFirst => {
                 // The program's cancel must find it alive.

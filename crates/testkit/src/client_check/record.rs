@@ -8,7 +8,7 @@ use super::server_dialect::{CancelForm, Role};
 use super::{ClientEnd, SKIPPED};
 use crate::runner::{Direction, TraceLine};
 
-/// What the server does in one run.
+/// The behaviour of the server in one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Play {
     /// It ends the request as the dialect demands, at once.
@@ -195,6 +195,12 @@ impl Record {
     /// The place of the quick request.
     pub(super) fn quick(&self) -> Option<usize> {
         self.requests(Role::Quick).next().map(|asked| asked.index)
+    }
+
+    /// The place of the first request after this place.
+    pub(super) fn request_after(&self, place: usize) -> Option<usize> {
+        let mut later = self.entries.iter().enumerate().skip(place + 1);
+        later.find(|(_, entry)| matches!(entry.event, Event::Request { .. })).map(|(index, _)| index)
     }
 
     pub(super) fn cancels(&self) -> impl Iterator<Item = (usize, &CancelForm)> {

@@ -13,7 +13,7 @@ pub(super) struct ServerDialect {
     wire: WireFormat,
 }
 
-/// What dialects have in common.
+/// A family of dialects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Lsp,
@@ -23,7 +23,7 @@ pub(super) enum Family {
     Acp,
 }
 
-/// What a request of the program is to this check.
+/// The part of a request in this check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Initialize,
@@ -121,7 +121,8 @@ impl ServerDialect {
 
     pub(super) fn role(self, method: &str, params: &Value) -> Role {
         let (carrier, word) = match self.family {
-            Family::Lsp => ("workspace/symbol", params.get("query")),
+            // Params may also be given by position.
+            Family::Lsp => ("workspace/symbol", params.get(0).unwrap_or(params).get("query")),
             Family::Mcp | Family::Mcp2026 => ("tools/call", params.get("name")),
             Family::Acp => {
                 let blocks = params.get("prompt").and_then(Value::as_array);
@@ -185,7 +186,7 @@ impl ServerDialect {
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "rescind-check", "version": env!("CARGO_PKG_VERSION")},
             }),
-            (Family::Mcp, "ping") => json!({}),
+            (Family::Mcp, "ping") | (Family::Acp, "authenticate") => json!({}),
             (Family::Mcp, "tools/list") => json!({"tools": tools()}),
             (Family::Mcp2026, "tools/list") => {
                 json!({"resultType": "complete", "tools": tools(), "ttlMs": 0, "cacheScope": "private"})
@@ -200,7 +201,6 @@ impl ServerDialect {
                 *sessions += 1;
                 json!({"sessionId": format!("session-{sessions}")})
             }
-            (Family::Acp, "authenticate") => json!({}),
             _ => return self.wire.refusal(id),
         };
         self.wire.answer(id, method, &result)
@@ -294,6 +294,19 @@ mod tests {
         let request = json!({"jsonrpc": "2.0", "id": 4, "method": "$/cancelRequest", "params": {"id": 3}});
         assert!(misspelled("lsp", &request).unwrap().1.contains("of its own"));
         assert_eq!(misspelled("lsp", &json!({"method": "initialized"})), None);
+    }
+
+    #[test]
+    fn a_request_is_known_by_its_word() {
+        let lsp = ServerDialect::of("lsp").unwrap();
+        assert_eq!(lsp.role("workspace/symbol", &json!({"query": "slow"})), Role::Slow);
+        assert_eq!(lsp.role("workspace/symbol", &json!([{"query": "quick"}, null])), Role::Quick);
+        assert_eq!(lsp.role("textDocument/hover", &json!({"query": "slow"})), Role::Other);
+        let acp = ServerDialect::of("acp").unwrap();
+        let prompt =
+            json!({"sessionId": "s", "prompt": [{"type": "image"}, {"type": "text", "text": "quick"}]});
+        assert_eq!(acp.role("session/prompt", &prompt), Role::Quick);
+        assert_eq!(acp.role("initialize", &Value::Null), Role::Initialize);
     }
 
     #[test]
