@@ -128,7 +128,7 @@ impl ClientSource for ProgramSource {
 /// Reads what the client prints, so that it is not blocked. Dropping the future ends the client and its process group.
 async fn read_output(mut link: Link) {
     while let Some(Ok(_)) = poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await {}
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// The most characters of its stderr that are shown.

@@ -105,6 +105,11 @@ pub(super) fn never_cancels_initialize(_: ServerDialect, record: &Record, _: &[R
     if record.is_skipped() {
         return Look::not_asked("the program skips the scenario `initialize`");
     }
+    if !record.ordered {
+        return Look::not_asked(
+            "over HTTP a cancel that comes before the session is refused, and is not seen",
+        );
+    }
     if requests(record).any(|(_, _, role)| role == Role::Initialize) && record.exited_well() {
         return Look::yes("its handshake was not answered; it ended without a cancel");
     }
