@@ -30,7 +30,7 @@ use crate::{Exit, Failure, matrix, output, table};
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     if args.facts {
         let target = target(&args)?;
-        return facts::run(args, target).await;
+        return Box::pin(facts::run(args, target)).await;
     }
     // A foreign peer may use other values and messages. Only `matrix` compares every byte, with our own fixture.
     let profile = match &args.profile {
