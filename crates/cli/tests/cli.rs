@@ -70,7 +70,7 @@ fn wrong_usage_exits_2_and_says_what_to_do() {
     }
 }
 
-/// The names of the members. Their order is that of serde_json's map, which a dependency may choose.
+/// The names of the members. Their order is that of `serde_json`'s map, which a dependency may choose.
 fn names(value: &Value) -> Vec<&str> {
     let mut names: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
     names.sort_unstable();
