@@ -1,4 +1,4 @@
-//! `rescind check --facts`: what a peer does when it is cancelled, fact by fact, and the scenarios in the light of the facts.
+//! `rescind check --facts`: lists facts about how a peer handles cancels, then plays the scenarios that apply to it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

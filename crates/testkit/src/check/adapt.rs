@@ -35,7 +35,7 @@ pub(super) fn can_share_a_session(scenario: &Scenario) -> bool {
         | Step::DropCall(_)
         | Step::ExpectOutcome(_) => true,
     };
-    // The ids of the peer's own requests are its choice, and a scenario about them keeps its ids.
+    // A scenario about the peer's own requests keeps its ids.
     let asks_us = !vector.requirements(scenario.dialect).children.is_empty();
     vector.handshake == HandshakeMode::Default && !asks_us && vector.steps.iter().all(keeps_it)
 }

@@ -46,6 +46,8 @@ pub(super) struct Checker<'a, P> {
     pub(super) on_progress: &'a mut (dyn FnMut(&str) + Send),
     /// The peer is our own fixture.
     pub(super) is_fixture: bool,
+    /// The peer did not declare cancellation, where no cancel may be sent then.
+    pub(super) takes_no_cancels: bool,
     findings: Vec<Finding>,
     /// The first bytes that are not a message, from all sessions.
     noise: Option<String>,
@@ -66,6 +68,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             settings,
             on_progress,
             is_fixture: false,
+            takes_no_cancels: false,
             findings: Vec::new(),
             noise: None,
         }
@@ -135,6 +138,9 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         let counter = Counter::of(&session.profile).is_some();
 
         let mut open = self.put(Probe::Unknown, Some(session), baselines).await.0;
+        if self.takes_no_cancels {
+            return Ok(open);
+        }
         if slow {
             let (next, tries) = self.put(Probe::Cancels, open, baselines).await;
             open = next;
@@ -318,13 +324,31 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         }
     }
 
+    fn why_not_asked(&self, question: Question, baselines: &Baselines) -> &'static str {
+        match question {
+            _ if self.takes_no_cancels => "the peer declares no cancellation, so no cancel may be sent",
+            Question::ProgressEndsWithAnswer if self.is_fixture => {
+                "the fixture's scenarios look at its progress"
+            }
+            Question::ProgressEndsWithAnswer if baselines.progress.is_none() => {
+                "it needs a request that reports progress (`--progress`)"
+            }
+            _ if baselines.slow.is_none() => "it needs a slow request (`--slow`)",
+            Question::StopsWork => {
+                "no witness saw the work: it uses little processor time, reports no progress, and others are served beside it"
+            }
+            Question::FreesSlot => "the session did not survive the cancels",
+            _ => "the session ended before",
+        }
+    }
+
     fn fact(&self, question: Question, baselines: &Baselines) -> Fact {
         let asked = question.asked(self.dialect);
         let found = self.findings.iter().filter(|finding| finding.question == question);
         let finding = found
             .reduce(worse)
             .cloned()
-            .unwrap_or_else(|| Finding::not_asked(question, why_not_asked(question, baselines)));
+            .unwrap_or_else(|| Finding::not_asked(question, self.why_not_asked(question, baselines)));
         let evidence = evidence(&self.findings, &finding);
         Fact {
             name: asked.name,
@@ -364,20 +388,4 @@ fn evidence(findings: &[Finding], finding: &Finding) -> Vec<Evidence> {
     evidence.sort_unstable();
     evidence.dedup();
     evidence
-}
-
-fn why_not_asked(question: Question, baselines: &Baselines) -> String {
-    let needs_slow = "it needs a slow request (`--slow`)";
-    let why = match question {
-        Question::ProgressEndsWithAnswer if baselines.progress.is_none() => {
-            "it needs a request that reports progress (`--progress`)"
-        }
-        _ if baselines.slow.is_none() => needs_slow,
-        Question::StopsWork => {
-            "no witness saw the work: it uses little processor time, reports no progress, and others are served beside it"
-        }
-        Question::FreesSlot => "the session did not survive the cancels",
-        _ => "the session ended before",
-    };
-    why.to_owned()
 }

@@ -318,6 +318,10 @@ fn cancels_running(baselines: &Baselines, tries: &Tries) -> Finding {
             );
             Finding::new(question, Answer::Unsure, detail)
         }
+        None if baselines.slow_takes().is_some() => {
+            let detail = format!("no answer came, {count} times of {count}; {by_itself}");
+            Finding { evidence: Vec::new(), ..Finding::new(question, Answer::Unsure, detail) }
+        }
         None => {
             let detail = "the slow request does not end by itself, so no answer is no sign of its cancel; name one that ends after \
                           a few seconds, or a witness";
@@ -451,8 +455,11 @@ async fn progress(
             shown(interval),
             seen.after
         );
-        let seen = work::Seen { evidence: Evidence::Progress, stopped: seen.after == 0, detail };
-        findings.push(stops_work(seen));
+        // One report may have been on its way.
+        if seen.after != 1 {
+            let seen = work::Seen { evidence: Evidence::Progress, stopped: seen.after == 0, detail };
+            findings.push(stops_work(seen));
+        }
     }
     Ok(findings)
 }

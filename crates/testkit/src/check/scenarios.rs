@@ -11,7 +11,7 @@ use super::tries::normal_end;
 use crate::report::{Answer, Cell, CellOutcome, Demand, Evidence, Fact};
 use crate::runner::{Calibration, Failure, OpenSession, Outcomes, Played, Settings, Verdict, play};
 use crate::step::Step;
-use crate::vector::{Part, Scenario, ShownBy, scenarios_of};
+use crate::vector::{HandshakeMode, Part, Scenario, ShownBy, scenarios_of};
 use crate::wire_format::{Shape, WireFormat};
 
 /// What the facts mean for the scenarios.
@@ -29,6 +29,8 @@ impl Known {
             Some(Answer::No) => Some(false),
             Some(Answer::Unsure | Answer::NotAsked) | None => None,
         };
+        // A cancel that ends the session shows nothing else.
+        let cancels = cancels.filter(|_| answer("session_survives") != Some(Answer::No));
         let code = facts.iter().find(|fact| fact.name == "cancelled_code" && fact.answer == Answer::No);
         let cancelled_error = code.and_then(|fact| {
             let words = fact.detail.strip_prefix("with error ")?;
@@ -123,7 +125,8 @@ impl<P: PeerSource> Checker<'_, P> {
         if let Some(takes) = baselines.slow_takes() {
             settings.deadline += takes * 2;
         }
-        if !adapt::can_share_a_session(scenario) {
+        let shares = adapt::can_share_a_session(scenario);
+        if scenario.vector.handshake != HandshakeMode::Default {
             let mut started = self.start();
             let adapted = adapt::with_requests_of(scenario, &started.profile, baselines);
             settings.profile = Some(started.profile);
@@ -134,33 +137,42 @@ impl<P: PeerSource> Checker<'_, P> {
             }
             return (open, played, Vec::new());
         }
-        let session = match open {
-            Some(session) => Ok(session),
-            None => self.open_warm().await,
+        // One that cannot share a session has a new one, and leaves the shared one as it is.
+        let (kept, session) = match open {
+            Some(session) if shares => (None, Ok(session)),
+            kept => (kept, self.open_warm().await),
         };
         let mut session = match session {
             Ok(session) => session,
-            Err(Lost(why)) => return (None, unopened(&why), Vec::new()),
+            Err(Lost(why)) => return (kept, unopened(&why), Vec::new()),
         };
         let adapted = adapt::with_requests_of(scenario, &session.profile, baselines);
-        let adapted = adapt::with_fresh_ids(&adapted, self.wire_format, number);
+        // The ids of the peer's own requests are its choice, and a scenario about them keeps its ids.
+        let keeps_ids = !scenario.vector.requirements(scenario.dialect).children.is_empty();
+        let adapted =
+            if keeps_ids { adapted } else { adapt::with_fresh_ids(&adapted, self.wire_format, number) };
         let mut calibration = known.calibration.clone();
         calibration.session = Some(OpenSession {
             line: session.line,
             bindings: session.bindings.clone(),
             first_request: number * 1_000,
-            earlier: earlier.into_iter().chain(session.sent_ids()).collect(),
+            opening: session.opening.clone(),
+            earlier: if keeps_ids {
+                Vec::new()
+            } else {
+                earlier.into_iter().chain(session.sent_ids()).collect()
+            },
         });
         settings.profile = Some(session.profile.clone());
         settings.calibration = Some(calibration);
         let played = play(&adapted, &mut session.subject, &settings).await;
         let ids = ids_of(&adapted, self.wire_format);
         let is_sound = matches!(played.verdict, Verdict::Held | Verdict::NotAsked { .. });
-        if is_sound {
+        if is_sound && shares {
             return (Some(session), played, ids);
         }
         self.close(session).await;
-        (None, played, Vec::new())
+        (kept, played, Vec::new())
     }
 
     /// A fault is one only if the scenario breaks in three fresh sessions, and only if the documents demand it.
