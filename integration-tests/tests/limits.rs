@@ -80,11 +80,11 @@ fn security_md_lists_the_server_limits_with_their_defaults() {
 /// The limits that cannot be set: the file, the constant, its value, words of its row on the page, and the value in
 /// the form of the page.
 const FIXED: [(&str, &str, &str, &str, &str); 60] = [
-    ("core/src/driver/admission/seats.rs", "MAX_CLOSING", "64", "made room and still close", "64"),
+    ("core/src/driver/admission/connection_slots.rs", "MAX_CLOSING", "64", "made room and still close", "64"),
     ("core/src/id.rs", "MAX_ID_BYTES", "256", "bytes of an id", "256"),
     ("core/src/message.rs", "MAX_TOKEN_BYTES", "256", "bytes of a progress token", "256"),
-    ("core/src/shown.rs", "MAX_NAME_BYTES", "128", "bytes of a name in a log", "128"),
-    ("core/src/shown.rs", "MAX_TEXT_BYTES", "256", "bytes of a text in a log", "256"),
+    ("core/src/log_text.rs", "MAX_NAME_BYTES", "128", "bytes of a name in a log", "128"),
+    ("core/src/log_text.rs", "MAX_TEXT_BYTES", "256", "bytes of a text in a log", "256"),
     ("core/src/cause.rs", "MAX_REASON_BYTES", "256", "bytes of a reason kept", "256"),
     ("core/src/dialect/json.rs", "MAX_DEPTH", "127", "depth of JSON", "127"),
     ("core/src/framing/content_length.rs", "MAX_HEADER_BYTES", "8 * 1024", "header block", "8 KiB"),
@@ -116,7 +116,13 @@ const FIXED: [(&str, &str, &str, &str, &str); 60] = [
     ("http/src/server/body.rs", "OPENING", "64 * 1024", "a POST without a session", "64 KiB"),
     ("http/src/server/full.rs", "UNWATCHED", "4 * 1024", "a response of which", "4 KiB"),
     ("core/src/driver/notifications/mod.rs", "MAX_UNREAD", "1024", "leaves unread", "1024"),
-    ("core/src/driver/requests/reported.rs", "MAX_TOKENS", "8", "tokens that one request reports under", "8"),
+    (
+        "core/src/driver/requests/progress_tokens.rs",
+        "MAX_TOKENS",
+        "8",
+        "tokens that one request reports under",
+        "8",
+    ),
     (
         "core/src/driver/notifications/tasks.rs",
         "FIRST_POLL_TIMEOUT",
@@ -155,7 +161,7 @@ const FIXED: [(&str, &str, &str, &str, &str); 60] = [
     ("websocket/src/link/sender.rs", "MAX_HELD_FOR_DATA", "32 * 1024", "held unflushed", "32 KiB"),
     ("websocket/src/link/sender.rs", "CLOSE_TIMEOUT", "Duration::from_secs(1)", "close frame", "1 s"),
     ("http/src/server/connection.rs", "FIELDS", "64", "a request's head", "64 fields"),
-    ("http/src/server/heads.rs", "WAIT", "Duration::from_secs(10)", "a request's head", "10 s"),
+    ("http/src/server/head_timer.rs", "WAIT", "Duration::from_secs(10)", "a request's head", "10 s"),
     ("http/src/server/stall_timer.rs", "WAIT", "Duration::from_secs(30)", "a request's body", "30 s"),
     ("http/src/server/write_timeout.rs", "LIMIT", "Duration::from_secs(30)", "reader takes nothing", "30 s"),
     ("http/src/server/connection.rs", "STREAMS", "1024", "streams of an HTTP/2", "1024"),
@@ -220,7 +226,7 @@ const NO_BOUNDS: [(&str, &[&str]); 65] = [
     ("core/src/machine/early_cancels.rs", &["ENTRY_BYTES"]),
     ("http/src/server/body.rs", &["SMALL"]),
     ("http/src/server/service.rs", &["REQUEST"]),
-    ("http/src/server/reply.rs", &["PIECE"]),
+    ("http/src/server/response_body.rs", &["PIECE"]),
     ("websocket/src/link/counting_io.rs", &["CONTROL_HEAD"]),
     ("core/src/driver/outbox.rs", &["ENVELOPE_BYTES", "MAX_IDLE_CAPACITY", "MAX_CANCELS_IN_ROW"]),
     ("core/src/driver/connection/mod.rs", &["MAX_FRAMES_PER_ROUND", "MAX_ROUNDS_PER_POLL"]),

@@ -14,7 +14,7 @@ pub struct Report {
     /// How the requests that the profile names behave without a cancel. Empty for `matrix`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub baseline: Vec<Baseline>,
-    /// What the peer does when it is cancelled. Empty for `matrix`.
+    /// Facts about the peer. Empty for `matrix`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub facts: Vec<Fact>,
     /// One cell for each scenario and transport.
@@ -83,13 +83,14 @@ pub enum Demand {
     /// A "must", or a rule of JSON-RPC. Breaking it is a fault.
     #[default]
     Must,
-    /// A recommendation. What the peer does is a fact and no fault.
+    /// A recommendation. A peer that does not follow it has no fault.
     Should,
-    /// The documents leave it open. What the peer does is a fact and no fault.
+    /// The documents leave it open. A peer has no fault either way.
     Open,
 }
 
 impl Demand {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
     pub(crate) fn is_must(&self) -> bool {
         *self == Self::Must
     }
@@ -268,8 +269,11 @@ mod tests {
         };
         let cells = vec![Cell::new(scenario, "memory", played), Cell::not_asked(scenario, "stdio", "no")];
         let json = serde_json::to_value(Report::new(cells)).unwrap();
-        let names =
-            |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        let names = |value: &serde_json::Value| {
+            let mut names: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
+            names.sort_unstable();
+            names
+        };
         assert_eq!(names(&json), ["cells", "summary", "version"]);
         let cell = &json["cells"][0];
         assert_eq!(

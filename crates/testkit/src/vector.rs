@@ -61,7 +61,7 @@ pub enum ShownBy {
     /// The frames that come.
     #[default]
     Frames,
-    /// An answer that does not come, though its request would have ended by itself meanwhile. A peer that ignores the
+    /// An answer that does not come, though its request would have ended meanwhile without the cancel. A peer that ignores the
     /// cancel is silent too until then.
     Silence,
     /// Only a witness that sees the work stop.
@@ -69,6 +69,7 @@ pub enum ShownBy {
 }
 
 impl ShownBy {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
     fn is_frames(&self) -> bool {
         *self == Self::Frames
     }

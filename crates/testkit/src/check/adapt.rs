@@ -35,7 +35,7 @@ pub(super) fn can_share_a_session(scenario: &Scenario) -> bool {
         | Step::DropCall(_)
         | Step::ExpectOutcome(_) => true,
     };
-    // The ids of the peer's own requests are its choice, and a scenario about them keeps its ids.
+    // A scenario about the peer's own requests keeps its ids.
     let asks_us = !vector.requirements(scenario.dialect).children.is_empty();
     vector.handshake == HandshakeMode::Default && !asks_us && vector.steps.iter().all(keeps_it)
 }
@@ -44,7 +44,7 @@ fn ends_the_session(frame: &Value) -> bool {
     matches!(frame.get("method").and_then(Value::as_str), Some("shutdown" | "exit"))
 }
 
-/// Replaces requests that the profile does not have by others that do as well: a slow request that ends by itself for a
+/// Replaces requests that the profile does not have by equivalent ones: a slow request that ends without a cancel for a
 /// delayed one, an unknown method for one that fails.
 pub(super) fn with_requests_of(scenario: &Scenario, profile: &Profile, baselines: &Baselines) -> Scenario {
     let mut adapted = scenario.clone();
@@ -195,7 +195,7 @@ pub(super) fn needs_two_at_once(scenario: &Scenario, wire_format: WireFormat) ->
         for frame in sent {
             match wire_format.shape(frame) {
                 Shape::Request { id, method } if method == "test/wait" => {
-                    running.push(wire_format.cancel_key(&id))
+                    running.push(wire_format.cancel_key(&id));
                 }
                 Shape::Cancel { key } => running.retain(|id| *id != key),
                 _ => {}

@@ -1,4 +1,4 @@
-//! What the requests of a profile do without a cancel. Every later verdict is given in comparison with this.
+//! How the requests of a profile behave without a cancel. Every later verdict is given in comparison with this.
 
 use std::time::Duration;
 
@@ -16,9 +16,6 @@ const LEAST_ROUND_TRIPS: u32 = 20;
 /// Below this a cancel can hardly arrive while the request runs.
 const LEAST_SLOW: Duration = Duration::from_millis(50);
 
-/// How long a slow request may take to end by itself. One that takes longer counts as endless.
-const LONGEST_SLOW: Duration = Duration::from_secs(10);
-
 /// How long the first answers may take, while the peer still loads.
 const LOADING: Duration = Duration::from_secs(30);
 
@@ -27,7 +24,7 @@ const QUICK_TRIES: usize = 5;
 /// How one request behaves.
 #[derive(Clone, Debug)]
 pub(super) struct Timing {
-    /// Until its answer. `None`: it does not end by itself within the time of the baseline.
+    /// Until its answer. `None`: it does not end within the time of the baseline.
     pub(super) takes: Option<Duration>,
     /// The code of the error with which it is answered. `None`: a result.
     pub(super) error: Option<Value>,
@@ -45,12 +42,7 @@ pub(super) struct Baselines {
 }
 
 impl Baselines {
-    /// The round trip of a quick request.
-    pub(super) fn round_trip(&self) -> Duration {
-        self.quick.takes.unwrap_or_default()
-    }
-
-    /// How long the slow request takes by itself. `None`: there is none, or it does not end.
+    /// How long the slow request takes without a cancel. `None`: there is none, or it does not end.
     pub(super) fn slow_takes(&self) -> Option<Duration> {
         self.slow.as_ref()?.takes
     }
@@ -87,18 +79,22 @@ pub(super) fn default_quick(wire_format: WireFormat) -> ProfileRequest {
 ///
 /// # Errors
 /// If a request cannot be used for its purpose, or the session is lost.
-pub(super) async fn measure(session: &mut PeerSession, deadline: Duration) -> Result<Baselines, Unusable> {
+pub(super) async fn measure(
+    session: &mut PeerSession,
+    deadline: Duration,
+    longest: Duration,
+) -> Result<Baselines, Unusable> {
     let quick = quick(session, deadline).await?;
     let round_trip = quick.takes.unwrap_or_default();
     let mut baselines = Baselines { quick, slow: None, progress: None, concurrent: None };
     if session.profile.requests.contains_key(&RequestKind::Slow) {
-        let (slow, concurrent) = slow(session, round_trip, deadline).await?;
+        let (slow, concurrent) = slow(session, round_trip, longest).await?;
         baselines.slow = Some(slow);
         baselines.concurrent = Some(concurrent);
     }
     if session.profile.requests.contains_key(&RequestKind::Progress) {
         let sent = session.send_kind(RequestKind::Progress).await.map_err(|lost| died("progress", &lost))?;
-        let answer = session.answer(&sent.id, sent.at + LONGEST_SLOW.max(deadline)).await;
+        let answer = session.answer(&sent.id, sent.at + longest).await;
         let answer = answer.map_err(|lost| died("progress", &lost))?;
         if answer.is_none() {
             end(session, &sent).await.map_err(|lost| died("progress", &lost))?;
@@ -144,22 +140,21 @@ async fn quick(session: &mut PeerSession, deadline: Duration) -> Result<Timing, 
 async fn slow(
     session: &mut PeerSession,
     round_trip: Duration,
-    deadline: Duration,
+    longest: Duration,
 ) -> Result<(Timing, bool), Unusable> {
     let died = |lost: Lost| died("slow", &lost);
     let sent = session.send_kind(RequestKind::Slow).await.map_err(died)?;
     let quick = session.send_kind(RequestKind::Quick).await.map_err(died)?;
-    let answer = session.answer(&sent.id, sent.at + LONGEST_SLOW.max(deadline)).await.map_err(died)?;
-    let quick_answer =
-        session.answer(&quick.id, quick.at + LONGEST_SLOW.max(deadline)).await.map_err(died)?;
+    let answer = session.answer(&sent.id, sent.at + longest).await.map_err(died)?;
+    let quick_answer = session.answer(&quick.id, quick.at + longest).await.map_err(died)?;
     if answer.is_none() {
         end(session, &sent).await.map_err(died)?;
     }
     let mut timing = timing(session, RequestKind::Slow, &sent, answer.as_ref())?;
     // A peer may have kept what it found the first time.
-    if timing.takes.is_some_and(|takes| takes < LONGEST_SLOW / 2) {
+    if timing.takes.is_some_and(|takes| takes < longest / 2) {
         let again = session.send_kind(RequestKind::Slow).await.map_err(died)?;
-        if let Some(answer) = session.answer(&again.id, again.at + LONGEST_SLOW).await.map_err(died)? {
+        if let Some(answer) = session.answer(&again.id, again.at + longest).await.map_err(died)? {
             timing.takes = Some(answer.at.saturating_duration_since(again.at));
         }
     }

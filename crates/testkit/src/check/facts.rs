@@ -7,8 +7,8 @@ use super::statements::Question;
 use super::tries::Tries;
 use super::undisturbed::Disturbance;
 use super::witness::Counter;
-use super::{CheckSettings, PeerSource, Unusable, work};
-use crate::profile::RequestKind;
+use super::{CheckSettings, PeerSource, Started, Unusable, work};
+use crate::profile::{Profile, RequestKind};
 use crate::report::{Answer, Demand, Evidence, Fact};
 use crate::wire_format::WireFormat;
 
@@ -44,8 +44,12 @@ pub(super) struct Checker<'a, P> {
     pub(super) source: &'a mut P,
     pub(super) settings: &'a CheckSettings,
     pub(super) on_progress: &'a mut (dyn FnMut(&str) + Send),
+    /// The peer is our own fixture.
+    pub(super) is_fixture: bool,
+    /// The peer did not declare cancellation, where no cancel may be sent then.
+    pub(super) takes_no_cancels: bool,
     findings: Vec<Finding>,
-    /// What came over the connection and was no message, from all sessions.
+    /// The first bytes that are not a message, from all sessions.
     noise: Option<String>,
 }
 
@@ -57,14 +61,46 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         settings: &'a CheckSettings,
         on_progress: &'a mut (dyn FnMut(&str) + Send),
     ) -> Self {
-        Self { dialect, wire_format, source, settings, on_progress, findings: Vec::new(), noise: None }
+        Self {
+            dialect,
+            wire_format,
+            source,
+            settings,
+            on_progress,
+            is_fixture: false,
+            takes_no_cancels: false,
+            findings: Vec::new(),
+            noise: None,
+        }
+    }
+
+    /// Starts the peer, with the profile that it is asked by.
+    pub(super) fn start(&mut self) -> Started {
+        let mut started = self.source.start();
+        if let (true, Ok(profile)) = (self.is_fixture, Profile::fixture()) {
+            started.profile = profile;
+        }
+        let quick = default_quick(self.wire_format);
+        started.profile.requests.entry(RequestKind::Quick).or_insert(quick);
+        started
+    }
+
+    /// Whether the peer says that it is the fixture of this kit.
+    pub(super) async fn is_our_fixture(&self, session: &mut PeerSession) -> bool {
+        let mut said = session.opening.clone();
+        if said.is_none() && self.wire_format.opening().is_none() {
+            let Ok(sent) = session.request("server/discover", serde_json::json!({})).await else {
+                return false;
+            };
+            let answer = session.answer(&sent.id, sent.at + self.settings.deadline).await;
+            said = answer.ok().flatten().map(|answer| answer.frame);
+        }
+        said.is_some_and(|said| said.to_string().contains("\"rescind-fixture\""))
     }
 
     /// Opens a new session.
     pub(super) async fn open(&mut self) -> Result<PeerSession, Lost> {
-        let mut started = self.source.start();
-        let quick = default_quick(self.wire_format);
-        started.profile.requests.entry(RequestKind::Quick).or_insert(quick);
+        let started = self.start();
         PeerSession::open(started, self.wire_format, self.settings.deadline).await
     }
 
@@ -98,10 +134,13 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         let has = |session: &PeerSession, kind| session.profile.requests.contains_key(&kind);
         let slow = has(&session, RequestKind::Slow);
         // The fixture's reports carry no token in most dialects, and its own scenarios look at them.
-        let progress = has(&session, RequestKind::Progress) && !self.settings.is_fixture;
+        let progress = has(&session, RequestKind::Progress) && !self.is_fixture;
         let counter = Counter::of(&session.profile).is_some();
 
         let mut open = self.put(Probe::Unknown, Some(session), baselines).await.0;
+        if self.takes_no_cancels {
+            return Ok(open);
+        }
         if slow {
             let (next, tries) = self.put(Probe::Cancels, open, baselines).await;
             open = next;
@@ -157,8 +196,9 @@ impl<'a, P: PeerSource> Checker<'a, P> {
     }
 
     fn add_serial_witness(&mut self, baselines: &Baselines, tries: Option<&Tries>) {
+        let silence = self.wire_format.owes_silence();
         let seen = tries.filter(|_| self.settings.serial);
-        if let Some(seen) = seen.and_then(|tries| work::by_serial_service(baselines, &tries.quick_after)) {
+        if let Some(seen) = seen.and_then(|tries| work::by_serial_service(baselines, silence, tries)) {
             self.findings.push(stops_work(seen));
         }
     }
@@ -284,13 +324,31 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         }
     }
 
+    fn why_not_asked(&self, question: Question, baselines: &Baselines) -> &'static str {
+        match question {
+            _ if self.takes_no_cancels => "the peer declares no cancellation, so no cancel may be sent",
+            Question::ProgressEndsWithAnswer if self.is_fixture => {
+                "the fixture's scenarios look at its progress"
+            }
+            Question::ProgressEndsWithAnswer if baselines.progress.is_none() => {
+                "it needs a request that reports progress (`--progress`)"
+            }
+            _ if baselines.slow.is_none() => "it needs a slow request (`--slow`)",
+            Question::StopsWork => {
+                "no witness saw the work: it uses little processor time, reports no progress, and others are served beside it"
+            }
+            Question::FreesSlot => "the session did not survive the cancels",
+            _ => "the session ended before",
+        }
+    }
+
     fn fact(&self, question: Question, baselines: &Baselines) -> Fact {
         let asked = question.asked(self.dialect);
         let found = self.findings.iter().filter(|finding| finding.question == question);
         let finding = found
             .reduce(worse)
             .cloned()
-            .unwrap_or_else(|| Finding::not_asked(question, why_not_asked(question, baselines)));
+            .unwrap_or_else(|| Finding::not_asked(question, self.why_not_asked(question, baselines)));
         let evidence = evidence(&self.findings, &finding);
         Fact {
             name: asked.name,
@@ -330,20 +388,4 @@ fn evidence(findings: &[Finding], finding: &Finding) -> Vec<Evidence> {
     evidence.sort_unstable();
     evidence.dedup();
     evidence
-}
-
-fn why_not_asked(question: Question, baselines: &Baselines) -> String {
-    let needs_slow = "it needs a slow request (`--slow`)";
-    let why = match question {
-        Question::ProgressEndsWithAnswer if baselines.progress.is_none() => {
-            "it needs a request that reports progress (`--progress`)"
-        }
-        _ if baselines.slow.is_none() => needs_slow,
-        Question::StopsWork => {
-            "no witness saw the work: it uses little processor time, reports no progress, and others are served beside it"
-        }
-        Question::FreesSlot => "the session did not survive the cancels",
-        _ => "the session ended before",
-    };
-    why.to_owned()
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use self::facts::Checker;
 use self::session::Lost;
-use crate::profile::Profile;
+use crate::profile::{Profile, RequestKind};
 use crate::report::Report;
 use crate::runner::LinkSubject;
 use crate::wire_format::WireFormat;
@@ -50,6 +50,7 @@ pub struct Started {
 /// How a peer is checked.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, each named where it is set")]
 pub struct CheckSettings {
     /// How long a step may take beyond the baseline. Default: 5 s.
     pub deadline: Duration,
@@ -61,8 +62,9 @@ pub struct CheckSettings {
     pub progress: bool,
     /// Whether a peer that serves one request at a time is used as a witness of itself. Default: true.
     pub serial: bool,
-    /// Whether the whole profile is the fixture's: the fixture's own methods are called. Default: false.
-    pub is_fixture: bool,
+    /// Whether a peer that says it is the fixture of this kit is asked the fixture's own methods, whatever its profile.
+    /// Default: false.
+    pub recognise_fixture: bool,
 }
 
 impl Default for CheckSettings {
@@ -73,10 +75,16 @@ impl Default for CheckSettings {
             processor_time: true,
             progress: true,
             serial: true,
-            is_fixture: false,
+            recognise_fixture: false,
         }
     }
 }
+
+/// How long a slow request may take without a cancel. One that takes longer counts as endless.
+const LONGEST_SLOW: Duration = Duration::from_secs(10);
+
+/// The fixture's slow request never ends without a cancel.
+const FIXTURE_WAITS: Duration = Duration::from_millis(500);
 
 /// No verdict can be given, with one sentence that says why and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,8 +110,23 @@ pub async fn check(
     (checker.on_progress)("the handshake");
     let mut session =
         checker.open().await.map_err(|Lost(why)| Unusable(format!("no session could be opened: {why}")))?;
+    if settings.recognise_fixture && checker.is_our_fixture(&mut session).await {
+        checker.close(session).await;
+        checker.is_fixture = true;
+        session = checker
+            .open()
+            .await
+            .map_err(|Lost(why)| Unusable(format!("no session could be opened: {why}")))?;
+    }
+    checker.takes_no_cancels =
+        session.opening.as_ref().is_some_and(|answer| wire_format.declares_no_cancels(answer));
+    if checker.takes_no_cancels {
+        // A slow request could not be ended.
+        session.profile.requests.retain(|kind, _| *kind == RequestKind::Quick);
+    }
     (checker.on_progress)("the baseline");
-    let baselines = baseline::measure(&mut session, settings.deadline).await?;
+    let longest = if checker.is_fixture { FIXTURE_WAITS } else { LONGEST_SLOW };
+    let baselines = baseline::measure(&mut session, settings.deadline, longest).await?;
     let session = checker.ask(session, &baselines).await?;
     let facts = checker.facts(&baselines);
     let cells = checker.play_all(session, &baselines, &facts).await;

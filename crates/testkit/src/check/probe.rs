@@ -88,7 +88,7 @@ impl Probe {
             Ok(probed) => probed,
             Err(Lost(why)) => Probed {
                 findings: vec![Finding::new(
-                    Question::SessionSurvives,
+                    self.question_of_a_lost_session(),
                     Answer::No,
                     format!("the session ended {}: {why}", self.in_words()),
                 )],
@@ -116,12 +116,28 @@ impl Probe {
         }
     }
 
+    /// The question that a lost session answers.
+    const fn question_of_a_lost_session(self) -> Question {
+        match self {
+            Self::QuickAfter(disturbance) => disturbance.question(),
+            Self::Beside([disturbance]) => disturbance.question(),
+            Self::Unknown
+            | Self::Cancels
+            | Self::CancelsThenOne
+            | Self::Beside(_)
+            | Self::Progress
+            | Self::Processor(_)
+            | Self::Counter => Question::SessionSurvives,
+        }
+    }
+
     /// When the session was lost.
     const fn in_words(self) -> &'static str {
         match self {
             Self::Unknown => "after a method or a notification that it does not know",
             Self::QuickAfter(disturbance) => disturbance.in_words(),
             Self::Cancels | Self::CancelsThenOne => "after the cancel of a running request",
+            Self::Beside([disturbance]) => disturbance.in_words(),
             Self::Beside(_) => "while a slow request ran beside cancels",
             Self::Progress => "after a request that reports progress was cancelled",
             Self::Processor(_) | Self::Counter => "while its work was watched",
@@ -148,9 +164,9 @@ impl Probe {
                 if tries.lost.is_some() || tries.quick_after.iter().any(Option::is_none) {
                     return only(Vec::new());
                 }
-                only(beside(session, baselines, &[Disturbance::Nothing], deadline).await?)
+                only(beside(session, baselines, &[Disturbance::Nothing], settings).await?)
             }
-            Self::Beside(disturbances) => only(beside(session, baselines, disturbances, deadline).await?),
+            Self::Beside(disturbances) => only(beside(session, baselines, disturbances, settings).await?),
             Self::Progress => only(progress(session, baselines, settings).await?),
             Self::Processor(leader) => {
                 let seen = work::by_processor_time(session, baselines, leader).await?;
@@ -302,6 +318,10 @@ fn cancels_running(baselines: &Baselines, tries: &Tries) -> Finding {
             );
             Finding::new(question, Answer::Unsure, detail)
         }
+        None if baselines.slow_takes().is_some() => {
+            let detail = format!("no answer came, {count} times of {count}; {by_itself}");
+            Finding { evidence: Vec::new(), ..Finding::new(question, Answer::Unsure, detail) }
+        }
         None => {
             let detail = "the slow request does not end by itself, so no answer is no sign of its cancel; name one that ends after \
                           a few seconds, or a witness";
@@ -379,9 +399,10 @@ async fn beside(
     session: &mut PeerSession,
     baselines: &Baselines,
     disturbances: &'static [Disturbance],
-    deadline: Duration,
+    settings: &CheckSettings,
 ) -> Result<Vec<Finding>, Lost> {
-    let ends = undisturbed::run(session, baselines, disturbances, deadline).await?;
+    let before = if disturbances.contains(&Disturbance::Nothing) { settings.tries } else { 0 };
+    let ends = undisturbed::run(session, baselines, disturbances, before, settings.deadline).await?;
     Ok(ends.into_iter().map(|(disturbance, end)| of_end(disturbance.question(), end)).collect())
 }
 
@@ -434,8 +455,11 @@ async fn progress(
             shown(interval),
             seen.after
         );
-        let seen = work::Seen { evidence: Evidence::Progress, stopped: seen.after == 0, detail };
-        findings.push(stops_work(seen));
+        // One report may have been on its way.
+        if seen.after != 1 {
+            let seen = work::Seen { evidence: Evidence::Progress, stopped: seen.after == 0, detail };
+            findings.push(stops_work(seen));
+        }
     }
     Ok(findings)
 }

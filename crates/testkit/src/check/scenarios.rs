@@ -8,11 +8,11 @@ use super::baseline::Baselines;
 use super::facts::{Checker, SESSIONS};
 use super::session::{Lost, PeerSession};
 use super::tries::normal_end;
-use crate::profile::RequestKind;
 use crate::report::{Answer, Cell, CellOutcome, Demand, Evidence, Fact};
-use crate::runner::{Calibration, Failure, OpenSession, Played, Settings, Verdict, play};
-use crate::vector::{Part, Scenario, ShownBy, scenarios_of};
-use crate::wire_format::Shape;
+use crate::runner::{Calibration, Failure, OpenSession, Outcomes, Played, Settings, Verdict, play};
+use crate::step::Step;
+use crate::vector::{HandshakeMode, Part, Scenario, ShownBy, scenarios_of};
+use crate::wire_format::{Shape, WireFormat};
 
 /// What the facts mean for the scenarios.
 struct Known {
@@ -29,6 +29,8 @@ impl Known {
             Some(Answer::No) => Some(false),
             Some(Answer::Unsure | Answer::NotAsked) | None => None,
         };
+        // A cancel that ends the session shows nothing else.
+        let cancels = cancels.filter(|_| answer("session_survives") != Some(Answer::No));
         let code = facts.iter().find(|fact| fact.name == "cancelled_code" && fact.answer == Answer::No);
         let cancelled_error = code.and_then(|fact| {
             let words = fact.detail.strip_prefix("with error ")?;
@@ -92,7 +94,7 @@ impl<P: PeerSource> Checker<'_, P> {
 
     /// Why a scenario shows nothing about this peer.
     fn refusal(&self, scenario: &Scenario, known: &Known) -> Option<String> {
-        if self.settings.is_fixture {
+        if self.is_fixture {
             return None;
         }
         if !known.concurrent && adapt::needs_two_at_once(scenario, self.wire_format) {
@@ -123,9 +125,9 @@ impl<P: PeerSource> Checker<'_, P> {
         if let Some(takes) = baselines.slow_takes() {
             settings.deadline += takes * 2;
         }
-        if !adapt::can_share_a_session(scenario) {
-            let mut started = self.source.start();
-            fill_in_quick(&mut started.profile, self.wire_format);
+        let shares = adapt::can_share_a_session(scenario);
+        if scenario.vector.handshake != HandshakeMode::Default {
+            let mut started = self.start();
             let adapted = adapt::with_requests_of(scenario, &started.profile, baselines);
             settings.profile = Some(started.profile);
             settings.calibration = Some(known.calibration.clone());
@@ -135,33 +137,42 @@ impl<P: PeerSource> Checker<'_, P> {
             }
             return (open, played, Vec::new());
         }
-        let session = match open {
-            Some(session) => Ok(session),
-            None => self.open_warm().await,
+        // One that cannot share a session has a new one, and leaves the shared one as it is.
+        let (kept, session) = match open {
+            Some(session) if shares => (None, Ok(session)),
+            kept => (kept, self.open_warm().await),
         };
         let mut session = match session {
             Ok(session) => session,
-            Err(Lost(why)) => return (None, unopened(why), Vec::new()),
+            Err(Lost(why)) => return (kept, unopened(&why), Vec::new()),
         };
         let adapted = adapt::with_requests_of(scenario, &session.profile, baselines);
-        let adapted = adapt::with_fresh_ids(&adapted, self.wire_format, number);
+        // The ids of the peer's own requests are its choice, and a scenario about them keeps its ids.
+        let keeps_ids = !scenario.vector.requirements(scenario.dialect).children.is_empty();
+        let adapted =
+            if keeps_ids { adapted } else { adapt::with_fresh_ids(&adapted, self.wire_format, number) };
         let mut calibration = known.calibration.clone();
         calibration.session = Some(OpenSession {
             line: session.line,
             bindings: session.bindings.clone(),
             first_request: number * 1_000,
-            earlier: earlier.into_iter().chain(session.sent_ids()).collect(),
+            opening: session.opening.clone(),
+            earlier: if keeps_ids {
+                Vec::new()
+            } else {
+                earlier.into_iter().chain(session.sent_ids()).collect()
+            },
         });
         settings.profile = Some(session.profile.clone());
         settings.calibration = Some(calibration);
         let played = play(&adapted, &mut session.subject, &settings).await;
         let ids = ids_of(&adapted, self.wire_format);
         let is_sound = matches!(played.verdict, Verdict::Held | Verdict::NotAsked { .. });
-        if is_sound {
+        if is_sound && shares {
             return (Some(session), played, ids);
         }
         self.close(session).await;
-        (None, played, Vec::new())
+        (kept, played, Vec::new())
     }
 
     /// A fault is one only if the scenario breaks in three fresh sessions, and only if the documents demand it.
@@ -174,12 +185,12 @@ impl<P: PeerSource> Checker<'_, P> {
         known: &Known,
     ) -> Played {
         let Verdict::Broke { why, failure, .. } = &played.verdict else { return played };
-        if self.settings.is_fixture {
+        if self.is_fixture {
             return played;
         }
         // Sessions with the peer were opened before.
         if *failure == Failure::Opening {
-            let unopened = unopened(why.clone());
+            let unopened = unopened(why);
             return Played { verdict: unopened.verdict, ..played };
         }
         if scenario.vector.demand != Demand::Must {
@@ -215,7 +226,7 @@ impl<P: PeerSource> Checker<'_, P> {
         cell
     }
 
-    /// Waits until every cancelled request would have ended by itself, and looks whether one was answered after all.
+    /// Waits until every cancelled request would have ended without a cancel, and looks whether one was answered after all.
     async fn look_at_silence(
         &mut self,
         open: Option<PeerSession>,
@@ -246,16 +257,11 @@ impl<P: PeerSource> Checker<'_, P> {
     }
 }
 
-fn fill_in_quick(profile: &mut crate::profile::Profile, wire_format: crate::wire_format::WireFormat) {
-    let quick = super::baseline::default_quick(wire_format);
-    profile.requests.entry(RequestKind::Quick).or_insert(quick);
-}
-
 /// The ids of the requests of a scenario.
-fn ids_of(scenario: &Scenario, wire_format: crate::wire_format::WireFormat) -> Vec<Value> {
+fn ids_of(scenario: &Scenario, wire_format: WireFormat) -> Vec<Value> {
     let sent = scenario.vector.steps.iter().flat_map(|step| match step {
-        crate::step::Step::Send(frame) => std::slice::from_ref(frame),
-        crate::step::Step::SendTogether(frames) => frames.as_slice(),
+        Step::Send(frame) => std::slice::from_ref(frame),
+        Step::SendTogether(frames) => frames.as_slice(),
         _ => &[],
     });
     sent.filter_map(|frame| match wire_format.shape(frame) {
@@ -265,13 +271,13 @@ fn ids_of(scenario: &Scenario, wire_format: crate::wire_format::WireFormat) -> V
     .collect()
 }
 
-fn unopened(why: String) -> Played {
+fn unopened(why: &str) -> Played {
     Played {
         verdict: Verdict::Unsure { why: format!("no session could be opened for it: {why}") },
         evidence: Vec::new(),
         trace: Vec::new(),
         cancel: None,
-        outcomes: crate::runner::Outcomes::default(),
+        outcomes: Outcomes::default(),
         strays: Vec::new(),
     }
 }

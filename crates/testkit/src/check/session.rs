@@ -43,7 +43,7 @@ pub(super) struct PeerSession {
     pub(super) bindings: Bindings,
     pub(super) trace: Vec<TraceLine>,
     pub(super) received: Vec<Received>,
-    /// What came and was no message.
+    /// Bytes that are not a message.
     pub(super) noise: Vec<String>,
     /// The answer to `initialize`.
     pub(super) opening: Option<Value>,

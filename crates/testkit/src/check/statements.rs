@@ -158,7 +158,6 @@ impl Question {
                 Must,
                 "001: the receiver must answer the cancelled request, with -32800 or a valid response.",
             ),
-            (Self::AnswersCancelled, Family::Mcp | Family::Abp) => (Must, ONE_ANSWER),
             (Self::CancelledCode, Family::Lsp) => (
                 Should,
                 "LSP 3.18: if a cancelled request is answered with an error, its code is advised to be -32800.",
@@ -173,7 +172,9 @@ impl Question {
                 Should,
                 "MCP 2025-11-25: the receiver of a cancel should not send a response for the request.",
             ),
-            (Self::AnswersOnce, Family::Acp | Family::Lsp | Family::Mcp | Family::Abp) => (Must, ONE_ANSWER),
+            (Self::AnswersCancelled, Family::Mcp | Family::Abp) | (Self::AnswersOnce, _) => {
+                (Must, ONE_ANSWER)
+            }
             (Self::StopsWork, Family::Mcp) => (
                 Should,
                 "MCP 2025-11-25: the receiver of a cancel should stop processing and free its resources.",
@@ -183,18 +184,19 @@ impl Question {
                 (Should, "003: the receiver cancels the work and all that belongs to it.")
             }
             (Self::StopsWork, Family::Abp) => (Should, "004: the app stops the operation if it can."),
-            (
-                Self::FreesSlot | Self::SiblingsUntouched,
-                Family::Acp | Family::Lsp | Family::Mcp | Family::Abp,
-            ) => (Must, ONLY_ITS_OWN),
             (Self::SessionSurvives, Family::Acp | Family::Lsp | Family::Mcp | Family::Abp) => {
                 (Must, "JSON-RPC 2.0: a request that is sent after the cancel of another gets its response.")
             }
-            (Self::LateCancelIgnored | Self::UnknownCancelIgnored, _) => (Must, ONLY_ITS_OWN),
+            (
+                Self::FreesSlot
+                | Self::SiblingsUntouched
+                | Self::LateCancelIgnored
+                | Self::UnknownCancelIgnored,
+                _,
+            ) => (Must, ONLY_ITS_OWN),
             (Self::MalformedCancelIgnored, Family::Mcp) => {
                 (Should, "MCP 2025-11-25: invalid cancels, malformed ones among them, should be ignored.")
             }
-            (Self::MalformedCancelIgnored, Family::Acp | Family::Lsp | Family::Abp) => (Open, NOTHING_SAID),
             (Self::TellsIdsApart, _) => (
                 Open,
                 "the protocols allow numbers and strings as ids and do not say whether 1 and \"1\" are equal.",
@@ -211,7 +213,8 @@ impl Question {
             (Self::UnknownNotificationIgnored, _) => {
                 (Must, "JSON-RPC 2.0: a notification is never answered, not even with an error.")
             }
-            (Self::ServesConcurrently, _) => (Open, NOTHING_SAID),
+            (Self::MalformedCancelIgnored, Family::Acp | Family::Lsp | Family::Abp)
+            | (Self::ServesConcurrently, _) => (Open, NOTHING_SAID),
             (Self::CleanOutput, Family::Mcp) => (
                 Must,
                 "MCP 2025-11-25: a server must not write anything to its stdout that is not a message.",

@@ -23,14 +23,14 @@ pub(super) enum Effect {
     EarlyResult,
     /// Its normal answer at its normal time.
     NormalEnd,
-    /// No answer, though it would have ended by itself.
+    /// No answer where none is due, though without the cancel it would have ended.
     Silence,
-    /// No answer, and it may still run: it does not end by itself.
+    /// No answer though one is due, or the request may still run.
     NoAnswer,
 }
 
 impl Effect {
-    /// Whether the cancel did something. `None`: that cannot be told.
+    /// Whether the cancel did something. `None`: nothing shows it.
     pub(super) const fn worked(&self) -> Option<bool> {
         match self {
             Self::Cancelled | Self::OtherError(_) | Self::EarlyResult | Self::Silence => Some(true),
@@ -88,7 +88,7 @@ pub(super) fn cancel_delay(baselines: &Baselines) -> Duration {
     baselines.slow_takes().map_or(longest / 2, |takes| (takes / 10).min(longest))
 }
 
-/// Until when the answer of a request is awaited that would end by itself at its normal time.
+/// Until when the answer of a request is awaited that would end at its normal time.
 pub(super) fn normal_end(sent: Instant, baselines: &Baselines, deadline: Duration) -> Instant {
     let takes = baselines.slow_takes().unwrap_or_default();
     sent + takes + (takes / 4).max(Duration::from_millis(500)).min(deadline)
@@ -124,9 +124,9 @@ async fn run(
         let sent = session.send_kind(RequestKind::Slow).await?;
         session.listen(sent.at + cancel_delay(baselines)).await?;
         let cancelled = session.cancel(&sent.id).await?;
-        // Where nothing waits behind it, silence is looked at together at the end. Else the first is awaited for as long as
-        // the request would have taken.
-        if owes_silence && (at > 1 || baselines.concurrent == Some(true)) {
+        // The first is awaited for as long as the request would have taken: a peer that ignores cancels is not asked for many
+        // at once. The others are looked at together at the end.
+        if owes_silence && at > 1 {
             silent.push((sent, cancelled));
         } else {
             let until =
@@ -154,7 +154,7 @@ async fn run(
     Ok(())
 }
 
-/// How long an answer is awaited of a request that does not end by itself.
+/// How long an answer is awaited of a request that does not end without a cancel.
 fn least_wait(baselines: &Baselines, deadline: Duration) -> Duration {
     if baselines.slow_takes().is_some() { Duration::ZERO } else { deadline }
 }
@@ -163,8 +163,8 @@ fn least_wait(baselines: &Baselines, deadline: Duration) -> Duration {
 fn judge(session: &PeerSession, baselines: &Baselines, sent: &Sent, cancelled: Instant) -> Try {
     let answers = session.answers(&sent.id);
     let Some(answer) = answers.first() else {
-        let ends = baselines.slow_takes().is_some();
-        let effect = if ends { Effect::Silence } else { Effect::NoAnswer };
+        let shows_it = baselines.slow_takes().is_some() && session.wire_format.owes_silence();
+        let effect = if shows_it { Effect::Silence } else { Effect::NoAnswer };
         return Try { effect, answered: None, answers: 0 };
     };
     let took = answer.at.saturating_duration_since(sent.at);

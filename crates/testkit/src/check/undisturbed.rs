@@ -56,11 +56,11 @@ impl Disturbance {
 /// How the request ended.
 #[derive(Clone, Debug)]
 pub(super) enum End {
-    /// As it ends by itself, or it still ran when it was looked at.
+    /// As it ends without a cancel, or it still ran when it was looked at.
     Undisturbed,
     /// Otherwise, in words.
     Disturbed(String),
-    /// It cannot be told, with the reason.
+    /// Nothing shows how, with the reason.
     Unknown(String),
 }
 
@@ -70,6 +70,7 @@ pub(super) async fn run(
     session: &mut PeerSession,
     baselines: &Baselines,
     disturbances: &[Disturbance],
+    cancelled_before: usize,
     deadline: Duration,
 ) -> Result<Vec<(Disturbance, End)>, Lost> {
     let (apart, beside): (Vec<Disturbance>, Vec<Disturbance>) =
@@ -84,6 +85,10 @@ pub(super) async fn run(
     if beside.contains(&Disturbance::CancelledSibling) {
         sibling = Some(session.send_kind(RequestKind::Slow).await?);
     }
+    // A late cancel must touch neither the request that is sent next nor one that runs.
+    if let Some(finished) = &finished {
+        session.cancel(finished).await?;
+    }
     let mut sent = None;
     if !beside.is_empty() {
         sent = Some(session.send_kind(RequestKind::Slow).await?);
@@ -92,7 +97,10 @@ pub(super) async fn run(
     if !apart.is_empty() {
         own = Some(session.send_kind(RequestKind::Slow).await?);
     }
-    let at_once = u32::from(sibling.is_some()) + u32::from(sent.is_some()) + u32::from(own.is_some());
+    // The work of cancelled requests may go on, and others may wait behind it.
+    let before = u32::try_from(cancelled_before).unwrap_or(u32::MAX);
+    let at_once =
+        before + u32::from(sibling.is_some()) + u32::from(sent.is_some()) + u32::from(own.is_some());
     session.listen(session.now() + cancel_delay(baselines)).await?;
     for disturbance in &beside {
         let about = match disturbance {
@@ -116,7 +124,18 @@ pub(super) async fn run(
         ends.extend(beside.into_iter().map(|disturbance| (disturbance, end.clone())));
     }
     if let Some(own) = &own {
-        ends.push((Disturbance::OtherType, end_of(session, baselines, own, at_once, deadline).await?));
+        // If the other one was not slowed down, neither is this one.
+        let takes = baselines.slow_takes().unwrap_or_default();
+        let prompt =
+            matches!(ends.first(), Some((_, End::Undisturbed))) && session.now() < own.at + takes * 3 / 2;
+        let (at_once, patience) = if prompt { (1, deadline.min(takes / 2)) } else { (at_once, deadline) };
+        ends.push((Disturbance::OtherType, end_of(session, baselines, own, at_once, patience).await?));
+    }
+    // A peer that works on one request at a time reads a cancel only now.
+    let quick = session.send_kind(RequestKind::Quick).await?;
+    let patience = deadline + baselines.slow_takes().unwrap_or_default() * at_once;
+    if session.answer(&quick.id, quick.at + patience).await?.is_none() {
+        return Err(Lost(format!("a quick request was not answered within {}", shown(patience))));
     }
     Ok(ends)
 }
@@ -187,7 +206,11 @@ fn read(
             shown(takes)
         )
     };
-    if is_cancelled(session.wire_format, &answer.frame) || error != normal {
+    let is_cancelled = is_cancelled(session.wire_format, &answer.frame);
+    if error != normal && !is_cancelled && took < cancel_delay(baselines) {
+        // It was refused before any cancel was sent, perhaps because another one runs.
+        End::Unknown(in_words())
+    } else if is_cancelled || error != normal {
         End::Disturbed(in_words())
     } else if took < takes / 3 {
         End::Unknown(in_words())
@@ -196,7 +219,7 @@ fn read(
     }
 }
 
-/// A request that does not end by itself must still run, which its own cancel then shows.
+/// A request that does not end without a cancel must still run, which its own cancel then shows.
 async fn still_runs(session: &mut PeerSession, sent: &Sent, deadline: Duration) -> Result<End, Lost> {
     let quick = session.send_kind(RequestKind::Quick).await?;
     let _answer = session.answer(&quick.id, quick.at + deadline).await?;

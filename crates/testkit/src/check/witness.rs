@@ -52,20 +52,20 @@ impl Counter {
         }
     }
 
-    /// What four counts show: before the work, while it runs, after its cancel, and later.
+    /// Reads four counts: before the work, while it runs, after its cancel, and later.
     pub(super) fn judge(&self, [first, running, cancelled, later]: [i64; 4]) -> Option<Seen> {
         let detail = format!(
             "the count was {first}, {running} while it ran, {cancelled} after its cancel and {later} later"
         );
         match self {
             // It grows while work runs.
-            Self::Command(_) => (running > first).then(|| Seen {
+            Self::Command(_) => (running > first).then_some(Seen {
                 evidence: Evidence::Command,
                 stopped: later == cancelled,
                 detail,
             }),
             // It is the number of running handlers.
-            Self::Request { .. } => (running > later || later == running).then(|| Seen {
+            Self::Request { .. } => (running > later || later == running).then_some(Seen {
                 evidence: Evidence::Request,
                 stopped: later < running,
                 detail,

@@ -9,7 +9,7 @@ use super::CheckSettings;
 use super::baseline::{Baselines, shown};
 use super::processor_time;
 use super::session::{Lost, PeerSession, TOKEN_PLACES, token_for};
-use super::tries::cancel_delay;
+use super::tries::{Tries, cancel_delay};
 use super::witness::Counter;
 use crate::profile::{RequestKind, follow};
 use crate::report::Evidence;
@@ -119,7 +119,7 @@ pub(super) async fn by_processor_time(
 ) -> Result<Option<Seen>, Lost> {
     let window = baselines.slow_takes().map_or(WATCH, |takes| (takes / 4).min(WATCH));
     let rest = baselines.slow_takes().map(|takes| takes.saturating_sub(window + cancel_delay(baselines)));
-    // What it uses after the cancel can be told from its normal end only if that is far enough.
+    // The time after the cancel must end well before the normal end of the request.
     if rest.is_some_and(|rest| rest < window * 2) {
         return Ok(None);
     }
@@ -158,11 +158,18 @@ async fn share_of_a_processor(
     Ok(Some(after.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64()))
 }
 
-/// The next answer of a peer that serves one request at a time comes sooner than the work would have let it.
-pub(super) fn by_serial_service(baselines: &Baselines, quick_after: &[Option<Duration>]) -> Option<Seen> {
+/// The next answer of a peer that serves one request at a time comes sooner than the work would have allowed.
+pub(super) fn by_serial_service(baselines: &Baselines, owes_silence: bool, tries: &Tries) -> Option<Seen> {
     let takes = baselines.slow_takes().filter(|_| baselines.concurrent == Some(false))?;
     let rest = takes.saturating_sub(cancel_delay(baselines));
-    let mut times: Vec<Duration> = quick_after.iter().copied().collect::<Option<_>>()?;
+    // Where an answer is owed, the next request was sent behind it, which shows something only if it came early. Where
+    // silence is owed, the first try waited for the normal end.
+    let first = match (owes_silence, tries.worked()) {
+        (true, _) => 1,
+        (false, Some(true)) => 0,
+        (false, Some(false) | None) => return None,
+    };
+    let mut times: Vec<Duration> = tries.quick_after.iter().skip(first).copied().collect::<Option<_>>()?;
     times.sort_unstable();
     let median = *times.get(times.len() / 2)?;
     let stopped = median < rest / 2;

@@ -49,7 +49,7 @@ impl Profile {
         if let Some(witness) = &mut profile.witness {
             places.fill(&mut witness.params)?;
         }
-        // What a session binds is unknown to other processes, and to answers.
+        // The values that a session binds are unknown to other processes, and to answers.
         places.bound.clear();
         for reply in profile.session.replies.values_mut() {
             places.fill(reply)?;

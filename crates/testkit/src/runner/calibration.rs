@@ -14,7 +14,7 @@ pub struct Calibration {
     pub(crate) session: Option<OpenSession>,
     /// The code with which the quick request is answered. `None`: a result.
     pub(crate) quick_error: Option<Value>,
-    /// How long the slow request takes by itself. `None`: it does not end.
+    /// How long the slow request takes without a cancel. `None`: it does not end.
     pub(crate) slow_takes: Option<Duration>,
     /// The error with which a cancelled request is answered, if it is not the dialect's.
     pub(crate) cancelled_error: Option<Value>,
@@ -30,6 +30,8 @@ pub(crate) struct OpenSession {
     pub(crate) line: Line,
     /// The values from its handshake.
     pub(crate) bindings: Bindings,
+    /// The answer to `initialize`.
+    pub(crate) opening: Option<Value>,
     /// The number of the first request that the runner itself sends.
     pub(crate) first_request: u64,
     /// The requests of earlier scenarios, whose answers may still come.

@@ -70,7 +70,7 @@ impl<S: Subject> Play<'_, S> {
         Ok(session.is_some_and(|session| session.earlier.contains(&id)))
     }
 
-    /// Notes that a slow request came to its end at about the time at which it ends by itself.
+    /// Notes that a slow request came to its end at about the time at which it ends without a cancel.
     pub(super) fn note_a_normal_end(&mut self, frame: &Value) -> Result<(), Stop> {
         let Shape::Answer { id } = self.wire_format()?.shape(frame) else { return Ok(()) };
         let takes = self.settings.calibration.as_ref().and_then(|known| known.slow_takes);

@@ -169,7 +169,12 @@ impl<'a, S: Subject> Play<'a, S> {
         }
         let session = calibration.and_then(|known| known.session.as_ref());
         match session {
-            Some(session) => self.lines.push(LineState::new("first", session.line)),
+            Some(session) => {
+                self.lines.push(LineState::new("first", session.line));
+                if let Some(opening) = &session.opening {
+                    self.check_declared(opening)?;
+                }
+            }
             None => self.open_line("first").await?,
         }
         if let Some(why) = vector.unlike(self.subject.abilities()) {
