@@ -1,5 +1,7 @@
 //! The facts about a peer: which probes are run, how a fault is confirmed, and how findings become facts.
 
+use serde_json::Value;
+
 use super::baseline::{Baselines, default_quick};
 use super::probe::{Finding, Probe, Probed, stops_work};
 use super::session::{Lost, PeerSession};
@@ -48,6 +50,8 @@ pub(super) struct Checker<'a, P> {
     pub(super) is_fixture: bool,
     /// The peer did not declare cancellation, where no cancel may be sent then.
     pub(super) takes_no_cancels: bool,
+    /// The error with which a cancelled request is answered, if it is not the dialect's.
+    pub(super) cancelled_error: Option<Value>,
     findings: Vec<Finding>,
     /// The first bytes that are not a message, from all sessions.
     noise: Option<String>,
@@ -69,6 +73,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             on_progress,
             is_fixture: false,
             takes_no_cancels: false,
+            cancelled_error: None,
             findings: Vec::new(),
             noise: None,
         }
@@ -144,6 +149,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         if slow {
             let (next, tries) = self.put(Probe::Cancels, open, baselines).await;
             open = next;
+            self.cancelled_error = tries.as_ref().and_then(Tries::other_error);
             self.add_serial_witness(baselines, tries.as_ref());
             open = self.ask_beside(open, baselines).await;
             if let Some(leader) = self.source.process_group().filter(|_| self.settings.processor_time) {
@@ -172,15 +178,15 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         Ok(Some(session))
     }
 
-    /// Runs the cancels beside a slow request all at once, and each alone if that request was disturbed.
+    /// Runs the cancels beside a slow request all at once, and each alone if that request did not come to its own end.
     async fn ask_beside(&mut self, open: Option<PeerSession>, baselines: &Baselines) -> Option<PeerSession> {
         // Many slow requests were cancelled in this session, or else that has to be done again first.
         if open.is_some() {
             let (next, probed) = self.run(Probe::Beside(TOGETHER), open, baselines).await;
-            let disturbed = |finding: &Finding| {
-                finding.answer == Answer::No && finding.question != Question::TellsIdsApart
+            let open_question = |finding: &Finding| {
+                finding.answer != Answer::Yes && finding.question != Question::TellsIdsApart
             };
-            if !probed.findings.iter().any(disturbed) {
+            if !probed.findings.iter().any(open_question) {
                 self.findings.extend(probed.findings);
                 return next;
             }

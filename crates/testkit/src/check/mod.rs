@@ -6,6 +6,7 @@
 
 mod adapt;
 mod baseline;
+mod cancel_findings;
 mod facts;
 mod probe;
 mod processor_time;

@@ -10,19 +10,20 @@ use super::session::{Lost, PeerSession};
 use super::tries::normal_end;
 use crate::report::{Answer, Cell, CellOutcome, Demand, Evidence, Fact};
 use crate::runner::{Calibration, Failure, OpenSession, Outcomes, Played, Settings, Verdict, play};
-use crate::step::Step;
 use crate::vector::{HandshakeMode, Part, Scenario, ShownBy, scenarios_of};
-use crate::wire_format::{Shape, WireFormat};
+use crate::wire_format::Shape;
 
 /// What the facts mean for the scenarios.
 struct Known {
     cancels: Option<bool>,
     concurrent: bool,
+    /// Whether two slow requests were seen to run at once, or nothing speaks against it.
+    two_slow: bool,
     calibration: Calibration,
 }
 
 impl Known {
-    fn of(baselines: &Baselines, facts: &[Fact], owes_silence: bool) -> Self {
+    fn of(baselines: &Baselines, facts: &[Fact], owes_silence: bool, cancelled_error: Option<Value>) -> Self {
         let answer = |name: &str| facts.iter().find(|fact| fact.name == name).map(|fact| fact.answer);
         let cancels = match answer("cancels_running") {
             Some(Answer::Yes) => Some(true),
@@ -31,14 +32,10 @@ impl Known {
         };
         // A cancel that ends the session shows nothing else.
         let cancels = cancels.filter(|_| answer("session_survives") != Some(Answer::No));
-        let code = facts.iter().find(|fact| fact.name == "cancelled_code" && fact.answer == Answer::No);
-        let cancelled_error = code.and_then(|fact| {
-            let words = fact.detail.strip_prefix("with error ")?;
-            serde_json::from_str(words.split(',').next()?).ok()
-        });
         Self {
             cancels,
             concurrent: baselines.concurrent != Some(false),
+            two_slow: answer("siblings_untouched") != Some(Answer::Unsure),
             calibration: Calibration {
                 session: None,
                 quick_error: baselines.quick.error.clone(),
@@ -65,7 +62,8 @@ impl<P: PeerSource> Checker<'_, P> {
         baselines: &Baselines,
         facts: &[Fact],
     ) -> Vec<Cell> {
-        let known = Known::of(baselines, facts, self.wire_format.owes_silence());
+        let known =
+            Known::of(baselines, facts, self.wire_format.owes_silence(), self.cancelled_error.clone());
         let mut cells: Vec<Cell> = Vec::new();
         let mut shared: Vec<Shared> = Vec::new();
         let mut strays: Vec<Value> = Vec::new();
@@ -99,6 +97,9 @@ impl<P: PeerSource> Checker<'_, P> {
         }
         if !known.concurrent && adapt::needs_two_at_once(scenario, self.wire_format) {
             return Some("the peer serves one request at a time, so nothing else can be asked while its slow request runs".into());
+        }
+        if !known.two_slow && adapt::runs_two_slow(scenario, self.wire_format) {
+            return Some("the peer did not run two slow requests at once (see the facts)".into());
         }
         let why = match known.cancels {
             Some(true) => return None,
@@ -166,7 +167,7 @@ impl<P: PeerSource> Checker<'_, P> {
         settings.profile = Some(session.profile.clone());
         settings.calibration = Some(calibration);
         let played = play(&adapted, &mut session.subject, &settings).await;
-        let ids = ids_of(&adapted, self.wire_format);
+        let ids = adapt::request_ids(&adapted, self.wire_format);
         let is_sound = matches!(played.verdict, Verdict::Held | Verdict::NotAsked { .. });
         if is_sound && shares {
             return (Some(session), played, ids);
@@ -255,20 +256,6 @@ impl<P: PeerSource> Checker<'_, P> {
         }
         self.close(session).await;
     }
-}
-
-/// The ids of the requests of a scenario.
-fn ids_of(scenario: &Scenario, wire_format: WireFormat) -> Vec<Value> {
-    let sent = scenario.vector.steps.iter().flat_map(|step| match step {
-        Step::Send(frame) => std::slice::from_ref(frame),
-        Step::SendTogether(frames) => frames.as_slice(),
-        _ => &[],
-    });
-    sent.filter_map(|frame| match wire_format.shape(frame) {
-        Shape::Request { id, .. } => Some(id),
-        Shape::Notification { .. } | Shape::Answer { .. } | Shape::Cancel { .. } | Shape::Other => None,
-    })
-    .collect()
 }
 
 fn unopened(why: &str) -> Played {

@@ -73,6 +73,18 @@ impl Tries {
         worked(true) && worked(false)
     }
 
+    /// The code of an error that is not the dialect's cancelled one.
+    pub(super) fn other_error(&self) -> Option<Value> {
+        self.all.iter().find_map(|one| match &one.effect {
+            Effect::OtherError(code) => Some(code.clone()),
+            Effect::Cancelled
+            | Effect::EarlyResult
+            | Effect::NormalEnd
+            | Effect::Silence
+            | Effect::NoAnswer => None,
+        })
+    }
+
     /// From each cancel to its answer, if the cancel worked.
     pub(super) fn latencies(&self) -> Vec<Duration> {
         let worked = self.all.iter().filter(|one| one.effect.worked() == Some(true));
