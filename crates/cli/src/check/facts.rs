@@ -75,7 +75,7 @@ fn write(args: &Check, report: &Report, source: &Source, page: Option<PageFile>)
     output::result(&facts_report::text(report, !source.profile.requests.is_empty()))
 }
 
-fn foreign(args: &Check, target: Target) -> Foreign {
+pub(super) fn foreign(args: &Check, target: Target) -> Foreign {
     match target.endpoint {
         Endpoint::Stdio => Foreign::Program { command: args.command.clone(), framing: target.framing },
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => Foreign::Running(target),
