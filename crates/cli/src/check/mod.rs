@@ -1,5 +1,6 @@
 //! `rescind check`: plays the scenarios against an agent or server of another project.
 
+mod advice;
 mod facts;
 mod facts_report;
 mod init;

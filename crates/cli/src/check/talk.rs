@@ -37,9 +37,7 @@ impl Talk {
         let Some((method, params)) = format.opening() else { return Ok((talk, Value::Null)) };
         let answer = talk.request(method, params).await?;
         if format.is_refusal(&answer) {
-            return Err(format!(
-                "`{method}` was refused: {answer}; say under [handshake] of a profile what this peer needs"
-            ));
+            return Err(format!("`{method}` was refused: {answer}"));
         }
         if let Some(method) = format.opened() {
             talk.notify(method, json!({})).await?;
@@ -105,11 +103,7 @@ impl Talk {
     }
 
     fn unanswered(&self, method: &str) -> String {
-        format!(
-            "`{method}` was not answered within {:?}; see whether the program needs an argument such as --stdio, or speaks \
-             another framing (--framing newline or --framing content-length) or dialect",
-            self.patience
-        )
+        format!("`{method}` was not answered within {:?}", self.patience)
     }
 }
 
@@ -120,17 +114,10 @@ fn reason(trouble: SubjectError) -> String {
 }
 
 fn noise(what: &str) -> String {
-    let hint = if what.to_ascii_lowercase().contains("content-length") {
-        "it speaks another framing: add --framing content-length"
-    } else {
-        "messages alone belong on stdout and logs on stderr; or it speaks another framing: see --framing"
-    };
-    format!("it sends something that is not a message ({}); {hint}", shown(what))
+    format!("it sends something that is not a message ({})", shown(what))
 }
 
 fn ended(method: &str, how: Option<&str>) -> String {
     let how = how.unwrap_or("no reason is known");
-    format!(
-        "it ends, or stops reading, before it has answered `{method}`; run the command by hand to see why ({how})"
-    )
+    format!("it ends, or stops reading, before it has answered `{method}` ({how})")
 }
