@@ -4,6 +4,7 @@
 mod action;
 mod bare;
 pub mod check;
+pub mod client_check;
 pub mod conformance;
 mod dialect_overrides;
 pub mod exchanges;

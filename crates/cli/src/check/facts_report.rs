@@ -174,7 +174,7 @@ fn frames(text: &mut String, trace: &[rescind_testkit::runner::TraceLine]) {
 const MAX_SHOWN_CHARS: usize = 2_000;
 
 /// Text of a peer on one line. Characters that control a terminal are escaped, and text that is too long is cut.
-pub(super) fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     let mut shown = String::new();
     for (at, character) in text.chars().enumerate() {
         if at == MAX_SHOWN_CHARS {

@@ -21,7 +21,7 @@ use rescind_testkit::{
     Cell, CellOutcome, HandshakeMode, Part, Profile, Report, Scenario, Summary, scenarios_of,
 };
 
-use self::facts_report::shown;
+pub(crate) use self::facts_report::shown;
 use self::peer::{Counts, Foreign, LastChild};
 use crate::args::Check;
 use crate::endpoint::{Endpoint, Side, Target};
