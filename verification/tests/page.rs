@@ -195,13 +195,18 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
         assert!(number(night, asked) >= least, "{asked} is less than {least}");
     }
     let nightly = read(".ci/nightly");
-    for engine in
-        [".ci/verify full", ".ci/attacks full", ".ci/matrix", ".ci/soak 600", "FUZZ_SECONDS=600 .ci/fuzz"]
-    {
+    for engine in [
+        ".ci/verify full",
+        ".ci/attacks full",
+        ".ci/matrix",
+        ".ci/plants",
+        ".ci/soak 600",
+        "FUZZ_SECONDS=600 .ci/fuzz",
+    ] {
         assert!(nightly.contains(&format!("repeatable {engine}")), "the night leaves {engine} out");
     }
     let workflow = read(".github/workflows/nightly.yml");
-    assert!(workflow.contains("engine: [verify, attacks, matrix, soak, fuzz, deny]"), "of them all");
+    assert!(workflow.contains("engine: [verify, attacks, matrix, soak, fuzz, deny, plants]"), "of them all");
 }
 
 /// The rows of the search were printed by the current search: a new search of its beginning gives the same result.
