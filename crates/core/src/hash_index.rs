@@ -6,21 +6,15 @@ use hashbrown::HashTable;
 
 /// Positions by the hash of their name. A name is read from the place where it is stored already. The peer chooses the
 /// names, so the hash is the standard library's, with a random key for each index.
-#[derive(Clone, Debug)]
-pub(crate) struct HashIndex<P> {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HashIndex {
     hasher: RandomState,
-    table: HashTable<P>,
+    table: HashTable<u32>,
 }
 
-impl<P> Default for HashIndex<P> {
-    fn default() -> Self {
-        Self { hasher: RandomState::default(), table: HashTable::new() }
-    }
-}
-
-impl<P: Copy + PartialEq> HashIndex<P> {
+impl HashIndex {
     /// The place of this name: of the places with the same hash, the one for which `is` returns `true`.
-    pub(crate) fn find(&self, name: &impl Hash, is: impl Fn(P) -> bool) -> Option<P> {
+    pub(crate) fn find(&self, name: &impl Hash, is: impl Fn(u32) -> bool) -> Option<u32> {
         self.find_hashed(self.hash(name), is)
     }
 
@@ -30,19 +24,19 @@ impl<P: Copy + PartialEq> HashIndex<P> {
     }
 
     /// As [`find`](Self::find), for a name with this hash.
-    pub(crate) fn find_hashed(&self, hash: u64, is: impl Fn(P) -> bool) -> Option<P> {
+    pub(crate) fn find_hashed(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         self.table.find(hash, |slot| is(*slot)).copied()
     }
 
     /// Adds a place whose name is not in the index and has this hash. `name` returns the name of each place in the
     /// index.
-    pub(crate) fn insert<N: Hash>(&mut self, hash: u64, slot: P, name: impl Fn(P) -> Option<N>) {
-        let again = |slot: &P| name(*slot).map_or(0, |name| self.hasher.hash_one(name));
+    pub(crate) fn insert<N: Hash>(&mut self, hash: u64, slot: u32, name: impl Fn(u32) -> Option<N>) {
+        let again = |slot: &u32| name(*slot).map_or(0, |name| self.hasher.hash_one(name));
         self.table.insert_unique(hash, slot, again);
     }
 
     /// Removes a place.
-    pub(crate) fn remove(&mut self, name: &impl Hash, slot: P) {
+    pub(crate) fn remove(&mut self, name: &impl Hash, slot: u32) {
         if let Ok(found) = self.table.find_entry(self.hasher.hash_one(name), |known| *known == slot) {
             found.remove();
         }
@@ -68,7 +62,7 @@ mod tests {
         let names: Vec<String> = (0..1000).map(|slot| format!("name {slot}")).collect();
         let name = |slot: u32| names.get(slot as usize);
         let mut index = HashIndex::default();
-        let find = |index: &HashIndex<u32>, wanted: u32| {
+        let find = |index: &HashIndex, wanted: u32| {
             let wanted = name(wanted).unwrap();
             index.find(wanted, |slot| name(slot) == Some(wanted))
         };

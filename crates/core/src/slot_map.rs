@@ -1,112 +1,202 @@
-//! The tables of the machine and the driver, on the library `slotmap`. A slot is used again under a new generation, so
-//! that an old key finds nothing (I14).
-//!
-//! Our keys are the library's, with slots and generations that count from 0.
-
-use slotmap::{DefaultKey, Key, KeyData};
+//! Tables by slot, for the machine and the driver. A slot is used again under a new generation, so that an old key finds
+//! nothing (I14). They grow by one page at a time: a full page does not move.
 
 use crate::failpoint::{self, Failpoint};
 use crate::id::CallKey;
 
-/// The library counts slots from 1. Its version of a slot goes up by one when a value comes and when it goes.
-fn library_key(key: CallKey) -> DefaultKey {
-    let version = (u64::from(key.generation) << 1) | 1;
-    KeyData::from_ffi((version << 32) | (u64::from(key.slot) + 1)).into()
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a key is two halves of 32 bits")]
-fn call_key(key: DefaultKey) -> CallKey {
-    let both = key.data().as_ffi();
-    CallKey { slot: (both as u32).wrapping_sub(1), generation: (both >> 33) as u32 }
-}
-
 /// A table that gives each value a key.
 #[derive(Clone, Debug)]
-pub(crate) struct SlotMap<T>(slotmap::SlotMap<DefaultKey, T>);
+pub(crate) struct SlotMap<T> {
+    slots: Pages<Slot<T>>,
+    free: Option<u32>,
+    occupied: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Slot<T> {
+    Free { generation: u32, next: Option<u32> },
+    Occupied { generation: u32, value: T },
+}
 
 impl<T> SlotMap<T> {
-    pub(crate) fn new() -> Self {
-        Self(slotmap::SlotMap::new())
+    pub(crate) const fn new() -> Self {
+        Self { slots: Pages::new(), free: None, occupied: 0 }
     }
 
     pub(crate) fn insert(&mut self, value: T) -> CallKey {
-        call_key(self.0.insert(value))
+        self.occupied += 1;
+        if let Some(slot) = self.free {
+            if let Some(entry) = self.slots.get_mut(slot as usize) {
+                if let Slot::Free { generation, next } = *entry {
+                    self.free = next;
+                    *entry = Slot::Occupied { generation, value };
+                    return CallKey { slot, generation };
+                }
+            }
+        }
+        // The limits of a session, and the handles that a program keeps, keep the table far below this.
+        let slot = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+        self.slots.push(Slot::Occupied { generation: 0, value });
+        CallKey { slot, generation: 0 }
     }
 
     pub(crate) fn get(&self, key: CallKey) -> Option<&T> {
-        self.0.get(self.meant(key))
+        match self.slots.get(key.slot as usize)? {
+            Slot::Occupied { generation, value } if is_meant(*generation, key) => Some(value),
+            Slot::Occupied { .. } | Slot::Free { .. } => None,
+        }
     }
 
     pub(crate) fn get_mut(&mut self, key: CallKey) -> Option<&mut T> {
-        self.0.get_mut(self.meant(key))
+        match self.slots.get_mut(key.slot as usize)? {
+            Slot::Occupied { generation, value } if is_meant(*generation, key) => Some(value),
+            Slot::Occupied { .. } | Slot::Free { .. } => None,
+        }
+    }
+
+    /// The value of a slot, and its key.
+    pub(crate) fn at(&self, slot: u32) -> Option<(CallKey, &T)> {
+        match self.slots.get(slot as usize)? {
+            Slot::Occupied { generation, value } => Some((CallKey { slot, generation: *generation }, value)),
+            Slot::Free { .. } => None,
+        }
     }
 
     pub(crate) fn remove(&mut self, key: CallKey) -> Option<T> {
-        self.0.remove(self.meant(key))
+        self.get(key)?;
+        let generation = key.generation.wrapping_add(1);
+        let entry = self.slots.get_mut(key.slot as usize)?;
+        match std::mem::replace(entry, Slot::Free { generation, next: self.free }) {
+            Slot::Occupied { value, .. } => {
+                self.free = Some(key.slot);
+                self.occupied -= 1;
+                Some(value)
+            }
+            Slot::Free { .. } => None,
+        }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
+    pub(crate) const fn len(&self) -> usize {
+        self.occupied
     }
 
-    /// All values in the order of their slots.
-    #[cfg(feature = "verify")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (CallKey, &T)> {
-        self.0.iter().map(|(key, value)| (call_key(key), value))
+        (0u32..).zip(self.slots.iter()).filter_map(|(slot, entry)| match entry {
+            Slot::Occupied { generation, value } => Some((CallKey { slot, generation: *generation }, value)),
+            Slot::Free { .. } => None,
+        })
     }
 
     /// The keys of all values, for loops that change the table.
     pub(crate) fn keys(&self) -> Vec<CallKey> {
-        self.0.keys().map(call_key).collect()
+        self.iter().map(|(key, _)| key).collect()
     }
+}
 
-    fn meant(&self, key: CallKey) -> DefaultKey {
-        if failpoint::active(Failpoint::NoGeneration) {
-            let of_slot = self.0.keys().find(|known| call_key(*known).slot == key.slot);
-            return of_slot.unwrap_or_else(|| library_key(key));
-        }
-        library_key(key)
-    }
+fn is_meant(generation: u32, key: CallKey) -> bool {
+    generation == key.generation || failpoint::active(Failpoint::NoGeneration)
 }
 
 /// More values for the keys of a [`SlotMap`]. The driver keeps its own data of the machine's slots in it.
 #[cfg(feature = "tokio")]
 #[derive(Debug)]
-pub(crate) struct SideTable<T>(slotmap::SecondaryMap<DefaultKey, T>);
+pub(crate) struct SideTable<T> {
+    slots: Pages<Option<(u32, T)>>,
+}
 
 #[cfg(feature = "tokio")]
 impl<T> SideTable<T> {
-    pub(crate) fn new() -> Self {
-        Self(slotmap::SecondaryMap::new())
+    pub(crate) const fn new() -> Self {
+        Self { slots: Pages::new() }
     }
 
     pub(crate) fn insert(&mut self, key: CallKey, value: T) {
-        self.0.insert(library_key(key), value);
+        let index = key.slot as usize;
+        while index >= self.slots.len() {
+            self.slots.push(None);
+        }
+        if let Some(slot) = self.slots.get_mut(index) {
+            *slot = Some((key.generation, value));
+        }
     }
 
     pub(crate) fn get(&self, key: CallKey) -> Option<&T> {
-        self.0.get(library_key(key))
+        match self.slots.get(key.slot as usize)? {
+            Some((generation, value)) if *generation == key.generation => Some(value),
+            Some(_) | None => None,
+        }
     }
 
     pub(crate) fn get_mut(&mut self, key: CallKey) -> Option<&mut T> {
-        self.0.get_mut(library_key(key))
+        match self.slots.get_mut(key.slot as usize)? {
+            Some((generation, value)) if *generation == key.generation => Some(value),
+            Some(_) | None => None,
+        }
     }
 
     pub(crate) fn remove(&mut self, key: CallKey) -> Option<T> {
-        self.0.remove(library_key(key))
+        self.get(key)?;
+        self.slots.get_mut(key.slot as usize)?.take().map(|(_, value)| value)
     }
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
-        self.0.values()
+        self.slots.iter().flatten().map(|(_, value)| value)
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.0.values_mut()
+        self.slots.iter_mut().flatten().map(|(_, value)| value)
     }
 
     #[cfg(test)]
     pub(crate) fn taken(&self) -> usize {
-        self.0.len()
+        self.values().count()
+    }
+}
+
+/// The number of slots in a page.
+const CHUNK_LEN: usize = 64;
+
+/// A list that grows by one page at a time. At most one page has unused room.
+#[derive(Clone, Debug)]
+struct Pages<T>(Vec<Vec<T>>);
+
+impl<T> Pages<T> {
+    const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    fn len(&self) -> usize {
+        self.0.last().map_or(0, |last| (self.0.len() - 1) * CHUNK_LEN + last.len())
+    }
+
+    fn get(&self, index: usize) -> Option<&T> {
+        self.0.get(index / CHUNK_LEN)?.get(index % CHUNK_LEN)
+    }
+
+    fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.0.get_mut(index / CHUNK_LEN)?.get_mut(index % CHUNK_LEN)
+    }
+
+    fn push(&mut self, value: T) {
+        match self.0.last_mut() {
+            Some(last) if last.len() < CHUNK_LEN => last.push(value),
+            Some(_) => {
+                let mut page = Vec::with_capacity(CHUNK_LEN);
+                page.push(value);
+                self.0.push(page);
+            }
+            // The first page grows by doubling: most connections have only a few requests at once.
+            None => self.0.push(vec![value]),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().flatten()
+    }
+
+    #[cfg(feature = "tokio")]
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.iter_mut().flatten()
     }
 }
 
@@ -142,5 +232,16 @@ mod tests {
         assert_eq!(table.remove(key(0)), None, "I14");
         assert_eq!((table.values().count(), table.values_mut().count()), (1, 1));
         assert_eq!((table.remove(key(1)), table.taken()), (Some('b'), 0));
+    }
+
+    #[test]
+    fn elements_keep_their_order_across_chunks() {
+        let mut pages = Pages::new();
+        assert_eq!((pages.len(), pages.get(0)), (0, None));
+        (0..=CHUNK_LEN * 2).for_each(|value| pages.push(value));
+        assert_eq!(pages.len(), CHUNK_LEN * 2 + 1);
+        assert!((0..pages.len()).all(|index| pages.get(index) == Some(&index)));
+        assert_eq!(pages.get_mut(pages.len()), None);
+        assert!(pages.iter().copied().eq(0..=CHUNK_LEN * 2));
     }
 }

@@ -28,7 +28,8 @@ impl Session {
         let request = self.make_request(arrival);
         let cancel_name = if request.is_named() { request.cancel_name() } else { None };
         let key = InboundKey(self.requests.insert(request));
-        self.ids.insert(hash, key.0, |key| self.requests.get(key).map(Request::scoped_id));
+        self.ids
+            .insert(hash, key.0.slot, |slot| self.requests.at(slot).map(|(_, request)| request.scoped_id()));
         if let Some(name) = cancel_name {
             self.cancel_keys.insert(name, key);
         }
@@ -54,6 +55,12 @@ impl Session {
     pub fn may_notify(&self, key: InboundKey) -> bool {
         self.lifecycle.state() != lifecycle::State::Lost
             && self.requests.get(key.0).is_some_and(|request| request.state.is_open())
+    }
+
+    /// The first cause for which this request was cancelled.
+    #[must_use]
+    pub fn request_cause(&self, key: InboundKey) -> Option<Cause> {
+        self.requests.get(key.0)?.cause().cloned()
     }
 
     /// A handler has ended. The outputs of this step contain the answer, unless the request was settled before.
@@ -264,7 +271,7 @@ impl Session {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         let alarms =
             if failpoint::active(Failpoint::TimerLeft) { Alarms::default() } else { request.take_alarms() };
-        self.ids.remove(&request.scoped_id(), key.0);
+        self.ids.remove(&request.scoped_id(), key.0.slot);
         let exchange = request.origin().exchange;
         let cancel_name = if request.is_named() { request.cancel_name() } else { None };
         for (at, timer) in [

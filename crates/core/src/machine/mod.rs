@@ -61,7 +61,7 @@ use std::time::Instant;
 
 use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
 use crate::hash_index::HashIndex;
-use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, OutboundKey};
+use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
 use crate::pool::Pool;
 use crate::slot_map::SlotMap;
 
@@ -124,7 +124,7 @@ pub struct Session {
     exit_state: handshake::ExitState,
     requests: SlotMap<request::Request>,
     /// The requests whose handlers have not ended, by their ids.
-    ids: HashIndex<CallKey>,
+    ids: HashIndex,
     request_extras: Pool<request::Extras>,
     /// The same requests by the keys that cancels name, where that is not the id.
     cancel_keys: HashMap<settled_cache::Name, InboundKey>,
@@ -141,7 +141,7 @@ pub struct Session {
     /// How many of them are not settled.
     open_calls: usize,
     /// The open calls of this side, by their numbers.
-    numbers: HashIndex<CallKey>,
+    numbers: HashIndex,
     call_extras: Pool<call::Extras>,
     /// The cancels of this side that may still be acknowledged, by their numbers.
     cancels: HashMap<CallNumber, OutboundKey>,

@@ -50,8 +50,9 @@ impl Session {
             peer_may_end,
             after_cancel: spec.after_cancel.unwrap_or(by_dialect),
         }));
-        self.numbers
-            .insert(self.numbers.hash(&number), call.0, |key| self.calls.get(key).map(|call| call.number));
+        self.numbers.insert(self.numbers.hash(&number), call.0.slot, |slot| {
+            self.calls.at(slot).map(|(_, call)| call.number)
+        });
         self.open_calls += 1;
         if let Some(at) = spec.deadline {
             self.timers.set(at.max(now), Timer::Deadline(call));
@@ -83,8 +84,8 @@ impl Session {
     /// The call with this number, while the machine knows it.
     #[must_use]
     pub fn call_of(&self, number: CallNumber) -> Option<OutboundKey> {
-        let is = |key| self.calls.get(key).is_some_and(|call| call.number == number);
-        self.numbers.find(&number, is).map(OutboundKey)
+        let is = |slot| self.calls.at(slot).is_some_and(|(_, call)| call.number == number);
+        self.calls.at(self.numbers.find(&number, is)?).map(|(key, _)| OutboundKey(key))
     }
 
     /// The frame of a call was passed to the transport: it counts as written (I12).
@@ -353,7 +354,7 @@ impl Session {
 
     fn free_call(&mut self, call: OutboundKey) {
         if let Some(gone) = self.calls.remove(call.0) {
-            self.numbers.remove(&gone.number, call.0);
+            self.numbers.remove(&gone.number, call.0.slot);
             let cancel = gone.cancel();
             self.call_extras.keep(gone.extras);
             match cancel {

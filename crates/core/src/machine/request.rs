@@ -273,12 +273,6 @@ impl Request {
 }
 
 impl Session {
-    /// The first cause for which this request was cancelled.
-    #[must_use]
-    pub fn request_cause(&self, key: InboundKey) -> Option<Cause> {
-        self.requests.get(key.0)?.cause().cloned()
-    }
-
     /// The request with this id, in its scope.
     pub(super) fn request_named(&self, scope: Scope, id: &RequestId) -> Option<(InboundKey, &Request)> {
         self.request_hashed(self.ids.hash(&(scope, id)), scope, id)
@@ -292,9 +286,9 @@ impl Session {
         id: &RequestId,
     ) -> Option<(InboundKey, &Request)> {
         let name = (scope, id);
-        let is = |key| self.requests.get(key).is_some_and(|request| request.scoped_id() == name);
-        let key = self.ids.find_hashed(hash, is)?;
-        Some((InboundKey(key), self.requests.get(key)?))
+        let is = |slot| self.requests.at(slot).is_some_and(|(_, request)| request.scoped_id() == name);
+        let (key, request) = self.requests.at(self.ids.find_hashed(hash, is)?)?;
+        Some((InboundKey(key), request))
     }
 }
 
