@@ -1,5 +1,5 @@
 //! The threat table: each attack or fault as a test with its number. Attacks that another test already covers are not
-//! played twice: `rows.rs` lists every row with its tests, and `table.rs` fails if one of them is missing.
+//! played twice: `rows.toml` lists every row with its tests, and `table.rs` fails if one of them is missing.
 //!
 //! Times are checked in virtual time. Wall times, ratios and the counts of the table (`counts.rs`) are checked in a
 //! release build only.
