@@ -20,3 +20,16 @@ pub async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
     assert!(since.elapsed() < HANG, "hangs: {what}");
     waited.unwrap_or_else(|_| panic!("hangs: {what}"))
 }
+
+/// The rows of a table in a text. Two spaces or more separate its columns; empty lines and lines that begin with `#` are
+/// not rows.
+///
+/// # Panics
+/// If a row has another number of columns.
+pub fn table<const COLUMNS: usize>(text: &str) -> impl Iterator<Item = [&str; COLUMNS]> {
+    let rows = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    rows.map(|row| {
+        let columns: Vec<_> = row.split("  ").map(str::trim).filter(|column| !column.is_empty()).collect();
+        columns.try_into().unwrap_or_else(|_| panic!("{COLUMNS} columns are not in {row:?}"))
+    })
+}
