@@ -12,18 +12,12 @@ use rescind::websocket::{IgnoredCounter, LinkOptions, UpgradeOptions, WebSocketT
 use rescind::{
     AcpEndpoint, AcpListener, AuthRefusal, CallContext, Credential, Outcome, Peer, Principal, Router, Server,
 };
+use rescind_testkit::support::in_time;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-
-/// Fails a test that hangs.
-async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), wait.into_future())
-        .await
-        .unwrap_or_else(|_| panic!("hangs: {what}"))
-}
 
 /// An endpoint that serves until it is dropped.
 struct Served {

@@ -13,9 +13,10 @@ use rescind_core::{
     AuthRefusal, AuthRequest, CallContext, Credential, Listener, Outcome, Peer, Principal, Router, Server,
     Transport, dialect,
 };
+use rescind_testkit::support::http1::read_head;
 use rescind_websocket::{LinkOptions, UpgradeOptions, Upgrades, WebSocketListener, connect};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -31,11 +32,7 @@ async fn asked(address: &str, headers: &str) -> String {
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{headers}\r\n"
     );
     socket.write_all(request.as_bytes()).await.unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(in_time("a head", socket.read_u8()).await.unwrap());
-    }
-    String::from_utf8(head).unwrap().to_ascii_lowercase()
+    read_head(&mut socket).await.to_ascii_lowercase()
 }
 
 /// Servers that are polled until the test ends: one on its own socket and, with the feature, one on a route of axum.

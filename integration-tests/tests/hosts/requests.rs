@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rescind_testkit::support::http1::read_head;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -48,11 +49,7 @@ async fn http1(socket: &mut TcpStream, method: &str, path: &str, fields: &str, c
     }
     request += "\r\n";
     socket.write_all(request.as_bytes()).await.unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(socket.read_u8().await.unwrap());
-    }
-    let head = String::from_utf8(head).unwrap();
+    let head = read_head(socket).await;
     head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 

@@ -9,6 +9,7 @@ use rescind_core::dialect::{ACP, MCP, MCP_2026};
 use rescind_core::{CallContext, Listener, Router, Server};
 use rescind_http::HttpListener;
 pub(crate) use rescind_testkit::support::in_time;
+use rescind_testkit::support::mcp_meta;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -192,13 +193,9 @@ pub(crate) fn request(
 
 /// A message of the binding.
 pub(crate) fn message(binding: Binding, method: &str) -> Value {
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
     let params = match binding {
         Binding::Streamable => json!({"protocolVersion": "2025-11-25", "capabilities": {}}),
-        Binding::Stateless => json!({"_meta": meta}),
+        Binding::Stateless => json!({"_meta": mcp_meta()}),
         Binding::Acp => json!({"protocolVersion": 1, "clientCapabilities": {}}),
     };
     json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})

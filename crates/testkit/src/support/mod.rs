@@ -1,6 +1,11 @@
 //! What tests of several packages share.
 
+pub mod frames;
+pub mod http1;
+
 use std::time::Duration;
+
+use serde_json::{Value, json};
 
 /// Far more than any wait of a test needs.
 pub const HANG: Duration = Duration::from_secs(30);
@@ -13,12 +18,48 @@ pub const HANG: Duration = Duration::from_secs(30);
 /// # Cancel safety
 /// Dropping the future drops the one it waits for.
 pub async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
+    within(HANG, what, wait).await
+}
+
+/// Waits at most this long.
+///
+/// # Panics
+/// After that time, with `what`: the test hangs.
+///
+/// # Cancel safety
+/// Dropping the future drops the one it waits for.
+pub async fn within<T>(longest: Duration, what: &str, wait: impl IntoFuture<Output = T>) -> T {
     let since = tokio::time::Instant::now();
-    let waited = tokio::time::timeout(HANG, wait.into_future()).await;
+    let waited = tokio::time::timeout(longest, wait.into_future()).await;
     // A wait that is never woken is polled when its time ends, and may be ready then. So the elapsed time is checked
     // too.
-    assert!(since.elapsed() < HANG, "hangs: {what}");
+    assert!(since.elapsed() < longest, "hangs: {what}");
     waited.unwrap_or_else(|_| panic!("hangs: {what}"))
+}
+
+/// Waits until the condition holds, at most this long. Other tasks run meanwhile.
+///
+/// # Panics
+/// After that time, with `what`: the test hangs.
+///
+/// # Cancel safety
+/// Dropping the future ends the wait.
+pub async fn until(longest: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(longest, what, waiting).await;
+}
+
+/// The `_meta` that each request of MCP 2026-07-28 carries.
+#[must_use]
+pub fn mcp_meta() -> Value {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    })
 }
 
 /// The rows of a table in a text. Two spaces or more separate its columns; empty lines and lines that begin with `#` are
