@@ -20,6 +20,9 @@ mod counts;
 mod drops;
 mod floods;
 mod floor;
+#[path = "../matrix/faults/held.rs"]
+#[cfg_attr(not(unix), expect(dead_code, reason = "only losses count descriptors"))]
+mod held;
 mod ids;
 #[path = "../matrix/faults/line.rs"]
 #[expect(dead_code, reason = "shared with the faults of wires")]

@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use rescind::dialect::{ACP, Role};
 use rescind::http::{Acp, AcpTransport, HttpClient, HttpServer};
@@ -12,25 +11,18 @@ use rescind::websocket::{IgnoredCounter, LinkOptions, UpgradeOptions, WebSocketT
 use rescind::{
     AcpEndpoint, AcpListener, AuthRefusal, CallContext, Credential, Outcome, Peer, Principal, Router, Server,
 };
-use rescind_testkit::support::in_time;
+use rescind_testkit::support::{Serving, in_time};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 /// An endpoint that serves until it is dropped.
 struct Served {
     address: String,
     peers: mpsc::UnboundedReceiver<Peer>,
     told: mpsc::UnboundedReceiver<String>,
-    serving: JoinHandle<()>,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+    _serving: Serving,
 }
 
 fn server() -> HttpServer<Acp> {
@@ -69,8 +61,8 @@ fn listen(address: String, listener: AcpListener) -> Served {
     let (met, peers) = mpsc::unbounded_channel();
     let server =
         Server::builder([ACP]).serve(router).on_peer(move |peer| drop(met.send(peer))).listen(listener);
-    let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { address, peers, told, serving }
+    let _serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { address, peers, told, _serving }
 }
 
 async fn client(transport: impl Transport) -> Peer {

@@ -13,6 +13,7 @@ use rescind_core::{
     AuthRefusal, AuthRequest, CallContext, Credential, Listener, Outcome, Peer, Principal, Router, Server,
     Transport, dialect,
 };
+use rescind_testkit::support::Serving;
 use rescind_testkit::support::http1::read_head;
 use rescind_websocket::{LinkOptions, UpgradeOptions, Upgrades, WebSocketListener, connect};
 use serde_json::{Value, json};
@@ -49,18 +50,10 @@ async fn served(options: UpgradeOptions) -> Vec<(String, Box<dyn std::any::Any>)
     served
 }
 
-fn serving(listener: impl Listener) -> Aborts {
+fn serving(listener: impl Listener) -> Serving {
     let router = Router::new().method("echo", async |_: CallContext, params: Value| Ok(params));
     let server = Server::builder([dialect::ACP]).serve(router).listen(listener);
-    Aborts(tokio::spawn(async move { drop(server.run().await) }))
-}
-
-struct Aborts(tokio::task::JoinHandle<()>);
-
-impl Drop for Aborts {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    Serving::spawn(async move { drop(server.run().await) })
 }
 
 #[tokio::test]
@@ -184,7 +177,7 @@ async fn requests_in_flight_are_lost_when_a_credential_expires() {
     let listener = listen(UpgradeOptions::new().auth(short)).await;
     let url = listener.endpoint().0;
     let server = Server::builder([dialect::ACP]).serve(router).listen(listener);
-    let _serving = Aborts(tokio::spawn(async move { drop(server.run().await) }));
+    let _serving = Serving::spawn(async move { drop(server.run().await) });
     let peer = Peer::builder(dialect::ACP).connect(connect(&url)).await.unwrap();
     let outcome = peer.call::<_, Value>("wait", &json!({})).start().unwrap().outcome();
     let outcome = in_time("the outcome", outcome).await;

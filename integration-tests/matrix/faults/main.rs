@@ -34,6 +34,7 @@ mod covered;
 mod cross_session;
 mod disconnect;
 mod half_open;
+mod held;
 mod line;
 mod many;
 #[cfg(unix)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rescind::{CancelResult, CauseKind, ErrorCode, Outcome};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::program::Program;
 use super::run::{Run, Said};

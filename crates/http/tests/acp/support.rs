@@ -3,20 +3,20 @@
 use rescind_core::dialect::ACP;
 use rescind_core::{AuthRefusal, CallContext, Credential, Limits, Listener, Peer, Principal, Router, Server};
 use rescind_http::{Acp, HttpListener, HttpServer};
+use rescind_testkit::support::Serving;
 use rescind_testkit::support::http1::{self, Response, read_head, read_response};
 pub(crate) use rescind_testkit::support::{http1::read_until, in_time};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 /// A server that serves until it is dropped.
 pub(crate) struct Served {
     pub(crate) url: String,
     pub(crate) told: mpsc::UnboundedReceiver<String>,
     pub(crate) peers: mpsc::UnboundedReceiver<Peer>,
-    serving: JoinHandle<()>,
+    _serving: Serving,
 }
 
 impl Served {
@@ -26,12 +26,6 @@ impl Served {
 
     pub(crate) async fn hears(&mut self, what: &str) {
         assert_eq!(in_time(what, self.told.recv()).await.as_deref(), Some(what));
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
     }
 }
 
@@ -91,8 +85,8 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
         .serve(router)
         .on_peer(move |peer| drop(met.send(peer)))
         .listen(listener);
-    let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { url, told, peers, serving }
+    let _serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { url, told, peers, _serving }
 }
 
 pub(crate) fn request(id: u64, method: &str, params: &Value) -> String {

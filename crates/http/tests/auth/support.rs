@@ -9,12 +9,11 @@ use rescind_core::dialect::{ACP, MCP, MCP_2026};
 use rescind_core::{CallContext, Listener, Router, Server};
 use rescind_http::HttpListener;
 pub(crate) use rescind_testkit::support::in_time;
-use rescind_testkit::support::mcp_meta;
+use rescind_testkit::support::{Serving, mcp_meta};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binding {
@@ -44,13 +43,7 @@ pub(crate) struct Served {
     pub(crate) address: String,
     /// `started`, and how each handler of `wait` was cancelled.
     pub(crate) told: mpsc::UnboundedReceiver<&'static str>,
-    serving: JoinHandle<()>,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+    _serving: Serving,
 }
 
 /// Serves a binding with a server that `set` configures.
@@ -93,8 +86,8 @@ pub(crate) fn listen(listener: Result<HttpListener, rescind_core::TransportError
             }
         });
     let server = Server::builder([MCP, MCP_2026, ACP]).serve(router).listen(listener);
-    let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { address, told, serving }
+    let _serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { address, told, _serving }
 }
 
 /// A connection to a server.

@@ -7,12 +7,11 @@ use rescind_core::{
 };
 use rescind_http::{HttpListener, HttpServer, ServerBinding};
 use rescind_testkit::support::http1::{Response, read_head, read_response};
-use rescind_testkit::support::{in_time, mcp_meta};
+use rescind_testkit::support::{Serving, in_time, mcp_meta};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, mpsc};
-use tokio::task::JoinHandle;
 
 /// A header that replaces one of the same name. An empty value removes it. `:method` and `:path` belong to the
 /// request line.
@@ -46,13 +45,7 @@ pub(crate) struct Served {
     pub(crate) address: String,
     column: Column,
     begun: Mutex<mpsc::UnboundedReceiver<()>>,
-    serving: JoinHandle<()>,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+    _serving: Serving,
 }
 
 pub(crate) async fn serve<B: ServerBinding>(
@@ -125,8 +118,8 @@ fn listen(
         });
     let server = Server::builder(dialects.to_vec()).limits(limits).server_limits(server_limits).serve(router);
     let server = server.listen(listener);
-    let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { address, column, begun: Mutex::new(begun), serving }
+    let _serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { address, column, begun: Mutex::new(begun), _serving }
 }
 
 impl Served {

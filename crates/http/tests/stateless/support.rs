@@ -5,18 +5,17 @@ use rescind_core::{CallContext, ErrorObject, Limits, Listener, Router, Server};
 use rescind_http::{HttpListener, HttpServer, Stateless};
 use rescind_testkit::support::http1::{self, Response, read_response};
 pub(crate) use rescind_testkit::support::in_time;
-use rescind_testkit::support::mcp_meta;
+use rescind_testkit::support::{Serving, mcp_meta};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 /// A server that serves until it is dropped.
 pub(crate) struct Served {
     pub(crate) url: String,
     pub(crate) told: mpsc::UnboundedReceiver<String>,
-    serving: JoinHandle<()>,
+    _serving: Serving,
 }
 
 impl Served {
@@ -26,12 +25,6 @@ impl Served {
 
     pub(crate) async fn hears(&mut self, what: &str) {
         assert_eq!(in_time(what, self.told.recv()).await.as_deref(), Some(what));
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
     }
 }
 
@@ -69,8 +62,8 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
             }
         });
     let server = Server::builder([MCP_2026]).serve(router).limits(limits).listen(listener);
-    let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { url, told, serving }
+    let _serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { url, told, _serving }
 }
 
 /// A request of revision 2026-07-28.

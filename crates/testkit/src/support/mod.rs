@@ -6,6 +6,7 @@ pub mod http1;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 /// Far more than any wait of a test needs.
 pub const HANG: Duration = Duration::from_secs(30);
@@ -51,6 +52,35 @@ pub async fn until(longest: Duration, what: &str, mut is_so: impl FnMut() -> boo
         }
     };
     within(longest, what, waiting).await;
+}
+
+/// A task that is aborted when this is dropped.
+#[derive(Debug)]
+pub struct Serving(JoinHandle<()>);
+
+impl Serving {
+    /// Starts the task.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(task))
+    }
+
+    /// Aborts the task and waits for its end.
+    ///
+    /// # Cancel safety
+    /// The task is aborted although the future is dropped.
+    pub async fn stop(mut self) {
+        self.0.abort();
+        let _cancelled = (&mut self.0).await;
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// The `_meta` that each request of MCP 2026-07-28 carries.
