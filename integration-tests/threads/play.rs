@@ -1,4 +1,4 @@
-//! What the tests of threads have in common: their threads, their handler and their frames.
+//! The threads, the handler and the frames of every test of threads.
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -85,8 +85,8 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
         .serve(router)
         .on_peer(move |peer| drop(met.send(peer)))
         .listen(listener);
-    let _serving = Serving::spawn(async move { server.run().await.unwrap() });
-    Served { url, told, peers, _serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { url, told, peers, _serving: serving }
 }
 
 pub(crate) fn request(id: u64, method: &str, params: &Value) -> String {

@@ -86,8 +86,8 @@ pub(crate) fn listen(listener: Result<HttpListener, rescind_core::TransportError
             }
         });
     let server = Server::builder([MCP, MCP_2026, ACP]).serve(router).listen(listener);
-    let _serving = Serving::spawn(async move { server.run().await.unwrap() });
-    Served { address, told, _serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { address, told, _serving: serving }
 }
 
 /// A connection to a server.

@@ -118,8 +118,8 @@ fn listen(
         });
     let server = Server::builder(dialects.to_vec()).limits(limits).server_limits(server_limits).serve(router);
     let server = server.listen(listener);
-    let _serving = Serving::spawn(async move { server.run().await.unwrap() });
-    Served { address, column, begun: Mutex::new(begun), _serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { address, column, begun: Mutex::new(begun), _serving: serving }
 }
 
 impl Served {

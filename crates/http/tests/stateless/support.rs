@@ -62,8 +62,8 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
             }
         });
     let server = Server::builder([MCP_2026]).serve(router).limits(limits).listen(listener);
-    let _serving = Serving::spawn(async move { server.run().await.unwrap() });
-    Served { url, told, _serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { url, told, _serving: serving }
 }
 
 /// A request of revision 2026-07-28.

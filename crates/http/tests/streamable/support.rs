@@ -74,8 +74,8 @@ pub(crate) fn listen_within(listener: HttpListener, dialect: Dialect, limits: Li
             let _ = met.send(peer);
         })
         .listen(listener);
-    let _serving = Serving::spawn(async move { server.run().await.unwrap() });
-    Served { url, seen, gate, peers, running, counts, _serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { url, seen, gate, peers, running, counts, _serving: serving }
 }
 
 fn router(saw: &mpsc::UnboundedSender<Seen>, gate: &Arc<Notify>, running: &Arc<AtomicUsize>) -> Router {
