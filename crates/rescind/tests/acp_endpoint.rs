@@ -61,8 +61,8 @@ fn listen(address: String, listener: AcpListener) -> Served {
     let (met, peers) = mpsc::unbounded_channel();
     let server =
         Server::builder([ACP]).serve(router).on_peer(move |peer| drop(met.send(peer))).listen(listener);
-    let _serving = Serving::spawn(async move { server.run().await.unwrap() });
-    Served { address, peers, told, _serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { address, peers, told, _serving: serving }
 }
 
 async fn client(transport: impl Transport) -> Peer {

@@ -113,12 +113,12 @@ fn the_function_decides_as_the_table_says() {
 }
 
 fn refusal(hosts: &HostPolicy, origins: &OriginPolicy, case: &Case) -> Option<u16> {
-    let host = match hosts.check(case.target, case.hosts.iter().map(|host| host.as_bytes())) {
+    let host = match hosts.check(case.target, case.hosts.iter().map(String::as_bytes)) {
         Ok(host) => host,
         Err(HostRefusal::Missing | HostRefusal::Several | HostRefusal::Malformed) => return Some(400),
         Err(HostRefusal::NotServed) => return Some(421),
     };
-    match origins.check(case.origins.iter().map(|origin| origin.as_bytes()), &host) {
+    match origins.check(case.origins.iter().map(String::as_bytes), &host) {
         Ok(named) => {
             assert_eq!(named, case.origins.first().map(String::as_str), "what CORS is to repeat");
             None
