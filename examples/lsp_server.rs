@@ -36,12 +36,10 @@ impl Documents {
         Some(word).filter(|word| !word.is_empty())
     }
 
-    async fn hover(self, params: lsp::HoverParams) -> Result<Option<lsp::Hover>, HandlerError> {
-        let Some(word) = self.word(&params.text_document_position_params) else { return Ok(None) };
-        Ok(Some(lsp::Hover::new(
-            lsp::MarkupContent::new(lsp::MarkupKind::Markdown, format!("`{word}`")).into(),
-            None,
-        )))
+    fn hover(&self, params: &lsp::HoverParams) -> Option<lsp::Hover> {
+        let word = self.word(&params.text_document_position_params)?;
+        let text = lsp::MarkupContent::new(lsp::MarkupKind::Markdown, format!("`{word}`"));
+        Some(lsp::Hover::new(text.into(), None))
     }
 
     /// `run_until_cancelled` drops the current step, and `?` answers with `RequestCancelled` (-32800).
@@ -88,7 +86,7 @@ async fn main() -> Result<(), rescind::ConnectionError> {
             let Some(Whole(edit)) = params.content_changes.pop() else { return ready(()) };
             changed.put(params.text_document.text_document_identifier.uri, edit.text)
         })
-        .serve::<Lsp<lsp::HoverRequest>>(move |_, params| hovered.clone().hover(params))
+        .serve::<Lsp<lsp::HoverRequest>>(move |_, params| ready(Ok(hovered.hover(&params))))
         .serve::<Lsp<lsp::ReferencesRequest>>(move |ctx, params| searched.clone().references(ctx, params));
     let peer = Peer::builder(dialect::LSP).serve(router).connect(stdio::this_process()).await?;
     peer.closed().await?;

@@ -139,12 +139,12 @@ impl MachineState {
             }
             Input::Shutdown => {
                 self.ledger.ending.shutdown = true;
-                self.begun.shutdown.get_or_insert(now + DRAIN);
+                self.begun.shut_down(now + DRAIN);
                 self.session.local_shutdown(now, DRAIN);
             }
             Input::Idle => {
                 self.ledger.ending.shutdown = true;
-                self.begun.shutdown.get_or_insert(now);
+                self.begun.shut_down(now);
                 self.session.local_idle(now);
             }
             Input::Advance => self.session.advance(now),

@@ -18,7 +18,7 @@ pub(super) struct Begun {
     lost: Option<Loss>,
     pub(super) half_closed: Option<Instant>,
     /// When the drain of a shutdown ends.
-    pub(super) shutdown: Option<Instant>,
+    shutdown: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
@@ -33,6 +33,11 @@ impl Begun {
     pub(super) fn lose(&mut self, at: Instant, how: DisconnectPolicy, shields: usize) {
         let shields = u32::try_from(shields).unwrap_or(u32::MAX);
         self.lost.get_or_insert(Loss { at, how, shields });
+    }
+
+    /// Of two drains the earlier end counts.
+    pub(super) fn shut_down(&mut self, drained: Instant) {
+        self.shutdown = Some(self.shutdown.map_or(drained, |earlier| earlier.min(drained)));
     }
 
     pub(super) fn shielded(&mut self) {

@@ -37,9 +37,9 @@ pub(crate) enum Command {
         after_help = "Examples:\n  rescind check --dialect acp --profile my-agent.toml -- my-agent --stdio\n  rescind check \
                       --dialect lsp --json -- node server.mjs\n  rescind check --dialect lsp --step-timeout 20000 --html report.html \
                       pipe:/run/my-server/lsp.sock\n  rescind check --dialect mcp --tls-ca ca.pem --tls-cert me.pem --tls-key me.key \
-                      https://localhost:8443/mcp"
+                      https://localhost:8443/mcp\n  rescind check --client --dialect mcp -- node my-client.mjs"
     )]
-    Check(Check),
+    Check(Box<Check>),
     /// Serve the fixture agent, for tests of your own client.
     #[command(
         after_help = "Examples:\n  rescind fixture --dialect acp --listen stdio\n  rescind fixture --dialect lsp --listen \
@@ -47,7 +47,7 @@ pub(crate) enum Command {
                       --tls-cert server.pem --tls-key server.key --client-ca ca.pem"
     )]
     Fixture(Fixture),
-    /// Copy between this process's stdin and stdout and a loopback address. Used by `matrix`.
+    /// Copy between this process's stdin and stdout and a loopback address. Used by `matrix` and `check --client`.
     #[command(hide = true)]
     Relay(Relay),
 }
@@ -80,6 +80,7 @@ pub(crate) struct Matrix {
 
 /// `rescind check`.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Check {
     /// The dialect the peer speaks.
     #[arg(long, value_name = "D", value_parser = dialect)]
@@ -99,6 +100,28 @@ pub(crate) struct Check {
     /// The private key of that certificate.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// Say what the peer does when it is cancelled, fact by fact, compared with what its requests do without a cancel. Only
+    /// what the documents demand counts as broken, and only if it is seen three times of three.
+    #[arg(long)]
+    pub(crate) facts: bool,
+    /// A request that takes long, in place of the profile's.
+    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    pub(crate) slow: Option<String>,
+    /// A request that is answered at once, in place of the profile's.
+    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    pub(crate) quick: Option<String>,
+    /// A request that reports progress, in place of the profile's.
+    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    pub(crate) progress: Option<String>,
+    /// Do not use this witness that work stopped: progress, serial or processor; may be repeated.
+    #[arg(long = "no-witness", value_name = "W", value_parser = ["progress", "serial", "processor"], requires = "facts")]
+    pub(crate) no_witness: Vec<String>,
+    /// Exit with 1 also where the peer does not do what the documents only recommend.
+    #[arg(long, requires = "facts")]
+    pub(crate) strict: bool,
+    /// Write the results as a file in the form of `JUnit`.
+    #[arg(long, value_name = "FILE", requires = "facts")]
+    pub(crate) junit: Option<PathBuf>,
     /// Print the results as JSON to stdout.
     #[arg(long)]
     pub(crate) json: bool,
@@ -108,6 +131,13 @@ pub(crate) struct Check {
     /// The longest time for each step, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(crate) step_timeout: u64,
+    /// Check a client instead: COMMAND is a program that connects to this one and cancels its own requests.
+    #[arg(long, conflicts_with_all = ["profile", "html", "endpoint"])]
+    pub(crate) client: bool,
+    /// Where the client connects: pipe:PATH-OR-NAME, ws:// or http://; port 0 takes a free one.
+    /// [default: the client starts a command, and speaks to its stdin and stdout]
+    #[arg(long, value_name = "ENDPOINT", requires = "client")]
+    pub(crate) listen: Option<Endpoint>,
     /// A running peer, with a new connection for each scenario: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://,
     /// http:// or https://.
     #[arg(value_name = "ENDPOINT")]

@@ -110,6 +110,7 @@ fn cell_text(cell: Option<&Cell>, colour: Colour) -> String {
         (CellOutcome::Held, Some(time)) => (format!("held {time} us"), AnsiColor::Green.on_default()),
         (CellOutcome::Held, None) => ("held".to_owned(), AnsiColor::Green.on_default()),
         (CellOutcome::Broke, _) => ("BROKE".to_owned(), AnsiColor::Red.on_default().bold()),
+        (CellOutcome::Unsure, _) => ("unsure".to_owned(), AnsiColor::Yellow.on_default()),
         (CellOutcome::NotAsked, _) => ("not asked".to_owned(), Style::new().dimmed()),
     };
     paint(&format!("{shown:<WIDTH$}"), style, colour)

@@ -111,7 +111,7 @@ async fn played(name: &str, subject: Scripted, profile: Option<Profile>) -> Play
 fn why(played: &Played) -> &str {
     match &played.verdict {
         Verdict::Held => panic!("it held"),
-        Verdict::Broke { why, .. } | Verdict::NotAsked { why } => why,
+        Verdict::Broke { why, .. } | Verdict::NotAsked { why } | Verdict::Unsure { why } => why,
     }
 }
 

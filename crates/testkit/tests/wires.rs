@@ -242,10 +242,10 @@ fn only_once(link: Link) -> Connect {
 fn reported(scenario: &Scenario, played: &Played) -> Option<String> {
     let what = match &played.verdict {
         Verdict::Held => return None,
-        Verdict::Broke { why, step } => format!("step {step}: {why}"),
+        Verdict::Broke { why, step, .. } => format!("step {step}: {why}"),
         // A need that the vector itself states is not a gap.
         Verdict::NotAsked { .. } if !scenario.vector.needs.is_empty() => return None,
-        Verdict::NotAsked { why } => format!("not asked: {why}"),
+        Verdict::NotAsked { why } | Verdict::Unsure { why } => format!("not asked: {why}"),
     };
     let mut text = format!("{}/{} {what}", scenario.dialect, scenario.vector.name);
     for line in &played.trace {

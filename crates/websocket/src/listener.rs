@@ -169,7 +169,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// Serves `wss` with this certificate, and requests client certificates if the value says so. Default: `ws`.
+    /// Serves `wss` with this certificate, and requests client certificates if `tls` is set to. Default: `ws`.
     #[cfg(feature = "rustls")]
     pub fn tls(mut self, tls: crate::ServerTls) -> Self {
         self.tls = Some(tls);

@@ -124,6 +124,7 @@ fn row(cell: &Cell, wires: &[&str], calls: &HashMap<&str, bool>, texts: &mut Tex
         CellOutcome::Held => 0,
         CellOutcome::Broke => 1,
         CellOutcome::NotAsked => 2,
+        CellOutcome::Unsure => 3,
     };
     let trace: Vec<i64> = cell
         .trace

@@ -2,7 +2,7 @@
 // Draws the grid, and the sequence diagram of a cell when it is opened. Every text is set as text, never as markup.
 (() => {
   const { wires, texts, cells: rows } = JSON.parse(document.getElementById("data").textContent);
-  const WORDS = ["held", "broke", "not asked"];
+  const WORDS = ["held", "broke", "not asked", "unsure"];
   const cells = rows.map(([dialect, wire, scenario, outcome, why, cancel, sources, trace, calls]) => ({
     dialect: texts[dialect], wire: wires[wire], column: wire, scenario: texts[scenario], outcome, why: texts[why], cancel,
     sources: sources.map((at) => texts[at]), calls: calls === 1,
@@ -30,7 +30,7 @@
   const time = (micros) => (micros < 10_000 ? `${micros} µs` : `${(micros / 1000).toFixed(1)} ms`);
   const shown = (cell) => {
     if (cell.outcome === 0) return cell.cancel === null ? "held" : time(cell.cancel);
-    return cell.outcome === 1 ? "BROKE" : "not asked";
+    return cell.outcome === 1 ? "BROKE" : WORDS[cell.outcome];
   };
 
   // A long name may be broken behind its underscores.

@@ -127,7 +127,8 @@ impl Peer {
     ///    closed.
     ///
     /// Returns how many handlers still run: blocking work that does not check its cancel cannot be stopped. A program
-    /// that must end uses the runtime's `shutdown_timeout`.
+    /// that must end uses the runtime's `shutdown_timeout`. A second shutdown may shorten the drain of the first: the
+    /// earlier deadline counts.
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the shutdown.

@@ -91,6 +91,26 @@ async fn a_handler_that_does_not_end_is_cancelled_at_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_second_drain_shortens_the_first_and_never_lengthens_it() {
+    for (first, then) in [(3600, 3), (3, 3600)] {
+        let mut serving = serve();
+        let peer = client(&serving.transport).await;
+        let _call = peer.call::<_, String>("wait", &(86_400_000,)).start().unwrap();
+        serving.started.recv().await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let handle = serving.handle.clone();
+        let drained = tokio::join!(
+            handle.drain(Duration::from_secs(first)),
+            serving.handle.drain(Duration::from_secs(then))
+        );
+        assert_eq!(drained, (0, 0));
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(4), "{first}, {then}: {took:?}");
+        serving.running.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_without_connections_and_one_that_never_ran_drain_at_once() {
     let serving = serve();
     assert_eq!(serving.handle.drain(Duration::from_secs(3600)).await, 0);

@@ -114,13 +114,14 @@ impl<'a> Message<'a> {
         Self { envelope, bodies, method, name, revision, has_capabilities: capabilities.is_some() }
     }
 
-    /// The tool that a message calls and its arguments, if headers mirror any argument of that tool.
-    fn mirrored_call(&self, mirrors: &Mirrors) -> Option<(Cow<'a, str>, Value)> {
+    /// The tool that a message calls and its arguments, if headers mirror any argument of that tool. The arguments are
+    /// an error if they are nested too deep, or have a number that is out of range.
+    fn mirrored_call(&self, mirrors: &Mirrors) -> Option<(Cow<'a, str>, serde_json::Result<Value>)> {
         self.method.as_deref().filter(|method| *method == self.bodies.tool_call)?;
         let tool = self.name.and_then(string).filter(|tool| mirrors.of(tool))?;
         let [arguments] = once(self.envelope.params, [ARGUMENTS]);
-        let arguments = arguments.and_then(|arguments| serde_json::from_str(arguments.get()).ok());
-        Some((tool, arguments.unwrap_or_default()))
+        let arguments = arguments.map_or(Ok(Value::Null), |arguments| serde_json::from_str(arguments.get()));
+        Some((tool, arguments))
     }
 
     pub(super) const fn names_a_revision(&self) -> bool {
@@ -179,6 +180,9 @@ impl<'a> Message<'a> {
             }
         }
         if let Some((tool, arguments)) = self.mirrored_call(mirrors) {
+            // Arguments that cannot be compared with their headers are refused: an intermediary trusts the headers.
+            let arguments = arguments
+                .map_err(|_| unfit(id, INVALID_PARAMS, "Invalid params: the arguments cannot be read"))?;
             mirrors.check(&tool, &arguments, headers).map_err(mismatch)?;
         }
         if versions.iter().any(|served| served == version) {
@@ -191,7 +195,7 @@ impl<'a> Message<'a> {
 
     /// The headers that mirror this message.
     pub(super) fn headers(&self, headers: &mut HeaderMap, mirrors: &Mirrors) {
-        if let Some((tool, arguments)) = self.mirrored_call(mirrors) {
+        if let Some((tool, Ok(arguments))) = self.mirrored_call(mirrors) {
             let values = mirrors.values(&tool, &arguments).into_iter();
             headers.extend(
                 values.filter_map(|(name, value)| Some((name, HeaderValue::from_str(&encode(&value)).ok()?))),
@@ -320,6 +324,31 @@ mod tests {
         assert_eq!(envelope.check(&headers, &versions, &Mirrors::default()).ok(), Some(Kind::Request));
         headers.insert(MCP_NAME, HeaderValue::from_static("file:///a"));
         assert!(envelope.check(&headers, &versions, &Mirrors::default()).is_err());
+    }
+
+    #[test]
+    fn arguments_that_cannot_be_compared_with_their_headers_are_refused() {
+        let mut mirrors = Mirrors::default();
+        mirrors.add("query", &["region"], "Region").unwrap();
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        for (other, refused) in [
+            (nested(100), None),
+            (nested(200), Some(INVALID_PARAMS)),
+            ("1e3".to_owned(), None),
+            ("1e999".to_owned(), Some(INVALID_PARAMS)),
+        ] {
+            let body = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"query",
+                "arguments":{{"region":"x","other":{other}}},"_meta":{{"io.modelcontextprotocol/protocolVersion":
+                "2026-07-28","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#
+            );
+            let message = Message::read(body.as_bytes(), &MCP_2026_BODIES).unwrap();
+            let mut headers = HeaderMap::new();
+            message.headers(&mut headers, &mirrors);
+            let versions = ["2026-07-28".to_owned()];
+            let checked = message.check(&headers, &versions, &mirrors);
+            assert_eq!(checked.map_err(|unfit| unfit.error.code).err(), refused, "{other}");
+        }
     }
 
     #[test]

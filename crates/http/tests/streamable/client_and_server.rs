@@ -107,7 +107,7 @@ async fn the_server_asks_within_a_request_and_by_itself() {
 async fn notifications_keep_their_order() {
     let (mut served, peer) = mcp().await;
     for n in 0..50 {
-        peer.try_notify("events", &json!({"n": n})).unwrap();
+        peer.try_notify("reported", &json!({"n": n})).unwrap();
     }
     for n in 0..50 {
         let seen = in_time("a notification", served.seen.recv()).await;

@@ -24,7 +24,7 @@ use rescind_core::{DisconnectPolicy, SessionConfig};
 use self::connection::Connection;
 use crate::options::Options;
 use crate::runner::{
-    Abilities, Ended, Line, Outcomes, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
+    Abilities, Ended, Failure, Line, Outcomes, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
 };
 use crate::step::{CallStep, CancelWord};
 use crate::vector::{Part, Scenario};
@@ -64,10 +64,16 @@ impl BareMachine {
             Poll::Ready(played) => played,
             // Nothing here waits for an external event.
             Poll::Pending => Played {
-                verdict: Verdict::Broke { why: "the bare machine waited".to_owned(), step: 0 },
+                verdict: Verdict::Broke {
+                    failure: Failure::Subject,
+                    why: "the bare machine waited".to_owned(),
+                    step: 0,
+                },
+                evidence: Vec::new(),
                 trace: Vec::new(),
                 cancel: None,
                 outcomes: Outcomes::default(),
+                strays: Vec::new(),
             },
         }
     }

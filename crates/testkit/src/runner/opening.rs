@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::lines::LineState;
 use super::play::{Play, Stop};
 use super::subject::Subject;
+use super::verdict::Failure;
 use crate::profile::{HandshakeStep, follow};
 use crate::step::{CallStep, OutcomeWord};
 use crate::vector::Part;
@@ -44,7 +45,7 @@ impl<S: Subject> Play<'_, S> {
     async fn accepted(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
         let answer = self.request(method, params).await?;
         if self.wire_format()?.is_refusal(&answer) {
-            return Err(Stop::Broke(format!("`{method}` was refused: {answer}")));
+            return Err(Stop::Broke(Failure::Opening, format!("`{method}` was refused: {answer}")));
         }
         let sends_cancels = self.requirements.sends_cancels;
         if method == "initialize"
@@ -105,8 +106,10 @@ impl<S: Subject> Play<'_, S> {
         self.send(vec![wire_format.answer(&id, method, &value)]).await?;
         match self.subject.outcome(name, self.settings.deadline).await? {
             Some(ended) if ended.outcome == OutcomeWord::Completed => Ok(()),
-            Some(ended) => Err(Stop::Broke(format!("{name} was answered and ended as {ended:?}"))),
-            None => Err(Stop::Broke(format!("{name} was answered and did not end"))),
+            Some(ended) => {
+                Err(Stop::Broke(Failure::Opening, format!("{name} was answered and ended as {ended:?}")))
+            }
+            None => Err(Stop::Broke(Failure::Unanswered, format!("{name} was answered and did not end"))),
         }
     }
 
@@ -118,9 +121,10 @@ impl<S: Subject> Play<'_, S> {
                 match follow(&answer, path) {
                     Some(value) => self.bindings.bind(name, value.clone()),
                     None => {
-                        return Err(Stop::Broke(format!(
-                            "the answer to `{method}` has no `{path}`: {answer}"
-                        )));
+                        return Err(Stop::Broke(
+                            Failure::Opening,
+                            format!("the answer to `{method}` has no `{path}`: {answer}"),
+                        ));
                     }
                 }
             }

@@ -190,14 +190,17 @@ impl ConnectionSlot {
         connection.is_some_and(|connection| connection.is_busy())
     }
 
-    /// Tells the connection to end. Only the first call has an effect.
+    /// Tells the connection to end. Of two drains the earlier deadline counts. A displaced connection ends at once.
     pub(crate) fn request_end(&self, reason: EndReason) {
         let connection = {
             let mut state = self.state();
-            if state.end_reason.is_some() {
-                return;
-            }
-            state.end_reason = Some(reason);
+            state.end_reason = Some(match (state.end_reason, reason) {
+                (None, reason) => reason,
+                (Some(EndReason::Drain(first)), EndReason::Drain(second)) => {
+                    EndReason::Drain(first.min(second))
+                }
+                (Some(EndReason::Displaced), _) | (Some(EndReason::Drain(_)), EndReason::Displaced) => return,
+            });
             state.connection.clone()
         };
         match connection {

@@ -32,6 +32,14 @@ use crate::message::CancelExemption;
 
 /// A call that has not started. [`start`](Self::start) starts it; awaiting the builder starts it and waits for its
 /// answer.
+///
+/// ```
+/// # async fn example(peer: rescind_core::Peer) -> Result<(), rescind_core::CallError> {
+/// let wait = std::time::Duration::from_secs(10);
+/// let sum: u64 = peer.call("add", &[40, 2]).timeout(wait).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a call begins when the builder is awaited or started"]
 pub struct CallBuilder<R> {
     connection: Arc<ConnectionInner>,

@@ -13,6 +13,31 @@ use crate::machine::CancelResult;
 
 /// Cancels one call, from any thread, also outside a runtime. Cheap to clone. It does nothing once its call has ended
 /// (004-31).
+///
+/// ```
+/// use rescind_core::{CallContext, Outcome, Peer, Router, dialect, memory_pair};
+/// use serde_json::{Value, json};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (client, server) = memory_pair();
+/// let router = Router::new().method("wait", async |ctx: CallContext, _: Value| {
+///     ctx.run_until_cancelled(std::future::pending::<()>()).await?;
+///     Ok(Value::Null)
+/// });
+/// let _serving = Peer::builder(dialect::ACP).serve(router).attach(server)?;
+/// let peer = Peer::builder(dialect::ACP).attach(client)?;
+///
+/// let call = peer.call::<_, Value>("wait", &json!({})).start()?;
+/// let stop = call.canceller();
+/// tokio::spawn(async move { stop.cancel("the user pressed stop") });
+/// match call.outcome().await {
+///     Outcome::Cancelled(cancelled) => assert_eq!(cancelled.cause.reason(), Some("the user pressed stop")),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Canceller {
     connection: Arc<ConnectionInner>,

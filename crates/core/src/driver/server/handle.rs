@@ -58,7 +58,7 @@ impl ServerHandle {
     ///    closed.
     /// 3. When all connections have ended, the listener is dropped and [`Server::run`](crate::Server::run) returns.
     ///
-    /// A second drain does not change the deadline of the first.
+    /// A second drain may shorten the first, as when a user presses Ctrl-C again: the earlier deadline counts.
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the drain.

@@ -241,8 +241,30 @@ fn a_handler_that_outlived_its_connection_is_cancelled_at_the_earlier_of_two_dea
         let key = bench.running(1);
         bench.session.recv_lost(bench.now, DisconnectPolicy::Detach);
         bench.session.local_shutdown(bench.now, second * drain);
-        bench.session.local_shutdown(bench.now, Duration::ZERO);
-        assert_eq!(bench.pass(Duration::ZERO), [], "the first shutdown counts");
+        bench.session.local_shutdown(bench.now, second * 3);
+        assert_eq!(bench.pass(Duration::ZERO), [], "a later deadline has no effect");
         assert_eq!(bench.pass(second), [Output::Signal { key, cause: kind.into() }]);
+    }
+}
+
+#[test]
+fn a_second_shutdown_shortens_the_first_and_never_lengthens_it() {
+    let second = Duration::from_secs(1);
+    for is_lost in [false, true] {
+        for (first, then) in [(10, 1), (1, 10), (1, 1)] {
+            let mut bench = Bench::new(ACP);
+            let key = bench.running(1);
+            if is_lost {
+                bench.session.recv_lost(bench.now, DisconnectPolicy::Keep);
+            }
+            bench.session.local_shutdown(bench.now, second * first);
+            bench.session.local_shutdown(bench.now, second * then);
+            assert_eq!(bench.pass(second / 2), [], "{first} s, then {then} s, lost: {is_lost}");
+            let signal = Output::Signal { key, cause: CauseKind::Shutdown.into() };
+            assert_eq!(bench.pass(second / 2), [signal], "{first} s, then {then} s, lost: {is_lost}");
+            // The handlers are cancelled: a third shutdown does not shorten their grace.
+            bench.session.local_shutdown(bench.now, Duration::ZERO);
+            assert_eq!(bench.pass(Duration::ZERO), [], "{first} s, then {then} s, lost: {is_lost}");
+        }
     }
 }

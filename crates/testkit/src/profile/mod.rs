@@ -5,69 +5,72 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The handshake of a foreign peer, which of its requests are slow, quick and so on, and where it shows that work
-/// stopped. Read from TOML; see `vectors/README.md`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+use crate::pattern::{Bindings, matches};
+use crate::runner::subset;
+use crate::wire_format::WireFormat;
+
+mod file_uri;
+mod resolve;
+mod session;
+mod witness;
+
+pub use resolve::UnresolvedProfile;
+pub use session::{ExpectWord, HandshakeStep, ProfileHandshake, ProfileSession};
+pub use witness::Witness;
+
+/// How a foreign peer is started and its session opened, which of its requests are slow, quick and so on, and where it
+/// shows that work stopped. Read from TOML; see `vectors/README.md`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "ProfileTable")]
 #[non_exhaustive]
 pub struct Profile {
     /// A name for reports.
     pub name: String,
+    /// What a session needs beyond its handshake.
+    pub session: ProfileSession,
     /// How the session is opened. Without steps: as usual in the dialect.
-    #[serde(default)]
     pub handshake: ProfileHandshake,
     /// The peer's requests, by what they are used for.
-    #[serde(default)]
     pub requests: BTreeMap<RequestKind, ProfileRequest>,
     /// Methods of the protocol itself (`tools/call`, `session/prompt`) that the peer serves as the fixture does.
-    #[serde(default)]
     pub serves: BTreeSet<String>,
-    /// The request that returns what is running.
-    #[serde(default)]
+    /// Where the peer shows that work stopped.
     pub witness: Option<Witness>,
     /// Vectors that the peer is known to break, with the reason. They are still played and reported.
-    #[serde(default)]
     pub deviations: BTreeMap<String, String>,
 }
 
-/// The steps that open a session.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// The tables of the file.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct ProfileHandshake {
-    /// In order.
+struct ProfileTable {
+    name: String,
     #[serde(default)]
-    pub steps: Vec<HandshakeStep>,
+    session: ProfileSession,
+    #[serde(default)]
+    handshake: ProfileHandshake,
+    #[serde(default)]
+    requests: BTreeMap<RequestKind, ProfileRequest>,
+    #[serde(default)]
+    serves: BTreeSet<String>,
+    #[serde(default)]
+    witness: Option<Witness>,
+    #[serde(default)]
+    deviations: BTreeMap<String, String>,
 }
 
-/// One step: a request (`method`) or a notification (`notify`).
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct HandshakeStep {
-    /// The request's method.
-    #[serde(default)]
-    pub method: Option<String>,
-    /// The notification's method.
-    #[serde(default)]
-    pub notify: Option<String>,
-    /// The params.
-    #[serde(default = "empty")]
-    pub params: Value,
-    /// What to wait for. The only value is `answer`, which is also the default for a request.
-    #[serde(default)]
-    pub expect: Option<ExpectWord>,
-    /// What is taken from the answer for later `"${name}"`: name to dotted path.
-    #[serde(default)]
-    pub bind: BTreeMap<String, String>,
-}
-
-/// The events that a handshake step can wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ExpectWord {
-    /// The answer to its request.
-    Answer,
+impl From<ProfileTable> for Profile {
+    fn from(table: ProfileTable) -> Self {
+        Self {
+            name: table.name,
+            session: table.session,
+            handshake: table.handshake,
+            requests: table.requests,
+            serves: table.serves,
+            witness: table.witness,
+            deviations: table.deviations,
+        }
+    }
 }
 
 /// The purpose of a request of the peer. Each kind means one method of the fixture.
@@ -141,6 +144,31 @@ pub struct ProfileRequest {
     pub notification: Option<String>,
 }
 
+impl ProfileRequest {
+    /// Creates a request with these params. Any result is allowed, and after a cancel the dialect's answers.
+    #[must_use]
+    pub fn new(method: impl Into<String>, params: Value) -> Self {
+        let method = method.into();
+        Self { method, params, result: None, cancelled: Vec::new(), child: None, notification: None }
+    }
+
+    /// A request without params, about whose answer nothing is known.
+    pub(crate) fn plain(method: &str) -> Self {
+        Self::new(method, empty())
+    }
+
+    /// Whether an answer has one of the forms that the profile names for a cancelled request.
+    pub(crate) fn says_cancelled(&self, wire_format: WireFormat, answer: &Value) -> bool {
+        let code = ["/error/code", "/payload/error/code"].into_iter().find_map(|at| answer.pointer(at));
+        self.cancelled.iter().any(|form| match form {
+            CancelledForm::Code(named) => code == Some(named),
+            CancelledForm::Result(named) => wire_format
+                .value(answer)
+                .is_some_and(|value| matches(&subset(named), value, &mut Bindings::default()).is_ok()),
+        })
+    }
+}
+
 /// One form of a cancelled answer.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -160,24 +188,6 @@ pub struct ProfileChild {
     pub method: String,
 }
 
-/// The request that returns what is running.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct Witness {
-    /// The request.
-    pub method: String,
-    /// Its params.
-    #[serde(default = "empty")]
-    pub params: Value,
-    /// Dotted path in its result to the number of running handlers.
-    #[serde(default)]
-    pub running: Option<String>,
-    /// Dotted path in its result to the number of cancelled handlers.
-    #[serde(default)]
-    pub cancelled: Option<String>,
-}
-
 /// A profile that does not follow the format.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("line {line}, column {column}: {reason}")]
@@ -188,13 +198,19 @@ pub struct BadProfile {
 }
 
 /// The profile of the fixture's methods, played as against a foreign peer.
-const FIXTURE: &str = include_str!("../profiles/fixture.toml");
+const FIXTURE: &str = include_str!("../../profiles/fixture.toml");
 
 impl Profile {
+    /// Creates a profile without requests, for a peer whose session is opened as usual in its dialect.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
     /// Reads a profile from TOML.
     ///
     /// # Errors
-    /// If the text does not follow the format.
+    /// If the text does not follow the format. The error has the line and the column, and for a wrong key the known ones.
     pub fn from_toml(text: &str) -> Result<Self, BadProfile> {
         toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
@@ -257,6 +273,56 @@ mod tests {
         let profile = Profile::from_toml(text).unwrap();
         assert_eq!(profile.requests[&RequestKind::Slow].cancelled.len(), 2);
         assert_eq!(profile.handshake.steps.len(), 2);
+    }
+
+    #[test]
+    fn a_wrong_key_is_reported_with_the_known_ones_and_its_position() {
+        for (text, told) in [
+            (
+                "name = \"x\"\n[sesion]\n",
+                "line 2, column 2: unknown field `sesion`, expected one of `name`, `session`,",
+            ),
+            (
+                "name = \"x\"\n[session]\nscrach = \"w\"\n",
+                "line 3, column 1: unknown field `scrach`, expected one of `scratch`, `env`, `replies`, `setup`",
+            ),
+            (
+                "name = \"x\"\n[requests.slo]\nmethod = \"m\"\n",
+                "line 2, column 11: unknown variant `slo`, expected one of `slow`, `quick`,",
+            ),
+            (
+                "name = \"x\"\n[requests.slow]\nmethod = \"m\"\nparms = {}\n",
+                "line 4, column 1: unknown field `parms`, expected one of `method`, `params`,",
+            ),
+            ("name = \"x\"\n[requests.slow]\nparams = {}\n", "line 2, column 1: missing field `method`"),
+            (
+                "name = \"x\"\n[witness]\nrunning = \"a\"\n",
+                "line 2, column 1: a witness has a `method`, a `command`, or both",
+            ),
+            (
+                "name = \"x\"\n[witness]\ncommand = []\n",
+                "line 2, column 1: a witness's `command` names a program",
+            ),
+            (
+                "name = \"x\"\n[witness]\ncomand = [\"a\"]\n",
+                "line 3, column 1: unknown field `comand`, expected one of",
+            ),
+            (
+                "name = \"x\"\n[handshake]\nsteps = [\n  { wait = \"a\", notify = \"b\" } ]\n",
+                "line 3, column 9: a step has one of `method`, `notify` and `wait`, and one here has notify = \"b\" and wait = \"a\"",
+            ),
+            (
+                "name = \"x\"\n[handshake]\nsteps = [ { method = \"a\", within_ms = 1 } ]\n",
+                "line 3, column 9: `within_ms` is for a step with `wait`, and one here has method = \"a\"",
+            ),
+            (
+                "name = \"x\"\n[session]\nsetup = [ { notify = \"a\", bind = { x = \"result\" } } ]\n",
+                "line 3, column 9: `bind` is for a step with `method`",
+            ),
+        ] {
+            let error = Profile::from_toml(text).unwrap_err().to_string();
+            assert!(error.starts_with(told), "{error}\nand not {told}");
+        }
     }
 
     #[test]

@@ -1,0 +1,110 @@
+//! A count of the peer's work that the profile names: a command of the user's, or a request of the peer.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::session::{Lost, PeerSession};
+use super::work::Seen;
+use crate::profile::{Profile, Witness, follow};
+use crate::report::Evidence;
+
+/// Where the count comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Counter {
+    /// The first number that the command prints: the work that was done so far.
+    Command(Vec<String>),
+    /// The number of running handlers in the result of a request.
+    Request { witness: Witness, running: String },
+}
+
+impl Counter {
+    /// The counter that the profile names.
+    pub(super) fn of(profile: &Profile) -> Option<Self> {
+        let witness = profile.witness.clone()?;
+        if !witness.command.is_empty() {
+            return Some(Self::Command(witness.command));
+        }
+        let running = witness.running.clone()?;
+        Some(Self::Request { witness, running })
+    }
+
+    /// Reads the count. `None`: it could not be read.
+    pub(super) async fn read(
+        &self,
+        session: &mut PeerSession,
+        deadline: Duration,
+    ) -> Result<Option<i64>, Lost> {
+        match self {
+            Self::Command(command) => {
+                let words = command.clone();
+                let read = tokio::task::spawn_blocking(move || printed_number(&words));
+                Ok(read.await.ok().flatten())
+            }
+            Self::Request { witness, running } => {
+                let params = session.bindings.fill(&witness.params);
+                let sent = session.request(&witness.method, params).await?;
+                let answer = session.answer(&sent.id, sent.at + deadline).await?;
+                let value = answer.and_then(|answer| session.wire_format.value(&answer.frame).cloned());
+                Ok(value.and_then(|value| follow(&value, running).and_then(Value::as_i64)))
+            }
+        }
+    }
+
+    /// Reads four counts: before the work, while it runs, after its cancel, and later.
+    pub(super) fn judge(&self, [first, running, cancelled, later]: [i64; 4]) -> Option<Seen> {
+        let detail = format!(
+            "the count was {first}, {running} while it ran, {cancelled} after its cancel and {later} later"
+        );
+        match self {
+            // It grows while work runs.
+            Self::Command(_) => (running > first).then_some(Seen {
+                evidence: Evidence::Command,
+                stopped: later == cancelled,
+                detail,
+            }),
+            // It is the number of running handlers.
+            Self::Request { .. } => (running > later || later == running).then_some(Seen {
+                evidence: Evidence::Request,
+                stopped: later < running,
+                detail,
+            }),
+        }
+    }
+}
+
+/// Runs a command and reads the first number that it prints.
+fn printed_number(command: &[String]) -> Option<i64> {
+    let (program, arguments) = command.split_first()?;
+    let output = std::process::Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split(|character: char| !character.is_ascii_digit()).find_map(|word| word.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_counts_shows_whether_work_stopped() {
+        let counter = Counter::Command(Vec::new());
+        assert!(counter.judge([0, 5, 6, 6]).unwrap().stopped);
+        assert!(!counter.judge([0, 5, 6, 9]).unwrap().stopped);
+        assert!(counter.judge([5, 5, 5, 5]).is_none(), "it never counted");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_first_number_that_a_command_prints_is_its_count() {
+        let words = |text: &str| vec!["printf".to_owned(), text.to_owned()];
+        assert_eq!(printed_number(&words("done 17 of 20")), Some(17));
+        assert_eq!(printed_number(&words("nothing")), None);
+        assert_eq!(printed_number(&["no/such/program".to_owned()]), None);
+    }
+}
