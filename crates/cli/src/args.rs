@@ -122,6 +122,12 @@ pub(crate) struct Check {
     /// Write the results as a file in the form of `JUnit`.
     #[arg(long, value_name = "FILE", requires = "facts")]
     pub(crate) junit: Option<PathBuf>,
+    /// Write a commented profile for this peer, made from what it offers, to stdout.
+    #[arg(long, conflicts_with_all = ["facts", "profile", "json", "html", "client"])]
+    pub(crate) init: bool,
+    /// The document that the profile of a language server opens; with --init.
+    #[arg(long, value_name = "FILE", requires = "init")]
+    pub(crate) document: Option<PathBuf>,
     /// Print the results as JSON to stdout.
     #[arg(long)]
     pub(crate) json: bool,

@@ -24,14 +24,42 @@ fn stderr(output: &Output) -> String {
 
 #[test]
 fn the_report_on_our_own_fixture_begins_with_facts_and_nothing_broke() {
-    for dialect in ["acp", "lsp"] {
-        let output = facts(&["--dialect", dialect], &fixture(dialect));
+    let dialects = ["acp", "acp-v2", "acp-draft", "lsp", "mcp", "mcp-2026", "abp"];
+    let run = |dialect| std::thread::spawn(move || facts(&["--dialect", dialect], &fixture(dialect)));
+    for (dialect, running) in dialects.map(|dialect| (dialect, run(dialect))) {
+        let output = running.join().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
-        assert!(text.starts_with("cancels a running request: yes, in "), "{text}");
-        assert!(text.contains("stops the work of a cancelled request: yes"), "{text}");
-        assert!(text.contains(" held, 0 broke, 0 unsure, "), "{text}");
+        assert_eq!(output.status.code(), Some(0), "{dialect}: {text}{}", stderr(&output));
+        let first = text.contains(" over stdio (") && text.contains("\n  cancels a running request: yes, ");
+        assert!(first, "{dialect}: {text}");
+        assert!(text.contains("stops the work of a cancelled request: yes"), "{dialect}: {text}");
+        assert!(text.contains(" held, 0 broke, 0 unsure, "), "{dialect}: {text}");
     }
+}
+
+#[test]
+fn a_peer_that_declares_no_cancellation_where_one_must_is_sent_no_cancel() {
+    let peer = [&fixture("acp-draft")[..], &["--no-cancel-capability"]].concat();
+    let output = facts(&["--dialect", "acp-draft", "--json"], &peer);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (facts, cells) = (report["facts"].as_array().unwrap(), report["cells"].as_array().unwrap());
+    let fact = facts.iter().find(|fact| fact["name"] == "cancels_running").unwrap();
+    assert!(
+        fact["answer"] == "not-asked" && fact["detail"].as_str().unwrap().contains("declares no cancel"),
+        "{fact}"
+    );
+    // That scenario cancels `initialize` itself, whose answer has the declaration.
+    let others = cells.iter().filter(|cell| cell["scenario"] != "initialize_not_cancelled");
+    let traces = facts.iter().chain(others).flat_map(|one| one["trace"].as_array().unwrap());
+    let sent = |line: &&Value| {
+        line["direction"] == "sent" && line["text"].as_str().unwrap().contains("cancelRequest")
+    };
+    assert_eq!(traces.filter(sent).count(), 0);
+    assert!(
+        cells.iter().filter(|cell| cell["outcome"] == "held").count() > 3,
+        "what needs no cancel is asked"
+    );
 }
 
 #[test]

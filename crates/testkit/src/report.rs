@@ -176,6 +176,32 @@ pub struct Summary {
     pub deviations: usize,
 }
 
+impl Baseline {
+    /// Creates the row of a request that was answered with a result.
+    #[must_use]
+    pub fn new(kind: &'static str, method: impl Into<String>, answered_us: Option<u64>) -> Self {
+        Self { kind, method: method.into(), answered_us, answer: "result".to_owned() }
+    }
+}
+
+impl Fact {
+    /// Creates a fact without a detail, evidence and frames.
+    #[must_use]
+    pub fn new(name: &'static str, statement: impl Into<String>, answer: Answer, demand: Demand) -> Self {
+        Self {
+            name,
+            statement: statement.into(),
+            answer,
+            detail: String::new(),
+            demand,
+            evidence: Vec::new(),
+            source: String::new(),
+            cancel_us: Vec::new(),
+            trace: Vec::new(),
+        }
+    }
+}
+
 impl Report {
     /// Creates a report of these cells.
     #[must_use]

@@ -1,5 +1,6 @@
-//! `rescind check --facts`: what a peer does when it is cancelled, fact by fact, and the scenarios in the light of the facts.
+//! `rescind check --facts`: lists facts about how a peer handles cancels, then plays the scenarios that apply to it.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::args::Check;
 use crate::endpoint::{Endpoint, Target};
 use crate::html::PageFile;
 use crate::signals::stop_signal;
-use crate::table::View;
+use crate::table::{Colour, View};
 use crate::{Exit, Failure, matrix, output};
 
 pub(super) async fn run(args: Check, target: Target) -> Result<Exit, Failure> {
@@ -72,10 +73,12 @@ fn write(args: &Check, report: &Report, source: &Source, page: Option<PageFile>)
         let view = View { rows: true, reasons: true, summary: false };
         return matrix::print(report, &wires, view, true);
     }
-    output::result(&facts_report::text(report, !source.profile.requests.is_empty()))
+    let name = source.peer.program();
+    let peer = facts_report::Peer { name: &name, dialect: args.dialect, wire: source.wire() };
+    output::result(&facts_report::text(report, &peer, Colour::of(std::io::stdout().is_terminal())))
 }
 
-fn foreign(args: &Check, target: Target) -> Foreign {
+pub(super) fn foreign(args: &Check, target: Target) -> Foreign {
     match target.endpoint {
         Endpoint::Stdio => Foreign::Program { command: args.command.clone(), framing: target.framing },
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => Foreign::Running(target),

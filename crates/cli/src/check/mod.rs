@@ -1,12 +1,15 @@
 //! `rescind check`: plays the scenarios against an agent or server of another project.
 
+mod advice;
 mod facts;
 mod facts_report;
+mod init;
 mod junit;
 mod peer;
 mod requests;
 mod scratch;
 mod source;
+mod talk;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -28,6 +31,14 @@ use crate::table::View;
 use crate::{Exit, Failure, matrix, output, table};
 
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
+    if args.init {
+        let peer = facts::foreign(&args, target(&args)?);
+        let patience = patience(Duration::from_millis(args.step_timeout));
+        return tokio::select! {
+            written = init::run(&args, peer, patience) => written.map(|()| Exit::Held),
+            () = stop_signal() => Err("the peer was stopped before the profile was written".to_owned()),
+        };
+    }
     if args.facts {
         let target = target(&args)?;
         return Box::pin(facts::run(args, target)).await;

@@ -11,6 +11,7 @@ use rescind_testkit::Profile;
 use rescind_testkit::check::{PeerSource, Started};
 use rescind_testkit::runner::LinkSubject;
 
+use super::advice::with_advice;
 use super::scratch::ScratchCopy;
 use crate::Failure;
 use crate::endpoint::{Endpoint, Target};
@@ -52,6 +53,7 @@ impl Source {
 
     /// The failure of a peer, with the name of the program or endpoint.
     pub(super) fn failure(&self, why: &str) -> Failure {
+        let why = with_advice(why);
         match &self.peer {
             Foreign::Program { .. } => format!("the peer `{}` cannot be checked: {why}", self.peer.program()),
             Foreign::Running(target) => format!("the peer at {} cannot be checked: {why}", target.endpoint),

@@ -35,7 +35,7 @@ pub(super) fn can_share_a_session(scenario: &Scenario) -> bool {
         | Step::DropCall(_)
         | Step::ExpectOutcome(_) => true,
     };
-    // The ids of the peer's own requests are its choice, and a scenario about them keeps its ids.
+    // A scenario about the peer's own requests keeps its ids.
     let asks_us = !vector.requirements(scenario.dialect).children.is_empty();
     vector.handshake == HandshakeMode::Default && !asks_us && vector.steps.iter().all(keeps_it)
 }
@@ -205,22 +205,50 @@ pub(super) fn needs_two_at_once(scenario: &Scenario, wire_format: WireFormat) ->
     false
 }
 
+/// Whether two slow requests run at the same time in the scenario.
+pub(super) fn runs_two_slow(scenario: &Scenario, wire_format: WireFormat) -> bool {
+    let mut running: Vec<Value> = Vec::new();
+    for frame in sent_frames(scenario) {
+        match wire_format.shape(frame) {
+            Shape::Request { id, method } if method == "test/wait" => {
+                running.push(wire_format.cancel_key(&id));
+            }
+            Shape::Cancel { key } => running.retain(|id| *id != key),
+            _ => {}
+        }
+        if running.len() > 1 {
+            return true;
+        }
+    }
+    false
+}
+
 /// Whether the scenario waits for a cancel to take effect.
 pub(super) fn needs_cancels(scenario: &Scenario, wire_format: WireFormat) -> bool {
     let mut slow: Vec<Value> = Vec::new();
-    scenario.vector.steps.iter().any(|step| {
-        let frames: &[Value] = match step {
-            Step::Send(frame) => std::slice::from_ref(frame),
-            Step::SendTogether(frames) => frames,
-            _ => &[],
-        };
-        frames.iter().any(|frame| match wire_format.shape(frame) {
-            Shape::Request { id, method } if method.starts_with("test/") && method != "test/echo" => {
-                slow.push(wire_format.cancel_key(&id));
-                false
-            }
-            Shape::Cancel { key } => slow.contains(&key),
-            _ => false,
-        })
+    sent_frames(scenario).any(|frame| match wire_format.shape(frame) {
+        Shape::Request { id, method } if method.starts_with("test/") && method != "test/echo" => {
+            slow.push(wire_format.cancel_key(&id));
+            false
+        }
+        Shape::Cancel { key } => slow.contains(&key),
+        _ => false,
+    })
+}
+
+/// The ids of the requests of a scenario.
+pub(super) fn request_ids(scenario: &Scenario, wire_format: WireFormat) -> Vec<Value> {
+    let ids = sent_frames(scenario).filter_map(|frame| match wire_format.shape(frame) {
+        Shape::Request { id, .. } => Some(id),
+        Shape::Notification { .. } | Shape::Answer { .. } | Shape::Cancel { .. } | Shape::Other => None,
+    });
+    ids.collect()
+}
+
+fn sent_frames(scenario: &Scenario) -> impl Iterator<Item = &Value> {
+    scenario.vector.steps.iter().flat_map(|step| match step {
+        Step::Send(frame) => std::slice::from_ref(frame),
+        Step::SendTogether(frames) => frames.as_slice(),
+        _ => &[],
     })
 }

@@ -1,5 +1,7 @@
 //! The facts about a peer: which probes are run, how a fault is confirmed, and how findings become facts.
 
+use serde_json::Value;
+
 use super::baseline::{Baselines, default_quick};
 use super::probe::{Finding, Probe, Probed, stops_work};
 use super::session::{Lost, PeerSession};
@@ -46,6 +48,10 @@ pub(super) struct Checker<'a, P> {
     pub(super) on_progress: &'a mut (dyn FnMut(&str) + Send),
     /// The peer is our own fixture.
     pub(super) is_fixture: bool,
+    /// The peer did not declare cancellation, where no cancel may be sent then.
+    pub(super) takes_no_cancels: bool,
+    /// The error with which a cancelled request is answered, if it is not the dialect's.
+    pub(super) cancelled_error: Option<Value>,
     findings: Vec<Finding>,
     /// The first bytes that are not a message, from all sessions.
     noise: Option<String>,
@@ -66,6 +72,8 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             settings,
             on_progress,
             is_fixture: false,
+            takes_no_cancels: false,
+            cancelled_error: None,
             findings: Vec::new(),
             noise: None,
         }
@@ -135,9 +143,13 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         let counter = Counter::of(&session.profile).is_some();
 
         let mut open = self.put(Probe::Unknown, Some(session), baselines).await.0;
+        if self.takes_no_cancels {
+            return Ok(open);
+        }
         if slow {
             let (next, tries) = self.put(Probe::Cancels, open, baselines).await;
             open = next;
+            self.cancelled_error = tries.as_ref().and_then(Tries::other_error);
             self.add_serial_witness(baselines, tries.as_ref());
             open = self.ask_beside(open, baselines).await;
             if let Some(leader) = self.source.process_group().filter(|_| self.settings.processor_time) {
@@ -166,15 +178,15 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         Ok(Some(session))
     }
 
-    /// Runs the cancels beside a slow request all at once, and each alone if that request was disturbed.
+    /// Runs the cancels beside a slow request all at once, and each alone if that request did not come to its own end.
     async fn ask_beside(&mut self, open: Option<PeerSession>, baselines: &Baselines) -> Option<PeerSession> {
         // Many slow requests were cancelled in this session, or else that has to be done again first.
         if open.is_some() {
             let (next, probed) = self.run(Probe::Beside(TOGETHER), open, baselines).await;
-            let disturbed = |finding: &Finding| {
-                finding.answer == Answer::No && finding.question != Question::TellsIdsApart
+            let open_question = |finding: &Finding| {
+                finding.answer != Answer::Yes && finding.question != Question::TellsIdsApart
             };
-            if !probed.findings.iter().any(disturbed) {
+            if !probed.findings.iter().any(open_question) {
                 self.findings.extend(probed.findings);
                 return next;
             }
@@ -318,13 +330,31 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         }
     }
 
+    fn why_not_asked(&self, question: Question, baselines: &Baselines) -> &'static str {
+        match question {
+            _ if self.takes_no_cancels => "the peer declares no cancellation, so no cancel may be sent",
+            Question::ProgressEndsWithAnswer if self.is_fixture => {
+                "the fixture's scenarios look at its progress"
+            }
+            Question::ProgressEndsWithAnswer if baselines.progress.is_none() => {
+                "it needs a request that reports progress (`--progress`)"
+            }
+            _ if baselines.slow.is_none() => "it needs a slow request (`--slow`)",
+            Question::StopsWork => {
+                "no witness saw the work: it uses little processor time, reports no progress, and others are served beside it"
+            }
+            Question::FreesSlot => "the session did not survive the cancels",
+            _ => "the session ended before",
+        }
+    }
+
     fn fact(&self, question: Question, baselines: &Baselines) -> Fact {
         let asked = question.asked(self.dialect);
         let found = self.findings.iter().filter(|finding| finding.question == question);
         let finding = found
             .reduce(worse)
             .cloned()
-            .unwrap_or_else(|| Finding::not_asked(question, why_not_asked(question, baselines)));
+            .unwrap_or_else(|| Finding::not_asked(question, self.why_not_asked(question, baselines)));
         let evidence = evidence(&self.findings, &finding);
         Fact {
             name: asked.name,
@@ -364,20 +394,4 @@ fn evidence(findings: &[Finding], finding: &Finding) -> Vec<Evidence> {
     evidence.sort_unstable();
     evidence.dedup();
     evidence
-}
-
-fn why_not_asked(question: Question, baselines: &Baselines) -> String {
-    let needs_slow = "it needs a slow request (`--slow`)";
-    let why = match question {
-        Question::ProgressEndsWithAnswer if baselines.progress.is_none() => {
-            "it needs a request that reports progress (`--progress`)"
-        }
-        _ if baselines.slow.is_none() => needs_slow,
-        Question::StopsWork => {
-            "no witness saw the work: it uses little processor time, reports no progress, and others are served beside it"
-        }
-        Question::FreesSlot => "the session did not survive the cancels",
-        _ => "the session ended before",
-    };
-    why.to_owned()
 }

@@ -6,6 +6,7 @@
 
 mod adapt;
 mod baseline;
+mod cancel_findings;
 mod facts;
 mod probe;
 mod processor_time;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use self::facts::Checker;
 use self::session::Lost;
-use crate::profile::Profile;
+use crate::profile::{Profile, RequestKind};
 use crate::report::Report;
 use crate::runner::LinkSubject;
 use crate::wire_format::WireFormat;
@@ -117,6 +118,12 @@ pub async fn check(
             .open()
             .await
             .map_err(|Lost(why)| Unusable(format!("no session could be opened: {why}")))?;
+    }
+    checker.takes_no_cancels =
+        session.opening.as_ref().is_some_and(|answer| wire_format.declares_no_cancels(answer));
+    if checker.takes_no_cancels {
+        // A slow request could not be ended.
+        session.profile.requests.retain(|kind, _| *kind == RequestKind::Quick);
     }
     (checker.on_progress)("the baseline");
     let longest = if checker.is_fixture { FIXTURE_WAITS } else { LONGEST_SLOW };

@@ -10,33 +10,32 @@ use super::session::{Lost, PeerSession};
 use super::tries::normal_end;
 use crate::report::{Answer, Cell, CellOutcome, Demand, Evidence, Fact};
 use crate::runner::{Calibration, Failure, OpenSession, Outcomes, Played, Settings, Verdict, play};
-use crate::step::Step;
-use crate::vector::{Part, Scenario, ShownBy, scenarios_of};
-use crate::wire_format::{Shape, WireFormat};
+use crate::vector::{HandshakeMode, Part, Scenario, ShownBy, scenarios_of};
+use crate::wire_format::Shape;
 
 /// What the facts mean for the scenarios.
 struct Known {
     cancels: Option<bool>,
     concurrent: bool,
+    /// Whether two slow requests were seen to run at once, or nothing speaks against it.
+    two_slow: bool,
     calibration: Calibration,
 }
 
 impl Known {
-    fn of(baselines: &Baselines, facts: &[Fact], owes_silence: bool) -> Self {
+    fn of(baselines: &Baselines, facts: &[Fact], owes_silence: bool, cancelled_error: Option<Value>) -> Self {
         let answer = |name: &str| facts.iter().find(|fact| fact.name == name).map(|fact| fact.answer);
         let cancels = match answer("cancels_running") {
             Some(Answer::Yes) => Some(true),
             Some(Answer::No) => Some(false),
             Some(Answer::Unsure | Answer::NotAsked) | None => None,
         };
-        let code = facts.iter().find(|fact| fact.name == "cancelled_code" && fact.answer == Answer::No);
-        let cancelled_error = code.and_then(|fact| {
-            let words = fact.detail.strip_prefix("with error ")?;
-            serde_json::from_str(words.split(',').next()?).ok()
-        });
+        // A cancel that ends the session shows nothing else.
+        let cancels = cancels.filter(|_| answer("session_survives") != Some(Answer::No));
         Self {
             cancels,
             concurrent: baselines.concurrent != Some(false),
+            two_slow: answer("siblings_untouched") != Some(Answer::Unsure),
             calibration: Calibration {
                 session: None,
                 quick_error: baselines.quick.error.clone(),
@@ -63,7 +62,8 @@ impl<P: PeerSource> Checker<'_, P> {
         baselines: &Baselines,
         facts: &[Fact],
     ) -> Vec<Cell> {
-        let known = Known::of(baselines, facts, self.wire_format.owes_silence());
+        let known =
+            Known::of(baselines, facts, self.wire_format.owes_silence(), self.cancelled_error.clone());
         let mut cells: Vec<Cell> = Vec::new();
         let mut shared: Vec<Shared> = Vec::new();
         let mut strays: Vec<Value> = Vec::new();
@@ -98,6 +98,9 @@ impl<P: PeerSource> Checker<'_, P> {
         if !known.concurrent && adapt::needs_two_at_once(scenario, self.wire_format) {
             return Some("the peer serves one request at a time, so nothing else can be asked while its slow request runs".into());
         }
+        if !known.two_slow && adapt::runs_two_slow(scenario, self.wire_format) {
+            return Some("the peer did not run two slow requests at once (see the facts)".into());
+        }
         let why = match known.cancels {
             Some(true) => return None,
             Some(false) => {
@@ -123,7 +126,8 @@ impl<P: PeerSource> Checker<'_, P> {
         if let Some(takes) = baselines.slow_takes() {
             settings.deadline += takes * 2;
         }
-        if !adapt::can_share_a_session(scenario) {
+        let shares = adapt::can_share_a_session(scenario);
+        if scenario.vector.handshake != HandshakeMode::Default {
             let mut started = self.start();
             let adapted = adapt::with_requests_of(scenario, &started.profile, baselines);
             settings.profile = Some(started.profile);
@@ -134,33 +138,42 @@ impl<P: PeerSource> Checker<'_, P> {
             }
             return (open, played, Vec::new());
         }
-        let session = match open {
-            Some(session) => Ok(session),
-            None => self.open_warm().await,
+        // One that cannot share a session has a new one, and leaves the shared one as it is.
+        let (kept, session) = match open {
+            Some(session) if shares => (None, Ok(session)),
+            kept => (kept, self.open_warm().await),
         };
         let mut session = match session {
             Ok(session) => session,
-            Err(Lost(why)) => return (None, unopened(&why), Vec::new()),
+            Err(Lost(why)) => return (kept, unopened(&why), Vec::new()),
         };
         let adapted = adapt::with_requests_of(scenario, &session.profile, baselines);
-        let adapted = adapt::with_fresh_ids(&adapted, self.wire_format, number);
+        // The ids of the peer's own requests are its choice, and a scenario about them keeps its ids.
+        let keeps_ids = !scenario.vector.requirements(scenario.dialect).children.is_empty();
+        let adapted =
+            if keeps_ids { adapted } else { adapt::with_fresh_ids(&adapted, self.wire_format, number) };
         let mut calibration = known.calibration.clone();
         calibration.session = Some(OpenSession {
             line: session.line,
             bindings: session.bindings.clone(),
             first_request: number * 1_000,
-            earlier: earlier.into_iter().chain(session.sent_ids()).collect(),
+            opening: session.opening.clone(),
+            earlier: if keeps_ids {
+                Vec::new()
+            } else {
+                earlier.into_iter().chain(session.sent_ids()).collect()
+            },
         });
         settings.profile = Some(session.profile.clone());
         settings.calibration = Some(calibration);
         let played = play(&adapted, &mut session.subject, &settings).await;
-        let ids = ids_of(&adapted, self.wire_format);
+        let ids = adapt::request_ids(&adapted, self.wire_format);
         let is_sound = matches!(played.verdict, Verdict::Held | Verdict::NotAsked { .. });
-        if is_sound {
+        if is_sound && shares {
             return (Some(session), played, ids);
         }
         self.close(session).await;
-        (None, played, Vec::new())
+        (kept, played, Vec::new())
     }
 
     /// A fault is one only if the scenario breaks in three fresh sessions, and only if the documents demand it.
@@ -243,20 +256,6 @@ impl<P: PeerSource> Checker<'_, P> {
         }
         self.close(session).await;
     }
-}
-
-/// The ids of the requests of a scenario.
-fn ids_of(scenario: &Scenario, wire_format: WireFormat) -> Vec<Value> {
-    let sent = scenario.vector.steps.iter().flat_map(|step| match step {
-        Step::Send(frame) => std::slice::from_ref(frame),
-        Step::SendTogether(frames) => frames.as_slice(),
-        _ => &[],
-    });
-    sent.filter_map(|frame| match wire_format.shape(frame) {
-        Shape::Request { id, .. } => Some(id),
-        Shape::Notification { .. } | Shape::Answer { .. } | Shape::Cancel { .. } | Shape::Other => None,
-    })
-    .collect()
 }
 
 fn unopened(why: &str) -> Played {

@@ -23,9 +23,9 @@ pub(super) enum Effect {
     EarlyResult,
     /// Its normal answer at its normal time.
     NormalEnd,
-    /// No answer, though without the cancel it would have ended.
+    /// No answer where none is due, though without the cancel it would have ended.
     Silence,
-    /// No answer, and it may still run: it does not end without a cancel.
+    /// No answer though one is due, or the request may still run.
     NoAnswer,
 }
 
@@ -71,6 +71,18 @@ impl Tries {
     pub(super) fn differ(&self) -> bool {
         let worked = |word| self.all.iter().any(|one| one.effect.worked() == Some(word));
         worked(true) && worked(false)
+    }
+
+    /// The code of an error that is not the dialect's cancelled one.
+    pub(super) fn other_error(&self) -> Option<Value> {
+        self.all.iter().find_map(|one| match &one.effect {
+            Effect::OtherError(code) => Some(code.clone()),
+            Effect::Cancelled
+            | Effect::EarlyResult
+            | Effect::NormalEnd
+            | Effect::Silence
+            | Effect::NoAnswer => None,
+        })
     }
 
     /// From each cancel to its answer, if the cancel worked.
@@ -124,9 +136,9 @@ async fn run(
         let sent = session.send_kind(RequestKind::Slow).await?;
         session.listen(sent.at + cancel_delay(baselines)).await?;
         let cancelled = session.cancel(&sent.id).await?;
-        // Where nothing waits behind it, silence is looked at together at the end. Else the first is awaited for as long as
-        // the request would have taken.
-        if owes_silence && (at > 1 || baselines.concurrent == Some(true)) {
+        // The first is awaited for as long as the request would have taken: a peer that ignores cancels is not asked for many
+        // at once. The others are looked at together at the end.
+        if owes_silence && at > 1 {
             silent.push((sent, cancelled));
         } else {
             let until =
@@ -163,8 +175,8 @@ fn least_wait(baselines: &Baselines, deadline: Duration) -> Duration {
 fn judge(session: &PeerSession, baselines: &Baselines, sent: &Sent, cancelled: Instant) -> Try {
     let answers = session.answers(&sent.id);
     let Some(answer) = answers.first() else {
-        let ends = baselines.slow_takes().is_some();
-        let effect = if ends { Effect::Silence } else { Effect::NoAnswer };
+        let shows_it = baselines.slow_takes().is_some() && session.wire_format.owes_silence();
+        let effect = if shows_it { Effect::Silence } else { Effect::NoAnswer };
         return Try { effect, answered: None, answers: 0 };
     };
     let took = answer.at.saturating_duration_since(sent.at);

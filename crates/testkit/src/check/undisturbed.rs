@@ -85,6 +85,10 @@ pub(super) async fn run(
     if beside.contains(&Disturbance::CancelledSibling) {
         sibling = Some(session.send_kind(RequestKind::Slow).await?);
     }
+    // A late cancel must touch neither the request that is sent next nor one that runs.
+    if let Some(finished) = &finished {
+        session.cancel(finished).await?;
+    }
     let mut sent = None;
     if !beside.is_empty() {
         sent = Some(session.send_kind(RequestKind::Slow).await?);

@@ -30,6 +30,8 @@ pub(crate) struct OpenSession {
     pub(crate) line: Line,
     /// The values from its handshake.
     pub(crate) bindings: Bindings,
+    /// The answer to `initialize`.
+    pub(crate) opening: Option<Value>,
     /// The number of the first request that the runner itself sends.
     pub(crate) first_request: u64,
     /// The requests of earlier scenarios, whose answers may still come.

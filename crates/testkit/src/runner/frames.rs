@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::play::{Play, SlowRequest, Stop};
+use super::play::{Play, Stop};
+use super::slow_requests::SlowRequest;
 use super::subject::{Seen, Subject};
 use super::translate::without_what_is_null;
 use super::verdict::{Direction, Failure, TraceLine};

@@ -14,6 +14,7 @@ mod outcomes;
 mod peer;
 mod peer_noise;
 mod play;
+mod slow_requests;
 mod steps;
 mod subject;
 mod translate;

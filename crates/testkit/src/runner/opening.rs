@@ -47,23 +47,28 @@ impl<S: Subject> Play<'_, S> {
         if self.wire_format()?.is_refusal(&answer) {
             return Err(Stop::Broke(Failure::Opening, format!("`{method}` was refused: {answer}")));
         }
-        let sends_cancels = self.requirements.sends_cancels;
-        if method == "initialize"
-            && self.is_foreign()
-            && sends_cancels
-            && self.wire_format()?.declares_no_cancels(&answer)
-        {
+        if method == "initialize" {
+            self.check_declared(&answer)?;
+        }
+        Ok(answer)
+    }
+
+    /// A foreign peer is asked only what fits its declarations in the answer to `initialize`.
+    pub(super) fn check_declared(&self, answer: &Value) -> Result<(), Stop> {
+        if !self.is_foreign() {
+            return Ok(());
+        }
+        if self.requirements.sends_cancels && self.wire_format()?.declares_no_cancels(answer) {
             let why = "this peer declares no cancellation, so no cancel may be sent";
             return Err(Stop::NotAsked(why.to_owned()));
         }
-        let Some(path) = self.scenario.vector.declared.as_ref().filter(|_| self.is_foreign()) else {
-            return Ok(answer);
-        };
-        if method == "initialize" && follow(&answer, path).is_none() {
-            let why = format!("it applies only to peers whose answer to `initialize` has `{path}`");
-            return Err(Stop::NotAsked(why));
+        match &self.scenario.vector.declared {
+            Some(path) if follow(answer, path).is_none() => {
+                let why = format!("it applies only to peers whose answer to `initialize` has `{path}`");
+                Err(Stop::NotAsked(why))
+            }
+            Some(_) | None => Ok(()),
         }
-        Ok(answer)
     }
 
     /// A vector with its own handshake tests what the peer declares and which version it speaks. A foreign peer that

@@ -70,21 +70,6 @@ impl<S: Subject> Play<'_, S> {
         Ok(session.is_some_and(|session| session.earlier.contains(&id)))
     }
 
-    /// Notes that a slow request came to its end at about the time at which it ends without a cancel.
-    pub(super) fn note_a_normal_end(&mut self, frame: &Value) -> Result<(), Stop> {
-        let Shape::Answer { id } = self.wire_format()?.shape(frame) else { return Ok(()) };
-        let takes = self.settings.calibration.as_ref().and_then(|known| known.slow_takes);
-        let Some(takes) = takes else { return Ok(()) };
-        let now = self.subject.now();
-        for one in self.slow.iter_mut().filter(|one| one.id == id) {
-            let took = now.saturating_duration_since(one.sent);
-            if took >= takes.mul_f64(0.7) {
-                one.ended_normally = Some(took);
-            }
-        }
-        Ok(())
-    }
-
     /// A POST that is answered in JSON cannot end without an answer. A cancelled one has the error -32800, once.
     pub(super) fn is_cancelled_without_answer(&mut self, frame: &Value) -> Result<bool, Stop> {
         let wire_format = self.wire_format()?;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::lines::{Closed, LineState};
 use super::outcomes::Outcomes;
+use super::slow_requests::SlowRequest;
 use super::subject::{Abilities, Subject, SubjectError};
 use super::translate::Translator;
 use super::verdict::{Failure, Played, TraceLine, Verdict};
@@ -70,16 +71,6 @@ pub(crate) struct Play<'a, S> {
     pub(super) strays: Vec<Value>,
 }
 
-/// A slow request of a foreign peer.
-#[derive(Debug)]
-pub(super) struct SlowRequest {
-    pub(super) id: Value,
-    pub(super) sent: Instant,
-    pub(super) cancelled: bool,
-    /// It came to its normal end, after this time.
-    pub(super) ended_normally: Option<Duration>,
-}
-
 impl<'a, S: Subject> Play<'a, S> {
     pub(crate) fn new(scenario: &'a Scenario, subject: &'a mut S, settings: &'a Settings) -> Self {
         let wire_format = WireFormat::of(scenario.dialect);
@@ -131,26 +122,6 @@ impl<'a, S: Subject> Play<'a, S> {
         }
     }
 
-    /// A slow request that came to its normal end shows nothing about cancels.
-    fn in_the_light_of_normal_ends(&self, verdict: Verdict) -> Verdict {
-        let ended = |one: &&SlowRequest| one.ended_normally.is_some();
-        let Some(one) = self.slow.iter().find(ended) else { return verdict };
-        let after = one.ended_normally.unwrap_or_default();
-        match verdict {
-            Verdict::Held if one.cancelled => Verdict::Unsure {
-                why: format!(
-                    "the slow request came to its normal end after {after:?} although it was cancelled, so its cancel showed nothing"
-                ),
-            },
-            Verdict::Broke { why, .. } => Verdict::Unsure {
-                why: format!(
-                    "the slow request ended by itself after {after:?}, in the middle of the scenario; name one that takes longer ({why})"
-                ),
-            },
-            verdict => verdict,
-        }
-    }
-
     fn with_deviation(&self, why: String) -> String {
         let profile = self.settings.profile.as_ref();
         match profile.and_then(|profile| profile.deviations.get(&self.scenario.vector.name)) {
@@ -169,7 +140,12 @@ impl<'a, S: Subject> Play<'a, S> {
         }
         let session = calibration.and_then(|known| known.session.as_ref());
         match session {
-            Some(session) => self.lines.push(LineState::new("first", session.line)),
+            Some(session) => {
+                self.lines.push(LineState::new("first", session.line));
+                if let Some(opening) = &session.opening {
+                    self.check_declared(opening)?;
+                }
+            }
             None => self.open_line("first").await?,
         }
         if let Some(why) = vector.unlike(self.subject.abilities()) {
