@@ -9,6 +9,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 
 use crate::alone;
+use crate::held::IS_REPORTED;
 use crate::wires::{Kind, Wire};
 
 /// If set to `1`, plays the million on every wire.
@@ -38,33 +39,17 @@ pub(crate) const TIMED: bool = !cfg!(debug_assertions);
 /// In bytes.
 pub(crate) const MIB: usize = 1 << 20;
 
-/// Whether this system reports the memory of a process.
-const IS_TOLD: bool = cfg!(target_os = "linux");
-
 /// A trial that counts the memory of its process, in a separate process. If the system does not report it, no trial
 /// is made, which a line on stderr says. Only these trials may call `resident` or `descriptors`.
 pub(crate) fn counting<F>(name: String, test: impl FnOnce() -> F + Send + 'static) -> Option<Trial>
 where
     F: Future<Output = ()>,
 {
-    if IS_TOLD {
+    if IS_REPORTED {
         return Some(alone(name, test));
     }
     eprintln!("attacks: SKIPPED: {name} (this system does not tell what a process holds)");
     None
-}
-
-/// This process's resident memory, in bytes.
-pub(crate) fn resident() -> usize {
-    let held = rescind_testkit::resident_memory(None).expect("the system tells");
-    usize::try_from(held).expect("no process holds more than it can address")
-}
-
-/// The open descriptors of this process. The losses use it, which are played on Unix.
-#[cfg(unix)]
-pub(crate) fn descriptors() -> usize {
-    let open = rescind_testkit::open_descriptors(None).expect("the system tells");
-    usize::try_from(open).expect("no process has so many")
 }
 
 /// The time of a core that this thread has used. Waits that other threads cause do not count.

@@ -13,7 +13,8 @@ use libtest_mimic::Trial;
 use rescind::{CallContext, Peer, Router};
 use serde_json::{Value, json};
 
-use crate::flood_sizes::{counting, resident};
+use crate::flood_sizes::counting;
+use crate::held::resident;
 use crate::until;
 use crate::wires::{Setting, WIRES, Wire};
 

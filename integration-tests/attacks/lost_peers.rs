@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use crate::agent::{End, Seen, ended, limits};
-use crate::flood_sizes::{TIMED, counting, descriptors};
+use crate::flood_sizes::{TIMED, counting};
+use crate::held::descriptors;
 use crate::raw::Raw;
 use crate::wires::{Door, Kind, Setting, WIRES, Wire, accept};
 use crate::{in_time, until};

@@ -1,5 +1,5 @@
 //! The attack table: each attack or fault as a test with its number. Attacks that another test already covers are not
-//! played twice: `rows.rs` lists every row with its tests, and `table.rs` fails if one of them is missing.
+//! played twice: `rows.toml` lists every row with its tests, and `table.rs` fails if one of them is missing.
 //!
 //! Times are checked in virtual time. Wall times, ratios and the counts of the table (`flood_sizes.rs`) are checked in a
 //! release build only.
@@ -24,6 +24,9 @@ mod cuttable_tcp;
 mod drops;
 mod flood_sizes;
 mod floods;
+#[path = "../matrix/faults/held.rs"]
+#[cfg_attr(not(unix), expect(dead_code, reason = "only lost peers count descriptors"))]
+mod held;
 mod ids;
 #[cfg(unix)]
 mod lost_peers;

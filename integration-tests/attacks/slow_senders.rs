@@ -17,7 +17,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::agent::{Seen, router};
-use crate::flood_sizes::{counting, resident};
+use crate::flood_sizes::counting;
+use crate::held::resident;
 use crate::in_time;
 
 const PEERS: usize = 200;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::rows::{ROWS, Row};
+use crate::rows::{Row, rows};
 use crate::test_names::{Built, is_function};
 
 /// The folder of these trials. Other programs check their own trials.
@@ -19,7 +19,7 @@ pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
         let built = Arc::clone(&built);
         Trial::test(format!("table::row_{}_is_held: {}", at + 1, row.attack), move || is_held(&row, &built))
     };
-    let mut trials: Vec<_> = ROWS.into_iter().enumerate().map(held).collect();
+    let mut trials: Vec<_> = rows().into_iter().enumerate().map(held).collect();
     let promised = Arc::clone(&built);
     trials.push(Trial::test("table::every_promise_is_a_test", move || promises(&promised)));
     trials.push(Trial::test("table::a_test_that_is_gone_is_told", move || gone(&built)));
@@ -27,9 +27,9 @@ pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
 }
 
 fn is_held(row: &Row, built: &Built) -> Result<(), Failed> {
-    for (file, names) in row.tests {
+    for (file, names) in &row.tests {
         let source = read(file)?;
-        for test in *names {
+        for test in names {
             if !is_there(file, &source, test, built) {
                 let why = format!("{file} has no test `{test}` any more, which holds: {}", row.must_hold);
                 return Err(why.into());

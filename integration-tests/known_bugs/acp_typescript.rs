@@ -4,9 +4,12 @@ use rescind::dialect::{ACP, ACP_DRAFT, ACP_V2};
 use rescind::http::{Acp, HttpServer};
 use rescind::transport::Listener as _;
 use rescind::{Limits, Server};
+use rescind_testkit::support::http1;
 use serde_json::json;
 
-use crate::raw_peer::{RawPeer, agent, header, in_time, is_about, is_clean, post, read_until, request};
+use crate::raw_peer::{
+    RawPeer, agent, begin, header, in_time, is_about, is_clean, post, read_until, request,
+};
 
 /// The SDK answers with -32603: the caller that cancelled gets an internal error of the agent.
 #[tokio::test]
@@ -70,15 +73,7 @@ async fn acp_typescript_over_http_a_cancel_that_overtakes_its_request_is_lost() 
     serving.abort();
 }
 
-/// Opens the stream on which answers arrive.
 async fn get(address: &str, headers: &[(&str, &str)]) -> tokio::net::TcpStream {
-    use std::fmt::Write as _;
-    use tokio::io::AsyncWriteExt as _;
-    let mut stream = in_time("connecting", tokio::net::TcpStream::connect(address)).await.unwrap();
-    let mut text = format!("GET /acp HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n");
-    for (name, value) in headers {
-        let _ = write!(text, "{name}: {value}\r\n");
-    }
-    in_time("writing", stream.write_all(format!("{text}\r\n").as_bytes())).await.unwrap();
-    stream
+    let headers = [&[("Accept", "text/event-stream")], headers].concat();
+    begin(address, &http1::request("GET", "/acp", address, &headers, "")).await
 }

@@ -4,6 +4,7 @@ use rescind::dialect::{MCP, MCP_2026};
 use rescind::http::{HttpServer, Stateless};
 use rescind::transport::Listener as _;
 use rescind::{Limits, Server};
+use rescind_testkit::support::mcp_meta;
 use serde_json::json;
 
 use crate::raw_peer::{RawPeer, agent, is_about, is_clean, post, read_until, request};
@@ -27,10 +28,7 @@ async fn python_sdk_3060_every_request_has_id_1() {
     let (router, mut reported) = agent();
     let serving = tokio::spawn(Server::builder([MCP_2026]).serve(router).listen(listener).run());
     let ask = async |method: &str, n: u64| {
-        let params = json!({"n": n, "_meta": {
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientCapabilities": {},
-        }});
+        let params = json!({"n": n, "_meta": mcp_meta()});
         let headers = [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", method)];
         post(&address, "/", &headers, &request(1, method, &params)).await
     };

@@ -1,15 +1,16 @@
 //! A peer that writes arbitrary frames, the agent that it talks to, and waits that fail instead of hanging.
 
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rescind::dialect::{Dialect, Role};
-use rescind::transport::{ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, TransportEvent};
+use rescind::transport::Link;
 use rescind::{CallContext, ErrorCode, ErrorObject, Limits, Peer, RequestId, Router, memory_pair};
+pub(crate) use rescind_testkit::support::http1::read_until;
+use rescind_testkit::support::{self, frames, http1};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 
@@ -17,7 +18,7 @@ use tokio::sync::{Notify, mpsc};
 mod reported;
 
 pub(crate) use self::reported::RerunCommand;
-use self::reported::hangs;
+use self::reported::numbered;
 
 /// Names the invariants that the test is about. If the test fails, it prints that these are violated and how to run
 /// it alone.
@@ -33,23 +34,15 @@ macro_rules! is_about {
 }
 pub(crate) use is_about;
 
+/// A wait of this length counts as a hang.
+const HANG: Duration = Duration::from_secs(60);
+
 pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
-    const HANG: Duration = Duration::from_secs(60);
-    let since = tokio::time::Instant::now();
-    let waited = tokio::time::timeout(HANG, wait.into_future()).await;
-    // A wait that is never woken is polled when its time ends, and may be ready then. So the elapsed time is
-    // checked too.
-    assert!(since.elapsed() < HANG, "{}", hangs(what));
-    waited.unwrap_or_else(|_| panic!("{}", hangs(what)))
+    support::within(HANG, &numbered(what), wait).await
 }
 
-pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    in_time(what, async {
-        while !is_so() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+pub(crate) async fn until(what: &str, is_so: impl FnMut() -> bool) {
+    support::until(HANG, &numbered(what), is_so).await;
 }
 
 /// The messages of handlers, in their order, and the gate at which some of them wait.
@@ -161,12 +154,7 @@ impl RawPeer {
     }
 
     pub(crate) async fn say(&mut self, message: &Value) {
-        let tx = &mut self.0.tx;
-        in_time("room", poll_fn(|cx| tx.as_mut().poll_ready(Lane::Data, cx))).await.unwrap();
-        let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
-        let body = message.to_string().into();
-        let out = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Data, head, last: false };
-        tx.as_mut().start_send(out).unwrap();
+        in_time("room", frames::send(&mut self.0, message.to_string())).await.unwrap();
     }
 
     pub(crate) async fn ask(&mut self, id: impl Into<Value>, method: &str, params: &Value) {
@@ -180,11 +168,7 @@ impl RawPeer {
     }
 
     pub(crate) async fn hear(&mut self) -> Value {
-        let rx = &mut self.0.rx;
-        match in_time("a frame", poll_fn(|cx| rx.as_mut().poll_event(cx))).await {
-            Some(Ok(TransportEvent::Message(inbound))) => serde_json::from_slice(&inbound.body).unwrap(),
-            other => panic!("{other:?}"),
-        }
+        serde_json::from_slice(&in_time("a frame", frames::body(&mut self.0)).await).unwrap()
     }
 
     /// The messages before the answer to a request that is sent now.
@@ -216,31 +200,21 @@ pub(crate) async fn is_clean(peer: &Peer) {
     .await;
 }
 
-/// Posts with HTTP/1.1, as a client without the library. The stream to read the response from is returned.
-pub(crate) async fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> TcpStream {
-    use std::fmt::Write as _;
+/// Opens a connection and sends this request, to which the connection's end belongs.
+pub(crate) async fn begin(address: &str, request: &str) -> TcpStream {
     let mut stream = in_time("connecting", TcpStream::connect(address)).await.unwrap();
-    let mut text = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n");
-    text.push_str("Accept: application/json, text/event-stream\r\nConnection: close\r\n");
-    for (name, value) in headers {
-        let _ = write!(text, "{name}: {value}\r\n");
-    }
-    let body = body.to_string();
-    let _ = write!(text, "Content-Length: {}\r\n\r\n{body}", body.len());
-    in_time("writing", stream.write_all(text.as_bytes())).await.unwrap();
+    in_time("writing", stream.write_all(request.as_bytes())).await.unwrap();
     stream
 }
 
-/// Reads until this text has arrived, and returns everything that was read.
-pub(crate) async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
-    let mut text = String::new();
-    let mut buffer = [0; 1024];
-    while !text.contains(wanted) {
-        let count = in_time(wanted, stream.read(&mut buffer)).await.unwrap();
-        assert!(count > 0, "it ended before `{wanted}`: {text}");
-        text.push_str(&String::from_utf8_lossy(&buffer[..count]));
-    }
-    text
+pub(crate) async fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> TcpStream {
+    const USUAL: [(&str, &str); 3] = [
+        ("Content-Type", "application/json"),
+        ("Accept", "application/json, text/event-stream"),
+        ("Connection", "close"),
+    ];
+    let headers = [&USUAL, headers].concat();
+    begin(address, &http1::request("POST", path, address, &headers, &body.to_string())).await
 }
 
 /// The value of a header in the text of a response.

@@ -6,6 +6,7 @@ use rescind::dialect::{MCP, MCP_2026, Role};
 use rescind::http::{HttpClient, HttpServer, Stateless, StatelessTransport, Streamable};
 use rescind::transport::Listener as _;
 use rescind::{Limits, Peer, Server, memory_pair};
+use rescind_testkit::support::mcp_meta;
 use serde_json::{Value, json};
 
 use crate::raw_peer::{
@@ -106,10 +107,7 @@ async fn rmcp_cancel_over_stateless_http() {
     let serving = tokio::spawn(Server::builder([MCP_2026]).serve(router).listen(listener).run());
     let transport = StatelessTransport::new(HttpClient::new(&url).unwrap());
     let client = Peer::builder(MCP_2026).role(Role::Client).connect(transport).await.unwrap();
-    let params = json!({"n": 1, "_meta": {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }});
+    let params = json!({"n": 1, "_meta": mcp_meta()});
     let call = client.call::<_, Value>("wait", &params).start().unwrap();
     reported.hears("wait 1 began").await;
     call.canceller().cancel("stop");

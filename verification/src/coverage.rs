@@ -94,7 +94,7 @@ pub const ENGINES: [Engine; 8] = [
         name: "attacks",
         drives: "attacks and faults on real drivers and wires",
         run: "--release -p rescind-integration-tests --test attacks",
-        depth: Depth::Table("every row of `integration-tests/attacks/rows.rs`"),
+        depth: Depth::Table("every row of `integration-tests/attacks/rows.toml`"),
         checks: &["I1", "I3", "I4", "I5", "I8", "I10", "I11", "I13", "L2", "L3"],
     },
     Engine {

@@ -13,10 +13,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use rescind_core::{Transport as _, TransportError};
 use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport};
+use rescind_testkit::support::in_time;
 
 use crate::common::{TempPath, accept};
 
@@ -84,10 +84,6 @@ fn is_refused(error: &TransportError) {
     assert!(text.contains("the peer runs as user id 65534 and this process as 0"), "{text}");
 }
 
-async fn in_time<T>(wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap()
-}
-
 #[tokio::test]
 async fn a_client_of_another_user_is_refused_and_ours_is_served() {
     if !is_root("a_client_of_another_user_is_refused_and_ours_is_served") {
@@ -98,11 +94,11 @@ async fn a_client_of_another_user_is_refused_and_ours_is_served() {
     open_to_all(place.as_ref(), 0o711);
     open_to_all(&place.file(), 0o666);
     let mut stranger = start("client", &place.file(), place.as_ref());
-    let refused = in_time(accept(&mut listener)).await;
+    let refused = in_time("a client", accept(&mut listener)).await;
     is_refused(&refused.expect_err("another user is served"));
     assert!(stranger.wait().unwrap().success(), "it came through to the socket, and was hung up on");
     let ours = Box::new(NamedPipeTransport::new(place.address())).open().await;
-    assert!(ours.is_ok() && in_time(accept(&mut listener)).await.is_ok(), "the listener goes on");
+    assert!(ours.is_ok() && in_time("a client", accept(&mut listener)).await.is_ok(), "the listener goes on");
 }
 
 #[tokio::test]
@@ -124,7 +120,7 @@ async fn a_server_of_another_user_is_refused() {
         assert!(std::io::BufRead::read_line(&mut said, &mut line).unwrap() > 0, "it never listens");
     }
     let address = rescind_named_pipe::PipeAddress::path(&socket);
-    let refused = in_time(Box::new(NamedPipeTransport::new(address)).open()).await;
+    let refused = in_time("the refusal", Box::new(NamedPipeTransport::new(address)).open()).await;
     is_refused(&refused.expect_err("another user's server is spoken to"));
     assert!(stranger.wait().unwrap().success());
 }

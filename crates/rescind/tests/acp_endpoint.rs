@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use rescind::dialect::{ACP, Role};
 use rescind::http::{Acp, AcpTransport, HttpClient, HttpServer};
@@ -12,31 +11,18 @@ use rescind::websocket::{IgnoredCounter, LinkOptions, UpgradeOptions, WebSocketT
 use rescind::{
     AcpEndpoint, AcpListener, AuthRefusal, CallContext, Credential, Outcome, Peer, Principal, Router, Server,
 };
+use rescind_testkit::support::{Serving, in_time};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
-
-/// Fails a test that hangs.
-async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), wait.into_future())
-        .await
-        .unwrap_or_else(|_| panic!("hangs: {what}"))
-}
 
 /// An endpoint that serves until it is dropped.
 struct Served {
     address: String,
     peers: mpsc::UnboundedReceiver<Peer>,
     events: mpsc::UnboundedReceiver<String>,
-    serving: JoinHandle<()>,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+    _serving: Serving,
 }
 
 fn server() -> HttpServer<Acp> {
@@ -75,8 +61,8 @@ fn listen(address: String, listener: AcpListener) -> Served {
     let (met, peers) = mpsc::unbounded_channel();
     let server =
         Server::builder([ACP]).serve(router).on_peer(move |peer| drop(met.send(peer))).listen(listener);
-    let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { address, peers, events, serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { address, peers, events, _serving: serving }
 }
 
 async fn client(transport: impl Transport) -> Peer {

@@ -6,9 +6,8 @@ use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-use rescind_core::{
-    CloseReason, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, Transport, TransportEvent,
-};
+use rescind_core::{CloseReason, Link, Transport, TransportEvent};
+use rescind_testkit::support::frames;
 
 const SERVES: &str = "RESCIND_TEST_SERVES";
 
@@ -16,12 +15,7 @@ async fn echo(mut link: Link) {
     while let Some(Ok(event)) = poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await {
         let TransportEvent::Message(inbound) = event else { break };
         println!("a stray line");
-        let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
-        let out =
-            Outbound { body: inbound.body, exchange: ExchangeId::NONE, lane: Lane::Data, head, last: false };
-        poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Data, cx)).await.unwrap();
-        link.tx.as_mut().start_send(out).unwrap();
-        poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await.unwrap();
+        frames::send(&mut link, inbound.body).await.unwrap();
     }
     poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)).await.unwrap();
 }

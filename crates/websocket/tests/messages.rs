@@ -6,6 +6,7 @@ mod common;
 use common::{accept, body, close, event, in_time, listen, send};
 use futures_util::{SinkExt, StreamExt};
 use rescind_core::{BadFrame, CloseReason, Link, Listener, Transport, TransportEvent};
+use rescind_testkit::support::frames::note;
 use rescind_websocket::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOptions, connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -256,7 +257,7 @@ async fn the_peers_close_code_decides_between_end_and_error() {
         }
         // Its close frame was answered, although this side was not closed.
         assert_eq!(close_code(&mut client).await, code);
-        assert!(link.tx.as_mut().start_send(common::frame(rescind_core::Lane::Data, "{}")).is_err());
+        assert!(link.tx.as_mut().start_send(note(rescind_core::Lane::Data, "{}")).is_err());
     }
 }
 

@@ -7,7 +7,8 @@ use rescind::dialect::Role;
 use serde_json::{Value, json};
 
 use crate::agent::{End, Seen, limits};
-use crate::many_connections::{resident, say_if_untold};
+use crate::held::resident;
+use crate::many_connections::say_if_untold;
 use crate::raw::Raw;
 use crate::wires::{Door, Setting, WIRES, Wire, accept};
 use crate::{alone, trial};

@@ -1,12 +1,12 @@
 //! The form of a failure: an invariant's number, and the command that runs the test alone.
 
-/// The message for a wait that never ends. If `what` begins with the number of an invariant, that invariant is
-/// violated. Otherwise it is one of two: a caller is settled (I13), and lost connections end (L3).
-pub(crate) fn hangs(what: &str) -> String {
+/// The name of a wait that may never end. If `what` begins with the number of an invariant, a hang violates that
+/// invariant. Otherwise it is one of two: a caller is settled (I13), and lost connections end (L3).
+pub(crate) fn numbered(what: &str) -> String {
     let mut letters = what.chars();
     let is_numbered =
         matches!(letters.next(), Some('I' | 'L')) && letters.next().is_some_and(|c| c.is_ascii_digit());
-    if is_numbered { format!("hangs: {what}") } else { format!("hangs: I13 or L3: {what}") }
+    if is_numbered { what.to_owned() } else { format!("I13 or L3: {what}") }
 }
 
 /// Prints on drop how to run a test alone, if the test panics.

@@ -35,6 +35,7 @@ mod cross_session;
 mod cuttable_tcp;
 mod disconnect;
 mod half_open;
+mod held;
 mod many_connections;
 #[cfg(unix)]
 mod pipes;

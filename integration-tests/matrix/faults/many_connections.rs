@@ -4,6 +4,7 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::agent::{End, ended, limits, open_at};
+use crate::held::{IS_REPORTED, descriptors};
 use crate::wires::{Setting, WIRES, Wire};
 use crate::{alone, until};
 
@@ -24,32 +25,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     thousand.collect()
 }
 
-/// Whether this system reports the memory of a process.
-const IS_TOLD: bool = cfg!(target_os = "linux");
-
 /// Prints that nothing can be counted, because a count of zero would satisfy any limit.
 pub(crate) fn say_if_untold(what: &str) {
-    if !IS_TOLD {
+    if !IS_REPORTED {
         eprintln!("counted: NOTHING of {what}: this system does not tell what a process holds");
     }
-}
-
-/// This process's resident memory, in bytes. 0 if the system does not report it.
-pub(crate) fn resident() -> usize {
-    if !IS_TOLD {
-        return 0;
-    }
-    let held = rescind_testkit::resident_memory(None).expect("the system tells");
-    usize::try_from(held).expect("no process holds more than it can address")
-}
-
-/// The open descriptors of this process. 0 if the system does not report them.
-fn descriptors() -> usize {
-    if !IS_TOLD {
-        return 0;
-    }
-    let open = rescind_testkit::open_descriptors(None).expect("the system tells");
-    usize::try_from(open).expect("no process has so many")
 }
 
 async fn thousand(wire: Wire) {
@@ -72,10 +52,10 @@ async fn thousand(wire: Wire) {
             pairs.push((client, server));
             // The first connections also allocate what the process needs once.
             if number == 20 {
-                resident = self::resident();
+                resident = crate::held::resident();
             }
         }
-        let each = self::resident().saturating_sub(resident) / count;
+        let each = crate::held::resident().saturating_sub(resident) / count;
         eprintln!("counted: {count} connections over {}, {each} bytes each with both ends", wire.name);
         assert!(each <= BUDGET, "a connection holds {each} bytes");
         let mut rest = Vec::new();

@@ -1,37 +1,18 @@
 //! The reaction of MCP's servers to our cancels. Their protocol sends no answer to a cancelled request: the call ends
 //! at once, unconfirmed, and the program's counts show that the work has stopped (their `AbortSignal`).
 
-use std::time::Duration;
-
 use rescind::{CancelResult, CauseKind, Outcome};
 use serde_json::{Value, json};
 
 use super::program::Program;
 use super::run::Run;
 
-fn is_reported(outcome: &Outcome<Value>, cause: CauseKind) {
-    match outcome {
-        Outcome::Cancelled(cancelled) => assert_eq!(cancelled.cause.kind(), cause),
-        other => panic!("{other:?}"),
-    }
-}
-
-pub(crate) async fn cancel_running(program: Program) {
-    let run = Run::start(program).await;
-    let call = run.running("test/wait", &json!({})).await;
-    assert_eq!(call.canceller().cancel("the user pressed stop"), CancelResult::Sent);
-    is_reported(&call.outcome().await, CauseKind::Caller);
-    run.counts(0, 1).await;
-    run.echoes().await;
-    run.end().await;
-}
-
 pub(crate) async fn cancel_one_of_two(program: Program) {
     let run = Run::start(program).await;
     let (one, other) = (run.running("test/wait", &json!({})).await, run.call("test/wait", &json!({})));
     run.counts(2, 0).await;
     assert_eq!(one.canceller().cancel(""), CancelResult::Sent);
-    is_reported(&one.outcome().await, CauseKind::Caller);
+    run.is_cancelled(one, CauseKind::Caller).await;
     run.counts(1, 1).await;
     drop(other);
     run.counts(0, 2).await;
@@ -42,7 +23,7 @@ pub(crate) async fn cancel_tool(program: Program) {
     let run = Run::start(program).await;
     let call = run.running("tools/call", &json!({"name": "wait", "arguments": {}})).await;
     assert_eq!(call.canceller().cancel(""), CancelResult::Sent);
-    is_reported(&call.outcome().await, CauseKind::Caller);
+    run.is_cancelled(call, CauseKind::Caller).await;
     run.counts(0, 1).await;
     run.end().await;
 }
@@ -79,27 +60,12 @@ pub(crate) async fn progress(program: Program) {
     run.end().await;
 }
 
-pub(crate) async fn deadline(program: Program) {
-    let run = Run::start(program).await;
-    let late = run.build("test/wait", &json!({})).timeout(Duration::from_millis(100));
-    is_reported(&late.start().expect("a call starts").outcome().await, CauseKind::Deadline);
-    run.counts(0, 1).await;
-    run.end().await;
-}
-
-pub(crate) async fn dropped_call(program: Program) {
-    let run = Run::start(program).await;
-    drop(run.running("test/wait", &json!({})).await);
-    run.counts(0, 1).await;
-    run.end().await;
-}
-
 /// The program answers although it was cancelled. The answer is ignored.
 pub(crate) async fn deaf_handler(program: Program) {
     let run = Run::start(program).await;
     let call = run.running("test/ignore", &json!({"ms": 300})).await;
     assert_eq!(call.canceller().cancel(""), CancelResult::Sent);
-    is_reported(&call.outcome().await, CauseKind::Caller);
+    run.is_cancelled(call, CauseKind::Caller).await;
     run.counts(0, 0).await;
     run.echoes().await;
     run.end().await;

@@ -6,7 +6,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::time::timeout;
 
 use super::json::echo;
-use super::{Field, Inputs, SILENCE, run};
+use super::{Field, Inputs, SILENCE, listed, run};
 use crate::raw_stream::Stream;
 use crate::target::{Target, Wire};
 use crate::{in_time, poll_until};
@@ -14,28 +14,10 @@ use crate::{in_time, poll_until};
 pub(super) fn inputs() -> Inputs {
     let body = echo("1", "1");
     let length = body.len();
-    let heads = [
-        "Content-Length: -1",
-        "Content-Length: 0",
-        "Content-Length: 1",
-        "Content-Length: 99999999999999999999",
-        "Content-Length: 4294967296",
-        "Content-Length: 18446744073709551615",
-        "Content-Length: 16777217",
-        "Content-Length:",
-        "Content-Length: x",
-        "Content-Length: 0x10",
-        "Content-Length: 1e2",
-        "Content-Length: +5",
-        "Content-Length 5",
-        "Content-Type: text/plain",
-        "",
-        ": 5",
-        "\0",
-        "\u{feff}Content-Length: 5",
-        "Content-Type: application/vscode-jsonrpc; charset=latin1\r\nContent-Length: 5",
-    ];
-    let mut inputs: Inputs = heads.iter().map(|head| format!("{head}\r\n\r\n{body}").into_bytes()).collect();
+    let mut inputs: Inputs = listed("content_length_heads")
+        .iter()
+        .map(|head| format!("{head}\r\n\r\n{body}").into_bytes())
+        .collect();
     let twice = [(length, length), (length, 1), (1, length)];
     inputs.extend(twice.map(|(one, two)| {
         format!("Content-Length: {one}\r\nContent-Length: {two}\r\n\r\n{body}").into_bytes()

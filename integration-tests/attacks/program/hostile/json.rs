@@ -1,6 +1,6 @@
 //! Messages that are not JSON, or JSON that is not a message. Errors in characters are in `text.rs`.
 
-use super::{Inputs, SEED, text};
+use super::{Inputs, SEED, listed, text};
 
 /// The members that each request carries, so that those of MCP 2026-07-28 are processed up to their error.
 const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
@@ -45,30 +45,8 @@ impl Numbers {
 }
 
 fn broken() -> Inputs {
-    const FIXED: [&str; 20] = [
-        "{",
-        "}",
-        "[",
-        "]",
-        "nul",
-        "'a'",
-        "{,}",
-        r#"{"a"}"#,
-        r#"{"a":}"#,
-        "\u{feff}{}",
-        "// x",
-        "NaN",
-        "-Infinity",
-        r#"{"jsonrpc":"2.0","id":1,}"#,
-        "{} {}",
-        "\"",
-        "\\",
-        "{\"a\":\"\\x\"}",
-        "\"\\u12\"",
-        " ",
-    ];
     let whole = echo("1", "1");
-    let mut inputs: Inputs = FIXED.iter().map(|text| text.as_bytes().to_vec()).collect();
+    let mut inputs = bytes(listed("broken_json"));
     inputs.extend((1..whole.len()).step_by(6).map(|end| whole.as_bytes()[..end].to_vec()));
     let mut numbers = Numbers::new();
     inputs.extend((0..40).map(|_| {
@@ -91,37 +69,7 @@ fn deep() -> Inputs {
 }
 
 fn numbers() -> Inputs {
-    let long = "1".repeat(400);
-    let longer = "7".repeat(100_000);
-    let numbers = [
-        "1e400",
-        "-1e400",
-        "1e-400",
-        "-0",
-        "00",
-        "01",
-        "-",
-        "+1",
-        ".5",
-        "5.",
-        "1e",
-        "1e+",
-        "0x10",
-        "1_000",
-        "9223372036854775807",
-        "9223372036854775808",
-        "-9223372036854775808",
-        "-9223372036854775809",
-        "18446744073709551615",
-        "18446744073709551616",
-        "1.0",
-        "1e0",
-        "1E1",
-        "0.1e-999999999",
-        "1e99999999999",
-        &long,
-        &longer,
-    ];
+    let numbers = [listed("numbers"), vec!["1".repeat(400), "7".repeat(100_000)]].concat();
     bytes(numbers.iter().flat_map(|number| [echo("1", number), echo(number, "1")]))
 }
 

@@ -10,6 +10,7 @@ mod json;
 mod text;
 mod websocket;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,6 +35,12 @@ const SILENCE: Duration = Duration::from_millis(20);
 const AT_ONCE: usize = 16;
 
 type Inputs = Vec<Vec<u8>>;
+
+/// A list of `inputs.json`.
+fn listed(name: &str) -> Vec<String> {
+    let mut lists: BTreeMap<String, Vec<String>> = serde_json::from_str(include_str!("inputs.json")).unwrap();
+    lists.remove(name).unwrap()
+}
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();

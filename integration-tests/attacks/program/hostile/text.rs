@@ -1,7 +1,7 @@
 //! Bytes and characters that are invalid or rare in text.
 
-use super::Inputs;
 use super::json::echo;
+use super::{Inputs, listed};
 
 /// The places of text in a message. `TEXT` is replaced.
 const PLACES: [&str; 5] = [
@@ -41,21 +41,6 @@ pub(super) fn invalid_utf8() -> Inputs {
 pub(super) fn characters() -> Inputs {
     let mut inputs: Inputs =
         (0..0x20_u8).map(|control| echo("1", &format!("\"{}\"", control as char)).into()).collect();
-    let escapes = [
-        r"\ud800",
-        r"\udc00",
-        r"\ud800\ud800",
-        r"\ud83d\u0041",
-        r"\udc00\ud800",
-        r"\u0000",
-        r"\u001b[31m",
-        r"\r\nforged",
-        "\u{7f}",
-        "\u{2028}",
-        "\u{feff}",
-        "\u{202e}",
-        "\u{10ffff}",
-    ];
-    inputs.extend(escapes.iter().flat_map(|text| in_each_place(text.as_bytes())));
+    inputs.extend(listed("escapes").iter().flat_map(|text| in_each_place(text.as_bytes())));
     inputs
 }

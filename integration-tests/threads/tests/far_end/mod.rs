@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 
-use rescind_core::{ExchangeId, FrameInfo, FrameKind, Inbound, Lane, Link, Outbound, TransportEvent};
+use rescind_core::{FrameKind, Lane, Link};
+use rescind_threads::play::{frame, next};
 use serde_json::{Value, json};
 
 /// When the call `first` is answered. Any other call is answered at once, with its name.
@@ -47,23 +48,16 @@ impl FarEnd {
 
     /// Reads until the input ends or until it disconnects.
     pub async fn run(mut self) -> Seen {
-        loop {
-            let event = poll_fn(|cx| self.link.rx.as_mut().poll_event(cx)).await;
-            match event {
-                Some(Ok(TransportEvent::Message(inbound))) => {
-                    if self.leaves {
-                        return self.seen;
-                    }
-                    self.take(&inbound).await;
-                }
-                Some(Ok(_)) => {}
-                Some(Err(_)) | None => return self.seen,
+        while let Some(frame) = next(&mut self.link.rx).await {
+            if self.leaves {
+                break;
             }
+            self.take(&frame).await;
         }
+        self.seen
     }
 
-    async fn take(&mut self, inbound: &Inbound) {
-        let frame: Value = serde_json::from_slice(&inbound.body).unwrap_or_default();
+    async fn take(&mut self, frame: &Value) {
         if let (Some(id), Some(method)) = (frame["id"].as_u64(), frame["method"].as_str()) {
             let before = self.seen.calls.insert(id, method.to_owned());
             assert_eq!(before, None, "the call {id} came twice");
@@ -83,20 +77,13 @@ impl FarEnd {
         }
     }
 
-    async fn send(&mut self, frame: &Value) {
+    async fn send(&mut self, body: &Value) {
         let tx = &mut self.link.tx;
         if poll_fn(|cx| tx.as_mut().poll_ready(Lane::Data, cx)).await.is_err() {
             return;
         }
-        let out = Outbound {
-            body: frame.to_string().into(),
-            exchange: ExchangeId::NONE,
-            lane: Lane::Data,
-            head: FrameInfo { kind: FrameKind::Answer, id: None, method: None },
-            last: false,
-        };
         // The near end may be gone.
-        let _: Result<(), _> = tx.as_mut().start_send(out);
+        let _: Result<(), _> = tx.as_mut().start_send(frame(FrameKind::Answer, body));
         let _: Result<(), _> = poll_fn(|cx| tx.as_mut().poll_flush(cx)).await;
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(dead_code, reason = "each test uses a part of it")]
 
+use std::fmt::Debug;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -9,9 +10,11 @@ use std::task::Poll;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Full};
-use rescind_core::{Listener, Peer, PeerBuilder};
+use rescind_core::{Listener, Peer, PeerBuilder, Router, dialect};
 use rescind_http::{HttpListener, HttpServer, HttpService, ResponseBody, ServerBinding};
-use serde_json::Value;
+use serde_json::{Value, json};
+use shuttle::future::block_on;
+use shuttle::thread;
 use tower_service::Service;
 
 /// The serving side.
@@ -83,9 +86,94 @@ impl HttpSite {
     /// is detected.
     pub fn until_held(&self, is_so: impl Fn((usize, usize)) -> bool) {
         while !is_so(self.service.held()) {
-            shuttle::thread::yield_now();
+            thread::yield_now();
         }
     }
+}
+
+impl Answered {
+    /// Whether the session or the server has ended.
+    pub fn is_over(&self) -> bool {
+        matches!(self.status, StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE)
+    }
+}
+
+/// A session, in which request 2 is played.
+#[derive(Clone)]
+pub struct Session {
+    site: HttpSite,
+    /// The header that names it.
+    header: &'static str,
+    id: String,
+}
+
+impl Session {
+    /// Opens one, and returns the peer that serves it.
+    pub fn open(
+        site: &HttpSite,
+        listener: &mut HttpListener,
+        header: &'static str,
+        router: Router,
+    ) -> (Self, Peer) {
+        let opening = site.clone();
+        let hello =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}});
+        let opened = thread::spawn(move || block_on(opening.post(&[], &hello)));
+        let peer = block_on(accept(listener, Peer::builder(dialect::ACP).serve(router)));
+        let Some(id) = opened.join().ok().and_then(|opened| opened.session) else { panic!("no session") };
+        (Self { site: site.clone(), header, id }, peer)
+    }
+
+    /// Posts request 2.
+    pub fn ask(&self) -> impl Future<Output = Response<ResponseBody>> + Send + use<> {
+        let message = json!({"jsonrpc": "2.0", "id": 2, "method": "work", "params": {}});
+        self.site.send(Method::POST, &[(self.header, &self.id)], Some(&message))
+    }
+
+    /// Opens an event stream, after this event if there is one.
+    pub fn listen(&self, after: Option<&str>) -> impl Future<Output = Response<ResponseBody>> + Send + use<> {
+        let after = after.map(|last| ("last-event-id", last));
+        let headers: Vec<_> = [(self.header, self.id.as_str())].into_iter().chain(after).collect();
+        self.site.send(Method::GET, &headers, None)
+    }
+
+    /// Cancels request 2. It `ends` if the session can end first.
+    pub fn cancel(&self, ends: bool) {
+        let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 2}});
+        let answer = block_on(self.site.post(&[(self.header, &self.id)], &cancel));
+        assert!(
+            answer.status == StatusCode::ACCEPTED || (ends && answer.is_over()),
+            "the cancel: {answer:?}"
+        );
+    }
+
+    /// Ends it.
+    pub fn delete(&self, expected: StatusCode) {
+        let deleting = self.site.send(Method::DELETE, &[(self.header, &self.id)], None);
+        let answer = block_on(async { read(deleting.await, 1).await });
+        assert!(answer.status == expected || answer.is_over(), "the delete: {answer:?}");
+    }
+}
+
+/// Checks that there is one answer to the request, or none because it `ends` early.
+pub fn check_answer(
+    messages: &[Value],
+    id: u64,
+    ends: bool,
+    events: &impl Debug,
+    may_be: impl Fn(&Value) -> bool,
+) {
+    let answers: Vec<_> = messages.iter().filter(|message| message["id"] == id).collect();
+    match answers[..] {
+        [answer] => assert!(may_be(answer), "I1, I4: {events:?} brought {answer}"),
+        [] => assert!(ends, "I1: {events:?} brought {messages:?}"),
+        _ => panic!("I1: {events:?} brought {answers:?}"),
+    }
+}
+
+/// The answer to request 2.
+pub fn is_done_or_cancelled(answer: &Value) -> bool {
+    answer["result"] == "done" || answer["error"]["code"] == -32800
 }
 
 /// Reads this many messages of an answer, and drops the rest.
@@ -122,7 +210,7 @@ pub async fn leave<F: Future<Output = Response<ResponseBody>>>(answer: F) -> Opt
         Poll::Pending => Poll::Ready(None),
     })
     .await;
-    shuttle::thread::yield_now();
+    thread::yield_now();
     match response {
         Some(response) => Some(read(response, usize::MAX).await),
         None => None,
