@@ -117,13 +117,13 @@ impl Connection {
 
     /// Runs one step under the lock. Wakers are called after the lock is released.
     pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, &mut WakeList) -> T) -> T {
-        let mut wakes = WakeList::default();
+        let mut wakes = WakeList::new();
         let result = {
             let mut state = self.state();
             state.used = Instant::now();
             step(&mut state, &mut wakes)
         };
-        wakes.wake();
+        wakes.into_iter().for_each(Waker::wake);
         result
     }
 

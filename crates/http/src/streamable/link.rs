@@ -75,7 +75,7 @@ impl Linked for SessionState {
             for stream in stalled {
                 tracing::debug!(stream, "an event stream that nobody reads was cut");
                 if let Some(closed) = table.cut(stream, &self.settings, wakes) {
-                    wakes.add(self.inbound_queue.push_event_under_lock(closed));
+                    wakes.extend(self.inbound_queue.push_event_under_lock(closed));
                 }
             }
         });
