@@ -5,6 +5,7 @@
 //! in fresh sessions. Everything else that differs is a fact or `unsure`.
 
 mod adapt;
+mod asking;
 mod baseline;
 mod cancel_findings;
 mod facts;
@@ -127,7 +128,8 @@ pub async fn check(
     }
     (checker.on_progress)("the baseline");
     let longest = if checker.is_fixture { FIXTURE_WAITS } else { LONGEST_SLOW };
-    let baselines = baseline::measure(&mut session, settings.deadline, longest).await?;
+    let leader = checker.source.process_group();
+    let baselines = baseline::measure(&mut session, leader, settings.deadline, longest).await?;
     let session = checker.ask(session, &baselines).await?;
     let facts = checker.facts(&baselines);
     let cells = checker.play_all(session, &baselines, &facts).await;
