@@ -177,7 +177,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             detail: finding.detail,
             demand: asked.demand,
             evidence,
-            source: asked.source.to_owned(),
+            source: asked.source,
             cancel_us: finding.cancel_us,
             trace: finding.trace,
         }

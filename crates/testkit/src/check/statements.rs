@@ -30,7 +30,7 @@ pub(super) struct Asked {
     pub(super) name: &'static str,
     pub(super) statement: &'static str,
     pub(super) demand: Demand,
-    pub(super) source: &'static str,
+    pub(super) source: String,
 }
 
 /// The families of dialects whose documents say the same about these questions.
@@ -53,8 +53,11 @@ impl Family {
     }
 }
 
+const SILENCE_OF_2026: &str = "MCP 2026-07-28: the page on cancellation says that the server should not send a response, that on stdio that it \
+                               must not: so it is held as a recommendation.";
 const ONE_ANSWER: &str = "JSON-RPC 2.0: a request is answered by one response.";
 const ONLY_ITS_OWN: &str = "JSON-RPC 2.0: each request gets its own response; nobody cancelled this one.";
+const ITS_OWN_CALL: &str = "004: a cancel is about the call with its callId, and each call gets its result.";
 const NOTHING_SAID: &str = "no document says anything about it.";
 
 impl Question {
@@ -105,7 +108,15 @@ impl Question {
     pub(super) fn asked(self, dialect: &str) -> Asked {
         let family = Family::of(dialect);
         let (name, statement) = self.words();
-        let (demand, source) = self.demand(family);
+        let (demand, source) = match (self, dialect) {
+            (Self::StaysSilent, "mcp-2026") => (Should, SILENCE_OF_2026),
+            _ => self.demand(family),
+        };
+        // What is quoted of the two revisions reads the same in both.
+        let source = match dialect {
+            "mcp-2026" => source.replace("MCP 2025-11-25", "MCP 2026-07-28"),
+            _ => source.to_owned(),
+        };
         Asked { name, statement, demand, source }
     }
 
@@ -151,9 +162,10 @@ impl Question {
             (Self::CancelsRunning, Family::Abp) => {
                 (Should, "004: the app stops the operation if it can and reports whether it did.")
             }
-            (Self::AnswersCancelled, Family::Lsp) => {
-                (Must, "LSP 3.18: a cancelled request still needs a response; it must not be left open.")
-            }
+            (Self::AnswersCancelled, Family::Lsp) => (
+                Must,
+                "LSP 3.18: a cancelled request still needs to send a response back; it can not be left open.",
+            ),
             (Self::AnswersCancelled, Family::Acp) => (
                 Must,
                 "001: the receiver must answer the cancelled request, with -32800 or a valid response.",
@@ -172,19 +184,33 @@ impl Question {
                 Should,
                 "MCP 2025-11-25: the receiver of a cancel should not send a response for the request.",
             ),
-            (Self::AnswersCancelled, Family::Mcp | Family::Abp) | (Self::AnswersOnce, _) => {
-                (Must, ONE_ANSWER)
-            }
+            (Self::AnswersCancelled | Self::AnswersOnce, Family::Abp) => (Must, ITS_OWN_CALL),
+            (Self::AnswersCancelled, Family::Mcp) | (Self::AnswersOnce, _) => (Must, ONE_ANSWER),
             (Self::StopsWork, Family::Mcp) => (
                 Should,
                 "MCP 2025-11-25: the receiver of a cancel should stop processing and free its resources.",
             ),
-            (Self::StopsWork, Family::Lsp) => (Open, "LSP 3.18: a cancel is a hint, and the work may go on."),
+            (Self::StopsWork, Family::Lsp) => (
+                Open,
+                "LSP 3.18: a notification whose method begins with $/ may be ignored, so the work may go on.",
+            ),
             (Self::StopsWork, Family::Acp) => {
                 (Should, "003: the receiver cancels the work and all that belongs to it.")
             }
             (Self::StopsWork, Family::Abp) => (Should, "004: the app stops the operation if it can."),
-            (Self::SessionSurvives, Family::Acp | Family::Lsp | Family::Mcp | Family::Abp) => {
+            (
+                Self::SessionSurvives
+                | Self::FreesSlot
+                | Self::SiblingsUntouched
+                | Self::LateCancelIgnored
+                | Self::UnknownCancelIgnored,
+                Family::Abp,
+            ) => (Must, ITS_OWN_CALL),
+            // ABP's messages are not those of JSON-RPC.
+            (Self::UnknownMethodRefused | Self::UnknownNotificationIgnored, Family::Abp) => {
+                (Open, NOTHING_SAID)
+            }
+            (Self::SessionSurvives, Family::Acp | Family::Lsp | Family::Mcp) => {
                 (Must, "JSON-RPC 2.0: a request that is sent after the cancel of another gets its response.")
             }
             (
@@ -204,7 +230,11 @@ impl Question {
             (Self::ProgressEndsWithAnswer, Family::Mcp) => {
                 (Must, "MCP 2025-11-25: progress notifications must stop after the request has completed.")
             }
-            (Self::ProgressEndsWithAnswer, Family::Acp | Family::Lsp | Family::Abp) => {
+            (Self::ProgressEndsWithAnswer, Family::Lsp) => (
+                Should,
+                "LSP 3.18: a request's workDoneToken is only valid until its response has been sent.",
+            ),
+            (Self::ProgressEndsWithAnswer, Family::Acp | Family::Abp) => {
                 (Open, "the protocol does not bind progress to the answer.")
             }
             (Self::UnknownMethodRefused, _) => {
