@@ -72,7 +72,7 @@ impl<P: PeerSource> Checker<'_, P> {
             open = self.ask_progress(open, baselines).await;
         }
         if let Some(session) = &open {
-            self.noise = self.noise.take().or_else(|| session.noise.first().cloned());
+            self.look_back(session);
         }
         Ok(open)
     }

@@ -21,11 +21,14 @@ const LEAST_SLOW: Duration = Duration::from_millis(50);
 /// How long the first answers may take, while the peer still loads.
 const LOADING: Duration = Duration::from_secs(30);
 
-/// How long a request may take to end that has been cancelled because it took too long.
-const LATEST_END: Duration = Duration::from_secs(60);
+/// So many times as long may a request take to end that has been cancelled because it took too long.
+const LATEST_END: u32 = 6;
 
 /// How long silence is awaited after that cancel, where it is owed.
 const SILENCE: Duration = Duration::from_secs(5);
+
+/// A shorter result may be the same whether it is whole or not, such as null or an empty list.
+const SHORT: usize = 20;
 
 const QUICK_TRIES: usize = 5;
 
@@ -36,6 +39,8 @@ pub(super) struct Timing {
     pub(super) takes: Option<Duration>,
     /// The code of the error with which it is answered. `None`: a result.
     pub(super) error: Option<Value>,
+    /// The length of its result as text, which is the same in each session.
+    pub(super) length: Option<usize>,
     pub(super) method: String,
 }
 
@@ -55,6 +60,12 @@ impl Baselines {
     /// How long the slow request takes without a cancel. `None`: there is none, or it does not end.
     pub(super) fn slow_takes(&self) -> Option<Duration> {
         self.slow.as_ref()?.takes
+    }
+
+    /// Whether the result of a slow request is as long as the normal one, so that it is no partial one.
+    pub(super) fn is_whole(&self, wire_format: WireFormat, answer: &Received) -> bool {
+        let normal = self.slow.as_ref().and_then(|slow| slow.length);
+        normal.is_some_and(|normal| normal >= SHORT) && length_of(wire_format, answer) == normal
     }
 
     /// Adds a second run of the slow request: the shorter one counts, as a machine may be busy for a while.
@@ -187,6 +198,7 @@ async fn quick(session: &mut PeerSession, deadline: Duration) -> Result<Timing, 
     let mut timing = Timing {
         takes: None,
         error: error_of(session.wire_format, &answer),
+        length: None,
         method: method_of(session, RequestKind::Quick),
     };
     drop(sent);
@@ -265,7 +277,8 @@ fn timing(
             answer.frame
         )));
     }
-    Ok(Timing { takes, error, method })
+    let length = answer.and_then(|answer| length_of(session.wire_format, answer));
+    Ok(Timing { takes, error, length, method })
 }
 
 /// Cancels a request that has not ended, and returns its answer if it came to its own end all the same. `None`: it ended
@@ -283,7 +296,7 @@ async fn end(
     let died = |lost: Lost| died("cancelled", &lost);
     let cancelled = session.cancel(&sent.id).await.map_err(died)?;
     let quick = session.send_kind(RequestKind::Quick).await.map_err(died)?;
-    let latest = cancelled + LATEST_END;
+    let latest = cancelled + longest * LATEST_END;
     let due = if session.wire_format.owes_silence() { cancelled + longest.min(SILENCE) } else { latest };
     let answer = session.answer(&sent.id, due).await.map_err(died)?;
     let is_served = session.answer(&quick.id, latest).await.map_err(died)?.is_some();
@@ -292,7 +305,7 @@ async fn end(
             "the request `{method}` did not end within {}, and its cancel did not end it in {} more: name one that takes one to \
              five seconds",
             shown(longest),
-            shown(LATEST_END)
+            shown(longest * LATEST_END)
         )));
     }
     let by_itself = |answer: &Received| {
@@ -316,6 +329,11 @@ fn died(kind: &str, lost: &Lost) -> Unusable {
         "the session ended with the first {kind} request, which no cancel disturbed: {}",
         lost.0
     ))
+}
+
+/// The length of the result in an answer, as text.
+fn length_of(wire_format: WireFormat, answer: &Received) -> Option<usize> {
+    wire_format.value(&answer.frame).map(|value| value.to_string().len())
 }
 
 /// A time for people.

@@ -98,11 +98,24 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         }
     }
 
-    /// Ends a session: a running peer sees that its client leaves.
-    pub(super) async fn close(&mut self, mut session: PeerSession) {
+    /// Looks for what came in a session after it was asked about.
+    pub(super) fn look_back(&mut self, session: &PeerSession) {
         if self.noise.is_none() {
             self.noise = session.noise.first().cloned();
         }
+        // A busy machine may answer later than the silence was awaited.
+        let late = session.silenced.iter().filter(|id| !session.answers(id).is_empty()).count();
+        if late > 0 {
+            let count = session.silenced.len();
+            let detail = format!("{late} of {count} were answered, long after their normal end");
+            self.findings.push(Finding::new(Question::StaysSilent, Answer::No, detail.clone()));
+            self.findings.push(Finding::new(Question::CancelsRunning, Answer::Unsure, detail));
+        }
+    }
+
+    /// Ends a session: a running peer sees that its client leaves.
+    pub(super) async fn close(&mut self, mut session: PeerSession) {
+        self.look_back(&session);
         if self.source.process_group().is_none() {
             session.subject.leave().await;
         }

@@ -178,7 +178,7 @@ impl Probe {
                 if self == Self::CancelsBeside && tries.are_silent() {
                     others = beside(session, baselines, TOGETHER, settings).await?;
                 }
-                tries.await_silence(session, baselines, deadline).await;
+                tries.await_the_rest(session, baselines, deadline).await;
                 let mut findings = cancel_findings::read(session, baselines, &tries);
                 findings.extend(others);
                 Ok(Probed { findings, tries: Some(tries), is_lost: false })
@@ -189,7 +189,7 @@ impl Probe {
                     return only(Vec::new());
                 }
                 let findings = beside(session, baselines, &[Disturbance::Nothing], settings).await?;
-                tries.await_silence(session, baselines, deadline).await;
+                tries.await_the_rest(session, baselines, deadline).await;
                 only(findings)
             }
             Self::Beside(disturbances) => only(beside(session, baselines, disturbances, settings).await?),

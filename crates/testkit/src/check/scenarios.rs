@@ -77,8 +77,8 @@ impl<P: PeerSource> Checker<'_, P> {
         let mut asked: Vec<(u64, &Scenario)> = (0..).zip(asked).collect();
         // First those after whose cancels silence has to be awaited, which the others do meanwhile.
         asked.sort_by_key(|(_, scenario)| {
-            let shares = adapt::can_share_a_session(scenario);
-            (!shares, !adapt::needs_cancels(scenario, self.wire_format))
+            let alone = !adapt::can_share_a_session(scenario);
+            (alone, !adapt::needs_cancels(scenario, self.wire_format))
         });
         let mut last_cancel = None;
         for (number, scenario) in asked {

@@ -47,6 +47,8 @@ pub(super) struct PeerSession {
     pub(super) noise: Vec<String>,
     /// The answer to `initialize`.
     pub(super) opening: Option<Value>,
+    /// Cancelled requests that were not answered, as they owe it.
+    pub(super) silenced: Vec<Value>,
     /// How the connection ended.
     pub(super) closed: Option<String>,
     next: u64,
@@ -74,6 +76,7 @@ impl PeerSession {
             received: Vec::new(),
             noise: Vec::new(),
             opening: None,
+            silenced: Vec::new(),
             closed: None,
             next: 0,
         };
@@ -238,6 +241,18 @@ impl PeerSession {
             |frame| matches!(wire_format.shape(frame), Shape::Answer { id: found } if found == *id),
         )
         .await
+    }
+
+    /// Waits until each of these requests is answered, at most until then.
+    pub(super) async fn answers_to(
+        &mut self,
+        ids: impl Iterator<Item = &Value>,
+        until: Instant,
+    ) -> Result<(), Lost> {
+        for id in ids {
+            self.answer(id, until).await?;
+        }
+        Ok(())
     }
 
     /// All answers to a request that have come so far.

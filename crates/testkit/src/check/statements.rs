@@ -39,7 +39,6 @@ enum Family {
     Acp,
     Lsp,
     Mcp,
-    Abp,
 }
 
 impl Family {
@@ -47,7 +46,6 @@ impl Family {
         match dialect {
             "lsp" => Self::Lsp,
             "mcp" | "mcp-2026" => Self::Mcp,
-            "abp" => Self::Abp,
             _ => Self::Acp,
         }
     }
@@ -58,6 +56,7 @@ const SILENCE_OF_2026: &str = "MCP 2026-07-28: the page on cancellation says tha
 const ONE_ANSWER: &str = "JSON-RPC 2.0: a request is answered by one response.";
 const ONLY_ITS_OWN: &str = "JSON-RPC 2.0: each request gets its own response; nobody cancelled this one.";
 const ITS_OWN_CALL: &str = "004: a cancel is about the call with its callId, and each call gets its result.";
+const EACH_BYTE: &str = "each byte of the stream belongs to a message; what does not cannot be read.";
 const NOTHING_SAID: &str = "no document says anything about it.";
 
 impl Question {
@@ -110,6 +109,7 @@ impl Question {
         let (name, statement) = self.words();
         let (demand, source) = match (self, dialect) {
             (Self::StaysSilent, "mcp-2026") => (Should, SILENCE_OF_2026),
+            (_, "abp") => self.demand_of_abp(),
             _ => self.demand(family),
         };
         // What is quoted of the two revisions reads the same in both.
@@ -159,9 +159,6 @@ impl Question {
                 Should,
                 "001 says that the receiver may cancel the work, 003 that it must: so it is held as a recommendation.",
             ),
-            (Self::CancelsRunning, Family::Abp) => {
-                (Should, "004: the app stops the operation if it can and reports whether it did.")
-            }
             (Self::AnswersCancelled, Family::Lsp) => (
                 Must,
                 "LSP 3.18: a cancelled request still needs to send a response back; it can not be left open.",
@@ -177,14 +174,13 @@ impl Question {
             (Self::CancelledCode, Family::Acp) => {
                 (Must, "001: the answer to a cancelled request is the error -32800 or a valid response.")
             }
-            (Self::CancelledCode, Family::Mcp | Family::Abp) => {
-                (Must, "004: a cancelled call is answered with success false and cancelled true.")
-            }
-            (Self::StaysSilent, Family::Acp | Family::Lsp | Family::Mcp | Family::Abp) => (
+            (Self::CancelledCode, Family::Mcp)
+            | (Self::MalformedCancelIgnored, Family::Acp | Family::Lsp)
+            | (Self::ServesConcurrently, _) => (Open, NOTHING_SAID),
+            (Self::StaysSilent, _) => (
                 Should,
                 "MCP 2025-11-25: the receiver of a cancel should not send a response for the request.",
             ),
-            (Self::AnswersCancelled | Self::AnswersOnce, Family::Abp) => (Must, ITS_OWN_CALL),
             (Self::AnswersCancelled, Family::Mcp) | (Self::AnswersOnce, _) => (Must, ONE_ANSWER),
             (Self::StopsWork, Family::Mcp) => (
                 Should,
@@ -197,20 +193,7 @@ impl Question {
             (Self::StopsWork, Family::Acp) => {
                 (Should, "003: the receiver cancels the work and all that belongs to it.")
             }
-            (Self::StopsWork, Family::Abp) => (Should, "004: the app stops the operation if it can."),
-            (
-                Self::SessionSurvives
-                | Self::FreesSlot
-                | Self::SiblingsUntouched
-                | Self::LateCancelIgnored
-                | Self::UnknownCancelIgnored,
-                Family::Abp,
-            ) => (Must, ITS_OWN_CALL),
-            // ABP's messages are not those of JSON-RPC.
-            (Self::UnknownMethodRefused | Self::UnknownNotificationIgnored, Family::Abp) => {
-                (Open, NOTHING_SAID)
-            }
-            (Self::SessionSurvives, Family::Acp | Family::Lsp | Family::Mcp) => {
+            (Self::SessionSurvives, _) => {
                 (Must, "JSON-RPC 2.0: a request that is sent after the cancel of another gets its response.")
             }
             (
@@ -234,7 +217,7 @@ impl Question {
                 Should,
                 "LSP 3.18: a request's workDoneToken is only valid until its response has been sent.",
             ),
-            (Self::ProgressEndsWithAnswer, Family::Acp | Family::Abp) => {
+            (Self::ProgressEndsWithAnswer, Family::Acp) => {
                 (Open, "the protocol does not bind progress to the answer.")
             }
             (Self::UnknownMethodRefused, _) => {
@@ -243,8 +226,6 @@ impl Question {
             (Self::UnknownNotificationIgnored, _) => {
                 (Must, "JSON-RPC 2.0: a notification is never answered, not even with an error.")
             }
-            (Self::MalformedCancelIgnored, Family::Acp | Family::Lsp | Family::Abp)
-            | (Self::ServesConcurrently, _) => (Open, NOTHING_SAID),
             (Self::CleanOutput, Family::Mcp) => (
                 Must,
                 "MCP 2025-11-25: a server must not write anything to its stdout that is not a message.",
@@ -252,9 +233,35 @@ impl Question {
             (Self::CleanOutput, Family::Acp) => {
                 (Must, "ACP: the agent must not write anything to its stdout that is not a message.")
             }
-            (Self::CleanOutput, Family::Lsp | Family::Abp) => {
-                (Must, "each byte of the stream belongs to a message; what does not cannot be read.")
+            (Self::CleanOutput, Family::Lsp) => (Must, EACH_BYTE),
+        }
+    }
+
+    /// ABP's messages are not those of JSON-RPC.
+    const fn demand_of_abp(self) -> (Demand, &'static str) {
+        match self {
+            Self::CancelsRunning => {
+                (Should, "004: the app stops the operation if it can and reports whether it did.")
             }
+            Self::CancelledCode => {
+                (Must, "004: a cancelled call is answered with success false and cancelled true.")
+            }
+            Self::StopsWork => (Should, "004: the app stops the operation if it can."),
+            Self::CleanOutput => (Must, EACH_BYTE),
+            Self::AnswersCancelled
+            | Self::AnswersOnce
+            | Self::SessionSurvives
+            | Self::FreesSlot
+            | Self::SiblingsUntouched
+            | Self::LateCancelIgnored
+            | Self::UnknownCancelIgnored => (Must, ITS_OWN_CALL),
+            Self::StaysSilent
+            | Self::MalformedCancelIgnored
+            | Self::TellsIdsApart
+            | Self::ProgressEndsWithAnswer
+            | Self::UnknownMethodRefused
+            | Self::UnknownNotificationIgnored
+            | Self::ServesConcurrently => (Open, NOTHING_SAID),
         }
     }
 }

@@ -59,8 +59,8 @@ pub(super) struct Tries {
     pub(super) quick_after: Vec<Option<Duration>>,
     /// Why the session ended before the last try.
     pub(super) lost: Option<String>,
-    /// Those that owe silence, with the time of their cancel. They are judged when all of them would have ended.
-    silent: Vec<(Sent, Instant)>,
+    /// Those without an answer so far, with the time of their cancel. They are judged when all of them would have ended.
+    pending: Vec<(Sent, Instant)>,
     /// How long the slow request took when it was run again without a cancel.
     seen_again: Option<Duration>,
 }
@@ -80,26 +80,36 @@ impl Tries {
 
     /// Whether the first cancel worked, and the silence of the others has to be awaited.
     pub(super) fn are_silent(&self) -> bool {
-        self.are_alive() && self.worked() == Some(true) && !self.silent.is_empty()
+        self.are_alive() && self.worked() == Some(true) && !self.pending.is_empty()
     }
 
-    /// Waits until those that owe silence would have ended, and judges them.
-    pub(super) async fn await_silence(
+    /// Waits for those that have no answer yet, and judges them: where silence is owed, until they would have ended. Where an
+    /// answer is owed, longer, as the machine may be busier than it was.
+    pub(super) async fn await_the_rest(
         &mut self,
         session: &mut PeerSession,
         baselines: &Baselines,
         deadline: Duration,
     ) {
         if self.are_alive()
-            && let Some((last, _)) = self.silent.last()
-            && let Err(Lost(why)) = session.listen(normal_end(last.at, baselines, deadline)).await
+            && let Some((last, cancelled)) = self.pending.last()
         {
-            self.lost = Some(why);
+            let waited = if session.wire_format.owes_silence() {
+                session.listen(normal_end(last.at, baselines, deadline)).await
+            } else {
+                let until = *cancelled + baselines.slow_takes().unwrap_or_default() * 3 + deadline;
+                session.answers_to(self.pending.iter().map(|(sent, _)| &sent.id), until).await
+            };
+            self.lost = waited.err().map(|Lost(why)| why);
         }
         if self.are_alive() {
-            let silent = std::mem::take(&mut self.silent);
-            self.all
-                .extend(silent.iter().map(|(sent, cancelled)| judge(session, baselines, sent, *cancelled)));
+            for (sent, cancelled) in std::mem::take(&mut self.pending) {
+                let one = judge(session, baselines, &sent, cancelled);
+                if one.effect == Effect::Silence {
+                    session.silenced.push(sent.id);
+                }
+                self.all.push(one);
+            }
         }
     }
 
@@ -174,19 +184,28 @@ async fn run(
         // The first is awaited for as long as the request would have taken: a peer that ignores cancels is not asked for many
         // at once. The others are looked at together at the end.
         if owes_silence && at > 1 {
-            tries.silent.push((sent, cancelled));
+            tries.pending.push((sent, cancelled));
         } else {
             let until =
                 normal_end(cancelled, baselines, deadline).max(cancelled + least_wait(baselines, deadline));
-            let _answer = session.answer(&sent.id, until).await?;
-            tries.all.push(judge(session, baselines, &sent, cancelled));
-            look_again(session, baselines, deadline, tries).await?;
+            let answer = session.answer(&sent.id, until).await?;
+            if answer.is_some() || owes_silence {
+                let one = judge(session, baselines, &sent, cancelled);
+                if one.effect == Effect::Silence {
+                    session.silenced.push(sent.id);
+                }
+                tries.all.push(one);
+                look_again(session, baselines, deadline, tries).await?;
+            } else {
+                tries.pending.push((sent, cancelled));
+                count = count.min(3);
+            }
             if tries.all.first().is_some_and(|first| first.effect.worked() != Some(true)) {
                 count = count.min(3);
             }
         }
         let quick = session.send_kind(RequestKind::Quick).await?;
-        let patience = deadline + baselines.slow_takes().unwrap_or_default() * 2;
+        let patience = deadline + baselines.slow_takes().unwrap_or_default() * 5;
         let answer = session.answer(&quick.id, quick.at + patience).await?;
         tries.quick_after.push(answer.map(|answer| answer.at.saturating_duration_since(quick.at)));
         if tries.quick_after.last() == Some(&None) {
@@ -210,7 +229,12 @@ fn judge(session: &PeerSession, baselines: &Baselines, sent: &Sent, cancelled: I
         return Try { effect, answered: None, answers: 0, took: None };
     };
     let took = answer.at.saturating_duration_since(sent.at);
-    let is_late = baselines.slow_takes().is_some_and(|takes| took >= takes.mul_f64(NORMAL_END));
+    let answered = answer.at.saturating_duration_since(cancelled);
+    // A whole result long after the cancel is the normal one, of a machine that is less busy than before.
+    let is_late = baselines.slow_takes().is_some_and(|takes| {
+        took >= takes.mul_f64(NORMAL_END)
+            || (answered >= takes / 5 && baselines.is_whole(session.wire_format, answer))
+    });
     let normal_error = baselines.slow.as_ref().and_then(|slow| slow.error.clone());
     let error = error_of(session.wire_format, answer);
     let profile = session.profile.requests.get(&RequestKind::Slow);
@@ -221,12 +245,7 @@ fn judge(session: &PeerSession, baselines: &Baselines, sent: &Sent, cancelled: I
         Some(code) => Effect::OtherError(code),
         None => Effect::EarlyResult,
     };
-    Try {
-        effect,
-        answered: Some(answer.at.saturating_duration_since(cancelled)),
-        answers: answers.len(),
-        took: Some(took),
-    }
+    Try { effect, answered: Some(answered), answers: answers.len(), took: Some(took) }
 }
 
 /// A result that came early may be the normal end on a machine that was busier when the baseline was taken: so the slow
@@ -239,13 +258,12 @@ async fn look_again(
 ) -> Result<(), Lost> {
     let early = |one: &Try| one.effect == Effect::EarlyResult;
     let Some(normal) = baselines.slow_takes().filter(|_| tries.all.iter().any(early)) else { return Ok(()) };
-    let takes = match tries.seen_again {
-        Some(takes) => takes,
-        None => {
-            let sent = session.send_kind(RequestKind::Slow).await?;
-            let answer = session.answer(&sent.id, sent.at + normal * 2 + deadline).await?;
-            answer.map_or(normal, |answer| answer.at.saturating_duration_since(sent.at)).min(normal)
-        }
+    let takes = if let Some(takes) = tries.seen_again {
+        takes
+    } else {
+        let sent = session.send_kind(RequestKind::Slow).await?;
+        let answer = session.answer(&sent.id, sent.at + normal * 2 + deadline).await?;
+        answer.map_or(normal, |answer| answer.at.saturating_duration_since(sent.at)).min(normal)
     };
     tries.seen_again = Some(takes);
     for one in tries.all.iter_mut().filter(|one| early(one)) {
