@@ -51,7 +51,7 @@ impl Checks {
         trials
     }
 
-    /// A peer whose slow request takes longer than the baseline looks, and that ignores cancels, as it may.
+    /// A peer whose slow request takes longer than the baseline looks, and that ignores cancels.
     fn long(&self, dialect: &'static str) -> Result<(), Failed> {
         let _beside = self.processor.read();
         let checked = run_shortly(dialect, "--ignores-cancel")?;

@@ -76,7 +76,9 @@ impl Baselines {
         longest: Duration,
     ) -> Result<(), Unusable> {
         let answer = session.answer(&sent.id, sent.at + longest).await.map_err(|lost| died("slow", &lost))?;
-        if let (Some(answer), Some(slow)) = (answer, &mut self.slow) {
+        if let (Some(answer), Some(slow)) = (answer, &mut self.slow)
+            && error_of(session.wire_format, &answer) == slow.error
+        {
             let took = answer.at.saturating_duration_since(sent.at);
             slow.takes = slow.takes.map(|takes| takes.min(took));
         }
@@ -158,7 +160,12 @@ pub(super) async fn measure(
     }
     if session.profile.requests.contains_key(&RequestKind::Progress) {
         let died = |lost: Lost| died("progress", &lost);
-        let seen = work::progress_to_the_end(session, longest).await.map_err(died)?;
+        let mut seen = work::progress_to_the_end(session, longest).await.map_err(died)?;
+        // It may be refused while the slow one runs.
+        if let Some(sent) = again.take_if(|_| seen.is_error(session.wire_format)) {
+            baselines.add_slow(session, &sent, longest).await?;
+            seen = work::progress_to_the_end(session, longest).await.map_err(died)?;
+        }
         if seen.answered.is_none() {
             end(session, RequestKind::Progress, &seen.sent, longest).await?;
         }

@@ -26,7 +26,7 @@ pub(super) struct Checker<'a, P> {
     /// The error with which a cancelled request is answered, if it is not the dialect's.
     pub(super) cancelled_error: Option<Value>,
     pub(super) findings: Vec<Finding>,
-    /// What the last opened session was able to do, and its profile.
+    /// The abilities and the profile of the session that was opened last.
     pub(super) opened: Option<(Abilities, Profile)>,
     /// The first bytes that are not a message, from all sessions.
     pub(super) noise: Option<String>,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::CheckSettings;
-use super::baseline::{Baselines, shown};
+use super::baseline::{Baselines, error_of, shown};
 use super::processor_time;
 use super::session::{Lost, PeerSession, Received, Sent, TOKEN_PLACES, token_for};
 use super::tries::{Tries, cancel_delay};
@@ -14,6 +14,7 @@ use super::witness::Counter;
 use crate::profile::{RequestKind, follow};
 use crate::report::Evidence;
 use crate::runner::TraceLine;
+use crate::wire_format::WireFormat;
 
 /// How long the peer is watched after a cancel.
 const WATCH: Duration = Duration::from_millis(500);
@@ -41,6 +42,13 @@ pub(super) struct Progress {
     pub(super) after: usize,
     /// What was sent and received meanwhile.
     pub(super) trace: Vec<TraceLine>,
+}
+
+impl Progress {
+    /// Whether the answer is an error.
+    pub(super) fn is_error(&self, wire_format: WireFormat) -> bool {
+        self.answered.as_ref().is_some_and(|answer| error_of(wire_format, answer).is_some())
+    }
 }
 
 /// Runs the progress request to its normal end and watches what follows.
