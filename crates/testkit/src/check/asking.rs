@@ -262,7 +262,7 @@ impl<P: PeerSource> Checker<'_, P> {
     }
 }
 
-/// Whether the question is put again, alone. That ids are not told apart is an answer.
+/// Whether the question has no answer yet. One id for 1 and `"1"` is an answer.
 fn is_open_question(finding: &Finding) -> bool {
     finding.answer != Answer::Yes && finding.question != Question::TellsIdsApart
 }

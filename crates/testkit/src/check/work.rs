@@ -20,7 +20,7 @@ use crate::wire_format::WireFormat;
 const WATCH: Duration = Duration::from_millis(500);
 
 /// From this share of one processor on, the work of a request is seen in the processor time.
-const BUSY: f64 = 0.3;
+const BUSY: f64 = 0.15;
 
 /// What a witness saw.
 #[derive(Clone, Debug)]
@@ -158,8 +158,8 @@ pub(super) async fn by_processor_time(
         percent(busy),
         percent(after)
     );
-    // Neither idle nor as busy as before: other work of the peer.
-    let clear = stopped || after > busy * 0.7;
+    // In between: other work of the peer, or of the machine.
+    let clear = stopped || after > busy / 2.0;
     Ok(clear.then_some(Seen { evidence: Evidence::Processor, stopped, detail }))
 }
 
