@@ -1,6 +1,6 @@
 //! Which engine checks which invariant, and the page that lists this.
 
-/// An invariant, with its number in SEMANTICS.
+/// An invariant, with its number in docs/semantics.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invariant {
     /// Its number.
