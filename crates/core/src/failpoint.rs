@@ -57,7 +57,7 @@ failpoints! {
     ShieldIgnored = "shield-ignored",
     /// Machine: the number of early cancels that wait is not limited.
     ParkUnbounded = "park-unbounded",
-    /// Machine: an early cancel waits for ever.
+    /// Machine: an early cancel waits forever.
     EarlyCancelStays = "early-cancel-stays",
     /// Machine: the timers of a request stay after its end.
     TimerLeft = "timer-left",

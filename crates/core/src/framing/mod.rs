@@ -17,7 +17,7 @@ pub use newline::Newline;
 use bytes::{Bytes, BytesMut};
 
 /// Why some bytes are not a frame. It is an item among frames and not an error: if the framing can find the next frame,
-/// the connection goes on.
+/// the connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadFrame {

@@ -74,7 +74,7 @@ pub trait Transport: Send + 'static {
 
 /// Accepts connections.
 pub trait Listener: Send + 'static {
-    /// Polls for the next connection. `Err`: one connection failed, and the listener goes on. `None`: the listener has
+    /// Polls for the next connection. `Err`: one connection failed, and the listener continues. `None`: the listener has
     /// ended.
     fn poll_accept(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Link, TransportError>>>;
 
@@ -94,7 +94,7 @@ pub trait Listener: Send + 'static {
     /// The address on which it listens, with the actual port.
     fn endpoint(&self) -> Endpoint;
 
-    /// Waits for the next connection. `Err`: one connection failed, and the listener goes on. `None`: the listener has
+    /// Waits for the next connection. `Err`: one connection failed, and the listener continues. `None`: the listener has
     /// ended.
     ///
     /// # Cancel safety

@@ -41,7 +41,7 @@ pub(super) const OPENING: ExchangeId = ExchangeId(1);
 const FIRST: u64 = OPENING.0 + 1;
 /// The stream of the connection itself.
 pub(super) const OWN: u64 = 0;
-/// The most requests of ours whose stream is remembered.
+/// The most outgoing requests whose stream is remembered.
 const ROUTES: usize = 65_536;
 /// An event that a reader has taken is not kept: a stream cannot be resumed from the event where it was cut.
 const KEPT: Retention = Retention { events: 1, bytes: 0 };

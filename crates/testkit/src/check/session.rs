@@ -30,7 +30,7 @@ pub(super) struct Sent {
     pub(super) at: Instant,
 }
 
-/// Why a session cannot go on.
+/// Why a session cannot continue.
 #[derive(Clone, Debug)]
 pub(super) struct Lost(pub(super) String);
 

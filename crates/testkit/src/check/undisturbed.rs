@@ -97,7 +97,7 @@ pub(super) async fn run(
     if !apart.is_empty() {
         own = Some(session.send_kind(RequestKind::Slow).await?);
     }
-    // The work of cancelled requests may go on, and others may wait behind it.
+    // The work of cancelled requests may continue, and others may wait behind it.
     let before = u32::try_from(cancelled_before).unwrap_or(u32::MAX);
     let at_once =
         before + u32::from(sibling.is_some()) + u32::from(sent.is_some()) + u32::from(own.is_some());

@@ -100,7 +100,7 @@ enum Own {
 /// What is done later.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
-    /// Every open slow request is answered normally, so that the program can go on.
+    /// Every open slow request is answered normally, so that the program can continue.
     Release,
     /// Every open slow request is answered as this run demands.
     Late,
