@@ -66,12 +66,12 @@ impl FromStr for Endpoint {
 impl Web {
     fn parse(text: &str, security: Security) -> Result<Self, String> {
         if text.contains('#') {
-            return Err("an endpoint has no fragment (`#`)".to_owned());
+            return Err("an endpoint must not have a fragment (`#`)".to_owned());
         }
         let uri: Uri = text.parse().map_err(|error| format!("it is not a URL: {error}"))?;
         let authority = uri.authority().ok_or("it has no host: give HOST:PORT")?;
         if authority.as_str().contains('@') {
-            return Err("an endpoint holds no user name or password".to_owned());
+            return Err("an endpoint must not have a user name or a password".to_owned());
         }
         let host = authority.host();
         let port = match authority.as_str().strip_prefix(host).and_then(|rest| rest.strip_prefix(':')) {
@@ -245,8 +245,8 @@ impl Target {
                 return Err(format!("{endpoint} needs --tls-cert FILE and --tls-key FILE"));
             }
             (None, None) => None,
-            (Some(_), None) => return Err("--tls-cert needs --tls-key FILE beside it".to_owned()),
-            (None, Some(_)) => return Err("--tls-key needs --tls-cert FILE beside it".to_owned()),
+            (Some(_), None) => return Err("--tls-cert needs --tls-key FILE too".to_owned()),
+            (None, Some(_)) => return Err("--tls-key needs --tls-cert FILE too".to_owned()),
         };
         if flags.tls_ca.is_some() && !is_secure {
             return Err(format!("--tls-ca is for wss:// and https://, and not for {endpoint}"));

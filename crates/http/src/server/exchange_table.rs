@@ -397,7 +397,7 @@ impl<X> ExchangeTable<X> {
         if !buffer.has_reader() || !resumable {
             while over(buffer) && buffer.drop_oldest() {
                 settings.counts.notification_dropped();
-                tracing::debug!(stream, "a notification was dropped: nobody reads its stream");
+                tracing::debug!(stream, "a notification was dropped: no client reads its stream");
             }
             if over(buffer) && buffer.waiting().0 > 0 {
                 match out.head.kind {

@@ -220,7 +220,9 @@ fn outcome_of<R: DeserializeOwned>(settled: Settled) -> Outcome<R> {
         Settled::Value { value, after_cancel } => match serde_json::from_slice(&value) {
             Ok(value) if after_cancel => Outcome::CompletedAfterCancel(value),
             Ok(value) => Outcome::Completed(value),
-            Err(error) => Outcome::Unreadable { what: format!("it is not of the type asked for: {error}") },
+            Err(error) => {
+                Outcome::Unreadable { what: format!("it does not have the requested type: {error}") }
+            }
         },
         Settled::Error(error) => Outcome::Failed(error),
         Settled::Malformed(what) => Outcome::Unreadable { what: what.to_owned() },
