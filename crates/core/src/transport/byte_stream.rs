@@ -6,10 +6,10 @@ mod sender;
 use std::fmt;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+use tokio::sync::oneshot;
 
 use self::receiver::ByteReceiver;
 use self::sender::ByteSender;
-use super::closing::closing;
 use super::framed::Framed;
 use super::partial_frame::PartialFrame;
 use super::{BoxFuture, Capabilities, Link, PeerInfo, Transport, TransportError};
@@ -91,7 +91,7 @@ where
             batches: true,
             max_frame: self.max_frame,
         };
-        let (closer, closing) = closing();
+        let (closer, closing) = oneshot::channel();
         let framed = Framed::default();
         if let Some(framing) = self.framing {
             framed.decide(framing);

@@ -9,8 +9,6 @@
 mod auth;
 #[cfg(feature = "tokio")]
 mod byte_stream;
-#[cfg(feature = "tokio")]
-mod closing;
 mod error;
 mod framed;
 #[cfg(feature = "tokio")]
