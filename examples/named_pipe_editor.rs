@@ -1,4 +1,4 @@
-//! An editor and a language server that speak LSP over a named pipe, with `Content-Length` headers. The user continues
+//! An editor and a language server that use LSP over a named pipe, with `Content-Length` headers. The user continues
 //! to type while a completion is computed, and the editor cancels it. As editors do, this one listens and passes the
 //! path of its pipe to the server.
 //!

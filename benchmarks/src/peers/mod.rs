@@ -4,7 +4,7 @@
 //! cancels. The common operations are in [`driven`](crate::driven). If a library's defaults are not its best, it has
 //! two configurations, and names the docs or example that each follows. None of them logs: there is no subscriber.
 
-/// A competitor that speaks over any stream.
+/// A competitor that works over any stream.
 macro_rules! halves {
     ($name:expr, $halves:expr) => {
         Competitor {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rescind_testkit::{Scenario, scenarios};
 
-/// Protocols beyond the five documents. For MCP: each revision that a dialect speaks, and the revision that removed
+/// Protocols beyond the five documents. For MCP: each revision that a dialect supports, and the revision that removed
 /// batches.
 const PROTOCOLS: [&str; 8] = [
     "ACP's schema",

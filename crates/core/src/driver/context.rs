@@ -150,7 +150,7 @@ impl CallContext {
         self.0.connection.notify(frame, Some(&self.0.data)).await
     }
 
-    /// The progress token of the request, as the peer wrote it. `None`: the peer wants no progress.
+    /// The progress token of the request, as the peer wrote it. `None`: the peer requested no progress.
     #[must_use]
     pub fn progress_token(&self) -> Option<&RawValue> {
         self.0.data.progress_token()

@@ -27,7 +27,7 @@ pub struct LinkSubject {
     connect: Connect,
     abilities: Abilities,
     lines: Vec<Option<LazyLine>>,
-    /// The capabilities of connections that open only after the subject speaks.
+    /// The capabilities of connections that open only with the subject's first message.
     late: Option<Capabilities>,
     exit_report: Option<Box<dyn FnMut() -> Option<String> + Send>>,
     unreached: Option<String>,
@@ -166,7 +166,7 @@ impl LinkSubject {
     }
 }
 
-/// A connection that is open, or opens when the subject speaks.
+/// A connection that is open, or opens with the subject's first message.
 enum LazyLine {
     Now(Exchanging),
     Later(BoxFuture<'static, Result<Link, String>>),

@@ -40,7 +40,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A builder of a server for these dialects. Each connection speaks the first listed dialect that recognises its
+    /// A builder of a server for these dialects. Each connection uses the first listed dialect that recognises its
     /// first message.
     pub fn builder(dialects: impl IntoIterator<Item = Dialect>) -> ServerBuilder {
         ServerBuilder {
@@ -70,7 +70,7 @@ impl Server {
     }
 
     /// Accepts connections until the listener ends, or until [`ServerHandle::drain`] has ended all connections. A
-    /// connection that fails, or that speaks none of the server's dialects, is logged, and the next one is accepted. If
+    /// connection that fails, or that uses none of the server's dialects, is logged, and the next one is accepted. If
     /// the listener ends, open connections stay open after this future returns.
     ///
     /// # Errors
