@@ -73,7 +73,7 @@ async fn a_caller_gets_the_error_that_the_connection_is_lost() {
 
 /// L1: the handler gets its cancel although it was not polled yet, long before its grace ends.
 #[tokio::test]
-async fn a_cancel_right_behind_its_request_is_heard() {
+async fn a_cancel_directly_after_its_request_reaches_the_handler() {
     let (ours, mut theirs) = tokio::io::duplex(1024);
     let (events_tx, mut events) = mpsc::unbounded_channel();
     let router = Router::new().method("wait", move |ctx: CallContext, _: Value| {

@@ -16,7 +16,10 @@ const fn invariant(number: &'static str, holds: &'static str) -> Invariant {
 /// All invariants.
 pub const INVARIANTS: [Invariant; 19] = [
     invariant("I1", "each accepted request gets exactly one answer, or none where the dialect forbids one"),
-    invariant("I2", "nothing is sent for a request after its answer, or after its cancel where silence is required"),
+    invariant(
+        "I2",
+        "nothing is sent for a request after its answer, or after its cancel where silence is required",
+    ),
     invariant("I3", "nothing is left of an ended request: no slot, timer, permit, link or waiter"),
     invariant("I4", "a cancel changes only its own request and that request's descendants"),
     invariant("I5", "each descendant is signalled once; a child of a cancelled parent starts as cancelled"),
@@ -127,7 +130,9 @@ pub const ENGINES: [Engine; 8] = [
         name: "soak",
         drives: "good and bad peers over real sockets; each second the resources of the process are measured",
         run: "-p rescind-integration-tests --bin soak` tests its judge, `.ci/soak` runs it: `soak --wire websocket --minutes 1",
-        depth: Depth::Table("a minute for each wire in CI, ten minutes in a nightly run; `docs/soak/` has such charts"),
+        depth: Depth::Table(
+            "a minute for each wire in CI, ten minutes in a nightly run; `docs/soak/` has such charts",
+        ),
         checks: &["I3", "I4", "I10", "I11", "I13"],
     },
 ];

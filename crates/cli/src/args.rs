@@ -125,7 +125,7 @@ pub(crate) struct Check {
     /// Write a profile with comments to stdout, made from the methods that this peer offers.
     #[arg(long, conflicts_with_all = ["facts", "profile", "json", "html", "client"])]
     pub(crate) init: bool,
-    /// With --init: the document that the profile of a language server opens.
+    /// The document that the profile of a language server opens, with --init.
     #[arg(long, value_name = "FILE", requires = "init")]
     pub(crate) document: Option<PathBuf>,
     /// Print the results as JSON to stdout.

@@ -80,7 +80,7 @@ fn cancel(id: u64) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_waits_to_notify_hears_of_the_end_of_its_request() {
+async fn a_handler_that_waits_to_notify_is_woken_at_the_end_of_its_request() {
     let (tell, mut heard) = mpsc::unbounded_channel();
     let router = Router::new().method("work", move |ctx: CallContext, _: Value| {
         let tell = tell.clone();
