@@ -1,4 +1,4 @@
-//! What the server does in each kind of run: with a slow request, with a quick one, and when a cancel comes.
+//! The server's part in each kind of run: with a slow request, with a quick one, and after a cancel.
 
 use std::time::Duration;
 
