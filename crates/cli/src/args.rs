@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use rescind_testkit::wires::WIRES;
 
+use crate::binding::Binding;
 use crate::endpoint::{Endpoint, Flags};
 
 /// Cancel single requests between two programs, with the same outcome on every wire.
@@ -160,8 +161,8 @@ pub(crate) struct WireOptions {
     #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
     pub(crate) framing: Option<String>,
     /// Binding of http:// and https://: streamable, stateless or acp. [default: the dialect's]
-    #[arg(long, value_name = "B", value_parser = ["streamable", "stateless", "acp"])]
-    pub(crate) binding: Option<String>,
+    #[arg(long, value_name = "B", value_enum)]
+    pub(crate) binding: Option<Binding>,
 }
 
 impl Check {
@@ -170,7 +171,7 @@ impl Check {
         let WireOptions { framing, binding } = &self.wire_options;
         Flags {
             framing: framing.clone(),
-            binding: binding.clone(),
+            binding: *binding,
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
             tls_ca: self.tls_ca.clone(),
@@ -214,7 +215,7 @@ impl Fixture {
         let WireOptions { framing, binding } = &self.wire_options;
         Flags {
             framing: framing.clone(),
-            binding: binding.clone(),
+            binding: *binding,
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
             tls_ca: None,

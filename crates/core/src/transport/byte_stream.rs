@@ -84,13 +84,7 @@ where
     /// The open link.
     #[must_use]
     pub fn into_link(self) -> Link {
-        let traits = Capabilities {
-            ordered: true,
-            opens_exchanges: false,
-            exchange_scoped: false,
-            batches: true,
-            max_frame: self.max_frame,
-        };
+        let traits = Capabilities::of_stream(self.max_frame);
         let (closer, closing) = oneshot::channel();
         let framed = Framed::default();
         if let Some(framing) = self.framing {

@@ -68,13 +68,7 @@ where
     /// The open link. The stream and the sink must keep the order of the frames.
     #[must_use]
     pub fn into_link(self) -> Link {
-        let traits = Capabilities {
-            ordered: true,
-            opens_exchanges: false,
-            exchange_scoped: false,
-            batches: true,
-            max_frame: self.max_frame,
-        };
+        let traits = Capabilities::of_stream(self.max_frame);
         let (closer, closing) = oneshot::channel();
         let max_frame = self.max_frame;
         let receiver =

@@ -51,13 +51,7 @@ impl Sender for Full {
     }
 }
 
-const TRAITS: Capabilities = Capabilities {
-    ordered: true,
-    opens_exchanges: false,
-    exchange_scoped: false,
-    batches: true,
-    max_frame: 1 << 20,
-};
+const TRAITS: Capabilities = Capabilities::of_stream(1 << 20);
 
 /// A side whose outbox is full, and the input from its peer.
 fn full(router: Router) -> (Peer, mpsc::UnboundedSender<Value>) {

@@ -7,7 +7,6 @@
 //!   order in which they happened.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
@@ -310,12 +309,6 @@ impl State {
                 lane
             }
         }
-    }
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").finish_non_exhaustive()
     }
 }
 

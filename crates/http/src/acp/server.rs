@@ -1,6 +1,5 @@
 //! The server side: how each HTTP method is handled.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -294,12 +293,6 @@ impl Responder for AcpServer {
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize) {
         (self.table.all().len(), 0)
-    }
-}
-
-impl fmt::Debug for AcpServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcpServer").finish_non_exhaustive()
     }
 }
 

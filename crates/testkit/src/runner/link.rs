@@ -172,21 +172,9 @@ enum LazyLine {
     Later(BoxFuture<'static, Result<Link, String>>),
 }
 
-impl fmt::Debug for LazyLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Now(open) => open.fmt(f),
-            Self::Later(_) => f.write_str("Later"),
-        }
-    }
-}
-
 impl fmt::Debug for LinkSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LinkSubject")
-            .field("abilities", &self.abilities)
-            .field("lines", &self.lines)
-            .finish_non_exhaustive()
+        f.debug_struct("LinkSubject").field("abilities", &self.abilities).finish_non_exhaustive()
     }
 }
 
