@@ -33,7 +33,7 @@ pub(crate) enum Command {
                       rescind matrix --wire named-pipe --scenario cancel_running --html matrix.html"
     )]
     Matrix(Matrix),
-    /// Check how another program handles cancels: an agent, a server, or with --client a client.
+    /// Run the scenarios that apply to another project's agent or server.
     #[command(
         after_help = "Examples:\n  rescind check --dialect acp --profile my-agent.toml -- my-agent --stdio\n  rescind check \
                       --dialect lsp --json -- node server.mjs\n  rescind check --dialect lsp --step-timeout 20000 --html report.html \
@@ -83,10 +83,10 @@ pub(crate) struct Matrix {
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Check {
-    /// The dialect of the peer.
+    /// The dialect the peer speaks.
     #[arg(long, value_name = "D", value_parser = dialect)]
     pub(crate) dialect: &'static str,
-    /// A TOML file that says how to open a session with the peer, and which of its requests are slow or quick.
+    /// How to open a session with the peer and which of its requests are slow, quick, partial, deaf or nested.
     /// [default: the fixture's own methods]
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
@@ -101,38 +101,38 @@ pub(crate) struct Check {
     /// The private key of that certificate.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Report facts: what the peer does when a request is cancelled, compared with the same request without a cancel. A fact
-    /// counts as broken only if a specification demands it, and if the peer fails three times of three.
+    /// Say what the peer does when it is cancelled, fact by fact, compared with what its requests do without a cancel. Only
+    /// what the documents demand counts as broken, and only if it is seen three times of three.
     #[arg(long)]
     pub(crate) facts: bool,
-    /// A request that takes long, instead of the profile's.
+    /// A request that takes long, in place of the profile's.
     #[arg(long, value_name = "METHOD JSON", requires = "facts")]
     pub(crate) slow: Option<String>,
-    /// A request that is answered at once, instead of the profile's.
+    /// A request that is answered at once, in place of the profile's.
     #[arg(long, value_name = "METHOD JSON", requires = "facts")]
     pub(crate) quick: Option<String>,
-    /// A request that reports progress, instead of the profile's.
+    /// A request that reports progress, in place of the profile's.
     #[arg(long, value_name = "METHOD JSON", requires = "facts")]
     pub(crate) progress: Option<String>,
-    /// Do not use this evidence that work has stopped. May be repeated.
+    /// Do not use this witness that work stopped: progress, serial or processor; may be repeated.
     #[arg(long = "no-witness", value_name = "W", value_parser = ["progress", "serial", "processor"], requires = "facts")]
     pub(crate) no_witness: Vec<String>,
-    /// Exit with 1 also if the peer does not follow a recommendation.
+    /// Exit with 1 also where the peer does not do what the documents only recommend.
     #[arg(long, requires = "facts")]
     pub(crate) strict: bool,
-    /// Write the results to a file in `JUnit` format.
+    /// Write the results as a file in the form of `JUnit`.
     #[arg(long, value_name = "FILE", requires = "facts")]
     pub(crate) junit: Option<PathBuf>,
-    /// Write a profile with comments to stdout, made from the methods that this peer offers.
+    /// Write a commented profile for this peer, made from what it offers, to stdout.
     #[arg(long, conflicts_with_all = ["facts", "profile", "json", "html", "client"])]
     pub(crate) init: bool,
-    /// The document that the profile of a language server opens, with --init.
+    /// The document that the profile of a language server opens; with --init.
     #[arg(long, value_name = "FILE", requires = "init")]
     pub(crate) document: Option<PathBuf>,
     /// Print the results as JSON to stdout.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write an HTML page that shows each scenario with the frames on the wire.
+    /// Write one page that shows each scenario with the frames on the wire.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// The longest time for each step, in milliseconds.
@@ -141,15 +141,15 @@ pub(crate) struct Check {
     /// Check a client instead: COMMAND is a program that connects to this one and cancels its own requests.
     #[arg(long, conflicts_with_all = ["profile", "html", "endpoint"])]
     pub(crate) client: bool,
-    /// Where the client connects: pipe:PATH-OR-NAME, ws:// or http://. Port 0 takes a free port.
-    /// [default: the client starts a command, and uses its stdin and stdout]
+    /// Where the client connects: pipe:PATH-OR-NAME, ws:// or http://; port 0 takes a free one.
+    /// [default: the client starts a command, and speaks to its stdin and stdout]
     #[arg(long, value_name = "ENDPOINT", requires = "client")]
     pub(crate) listen: Option<Endpoint>,
-    /// The address of a running peer: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://, http:// or https://. Each scenario
-    /// opens a new connection.
+    /// A running peer, with a new connection for each scenario: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://,
+    /// http:// or https://.
     #[arg(value_name = "ENDPOINT")]
     pub(crate) endpoint: Option<Endpoint>,
-    /// The program of the peer, and its arguments. It is started again for each scenario, without a shell.
+    /// The peer: a program and its arguments, started again for each scenario, without a shell.
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "endpoint")]
     pub(crate) command: Vec<String>,
 }
