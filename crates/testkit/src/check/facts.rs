@@ -85,6 +85,8 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         if let (true, Ok(profile)) = (self.is_fixture, Profile::fixture()) {
             started.profile = profile;
         }
+        let witness = started.profile.witness;
+        started.profile.witness = witness.and_then(|witness| witness.limited_to(self.settings));
         let quick = default_quick(self.wire_format);
         started.profile.requests.entry(RequestKind::Quick).or_insert(quick);
         started
