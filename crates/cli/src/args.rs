@@ -85,8 +85,8 @@ pub(crate) struct Check {
     /// The dialect the peer speaks.
     #[arg(long, value_name = "D", value_parser = dialect)]
     pub(crate) dialect: &'static str,
-    /// How to open a session with the peer and which of its requests are slow, quick, partial, deaf or nested.
-    /// [default: the fixture's own methods]
+    /// How to open a session with the peer, and which of its requests are slow, quick or report progress.
+    /// [default: the dialect's own handshake, and only questions that need no particular request]
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     #[command(flatten)]
@@ -100,30 +100,26 @@ pub(crate) struct Check {
     /// The private key of that certificate.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Say what the peer does when it is cancelled, fact by fact, compared with what its requests do without a cancel. Only
-    /// what the documents demand counts as broken, and only if it is seen three times of three.
-    #[arg(long)]
-    pub(crate) facts: bool,
     /// A request that takes long, in place of the profile's.
-    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    #[arg(long, value_name = "METHOD JSON")]
     pub(crate) slow: Option<String>,
     /// A request that is answered at once, in place of the profile's.
-    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    #[arg(long, value_name = "METHOD JSON")]
     pub(crate) quick: Option<String>,
     /// A request that reports progress, in place of the profile's.
-    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    #[arg(long, value_name = "METHOD JSON")]
     pub(crate) progress: Option<String>,
-    /// Do not use this witness that work stopped: progress, serial or processor; may be repeated.
-    #[arg(long = "no-witness", value_name = "W", value_parser = ["progress", "serial", "processor"], requires = "facts")]
+    /// Do not use this witness that work stopped; may be repeated.
+    #[arg(long = "no-witness", value_name = "W", value_parser = ["progress", "serial", "processor", "command", "request"])]
     pub(crate) no_witness: Vec<String>,
     /// Exit with 1 also where the peer does not do what the documents only recommend.
-    #[arg(long, requires = "facts")]
+    #[arg(long)]
     pub(crate) strict: bool,
     /// Write the results as a file in the form of `JUnit`.
-    #[arg(long, value_name = "FILE", requires = "facts")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) junit: Option<PathBuf>,
     /// Write a commented profile for this peer, made from what it offers, to stdout.
-    #[arg(long, conflicts_with_all = ["facts", "profile", "json", "html", "client"])]
+    #[arg(long, conflicts_with_all = ["profile", "json", "html", "client"])]
     pub(crate) init: bool,
     /// The document that the profile of a language server opens; with --init.
     #[arg(long, value_name = "FILE", requires = "init")]

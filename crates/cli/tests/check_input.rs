@@ -1,4 +1,4 @@
-//! `rescind check --facts` with profiles and programs that cannot be used: one sentence each, that says what to do.
+//! `rescind check` with profiles and programs that cannot be used: one sentence each, that says what to do.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -10,7 +10,7 @@ const RESCIND: &str = env!("CARGO_BIN_EXE_rescind");
 
 fn facts(options: &[&str], peer: &[&str]) -> Output {
     let mut command = Command::new(RESCIND);
-    command.args(["check", "--facts"]).args(options).arg("--").args(peer);
+    command.arg("check").args(options).arg("--").args(peer);
     command.stdin(Stdio::null()).output().unwrap()
 }
 

@@ -99,7 +99,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             let Ok(sent) = session.request("server/discover", serde_json::json!({})).await else {
                 return false;
             };
-            let answer = session.answer(&sent.id, sent.at + self.settings.deadline).await;
+            let answer = session.needed_answer("server/discover", &sent, self.settings.deadline).await;
             said = answer.ok().flatten().map(|answer| answer.frame);
         }
         said.is_some_and(|said| said.to_string().contains("\"rescind-fixture\""))
