@@ -4,8 +4,8 @@
 
 mod common;
 
-use rustix::process::Signal;
 use crate::common::{Files, Fixture, assert_out_of_reach, check, output, text};
+use rustix::process::Signal;
 
 #[test]
 fn wss_needs_a_certificate_and_the_client_needs_an_authority() {

@@ -4,6 +4,7 @@
 mod advice;
 mod init;
 mod junit;
+mod problem_matcher;
 mod report;
 mod requests;
 mod scratch;
@@ -48,6 +49,9 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
         source.counts = Counts::Agent;
     }
     let page = args.html.as_deref().map(PageFile::create).transpose()?;
+    if let Some(file) = &args.problem_matcher {
+        problem_matcher::write(file)?;
+    }
     let progress = matrix::progress(scenarios_of(args.dialect).count() as u64);
     let step = |what: &str| {
         progress.set_message(what.to_owned());
