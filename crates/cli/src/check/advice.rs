@@ -34,7 +34,7 @@ fn advice(why: &str) -> Option<&'static str> {
         return Some("give the params that the peer wants: --init makes some");
     }
     if says(&["exit status", "signal:", "stops reading"]) {
-        return Some("run the command by hand to see why it ends");
+        return Some("run the command by hand to see why it ends, or see --framing if it reads another one");
     }
     if says(&["was not answered within", "the connection was closed"]) {
         return Some(

@@ -80,12 +80,18 @@ impl PeerSession {
             needed: None,
             next: 0,
         };
-        let patience = deadline.max(OPENING_TIMEOUT);
-        session.handshake(patience).await?;
-        for step in session.profile.session.setup.clone() {
-            session.profile_step(&step, patience).await?;
+        match session.begin(deadline.max(OPENING_TIMEOUT)).await {
+            Ok(()) => Ok(session),
+            Err(Lost(why)) => Err(Lost(format!("{why}{}", session.noise_in_words()))),
         }
-        Ok(session)
+    }
+
+    async fn begin(&mut self, patience: Duration) -> Result<(), Lost> {
+        self.handshake(patience).await?;
+        for step in self.profile.session.setup.clone() {
+            self.profile_step(&step, patience).await?;
+        }
+        Ok(())
     }
 
     async fn handshake(&mut self, patience: Duration) -> Result<(), Lost> {
@@ -133,10 +139,7 @@ impl PeerSession {
     async fn accepted(&mut self, method: &str, params: Value, patience: Duration) -> Result<Value, Lost> {
         let sent = self.request(method, params).await?;
         let Some(answer) = self.needed_answer(method, &sent, patience).await? else {
-            return Err(Lost(format!(
-                "`{method}` was not answered within {patience:?}{}",
-                self.noise_in_words()
-            )));
+            return Err(Lost(format!("`{method}` was not answered within {patience:?}")));
         };
         if self.wire_format.is_refusal(&answer.frame) {
             return Err(Lost(format!("`{method}` was refused: {}", answer.frame)));
@@ -294,8 +297,7 @@ impl PeerSession {
             return Ok(false);
         }
         if self.trace.len() >= MAX_FRAMES {
-            let noise = self.noise_in_words();
-            return Err(Lost(format!("the peer sent more than {MAX_FRAMES} messages in one session{noise}")));
+            return Err(Lost(format!("the peer sent more than {MAX_FRAMES} messages in one session")));
         }
         let seen = self.subject.recv(self.line, within).await;
         let at = self.subject.now();
