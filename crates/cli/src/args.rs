@@ -142,7 +142,7 @@ pub(crate) struct Check {
     /// Write one page that shows the facts, and each scenario with its frames.
     #[arg(long, help_heading = RESULTS, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// The longest time for each step beyond what the peer's requests take by themselves, in milliseconds.
+    /// The longest time for each step, in milliseconds. A slow request may take its own time besides.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(crate) step_timeout: u64,
     /// Check a client instead: COMMAND is a program that connects to this one and cancels its own requests.

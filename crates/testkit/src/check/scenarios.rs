@@ -36,7 +36,7 @@ impl Known {
             cancels,
             concurrent: baselines.concurrent != Some(false),
             two_slow: match answer("siblings_untouched") {
-                // A slow request that ends by itself shows by its end whether it ran beside another.
+                // The end of a slow request that needs no cancel shows whether it ran beside another.
                 Some(Answer::Unsure) => baselines.slow_takes().map(|_| false),
                 Some(Answer::Yes | Answer::No | Answer::NotAsked) | None => Some(true),
             },
