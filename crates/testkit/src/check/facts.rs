@@ -61,6 +61,8 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         if let (true, Ok(profile)) = (self.is_fixture, Profile::fixture()) {
             started.profile = profile;
         }
+        let witness = started.profile.witness;
+        started.profile.witness = witness.and_then(|witness| witness.limited_to(self.settings));
         let quick = default_quick(self.wire_format);
         started.profile.requests.entry(RequestKind::Quick).or_insert(quick);
         started
@@ -73,7 +75,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             let Ok(sent) = session.request("server/discover", serde_json::json!({})).await else {
                 return false;
             };
-            let answer = session.answer(&sent.id, sent.at + self.settings.deadline).await;
+            let answer = session.needed_answer("server/discover", &sent, self.settings.deadline).await;
             said = answer.ok().flatten().map(|answer| answer.frame);
         }
         said.is_some_and(|said| said.to_string().contains("\"rescind-fixture\""))
@@ -132,7 +134,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
     /// What other findings show.
     fn add_what_follows(&mut self, baselines: &Baselines) {
         let clean = match &self.noise {
-            Some(noise) => (Answer::No, format!("this came and is no message: {noise}")),
+            Some(noise) => (Answer::No, format!("the peer wrote this, which is not a message: {noise}")),
             None => (Answer::Yes, String::new()),
         };
         self.findings.push(Finding::new(Question::CleanOutput, clean.0, clean.1));
