@@ -5,20 +5,21 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use rescind_testkit::wires::WIRES;
 
+use crate::binding::Binding;
 use crate::endpoint::{Endpoint, Flags};
 
-/// Cancel any single request of a JSON-RPC style conversation, with the same outcome on every wire.
+/// Cancel single requests between two programs, with the same outcome on every wire.
 #[derive(Debug, Parser)]
 #[command(name = "rescind", version, max_term_width = 110)]
 #[command(
-    after_help = "Exit codes: 0 all held, 1 something broke, 2 wrong usage, a peer that could not be started \
-                        or reached, or a result that could not be written.\n\nExample:\n  rescind matrix --dialect acp --wire stdio"
+    after_help = "Exit codes: 0 every scenario held; 1 a scenario broke; 2 the usage is wrong, the peer could not be \
+                        started or reached, or a result could not be written.\n\nExample:\n  rescind matrix --dialect acp --wire stdio"
 )]
 pub(crate) struct Cli {
     /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// Log to stderr: debug messages; `-vv` logs every step.
+    /// Log debug messages to stderr. With `-vv` every step is logged.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
 }
@@ -26,7 +27,7 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run every scenario on every wire of this machine, in every dialect.
+    /// Play every scenario on every wire of this machine, in every dialect.
     #[command(
         after_help = "Examples:\n  rescind matrix\n  rescind matrix --dialect acp --table --reasons\n  rescind matrix --dialect mcp --dialect lsp --json > matrix.json\n  \
                       rescind matrix --wire named-pipe --scenario cancel_running --html matrix.html"
@@ -41,7 +42,7 @@ pub(crate) enum Command {
                       https://localhost:8443/mcp\n  rescind check --client --dialect mcp -- node my-client.mjs"
     )]
     Check(Box<Check>),
-    /// Serve the fixture agent, for tests of your own client.
+    /// Serve the fixture agent, to test a client of your own.
     #[command(
         after_help = "Examples:\n  rescind fixture --dialect acp --listen stdio\n  rescind fixture --dialect lsp --listen \
                       pipe:my-fixture --framing content-length\n  rescind fixture --dialect mcp --listen https://127.0.0.1:8443/mcp \
@@ -56,25 +57,25 @@ pub(crate) enum Command {
 /// `rescind matrix`.
 #[derive(Debug, Args)]
 pub(crate) struct Matrix {
-    /// Only this dialect; may be repeated. [default: all]
+    /// Play only this dialect. May be repeated. [default: all]
     #[arg(long = "dialect", value_name = "D", value_parser = dialect)]
     pub(crate) dialects: Vec<&'static str>,
-    /// Only this wire; may be repeated. [default: all]
+    /// Play only this wire. May be repeated. [default: all]
     #[arg(long = "wire", value_name = "W", value_parser = wire)]
     pub(crate) wires: Vec<&'static str>,
-    /// Only scenarios whose name contains this.
+    /// Play only scenarios whose name contains this text.
     #[arg(long, value_name = "TEXT")]
     pub(crate) scenario: Option<String>,
     /// Print a row for each scenario before the summary, and the messages of each cell that broke.
     #[arg(long)]
     pub(crate) table: bool,
-    /// Print why cells were not asked.
+    /// Print the reasons why cells were not asked.
     #[arg(long)]
     pub(crate) reasons: bool,
     /// Print the results as JSON to stdout. Summary, table and progress go to stderr.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write one page that shows each cell with the frames on its wire.
+    /// Write an HTML page that shows each cell with the frames on its wire.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }
@@ -167,8 +168,8 @@ pub(crate) struct WireOptions {
     #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
     pub(crate) framing: Option<String>,
     /// Binding of http:// and https://: streamable, stateless or acp. [default: the dialect's]
-    #[arg(long, value_name = "B", value_parser = ["streamable", "stateless", "acp"])]
-    pub(crate) binding: Option<String>,
+    #[arg(long, value_name = "B", value_enum)]
+    pub(crate) binding: Option<Binding>,
 }
 
 impl Check {
@@ -177,7 +178,7 @@ impl Check {
         let WireOptions { framing, binding } = &self.wire_options;
         Flags {
             framing: framing.clone(),
-            binding: binding.clone(),
+            binding: *binding,
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
             tls_ca: self.tls_ca.clone(),
@@ -193,7 +194,7 @@ pub(crate) struct Fixture {
     #[arg(long, value_name = "D", value_parser = dialect)]
     pub(crate) dialect: &'static str,
     /// Where to serve: stdio, pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://, http:// or https://. Port 0 takes a
-    /// free one. Except for stdio, the line `listening on ENDPOINT` on stderr names the endpoint.
+    /// free port. Except for stdio, the line `listening on ENDPOINT` on stderr names the endpoint.
     #[arg(long, value_name = "ENDPOINT")]
     pub(crate) listen: Endpoint,
     #[command(flatten)]
@@ -210,7 +211,7 @@ pub(crate) struct Fixture {
     /// Do not declare that cancels are handled, if the dialect has such a declaration.
     #[arg(long)]
     pub(crate) no_cancel_capability: bool,
-    /// Settings of the fixture, as in the `options` of a vector.
+    /// A JSON file with settings of the fixture, in the format of a vector's `options`.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) options: Option<PathBuf>,
 }
@@ -221,7 +222,7 @@ impl Fixture {
         let WireOptions { framing, binding } = &self.wire_options;
         Flags {
             framing: framing.clone(),
-            binding: binding.clone(),
+            binding: *binding,
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
             tls_ca: None,
@@ -235,7 +236,7 @@ impl Fixture {
 pub(crate) struct Relay {
     /// The address to connect to.
     pub(crate) address: std::net::SocketAddr,
-    /// The word to send first, by which the other side recognizes this connection.
+    /// The token to send first. The other side identifies this connection by it.
     pub(crate) word: String,
 }
 
