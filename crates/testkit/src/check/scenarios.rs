@@ -300,6 +300,16 @@ impl<P: PeerSource> Checker<'_, P> {
         cell
     }
 
+    /// Whether a scenario leaves this request running, so that its answer comes after the end.
+    fn leaves_running(&self, name: &str, id: &Value) -> bool {
+        let mut asked =
+            scenarios_of(self.dialect).filter(|scenario| scenario.vector.role == Part::Serve).zip(0..);
+        asked.find(|(scenario, _)| scenario.vector.name == name).is_some_and(|(scenario, number)| {
+            let played = adapt::with_fresh_ids(scenario, self.wire_format, number);
+            adapt::left_running(&played, self.wire_format).contains(id)
+        })
+    }
+
     /// Waits until every cancelled request would have ended without a cancel, and looks whether one was answered after all.
     async fn look_at_silence(
         &mut self,
@@ -321,7 +331,9 @@ impl<P: PeerSource> Checker<'_, P> {
             let Shape::Answer { id } = self.wire_format.shape(&frame) else { continue };
             let Some(one) = shared.iter().find(|one| one.ids.contains(&id)) else { continue };
             let cell = cells.iter_mut().find(|(number, _)| *number == one.cell);
-            if let Some((_, cell)) = cell.filter(|(_, cell)| cell.outcome == CellOutcome::Held) {
+            if let Some((_, cell)) = cell.filter(|(_, cell)| cell.outcome == CellOutcome::Held)
+                && !self.leaves_running(&cell.scenario, &id)
+            {
                 cell.outcome = CellOutcome::Unsure;
                 cell.evidence.clear();
                 cell.why = format!("this came after the end of the scenario: {frame}");
