@@ -139,6 +139,6 @@ pub async fn check(
     let baselines = baseline::measure(&mut session, leader, settings.deadline, longest).await?;
     let session = checker.ask(session, &baselines).await?;
     let facts = checker.facts(&baselines);
-    let cells = checker.play_all(session, &baselines, &facts).await;
+    let cells = Box::pin(checker.play_all(session, &baselines, &facts)).await;
     Ok(Report::of_a_peer(baselines.rows(), facts, cells))
 }
