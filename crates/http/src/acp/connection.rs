@@ -116,13 +116,13 @@ impl Connection {
 
     /// Runs one step under the lock. Wakers are called after the lock is released.
     pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, &mut WakeList) -> T) -> T {
-        let mut wakes = WakeList::new();
+        let mut wakes = WakeList::default();
         let result = {
             let mut state = self.state();
             state.used = Instant::now();
             step(&mut state, &mut wakes)
         };
-        wakes.into_iter().for_each(Waker::wake);
+        wakes.wake();
         result
     }
 
@@ -156,7 +156,7 @@ impl Connection {
             let mut inbound = Inbound::new(body);
             inbound.exchange = if message.is_request() { exchange_of(lane) } else { ExchangeId::NONE };
             inbound.principal = principal;
-            wakes.extend(self.inbound_queue.push_under_lock(inbound, held)?);
+            wakes.add(self.inbound_queue.push_under_lock(inbound, held)?);
             if message.is_request() {
                 state.sessions.begun(lane);
             }
@@ -165,7 +165,7 @@ impl Connection {
             }
             // D1: no reader could receive an answer.
             if message.is_request() && state.lanes.get(&lane).is_some_and(|buffer| !buffer.has_reader()) {
-                wakes.extend(self.inbound_queue.push_event_under_lock(closed(lane)));
+                wakes.add(self.inbound_queue.push_event_under_lock(closed(lane)));
             }
             Ok(())
         })
@@ -197,10 +197,10 @@ impl Connection {
             let buffer = state.lanes.get_mut(&lane).ok_or(NoStream::Unknown)?;
             let was_lost = !buffer.has_reader();
             let (token, displaced) = buffer.attach();
-            wakes.extend(displaced);
+            wakes.add(displaced);
             if was_lost {
                 let resumed = TransportEvent::ExchangeResumed { exchange: exchange_of(lane) };
-                wakes.extend(self.inbound_queue.push_event_under_lock(resumed));
+                wakes.add(self.inbound_queue.push_event_under_lock(resumed));
             }
             Ok((lane, token))
         })
@@ -211,7 +211,7 @@ impl Connection {
             let Some(buffer) = state.lanes.get_mut(&lane) else { return Poll::Ready(None) };
             let event = buffer.poll_next(token, cx);
             if event.is_ready() {
-                wakes.extend(state.driver.take());
+                wakes.add(state.driver.take());
             }
             event
         })
@@ -222,9 +222,9 @@ impl Connection {
     pub(super) fn left(&self, lane: u64, token: u64) {
         self.step(|state, wakes| {
             if state.lanes.get_mut(&lane).is_some_and(|buffer| buffer.detach(token)) {
-                wakes.extend(self.inbound_queue.push_event_under_lock(closed(lane)));
+                wakes.add(self.inbound_queue.push_event_under_lock(closed(lane)));
             }
-            wakes.extend(state.driver.take());
+            wakes.add(state.driver.take());
         });
     }
 

@@ -62,8 +62,8 @@ impl Linked for Connection {
             let is_cut = |buffer: &ReplayBuffer| is_full(buffer, most) && buffer.is_stalled(since);
             for (lane, buffer) in state.lanes.iter_mut().filter(|(_, buffer)| is_cut(buffer)) {
                 tracing::debug!(lane, "an event stream was cut, because its client does not read it");
-                wakes.extend(buffer.cut());
-                wakes.extend(self.inbound_queue.push_event_under_lock(closed(*lane)));
+                wakes.add(buffer.cut());
+                wakes.add(self.inbound_queue.push_event_under_lock(closed(*lane)));
             }
         });
     }
@@ -77,7 +77,7 @@ impl Linked for Connection {
                 return Err(Self::ended());
             }
             if out.exchange == OPENING && out.last {
-                wakes.extend(state.opening.decide(ResponseKind::Json(StatusCode::OK, out.body)));
+                wakes.add(state.opening.decide(ResponseKind::Json(StatusCode::OK, out.body)));
                 return Ok(());
             }
             let lane = state.lane_of(&out, self.bodies);
@@ -86,7 +86,7 @@ impl Linked for Connection {
             }
             let droppable = out.head.kind == FrameKind::Notification;
             let Some(buffer) = state.lanes.get_mut(&lane) else { return Ok(()) };
-            wakes.extend(buffer.push(out.body, droppable));
+            wakes.add(buffer.push(out.body, droppable));
             let (messages, bytes) = self.settings.unread_limit;
             while buffer.waiting().0 > messages || buffer.waiting().1 > bytes {
                 if buffer.has_reader() || !buffer.drop_oldest() {
@@ -106,7 +106,7 @@ impl Linked for Connection {
     fn finish(&self, exchange: ExchangeId, _: ExchangeEnd) {
         if exchange == OPENING {
             let refused = ResponseKind::Refused(StatusCode::BAD_REQUEST);
-            self.step(|state, wakes| wakes.extend(state.opening.decide(refused)));
+            self.step(|state, wakes| wakes.add(state.opening.decide(refused)));
         }
     }
 
@@ -115,9 +115,9 @@ impl Linked for Connection {
         self.forget();
         self.step(|state, wakes| {
             state.closed = true;
-            wakes.extend(state.driver.take());
-            wakes.extend(state.opening.decide(ResponseKind::Ended));
-            wakes.extend(state.lanes.values_mut().filter_map(ReplayBuffer::end));
+            wakes.add(state.driver.take());
+            wakes.add(state.opening.decide(ResponseKind::Ended));
+            state.lanes.values_mut().for_each(|lane| wakes.add(lane.end()));
         });
         self.inbound_queue.end();
     }

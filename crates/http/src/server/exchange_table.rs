@@ -112,16 +112,16 @@ impl<X> Exchanges<X> {
 
     /// Runs one step under the lock. Wakers are called after the lock is released.
     pub(crate) fn step<T>(&self, step: impl FnOnce(&mut ExchangeTable<X>, &mut WakeList) -> T) -> T {
-        let mut wakes = WakeList::new();
+        let mut wakes = WakeList::default();
         let result = {
             let mut table = self.lock();
             let result = step(&mut table, &mut wakes);
             if table.held <= table.rules.room || table.closed {
-                wakes.extend(table.driver.take());
+                wakes.add(table.driver.take());
             }
             result
         };
-        wakes.into_iter().for_each(Waker::wake);
+        wakes.wake();
         result
     }
 }
@@ -167,7 +167,7 @@ impl<X> ExchangeTable<X> {
             if !matches!(kind, ResponseKind::EventStream) {
                 self.open.remove(&exchange.0);
             }
-            wakes.extend(self.driver.take());
+            wakes.add(self.driver.take());
         }
         polled
     }
@@ -188,7 +188,7 @@ impl<X> ExchangeTable<X> {
     /// Turns the response to a POST into an event stream, if nothing is decided yet.
     pub(crate) fn open_stream(&mut self, exchange: ExchangeId, wakes: &mut WakeList) {
         if let Some(open) = self.open.get_mut(&exchange.0) {
-            wakes.extend(open.response.decide(ResponseKind::EventStream));
+            wakes.add(open.response.decide(ResponseKind::EventStream));
         }
     }
 
@@ -222,7 +222,7 @@ impl<X> ExchangeTable<X> {
     pub(crate) fn note_progress(&mut self, exchange: ExchangeId, progress: Progress, wakes: &mut WakeList) {
         if let Some(open) = self.open.get_mut(&exchange.0) {
             open.progress = open.progress.max(progress);
-            wakes.extend(open.response.waker());
+            wakes.add(open.response.waker());
         }
     }
 
@@ -245,8 +245,8 @@ impl<X> ExchangeTable<X> {
             (Response::Undecided(_), true) => {
                 let status = (self.rules.status)(open.reason, &out.body);
                 self.held += self.rules.counted(&out.body);
-                wakes.extend(open.buffer.end());
-                wakes.extend(open.response.decide(ResponseKind::Json(status, out.body)));
+                wakes.add(open.buffer.end());
+                wakes.add(open.response.decide(ResponseKind::Json(status, out.body)));
                 return Ok(());
             }
             (Response::Gone, true) => {
@@ -254,7 +254,7 @@ impl<X> ExchangeTable<X> {
                 return Ok(());
             }
             (Response::Gone, false) if !self.rules.resumable => return Ok(()),
-            (Response::Undecided(_), false) => wakes.extend(open.response.decide(ResponseKind::EventStream)),
+            (Response::Undecided(_), false) => wakes.add(open.response.decide(ResponseKind::EventStream)),
             (Response::Decided(_) | Response::Sent | Response::Gone, _) => {}
         }
         let last = out.last;
@@ -280,14 +280,14 @@ impl<X> ExchangeTable<X> {
                     StatusCode::OK => StatusCode::BAD_REQUEST,
                     status => status,
                 };
-                wakes.extend(open.response.decide(ResponseKind::Refused(status)));
+                wakes.add(open.response.decide(ResponseKind::Refused(status)));
             }
             (Response::Undecided(_), ExchangeEnd::Silent) if self.rules.silence_is_a_stream => {
-                wakes.extend(open.response.decide(ResponseKind::EventStream));
+                wakes.add(open.response.decide(ResponseKind::EventStream));
                 self.end(exchange.0, settings, wakes);
             }
             (Response::Undecided(_), ExchangeEnd::Accepted | ExchangeEnd::Silent) => {
-                wakes.extend(open.response.decide(ResponseKind::Accepted));
+                wakes.add(open.response.decide(ResponseKind::Accepted));
             }
             (Response::Gone, _) => {
                 self.open.remove(&exchange.0);
@@ -299,10 +299,10 @@ impl<X> ExchangeTable<X> {
     /// Ends every stream after its waiting messages, and every undecided response.
     pub(crate) fn close(&mut self, wakes: &mut WakeList) {
         self.closed = true;
-        wakes.extend(self.own.as_mut().and_then(ReplayBuffer::end));
+        wakes.add(self.own.as_mut().and_then(ReplayBuffer::end));
         for open in self.open.values_mut() {
-            wakes.extend(open.response.decide(ResponseKind::Ended));
-            wakes.extend(open.buffer.end());
+            wakes.add(open.response.decide(ResponseKind::Ended));
+            wakes.add(open.buffer.end());
         }
     }
 
@@ -339,7 +339,7 @@ impl<X> ExchangeTable<X> {
                 }
             }
         }
-        wakes.extend(buffer.push(out.body, droppable));
+        wakes.add(buffer.push(out.body, droppable));
         self.update_held(stream, before);
         Ok(())
     }
@@ -348,7 +348,7 @@ impl<X> ExchangeTable<X> {
     /// returns.
     fn end(&mut self, stream: u64, settings: &Settings, wakes: &mut WakeList) {
         let Some(open) = self.open.get_mut(&stream) else { return };
-        wakes.extend(open.buffer.end());
+        wakes.add(open.buffer.end());
         if !open.buffer.has_reader() {
             self.retire(stream, settings);
         }

@@ -72,7 +72,7 @@ impl StatelessLink {
 
     fn push_closed(&self, closed: Option<TransportEvent>, wakes: &mut WakeList) {
         if let Some(closed) = closed.filter(|_| !failpoint::active(Failpoint::ExchangeCloseUntold)) {
-            wakes.extend(self.inbound_queue.push_event_under_lock(closed));
+            wakes.add(self.inbound_queue.push_event_under_lock(closed));
         }
     }
 }

@@ -75,7 +75,7 @@ impl Linked for SessionState {
             for stream in stalled {
                 tracing::debug!(stream, "an event stream was cut, because its client does not read it");
                 if let Some(closed) = table.cut(stream, &self.settings, wakes) {
-                    wakes.extend(self.inbound_queue.push_event_under_lock(closed));
+                    wakes.add(self.inbound_queue.push_event_under_lock(closed));
                 }
             }
         });

@@ -100,7 +100,7 @@ impl SessionState {
     pub(super) fn prime(&self, exchange: ExchangeId, retry: Option<Duration>) {
         self.exchanges.step(|table, wakes| {
             if let Some(open) = table.open.get_mut(&exchange.0) {
-                wakes.extend(open.buffer.prime_first(retry));
+                wakes.add(open.buffer.prime_first(retry));
             }
         });
     }
@@ -135,7 +135,7 @@ impl SessionState {
             let token = table.attach(stream, wakes);
             if table.open.contains_key(&stream) {
                 let resumed = TransportEvent::ExchangeResumed { exchange: ExchangeId(stream) };
-                wakes.extend(self.inbound_queue.push_event_under_lock(resumed));
+                wakes.add(self.inbound_queue.push_event_under_lock(resumed));
             }
             Ok(token)
         })
@@ -146,7 +146,7 @@ impl SessionState {
         self.touch();
         self.exchanges.step(|table, wakes| {
             if let Some(closed) = table.left(stream, token, &self.settings, wakes) {
-                wakes.extend(self.inbound_queue.push_event_under_lock(closed));
+                wakes.add(self.inbound_queue.push_event_under_lock(closed));
             }
         });
     }

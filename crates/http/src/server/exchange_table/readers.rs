@@ -25,7 +25,7 @@ impl<X> ExchangeTable<X> {
             return None;
         }
         self.update_held(stream, held);
-        wakes.extend(self.driver.take());
+        wakes.add(self.driver.take());
         self.lost(stream, settings)
     }
 
@@ -37,7 +37,7 @@ impl<X> ExchangeTable<X> {
         wakes: &mut WakeList,
     ) -> Option<TransportEvent> {
         let held = self.held_of(stream)?;
-        wakes.extend(self.buffer(stream)?.cut());
+        wakes.add(self.buffer(stream)?.cut());
         self.update_held(stream, held);
         self.lost(stream, settings)
     }
@@ -75,7 +75,7 @@ impl<X> ExchangeTable<X> {
         let before = self.held_of(stream).unwrap_or(0);
         let Some(buffer) = self.buffer(stream) else { return 0 };
         let (token, displaced) = buffer.attach();
-        wakes.extend(displaced);
+        wakes.add(displaced);
         self.update_held(stream, before);
         token
     }
