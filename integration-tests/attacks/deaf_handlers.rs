@@ -23,11 +23,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for blocking in [false, true] {
         let name = if blocking { "blocking" } else { "async" };
-        let name = format!("blocked_sides::a_handler_that_never_yields_drains_and_is_reported::{name}");
+        let name = format!("deaf_handlers::a_handler_that_never_yields_drains_and_is_reported::{name}");
         trials.push(alone(name, move || async move { never_yields(blocking) }));
     }
     for (cap, which) in caps() {
-        let name = format!("blocked_sides::deaf_blocking_handlers_keep_to_the_servers_cap::{which}");
+        let name = format!("deaf_handlers::deaf_blocking_handlers_keep_to_the_servers_cap::{which}");
         trials.push(alone(name, move || async move { deaf_and_blocking(cap) }));
     }
     trials
