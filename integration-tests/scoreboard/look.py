@@ -225,8 +225,8 @@ class Session:
         at = time.monotonic()
         self.frames.append((at, way, frame))
         if self.log:
-            self.log.write(f"{at - self.began:9.3f} {way} {short(frame, 1500)}\n")
-            self.log.flush()
+            self.log.write(f"{at - self.began:9.3f} {way} {short(frame, 1500)}\n") if not self.log.closed else None
+            self.log.closed or self.log.flush()
 
     def receive(self, frame):
         self.note("<", frame)
@@ -502,18 +502,22 @@ class Look:
 
     def malformed(self):
         method, key = CANCEL[self.row["kind"]]
+        session = self.session("malformed")
         for name, params in [("true", {key: True}), ("null", {key: None}), ("{}", {}), ("none", None), ("array", [1]), ("object", {key: {"a": 1}})]:
-            session = self.session(f"malformed-{name.strip('{}') or 'empty'}")
             try:
                 before = len(session.frames)
                 session.notify(method, params)
                 ok = self.alive(session, f"malformed cancel {name}")
                 self.say(f"malformed cancel {name}: alive {ok}; frames back {self.back(session, before)}")
             except Gone as gone:
+                ok = False
                 self.say(f"malformed cancel {name}: GONE {gone}")
-            said = session.close()
-            if said.strip():
-                self.say(f"  stderr {short(said[-250:], 250)!r}")
+            if not ok:
+                session.close()
+                session = self.session(f"malformed-after-{name}")
+        said = session.close()
+        if said.strip():
+            self.say(f"  stderr {short(said[-250:], 250)!r}")
 
     def ids(self):
         session = self.session("ids")
