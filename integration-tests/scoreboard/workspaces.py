@@ -18,6 +18,7 @@ def typescript():
     lines = ["export const shared = { value: 1 };"]
     for n in range(12000):
         lines.append(f"export function f{n}(value: {{ a{n}: number }}) {{ const shared = value.a{n} + {n}; return [shared].map((x) => x + shared); }}")
+    lines.append("export   const  last=1")  # An edit, so that an answer differs from an empty one.
     write("typescript/big.ts", lines)
     write("typescript/small.ts", ["export const small = 1;"])
     write("typescript/tsconfig.json", ['{ "compilerOptions": { "strict": true, "target": "es2020" } }'])
