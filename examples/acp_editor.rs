@@ -7,47 +7,42 @@
 use std::error::Error;
 use std::time::Duration;
 
+use rescind::acp::{Initialize, NewSession, Prompt, ProtocolVersion, RequestPermission, types as acp};
 use rescind::dialect::{self, Role};
-use rescind::{CallContext, HandlerError, Peer, Router, stdio};
-use serde::Deserialize;
-use serde_json::{Value, json};
-use tokio::sync::mpsc;
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Session {
-    session_id: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PromptResult {
-    stop_reason: String,
-}
+use rescind::{CallContext, HandlerResult, Peer, Router, stdio};
+use tokio::sync::{mpsc, oneshot};
 
 /// A question from an agent to its user. An editor shows a dialog here; this example passes the question to `main`,
 /// which answers it.
 struct Question {
     title: String,
-    answer: tokio::sync::oneshot::Sender<Value>,
+    answer: oneshot::Sender<acp::RequestPermissionOutcome>,
 }
 
 async fn permission(
     ctx: CallContext,
-    params: Value,
+    params: acp::RequestPermissionRequest,
     ask: mpsc::UnboundedSender<Question>,
-) -> Result<Value, HandlerError> {
+) -> HandlerResult<acp::RequestPermissionResponse> {
     tokio::task::yield_now().await; // with one thread: the updates before the question are shown first
-    let title = params.pointer("/toolCall/title").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let (answer, chosen) = tokio::sync::oneshot::channel();
-    ask.send(Question { title, answer })?;
+    let (answer, chosen) = oneshot::channel();
+    ask.send(Question { title: params.tool_call.fields.title.unwrap_or_default(), answer })?;
     // The agent cancels the question with `$/cancel_request`. An editor then closes the dialog, and `?` returns the
     // answer that ACP requires.
     let chosen = ctx
         .run_until_cancelled(chosen)
         .await
         .inspect_err(|stopped| println!("  the question ends: {stopped}"));
-    Ok(chosen?.unwrap_or_else(|_| json!({ "outcome": { "outcome": "cancelled" } })))
+    let outcome = chosen?.unwrap_or(acp::RequestPermissionOutcome::Cancelled);
+    Ok(acp::RequestPermissionResponse::new(outcome))
+}
+
+async fn show(_: Peer, params: acp::SessionNotification) {
+    if let acp::SessionUpdate::AgentMessageChunk(chunk) = params.update
+        && let acp::ContentBlock::Text(text) = chunk.content
+    {
+        println!("  agent: {}", text.text);
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -59,29 +54,28 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let (ask, mut questions) = mpsc::unbounded_channel();
     let router = Router::new()
-        .method("session/request_permission", move |ctx, params| permission(ctx, params, ask.clone()))
-        .notification("session/update", async |_, params: Value| {
-            println!("  agent: {}", params.pointer("/update/content/text").unwrap_or_default());
-        });
+        .serve::<RequestPermission>(move |ctx, params| permission(ctx, params, ask.clone()))
+        .notification("session/update", show);
     let peer = Peer::builder(dialect::ACP).role(Role::Client).serve(router).connect(agent).await?;
-    peer.call::<_, Value>("initialize", &json!({ "protocolVersion": 1, "clientCapabilities": {} })).await?;
-    let opened = json!({ "cwd": std::env::current_dir()?, "mcpServers": [] });
-    let Session { session_id } = peer.call("session/new", &opened).await?;
+    peer.request::<Initialize>(&acp::InitializeRequest::new(ProtocolVersion::V1)).await?;
+    let opened = acp::NewSessionRequest::new(std::env::current_dir()?);
+    let session = peer.request::<NewSession>(&opened).await?.session_id;
 
     for stops in [false, true] {
-        let text = json!([{ "type": "text", "text": "Write a program" }]);
-        let prompt = json!({ "sessionId": session_id, "prompt": text });
-        let turn = peer.call::<_, PromptResult>("session/prompt", &prompt).start()?;
+        let prompt = acp::PromptRequest::new(session.clone(), vec!["Write a program".into()]);
+        let turn = peer.request::<Prompt>(&prompt).start()?;
         let Question { title, answer } = questions.recv().await.ok_or("nothing is asked")?;
         println!("  may it: {title}?");
         if stops {
-            peer.notify("session/cancel", &json!({ "sessionId": session_id })).await?;
-        } else if answer.send(json!({ "outcome": { "outcome": "selected", "optionId": "allow" } })).is_err() {
-            return Err("the question has ended".into());
+            peer.notify("session/cancel", &acp::CancelNotification::new(session.clone())).await?;
+        } else {
+            let allow = acp::SelectedPermissionOutcome::new("allow");
+            let sent = answer.send(acp::RequestPermissionOutcome::Selected(allow));
+            sent.map_err(|_| "the question has ended")?;
         }
-        let PromptResult { stop_reason } = turn.await?;
-        println!("the turn ended: {stop_reason}");
-        if stops != (stop_reason == "cancelled") {
+        let stop_reason = turn.await?.stop_reason;
+        println!("the turn ended: {stop_reason:?}");
+        if stops != (stop_reason == acp::StopReason::Cancelled) {
             return Err("the turn ended otherwise".into());
         }
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let (client, server) = memory_pair();
-    let (tell, told) = mpsc::channel();
+    let (events_tx, events) = mpsc::channel();
     let router = Router::new().blocking("index", move |ctx: CallContext, files: Vec<String>| {
         let mut done = 0_u64;
         for file in files.iter().cycle() {
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             }
             done += u64::from(!file.is_empty());
             if done == 1000 {
-                tell.send(())?;
+                events_tx.send(())?;
             }
         }
         Ok(done)
@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let call = peer.call::<_, Value>("index", &json!(["a.rs", "b.rs"])).start()?;
     let stop = call.canceller();
-    tokio::task::spawn_blocking(move || told.recv()).await??;
+    tokio::task::spawn_blocking(move || events.recv()).await??;
     println!("the canceller says: {:?}", stop.cancel("the project was closed"));
     match call.outcome().await {
         Outcome::Cancelled(cancelled) if cancelled.confirmed => println!("the indexer has confirmed its end"),

@@ -64,7 +64,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let peer = Peer::builder(dialect::ACP).connect(Tcp(address)).await?;
     let call = peer.call::<_, Value>("wait", &json!({}));
-    let call = call.notifications_where(|told| told.method() == "started").start()?;
+    let call = call.notifications_where(|notification| notification.method() == "started").start()?;
     let mut started = call.notifications();
     let stop = call.canceller();
     let _ = started.next().await;

@@ -63,10 +63,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     peer.call::<_, Value>("initialize", &json!({ "protocolVersion": 1 })).await?;
 
     let call = peer.call::<_, Value>("count", &json!({})).start()?;
-    let mut counted = call.notifications_where(|told| told.method() == "counted");
+    let mut counted = call.notifications_where(|notification| notification.method() == "counted");
     for _ in 0..3 {
-        let told = counted.next().await.ok_or("the call has ended")?;
-        println!("client: {}", told.raw_params().unwrap_or("nothing"));
+        let notification = counted.next().await.ok_or("the call has ended")?;
+        println!("client: {}", notification.raw_params().unwrap_or("nothing"));
     }
     call.canceller().cancel("three is enough");
     match call.outcome().await {

@@ -8,10 +8,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use rescind::lsp::Lsp;
-use rescind::lsp::types::{
-    DidOpenTextDocumentParams, Hover, InitializeParams, InitializeRequest, LanguageKind, Location, Position,
-    ShutdownRequest, TextDocumentItem, Uri,
-};
+use rescind::lsp::types as lsp;
 use rescind::{Outcome, Peer, dialect, stdio};
 use serde_json::json;
 
@@ -23,19 +20,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let program = command.next().unwrap_or_else(|| beside.into());
     let editor = Peer::builder(dialect::LSP).connect(stdio::Command::new(program).args(command)).await?;
 
-    let hello = InitializeParams { process_id: Some(std::process::id().try_into()?), ..Default::default() };
-    let answer = editor.request::<Lsp<InitializeRequest>>(&hello).await?;
+    let hello =
+        lsp::InitializeParams { process_id: Some(std::process::id().try_into()?), ..Default::default() };
+    let answer = editor.request::<Lsp<lsp::InitializeRequest>>(&hello).await?;
     println!("the server can hover: {}", answer.capabilities.hover_provider.is_some());
     editor.try_notify("initialized", &json!({}))?;
 
-    let uri = Uri::from("file:///main.rs");
+    let uri = lsp::Uri::from("file:///main.rs");
     let text = "let answer = 42;\n".repeat(60_000);
-    let document = TextDocumentItem::new(uri.clone(), LanguageKind::Rust, 1, text);
-    editor.notify("textDocument/didOpen", &DidOpenTextDocumentParams::new(document)).await?;
+    let document = lsp::TextDocumentItem::new(uri.clone(), lsp::LanguageKind::Rust, 1, text);
+    editor.notify("textDocument/didOpen", &lsp::DidOpenTextDocumentParams::new(document)).await?;
 
     // A search that takes a minute. The user does not wait for it.
-    let place = json!({ "textDocument": { "uri": uri }, "position": Position::new(0, 5), "context": { "includeDeclaration": true } });
-    let search = editor.call::<_, Option<Vec<Location>>>("textDocument/references", &place).start()?;
+    let document = lsp::TextDocumentIdentifier::new(uri);
+    let place = lsp::TextDocumentPositionParams::new(document, lsp::Position::new(0, 5));
+    let (progress, partial) = Default::default();
+    let context = lsp::ReferenceContext::new(true);
+    let search = lsp::ReferenceParams::new(context, progress, partial, place.clone());
+    let search = editor.request::<Lsp<lsp::ReferencesRequest>>(&search).start()?;
     tokio::time::sleep(Duration::from_millis(100)).await;
     search.canceller().cancel("the user typed on");
     match search.outcome().await {
@@ -46,11 +48,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // The connection continues. A call that is dropped, here by a timeout, is cancelled too.
-    let hover: Option<Hover> =
-        editor.call("textDocument/hover", &place).timeout(Duration::from_secs(10)).await?;
+    let at = lsp::HoverParams::new(lsp::WorkDoneProgressParams::default(), place);
+    let hover = editor.request::<Lsp<lsp::HoverRequest>>(&at).timeout(Duration::from_secs(10)).await?;
     println!("a hover: {:?}", hover.map(|hover| hover.contents));
 
-    editor.request::<Lsp<ShutdownRequest>>(&()).await?;
+    editor.request::<Lsp<lsp::ShutdownRequest>>(&()).await?;
     editor.try_notify("exit", &())?;
     editor.closed().await?;
     Ok(())

@@ -1,5 +1,5 @@
-//! A language server with typed methods (feature `lsp-types`). `lsp_editor.rs` is an editor for it. A handler may start
-//! before the notifications that arrived before its request. On one thread `yield_now` runs them first.
+//! A language server with typed methods (feature `lsp-types`). `lsp_editor.rs` is an editor for it. In LSP a handler starts
+//! after the notifications before its request are handled, so it sees every change of the document.
 
 use std::collections::HashMap;
 use std::future::{Ready, ready};
@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rescind::lsp::types::TextDocumentContentChangeEvent::TextDocumentContentChangeWholeDocument as Whole;
 use rescind::lsp::{Lsp, types as lsp};
 use rescind::{CallContext, HandlerError, Peer, Router, dialect, stdio};
-use tokio::task::yield_now;
 use tokio::time::{Duration, sleep};
 
 /// The text of each open document.
@@ -37,13 +36,10 @@ impl Documents {
         Some(word).filter(|word| !word.is_empty())
     }
 
-    async fn hover(self, params: lsp::HoverParams) -> Result<Option<lsp::Hover>, HandlerError> {
-        yield_now().await;
-        let Some(word) = self.word(&params.text_document_position_params) else { return Ok(None) };
-        Ok(Some(lsp::Hover::new(
-            lsp::MarkupContent::new(lsp::MarkupKind::Markdown, format!("`{word}`")).into(),
-            None,
-        )))
+    fn hover(&self, params: &lsp::HoverParams) -> Option<lsp::Hover> {
+        let word = self.word(&params.text_document_position_params)?;
+        let text = lsp::MarkupContent::new(lsp::MarkupKind::Markdown, format!("`{word}`"));
+        Some(lsp::Hover::new(text.into(), None))
     }
 
     /// `run_until_cancelled` drops the current step, and `?` answers with `RequestCancelled` (-32800).
@@ -52,7 +48,6 @@ impl Documents {
         ctx: CallContext,
         params: lsp::ReferenceParams,
     ) -> Result<Option<Vec<lsp::Location>>, HandlerError> {
-        yield_now().await;
         let place = &params.text_document_position_params;
         let (uri, Some(word)) = (&place.text_document.uri, self.word(place)) else { return Ok(None) };
         let mut found = Vec::new();
@@ -78,7 +73,7 @@ async fn initialize(_: CallContext, _: lsp::InitializeParams) -> Result<lsp::Ini
     Ok(lsp::InitializeResult::new(capabilities, None))
 }
 
-#[tokio::main(flavor = "current_thread")]
+#[tokio::main]
 async fn main() -> Result<(), rescind::ConnectionError> {
     let documents = Documents::default();
     let [opened, changed, hovered, searched] = [(); 4].map(|()| documents.clone());
@@ -91,7 +86,7 @@ async fn main() -> Result<(), rescind::ConnectionError> {
             let Some(Whole(edit)) = params.content_changes.pop() else { return ready(()) };
             changed.put(params.text_document.text_document_identifier.uri, edit.text)
         })
-        .serve::<Lsp<lsp::HoverRequest>>(move |_, params| hovered.clone().hover(params))
+        .serve::<Lsp<lsp::HoverRequest>>(move |_, params| ready(Ok(hovered.hover(&params))))
         .serve::<Lsp<lsp::ReferencesRequest>>(move |ctx, params| searched.clone().references(ctx, params));
     let peer = Peer::builder(dialect::LSP).serve(router).connect(stdio::this_process()).await?;
     peer.closed().await?;

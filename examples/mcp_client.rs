@@ -10,24 +10,12 @@ use std::time::Duration;
 
 use rescind::dialect::MCP;
 use rescind::http::{HttpClient, StreamableTransport};
+use rescind::mcp::{CallTool, Initialize, types as mcp};
 use rescind::{Outcome, Peer, stdio};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 type Failure = Box<dyn Error>;
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ToolResult {
-    structured_content: Value,
-}
-
-#[derive(Debug, Deserialize)]
-struct Progress {
-    progress: f64,
-    total: Option<f64>,
-}
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
@@ -54,22 +42,32 @@ async fn main() -> Result<(), Failure> {
     use_tools(Peer::builder(MCP).connect(StreamableTransport::new(HttpClient::new(url)?)).await?).await
 }
 
+/// A call of a tool. The call adds its progress token itself.
+fn tool(name: &str, arguments: &serde_json::Value) -> mcp::CallToolRequestParams {
+    let arguments = arguments.as_object().cloned();
+    mcp::CallToolRequestParams { name: name.to_owned(), arguments, meta: None, task: None }
+}
+
 async fn use_tools(peer: Peer) -> Result<(), Failure> {
     let client = json!({ "name": "rescind-example", "version": env!("CARGO_PKG_VERSION") });
-    let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client });
-    peer.call::<_, Value>("initialize", &hello).await?;
+    peer.request::<Initialize>(&mcp::InitializeRequestParams {
+        protocol_version: "2025-11-25".to_owned(),
+        capabilities: mcp::ClientCapabilities::default(),
+        client_info: serde_json::from_value(client)?,
+        meta: None,
+    })
+    .await?;
     peer.try_notify("notifications/initialized", &json!({}))?;
 
-    let add = json!({ "name": "add", "arguments": { "a": 40, "b": 2 } });
-    let sum: ToolResult = peer.call("tools/call", &add).await?;
-    println!("  add: {}", sum.structured_content);
+    let sum = peer.request::<CallTool>(&tool("add", &json!({ "a": 40, "b": 2 }))).await?;
+    println!("  add: {:?}", sum.structured_content);
 
     // With `progress` the call carries a token, and its progress notifications arrive here.
-    let count = json!({ "name": "count", "arguments": { "to": 1000 } });
-    let call = peer.call::<_, ToolResult>("tools/call", &count).progress().start()?;
+    let call = peer.request::<CallTool>(&tool("count", &json!({ "to": 1000 }))).progress().start()?;
     let mut notifications = call.notifications();
     for _ in 0..3 {
-        let progress: Progress = notifications.next().await.ok_or("the tool has ended")?.params()?;
+        let progress = notifications.next().await.ok_or("the tool has ended")?;
+        let progress: mcp::ProgressNotificationParams = progress.params()?;
         println!("  count: {} of {:?}", progress.progress, progress.total);
     }
     call.canceller().cancel("three are enough");
@@ -78,7 +76,7 @@ async fn use_tools(peer: Peer) -> Result<(), Failure> {
         other => return Err(format!("the tool was not cancelled: {other:?}").into()),
     }
 
-    let wrong = peer.call::<_, ToolResult>("tools/call", &json!({ "name": "divide", "arguments": {} })).await;
+    let wrong = peer.request::<CallTool>(&tool("divide", &json!({}))).await;
     println!("  divide: {}", wrong.err().ok_or("there is no such tool")?);
     peer.shutdown(Duration::from_secs(1)).await;
     Ok(())

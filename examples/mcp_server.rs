@@ -8,11 +8,17 @@ use std::time::Duration;
 
 use rescind::dialect::MCP;
 use rescind::http::{HttpServer, Streamable};
-use rescind::{CallContext, HandlerError, Peer, Router, Server, stdio, transport::Listener};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use rescind::mcp::types::{
+    CallToolRequestParams, CallToolResult, InitializeRequestParams, InitializeResult, ListToolsResult,
+    PaginatedRequestParams, ServerCapabilities, ServerCapabilitiesTools, TextContent,
+};
+use rescind::mcp::{CallTool, Initialize, ListTools, Ping, types};
+use rescind::transport::Listener;
+use rescind::{CallContext, ErrorCode, ErrorObject, HandlerResult, Peer, Router, Server, stdio};
+use serde::Deserialize;
+use serde_json::{from_value, json};
 
-/// The tools and their arguments. An unknown name, or arguments of another form, get "invalid params".
+/// The tools and their arguments.
 #[derive(Deserialize)]
 #[serde(tag = "name", content = "arguments", rename_all = "snake_case")]
 enum Tool {
@@ -20,35 +26,22 @@ enum Tool {
     Count { to: u32 },
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ToolResult<T> {
-    content: [Text; 1],
-    structured_content: T,
-}
-
-#[derive(Serialize)]
-#[serde(tag = "type", rename = "text")]
-struct Text {
-    text: String,
-}
-
-#[derive(Serialize)]
-struct Number {
-    value: f64,
-}
-
-async fn call_tool(ctx: CallContext, tool: Tool) -> Result<ToolResult<Number>, HandlerError> {
+async fn call_tool(ctx: CallContext, params: CallToolRequestParams) -> HandlerResult<CallToolResult> {
+    // An unknown name, or arguments of another form, get "invalid params".
+    let tool = from_value(json!({ "name": params.name, "arguments": params.arguments }))
+        .map_err(|wrong| ErrorObject::new(ErrorCode::INVALID_PARAMS, wrong.to_string()))?;
     let value = match tool {
         Tool::Add { a, b } => a + b,
         Tool::Count { to } => count(&ctx, to).await?,
     };
-    Ok(ToolResult { content: [Text { text: value.to_string() }], structured_content: Number { value } })
+    let content = vec![TextContent::new(value.to_string(), None, None).into()];
+    let structured_content = json!({ "value": value }).as_object().cloned();
+    Ok(CallToolResult { content, structured_content, is_error: None, meta: None })
 }
 
 /// Work in steps. `run_until_cancelled` drops the current step, and `?` ends the tool. MCP sends no answer to a
 /// cancelled request.
-async fn count(ctx: &CallContext, to: u32) -> Result<f64, HandlerError> {
+async fn count(ctx: &CallContext, to: u32) -> HandlerResult<f64> {
     for done in 1..=to {
         ctx.run_until_cancelled(tokio::time::sleep(Duration::from_millis(20))).await?;
         if let Some(token) = ctx.progress_token() {
@@ -59,32 +52,38 @@ async fn count(ctx: &CallContext, to: u32) -> Result<f64, HandlerError> {
     Ok(f64::from(to))
 }
 
-async fn initialize(_: CallContext, asked: Value) -> Result<Value, HandlerError> {
-    let known = ["2025-11-25", "2025-06-18"];
-    let asked = asked.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
-    let version = known.into_iter().find(|version| *version == asked).unwrap_or(known[0]);
+async fn initialize(_: CallContext, asked: InitializeRequestParams) -> HandlerResult<InitializeResult> {
+    // The newest revision that is served, unless the client asks for the older one.
+    let version = if asked.protocol_version == "2025-06-18" { "2025-06-18" } else { "2025-11-25" };
+    let tools = ServerCapabilitiesTools::default();
     let server = json!({ "name": "rescind-example", "version": env!("CARGO_PKG_VERSION") });
-    Ok(json!({ "protocolVersion": version, "capabilities": { "tools": {} }, "serverInfo": server }))
+    Ok(InitializeResult {
+        protocol_version: version.to_owned(),
+        capabilities: ServerCapabilities { tools: Some(tools), ..Default::default() },
+        server_info: from_value(server)?,
+        instructions: None,
+        meta: None,
+    })
 }
 
-async fn list_tools(_: CallContext, _: Value) -> Result<Value, HandlerError> {
+async fn list_tools(_: CallContext, _: Option<PaginatedRequestParams>) -> HandlerResult<ListToolsResult> {
     let number = json!({ "type": "number" });
-    let tool = |name: &str, does: &str, arguments: Value| {
-        let schema = json!({ "type": "object", "required": arguments.as_object().map(|all| all.keys().collect::<Vec<_>>()), "properties": arguments });
-        json!({ "name": name, "description": does, "inputSchema": schema })
-    };
-    let add = tool("add", "Adds two numbers.", json!({ "a": number, "b": number }));
-    let count = tool("count", "Counts up, slowly.", json!({ "to": { "type": "integer", "minimum": 0 } }));
-    Ok(json!({ "tools": [add, count] }))
+    let add = json!({ "type": "object", "required": ["a", "b"], "properties": { "a": number, "b": number } });
+    let to = json!({ "type": "integer", "minimum": 0 });
+    let count = json!({ "type": "object", "required": ["to"], "properties": { "to": to } });
+    Ok(from_value(json!({ "tools": [
+        { "name": "add", "description": "Adds two numbers.", "inputSchema": add },
+        { "name": "count", "description": "Counts up, slowly.", "inputSchema": count },
+    ] }))?)
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let router = Router::new()
-        .method("initialize", initialize)
-        .method("ping", async |_: CallContext, _: Value| Ok(json!({})))
-        .method("tools/list", list_tools)
-        .method("tools/call", call_tool);
+        .serve::<Initialize>(initialize)
+        .serve::<Ping>(async |_: CallContext, _| Ok(types::Result::default()))
+        .serve::<ListTools>(list_tools)
+        .serve::<CallTool>(call_tool);
     let mut arguments = std::env::args().skip(1);
     match (arguments.next().as_deref(), arguments.next()) {
         (None, _) => Peer::builder(MCP).serve(router).connect(stdio::this_process()).await?.closed().await?,

@@ -64,7 +64,8 @@ async fn main() -> Result<(), Failure> {
         "workDoneToken": "completion-1",
     });
     let completion = editor.call::<_, Value>("textDocument/completion", &place);
-    let completion = completion.notifications_where(|told| told.method() == "$/progress").start()?;
+    let completion =
+        completion.notifications_where(|notification| notification.method() == "$/progress").start()?;
     let mut progress = completion.notifications();
     let stop = completion.canceller();
     progress.next().await.ok_or("the server never began")?;

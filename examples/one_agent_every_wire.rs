@@ -102,7 +102,7 @@ fn print_row(wire: &str, row: &[String; 6]) {
 
 fn agent() -> Router {
     let signals = Arc::new(Semaphore::new(0));
-    let told = Arc::clone(&signals);
+    let notification = Arc::clone(&signals);
     Router::new()
         .method("initialize", |_: CallContext, _: Value| async {
             Ok::<_, HandlerError>(json!({ "protocolVersion": 1, "agentCapabilities": {} }))
@@ -119,9 +119,9 @@ fn agent() -> Router {
         })
         // Answers after one of the handlers above was cancelled.
         .method("signalled", move |_: CallContext, _: Value| {
-            let told = Arc::clone(&told);
+            let notification = Arc::clone(&notification);
             async move {
-                told.acquire().await?.forget();
+                notification.acquire().await?.forget();
                 Ok::<_, HandlerError>(json!("signalled"))
             }
         })
@@ -159,7 +159,7 @@ async fn ask(peer: &Peer) -> Result<[String; 6], Failure> {
     peer.call::<_, Value>("signalled", &json!({})).await?;
 
     let call = peer.call::<_, Value>("wait", &json!({}));
-    let call = call.notifications_where(|told| told.method() == "started").start()?;
+    let call = call.notifications_where(|notification| notification.method() == "started").start()?;
     let _started = call.notifications().next().await;
     drop(call);
     let dropped: String = peer.call("signalled", &json!({})).await?;
@@ -180,7 +180,7 @@ async fn ask(peer: &Peer) -> Result<[String; 6], Failure> {
 
 /// Cancels a call after its handler has started, and describes in a word or two how it ended.
 async fn cancel_once_started(call: CallBuilder<Value>) -> Result<String, CallError> {
-    let call = call.notifications_where(|told| told.method() == "started").start()?;
+    let call = call.notifications_where(|notification| notification.method() == "started").start()?;
     let _started = call.notifications().next().await;
     call.canceller().cancel("the example has seen enough");
     Ok(match call.outcome().await {

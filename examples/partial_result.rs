@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let peer = Peer::builder(dialect::ACP).attach(client)?;
 
     let call = peer.call::<_, Value>("search", &json!({}));
-    let call = call.notifications_where(|told| told.method() == "found").start()?;
+    let call = call.notifications_where(|notification| notification.method() == "found").start()?;
     let mut progress = call.notifications();
     let stop = call.canceller();
     for _ in 0..3 {

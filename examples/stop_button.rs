@@ -11,13 +11,13 @@ use tokio::sync::mpsc;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let (client, server) = memory_pair();
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (events_tx, mut events) = mpsc::unbounded_channel();
     let router = Router::new().method("work", move |ctx: CallContext, (name,): (String,)| {
-        let tell = tell.clone();
+        let events_tx = events_tx.clone();
         async move {
-            tell.send(format!("{name}: started"))?;
+            events_tx.send(format!("{name}: started"))?;
             let cause = ctx.cancelled().await;
-            tell.send(format!("{name}: stopped, because {cause}"))?;
+            events_tx.send(format!("{name}: stopped, because {cause}"))?;
             ctx.stopped::<Value>(cause)
         }
     });
@@ -27,9 +27,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // The button: a canceller is a small handle that can be cloned and sent anywhere.
     let call = peer.call::<_, Value>("work", &["first"]).start()?;
     let button = call.canceller();
-    println!("{}", told.recv().await.unwrap_or_default());
+    println!("{}", events.recv().await.unwrap_or_default());
     println!("the button says: {:?}", button.cancel("user pressed stop"));
-    println!("{}", told.recv().await.unwrap_or_default());
+    println!("{}", events.recv().await.unwrap_or_default());
     match call.outcome().await {
         Outcome::Cancelled(cancelled) => {
             println!(
@@ -43,8 +43,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // A dropped call is cancelled too: after a timeout, in a `select!` that another branch wins, or when its task is
     // aborted.
     let call = peer.call::<_, Value>("work", &["second"]).start()?;
-    println!("{}", told.recv().await.unwrap_or_default());
+    println!("{}", events.recv().await.unwrap_or_default());
     drop(call);
-    println!("{}", told.recv().await.unwrap_or_default());
+    println!("{}", events.recv().await.unwrap_or_default());
     Ok(())
 }

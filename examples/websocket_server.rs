@@ -76,7 +76,7 @@ async fn client(url: &str) -> Result<(), Box<dyn Error>> {
         Peer::builder(dialect::ACP).connect(connect(url).header("Authorization", "Bearer a-secret")).await?;
 
     let call = peer.call::<_, Value>("count", &[1_000_000]).start()?;
-    let mut counted = call.notifications_where(|told| told.method() == "counted");
+    let mut counted = call.notifications_where(|notification| notification.method() == "counted");
     for _ in 0..3 {
         counted.next().await;
     }

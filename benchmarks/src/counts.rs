@@ -11,6 +11,7 @@ use rescind_core::dialect::ACP;
 use serde_json::{Value, json};
 
 use crate::harness::{Counted, allocations_of_ours};
+use crate::http_echo::{self, OVER_HTTP};
 use crate::{steps, subjects};
 
 /// How much a count of instructions may be above its budget, as a fraction.
@@ -48,7 +49,7 @@ pub enum Verdict {
     /// It is within its budget.
     Held,
     /// It is not judged here.
-    Shown,
+    LogText,
     /// There is no budget for it, or one without a number.
     New,
     /// It is above its budget.
@@ -79,12 +80,13 @@ impl Counts {
             (Counted::Settle, settle),
             (Counted::Cancel, cancel),
         ];
+        let over_http = OVER_HTTP.map(|wire| (Counted::Http(wire), http_echo::allocations(wire)));
         let count = |(counted, allocations): (Counted, u64)| Count {
-            name: counted.name().to_owned(),
+            name: counted.name(),
             instructions: counted.least_instructions(TIMES).map(|each| each.round() as u64),
             allocations,
         };
-        Self { made_with: made_with(), counts: all.into_iter().map(count).collect() }
+        Self { made_with: made_with(), counts: all.into_iter().chain(over_http).map(count).collect() }
     }
 
     /// Reads a file of [`to_json`](Self::to_json). Returns `None` if it is not one.
@@ -133,7 +135,7 @@ impl Counts {
                     Verdict::Held
                 }
             }
-            (Some(_) | None, Some(_)) => Verdict::Shown,
+            (Some(_) | None, Some(_)) => Verdict::LogText,
         };
         let allocations = match count.allocations.cmp(&budget.allocations) {
             std::cmp::Ordering::Less => Verdict::Lower,
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_its_budget_fails_and_what_is_far_below_must_lower_it() {
+    fn counts_above_the_budget_fail_and_counts_far_below_must_lower_it() {
         let budget = counts("rustc 1", 10_000, 15);
         for (instructions, allocations, expected) in [
             (10_000, 15, [Verdict::Held, Verdict::Held]),
@@ -231,12 +233,12 @@ mod tests {
     #[test]
     fn instructions_of_another_compiler_are_shown_and_allocations_judged() {
         let (budget, other) = (counts("rustc 1", 10_000, 15), counts("rustc 2", 20_000, 16));
-        assert_eq!(judged(&budget, &other), [Verdict::Shown, Verdict::Above]);
-        assert!(!Verdict::Shown.fails());
+        assert_eq!(judged(&budget, &other), [Verdict::LogText, Verdict::Above]);
+        assert!(!Verdict::LogText.fails());
     }
 
     #[test]
-    fn a_budget_of_what_is_counted_no_more_fails_until_it_is_taken_out() {
+    fn a_budget_without_a_count_fails_until_it_is_removed() {
         let (mut budget, measured) = (counts("rustc 1", 10_000, 15), counts("rustc 1", 10_000, 15));
         assert!(!budget.fails(&measured));
         budget.counts.push(Count { name: "renamed".to_owned(), instructions: Some(1), allocations: 0 });
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_written_where_nothing_counts_instructions_fails_until_they_are_counted() {
+    fn a_budget_without_instruction_counts_fails_until_they_are_counted() {
         let measured = counts("rustc 1", 10_000, 15);
         let mut budget = measured.clone();
         budget.counts[0].instructions = None;
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn budgets_only_go_down_but_for_another_compilers_instructions() {
+    fn budgets_only_go_down_except_with_another_compiler() {
         let budget = counts("rustc 1", 10_000, 15);
         assert_eq!(budget.lowered(&counts("rustc 1", 11_000, 16)), budget);
         assert_eq!(budget.lowered(&counts("rustc 1", 9_000, 14)), counts("rustc 1", 9_000, 14));
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_says_what_was_counted_and_what_is_no_such_file_is_none() {
+    fn the_file_is_read_as_written_and_other_files_are_refused() {
         let mut told = counts("rustc 1", 10_000, 15);
         told.counts.push(Count { name: "uncounted".to_owned(), instructions: None, allocations: 0 });
         assert_eq!(Counts::from_json(&told.to_json().to_string()), Some(told));

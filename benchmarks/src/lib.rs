@@ -13,6 +13,8 @@ pub mod harness;
 pub mod heap;
 #[cfg(feature = "count")]
 pub mod heap_per_request;
+#[cfg(feature = "count")]
+pub mod http_echo;
 pub mod limits;
 #[cfg(feature = "peers")]
 pub mod peers;

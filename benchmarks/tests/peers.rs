@@ -45,7 +45,7 @@ fn expected(competitor: &Competitor) -> Told {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_cancel_reaches_its_handler_or_there_is_none() {
+async fn every_cancel_reaches_its_handler_if_the_library_has_cancels() {
     for competitor in &all() {
         let mut subject = opened(competitor, SLOTS).await;
         let mut took = CancelSamples::default();
@@ -58,7 +58,7 @@ async fn every_cancel_reaches_its_handler_or_there_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_parked_waits_beside_an_echo_until_it_is_released() {
+async fn parked_requests_wait_beside_an_echo_until_released() {
     for competitor in all().iter().filter(|competitor| competitor.name.configuration.starts_with("best")) {
         let mut subject = opened(competitor, SLOTS).await;
         assert_eq!(subject.park(1000).await, Told::Measured, "{competitor:?}");
@@ -117,7 +117,7 @@ async fn a_cancel_with_every_slot_taken_is_shown_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancel_goes_down_a_tree_where_the_library_says_so() {
+async fn a_cancel_reaches_all_descendants_if_the_library_has_cascades() {
     let tree = Tree { depth: 3, fan_out: 3 };
     for competitor in &all() {
         let mut subject = opened(competitor, SLOTS).await;
@@ -132,7 +132,7 @@ async fn a_cancel_goes_down_a_tree_where_the_library_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_gives_the_caller_back_where_requests_have_one() {
+async fn a_deadline_ends_the_call_if_the_library_has_deadlines() {
     for competitor in &all() {
         let mut subject = opened(competitor, SLOTS).await;
         let mut late = Vec::new();

@@ -52,7 +52,7 @@ fn a_cancel_is_answered_with_every_slot_taken_on_every_wire() {
 }
 
 #[test]
-fn budgets_say_what_was_measured_and_what_was_asked() {
+fn budgets_show_the_measured_and_the_required_values() {
     let (told, _) = run("machine", &[]);
     let budgets = told["budgets"].as_array().expect("budgets are a list");
     assert_eq!(budgets.len(), 4, "{budgets:#?}");
@@ -65,7 +65,7 @@ fn budgets_say_what_was_measured_and_what_was_asked() {
 
 #[cfg(feature = "peers")]
 #[test]
-fn who_speaks_over_any_stream_is_measured_over_pipes_to_a_child_process() {
+fn a_library_for_any_stream_is_measured_over_pipes_to_a_child_process() {
     for (part, cancels) in [("W1", false), ("W3", true)] {
         let (told, _) = run(part, &[]);
         for library in

@@ -1,52 +1,93 @@
-//! Attacks on the program `rescind fixture` by one client, over each transport. `memory::attack::transport` measures
-//! the memory of the process, `hostile::class::transport` sends malformed input.
+//! The attack table: each attack or fault as a test with its number. Attacks that another test already covers are not
+//! played twice: `rows.toml` lists every row with its tests, and `table.rs` fails if one of them is missing.
 //!
-//! The memory rows exist in release builds only. A debug build plays a sample of the hostile inputs. The tests run on
-//! Linux only: it reports the memory of a process, and a client can choose 127.0.0.2 as its address.
+//! Times are checked in virtual time. Wall times, ratios and the counts of the table (`flood_sizes.rs`) are checked in a
+//! release build only.
 //!
-//! `cargo test --release -p rescind-cli --test attacks -- --test-threads 1 memory` runs the tests with `memory` in
-//! their name.
-#![cfg_attr(
-    target_os = "linux",
-    expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")
+//! `cargo test -p rescind-integration-tests --test attacks floods` runs the tests with `floods` in their name.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "what the tests share is part of them"
 )]
 
-#[cfg(target_os = "linux")]
-mod asker;
-#[cfg(target_os = "linux")]
-mod honest;
-#[cfg(target_os = "linux")]
-mod hostile;
-#[cfg(target_os = "linux")]
-mod http2;
-#[cfg(target_os = "linux")]
-mod lockout;
-#[cfg(target_os = "linux")]
-mod memory;
-#[cfg(target_os = "linux")]
-mod stream;
-#[cfg(target_os = "linux")]
-mod target;
-#[cfg(target_os = "linux")]
-mod waiting;
+#[path = "../matrix/faults/agent.rs"]
+#[expect(dead_code, reason = "shared with the faults of wires")]
+mod agent;
+mod bare_server;
+mod blocked_sides;
+mod cascade;
+#[path = "../matrix/faults/cuttable_tcp.rs"]
+#[expect(dead_code, reason = "shared with the faults of wires")]
+mod cuttable_tcp;
+mod drops;
+mod flood_sizes;
+mod floods;
+#[path = "../matrix/faults/held.rs"]
+#[cfg_attr(not(unix), expect(dead_code, reason = "only lost peers count descriptors"))]
+mod held;
+mod ids;
+#[cfg(unix)]
+mod lost_peers;
+mod order;
+#[cfg(unix)]
+#[path = "../matrix/faults/pipes.rs"]
+mod pipes;
+#[path = "../matrix/faults/raw.rs"]
+#[expect(dead_code, reason = "shared with the faults of wires")]
+mod raw;
+mod raw_client;
+mod reasons;
+mod rows;
+mod slow_senders;
+#[path = "../matrix/faults/stoppable_link.rs"]
+#[expect(dead_code, reason = "shared with the faults of wires")]
+mod stoppable_link;
+mod table;
+#[path = "../matrix/faults/test_names.rs"]
+mod test_names;
+#[path = "../matrix/faults/trial.rs"]
+mod trial;
+mod user_code;
+#[path = "../matrix/faults/wires.rs"]
+#[expect(dead_code, reason = "shared with the faults of wires")]
+mod wires;
 
 use std::process::ExitCode;
 
 use libtest_mimic::Arguments;
 
-#[cfg(target_os = "linux")]
-use self::waiting::{in_time, play, poll_until};
+use self::trial::{alone, in_time, trial, until};
 
-#[cfg(target_os = "linux")]
+/// Over HTTP/1.1 each POST without an answer has a connection with both ends in this process: 32 attacking sessions
+/// have 16 each.
+const OPEN_FILES: u64 = 2048;
+
 fn main() -> ExitCode {
+    #[cfg(unix)]
+    if std::env::var_os(lost_peers::AGENT).is_some() {
+        return lost_peers::serve();
+    }
+    if let Err(error) = rescind_testkit::allow_open_files(OPEN_FILES) {
+        eprintln!("attacks: {error}");
+        return ExitCode::FAILURE;
+    }
     let arguments = Arguments::from_args();
-    let mut trials = memory::trials();
-    trials.extend(hostile::trials());
-    trials.extend(lockout::trials());
+    let attacks = [
+        cascade::trials,
+        drops::trials,
+        floods::trials,
+        ids::trials,
+        #[cfg(unix)]
+        lost_peers::trials,
+        order::trials,
+        reasons::trials,
+        blocked_sides::trials,
+        slow_senders::trials,
+        user_code::trials,
+    ];
+    let mut trials: Vec<_> = attacks.into_iter().flat_map(|trials| trials()).collect();
+    trials.extend(table::trials(&trials));
     libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn main() -> ExitCode {
-    libtest_mimic::run(&Arguments::from_args(), Vec::new()).exit_code()
 }

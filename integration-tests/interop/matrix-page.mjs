@@ -100,7 +100,7 @@ async function look(browser, { name, width, height, scheme }) {
   const buttons = await page.$$eval("td button", (all) => all.length);
   assert.equal(buttons, cells.length, `${name}: a button a cell`);
   const told = await page.$eval("#summary", (element) => element.textContent);
-  assert.equal(told, `${cells.length} cells: ${summary.held} held, ${summary.broke} broke, ${summary.not_asked} not asked`);
+  assert.equal(told, `${cells.length} cells: ${summary.held} held, ${summary.broke} broke, ${summary.unsure} unsure, ${summary.not_asked} not asked`);
   assert.equal((await opened(page)).open, false, `${name}: nothing is open at first`);
 
   for (const cell of chosen) {

@@ -4,9 +4,12 @@ use rescind::dialect::{ACP, ACP_DRAFT, ACP_V2};
 use rescind::http::{Acp, HttpServer};
 use rescind::transport::Listener as _;
 use rescind::{Limits, Server};
+use rescind_testkit::support::http1;
 use serde_json::json;
 
-use crate::bare::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request};
+use crate::raw_peer::{
+    RawPeer, agent, begin, header, in_time, is_about, is_clean, post, read_until, request,
+};
 
 /// The SDK answers with -32603: the caller that cancelled gets an internal error of the agent.
 #[tokio::test]
@@ -18,7 +21,7 @@ async fn acp_typescript_handler_error_after_a_cancel() {
             _ => ("$/cancel_request", "requestId"),
         };
         let draft = dialect.name() == "acp-draft";
-        let (mut client, server, mut told) = Bare::meet(dialect, Limits::default());
+        let (mut client, server, mut reported) = RawPeer::meet(dialect, Limits::default());
         if draft {
             let capabilities = json!({"cancellation": {"request": true}});
             let hello = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
@@ -26,9 +29,9 @@ async fn acp_typescript_handler_error_after_a_cancel() {
             assert_eq!(client.hear().await["id"], 0);
         }
         client.ask(1, "fails", &json!({"n": 1})).await;
-        told.hears("fails 1 began").await;
+        reported.hears("fails 1 began").await;
         client.cancel(1, method, key).await;
-        told.hears("fails 1 failed").await;
+        reported.hears("fails 1 failed").await;
         let answer = client.hear().await;
         assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32_800)), "{answer}");
         assert!(!answer.to_string().contains("trouble"), "{answer}");
@@ -44,7 +47,7 @@ async fn acp_typescript_over_http_a_cancel_that_overtakes_its_request_is_lost() 
     let listener = HttpServer::new(Acp::new()).path("/acp").bind("127.0.0.1:0").await.unwrap();
     let url = listener.endpoint().0;
     let address = url.trim_start_matches("http://").trim_end_matches("/acp").to_owned();
-    let (router, told) = agent();
+    let (router, reported) = agent();
     let (met, mut peers) = tokio::sync::mpsc::unbounded_channel();
     let server = Server::builder([ACP]).serve(router).on_peer(move |peer| drop(met.send(peer)));
     let serving = tokio::spawn(server.listen(listener).run());
@@ -62,7 +65,7 @@ async fn acp_typescript_over_http_a_cancel_that_overtakes_its_request_is_lost() 
     let said = read_until(&mut stream, "\"id\":7").await;
     let said = if said.contains('}') { said } else { said + &read_until(&mut stream, "}").await };
     assert!(said.contains("-32800"), "{said}");
-    assert_eq!(told.entered(), 0, "its handler is never entered");
+    assert_eq!(reported.entered(), 0, "its handler is never entered");
     let peer = in_time("the peer", peers.recv()).await.unwrap();
     assert_eq!(peer.stats().parked_cancels, 1);
     is_clean(&peer).await;
@@ -70,15 +73,7 @@ async fn acp_typescript_over_http_a_cancel_that_overtakes_its_request_is_lost() 
     serving.abort();
 }
 
-/// Opens the stream on which answers arrive.
 async fn get(address: &str, headers: &[(&str, &str)]) -> tokio::net::TcpStream {
-    use std::fmt::Write as _;
-    use tokio::io::AsyncWriteExt as _;
-    let mut stream = in_time("connecting", tokio::net::TcpStream::connect(address)).await.unwrap();
-    let mut text = format!("GET /acp HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n");
-    for (name, value) in headers {
-        let _ = write!(text, "{name}: {value}\r\n");
-    }
-    in_time("writing", stream.write_all(format!("{text}\r\n").as_bytes())).await.unwrap();
-    stream
+    let headers = [&[("Accept", "text/event-stream")], headers].concat();
+    begin(address, &http1::request("GET", "/acp", address, &headers, "")).await
 }

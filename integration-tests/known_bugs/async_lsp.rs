@@ -4,7 +4,7 @@ use rescind::Limits;
 use rescind::dialect::LSP;
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, is_about, is_clean, until};
+use crate::raw_peer::{RawPeer, is_about, is_clean, until};
 
 /// async-lsp reads no answers when it runs the maximum number of handlers and these wait for the answers.
 #[tokio::test]
@@ -13,7 +13,7 @@ async fn async_lsp_deadlock_at_its_concurrency_limit() {
     is_about!("L2");
     let mut limits = Limits::default();
     limits.max_running_handlers = LIMIT;
-    let (mut client, server, _told) = Bare::meet(LSP, limits);
+    let (mut client, server, _told) = RawPeer::meet(LSP, limits);
     client.opens().await;
     // As many again wait for a permit meanwhile.
     for id in 0..2 * LIMIT {
@@ -41,15 +41,15 @@ async fn async_lsp_deadlock_at_its_concurrency_limit() {
 #[tokio::test]
 async fn async_lsp_a_duplicate_id_makes_the_first_uncancellable() {
     is_about!("I4");
-    let (mut client, server, mut told) = Bare::meet(LSP, Limits::default());
+    let (mut client, server, mut reported) = RawPeer::meet(LSP, Limits::default());
     client.opens().await;
     client.ask(1, "wait", &json!({"n": "first"})).await;
-    told.hears("wait \"first\" began").await;
+    reported.hears("wait \"first\" began").await;
     client.ask(1, "echo", &json!({})).await;
     let refused = client.hear().await;
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&Value::Null, &json!(-32_600)));
     client.cancel(1, "$/cancelRequest", "id").await;
-    told.hears("wait \"first\" peer").await;
+    reported.hears("wait \"first\" peer").await;
     let answer = client.hear().await;
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32_800)));
     is_clean(&server).await;

@@ -6,7 +6,7 @@ use rescind::Limits;
 use rescind::dialect::{ACP, LSP, MCP, MCP_2026};
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, is_about, is_clean};
+use crate::raw_peer::{RawPeer, is_about, is_clean};
 
 /// Effect keeps a cancel that named nothing, and cancels the next request with that id when it arrives.
 #[tokio::test(start_paused = true)]
@@ -14,7 +14,7 @@ async fn effect_7131_unknown_cancel_poisons_a_later_id() {
     is_about!("I8");
     let dialects = [(ACP, "$/cancel_request", "requestId"), (LSP, "$/cancelRequest", "id")];
     for (dialect, method, key) in dialects {
-        let (mut client, server, mut told) = Bare::meet(dialect, Limits::default());
+        let (mut client, server, mut reported) = RawPeer::meet(dialect, Limits::default());
         client.opens().await;
         for id in [json!(5), json!("5")] {
             client.cancel(id.clone(), method, key).await;
@@ -24,14 +24,14 @@ async fn effect_7131_unknown_cancel_poisons_a_later_id() {
         }
         // The request can be cancelled like any other.
         client.ask(5, "wait", &json!({"n": 5})).await;
-        told.hears("wait 5 began").await;
+        reported.hears("wait 5 began").await;
         client.cancel(5, method, key).await;
-        told.hears("wait 5 peer").await;
+        reported.hears("wait 5 peer").await;
         assert_eq!(client.hear().await["error"]["code"], -32_800);
         is_clean(&server).await;
     }
     // If a cancel may overtake its request, a cancel for an answered id is late and is not kept.
-    let (mut client, server, _told) = Bare::meet(MCP, Limits::default());
+    let (mut client, server, _told) = RawPeer::meet(MCP, Limits::default());
     for _ in 0..3 {
         client.ask(5, "echo", &json!({"n": 5})).await;
         assert_eq!(client.hear().await["result"], json!({"n": 5}), "I8, I14");
@@ -46,7 +46,7 @@ async fn effect_7131_unknown_cancel_poisons_a_later_id() {
     for (dialect, limits, age) in
         [(MCP, Limits::default(), 62), (MCP_2026, Limits::default(), 62), (MCP_2026, few, 0)]
     {
-        let (mut client, server, _told) = Bare::meet(dialect, limits);
+        let (mut client, server, _told) = RawPeer::meet(dialect, limits);
         for id in [json!(1), json!("a")] {
             for id in [id.clone(), json!(0)] {
                 client.ask(id.clone(), "echo", &json!({"n": 1})).await;

@@ -6,7 +6,7 @@ use rescind::Limits;
 use rescind::dialect::ACP;
 use serde_json::json;
 
-use crate::bare::{Bare, in_time, is_about, is_clean, until};
+use crate::raw_peer::{RawPeer, in_time, is_about, is_clean, until};
 
 /// h2 counts a stream as ended while its last frames wait to be written, and loses them.
 #[tokio::test]
@@ -16,7 +16,7 @@ async fn h2_246_terminal_state_set_before_flush() {
     let mut limits = Limits::default();
     // This test decides how long the reads take.
     limits.flush_timeout = Duration::from_secs(60);
-    let (mut client, server, _told) = Bare::meet(ACP, limits);
+    let (mut client, server, _told) = RawPeer::meet(ACP, limits);
     let filler = "x".repeat(4096);
     for id in 0..ANSWERS {
         client.ask(id, "echo", &json!({"n": id, "filler": filler})).await;

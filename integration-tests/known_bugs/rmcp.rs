@@ -6,9 +6,12 @@ use rescind::dialect::{MCP, MCP_2026, Role};
 use rescind::http::{HttpClient, HttpServer, Stateless, StatelessTransport, Streamable};
 use rescind::transport::Listener as _;
 use rescind::{Limits, Peer, Server, memory_pair};
+use rescind_testkit::support::mcp_meta;
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request, until};
+use crate::raw_peer::{
+    RawPeer, agent, header, in_time, is_about, is_clean, post, read_until, request, until,
+};
 
 const CANCEL: (&str, &str) = ("notifications/cancelled", "requestId");
 
@@ -16,16 +19,16 @@ const CANCEL: (&str, &str) = ("notifications/cancelled", "requestId");
 #[tokio::test]
 async fn rmcp_cancel_then_reuse_of_the_id() {
     is_about!("I2 or I14");
-    let (mut client, server, mut told) = Bare::meet(MCP, Limits::default());
+    let (mut client, server, mut reported) = RawPeer::meet(MCP, Limits::default());
     client.ask(1, "deaf", &json!({"n": 1})).await;
-    told.hears("deaf 1 began").await;
+    reported.hears("deaf 1 began").await;
     client.cancel(1, CANCEL.0, CANCEL.1).await;
     client.ask(1, "echo", &json!({"n": "new"})).await;
     let refused = client.hear().await;
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(1), &json!(-32_603)), "{refused}");
     assert_eq!(refused["error"]["data"]["reason"], "overloaded");
-    told.gate.notify_one();
-    told.hears("deaf 1 ended").await;
+    reported.gate.notify_one();
+    reported.hears("deaf 1 ended").await;
     assert_eq!(client.until_echo().await, Vec::<Value>::new(), "I2: the old result goes nowhere");
     client.ask(1, "echo", &json!({"n": "newer"})).await;
     let answer = client.hear().await;
@@ -38,30 +41,34 @@ async fn rmcp_cancel_then_reuse_of_the_id() {
 #[tokio::test]
 async fn rmcp_two_requests_with_one_id_cancel_each_other() {
     is_about!("I4");
-    let (mut client, server, mut told) = Bare::meet(MCP, Limits::default());
+    let (mut client, server, mut reported) = RawPeer::meet(MCP, Limits::default());
     client.ask(2, "wait", &json!({"n": "other"})).await;
-    told.hears("wait \"other\" began").await;
+    reported.hears("wait \"other\" began").await;
     client.ask(1, "wait", &json!({"n": "first"})).await;
-    told.hears("wait \"first\" began").await;
+    reported.hears("wait \"first\" began").await;
     client.ask(1, "wait", &json!({"n": "second"})).await;
     let refused = client.hear().await;
     assert_eq!((refused.get("id"), &refused["error"]["code"]), (None, &json!(-32_600)), "{refused}");
     client.cancel(1, CANCEL.0, CANCEL.1).await;
-    told.hears("wait \"first\" peer").await;
+    reported.hears("wait \"first\" peer").await;
     assert_eq!(client.until_echo().await, Vec::<Value>::new(), "silence is owed to who cancelled");
-    assert_eq!((told.entered(), server.stats().running), (2, 1), "I4: the other runs, the second never did");
+    assert_eq!(
+        (reported.entered(), server.stats().running),
+        (2, 1),
+        "I4: the other runs, the second never did"
+    );
 }
 
 /// rmcp continues to report progress of a cancelled request.
 #[tokio::test]
 async fn rmcp_progress_after_cancel() {
     is_about!("I2");
-    let (mut client, server, mut told) = Bare::meet(MCP, Limits::default());
+    let (mut client, server, mut reported) = RawPeer::meet(MCP, Limits::default());
     client.ask(1, "ticks", &json!({"n": 1, "_meta": {"progressToken": "t"}})).await;
     assert_eq!(client.hear().await["params"]["progress"], 1);
-    told.hears("ticks 1 began").await;
+    reported.hears("ticks 1 began").await;
     client.cancel(1, CANCEL.0, CANCEL.1).await;
-    told.hears("ticks 1 was refused").await;
+    reported.hears("ticks 1 was refused").await;
     assert_eq!(client.until_echo().await, Vec::<Value>::new(), "I2: the cancel is the fence");
     is_clean(&server).await;
 }
@@ -96,18 +103,15 @@ async fn rmcp_cancel_over_stateless_http() {
     is_about!("L1");
     let listener = HttpServer::new(Stateless::new()).bind("127.0.0.1:0").await.unwrap();
     let url = listener.endpoint().0;
-    let (router, mut told) = agent();
+    let (router, mut reported) = agent();
     let serving = tokio::spawn(Server::builder([MCP_2026]).serve(router).listen(listener).run());
     let transport = StatelessTransport::new(HttpClient::new(&url).unwrap());
     let client = Peer::builder(MCP_2026).role(Role::Client).connect(transport).await.unwrap();
-    let params = json!({"n": 1, "_meta": {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }});
+    let params = json!({"n": 1, "_meta": mcp_meta()});
     let call = client.call::<_, Value>("wait", &params).start().unwrap();
-    told.hears("wait 1 began").await;
+    reported.hears("wait 1 began").await;
     call.canceller().cancel("stop");
-    told.hears("wait 1 peer").await;
+    reported.hears("wait 1 peer").await;
     assert!(in_time("I13: the call", call.outcome()).await.is_cancelled());
     is_clean(&client).await;
     serving.abort();
@@ -121,7 +125,7 @@ async fn rmcp_disconnect_with_an_event_store() {
     let listener = HttpServer::new(binding).path("/mcp").bind("127.0.0.1:0").await.unwrap();
     let url = listener.endpoint().0;
     let address = url.trim_start_matches("http://").trim_end_matches("/mcp").to_owned();
-    let (router, mut told) = agent();
+    let (router, mut reported) = agent();
     let mut limits = Limits::default();
     limits.detach_grace = Duration::from_millis(50);
     limits.lost_stream_grace = Some(Duration::from_millis(50));
@@ -138,9 +142,9 @@ async fn rmcp_disconnect_with_an_event_store() {
     let mut stream = post(&address, "/mcp", &headers, &request(1, "wait", &json!({"n": 1}))).await;
     // Its first event has an id, so the stream could be resumed from here.
     read_until(&mut stream, "id: ").await;
-    told.hears("wait 1 began").await;
+    reported.hears("wait 1 began").await;
     drop(stream);
-    told.hears("wait 1 disconnected").await;
+    reported.hears("wait 1 disconnected").await;
     is_clean(&in_time("the peer", peers.recv()).await.unwrap()).await;
     serving.abort();
 }

@@ -4,7 +4,7 @@ use rescind::dialect::{MCP, Role};
 use rescind::{CancelResult, Peer, memory_pair};
 use serde_json::{Value, json};
 
-use crate::bare::{agent, in_time, is_about, is_clean};
+use crate::raw_peer::{agent, in_time, is_about, is_clean};
 
 /// The SDK looks up a cancel among the calls that it made itself: the client's own call with that id is cancelled
 /// instead.

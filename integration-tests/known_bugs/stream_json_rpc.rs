@@ -6,7 +6,7 @@ use rescind::{ByteStream, Framing, Limits, Outcome, Peer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-use crate::bare::{Bare, agent, in_time, is_about, is_clean, request, until};
+use crate::raw_peer::{RawPeer, agent, in_time, is_about, is_clean, request, until};
 
 /// `StreamJsonRpc` registers a request after it has continued to read, and a cancel that arrives in between finds
 /// nothing.
@@ -15,7 +15,7 @@ async fn streamjsonrpc_56_cancel_before_registration() {
     const ROUNDS: u64 = 500;
     is_about!("L1");
     let (mut ours, theirs) = tokio::io::duplex(1 << 20);
-    let (router, told) = agent();
+    let (router, reported) = agent();
     let link = ByteStream::whole(theirs).framing(Framing::ContentLength).into_link();
     let server = Peer::builder(LSP).role(Role::Server).serve(router).attach(link).unwrap();
     let headed = |body: &str| format!("Content-Length: {}\r\n\r\n{body}", body.len());
@@ -37,7 +37,7 @@ async fn streamjsonrpc_56_cancel_before_registration() {
     assert_eq!(stats.unknown_cancels, 0, "each found its request");
     // The handshake started a handler too.
     assert_eq!(stats.started, stats.cancelled + 1, "whoever was entered was signalled");
-    assert_eq!(told.entered() as u64 + 1, stats.started);
+    assert_eq!(reported.entered() as u64 + 1, stats.started);
     is_clean(&server).await;
 }
 
@@ -103,7 +103,7 @@ async fn streamjsonrpc_489_cancel_during_flush() {
         is_clean(&client).await;
     }
     // In the other direction: the agent's large answer is being written when its cancel arrives, which is too late.
-    let (mut client, server, _told) = Bare::meet(ACP, Limits::default());
+    let (mut client, server, _told) = RawPeer::meet(ACP, Limits::default());
     let large = json!({"n": "x".repeat(1 << 20)});
     client.ask(1, "echo", &large).await;
     until("it is answered", || server.stats().finished == 1).await;

@@ -4,7 +4,7 @@ use rescind::dialect::{ACP, Role};
 use rescind::{Outcome, Peer, memory_pair};
 use serde_json::{Value, json};
 
-use crate::bare::{agent, in_time, is_about};
+use crate::raw_peer::{agent, in_time, is_about};
 
 /// tarpc never ends the waits of pending calls.
 #[tokio::test]
@@ -14,13 +14,13 @@ async fn tarpc_415_pending_calls_hang_when_the_driver_dies() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let held = runtime.block_on(async {
             let (near, far) = memory_pair();
-            let (router, mut told) = agent();
+            let (router, mut reported) = agent();
             let server = Peer::builder(ACP).role(Role::Server).serve(router).attach(far).unwrap();
             let client = Peer::builder(ACP).role(Role::Client).attach(near).unwrap();
             let calls: Vec<_> =
                 (0..3).map(|n| client.call::<_, Value>("wait", &json!({"n": n})).start().unwrap()).collect();
             for n in 0..3 {
-                told.hears(&format!("wait {n} began")).await;
+                reported.hears(&format!("wait {n} began")).await;
             }
             (client, server, calls)
         });

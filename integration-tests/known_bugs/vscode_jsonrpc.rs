@@ -6,7 +6,7 @@ use rescind::dialect::{LSP, Role};
 use rescind::{Limits, Outcome, Peer, memory_pair};
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, agent, in_time, is_about, is_clean};
+use crate::raw_peer::{RawPeer, agent, in_time, is_about, is_clean};
 
 /// vscode-jsonrpc never settles the promises of a closed connection.
 #[tokio::test]
@@ -15,7 +15,7 @@ async fn vscode_jsonrpc_1621_calls_hang_on_close() {
     for closes in ["the peer", "this side", "the wire"] {
         let (near, far) = memory_pair();
         let client = Peer::builder(LSP).role(Role::Client).attach(near).unwrap();
-        let (router, mut told) = agent();
+        let (router, mut reported) = agent();
         let server = Peer::builder(LSP).role(Role::Server).serve(router);
         let (server, wire) = match closes {
             "the wire" => (None, Some(far)),
@@ -28,7 +28,7 @@ async fn vscode_jsonrpc_1621_calls_hang_on_close() {
         let calls: Vec<_> =
             (0..3).map(|n| client.call::<_, Value>("wait", &json!({"n": n})).start().unwrap()).collect();
         if server.is_some() {
-            told.hears("wait 0 began").await;
+            reported.hears("wait 0 began").await;
         }
         match &server {
             Some(server) if closes == "the peer" => drop(server.shutdown(Duration::ZERO).await),
@@ -59,19 +59,19 @@ async fn vscode_jsonrpc_1621_calls_hang_on_close() {
 #[tokio::test]
 async fn vscode_jsonrpc_1_and_its_text_share_a_key() {
     is_about!("I4");
-    let (mut client, server, mut told) = Bare::meet(LSP, Limits::default());
+    let (mut client, server, mut reported) = RawPeer::meet(LSP, Limits::default());
     client.opens().await;
     client.ask(1, "wait", &json!({"n": 1})).await;
     client.ask("1", "wait", &json!({"n": "1"})).await;
-    told.hears("wait 1 began").await;
-    told.hears("wait \"1\" began").await;
+    reported.hears("wait 1 began").await;
+    reported.hears("wait \"1\" began").await;
     client.cancel("1", "$/cancelRequest", "id").await;
-    told.hears("wait \"1\" peer").await;
+    reported.hears("wait \"1\" peer").await;
     let answer = client.hear().await;
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("1"), &json!(-32_800)), "I4");
     assert_eq!(server.stats().running, 1, "I4: the number's still runs");
     client.cancel(1, "$/cancelRequest", "id").await;
-    told.hears("wait 1 peer").await;
+    reported.hears("wait 1 peer").await;
     assert_eq!(client.hear().await["id"], 1);
     is_clean(&server).await;
 }

@@ -60,7 +60,7 @@ fn holds(scenario: &Scenario, wire: &str, first: &OnceLock<Result<Cell, String>>
     }
     same_on_every_wire(scenario, &mut row);
     match row.iter().find(|cell| cell.outcome != CellOutcome::Held) {
-        Some(cell) => Err(told(scenario, wire, cell).into()),
+        Some(cell) => Err(reported(scenario, wire, cell).into()),
         None => Ok(()),
     }
 }
@@ -74,7 +74,7 @@ fn play(scenario: &Scenario, wire: &str) -> Result<Cell, String> {
 
 /// The failure, the invariants that the scenario covers, everything that was sent and received, and the command that
 /// runs it again.
-fn told(scenario: &Scenario, wire: &str, cell: &Cell) -> String {
+fn reported(scenario: &Scenario, wire: &str, cell: &Cell) -> String {
     let frames = cell.trace.iter().map(|line| format!("\n    {:?} {}", line.direction, line.text));
     let covers = scenario.vector.covers.join(", ");
     let name = format!("{}::{}::{wire}", scenario.dialect, scenario.vector.name);

@@ -60,7 +60,7 @@ fn cascade(children: usize) -> usize {
 }
 
 #[tokio::test]
-async fn a_caller_is_told_that_the_connection_is_lost() {
+async fn a_caller_gets_the_error_that_the_connection_is_lost() {
     let (near, far): (Link, Link) = memory_pair();
     let client = Peer::builder(ACP).attach(near).unwrap();
     let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
@@ -75,12 +75,12 @@ async fn a_caller_is_told_that_the_connection_is_lost() {
 #[tokio::test]
 async fn a_cancel_right_behind_its_request_is_heard() {
     let (ours, mut theirs) = tokio::io::duplex(1024);
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (events_tx, mut events) = mpsc::unbounded_channel();
     let router = Router::new().method("wait", move |ctx: CallContext, _: Value| {
-        let tell = tell.clone();
+        let events_tx = events_tx.clone();
         async move {
             let cause = ctx.cancelled().await;
-            tell.send(cause.kind()).unwrap();
+            events_tx.send(cause.kind()).unwrap();
             ctx.stopped::<Value>(cause)
         }
     });
@@ -91,26 +91,26 @@ async fn a_cancel_right_behind_its_request_is_heard() {
     let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "wait", "params": {}});
     let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}});
     theirs.write_all(format!("{ask}\n{cancel}\n").as_bytes()).await.unwrap();
-    assert_eq!(in_time("L1: the signal", told.recv()).await, Some(CauseKind::Peer));
+    assert_eq!(in_time("L1: the signal", events.recv()).await, Some(CauseKind::Peer));
 }
 
 /// A handler has written much that was not read when its cancel arrives, and no answer is allowed.
 #[tokio::test]
-async fn silence_takes_back_what_waits_to_be_written() {
+async fn a_silenced_request_drops_its_queued_frames() {
     const NOTES: usize = 200;
     let (ours, theirs) = tokio::io::duplex(1024);
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (events_tx, mut events) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("echo", |_: CallContext, params: Value| async move { Ok(params) })
         .method("talk", move |ctx: CallContext, _: Value| {
-            let tell = tell.clone();
+            let events_tx = events_tx.clone();
             async move {
                 for _ in 0..NOTES {
                     ctx.try_notify("note", &json!({"text": "x".repeat(4096)}))?;
                 }
-                tell.send("written").unwrap();
+                events_tx.send("written").unwrap();
                 let cause = ctx.cancelled().await;
-                tell.send("signalled").unwrap();
+                events_tx.send("signalled").unwrap();
                 ctx.stopped::<Value>(cause)
             }
         });
@@ -121,9 +121,9 @@ async fn silence_takes_back_what_waits_to_be_written() {
     let (read, mut write) = tokio::io::split(theirs);
     let mut say = async |frame: Value| write.write_all(format!("{frame}\n").as_bytes()).await.unwrap();
     say(json!({"jsonrpc": "2.0", "id": 1, "method": "talk", "params": {}})).await;
-    assert_eq!(in_time("the notes", told.recv()).await, Some("written"));
+    assert_eq!(in_time("the notes", events.recv()).await, Some("written"));
     say(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})).await;
-    assert_eq!(in_time("the signal", told.recv()).await, Some("signalled"));
+    assert_eq!(in_time("the signal", events.recv()).await, Some("signalled"));
     say(json!({"jsonrpc": "2.0", "id": 2, "method": "echo", "params": {"done": true}})).await;
     let mut lines = BufReader::new(read).lines();
     let mut notes = 0;

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 /// Engines of this package, each with a program.
-const PROGRAMS: [&str; 3] = ["faults", "known_bugs", "threats"];
+const PROGRAMS: [&str; 3] = ["faults", "known_bugs", "attacks"];
 /// The engine of threads is a separate workspace, with a program for each of these.
 const THREADS: [&str; 2] = ["calls", "requests"];
 /// The number of thread orders that are tried. Each bug is found in the first few.
@@ -40,8 +40,8 @@ pub(crate) fn run(test: &str) -> Command {
 
 /// Whether the test ran at all: an unknown test name must not count as a failure.
 pub(crate) fn has_run(test: &str, said: &str) -> bool {
-    let told = if test.starts_with("soak::") { " attacks, seed " } else { "running 1 test" };
-    said.contains(told)
+    let reported = if test.starts_with("soak::") { " attacks, seed " } else { "running 1 test" };
+    said.contains(reported)
 }
 
 fn of_package(name: &str) -> PathBuf {
@@ -67,8 +67,8 @@ fn build(manifest: &str, feature: &str, tests: &[&str]) -> BTreeMap<String, Path
         .output()
         .unwrap();
     assert!(built.status.success(), "the engines of {manifest} are not built: {}", built.status);
-    let told = String::from_utf8(built.stdout).unwrap();
-    let artifacts = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let reported = String::from_utf8(built.stdout).unwrap();
+    let artifacts = reported.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     artifacts
         .filter_map(|artifact| {
             let name = artifact.pointer("/target/name")?.as_str()?;

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use rescind_core::failpoint::Failpoint;
 
-use crate::table::{MUTATIONS, Row};
+use crate::table::{Row, mutations};
 
 /// A wait of this length counts as a hang. A test with a bug may hang until then.
 const HANG: Duration = Duration::from_secs(5);
@@ -41,18 +41,18 @@ async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
 
 #[test]
 fn every_bug_has_its_row() {
-    let rows: BTreeSet<_> = MUTATIONS.iter().map(|row| row.failpoint.name()).collect();
+    let rows: BTreeSet<_> = mutations().iter().map(|row| row.failpoint.name()).collect();
     let all: BTreeSet<_> = Failpoint::ALL.iter().map(|failpoint| failpoint.name()).collect();
     assert_eq!(rows, all);
 }
 
 #[test]
 fn each_bug_is_caught_where_the_table_says() {
-    let next = AtomicUsize::new(0);
+    let (rows, next) = (mutations(), AtomicUsize::new(0));
     let uncaught: Vec<String> = std::thread::scope(|scope| {
         let work = || {
             let mut uncaught = Vec::new();
-            while let Some(row) = MUTATIONS.get(next.fetch_add(1, Ordering::Relaxed)) {
+            while let Some(row) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
                 uncaught.extend(caught(row).err());
             }
             uncaught
@@ -60,7 +60,7 @@ fn each_bug_is_caught_where_the_table_says() {
         let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
     });
-    assert!(uncaught.is_empty(), "{} of {}:\n{}", uncaught.len(), MUTATIONS.len(), uncaught.join("\n"));
+    assert!(uncaught.is_empty(), "{} of {}:\n{}", uncaught.len(), rows.len(), uncaught.join("\n"));
 }
 
 /// Runs the test of a row with its bug. It must fail, with the reason of the row.
@@ -96,10 +96,10 @@ fn caught(row: &Row) -> Result<(), String> {
     });
     let status = child.wait().unwrap();
     let took = begun.elapsed().as_secs_f32();
-    let told = said.lines().find(|line| line.contains(row.says)).map(str::trim);
-    match told {
-        Some(told) if !hung && !status.success() && engines::has_run(row.test, &said) => {
-            println!("{name}: caught by {} in {took:.1} s: {told}", row.test);
+    let reported = said.lines().find(|line| line.contains(row.says)).map(str::trim);
+    match reported {
+        Some(reported) if !hung && !status.success() && engines::has_run(row.test, &said) => {
+            println!("{name}: caught by {} in {took:.1} s: {reported}", row.test);
             Ok(())
         }
         _ => Err(format!("{name} is not caught by {} as `{}` ({status}):\n{said}", row.test, row.says)),

@@ -24,14 +24,14 @@ async fn served(
     let options = UpgradeOptions::new().link(options);
     let listener = WebSocketListener::builder().options(options).bind("127.0.0.1:0").await.unwrap();
     let (url, address) = (listener.endpoint().0, listener.address());
-    let (tell, told) = mpsc::unbounded_channel();
+    let (events_tx, events) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("much", async |_: CallContext, _: Value| Ok("x".repeat(64 * 1024)))
         .method("wait", move |ctx: CallContext, _: Value| {
-            let tell = tell.clone();
+            let events_tx = events_tx.clone();
             async move {
                 let cause = ctx.cancelled().await;
-                tell.send(cause.kind()).unwrap();
+                events_tx.send(cause.kind()).unwrap();
                 ctx.stopped::<Value>(cause)
             }
         });
@@ -40,7 +40,7 @@ async fn served(
     });
     let socket = tokio::net::TcpStream::connect(address).await.unwrap();
     let (client, _) = tokio_tungstenite::client_async(&url, socket).await.unwrap();
-    (told, client, serving)
+    (events, client, serving)
 }
 
 fn ask(id: i64, method: &str) -> Message {
@@ -50,17 +50,17 @@ fn ask(id: i64, method: &str) -> Message {
 #[tokio::test]
 async fn a_peer_that_answers_no_ping_is_lost() {
     let options = LinkOptions::new().ping_every(Duration::from_millis(50));
-    let (mut told, mut client, serving) = served(options).await;
+    let (mut events, mut client, serving) = served(options).await;
     client.send(ask(1, "wait")).await.unwrap();
     // A client answers pings while it reads, and this one never does.
-    let cause = in_time("L3: the loss", told.recv()).await;
+    let cause = in_time("L3: the loss", events.recv()).await;
     assert_eq!(cause, Some(CauseKind::Disconnected));
     serving.abort();
 }
 
 #[tokio::test]
 async fn a_cancel_is_heard_while_answers_wait() {
-    let (mut told, mut client, serving) = served(LinkOptions::new()).await;
+    let (mut events, mut client, serving) = served(LinkOptions::new()).await;
     client.send(ask(0, "wait")).await.unwrap();
     for id in 1..=400 {
         client.feed(ask(id, "much")).await.unwrap();
@@ -68,6 +68,6 @@ async fn a_cancel_is_heard_while_answers_wait() {
     client.flush().await.unwrap();
     let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 0}});
     client.send(Message::text(cancel.to_string())).await.unwrap();
-    assert_eq!(in_time("L2: the handler's end", told.recv()).await, Some(CauseKind::Peer));
+    assert_eq!(in_time("L2: the handler's end", events.recv()).await, Some(CauseKind::Peer));
     serving.abort();
 }

@@ -26,7 +26,7 @@ pub(crate) fn router() -> Router {
     Router::new()
         .method("initialize", |_: CallContext, _: Value| async { Ok(json!({"protocolVersion": 1})) })
         .method("echo", |_: CallContext, value: Value| async { Ok(value) })
-        .method(HELD, |_: CallContext, _: Value| async { Ok(Held::now().told()) })
+        .method(HELD, |_: CallContext, _: Value| async { Ok(Held::now().reported()) })
         .method("sleep", |ctx: CallContext, value: Value| async move {
             let time = Duration::from_millis(number(&value, "ms"));
             tokio::select! {
@@ -45,7 +45,7 @@ pub(crate) fn router() -> Router {
         })
         .method("tell", |ctx: CallContext, value: Value| async move {
             for n in 0..number(&value, "times") {
-                ctx.notify("told", &json!({ "n": n })).await?;
+                ctx.notify("reported", &json!({ "n": n })).await?;
                 tokio::task::yield_now().await;
             }
             Ok(value)

@@ -37,7 +37,7 @@ impl Held {
     }
 
     /// The answer of a child to [`HELD`].
-    pub(crate) fn told(self) -> Value {
+    pub(crate) fn reported(self) -> Value {
         json!([self.bytes, self.blocks])
     }
 

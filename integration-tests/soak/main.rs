@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use clap::Parser as _;
 use rescind::dialect::{ACP, Role};
 use rescind::stdio::{ChildHandle, Command, this_process};
 use rescind::transport::Transport as _;
@@ -28,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use self::heap::Held;
-use self::options::{Options, USAGE};
+use self::options::Options;
 use self::samples::{Sample, growth, leaked, refused};
 use self::tally::Tally;
 use self::wires::{Address, Connect, Door, Wire};
@@ -45,7 +46,6 @@ const SETTLE: Duration = Duration::from_secs(20);
 const LONGER: usize = 2;
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
     let runtime = match Builder::new_multi_thread()
         .worker_threads(2)
         // Idle threads of blocking handlers end before the heap is counted.
@@ -56,18 +56,12 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.into()),
     };
-    if words.first().is_some_and(|word| word == wires::AGENT) {
+    if std::env::args().nth(1).is_some_and(|word| word == wires::AGENT) {
         let served = runtime.block_on(serve());
         runtime.shutdown_background();
         return served.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
     }
-    let options = match Options::read(words.into_iter()) {
-        Ok(options) => options,
-        Err(error) => {
-            eprintln!("soak: {error}\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
+    let options = Options::parse();
     let code = soak(&runtime, &options).unwrap_or_else(|error| failed(&error));
     if code != ExitCode::SUCCESS {
         eprintln!("{}: to run it again: {}", options.wire.name(), options.command());

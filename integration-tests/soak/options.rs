@@ -3,19 +3,43 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::Parser;
+
 use crate::wires::Wire;
 
-pub(crate) const USAGE: &str = "usage: soak --wire NAME [--minutes N] [--svg FILE] [--seed N]
-Good and bad peers over one wire, half of all requests cancelled at random times. Exit code 1 if memory, descriptors, tasks,
-requests or what the server counts grew, if a call hung or got another's answer, or if the server came to refuse good peers.
-wires: stdio, named-pipe, websocket, http-streamable, http2-streamable, http-stateless, http-acp
-example: soak --wire websocket --minutes 1 --svg websocket.svg";
-
+/// Good and bad peers over one wire, half of all requests cancelled at random times. Exit code 1 if memory,
+/// descriptors, tasks, requests or what the server counts grew, if a call hung or got another's answer, or if the
+/// server came to refuse good peers.
+#[derive(Debug, Parser)]
+#[command(
+    name = "soak",
+    after_help = "wires: stdio, named-pipe, websocket, http-streamable, http2-streamable, http-stateless, http-acp\n\
+                  example: soak --wire websocket --minutes 1 --svg websocket.svg"
+)]
 pub(crate) struct Options {
+    /// The wire.
+    #[arg(long, value_name = "NAME", value_parser = wire)]
     pub(crate) wire: Wire,
+    /// The minutes under load.
+    #[arg(long = "minutes", value_name = "N", default_value = "1", value_parser = minutes)]
     pub(crate) time: Duration,
+    /// Writes a chart.
+    #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
+    /// What the peers draw from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
+}
+
+fn wire(name: &str) -> Result<Wire, String> {
+    Wire::named(name).ok_or_else(|| format!("there is no wire `{name}`"))
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    let time = Duration::try_from_secs_f64(minutes * 60.0).ok();
+    let time = time.filter(|time| *time >= Duration::from_secs(4));
+    time.ok_or_else(|| format!("{minutes} minutes are too short or too long"))
 }
 
 impl Options {
@@ -26,32 +50,4 @@ impl Options {
         let soak = "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=131072 cargo run --release -p rescind-integration-tests --bin soak --";
         format!("{soak} --wire {wire} --minutes {minutes} --seed {seed}")
     }
-
-    /// # Errors
-    /// A sentence with the error.
-    pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let (mut wire, mut minutes, mut svg, mut seed) = (None, 1.0, None, 1);
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or_else(|| format!("`{word}` needs a value"));
-            match word.as_str() {
-                "--wire" => {
-                    let name = value()?;
-                    wire = Some(Wire::named(&name).ok_or_else(|| format!("there is no wire `{name}`"))?);
-                }
-                "--minutes" => minutes = number(&value()?)?,
-                "--seed" => seed = number(&value()?)?,
-                "--svg" => svg = Some(PathBuf::from(value()?)),
-                _ => return Err(format!("`{word}` is no option")),
-            }
-        }
-        let time = Duration::try_from_secs_f64(minutes * 60.0)
-            .ok()
-            .filter(|time| *time >= Duration::from_secs(4))
-            .ok_or_else(|| format!("{minutes} minutes are too short or too long"))?;
-        Ok(Self { wire: wire.ok_or("a wire is needed")?, time, svg, seed })
-    }
-}
-
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number"))
 }

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_values_and_a_warm_up_are_no_growth() {
+    fn constant_values_and_a_warm_up_do_not_count_as_growth() {
         let nothing = Sample::default();
         assert!(growth(&run(|_| 40 << 20), &nothing, &nothing).is_empty());
         assert!(growth(&run(|at| (40 << 20) + at.min(30) * (1 << 20)), &nothing, &nothing).is_empty());
@@ -161,13 +161,19 @@ mod tests {
     fn each_kind_of_growth_is_reported_with_its_number() {
         let nothing = Sample::default();
         let leak = growth(&run(|at| (40 << 20) + at * (300 << 10)), &nothing, &nothing);
-        assert!(leak.len() == 1 && leak.iter().all(|told| told.starts_with("I11: memory")), "{leak:?}");
+        assert!(
+            leak.len() == 1 && leak.iter().all(|reported| reported.starts_with("I11: memory")),
+            "{leak:?}"
+        );
         let peak = growth(&run(|at| if at == 10 { 400 << 20 } else { 40 << 20 }), &nothing, &nothing);
-        assert!(peak.len() == 1 && peak.iter().all(|told| told.starts_with("I11: memory rose")), "{peak:?}");
+        assert!(
+            peak.len() == 1 && peak.iter().all(|reported| reported.starts_with("I11: memory rose")),
+            "{peak:?}"
+        );
         let after =
             Sample { descriptors: 2, tasks: 1, slots: 7, running: 3, draining: 4, sessions: 5, ..nothing };
         let left = growth(&run(|_| 1), &nothing, &after);
-        let told = [
+        let reported = [
             "2 descriptors",
             "1 tasks",
             "7 requests and calls",
@@ -176,8 +182,11 @@ mod tests {
             "5 sessions",
         ];
         assert!(
-            left.len() == told.len()
-                && left.iter().zip(told).all(|(left, told)| left.starts_with(&format!("I3: {told}"))),
+            left.len() == reported.len()
+                && left
+                    .iter()
+                    .zip(reported)
+                    .all(|(left, reported)| left.starts_with(&format!("I3: {reported}"))),
             "{left:?}"
         );
     }
@@ -194,7 +203,8 @@ mod tests {
     #[test]
     fn a_server_that_serves_few_requests_is_reported() {
         assert_eq!((refused(0, 0), refused(50, 100)), (None, None));
-        let told = |refused: Option<String>| refused.is_some_and(|told| told.starts_with("I10: "));
-        assert!(told(refused(51, 100)) && told(refused(1, 1)));
+        let reported =
+            |refused: Option<String>| refused.is_some_and(|reported| reported.starts_with("I10: "));
+        assert!(reported(refused(51, 100)) && reported(refused(1, 1)));
     }
 }

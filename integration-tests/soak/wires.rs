@@ -15,7 +15,8 @@ use rescind::transport::{Listener, Transport};
 use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
 use rescind::{Framing, Server, ServerBuilder};
 
-use serde_json::{Value, json};
+use rescind_testkit::support::mcp_meta;
+use serde_json::Value;
 
 use crate::Failure;
 use crate::agent::with;
@@ -91,11 +92,7 @@ impl Wire {
         if self != Self::Stateless {
             return params;
         }
-        let meta = json!({
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientCapabilities": {},
-        });
-        with(params, "_meta", meta)
+        with(params, "_meta", mcp_meta())
     }
 
     pub(crate) async fn open(self, server: ServerBuilder) -> Result<Door, Failure> {

@@ -121,8 +121,8 @@ fn the_page_shows_this_server() {
 /// Sends `initialize` over a transport without a framing setting.
 async fn begins(peer: rescind::Peer) {
     let asked = json!({"processId": null, "rootUri": null, "capabilities": {}});
-    let told = peer.call::<_, Value>("initialize", &asked).await.expect("it answers");
-    assert_eq!(told["capabilities"]["hoverProvider"], true);
+    let reported = peer.call::<_, Value>("initialize", &asked).await.expect("it answers");
+    assert_eq!(reported["capabilities"]["hoverProvider"], true);
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Runs a test in many orders of its threads.
 
+pub mod play;
+
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

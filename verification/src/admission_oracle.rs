@@ -8,7 +8,7 @@ use rescind_core::{AckStatus, BadMessage, Cause, CauseKind, ExchangeId, InboundK
 use super::input::Input;
 use super::invariants::{Broken, holds_and_counts};
 use super::oracle::{Kind, Name};
-use super::state::{BLOCKING, CANCELS_COME_ON, HELLO_COMES_ON, IDS, MachineState, OVER};
+use super::state::{BLOCKING, CANCEL_EXCHANGE, HANDSHAKE_EXCHANGE, IDS, MachineState, OVER};
 
 /// The expected result of an input that can be refused or can end an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,10 +49,10 @@ impl MachineState {
                 kind: Kind::Handshake,
                 is_blocking: false,
                 is_over: false,
-                exchange: self.on(HELLO_COMES_ON),
+                exchange: self.on(HANDSHAKE_EXCHANGE),
             },
             Input::Bad => {
-                let exchange = self.on(CANCELS_COME_ON);
+                let exchange = self.on(CANCEL_EXCHANGE);
                 let why = Refusal::Bad(BadMessage::NotJson);
                 return Verdict::Outputs(Some(Output::Refuse { to: None, exchange, why }), None);
             }
@@ -71,7 +71,7 @@ impl MachineState {
             | Input::CancelElsewhere => {
                 // If a cancel gets an acknowledgement, the acknowledgement ends its exchange. Otherwise the exchange
                 // ends here.
-                let exchange = self.on(CANCELS_COME_ON);
+                let exchange = self.on(CANCEL_EXCHANGE);
                 let ends = exchange.is_peers() && !self.names_keys();
                 return Verdict::Outputs(
                     ends.then_some(Output::ExchangeEnd { exchange, silent: false }),
@@ -155,7 +155,7 @@ impl MachineState {
             let ends = exchange != ExchangeId::NONE;
             return Verdict::Outputs(ends.then_some(Output::ExchangeEnd { exchange, silent: true }), known);
         }
-        let told = Output::RefuseCancelled {
+        let reported = Output::RefuseCancelled {
             id: asked.name.id.clone(),
             tag: 0,
             server_cancellable: false,
@@ -163,7 +163,7 @@ impl MachineState {
             graceful: None,
             cause: Cause::new(kind),
         };
-        Verdict::Outputs(Some(told), known)
+        Verdict::Outputs(Some(reported), known)
     }
 
     /// I8: an early cancel is valid for a limited time, and only for a request of its sender.
@@ -200,13 +200,13 @@ impl MachineState {
         accepted: Option<InboundKey>,
         outputs: &[Output],
     ) -> Result<(), Broken> {
-        let mut told = outputs.iter().filter(|output| {
+        let mut reported = outputs.iter().filter(|output| {
             matches!(
                 output,
                 Output::Refuse { .. } | Output::RefuseCancelled { .. } | Output::ExchangeEnd { .. }
             )
         });
-        let (first, more) = (told.next(), told.next());
+        let (first, more) = (reported.next(), reported.next());
         let (expected, known) = match verdict {
             Verdict::None | Verdict::Admitted => (None, None),
             Verdict::Outputs(expected, known) => (expected.as_ref(), known.clone()),

@@ -11,7 +11,9 @@ use rescind_core::{
 use super::input::Input;
 use super::invariants::{Broken, holds};
 use super::oracle::{Kind, Name, OwedAck};
-use super::state::{BLOCKING, CANCELS_COME_ON, DRAIN, GENERATIONS, HELLO_COMES_ON, IDS, MachineState, OVER};
+use super::state::{
+    BLOCKING, CANCEL_EXCHANGE, DRAIN, GENERATIONS, HANDSHAKE_EXCHANGE, IDS, MachineState, OVER,
+};
 
 /// More timers than there can be.
 const DUE_MEANWHILE: u32 = 100;
@@ -27,7 +29,7 @@ impl MachineState {
                 self.done.hello = true;
                 let method = self.session.dialect().rules().handshake.unwrap_or_default();
                 let name = self.hello();
-                let arrival = self.arrival(&name, method, HELLO_COMES_ON);
+                let arrival = self.arrival(&name, method, HANDSHAKE_EXCHANGE);
                 let key = self.session.recv_request(now, arrival);
                 return self.accept(key, name, Kind::Handshake);
             }
@@ -49,7 +51,7 @@ impl MachineState {
             | Input::CancelNothing => self.cancel(input),
             Input::Bad => {
                 self.bad_frames += 1;
-                self.session.recv_bad(now, BadMessage::NotJson, self.on(CANCELS_COME_ON));
+                self.session.recv_bad(now, BadMessage::NotJson, self.on(CANCEL_EXCHANGE));
             }
             Input::BadRequest => {
                 let origin = self.origin(&self.last_name(0), self.last_exchange(0));
@@ -137,12 +139,12 @@ impl MachineState {
             }
             Input::Shutdown => {
                 self.ledger.ending.shutdown = true;
-                self.begun.shutdown.get_or_insert(now + DRAIN);
+                self.begun.shut_down(now + DRAIN);
                 self.session.local_shutdown(now, DRAIN);
             }
             Input::Idle => {
                 self.ledger.ending.shutdown = true;
-                self.begun.shutdown.get_or_insert(now);
+                self.begun.shut_down(now);
                 self.session.local_idle(now);
             }
             Input::Advance => self.session.advance(now),
@@ -260,8 +262,8 @@ impl MachineState {
             self.ledger.cancel(named, CauseKind::Peer);
         }
         let origin = match name {
-            Some(name) => self.origin(&name, CANCELS_COME_ON),
-            None => self.origin(&self.hello(), CANCELS_COME_ON),
+            Some(name) => self.origin(&name, CANCEL_EXCHANGE),
+            None => self.origin(&self.hello(), CANCEL_EXCHANGE),
         };
         self.session.recv_cancel(self.now, key, None, ack, &origin);
     }

@@ -132,9 +132,9 @@ impl MachineState {
             }
             CallInput::Cancel(key, after) => {
                 let result = self.cancel_ends(key, after).result();
-                let told = self.session.local_cancel_call(now, key, Cause::new(CauseKind::Caller), after);
-                holds(told == result, "I13", || {
-                    format!("the cancel of {key:?} should return {result:?}, and returns {told:?}")
+                let reported = self.session.local_cancel_call(now, key, Cause::new(CauseKind::Caller), after);
+                holds(reported == result, "I13", || {
+                    format!("the cancel of {key:?} should return {result:?}, and returns {reported:?}")
                 })?;
             }
             // As in the driver: a cancel that an answer has disarmed is not written.

@@ -91,10 +91,10 @@ pub const ENGINES: [Engine; 8] = [
         checks: SESSION,
     },
     Engine {
-        name: "threats",
+        name: "attacks",
         drives: "attacks and faults on real drivers and wires",
-        run: "--release -p rescind-integration-tests --test threats",
-        depth: Depth::Table("every row of `integration-tests/threats/rows.rs`"),
+        run: "--release -p rescind-integration-tests --test attacks",
+        depth: Depth::Table("every row of `integration-tests/attacks/rows.toml`"),
         checks: &["I1", "I3", "I4", "I5", "I8", "I10", "I11", "I13", "L2", "L3"],
     },
     Engine {

@@ -282,16 +282,16 @@ pub(super) fn check_owed(owed: Owed, outputs: &[Output]) -> Result<(), Broken> {
         }
         Owed::End(key, ends) => check_end_told(key, ends, outputs),
         Owed::NoSignal(key) => {
-            let told = outputs.iter().any(
+            let reported = outputs.iter().any(
                 |output| matches!(output, Output::Signal { key: to, .. } | Output::Abort(to) if *to == key),
             );
-            holds(!told, "L1", || {
+            holds(!reported, "L1", || {
                 format!("{key:?} is in a critical section within another, and heard of its cancel")
             })
         }
         Owed::Signal(key) => {
-            let told = |output: &Output| matches!(output, Output::Signal { key: to, .. } if *to == key);
-            holds(outputs.iter().any(told), "L1", || {
+            let reported = |output: &Output| matches!(output, Output::Signal { key: to, .. } if *to == key);
+            holds(outputs.iter().any(reported), "L1", || {
                 format!("{key:?} left its critical section and did not hear of its cancel")
             })
         }
@@ -328,12 +328,12 @@ fn check_cancels(key: OutboundKey, cancels: Cancels, outputs: &[Output]) -> Resu
 
 /// I1: a handler's end is reported once and in the required form, or not at all.
 fn check_end_told(key: InboundKey, ends: Ends, outputs: &[Output]) -> Result<(), Broken> {
-    let mut told = outputs.iter().filter(|output| match output {
+    let mut reported = outputs.iter().filter(|output| match output {
         Output::Reply(reply) => reply.key == key,
         Output::Silence { key: to, .. } => *to == key,
         _ => false,
     });
-    let (first, more) = (told.next(), told.next());
+    let (first, more) = (reported.next(), reported.next());
     let fits = match (ends, first) {
         (Ends::Untold, None) | (Ends::Silence, Some(Output::Silence { .. })) => true,
         (Ends::Untold, Some(_)) | (_, None | Some(Output::Silence { .. })) => false,

@@ -96,7 +96,7 @@ impl Input {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Declared {
     /// Both of them.
-    Both,
+    PerSide,
     /// Only this side.
     Ours,
     /// Only the peer.
@@ -108,12 +108,12 @@ pub enum Declared {
 impl Declared {
     /// Whether this side handles cancels.
     pub(super) const fn ours(self) -> bool {
-        matches!(self, Self::Both | Self::Ours)
+        matches!(self, Self::PerSide | Self::Ours)
     }
 
     /// Whether the peer handles cancels.
     pub(super) const fn peers(self) -> bool {
-        matches!(self, Self::Both | Self::Peers)
+        matches!(self, Self::PerSide | Self::Peers)
     }
 }
 
@@ -168,7 +168,7 @@ impl MachineState {
             inputs.push(Input::Hello);
         }
         if self.done.agreed.is_none() && self.agreed_needed {
-            inputs.push(Input::Agreed(Declared::Both));
+            inputs.push(Input::Agreed(Declared::PerSide));
             if self.session.dialect().rules().gate == CapabilityGate::Declared {
                 let less = [Declared::Ours, Declared::Peers, Declared::Neither];
                 inputs.extend(less.map(Input::Agreed));

@@ -126,9 +126,9 @@ impl Ledger {
 
     /// I7: each cancel is acknowledged in its step, or waits for the end of a request that is not decided.
     fn check_acks(&self, seen: &Inspection) -> Result<(), Broken> {
-        let told = self.served.iter().find(|(_, served)| served.told.is_some());
-        holds_and_counts(false, told.is_none(), "I7", || {
-            format!("a cancel was acknowledged with an end that did not follow: {told:?}")
+        let reported = self.served.iter().find(|(_, served)| served.reported.is_some());
+        holds_and_counts(false, reported.is_none(), "I7", || {
+            format!("a cancel was acknowledged with an end that did not follow: {reported:?}")
         })?;
         if self.lost {
             return Ok(());

@@ -33,7 +33,7 @@ pub struct Served {
     pub detached: bool,
     pub(super) signalled: bool,
     /// The status with which its cancel was acknowledged in this step. Its end must fit it.
-    pub(super) told: Option<AckStatus>,
+    pub(super) reported: Option<AckStatus>,
     /// Whether a cancel took effect while it was in a critical section.
     held: bool,
     pub(super) settled: Option<Settled>,

@@ -96,8 +96,8 @@ impl Ledger {
         tally::count("I7");
         if let Says::End(request) = self.acks.swap_remove(place).says {
             let request = self.of(request)?;
-            let same = request.told.is_none_or(|told| told == status);
-            request.told = Some(status);
+            let same = request.reported.is_none_or(|reported| reported == status);
+            request.reported = Some(status);
             holds(same, "I7", || {
                 format!("two cancels of one request were acknowledged with different ends: {status:?}")
             })?;
@@ -152,7 +152,7 @@ impl Ledger {
         let (fresh, offered, first) = (!request.is_settled(), request.offered, request.first);
         let by_handler = matches!(reply.body, ReplyBody::Handler);
         request.settled = Some(if by_handler { Settled::ByHandler } else { Settled::ByMachine });
-        let told = request.told.take();
+        let reported = request.reported.take();
         let ended = offered || request.ended;
         let started = request.started;
         holds(fresh, "I1", || format!("{key:?} was answered twice"))?;
@@ -177,9 +177,17 @@ impl Ledger {
         })?;
         let completed = matches!(reply.body, ReplyBody::Handler | ReplyBody::Refused(_));
         let status = if completed { AckStatus::AlreadyCompleted } else { AckStatus::Cancelled };
-        holds_and_counts(told.is_some(), told.is_none_or(|told| told == status), "I7", || {
-            format!("a cancel of {key:?} was acknowledged with {told:?}, and it ends with {:?}", reply.body)
-        })?;
+        holds_and_counts(
+            reported.is_some(),
+            reported.is_none_or(|reported| reported == status),
+            "I7",
+            || {
+                format!(
+                    "a cancel of {key:?} was acknowledged with {reported:?}, and it ends with {:?}",
+                    reply.body
+                )
+            },
+        )?;
         holds(!session.may_notify(key), "I2", || format!("{key:?} may still write, behind its answer"))
     }
 
@@ -189,12 +197,12 @@ impl Ledger {
         let request = self.of(key)?;
         let (fresh, first) = (!request.is_settled(), request.first);
         request.settled = Some(Settled::Silenced);
-        let told = request.told.take();
+        let reported = request.reported.take();
         holds(fresh, "I1", || format!("{key:?} was silenced after its answer"))?;
         holds(owed && first == Some(CauseKind::Peer) && !lost, "I1", || {
             format!("{key:?} is owed an answer, and was silenced; first it was cancelled by {first:?}")
         })?;
-        holds_and_counts(told.is_some(), told != Some(AckStatus::AlreadyCompleted), "I7", || {
+        holds_and_counts(reported.is_some(), reported != Some(AckStatus::AlreadyCompleted), "I7", || {
             format!("a cancel of {key:?} was acknowledged as already completed, and it is silenced")
         })?;
         holds(!session.may_notify(key), "I2", || format!("{key:?} may still write, though it is silenced"))

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use rescind_core::inspect::Inspection;
 
-use super::class::{Class, Order};
+use super::dialect_class::{Class, Order};
 use super::input::Input;
 use super::invariants::Broken;
-use super::number::Numbers;
 use super::shutdown_oracle::Known;
 use super::state::MachineState;
+use super::state_hash::Numbers;
 use super::tally::Tally;
 use super::trace::{TRACE, Trace};
 

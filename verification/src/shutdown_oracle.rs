@@ -8,9 +8,9 @@ use rescind_core::{DisconnectPolicy, Limits, Session};
 
 use super::input::Input;
 use super::invariants::{Broken, holds, holds_and_counts};
-use super::number::AsItIs;
 use super::oracle::Served;
 use super::state::MachineState;
+use super::state_hash::IdentityHasher;
 
 /// The start times of the events that end all requests. They are not part of a state: the rest of each grace is.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct Begun {
     lost: Option<Loss>,
     pub(super) half_closed: Option<Instant>,
     /// When the drain of a shutdown ends.
-    pub(super) shutdown: Option<Instant>,
+    shutdown: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
@@ -33,6 +33,11 @@ impl Begun {
     pub(super) fn lose(&mut self, at: Instant, how: DisconnectPolicy, shields: usize) {
         let shields = u32::try_from(shields).unwrap_or(u32::MAX);
         self.lost.get_or_insert(Loss { at, how, shields });
+    }
+
+    /// Of two drains the earlier end counts.
+    pub(super) fn shut_down(&mut self, drained: Instant) {
+        self.shutdown = Some(self.shutdown.map_or(drained, |earlier| earlier.min(drained)));
     }
 
     pub(super) fn shielded(&mut self) {
@@ -67,7 +72,7 @@ impl Begun {
 
 /// States that were seen to end, each with the duration until then.
 #[derive(Debug, Default)]
-pub(super) struct Ends(HashMap<u64, Duration, BuildHasherDefault<AsItIs>>);
+pub(super) struct Ends(HashMap<u64, Duration, BuildHasherDefault<IdentityHasher>>);
 
 /// The ends of both kinds of walk.
 #[derive(Debug, Default)]

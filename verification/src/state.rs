@@ -11,13 +11,13 @@ use rescind_core::{
 };
 
 use super::calls::CallInput;
-use super::class::{Class, Order};
+use super::dialect_class::{Class, Order};
 use super::expected::check_owed;
 use super::input::{Declared, Input};
 use super::invariants::{Broken, holds};
-use super::number::number_of;
 use super::oracle::{Kind, Ledger, Name};
 use super::shutdown_oracle::Begun;
+use super::state_hash::number_of;
 
 /// The number of ids that the peer uses, and how many requests it sends with each.
 pub(super) const IDS: u8 = 3;
@@ -28,9 +28,9 @@ pub(super) const GENERATIONS: u8 = 2;
 pub(super) const CALLS: u8 = 2;
 pub(super) const HELLO: i64 = 100;
 pub(super) const CHILD: u64 = 7;
-pub(super) const HELLO_COMES_ON: ExchangeId = ExchangeId(800);
+pub(super) const HANDSHAKE_EXCHANGE: ExchangeId = ExchangeId(800);
 /// Far above the slot of every key and above every exchange.
-pub(super) const CANCELS_COME_ON: ExchangeId = ExchangeId(900);
+pub(super) const CANCEL_EXCHANGE: ExchangeId = ExchangeId(900);
 /// The name of the server-wide limit that is reached.
 pub(super) const OVER: &str = "running on all connections";
 pub(super) const DRAIN: Duration = Duration::from_secs(10);
@@ -166,7 +166,7 @@ impl MachineState {
 
     /// The name of the handshake.
     pub(super) fn hello(&self) -> Name {
-        Name { scope: self.scope(HELLO_COMES_ON), ..RequestId::number(HELLO).into() }
+        Name { scope: self.scope(HANDSHAKE_EXCHANGE), ..RequestId::number(HELLO).into() }
     }
 
     /// The name that a cancel with this key means, if ids belong to the session.

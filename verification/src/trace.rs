@@ -11,7 +11,7 @@ use rescind_core::{
 };
 
 use super::calls::CallInput;
-use super::class::{Class, Order};
+use super::dialect_class::{Class, Order};
 use super::input::{Declared, Input};
 
 /// The variable with a trace to replay:
@@ -32,7 +32,7 @@ pub struct Trace {
 /// A text that is not a path, with its first invalid word.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no part of a way; one begins with a class, `ordered` or `unordered`, and then come inputs")]
-pub struct NoWay(String);
+pub struct InvalidTrace(String);
 
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,13 +42,13 @@ impl fmt::Display for Trace {
 }
 
 impl FromStr for Trace {
-    type Err = NoWay;
+    type Err = InvalidTrace;
 
-    fn from_str(text: &str) -> Result<Self, NoWay> {
+    fn from_str(text: &str) -> Result<Self, InvalidTrace> {
         let mut words = text.split_whitespace();
-        let mut next = |what: &str| words.next().ok_or_else(|| NoWay(format!("no {what}")));
+        let mut next = |what: &str| words.next().ok_or_else(|| InvalidTrace(format!("no {what}")));
         let (class, order) = (next("class")?, next("order")?);
-        let no = |word: &str| NoWay(word.to_owned());
+        let no = |word: &str| InvalidTrace(word.to_owned());
         let class = Class::ALL.into_iter().find(|known| known.name() == class).ok_or_else(|| no(class))?;
         let order = Order::ALL.into_iter().find(|known| known.name() == order).ok_or_else(|| no(order))?;
         let inputs = words.map(|word| read(word).ok_or_else(|| no(word))).collect::<Result<_, _>>()?;
@@ -80,7 +80,7 @@ macro_rules! named {
 named! {
     HandlerResult: "value" Self::Value, "error" Self::Error, "stopped" Self::Stopped, "panicked" Self::Panicked;
     Option<AfterCancel>: "wait" Some(AfterCancel::WaitForPeer), "return" Some(AfterCancel::ReturnNow), "usual" None;
-    Declared: "both" Self::Both, "ours" Self::Ours, "peers" Self::Peers, "neither" Self::Neither;
+    Declared: "both" Self::PerSide, "ours" Self::Ours, "peers" Self::Peers, "neither" Self::Neither;
     AnswerKind: "value" Self::Value, "cancelled" Self::Cancelled, "error" Self::Error;
     DisconnectPolicy: "cancel" Self::CancelNow, "detach" Self::Detach, "keep" Self::Keep;
 }

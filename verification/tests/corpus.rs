@@ -64,7 +64,7 @@ fn the_corpus_is_small() {
 }
 
 #[test]
-fn every_target_has_a_program_and_a_folder_and_there_are_no_others() {
+fn every_fuzz_target_has_exactly_one_program_and_one_folder() {
     let targets: BTreeSet<String> = TARGETS.iter().map(|target| target.name.to_owned()).collect();
     assert_eq!(names(&fuzz().join("corpus")), targets, "the folders of the corpus");
     let programs = names(&fuzz().join("fuzz_targets"));

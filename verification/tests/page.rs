@@ -18,7 +18,7 @@ use rescind_verification::{Class, page};
 fn planted() -> String {
     let head = "\n## Planted bugs, and who catches each\n\n| bug | what it is | caught by | as |\n|---|---|---|---|\n";
     let mut out = head.to_owned();
-    for table::Row { failpoint, test, says } in table::MUTATIONS {
+    for table::Row { failpoint, test, says } in table::mutations() {
         let _ = writeln!(out, "| {} | {} | `{test}` | {says} |", failpoint.name(), failpoint.what());
     }
     out
@@ -48,9 +48,9 @@ fn every_invariant_has_an_engine_and_every_engine_reports_its_depth() {
     let page = page.expect("the page is there");
     let (_, rows) = page.split_once("| engine | of what | reached |").expect("its last table");
     for engine in ENGINES.iter().filter(|engine| engine.depth == Depth::Reported) {
-        assert!(rows.contains(&format!("\n| {} | ", engine.name)), "{} told nothing", engine.name);
+        assert!(rows.contains(&format!("\n| {} | ", engine.name)), "{} reported nothing", engine.name);
     }
-    let told = |engine: &str, least: u64| {
+    let reported = |engine: &str, least: u64| {
         let first = |row: &str| row.rsplit("| ").next()?.split(' ').next()?.parse::<u64>().ok();
         let of_it = rows.lines().filter(|row| row.starts_with(&format!("| {engine} |")));
         of_it.filter(|row| first(row).is_some_and(|reached| reached >= least)).count()
@@ -58,12 +58,12 @@ fn every_invariant_has_an_engine_and_every_engine_reports_its_depth() {
     for class in Class::ALL.into_iter().filter(|class| class.role() == Role::Server) {
         for order in class.orders() {
             let row = format!("search | {class:?}, {}", order.name());
-            assert_eq!(told(&row, 1_000_000), 1, "{row}");
+            assert_eq!(reported(&row, 1_000_000), 1, "{row}");
         }
     }
     for dialect in &rescind_core::dialect::ALL {
         let row = format!("reference | {}", dialect.name().replace('-', "_"));
-        assert_eq!(told(&row, 10_000), 1, "{row}");
+        assert_eq!(reported(&row, 10_000), 1, "{row}");
     }
     let seeds = |wire: &str| -> u64 {
         let of_it = rows.lines().filter_map(|row| row.strip_prefix("| simulation | ")?.strip_prefix(wire));
@@ -92,12 +92,12 @@ fn the_engines_without_a_session_name_the_invariants_they_check() {
             "threads",
             words(&[
                 "../integration-tests/threads/tests",
-                "../integration-tests/threads/tests/site",
-                "../integration-tests/threads/tests/far",
+                "../integration-tests/threads/tests/http_site",
+                "../integration-tests/threads/tests/far_end",
             ]),
         ),
         ("soak", words(&["../integration-tests/soak"])),
-        ("threats", words(&["../integration-tests/threats", "../integration-tests/threats/floods"])),
+        ("attacks", words(&["../integration-tests/attacks", "../integration-tests/attacks/floods"])),
         ("simulation", judged.split('"').map(ToOwned::to_owned).collect()),
         ("matrix", played),
     ] {
@@ -149,7 +149,7 @@ fn every_engine_is_a_step_of_ci() {
         ("reference", "verify", "--test reference"),
         ("simulation", "verify", "--test sim"),
         ("fuzz", "fuzz", "cargo fuzz"),
-        ("threats", "threats", "--test threats"),
+        ("attacks", "attacks", "--test attacks"),
         ("matrix", "matrix", "matrix"),
         ("threads", "threads", "integration-tests/threads/Cargo.toml"),
         ("soak", "soak", "/soak\" --wire"),
@@ -195,13 +195,18 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
         assert!(number(night, asked) >= least, "{asked} is less than {least}");
     }
     let nightly = read(".ci/nightly");
-    for engine in
-        [".ci/verify full", ".ci/threats full", ".ci/matrix", ".ci/soak 600", "FUZZ_SECONDS=600 .ci/fuzz"]
-    {
+    for engine in [
+        ".ci/verify full",
+        ".ci/attacks full",
+        ".ci/matrix",
+        ".ci/plants",
+        ".ci/soak 600",
+        "FUZZ_SECONDS=600 .ci/fuzz",
+    ] {
         assert!(nightly.contains(&format!("repeatable {engine}")), "the night leaves {engine} out");
     }
     let workflow = read(".github/workflows/nightly.yml");
-    assert!(workflow.contains("engine: [verify, threats, matrix, soak, fuzz, deny]"), "of them all");
+    assert!(workflow.contains("engine: [verify, attacks, matrix, soak, fuzz, deny, plants]"), "of them all");
 }
 
 /// The rows of the search were printed by the current search: a new search of its beginning gives the same result.

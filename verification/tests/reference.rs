@@ -3,13 +3,13 @@
 //! The reference has no slots, timers or queues. For each event it defines what the peer, the handlers
 //! (`reference/model.rs`) and our callers (`reference/caller.rs`) must see. A failed case is written to
 //! `reference.regressions` beside this file, and is tried first from then on. Its shortened form goes to
-//! `reference/kept.rs` with the fix, where a change of the generator cannot alter it.
+//! `reference/kept_cases.rs` with the fix, where a change of the generator cannot alter it.
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 #[path = "reference/caller.rs"]
 mod caller;
-#[path = "reference/kept.rs"]
-mod kept;
+#[path = "reference/kept_cases.rs"]
+mod kept_cases;
 #[path = "reference/machine.rs"]
 mod machine;
 #[path = "reference/model.rs"]
@@ -110,7 +110,7 @@ fn own_events(state: &Reference) -> Vec<(u32, BoxedStrategy<Own>)> {
     };
     let unwritten = such(|call| !call.written && !call.settled);
     let waiting = such(|call| call.cancel == CancelFrame::Waits);
-    let told = such(|call| call.cancel == CancelFrame::Written);
+    let reported = such(|call| call.cancel == CancelFrame::Written);
     if state.lost {
         return drawn;
     }
@@ -121,8 +121,8 @@ fn own_events(state: &Reference) -> Vec<(u32, BoxedStrategy<Own>)> {
     if !waiting.is_empty() {
         drawn.push((16, prop::sample::select(waiting).prop_map(Own::WriteCancel).boxed()));
     }
-    if !told.is_empty() && caller.hears_acks {
-        let some = (prop::sample::select(told), any::<bool>());
+    if !reported.is_empty() && caller.hears_acks {
+        let some = (prop::sample::select(reported), any::<bool>());
         drawn.push((24, some.prop_map(|(number, cancelled)| Own::Ack(number, cancelled)).boxed()));
     }
     drawn
@@ -150,8 +150,8 @@ fn can_happen(state: &Reference, event: Event) -> bool {
                 !state.lost && call(number).is_some_and(|call| call.cancel == CancelFrame::Waits)
             }
             Own::Ack(number, _) => {
-                let told = call(number).is_some_and(|call| call.cancel == CancelFrame::Written);
-                !state.lost && state.caller.hears_acks && told
+                let reported = call(number).is_some_and(|call| call.cancel == CancelFrame::Written);
+                !state.lost && state.caller.hears_acks && reported
             }
         },
     }
@@ -286,7 +286,7 @@ fn config() -> ProptestConfig {
 fn each_kept_case_that_once_failed_passes() {
     let planted = std::env::var("RESCIND_FAILPOINT").ok();
     let mut played = 0;
-    for kept in kept::all() {
+    for kept in kept_cases::all() {
         if planted.as_deref().is_some_and(|bug| bug != kept.bug.name()) {
             continue;
         }

@@ -74,7 +74,7 @@ fn tell(budgets: &Counts, measured: &Counts, file: &Path) -> bool {
             let (counted, budget) = (shown(counted), shown(budget));
             let told = match verdict {
                 Verdict::Held => "held".to_owned(),
-                Verdict::Shown => "not judged".to_owned(),
+                Verdict::LogText => "not judged".to_owned(),
                 Verdict::New => format!("NO BUDGET in {}: add it with --lower", file.display()),
                 Verdict::Above => "ABOVE THE BUDGET".to_owned(),
                 Verdict::Lower => format!("lower the budget to {counted} (--lower does it)"),

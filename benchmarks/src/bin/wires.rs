@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::{Parser, ValueEnum};
 use rescind_benchmarks::cross_process::echoes::{RESETS, Times, WARM, in_a_task, measure, median, micros};
 use rescind_benchmarks::cross_process::{Far, OurClient, Serves, Wire, serve_if_asked};
 use rescind_benchmarks::limits;
@@ -23,29 +24,25 @@ const FIRST: usize = 16;
 
 fn main() -> ExitCode {
     serve_if_asked();
-    let options = match Options::parse(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err(why) => {
-            eprintln!("{why}");
-            return ExitCode::from(2);
-        }
-    };
+    let options = Options::parse();
+    let (rounds, connections) = if options.short { (2, 20) } else { (options.rounds.into(), 1000) };
+    let wires = if options.wires.is_empty() { &Wire::ALL } else { &options.wires[..] };
     let mut table = Table::new();
-    for wire in options.wires.iter().copied() {
-        let has = |part| options.parts.contains(&part);
+    for wire in wires.iter().copied() {
+        let has = |part| options.parts.is_empty() || options.parts.contains(&part);
         if has(Part::Echo) || has(Part::Cancel) {
             let cancels = if has(Part::Cancel) { CANCELS } else { 0 };
-            let times = in_a_task(measure(wire, options.rounds, cancels));
+            let times = in_a_task(measure(wire, rounds, cancels));
             judge_times(&times, &mut table, wire);
         }
         if has(Part::Load) {
-            let load = in_a_task(under_load(wire, options.rounds));
+            let load = in_a_task(under_load(wire, rounds));
             load.judge(&mut table, wire);
         }
         // A child's pipes carry one connection.
         if has(Part::Memory) && wire != Wire::Stdio {
-            let grown = one_thread().block_on(idle(wire, options.connections));
-            judge_memory(&mut table, wire, grown, options.connections);
+            let grown = one_thread().block_on(idle(wire, connections));
+            judge_memory(&mut table, wire, grown, connections);
         }
     }
     if let Some(file) = &options.json
@@ -61,7 +58,7 @@ fn main() -> ExitCode {
 }
 
 /// The parts of the measurement of a transport.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     Echo,
     Cancel,
@@ -69,64 +66,30 @@ enum Part {
     Memory,
 }
 
-impl Part {
-    const ALL: [Self; 4] = [Self::Echo, Self::Cancel, Self::Load, Self::Memory];
-}
-
+/// Measures what each transport adds to its floor.
+#[derive(Debug, Parser)]
+#[command(name = "wires", version)]
 struct Options {
+    /// A transport to measure. Default: all.
+    #[arg(long = "wire", value_name = "NAME", value_parser = wire)]
     wires: Vec<Wire>,
+    /// A part of the measurement. Default: all.
+    #[arg(long = "only", value_name = "PART")]
     parts: Vec<Part>,
-    rounds: usize,
-    connections: usize,
+    /// Counted rounds.
+    #[arg(long, default_value_t = 40, value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
+    rounds: u16,
+    /// Writes the table as JSON.
+    #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Only checks that everything runs. The figures have no meaning.
+    #[arg(long)]
     short: bool,
 }
 
-impl Options {
-    fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut options = Self {
-            wires: Vec::new(),
-            parts: Vec::new(),
-            rounds: 40,
-            connections: 1000,
-            json: None,
-            short: false,
-        };
-        while let Some(option) = args.next() {
-            let mut value = || args.next().ok_or_else(|| format!("{option} needs a value"));
-            match option.as_str() {
-                "--wire" => {
-                    let name = value()?;
-                    let wire = Wire::ALL.into_iter().find(|wire| wire.name() == name);
-                    let names = Wire::ALL.map(Wire::name).join(", ");
-                    options.wires.push(wire.ok_or_else(|| format!("no wire {name}; they are {names}"))?);
-                }
-                "--only" => {
-                    let name = value()?;
-                    let part = Part::ALL.into_iter().find(|part| format!("{part:?}").to_lowercase() == name);
-                    options.parts.push(part.ok_or_else(|| format!("no part {name}"))?);
-                }
-                "--rounds" => {
-                    let rounds = value()?.parse::<usize>();
-                    options.rounds = rounds.map_err(|error| format!("--rounds: {error}"))?.max(2);
-                }
-                "--json" => options.json = Some(value()?.into()),
-                "--short" => {
-                    options.short = true;
-                    options.rounds = 2;
-                    options.connections = 20;
-                }
-                other => return Err(format!("no option {other}")),
-            }
-        }
-        if options.wires.is_empty() {
-            options.wires = Wire::ALL.to_vec();
-        }
-        if options.parts.is_empty() {
-            options.parts = Part::ALL.to_vec();
-        }
-        Ok(options)
-    }
+fn wire(name: &str) -> Result<Wire, String> {
+    let wire = Wire::ALL.into_iter().find(|wire| wire.name() == name);
+    wire.ok_or_else(|| format!("the transports are {}", Wire::ALL.map(Wire::name).join(", ")))
 }
 
 fn judge_times(times: &Times, table: &mut Table, wire: Wire) {

@@ -61,17 +61,16 @@ impl OurClient {
             }
             Wire::Acp => over(peer, AcpTransport::new(http(wire, &far.endpoint))).await,
         };
-        let client = Self { wire, peer, parked, noise: 0, queueing: 0 };
-        client.shake_hands().await;
+        Self::shake_hands(wire, &peer).await;
         // A child's pipes have one client, which needs no welcome.
         if wire.is_two_way() && wire != Wire::Stdio {
             welcomed.recv().await.expect("the server says welcome");
         }
-        client
+        Self { wire, peer, parked, noise: 0, queueing: 0 }
     }
 
-    async fn shake_hands(&self) {
-        let hello = match self.wire {
+    pub(crate) async fn shake_hands(wire: Wire, peer: &Peer) {
+        let hello = match wire {
             Wire::Stateless | Wire::Stateless2 => return,
             Wire::Streamable | Wire::Streamable2 => json!({
                 "protocolVersion": "2025-11-25", "capabilities": {},
@@ -81,9 +80,9 @@ impl OurClient {
                 json!({"protocolVersion": 1, "clientCapabilities": {}})
             }
         };
-        let _: Value = self.peer.call("initialize", &hello).await.expect("the server shakes hands");
-        if matches!(self.wire, Wire::Streamable | Wire::Streamable2) {
-            self.peer.try_notify("notifications/initialized", &json!({})).expect("there is room");
+        let _: Value = peer.call("initialize", &hello).await.expect("the server shakes hands");
+        if matches!(wire, Wire::Streamable | Wire::Streamable2) {
+            peer.try_notify("notifications/initialized", &json!({})).expect("there is room");
         }
     }
 

@@ -19,8 +19,8 @@ use tokio::net::unix::pipe;
 use crate::limits;
 
 pub use client::OurClient;
-pub(crate) use server::own_pipes;
 pub use server::serve_if_asked;
+pub(crate) use server::{own_pipes, router};
 
 const SERVE: &str = "RESCIND_BENCHMARK_SERVES_APART";
 /// A suffix of what is served: the server runs on another core.
@@ -98,7 +98,7 @@ impl Wire {
         !matches!(self, Self::Stateless | Self::Stateless2)
     }
 
-    const fn dialect(self) -> Dialect {
+    pub(crate) const fn dialect(self) -> Dialect {
         match self {
             Self::Stdio | Self::NamedPipe | Self::WebSocket | Self::Acp => ACP,
             Self::Streamable | Self::Streamable2 => MCP,

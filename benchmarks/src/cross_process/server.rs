@@ -109,7 +109,7 @@ async fn listen(wire: Wire, listener: impl Listener, endpoint: &str) {
     let _ = server.run().await;
 }
 
-fn router() -> Router {
+pub(crate) fn router() -> Router {
     let heard = Arc::new(watch::Sender::new(0_u64));
     let count = Arc::clone(&heard);
     Router::new()

@@ -102,14 +102,27 @@ impl<L: Library> Driver<L> {
         if refuses && which == Which::Queued {
             return Saturated::Told;
         }
+        let answered = self.cancel_saturated(which, count, slots, refuses, took).await;
+        answered.map_or(Saturated::Never, |()| Saturated::Answered)
+    }
+
+    /// Returns `None` if the library is silent.
+    async fn cancel_saturated(
+        &self,
+        which: Which,
+        count: usize,
+        slots: usize,
+        refuses: bool,
+        took: &mut Vec<u64>,
+    ) -> Option<()> {
         let mut running = VecDeque::with_capacity(slots + 1);
         for _ in 0..slots {
-            let Some(parked) = or_silent(self.waiting()).await else { return Saturated::Never };
+            let parked = or_silent(self.waiting()).await?;
             running.push_back(parked);
         }
         let mut queued = VecDeque::with_capacity(QUEUED + 1);
         while !refuses && queued.len() < QUEUED {
-            let Some(parked) = or_silent(self.library.park()).await else { return Saturated::Never };
+            let parked = or_silent(self.library.park()).await?;
             queued.push_back(parked);
         }
         // So that the server has read them, even if it does nothing with them.
@@ -117,45 +130,35 @@ impl<L: Library> Driver<L> {
             tokio::task::yield_now().await;
         }
         for _ in 0..count {
-            let Some(before) = or_silent(self.watch.seen()).await else { return Saturated::Never };
+            let before = or_silent(self.watch.seen()).await?;
             let of = if which == Which::Running { &mut running } else { &mut queued };
-            let Some(parked) = of.pop_front() else { return Saturated::Never };
+            let parked = of.pop_front()?;
             let begin = clock();
-            if or_silent(self.library.cancel(parked)).await.is_none() {
-                return Saturated::Never;
-            }
+            or_silent(self.library.cancel(parked)).await?;
             took.push(clock() - begin);
             // A slot is free when its handler has its signal. A request that is sent before may be refused.
-            if which == Which::Running
-                && or_silent(self.watch.until_signalled(before.signalled + 1)).await.is_none()
-            {
-                return Saturated::Never;
+            if which == Which::Running {
+                or_silent(self.watch.until_signalled(before.signalled + 1)).await?;
             }
             // As many as before run or wait.
             if which == Which::Running && !refuses {
                 running.extend(queued.pop_front());
-                if or_silent(self.watch.until_waiting(before.waiting + 1)).await.is_none() {
-                    return Saturated::Never;
-                }
+                or_silent(self.watch.until_waiting(before.waiting + 1)).await?;
             } else if which == Which::Running {
-                let Some(parked) = or_silent(self.waiting()).await else { return Saturated::Never };
+                let parked = or_silent(self.waiting()).await?;
                 running.push_back(parked);
             }
             if !refuses {
-                let Some(parked) = or_silent(self.library.park()).await else { return Saturated::Never };
+                let parked = or_silent(self.library.park()).await?;
                 queued.push_back(parked);
             }
         }
         for parked in running.into_iter().chain(queued) {
-            if or_silent(self.library.cancel(parked)).await.is_none() {
-                return Saturated::Never;
-            }
+            or_silent(self.library.cancel(parked)).await?;
         }
         // A caller may return before its handler has its signal. The next turn begins with every slot free.
-        if or_silent(self.settled()).await.is_none() {
-            return Saturated::Never;
-        }
-        Saturated::Answered
+        or_silent(self.settled()).await?;
+        Some(())
     }
 
     /// Returns when every cancelled handler has its signal, including those that started after their cancel.

@@ -8,12 +8,17 @@ use std::time::{Duration, Instant};
 use rescind_core::HandlerResult;
 use rescind_core::dialect::ACP;
 
-use super::alone::PLACE;
-use super::field::{Place, enter, find};
+use super::competitors::{Place, enter, find};
 use super::figures::{Figure, Row};
+use super::single_thread::PLACE;
 use super::{Results, Run};
 use crate::subject::{BURST, Competitor, Echo, Name, Pace, Subject, Told, set_pace};
 use crate::wires::one_thread;
+#[cfg(feature = "count")]
+use crate::{
+    cross_process::Wire,
+    http_echo::{HttpEcho, OVER_HTTP},
+};
 use crate::{steps, subjects};
 
 const COUNTS: &str = "RESCIND_BENCHMARK_COUNTS";
@@ -31,6 +36,9 @@ pub enum Counted {
     Echo(Name),
     /// A request and its cancel.
     Pair(Name),
+    /// An echo over HTTP, with its streams in memory.
+    #[cfg(feature = "count")]
+    Http(Wire),
     /// A step of the bare machine: a request arrives.
     Request,
     /// Its handler answers and ends.
@@ -42,20 +50,25 @@ pub enum Counted {
 impl Counted {
     /// Its name in the file of budgets.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
+    pub fn name(self) -> String {
+        let name = match self {
             Self::Echo(_) => "echo",
             Self::Pair(_) => "request and cancel",
+            #[cfg(feature = "count")]
+            Self::Http(wire) => return format!("echo over {}", wire.name()),
             Self::Request => "machine: receive a request",
             Self::Settle => "machine: answer it and end",
             Self::Cancel => "machine: receive a cancel",
-        }
+        };
+        name.to_owned()
     }
 
     /// The function whose instructions are counted. `None` for a whole request: the whole program.
     const fn function(self) -> Option<&'static str> {
         match self {
             Self::Echo(_) | Self::Pair(_) => None,
+            #[cfg(feature = "count")]
+            Self::Http(_) => None,
             Self::Request => Some("rescind_benchmarks::steps::receive_request"),
             Self::Settle => Some("rescind_benchmarks::steps::settle"),
             Self::Cancel => Some("rescind_benchmarks::steps::receive_cancel"),
@@ -116,6 +129,10 @@ impl Counted {
                         self.ask(subject.as_mut(), rounds).await;
                     }
                 });
+            }
+            #[cfg(feature = "count")]
+            Self::Http(wire) => {
+                one_thread().block_on(async { HttpEcho::open(wire).await.echo(rounds).await })
             }
             Self::Request | Self::Settle | Self::Cancel => {
                 let (mut server, now) = (steps::session(&ACP), Instant::now());
@@ -192,6 +209,8 @@ pub fn count_if_asked() {
     };
     let name = find(library, configuration).map_or(subjects::FLOOR.name, |competitor| competitor.name);
     let all = [Counted::Echo(name), Counted::Pair(name), Counted::Request, Counted::Settle, Counted::Cancel];
+    #[cfg(feature = "count")]
+    let all = all.into_iter().chain(OVER_HTTP.map(Counted::Http));
     let counted = all.into_iter().find(|counted| counted.name() == what).expect("something counted");
     set_pace(Pace::Counted);
     counted.play(rounds.parse().expect("a number"));

@@ -1,7 +1,7 @@
 //! Turns: each competitor in order, then in the reverse order, round after round, so that a change of the machine's
 //! load affects all of them equally.
 
-use super::field::{Bound, Entrant, Place, attempt, enter};
+use super::competitors::{Bound, Entrant, Place, attempt, enter};
 use super::figures::{Distribution, Figure, Row};
 use super::{Run, WARM};
 use crate::clock;
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_answers_with_every_slot_taken_still_shows_what_it_does_with_slots_to_spare() {
+    fn a_library_that_never_answers_with_all_slots_taken_still_has_its_figure_with_free_slots() {
         let [taken, spare] = played(SILENT);
         assert!(matches!(taken, Figure::Said("never")), "{taken:?}");
         // Two turns in each of two rounds, three cancels in each.
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_with_slots_to_spare_says_so_beside_its_figure_with_every_slot_taken() {
+    fn a_library_that_fails_with_free_slots_shows_that_beside_its_figure_with_all_slots_taken() {
         let [taken, spare] = played(FAILS_TO_SPARE);
         assert!(matches!(&taken, Figure::Times(times) if (times.count, times.p50) == (12, 9)), "{taken:?}");
         assert!(matches!(spare, Figure::Said("never")), "{spare:?}");

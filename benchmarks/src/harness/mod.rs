@@ -1,14 +1,14 @@
 //! The run: every workload with every competitor, and the results.
 
-mod alone;
+mod allocation_figures;
 mod budgets;
-mod counted;
-mod field;
+mod competitors;
 mod figures;
 mod instructions;
 mod interleave;
 mod regression;
 mod scale;
+mod single_thread;
 mod workloads;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,10 +16,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::subject::{Name, Pace, set_pace};
 use crate::subjects;
 
-pub use budgets::{Ruling, Verdict, judge, tally};
 #[cfg(feature = "count")]
-pub use counted::allocations_of_ours;
-pub use field::{Bound, Entrant, Place, enter, find, serve_if_asked};
+pub use allocation_figures::allocations_of_ours;
+pub use budgets::{Ruling, Verdict, judge, tally};
+pub use competitors::{Bound, Entrant, Place, enter, find, serve_if_asked};
 pub use figures::{Distribution, Figure, Row, set_ratios};
 pub use instructions::{Counted, count_if_asked};
 pub use interleave::{Case, Work, play};
@@ -125,13 +125,13 @@ pub fn measure(run: &Run, part: &str) -> Results {
         results.parts.push(one);
         match one {
             "W5" => {
-                counted::allocations(run, &competitors, &mut results);
+                allocation_figures::allocations(run, &competitors, &mut results);
                 instructions::measure(run, &competitors, &mut results);
             }
-            "W8" => counted::in_flight(run, &competitors, &mut results),
+            "W8" => allocation_figures::in_flight(run, &competitors, &mut results),
             "scale" => scale::measure(run, &mut results),
             "wires" => scale::wires(run, &mut results),
-            "machine" => counted::machine(run, &mut results),
+            "machine" => allocation_figures::machine(run, &mut results),
             "W1" | "W2" => {
                 let echoing: Vec<_> = competitors.iter().copied().chain([subjects::rescind::TYPED]).collect();
                 workloads::measure(run, one, &echoing, &mut results);

@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_fits_one_point_or_none_at_zero() {
+    fn a_line_needs_two_points() {
         assert_eq!(Fit::new(&[(1.0, 1.0)]), None);
         assert_eq!(Fit::new(&[(1.0, 1.0), (2.0, 0.0)]), None);
     }

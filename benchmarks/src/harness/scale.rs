@@ -1,10 +1,10 @@
 //! How cost grows with a number: of requests in flight, of connections, of requests in a cascade. Also the transports
 //! next to their floors.
 
-use super::alone::{Alone, NOT_COUNTED, PLACE};
 use super::budgets::ONE_CORE;
-use super::field::{Bound, Place, enter};
+use super::competitors::{Bound, Place, enter};
 use super::figures::{Figure, Row};
+use super::single_thread::{Alone, NOT_COUNTED, PLACE};
 use super::{Growth, Results, Run};
 use crate::clock;
 use crate::cross_process::{Wire, echoes};

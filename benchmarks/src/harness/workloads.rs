@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::field::{Bound, Place, attempt, enter};
+use super::competitors::{Bound, Place, attempt, enter};
 use super::figures::{Distribution, Figure, Row};
 use super::interleave::{Case, PLENTY, Work, play};
-use super::{Results, Run, counted};
+use super::{Results, Run, allocation_figures};
 use crate::subject::{BURST, Cascade, Competitor, Echo, Told, Tree, Which};
 use crate::subjects;
 
@@ -20,7 +20,7 @@ pub(super) fn measure(run: &Run, workload: &'static str, competitors: &[Competit
         }
     }
     match workload {
-        "W6" => counted::left_by_cancels(run, competitors, results),
+        "W6" => allocation_figures::left_by_cancels(run, competitors, results),
         "W7" => wide_tree(run, competitors, results),
         "W9" => deadlines(run, competitors, results),
         _ => {}

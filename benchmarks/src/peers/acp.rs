@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio_util::compat::{TokioAsyncReadCompatExt as _, TokioAsyncWriteCompatExt as _};
 
 use crate::generic_driver::{
-    Driven, End, Halves, Library, Returned, Signals, Slots, Tasks, Watch, one_by_one, open, serve,
+    Driven, End, Halves, Library, Returned, Signals, Slots, Tasks, Watch, one_by_one,
 };
 use crate::subject::{BoxFuture, Carries, Competitor, Name, Setup, Subject, Told};
 
@@ -25,22 +25,14 @@ const fn name(configuration: &'static str, carries: Carries) -> Name {
 
 /// Lines over a stream (`ByteStreams`). A waiting handler waits in `ConnectionTo::spawn`, as the chapter about
 /// cancelling in its docs shows.
-pub const DEFAULT: Competitor = Competitor {
-    name: name("default", Carries::Bytes),
-    open: |setup| Box::pin(open(Handlers::Spawned, setup)),
-    serve: Some(|setup| Box::pin(serve(Handlers::Spawned, setup))),
-};
+pub const DEFAULT: Competitor = halves!(name("default", Carries::Bytes), Handlers::Spawned);
 
 /// The same handlers, with its own transport in memory (`Channel::duplex`), which passes messages without serializing
 /// them.
 pub const BEST: Competitor = Competitor { name: name("best", Carries::Values), open: open_best, serve: None };
 
 /// A handler waits inline, against the advice of that chapter: nothing is read meanwhile, not even a cancel.
-pub const INLINE: Competitor = Competitor {
-    name: name("handlers wait inline", Carries::Bytes),
-    open: |setup| Box::pin(open(Handlers::Inline, setup)),
-    serve: Some(|setup| Box::pin(serve(Handlers::Inline, setup))),
-};
+pub const INLINE: Competitor = halves!(name("handlers wait inline", Carries::Bytes), Handlers::Inline);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handlers {

@@ -19,9 +19,7 @@ use serde_json::Value;
 use tokio_util::compat::{TokioAsyncReadCompatExt as _, TokioAsyncWriteCompatExt as _};
 use tower::ServiceBuilder;
 
-use crate::generic_driver::{
-    End, Halves, Library, Returned, Signals, Slots, Tasks, begun, one_by_one, open, serve,
-};
+use crate::generic_driver::{End, Halves, Library, Returned, Signals, Slots, Tasks, begun, one_by_one};
 use crate::subject::{BoxFuture, Carries, Competitor, Name, Told};
 
 const fn name(configuration: &'static str) -> Name {
@@ -30,18 +28,10 @@ const fn name(configuration: &'static str) -> Name {
 
 /// The layers of its example `server_builder` (without its log and its monitor of the editor's process), with the
 /// limit of `ConcurrencyLayer::default`: as many handlers as there are cores.
-pub const DEFAULT: Competitor = Competitor {
-    name: name("default"),
-    open: |setup| Box::pin(open(Layers::Default, setup)),
-    serve: Some(|setup| Box::pin(serve(Layers::Default, setup))),
-};
+pub const DEFAULT: Competitor = halves!(name("default"), Layers::Default);
 
 /// Only the layer that cancelling needs: `ConcurrencyLayer`, with as many slots as needed.
-pub const BEST: Competitor = Competitor {
-    name: name("best"),
-    open: |setup| Box::pin(open(Layers::Needed, setup)),
-    serve: Some(|setup| Box::pin(serve(Layers::Needed, setup))),
-};
+pub const BEST: Competitor = halves!(name("best"), Layers::Needed);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layers {

@@ -13,7 +13,7 @@ use ::jsonrpsee::core::rpc_params;
 use ::jsonrpsee::server::{RpcModule, Server, ServerConfig, serve as serve_connection, stop_channel};
 use tokio::sync::Notify;
 
-use crate::generic_driver::{End, Halves, Library, Returned, Signals, Slots, Tasks, begun, open, serve};
+use crate::generic_driver::{End, Halves, Library, Returned, Signals, Slots, Tasks, begun};
 use crate::subject::{BoxFuture, Carries, Competitor, Name};
 
 const fn name(configuration: &'static str) -> Name {
@@ -25,18 +25,10 @@ const DEFAULT_REQUESTS: usize = 256;
 
 /// As its example `core_client`: a client from `ClientBuilder::default` on the WebSocket transport (`WsClientBuilder`
 /// sets the same), and a server of a `RpcModule`.
-pub const DEFAULT: Competitor = Competitor {
-    name: name("default"),
-    open: |setup| Box::pin(open(Default, setup)),
-    serve: Some(|setup| Box::pin(serve(Default, setup))),
-};
+pub const DEFAULT: Competitor = halves!(name("default"), Default);
 
 /// As many requests and buffered messages as needed, and no middleware that logs.
-pub const BEST: Competitor = Competitor {
-    name: name("best"),
-    open: |setup| Box::pin(open(Best, setup)),
-    serve: Some(|setup| Box::pin(serve(Best, setup))),
-};
+pub const BEST: Competitor = halves!(name("best"), Best);
 
 #[derive(Clone, Copy, Debug)]
 struct Default;

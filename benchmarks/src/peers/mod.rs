@@ -4,6 +4,17 @@
 //! cancels. The common operations are in [`driven`](crate::driven). If a library's defaults are not its best, it has
 //! two configurations, and names the docs or example that each follows. None of them logs: there is no subscriber.
 
+/// A competitor that speaks over any stream.
+macro_rules! halves {
+    ($name:expr, $halves:expr) => {
+        Competitor {
+            name: $name,
+            open: |setup| Box::pin(crate::generic_driver::open($halves, setup)),
+            serve: Some(|setup| Box::pin(crate::generic_driver::serve($halves, setup))),
+        }
+    };
+}
+
 mod acp;
 mod async_lsp;
 mod jsonrpsee;

@@ -16,18 +16,15 @@ use ::rmcp::service::{PeerRequestOptions, RequestContext, RequestHandle, Running
 use ::rmcp::{ErrorData, RoleClient, RoleServer, ServerHandler, ServiceError, ServiceExt as _};
 use serde_json::Value;
 
-use crate::generic_driver::{
-    Due, End, Halves, Library, Returned, Signals, Slots, Tasks, begun, one_by_one, open, serve,
-};
+use crate::generic_driver::{Due, End, Halves, Library, Returned, Signals, Slots, Tasks, begun, one_by_one};
 use crate::subject::{BoxFuture, Carries, Competitor, Name, Told};
 
 /// Its defaults: no setting is relevant here. The tools are matched by hand in `ServerHandler::call_tool`, which
 /// avoids the cost of the router of its macros for each call.
-pub const DEFAULT: Competitor = Competitor {
-    name: Name { library: "rmcp", version: "3.9.0", configuration: "default", carries: Carries::Bytes },
-    open: |setup| Box::pin(open(Default, setup)),
-    serve: Some(|setup| Box::pin(serve(Default, setup))),
-};
+pub const DEFAULT: Competitor = halves!(
+    Name { library: "rmcp", version: "3.9.0", configuration: "default", carries: Carries::Bytes },
+    Default
+);
 
 #[derive(Clone, Copy, Debug)]
 struct Default;

@@ -14,7 +14,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio_util::codec::LengthDelimitedCodec;
 
 use crate::generic_driver::{
-    Driven, Due, End, Halves, Library, Returned, Signals, Slots, Tasks, Watch, begun, open, serve,
+    Driven, Due, End, Halves, Library, Returned, Signals, Slots, Tasks, Watch, begun,
 };
 use crate::subject::{BoxFuture, Carries, Competitor, Name, Setup, Subject, Tree};
 
@@ -31,11 +31,7 @@ pub const DEFAULT: Competitor =
 pub const BEST: Competitor = Competitor { name: name("best", Carries::Values), open: open_best, serve: None };
 
 /// JSON in frames over a stream, with its `serde_transport`, as in the other libraries, which all write bytes.
-pub const FRAMES: Competitor = Competitor {
-    name: name("best, JSON frames", Carries::Bytes),
-    open: |setup| Box::pin(open(Frames, setup)),
-    serve: Some(|setup| Box::pin(serve(Frames, setup))),
-};
+pub const FRAMES: Competitor = halves!(name("best, JSON frames", Carries::Bytes), Frames);
 
 fn open_default(_: Setup) -> BoxFuture<'static, Box<dyn Subject>> {
     Box::pin(async {

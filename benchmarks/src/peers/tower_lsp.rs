@@ -9,7 +9,7 @@ use tower_lsp_server::ls_types::{InitializeParams, InitializeResult};
 use tower_lsp_server::{LanguageServer, LspService, Server};
 
 use super::raw_client::{self, Asked, RawClient};
-use crate::generic_driver::{End, Halves, Library, Returned, Signals, Slots, Tasks, one_by_one, open, serve};
+use crate::generic_driver::{End, Halves, Library, Returned, Signals, Slots, Tasks, one_by_one};
 use crate::subject::{Carries, Competitor, Name, Told};
 
 const fn name(configuration: &'static str) -> Name {
@@ -20,18 +20,10 @@ const fn name(configuration: &'static str) -> Name {
 const DEFAULT_LEVEL: usize = 4;
 
 /// As the example in its README: `LspService` and `Server::new`, with four handlers at once.
-pub const DEFAULT: Competitor = Competitor {
-    name: name("default"),
-    open: |setup| Box::pin(open(Level::Default, setup)),
-    serve: Some(|setup| Box::pin(serve(Level::Default, setup))),
-};
+pub const DEFAULT: Competitor = halves!(name("default"), Level::Default);
 
 /// `Server::concurrency_level` as high as needed.
-pub const BEST: Competitor = Competitor {
-    name: name("best"),
-    open: |setup| Box::pin(open(Level::Needed, setup)),
-    serve: Some(|setup| Box::pin(serve(Level::Needed, setup))),
-};
+pub const BEST: Competitor = halves!(name("best"), Level::Needed);
 
 /// The limit of handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_nobody_chose_has_its_line_and_names_the_best_first() {
+    fn every_lost_case_has_a_line_and_the_best_library_comes_first() {
         let rows = vec![
             row("any", "late by", OURS, times(300)),
             row("any", "late by", OTHER, times(200)),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_ahead_of_our_typed_texts_alone_is_named_as_such() {
+    fn a_library_ahead_of_only_our_typed_texts_is_named_as_such() {
         let rows = vec![
             row("any", "late by", OURS, times(100)),
             row("any", "late by", OTHER, times(200)),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn floors_counts_of_what_was_played_and_what_is_no_better_have_no_line() {
+    fn floors_and_cases_that_are_not_better_have_no_line() {
         let rows = vec![
             row("a", "late by", OURS, times(300)),
             row("a", "late by", subjects::FLOOR.name, times(1)),

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_of_too_few_samples_are_a_dash() {
+    fn quantiles_of_too_few_samples_are_shown_as_a_dash() {
         let name = crate::subjects::FLOOR.name;
         let times =
             crate::harness::Distribution::new(vec![5; 99]).map_or(Figure::Said("none"), Figure::Times);

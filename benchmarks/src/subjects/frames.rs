@@ -163,7 +163,7 @@ impl Subject for Frames {
 
     fn cancel<'a>(&'a mut self, count: usize, took: &'a mut CancelSamples) -> BoxFuture<'a, Told> {
         Box::pin(async move {
-            // Nothing is parked: the server answers a cancel with the time at which it arrived.
+            // No request waits: the server answers a cancel with the time at which it arrived.
             for _ in 0..count {
                 self.next += 1;
                 let begin = clock();

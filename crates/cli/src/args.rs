@@ -36,16 +36,18 @@ pub(crate) enum Command {
     #[command(
         after_help = "Examples:\n  rescind check --dialect acp --profile my-agent.toml -- my-agent --stdio\n  rescind check \
                       --dialect lsp --json -- node server.mjs\n  rescind check --dialect lsp --step-timeout 20000 --html report.html \
-                      pipe:/run/my-server/lsp.sock"
+                      pipe:/run/my-server/lsp.sock\n  rescind check --dialect mcp --tls-ca ca.pem --tls-cert me.pem --tls-key me.key \
+                      https://localhost:8443/mcp\n  rescind check --client --dialect mcp -- node my-client.mjs"
     )]
-    Check(Check),
+    Check(Box<Check>),
     /// Serve the fixture agent, for tests of your own client.
     #[command(
         after_help = "Examples:\n  rescind fixture --dialect acp --listen stdio\n  rescind fixture --dialect lsp --listen \
-                      pipe:my-fixture --framing content-length"
+                      pipe:my-fixture --framing content-length\n  rescind fixture --dialect mcp --listen https://127.0.0.1:8443/mcp \
+                      --tls-cert server.pem --tls-key server.key --client-ca ca.pem"
     )]
     Fixture(Fixture),
-    /// Copy between this process's stdin and stdout and a loopback address. Used by `matrix`.
+    /// Copy between this process's stdin and stdout and a loopback address. Used by `matrix` and `check --client`.
     #[command(hide = true)]
     Relay(Relay),
 }
@@ -78,6 +80,7 @@ pub(crate) struct Matrix {
 
 /// `rescind check`.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Check {
     /// The dialect the peer speaks.
     #[arg(long, value_name = "D", value_parser = dialect)]
@@ -87,10 +90,44 @@ pub(crate) struct Check {
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) carriage: Carriage,
+    pub(crate) wire_options: WireOptions,
     /// The certificate authority to trust, for wss:// and https://. [default: the system's]
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
+    /// The certificate chain to show to a wss:// or https:// server that requests one. [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key of that certificate.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Say what the peer does when it is cancelled, fact by fact, compared with what its requests do without a cancel. Only
+    /// what the documents demand counts as broken, and only if it is seen three times of three.
+    #[arg(long)]
+    pub(crate) facts: bool,
+    /// A request that takes long, in place of the profile's.
+    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    pub(crate) slow: Option<String>,
+    /// A request that is answered at once, in place of the profile's.
+    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    pub(crate) quick: Option<String>,
+    /// A request that reports progress, in place of the profile's.
+    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    pub(crate) progress: Option<String>,
+    /// Do not use this witness that work stopped: progress, serial or processor; may be repeated.
+    #[arg(long = "no-witness", value_name = "W", value_parser = ["progress", "serial", "processor"], requires = "facts")]
+    pub(crate) no_witness: Vec<String>,
+    /// Exit with 1 also where the peer does not do what the documents only recommend.
+    #[arg(long, requires = "facts")]
+    pub(crate) strict: bool,
+    /// Write the results as a file in the form of `JUnit`.
+    #[arg(long, value_name = "FILE", requires = "facts")]
+    pub(crate) junit: Option<PathBuf>,
+    /// Write a commented profile for this peer, made from what it offers, to stdout.
+    #[arg(long, conflicts_with_all = ["facts", "profile", "json", "html", "client"])]
+    pub(crate) init: bool,
+    /// The document that the profile of a language server opens; with --init.
+    #[arg(long, value_name = "FILE", requires = "init")]
+    pub(crate) document: Option<PathBuf>,
     /// Print the results as JSON to stdout.
     #[arg(long)]
     pub(crate) json: bool,
@@ -100,6 +137,13 @@ pub(crate) struct Check {
     /// The longest time for each step, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(crate) step_timeout: u64,
+    /// Check a client instead: COMMAND is a program that connects to this one and cancels its own requests.
+    #[arg(long, conflicts_with_all = ["profile", "html", "endpoint"])]
+    pub(crate) client: bool,
+    /// Where the client connects: pipe:PATH-OR-NAME, ws:// or http://; port 0 takes a free one.
+    /// [default: the client starts a command, and speaks to its stdin and stdout]
+    #[arg(long, value_name = "ENDPOINT", requires = "client")]
+    pub(crate) listen: Option<Endpoint>,
     /// A running peer, with a new connection for each scenario: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://,
     /// http:// or https://.
     #[arg(value_name = "ENDPOINT")]
@@ -111,7 +155,7 @@ pub(crate) struct Check {
 
 /// How an endpoint carries messages.
 #[derive(Debug, Args)]
-pub(crate) struct Carriage {
+pub(crate) struct WireOptions {
     /// Framing of a byte stream (stdio, pipe:): newline or content-length. [default: the dialect's]
     #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
     pub(crate) framing: Option<String>,
@@ -123,12 +167,14 @@ pub(crate) struct Carriage {
 impl Check {
     /// The flags that belong to the endpoint.
     pub(crate) fn flags(&self) -> Flags {
-        let Carriage { framing, binding } = &self.carriage;
+        let WireOptions { framing, binding } = &self.wire_options;
         Flags {
             framing: framing.clone(),
             binding: binding.clone(),
+            tls_cert: self.tls_cert.clone(),
+            tls_key: self.tls_key.clone(),
             tls_ca: self.tls_ca.clone(),
-            ..Flags::default()
+            client_ca: None,
         }
     }
 }
@@ -144,13 +190,16 @@ pub(crate) struct Fixture {
     #[arg(long, value_name = "ENDPOINT")]
     pub(crate) listen: Endpoint,
     #[command(flatten)]
-    pub(crate) carriage: Carriage,
+    pub(crate) wire_options: WireOptions,
     /// The certificate chain of the server, for wss:// and https://.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// The private key of that certificate.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// Require a client certificate issued by this authority, for wss:// and https://. [default: none is requested]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_ca: Option<PathBuf>,
     /// Do not declare that cancels are handled, if the dialect has such a declaration.
     #[arg(long)]
     pub(crate) no_cancel_capability: bool,
@@ -162,13 +211,14 @@ pub(crate) struct Fixture {
 impl Fixture {
     /// The flags that belong to the endpoint.
     pub(crate) fn flags(&self) -> Flags {
-        let Carriage { framing, binding } = &self.carriage;
+        let WireOptions { framing, binding } = &self.wire_options;
         Flags {
             framing: framing.clone(),
             binding: binding.clone(),
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
             tls_ca: None,
+            client_ca: self.client_ca.clone(),
         }
     }
 }

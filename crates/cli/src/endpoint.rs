@@ -190,6 +190,7 @@ pub(crate) struct Flags {
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
     pub(crate) tls_ca: Option<PathBuf>,
+    pub(crate) client_ca: Option<PathBuf>,
 }
 
 /// An endpoint with everything that is needed to open it.
@@ -199,10 +200,12 @@ pub(crate) struct Target {
     pub(crate) dialect: &'static str,
     pub(crate) framing: Framing,
     pub(crate) binding: Binding,
-    /// A server's certificate and key.
+    /// The certificate that this side shows, and its key.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
     /// The authority that a client trusts. `None`: those of the system.
     pub(crate) authority: Option<PathBuf>,
+    /// The authority that must have issued the certificate of a server's client. `None`: no certificate is requested.
+    pub(crate) client_authority: Option<PathBuf>,
 }
 
 impl Target {
@@ -248,6 +251,9 @@ impl Target {
         if flags.tls_ca.is_some() && !is_secure {
             return Err(format!("--tls-ca is for wss:// and https://, and not for {endpoint}"));
         }
+        if flags.client_ca.is_some() && !is_secure {
+            return Err(format!("--client-ca is for wss:// and https://, and not for {endpoint}"));
+        }
         let name = dialect.name();
         let binding = match &flags.binding {
             Some(binding) => Binding::named(binding),
@@ -264,7 +270,15 @@ impl Target {
             Some(name) => framing_named(name),
             None => dialect.rules().framing,
         };
-        Ok(Self { endpoint, framing, binding, dialect: name, identity, authority: flags.tls_ca })
+        Ok(Self {
+            endpoint,
+            framing,
+            binding,
+            dialect: name,
+            identity,
+            authority: flags.tls_ca,
+            client_authority: flags.client_ca,
+        })
     }
 
     /// The wire's name in reports.
@@ -363,6 +377,7 @@ mod tests {
         let framing = || Flags { framing: Some("newline".to_owned()), ..Flags::default() };
         let binding = || Flags { binding: Some("acp".to_owned()), ..Flags::default() };
         let authority = || Flags { tls_ca: file(), ..Flags::default() };
+        let client_authority = || Flags { client_ca: file(), ..Flags::default() };
         let half = || Flags { tls_cert: file(), ..Flags::default() };
         for (text, flags, word) in [
             ("ws://localhost:1/", framing(), "--framing is for byte streams"),
@@ -370,6 +385,8 @@ mod tests {
             ("ws://localhost:1/", binding(), "--binding is for http"),
             ("pipe:agent", binding(), "--binding is for http"),
             ("ws://localhost:1/", authority(), "--tls-ca is for wss"),
+            ("ws://localhost:1/", client_authority(), "--client-ca is for wss"),
+            ("stdio", client_authority(), "--client-ca is for wss"),
             ("stdio", half(), "--tls-cert and --tls-key are for wss"),
             ("wss://localhost:1/", half(), "--tls-cert needs --tls-key"),
             ("wss://localhost:1/", Flags::default(), "needs --tls-cert FILE"),
@@ -377,6 +394,10 @@ mod tests {
             let why = target(text, "acp", flags, Side::Server).unwrap_err();
             assert!(why.contains(word), "{text}: {why}");
         }
+        let why = target("https://localhost:1/", "acp", half(), Side::Client).unwrap_err();
+        assert!(why.contains("--tls-cert needs --tls-key"), "{why}");
+        let whole = || Flags { tls_key: file(), ..half() };
+        assert!(target("https://localhost:1/", "acp", whole(), Side::Client).is_ok());
         assert!(target("wss://localhost:1/", "acp", authority(), Side::Client).is_ok());
         assert!(target("https://localhost:1/", "acp", Flags::default(), Side::Client).is_ok());
     }

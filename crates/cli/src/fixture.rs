@@ -74,11 +74,11 @@ async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Fai
                     peers.push(peer);
                 }
                 Err(error) => {
-                    tracing::debug!(error = %rescind::Shown::text(&error), "a connection did not open");
+                    tracing::debug!(error = %rescind::LogText::text(&error), "a connection did not open");
                 }
             },
             Some(Err(error)) => {
-                tracing::debug!(error = %rescind::Shown::text(&error), "a connection could not be accepted");
+                tracing::debug!(error = %rescind::LogText::text(&error), "a connection could not be accepted");
             }
         }
     }

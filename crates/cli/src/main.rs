@@ -3,6 +3,7 @@
 mod allocator;
 mod args;
 mod check;
+mod client_check;
 mod endpoint;
 mod fixture;
 mod html;
@@ -62,7 +63,8 @@ fn main() -> ExitCode {
     let done = runtime.block_on(async {
         match cli.command {
             Command::Matrix(args) => matrix::run(args).await,
-            Command::Check(args) => check::run(args).await,
+            Command::Check(args) if args.client => client_check::run(*args).await,
+            Command::Check(args) => Box::pin(check::run(*args)).await,
             Command::Fixture(args) => fixture::run(args).await,
             Command::Relay(args) => relay::run(args).await,
         }

@@ -50,9 +50,7 @@ pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
 /// Prints the report to stdout, or to stderr if stdout has the JSON.
 pub(crate) fn print(report: &Report, wires: &[&str], view: View, json: bool) -> Result<(), Failure> {
     let terminal = if json { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let colour = if terminal && !plain { Colour::On } else { Colour::Off };
-    let table = table::render(report, wires, view, colour);
+    let table = table::render(report, wires, view, Colour::of(terminal));
     if json {
         output::message(&table);
         let text = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use rescind::AcpEndpoint;
+use rescind::ClientCertificates;
 use rescind::http::{
     Acp, AcpTransport, HttpClient, HttpServer, ServerBinding, Stateless, StatelessTransport, Streamable,
     StreamableTransport,
@@ -139,19 +140,33 @@ fn http_client(target: &Target, within: Duration) -> Result<Box<dyn Transport>, 
     })
 }
 
-/// The certificate of a server, if the endpoint uses TLS.
+/// The certificate of a server and what it requires of clients, if the endpoint uses TLS.
 fn server_tls(target: &Target) -> Result<Option<ServerTls>, String> {
-    let made = target.identity.as_ref().map(|(certificate, key)| {
-        ServerTls::from_pem(Pem::file(certificate), Pem::file(key)).map_err(|error| error.to_string())
-    });
-    made.transpose()
+    let Some((certificate, key)) = &target.identity else { return Ok(None) };
+    let made = ServerTls::from_pem(Pem::file(certificate), Pem::file(key));
+    let made = match &target.client_authority {
+        None => made,
+        Some(file) => {
+            made.and_then(|tls| tls.client_certificates(Pem::file(file), ClientCertificates::Required))
+        }
+    };
+    made.map(Some).map_err(|error| error.to_string())
 }
 
-/// The authority that a client trusts, if one is named.
+/// The authority that a client trusts and the certificate that it shows, if either is named.
 fn client_tls(target: &Target) -> Result<Option<ClientTls>, String> {
-    let authority = target.authority.as_ref();
-    let made = authority.map(|file| ClientTls::trusting(Pem::file(file)).map_err(|error| error.to_string()));
-    made.transpose()
+    if target.authority.is_none() && target.identity.is_none() {
+        return Ok(None);
+    }
+    let made = match &target.authority {
+        None => Ok(ClientTls::system()),
+        Some(file) => ClientTls::trusting(Pem::file(file)),
+    };
+    let made = match &target.identity {
+        None => made,
+        Some((certificate, key)) => made.and_then(|tls| tls.identity(Pem::file(certificate), Pem::file(key))),
+    };
+    made.map(Some).map_err(|error| error.to_string())
 }
 
 /// The source of the error, without the name of its kind, which the surrounding sentence already contains.

@@ -95,7 +95,7 @@ fn line<'a>(
 }
 
 /// Three digits, as far as there are.
-fn time_text(us: u64) -> String {
+pub(crate) fn time_text(us: u64) -> String {
     match us {
         0..=999 => format!("{us} us"),
         // In tenths of a millisecond, rounded.
@@ -103,7 +103,8 @@ fn time_text(us: u64) -> String {
             let tenths = (us + 50) / 100;
             format!("{}.{} ms", tenths / 10, tenths % 10)
         }
-        _ => format!("{} ms", (us + 500) / 1000),
+        99_950..=999_499 => format!("{} ms", (us + 500) / 1000),
+        _ => format!("{}.{} s", (us + 50_000) / 1_000_000, (us + 50_000) % 1_000_000 / 100_000),
     }
 }
 
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_counts_what_held_of_what_was_asked() {
+    fn a_cell_shows_how_many_scenarios_held_of_those_asked() {
         let report = Report::new(vec![
             cell("acp", "stdio", CellOutcome::Held, Some(300)),
             cell("acp", "stdio", CellOutcome::Held, Some(1_250)),
@@ -160,7 +161,10 @@ mod tests {
 
     #[test]
     fn a_time_has_at_most_three_digits_below_a_second() {
-        let shown = [0, 999, 1_000, 1_049, 1_050, 99_949, 99_950, 250_400].map(time_text);
-        assert_eq!(shown, ["0 us", "999 us", "1.0 ms", "1.0 ms", "1.1 ms", "99.9 ms", "100 ms", "250 ms"]);
+        let shown = [0, 999, 1_000, 1_049, 1_050, 99_949, 99_950, 250_400, 999_500, 2_140_000].map(time_text);
+        assert_eq!(
+            shown,
+            ["0 us", "999 us", "1.0 ms", "1.0 ms", "1.1 ms", "99.9 ms", "100 ms", "250 ms", "1.0 s", "2.1 s"]
+        );
     }
 }

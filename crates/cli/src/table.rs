@@ -18,6 +18,14 @@ pub(crate) enum Colour {
     Off,
 }
 
+impl Colour {
+    /// Colours for a terminal, unless `NO_COLOR` is set.
+    pub(crate) fn of(is_terminal: bool) -> Self {
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if is_terminal && !plain { Self::On } else { Self::Off }
+    }
+}
+
 /// The parts of a report that are shown. The failures and the totals always are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
@@ -110,6 +118,7 @@ fn cell_text(cell: Option<&Cell>, colour: Colour) -> String {
         (CellOutcome::Held, Some(time)) => (format!("held {time} us"), AnsiColor::Green.on_default()),
         (CellOutcome::Held, None) => ("held".to_owned(), AnsiColor::Green.on_default()),
         (CellOutcome::Broke, _) => ("BROKE".to_owned(), AnsiColor::Red.on_default().bold()),
+        (CellOutcome::Unsure, _) => ("unsure".to_owned(), AnsiColor::Yellow.on_default()),
         (CellOutcome::NotAsked, _) => ("not asked".to_owned(), Style::new().dimmed()),
     };
     paint(&format!("{shown:<WIDTH$}"), style, colour)

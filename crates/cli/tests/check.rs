@@ -136,7 +136,7 @@ fn a_hanging_peer_takes_three_deadlines_and_is_killed() {
 }
 
 #[test]
-fn a_peer_that_echoes_what_it_is_sent_is_not_taken_for_one_that_answers() {
+fn a_peer_that_echoes_every_frame_fails_the_check() {
     let output = check(&QUICK, &["cat"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(outcomes(&cells(&output), "held").is_empty());

@@ -1,4 +1,4 @@
-//! The fixture as a server, and checks of a running peer: `pipe:` and `ws://`, with and without TLS.
+//! The fixture as a server, and checks of a running peer: `pipe:`, `ws://` and `http://`.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
@@ -7,30 +7,18 @@ mod common;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{Fixture, output, pipe, text};
+use crate::common::{Files, Fixture, assert_out_of_reach, check, output, text};
 
-/// Checks a running peer and returns the report.
-fn check(dialect: &str, endpoint: &str, more: &[&str]) -> Value {
-    let arguments = [&["check", "--dialect", dialect, "--json"], more, &[endpoint]].concat();
-    let done = output(&arguments);
-    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
-    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
-    assert_eq!(report["summary"]["broke"], 0);
-    assert!(report["summary"]["held"].as_u64().unwrap() > 20, "{}", report["summary"]);
-    let silent = report["cells"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|cell| cell["outcome"] == "not-asked" && cell["why"].as_str().unwrap().is_empty());
-    assert_eq!(silent, None, "a hole without a word");
-    report
+/// A pipe endpoint that no other test uses.
+fn pipe() -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    format!("pipe:rescind-cli-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 #[test]
@@ -85,75 +73,6 @@ fn a_websocket_of_acp_has_a_connection_id_in_its_upgrade_and_another_has_none() 
 fn the_id_of_a_connection_comes_from_the_generator_of_the_operating_system() {
     let source = include_str!("../src/open.rs");
     assert!(source.contains("getrandom::fill") && !source.contains("RandomState"));
-}
-
-#[test]
-fn wss_needs_a_certificate_and_the_client_needs_an_authority() {
-    let place = Files::new();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (certificate, key) = (
-        place.write("cert.pem", &made.cert.pem()),
-        place.write("key.pem", &made.signing_key.serialize_pem()),
-    );
-    let stranger = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let stranger = place.write("stranger.pem", &stranger.cert.pem());
-
-    let tls = ["--tls-cert", &certificate, "--tls-key", &key];
-    let fixture = Fixture::listen("mcp", "wss://127.0.0.1:0/", &tls);
-    let endpoint = fixture.endpoint.replace("127.0.0.1", "localhost");
-    check("mcp", &endpoint, &["--tls-ca", &certificate]);
-
-    let done = output(&["check", "--dialect", "mcp", "--tls-ca", &stranger, &endpoint]);
-    assert_eq!(done.status.code(), Some(2));
-    let said = text(&done.stderr);
-    assert!(said.contains("could not be reached") && said.contains("TLS"), "{said}");
-    let (code, rest) = fixture.end_by(Signal::TERM);
-    assert_eq!((code, rest.as_str()), (Some(0), ""));
-}
-
-#[test]
-fn https_trusts_the_systems_authorities_by_default() {
-    let place = Files::new();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let certificate = place.write("cert.pem", &made.cert.pem());
-    let key = place.write("key.pem", &made.signing_key.serialize_pem());
-    let stranger = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let stranger = place.write("stranger.pem", &stranger.cert.pem());
-
-    let fixture =
-        Fixture::listen("mcp", "https://127.0.0.1:0/mcp", &["--tls-cert", &certificate, "--tls-key", &key]);
-    let endpoint = fixture.endpoint.replace("127.0.0.1", "localhost");
-    // The variable contains the path of the system's authorities.
-    let check = |authorities: &str| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_rescind"));
-        command.args(["check", "--dialect", "mcp", &endpoint]).stdin(std::process::Stdio::null());
-        command.env("SSL_CERT_FILE", authorities).env_remove("SSL_CERT_DIR").output().unwrap()
-    };
-    let trusting = check(&certificate);
-    assert_eq!(trusting.status.code(), Some(0), "{}", text(&trusting.stderr));
-    let wary = check(&stranger);
-    assert_out_of_reach(&wary, "certificate");
-    assert_eq!(fixture.end_by(Signal::TERM).0, Some(0));
-}
-
-#[test]
-fn an_untrusted_server_counts_as_unreachable_in_every_binding() {
-    let place = Files::new();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let certificate = place.write("cert.pem", &made.cert.pem());
-    let key = place.write("key.pem", &made.signing_key.serialize_pem());
-    let stranger = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let stranger = place.write("stranger.pem", &stranger.cert.pem());
-    for dialect in ["mcp", "mcp-2026", "acp"] {
-        let tls = ["--tls-cert", &certificate, "--tls-key", &key];
-        let fixture = Fixture::listen(dialect, "https://127.0.0.1:0/agent", &tls);
-        let endpoint = fixture.endpoint.replace("127.0.0.1", "localhost");
-        let check = ["check", "--dialect", dialect, "--json", "--tls-ca"];
-        assert_out_of_reach(&output(&[&check[..], &[&stranger, &endpoint]].concat()), "certificate");
-        assert_eq!(fixture.end_by(Signal::TERM).0, Some(0));
-        let gone = output(&[&check[..], &[&certificate, &endpoint]].concat());
-        assert_out_of_reach(&gone, "refused");
-    }
 }
 
 #[test]
@@ -268,13 +187,6 @@ fn a_stateless_server_that_does_not_answer_a_request_is_reported() {
 }
 
 /// docs/cli.md: exit code 2 for a peer that cannot be reached, and one sentence with the reason.
-fn assert_out_of_reach(done: &Output, why: &str) {
-    let said = text(&done.stderr);
-    assert_eq!(done.status.code(), Some(2), "{said}{}", text(&done.stdout));
-    assert!(said.contains("could not be reached") && said.contains(why), "{said}");
-    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
-    assert!(done.stdout.is_empty(), "{}", text(&done.stdout));
-}
 
 #[test]
 fn the_next_fixture_takes_over_the_pipe_of_a_killed_one() {
@@ -403,6 +315,12 @@ fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
             ],
             "no.pem",
         ),
+        (&["fixture", "--dialect", "acp", "--listen", ws, "--client-ca", "a"], "--client-ca is for wss"),
+        (&["check", "--dialect", "acp", ws, "--tls-cert", "a", "--tls-key", "b"], "are for wss"),
+        (
+            &["check", "--dialect", "acp", "wss://127.0.0.1:9/", "--tls-key", "b"],
+            "--tls-key needs --tls-cert",
+        ),
         (&["check", "--dialect", "acp"], "ENDPOINT"),
         (&["check", "--dialect", "acp", "stdio"], "after `--`"),
         (&["check", "--dialect", "acp", &pipe, "--", "peer"], "cannot be used with"),
@@ -412,37 +330,11 @@ fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
         (&["check", "--dialect", "acp", ws, "--tls-ca", "a"], "--tls-ca is for wss"),
         (&["check", "--dialect", "acp", "--step-timeout", "0", &pipe], "1..=600000"),
     ] {
-        let told = output(arguments);
-        assert_eq!(told.status.code(), Some(2), "{arguments:?}: {}", text(&told.stderr));
-        assert!(told.stdout.is_empty(), "{arguments:?}");
-        let error = text(&told.stderr);
+        let reported = output(arguments);
+        assert_eq!(reported.status.code(), Some(2), "{arguments:?}: {}", text(&reported.stderr));
+        assert!(reported.stdout.is_empty(), "{arguments:?}");
+        let error = text(&reported.stderr);
         assert!(error.contains(word), "{arguments:?}: {error}");
         assert!(!error.contains("panicked"), "{error}");
-    }
-}
-
-/// A directory for a test's files, deleted on drop.
-struct Files(PathBuf);
-
-impl Files {
-    fn new() -> Self {
-        // The tests of a process run at the same time, and each deletes its own directory.
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let directory = std::env::temp_dir().join(format!("rescind-cli-files-{process}-{number}"));
-        std::fs::create_dir_all(&directory).unwrap();
-        Self(directory)
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        let file = self.0.join(name);
-        std::fs::write(&file, text).unwrap();
-        file.to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
     }
 }

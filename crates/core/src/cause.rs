@@ -9,6 +9,13 @@ use crate::message::ErrorObject;
 pub const MAX_REASON_BYTES: usize = 256;
 
 /// Why a request was cancelled. The first cause of a request is kept; later ones are ignored.
+///
+/// ```
+/// use rescind_core::{Cause, CauseKind};
+///
+/// let cause = Cause::new(CauseKind::Local).with_reason("the user typed on");
+/// assert_eq!((cause.kind(), cause.reason()), (CauseKind::Local, Some("the user typed on")));
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cause {
     kind: CauseKind,

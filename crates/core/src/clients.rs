@@ -301,13 +301,13 @@ impl Client {
 
     /// Uses one more, if its share of this limit allows it. Dropping the permit gives it back.
     #[must_use]
-    pub fn place(self: &Arc<Self>, what: Resource, limit: usize) -> Option<ClientPermit> {
+    pub fn try_acquire(self: &Arc<Self>, what: Resource, limit: usize) -> Option<ClientPermit> {
         self.take(what, limit).then(|| ClientPermit { client: Arc::clone(self), what })
     }
 
     /// Uses one more, regardless of its share. Dropping the permit gives it back. For a transport that checks
     /// [`held`](Self::held) itself.
-    pub fn place_anyway(self: &Arc<Self>, what: Resource) -> ClientPermit {
+    pub fn acquire_over_limit(self: &Arc<Self>, what: Resource) -> ClientPermit {
         self.take_anyway(what);
         ClientPermit { client: Arc::clone(self), what }
     }

@@ -179,6 +179,11 @@ pub struct InboundKey(pub CallKey);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OutboundKey(pub CallKey);
 
+/// The driver's key of a call. The handle of a call may use it long after the machine has forgotten the call.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SlotKey(pub(crate) CallKey);
+
 /// One exchange of a transport that has exchanges (an HTTP request and its response). Byte streams use
 /// [`ExchangeId::NONE`].
 ///
@@ -264,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_id_is_refused() {
+    fn an_invalid_id_is_refused() {
         for token in ["1.0", "1e0", "-0", "null", "true", "[1]", "{}", "", "01", "-", "\"\\ud800\"", "--1"] {
             assert_eq!(RequestId::from_json(token), Err(InvalidId::NotAnId), "{token}");
         }
@@ -311,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exchange_says_who_opened_it() {
+    fn an_exchange_has_the_side_that_opened_it() {
         let ours = ExchangeId::of_call(CallNumber(5));
         assert_eq!((ours.call(), ours.is_peers()), (Some(CallNumber(5)), false));
         assert_ne!(ours, ExchangeId(5));

@@ -7,7 +7,6 @@ mod limits_macro;
 
 mod byte_budget;
 mod cause;
-mod chunked_vec;
 mod clients;
 pub mod dialect;
 #[cfg(feature = "tokio")]
@@ -18,13 +17,14 @@ pub mod failpoint;
 mod framing;
 mod hash_index;
 mod id;
+mod log_text;
 mod machine;
 #[doc(hidden)]
 pub mod members;
 mod message;
 mod pool;
 mod registry;
-mod shown;
+mod slot_map;
 mod sync;
 #[cfg(feature = "rustls")]
 mod tls;
@@ -50,6 +50,7 @@ pub use id::{
     CallKey, CallNumber, ClientNumber, ExchangeId, InboundKey, InvalidId, MAX_ID_BYTES, OutboundKey,
     Principal, RequestId, Scope,
 };
+pub use log_text::LogText;
 #[cfg(feature = "verify")]
 pub use machine::inspect;
 pub use machine::{
@@ -62,7 +63,6 @@ pub use message::{
     IncomingRequest,
 };
 pub use registry::{Registry, SessionId};
-pub use shown::Shown;
 #[cfg(feature = "rustls")]
 pub use tls::{ClientTls, Pem, ServerTls, TlsError};
 /// The version of rustls whose configurations [`ServerTls`] and [`ClientTls`] take.
@@ -76,7 +76,7 @@ pub use transport::{
 };
 pub use transport::{
     BoxFuture, Capabilities, CloseReason, Endpoint, ExchangeEnd, FrameInfo, FrameKind, HostPolicy,
-    HostRefusal, Inbound, Lane, Link, Listener, NotAllowable, OriginPolicy, OriginRefused, Outbound,
+    HostRefusal, Inbound, InvalidAllowEntry, Lane, Link, Listener, OriginPolicy, OriginRefused, Outbound,
     PeerInfo, Receiver, RejectReason, RequestHost, Sender, Transport, TransportError, TransportErrorKind,
     TransportEvent, Unsupported,
 };

@@ -9,6 +9,13 @@ use serde_json::value::RawValue;
 use crate::id::{CallNumber, RequestId};
 
 /// The `error` member of an answer.
+///
+/// ```
+/// use rescind_core::{ErrorCode, ErrorObject};
+///
+/// let error = ErrorObject::new(ErrorCode::INVALID_PARAMS, "no such file").with_data(&["main.rs"]);
+/// assert_eq!(error.to_string(), "no such file (-32602)");
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ErrorObject {
     /// The code. Its meaning belongs to the dialect.

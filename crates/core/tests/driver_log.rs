@@ -34,7 +34,7 @@ impl CallsBack {
         for peer in &peers {
             let _ = (peer.stats(), peer.queue_stats(), peer.is_closed());
             drop(peer.call::<_, Value>("echo", &json!([])).start());
-            let _ = peer.try_notify("told", &json!([]));
+            let _ = peer.try_notify("reported", &json!([]));
         }
         self.events.fetch_add(peers.len(), Ordering::SeqCst);
         TELLING.set(false);
@@ -121,8 +121,8 @@ fn a_subscriber_that_calls_back_into_the_connection_does_not_deadlock() {
         drop(runtime);
         done.send(subscriber.events.load(Ordering::SeqCst)).unwrap();
     });
-    let told =
+    let reported =
         ended.recv_timeout(Duration::from_secs(60)).expect("a deadlock: the connection does nothing more");
     thread.join().unwrap();
-    assert!(told > 20, "the subscriber was told {told} times");
+    assert!(reported > 20, "the subscriber was called {reported} times");
 }

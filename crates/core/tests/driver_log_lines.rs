@@ -97,7 +97,7 @@ async fn cancelled(method: &str, reason: &str) {
 }
 
 #[tokio::test]
-async fn what_a_peer_says_stands_in_the_log_on_one_short_line() {
+async fn a_peers_text_is_one_short_line_in_the_log() {
     let evil = "tools/call\n2026-01-01 INFO all is well \u{1b}[2J\u{202e}";
     for (method, reason) in [(evil.to_owned(), evil.to_owned()), ("x".repeat(3 << 20), evil.repeat(1 << 16))]
     {
@@ -112,8 +112,13 @@ async fn what_a_peer_says_stands_in_the_log_on_one_short_line() {
             assert!(!line.contains(|shown: char| shown.is_control() || shown == '\u{202e}'), "{line:?}");
         }
         let start: String = method.chars().take(10).collect();
-        let told = |what: &str| seen.lines.iter().any(|line| line.contains(what) && line.contains(&start));
-        assert!(told("a request is cancelled") && told("the handler's own words"), "{:?}", seen.lines);
+        let reported =
+            |what: &str| seen.lines.iter().any(|line| line.contains(what) && line.contains(&start));
+        assert!(
+            reported("a request is cancelled") && reported("the handler's own words"),
+            "{:?}",
+            seen.lines
+        );
     }
 }
 

@@ -64,11 +64,11 @@ async fn a_service_serves_a_method_and_a_peer_is_a_service() {
 }
 
 #[tokio::test]
-async fn a_service_gets_params_as_they_stand_and_none_for_null() {
+async fn a_service_gets_raw_params_and_none_for_null() {
     #[derive(Clone)]
-    struct Told;
+    struct ParamsEcho;
 
-    impl Service<ServiceRequest> for Told {
+    impl Service<ServiceRequest> for ParamsEcho {
         type Response = String;
         type Error = Infallible;
         type Future = std::future::Ready<Result<String, Infallible>>;
@@ -83,11 +83,11 @@ async fn a_service_gets_params_as_they_stand_and_none_for_null() {
     }
 
     let (near, far) = memory_pair();
-    let _server = Peer::builder(ACP).serve(Router::new().service("told", Told)).attach(far).unwrap();
+    let _server = Peer::builder(ACP).serve(Router::new().service("params", ParamsEcho)).attach(far).unwrap();
     let mut client = Peer::builder(ACP).attach(near).unwrap();
-    for (params, told) in [(json!([1, " x"]), r#"[1," x"]"#), (json!({}), "{}"), (Value::Null, "")] {
-        let request = CallRequest::new("told", &params).unwrap();
+    for (params, expected) in [(json!([1, " x"]), r#"[1," x"]"#), (json!({}), "{}"), (Value::Null, "")] {
+        let request = CallRequest::new("params", &params).unwrap();
         let answer = Service::call(&mut client, request).await.unwrap();
-        assert_eq!(serde_json::from_str::<String>(answer.get()).unwrap(), told, "{params}");
+        assert_eq!(serde_json::from_str::<String>(answer.get()).unwrap(), expected, "{params}");
     }
 }

@@ -22,7 +22,7 @@ struct Seen {
     names: Vec<&'static str>,
     fields: BTreeMap<(&'static str, String), String>,
     /// The events, each with its span.
-    told: Vec<(String, Option<&'static str>)>,
+    reported: Vec<(String, Option<&'static str>)>,
     open: usize,
 }
 
@@ -42,9 +42,10 @@ impl Spans {
 
     /// Checks that an event was emitted once, in this span.
     fn assert_told(&self, event: &str, span: Option<&'static str>) {
-        let told = self.0.lock().unwrap().told.clone();
-        let under: Vec<_> = told.iter().filter(|(told, _)| told == event).map(|(_, under)| *under).collect();
-        assert_eq!(under, [span], "{event}: {told:?}");
+        let reported = self.0.lock().unwrap().reported.clone();
+        let under: Vec<_> =
+            reported.iter().filter(|(reported, _)| reported == event).map(|(_, under)| *under).collect();
+        assert_eq!(under, [span], "{event}: {reported:?}");
     }
 
     fn assert_fields(&self, span: &'static str, expected: &[(&str, &str)]) {
@@ -117,7 +118,7 @@ impl Subscriber for Spans {
         let mut text = Text::default();
         event.record(&mut text);
         let under = event.parent().map(|id| self.visitor(id).name);
-        self.0.lock().unwrap().told.push((text.message + &text.fields, under));
+        self.0.lock().unwrap().reported.push((text.message + &text.fields, under));
     }
 
     fn enter(&self, _: &Id) {}
@@ -132,7 +133,7 @@ impl Subscriber for Spans {
 }
 
 #[tokio::test]
-async fn the_spans_of_a_cancelled_request_say_on_both_sides_what_cancelled_it_and_how_it_ended() {
+async fn the_spans_of_a_cancelled_request_have_its_cause_and_outcome_on_both_sides() {
     let spans = Spans::default();
     let _subscribed = tracing::subscriber::set_default(spans.clone());
     let (client, server) = memory_pair();

@@ -220,25 +220,25 @@ async fn authorities_of_clients_are_read_again_and_no_session_outlives_them() {
 }
 
 #[test]
-fn errors_name_the_file_and_what_is_wrong() {
+fn errors_name_the_file_and_the_problem() {
     let authority = Authority::new();
     let (pair, other) = (authority.server(), authority.server());
     let (certificate, key) = authority.write(&pair);
     let missing = Pem::file(authority.file("missing.pem"));
     let (certificate, key) = (Pem::file(certificate), Pem::file(key));
     let error = |made: Result<ServerTls, rescind_core::TlsError>| made.unwrap_err().to_string();
-    let told = error(ServerTls::from_pem(missing.clone(), key.clone()));
-    assert!(told.contains("missing.pem (the certificate): cannot be read: "), "{told}");
-    let told = error(ServerTls::from_pem(key.clone(), key.clone()));
-    assert!(told.ends_with("server.key (the certificate): contains no certificate in PEM"), "{told}");
-    let told = error(ServerTls::from_pem(certificate.clone(), certificate.clone()));
-    assert!(told.ends_with("server.pem (the private key): contains no private key in PEM"), "{told}");
-    let told = error(ServerTls::from_pem(certificate.clone(), Pem::bytes(&other.1)));
-    assert!(told.starts_with("the private key: cannot be used with its certificate: "), "{told}");
-    let told = ClientTls::trusting(Pem::bytes("nothing")).unwrap_err().to_string();
-    assert_eq!(told, "the authorities: contains no certificate in PEM");
-    let told = ClientTls::system().identity(certificate, missing).unwrap_err().to_string();
-    assert!(told.contains("missing.pem (the private key): cannot be read: "), "{told}");
+    let reported = error(ServerTls::from_pem(missing.clone(), key.clone()));
+    assert!(reported.contains("missing.pem (the certificate): cannot be read: "), "{reported}");
+    let reported = error(ServerTls::from_pem(key.clone(), key.clone()));
+    assert!(reported.ends_with("server.key (the certificate): contains no certificate in PEM"), "{reported}");
+    let reported = error(ServerTls::from_pem(certificate.clone(), certificate.clone()));
+    assert!(reported.ends_with("server.pem (the private key): contains no private key in PEM"), "{reported}");
+    let reported = error(ServerTls::from_pem(certificate.clone(), Pem::bytes(&other.1)));
+    assert!(reported.starts_with("the private key: cannot be used with its certificate: "), "{reported}");
+    let reported = ClientTls::trusting(Pem::bytes("nothing")).unwrap_err().to_string();
+    assert_eq!(reported, "the authorities: contains no certificate in PEM");
+    let reported = ClientTls::system().identity(certificate, missing).unwrap_err().to_string();
+    assert!(reported.contains("missing.pem (the private key): cannot be read: "), "{reported}");
     let shown = format!("{:?}", Pem::bytes(&pair.1));
     assert!(!shown.contains("KEY"), "a private key is not shown: {shown}");
 }

@@ -148,7 +148,7 @@ async fn a_frame_as_large_as_the_limit_is_taken_and_one_byte_more_is_not() {
 }
 
 #[tokio::test]
-async fn a_frame_that_comes_may_be_as_large_as_the_limit_and_one_that_is_larger_costs_itself_alone() {
+async fn a_received_frame_of_the_limit_is_accepted_and_only_a_larger_one_is_refused() {
     let mut link = given(&[LIMIT, LIMIT + 1, 1]).max_frame(LIMIT).into_link();
     let Some(TransportEvent::Message(whole)) = event(&mut link).await else { panic!("none came") };
     assert_eq!(whole.body.len(), LIMIT);
@@ -208,7 +208,7 @@ async fn a_transport_without_exchanges_cannot_abort_one() {
 }
 
 #[tokio::test]
-async fn a_listener_ends_with_the_last_of_what_connects_to_it() {
+async fn a_listener_ends_when_its_last_connector_is_dropped() {
     let (listener, transport) = memory_listener();
     let mut listener = std::pin::pin!(listener);
     let woken = Arc::<Woken>::default();

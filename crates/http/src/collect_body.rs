@@ -10,7 +10,7 @@ use rescind_core::{ByteBudget, MemoryFull, PartialFrame};
 
 /// Why a body could not be read.
 #[derive(Debug)]
-pub(crate) enum NotWhole<E> {
+pub(crate) enum CollectError<E> {
     /// It is over the limit.
     TooLarge,
     /// It broke off.
@@ -24,7 +24,10 @@ pub(crate) enum NotWhole<E> {
 ///
 /// # Cancel safety
 /// If the future is dropped, the bytes that were read are lost.
-pub(crate) async fn whole<B: Body<Data = Bytes>>(body: B, limit: usize) -> Result<Bytes, NotWhole<B::Error>> {
+pub(crate) async fn whole<B: Body<Data = Bytes>>(
+    body: B,
+    limit: usize,
+) -> Result<Bytes, CollectError<B::Error>> {
     whole_within(body, limit, &ByteBudget::default()).await
 }
 
@@ -33,7 +36,7 @@ pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
     body: B,
     limit: usize,
     budget: &ByteBudget,
-) -> Result<Bytes, NotWhole<B::Error>> {
+) -> Result<Bytes, CollectError<B::Error>> {
     let mut body = pin!(body);
     let mut partial: Option<PartialFrame> = None;
     let mut first = Bytes::new();
@@ -41,15 +44,15 @@ pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
     while !body.is_end_stream()
         && let Some(frame) = body.frame().await
     {
-        let Ok(data) = frame.map_err(NotWhole::Broken)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(CollectError::Broken)?.into_data() else { continue };
         let read = first.len() + more.len();
         if read + data.len() > limit {
-            return Err(NotWhole::TooLarge);
+            return Err(CollectError::TooLarge);
         }
         if read > 0 {
             let partial = partial.get_or_insert_with(|| PartialFrame::new(&budget.child(usize::MAX)));
             let grown = poll_fn(|cx| partial.poll_grow(read, data.len(), cx)).await;
-            grown.map_err(|MemoryFull| NotWhole::MemoryFull)?;
+            grown.map_err(|MemoryFull| CollectError::MemoryFull)?;
         }
         if first.is_empty() && more.is_empty() {
             first = data;
@@ -73,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    async fn of(pieces: &'static [&'static str], limit: usize) -> Result<Bytes, NotWhole<Infallible>> {
+    async fn of(pieces: &'static [&'static str], limit: usize) -> Result<Bytes, CollectError<Infallible>> {
         let frames = pieces.iter().map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes()))));
         whole(StreamBody::new(stream::iter(frames)), limit).await
     }
@@ -92,7 +95,7 @@ mod tests {
             let read = of(pieces, 6).await;
             match whole {
                 Some(whole) => assert_eq!(read.unwrap(), whole, "{pieces:?}"),
-                None => assert!(matches!(read, Err(NotWhole::TooLarge)), "{pieces:?}"),
+                None => assert!(matches!(read, Err(CollectError::TooLarge)), "{pieces:?}"),
             }
         }
     }

@@ -6,25 +6,38 @@
 use std::borrow::Cow;
 
 use rescind_core::RequestId;
-use rescind_core::members::{Picked, Shape, present, shape, string};
+use rescind_core::members::{PickedMembers, Shape, present, shape, string};
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 /// The members of a message. A member that is `null` is absent, except for `id` and `result`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct Envelope<'a> {
+    #[serde(borrow)]
     pub(crate) jsonrpc: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "with_null")]
     pub(crate) id: Option<&'a RawValue>,
+    #[serde(borrow)]
     method: Option<&'a RawValue>,
+    #[serde(borrow, rename = "type")]
     kind: Option<&'a RawValue>,
+    #[serde(borrow)]
     pub(crate) params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "with_null")]
     pub(crate) result: Option<&'a RawValue>,
+    #[serde(borrow)]
     pub(crate) error: Option<&'a RawValue>,
+}
+
+/// A member whose `null` is a value.
+fn with_null<'de: 'a, 'a, D: Deserializer<'de>>(member: D) -> Result<Option<&'a RawValue>, D::Error> {
+    Deserialize::deserialize(member).map(Some)
 }
 
 /// Why a body is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotRead {
+pub(crate) enum EnvelopeError {
     Empty,
     NotUtf8,
     NotJson,
@@ -33,43 +46,34 @@ pub(crate) enum NotRead {
     Batch,
 }
 
-const MEMBERS: [&str; 7] = ["jsonrpc", "id", "method", "type", "params", "result", "error"];
-
 impl<'a> Envelope<'a> {
     /// Reads a body. An object with a duplicate member, or whose method is not a string, is read as one without
     /// members: the driver refuses it.
-    pub(crate) fn read(body: &'a [u8]) -> Result<Self, NotRead> {
-        let text = std::str::from_utf8(body).map_err(|_| NotRead::NotUtf8)?;
+    pub(crate) fn read(body: &'a [u8]) -> Result<Self, EnvelopeError> {
+        let text = std::str::from_utf8(body).map_err(|_| EnvelopeError::NotUtf8)?;
         let is_json = || serde_json::from_str::<IgnoredAny>(text).is_ok();
         match shape(text) {
-            Shape::Object => match Picked::read(text, MEMBERS) {
-                Ok(picked) => Ok(Self::picked(picked)),
-                Err(_) => Err(NotRead::NotJson),
+            Shape::Object => match serde_json::from_str::<Self>(text) {
+                Ok(read) if read.method.is_none_or(|method| string(method).is_some()) => Ok(read),
+                Ok(_) => Ok(Self::default()),
+                // A member that is there twice ends the reading, so the rest is not checked yet.
+                Err(error) if error.is_data() && is_json() => Ok(Self::default()),
+                Err(_) => Err(EnvelopeError::NotJson),
             },
             Shape::Array => match serde_json::from_str::<Vec<IgnoredAny>>(text) {
-                Ok(messages) if messages.is_empty() => Err(NotRead::NotAnObject),
-                Ok(_) => Err(NotRead::Batch),
-                Err(_) => Err(NotRead::NotJson),
+                Ok(messages) if messages.is_empty() => Err(EnvelopeError::NotAnObject),
+                Ok(_) => Err(EnvelopeError::Batch),
+                Err(_) => Err(EnvelopeError::NotJson),
             },
-            Shape::Other if text.trim_ascii_start().is_empty() => Err(NotRead::Empty),
-            Shape::Other if is_json() => Err(NotRead::NotAnObject),
-            Shape::Other => Err(NotRead::NotJson),
+            Shape::Other if text.trim_ascii_start().is_empty() => Err(EnvelopeError::Empty),
+            Shape::Other if is_json() => Err(EnvelopeError::NotAnObject),
+            Shape::Other => Err(EnvelopeError::NotJson),
         }
     }
 
     /// The same for a body that may not be a message: then the envelope has no members.
     pub(crate) fn of(body: &'a [u8]) -> Self {
         Self::read(body).unwrap_or_default()
-    }
-
-    fn picked(Picked { values, twice }: Picked<'a, 7>) -> Self {
-        let [jsonrpc, id, method, kind, params, result, error] = values;
-        let method = present(method);
-        if twice || method.is_some_and(|method| string(method).is_none()) {
-            return Self::default();
-        }
-        let [jsonrpc, kind, params, error] = [jsonrpc, kind, params, error].map(present);
-        Self { jsonrpc, id, method, kind, params, result, error }
     }
 
     /// The id, if it is valid.
@@ -135,7 +139,7 @@ pub(crate) fn once<'a, const N: usize>(
     object: Option<&'a RawValue>,
     names: [&str; N],
 ) -> [Option<&'a RawValue>; N] {
-    let Picked { values, twice } = Picked::of(object, names);
+    let PickedMembers { values, twice } = PickedMembers::of(object, names);
     if twice { [None; N] } else { values.map(present) }
 }
 
@@ -144,25 +148,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_that_is_no_object_is_no_message() {
+    fn a_body_that_is_not_an_object_is_not_a_message() {
         let deep = format!("{}{}", "[".repeat(9_999), "]".repeat(9_999));
         for (body, why) in [
-            ("", NotRead::Empty),
-            (" \r\n", NotRead::Empty),
-            ("{", NotRead::NotJson),
-            (r#"{"id":1} x"#, NotRead::NotJson),
-            (r#"{"method":7,}"#, NotRead::NotJson),
-            ("text", NotRead::NotJson),
-            ("[1,2", NotRead::NotJson),
-            ("7", NotRead::NotAnObject),
-            ("\"text\"", NotRead::NotAnObject),
-            (" []", NotRead::NotAnObject),
-            ("[{}]", NotRead::Batch),
-            (&deep, NotRead::Batch),
+            ("", EnvelopeError::Empty),
+            (" \r\n", EnvelopeError::Empty),
+            ("{", EnvelopeError::NotJson),
+            (r#"{"id":1} x"#, EnvelopeError::NotJson),
+            (r#"{"method":7,}"#, EnvelopeError::NotJson),
+            (r#"{"id":1,"id":2"#, EnvelopeError::NotJson),
+            ("text", EnvelopeError::NotJson),
+            ("[1,2", EnvelopeError::NotJson),
+            ("7", EnvelopeError::NotAnObject),
+            ("\"text\"", EnvelopeError::NotAnObject),
+            (" []", EnvelopeError::NotAnObject),
+            ("[{}]", EnvelopeError::Batch),
+            (&deep, EnvelopeError::Batch),
         ] {
             assert_eq!(Envelope::read(body.as_bytes()).err(), Some(why), "{body:.20}");
         }
-        assert_eq!(Envelope::read(b"{\"a\":\"\xff\"}").err(), Some(NotRead::NotUtf8));
+        assert_eq!(Envelope::read(b"{\"a\":\"\xff\"}").err(), Some(EnvelopeError::NotUtf8));
         for body in ["{}", r#" {"method":7}"#, r#"{"id":1,"id":2}"#] {
             let read = Envelope::read(body.as_bytes()).unwrap();
             assert!(!read.is_request() && read.id.is_none(), "{body}");
@@ -170,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_requests_are_told_apart() {
+    fn answers_and_requests_are_distinguished() {
         for (body, is_request, is_answer) in [
             (r#"{"id":1,"method":"x"}"#, true, false),
             (r#"{"method":"x"}"#, false, false),

@@ -44,7 +44,7 @@ struct Waiting {
 
 /// Why a message was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotTaken {
+pub(crate) enum SendRefused {
     /// Too many messages wait.
     Full,
     /// The link is closed.
@@ -62,7 +62,7 @@ impl InboundQueue {
     }
 
     /// Passes a message to the driver.
-    pub(crate) fn push(&self, inbound: Inbound, held: HeldBytes) -> Result<(), NotTaken> {
+    pub(crate) fn push(&self, inbound: Inbound, held: HeldBytes) -> Result<(), SendRefused> {
         self.push_under_lock(inbound, held).map(wake)
     }
 
@@ -72,7 +72,7 @@ impl InboundQueue {
         &self,
         inbound: Inbound,
         held: HeldBytes,
-    ) -> Result<Option<Waker>, NotTaken> {
+    ) -> Result<Option<Waker>, SendRefused> {
         self.try_push(inbound, Some(held)).map_err(|(why, _)| why)
     }
 
@@ -80,18 +80,18 @@ impl InboundQueue {
     ///
     /// # Cancel safety
     /// If the future is dropped while it waits, the message is lost.
-    pub(crate) async fn send(&self, inbound: Inbound) -> Result<(), NotTaken> {
+    pub(crate) async fn send(&self, inbound: Inbound) -> Result<(), SendRefused> {
         match self.try_push(inbound, None) {
             Ok(reader) => {
                 wake(reader);
                 Ok(())
             }
-            Err((NotTaken::Closed, _)) => Err(NotTaken::Closed),
-            Err((NotTaken::Full, back)) => Box::pin(self.send_later(back)).await,
+            Err((SendRefused::Closed, _)) => Err(SendRefused::Closed),
+            Err((SendRefused::Full, back)) => Box::pin(self.send_later(back)).await,
         }
     }
 
-    async fn send_later(&self, mut inbound: Inbound) -> Result<(), NotTaken> {
+    async fn send_later(&self, mut inbound: Inbound) -> Result<(), SendRefused> {
         loop {
             let room = self.room.notified();
             match self.try_push(inbound, None) {
@@ -99,8 +99,8 @@ impl InboundQueue {
                     wake(reader);
                     return Ok(());
                 }
-                Err((NotTaken::Closed, _)) => return Err(NotTaken::Closed),
-                Err((NotTaken::Full, back)) => inbound = back,
+                Err((SendRefused::Closed, _)) => return Err(SendRefused::Closed),
+                Err((SendRefused::Full, back)) => inbound = back,
             }
             room.await;
         }
@@ -110,15 +110,15 @@ impl InboundQueue {
         &self,
         inbound: Inbound,
         held: Option<HeldBytes>,
-    ) -> Result<Option<Waker>, (NotTaken, Inbound)> {
+    ) -> Result<Option<Waker>, (SendRefused, Inbound)> {
         let mut state = self.state();
         if state.ended || state.forsaken {
-            return Err((NotTaken::Closed, inbound));
+            return Err((SendRefused::Closed, inbound));
         }
         let bytes = state.bytes.saturating_add(inbound.body.len());
         // One message always fits, so that no message waits for ever.
         if state.messages > 0 && (state.messages >= MESSAGES || bytes > self.most) {
-            return Err((NotTaken::Full, inbound));
+            return Err((SendRefused::Full, inbound));
         }
         state.messages += 1;
         state.bytes = bytes;

@@ -5,13 +5,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map whose keys this crate assigns. No peer chooses them, so they need no keyed hash, which would be a large part
 /// of the cost of a small request.
-pub(crate) type Numbered<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
+pub(crate) type IntMap<T> = HashMap<u64, T, BuildHasherDefault<IntHasher>>;
 
 /// Spreads consecutive numbers over the hash space.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spread(u64);
+pub(crate) struct IntHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for IntHasher {
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.write_u64(u64::from(*byte) ^ self.0);

@@ -56,7 +56,7 @@ mod tests {
     const WAIT: Duration = Duration::from_secs(10);
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_in_its_time_however_often_it_is_looked_at() {
+    async fn the_sleep_ends_in_time_however_often_it_is_polled() {
         let since = Instant::now();
         let mut sleep = LazySleep::new(WAIT);
         for _ in 0..1000 {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_wakes_who_looked_last() {
+    async fn the_last_poller_is_woken() {
         let mut sleep = LazySleep::new(WAIT);
         assert!(sleep.poll(&mut Context::from_waker(Waker::noop())).is_pending());
         let since = Instant::now();

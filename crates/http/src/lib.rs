@@ -84,7 +84,7 @@ pub use client::HttpClient;
 pub use rescind_core::{ClientTls, Pem, ServerTls};
 pub use revisions::McpRevisions;
 pub use server::{
-    HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding, Stalled,
+    HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ResponseBody, ServerBinding, Stalled,
 };
 pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};

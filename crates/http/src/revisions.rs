@@ -15,7 +15,9 @@ use rescind_core::{BoxFuture, MirroredBodies, PeerAddress, Principal};
 use crate::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
-use crate::server::{AcceptQueue, ReplyBody, RequestBody, Responder, ServerBinding, Settings, body, sealed};
+use crate::server::{
+    AcceptQueue, RequestBody, Responder, ResponseBody, ServerBinding, Settings, body, sealed,
+};
 use crate::stateless::{self, Stateless};
 use crate::streamable::Streamable;
 
@@ -120,7 +122,7 @@ impl Responder for Both {
         self: Arc<Self>,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> BoxFuture<'static, Response<ReplyBody>> {
+    ) -> BoxFuture<'static, Response<ResponseBody>> {
         Box::pin(async move {
             let mut request = request;
             let mut said = self.said(request.method(), request.headers());

@@ -49,8 +49,8 @@ impl SharedDelay {
     }
 
     /// Completes after the delay, which begins with the first poll.
-    pub(crate) const fn over(self: &Arc<Self>) -> Over<'_> {
-        Over { delay: self, begun: None }
+    pub(crate) const fn over(self: &Arc<Self>) -> DelayFuture<'_> {
+        DelayFuture { delay: self, begun: None }
     }
 
     /// Wakes the waits whose time is over, until there are none.
@@ -88,12 +88,12 @@ impl Drop for SharedDelay {
 
 /// A wait for the end of the delay. If it is dropped, it is removed.
 #[must_use = "futures do nothing unless polled"]
-pub(crate) struct Over<'a> {
+pub(crate) struct DelayFuture<'a> {
     delay: &'a Arc<SharedDelay>,
     begun: Option<(u64, Instant)>,
 }
 
-impl Future for Over<'_> {
+impl Future for DelayFuture<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -120,7 +120,7 @@ impl Future for Over<'_> {
     }
 }
 
-impl Drop for Over<'_> {
+impl Drop for DelayFuture<'_> {
     fn drop(&mut self) {
         let Some((number, _)) = self.begun else { return };
         let mut state = self.delay.state();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_that_were_given_up_leave_nothing() {
+    async fn dropped_waits_leave_nothing() {
         let delay = SharedDelay::new(WAIT);
         for _ in 0..1000 {
             let given_up = tokio::time::timeout(Duration::ZERO, delay.over()).await;

@@ -6,17 +6,13 @@
 mod common;
 
 use std::fs;
-use std::future::poll_fn;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use bytes::Bytes;
-use rescind_core::{
-    ExchangeId, FrameInfo, FrameKind, Lane, Link, Listener as _, Outbound, Transport as _, TransportError,
-    TransportEvent,
-};
+use rescind_core::{Link, Listener as _, Transport as _, TransportError};
 use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress, PipeError};
+use rescind_testkit::support::frames;
 
 use crate::common::{TempPath, accept};
 
@@ -26,16 +22,8 @@ async fn open(transport: NamedPipeTransport) -> Result<Link, TransportError> {
 
 /// Checks that a frame sent at one end arrives at the other.
 async fn passes(from: &mut Link, to: &mut Link, text: &str) {
-    let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
-    let body = Bytes::from(text.to_owned());
-    let frame = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Data, head, last: false };
-    poll_fn(|cx| from.tx.as_mut().poll_ready(Lane::Data, cx)).await.unwrap();
-    from.tx.as_mut().start_send(frame).unwrap();
-    poll_fn(|cx| from.tx.as_mut().poll_flush(cx)).await.unwrap();
-    match poll_fn(|cx| to.rx.as_mut().poll_event(cx)).await {
-        Some(Ok(TransportEvent::Message(inbound))) => assert_eq!(inbound.body, text),
-        other => panic!("{other:?}"),
-    }
+    frames::send(from, text.to_owned()).await.unwrap();
+    assert_eq!(frames::body(to).await, text);
 }
 
 async fn works(place: &TempPath, listener: &mut NamedPipeListener) {
@@ -61,7 +49,7 @@ fn files(place: &TempPath) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_socket_is_ours_alone_while_it_listens_and_gone_after() {
+async fn the_socket_has_mode_0600_while_it_listens_and_is_removed_after() {
     let place = TempPath::new();
     let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
     assert_eq!(files(&place), ["agent.sock", "agent.sock.lock"]);

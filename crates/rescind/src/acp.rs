@@ -15,7 +15,7 @@
 
 use rescind_core::Method;
 
-pub use agent_client_protocol_schema::v1 as types;
+pub use agent_client_protocol_schema::{ProtocolVersion, v1 as types};
 
 macro_rules! methods {
     ($($name:ident: $names:ident.$field:ident, $params:ident -> $answer:ident;)*) => {$(

@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use rescind::dialect::{ACP, Role};
 use rescind::http::{Acp, AcpTransport, HttpClient, HttpServer};
@@ -12,31 +11,18 @@ use rescind::websocket::{IgnoredCounter, LinkOptions, UpgradeOptions, WebSocketT
 use rescind::{
     AcpEndpoint, AcpListener, AuthRefusal, CallContext, Credential, Outcome, Peer, Principal, Router, Server,
 };
+use rescind_testkit::support::{Serving, in_time};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
-
-/// Fails a test that hangs.
-async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), wait.into_future())
-        .await
-        .unwrap_or_else(|_| panic!("hangs: {what}"))
-}
 
 /// An endpoint that serves until it is dropped.
 struct Served {
     address: String,
     peers: mpsc::UnboundedReceiver<Peer>,
-    told: mpsc::UnboundedReceiver<String>,
-    serving: JoinHandle<()>,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+    events: mpsc::UnboundedReceiver<String>,
+    _serving: Serving,
 }
 
 fn server() -> HttpServer<Acp> {
@@ -57,26 +43,26 @@ async fn serve(endpoint: AcpEndpoint) -> Served {
 }
 
 fn listen(address: String, listener: AcpListener) -> Served {
-    let (tell, told) = mpsc::unbounded_channel();
+    let (events_tx, events) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("initialize", |_: CallContext, _: Value| async move {
             Ok::<_, rescind::HandlerError>(json!({"protocolVersion": 1, "agentCapabilities": {}}))
         })
         .method("wait", move |ctx: CallContext, params: Value| {
-            let tell = tell.clone();
+            let events_tx = events_tx.clone();
             async move {
                 let name = params.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-                let _ = tell.send(format!("{name} started"));
+                let _ = events_tx.send(format!("{name} started"));
                 let cause = ctx.cancelled().await;
-                let _ = tell.send(format!("{name} {}", cause.kind().name()));
+                let _ = events_tx.send(format!("{name} {}", cause.kind().name()));
                 ctx.stopped::<Value>(cause)
             }
         });
     let (met, peers) = mpsc::unbounded_channel();
     let server =
         Server::builder([ACP]).serve(router).on_peer(move |peer| drop(met.send(peer))).listen(listener);
-    let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { address, peers, told, serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { address, peers, events, _serving: serving }
 }
 
 async fn client(transport: impl Transport) -> Peer {
@@ -97,9 +83,9 @@ fn over_websocket(served: &Served) -> WebSocketTransport {
 /// Calls, cancels, and sees the cancel confirmed.
 async fn calls_and_cancels(served: &mut Served, peer: &Peer, name: &str) {
     let call = peer.call::<_, Value>("wait", &json!({"name": name})).start().unwrap();
-    assert_eq!(in_time(name, served.told.recv()).await.unwrap(), format!("{name} started"));
+    assert_eq!(in_time(name, served.events.recv()).await.unwrap(), format!("{name} started"));
     call.canceller().cancel("the user pressed stop");
-    assert_eq!(in_time(name, served.told.recv()).await.unwrap(), format!("{name} peer"));
+    assert_eq!(in_time(name, served.events.recv()).await.unwrap(), format!("{name} peer"));
     match in_time(name, call.outcome()).await {
         Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed, "{name}"),
         other => panic!("{name}: {other:?}"),
@@ -140,14 +126,14 @@ async fn the_end_of_the_one_connection_leaves_the_other() {
     let of_http = in_time("the peer over HTTP", served.peers.recv()).await.unwrap();
     let websocket = client(over_websocket(&served)).await;
     let running = websocket.call::<_, Value>("wait", &json!({"name": "kept"})).start().unwrap();
-    assert_eq!(in_time("start", served.told.recv()).await.unwrap(), "kept started");
+    assert_eq!(in_time("start", served.events.recv()).await.unwrap(), "kept started");
     // Says farewell with DELETE.
     drop(http);
     let _closed = in_time("the end of the one over HTTP", of_http.closed()).await;
-    assert!(served.told.try_recv().is_err(), "what runs over the other goes on");
+    assert!(served.events.try_recv().is_err(), "what runs over the other goes on");
     running.canceller().cancel("enough");
     assert!(matches!(in_time("its outcome", running.outcome()).await, Outcome::Cancelled(_)));
-    assert_eq!(in_time("the cancel", served.told.recv()).await.unwrap(), "kept peer");
+    assert_eq!(in_time("the cancel", served.events.recv()).await.unwrap(), "kept peer");
     calls_and_cancels(&mut served, &websocket, "websocket").await;
 }
 
@@ -170,7 +156,7 @@ async fn a_websocket_has_a_connection_id_of_its_own() {
 }
 
 #[tokio::test]
-async fn whom_the_servers_hook_names_is_the_principal_on_either_wire() {
+async fn the_auth_hooks_principal_is_used_on_both_transports() {
     let mut served = serve(AcpEndpoint::new(server())).await;
     let url = format!("http://{}/acp", served.address);
     let http = AcpTransport::new(HttpClient::new(&url).unwrap().header("x-user", "ann").unwrap());

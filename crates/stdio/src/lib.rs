@@ -22,12 +22,12 @@ mod child;
 mod command;
 #[cfg(unix)]
 mod descriptors;
-mod own;
 mod sync;
+mod this_process;
 mod threads;
 
 pub use child::{ChildError, ChildHandle};
 pub use command::Command;
 #[cfg(unix)]
 pub use descriptors::Descriptors;
-pub use own::{ThisProcess, this_process};
+pub use this_process::{ThisProcess, this_process};

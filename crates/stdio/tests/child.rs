@@ -7,44 +7,30 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use rescind_core::{
-    CloseReason, ExchangeId, FrameInfo, FrameKind, Framing, Lane, Link, Outbound, Transport, TransportError,
-    TransportErrorKind, TransportEvent,
+    CloseReason, Framing, Link, Transport, TransportError, TransportErrorKind, TransportEvent,
 };
 use rescind_stdio::{ChildError, ChildHandle, Command};
+use rescind_testkit::support::{frames, in_time};
 
 /// Only tests use a shell.
 fn shell(script: &str) -> Command {
     Command::new("sh").arg("-c").arg(script).child_kill_grace(Duration::from_millis(100))
 }
 
-async fn in_time<T>(wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("hangs")
-}
-
 async fn event(link: &mut Link) -> Option<Result<TransportEvent, TransportError>> {
-    in_time(poll_fn(|cx| link.rx.as_mut().poll_event(cx))).await
+    in_time("an event", frames::event(link)).await
 }
 
 async fn body(link: &mut Link) -> String {
-    match event(link).await {
-        Some(Ok(TransportEvent::Message(inbound))) => String::from_utf8(inbound.body.to_vec()).unwrap(),
-        other => panic!("expected a frame, got {other:?}"),
-    }
+    String::from_utf8(in_time("a frame", frames::body(link)).await.to_vec()).unwrap()
 }
 
 async fn send(link: &mut Link, body: &'static str) -> Result<(), TransportError> {
-    let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
-    let out = Outbound { body: body.into(), exchange: ExchangeId::NONE, lane: Lane::Data, head, last: false };
-    in_time(async {
-        poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Data, cx)).await?;
-        link.tx.as_mut().start_send(out)?;
-        poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await
-    })
-    .await
+    in_time("sending", frames::send(link, body)).await
 }
 
 async fn close(link: &mut Link) -> Result<(), TransportError> {
-    in_time(poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx))).await
+    in_time("closing", poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx))).await
 }
 
 fn child_error(event: Option<Result<TransportEvent, TransportError>>) -> ChildError {
@@ -59,7 +45,7 @@ fn is_gone(pid: &str) -> bool {
 
 /// A killed orphan is reaped by another process, at a time that this test does not control.
 async fn until_gone(pid: String) {
-    in_time(async {
+    in_time("the event", async {
         while !is_gone(&pid) && !is_zombie(&pid) {
             tokio::task::yield_now().await;
         }
@@ -72,7 +58,7 @@ fn is_zombie(pid: &str) -> bool {
 }
 
 async fn is_reaped(child: &ChildHandle) {
-    in_time(child.wait()).await;
+    in_time("the end of the child", child.wait()).await;
     assert!(is_gone(&child.pid().to_string()), "a zombie is left");
 }
 
@@ -151,7 +137,7 @@ async fn the_error_for_a_child_that_dies_has_its_signal() {
 #[tokio::test]
 async fn the_error_of_a_write_to_a_dead_child_contains_its_name() {
     let (mut link, child) = shell("echo too old >&2; exit 4").start().unwrap();
-    in_time(child.wait()).await;
+    in_time("the end of the child", child.wait()).await;
     let error = send(&mut link, "{}").await.unwrap_err();
     assert!(error.to_string().contains("too old"), "{error}");
     assert!(close(&mut link).await.is_err());
@@ -234,7 +220,7 @@ async fn dropping_the_connection_kills_the_group_at_once() {
         .unwrap();
     body(&mut link).await;
     drop(link);
-    assert_eq!(in_time(child.wait()).await.signal(), Some(9));
+    assert_eq!(in_time("the end of the child", child.wait()).await.signal(), Some(9));
     is_reaped(&child).await;
 }
 
@@ -243,7 +229,7 @@ async fn dropping_one_half_does_not_kill_the_child() {
     let (link, child) = Command::new("cat").start().unwrap();
     let Link { rx, tx, .. } = link;
     drop(tx);
-    assert!(in_time(child.wait()).await.success(), "the end of its input ended it");
+    assert!(in_time("the end of the child", child.wait()).await.success(), "the end of its input ended it");
     drop(rx);
 }
 
@@ -270,6 +256,6 @@ fn a_child_that_was_being_closed_gets_its_graces_after_the_runtime_is_gone() {
     });
     drop(runtime);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    assert!(runtime.block_on(in_time(child.wait())).success());
+    assert!(runtime.block_on(in_time("the end of the child", child.wait())).success());
     assert!(child.stderr_tail().ends_with("asked\n"));
 }

@@ -7,7 +7,7 @@ use crate::options::{AnswerAfterCancelOption, CancelFromOption, Options};
 impl Options {
     /// Returns the dialect with the rules that these options change, or the same dialect if they change none.
     #[must_use]
-    pub fn tune(&self, dialect: &Dialect) -> Dialect {
+    pub fn apply_to(&self, dialect: &Dialect) -> Dialect {
         if self.cancel_from.is_none() && self.answer_after_cancel.is_none() {
             return dialect.clone();
         }

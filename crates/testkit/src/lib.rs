@@ -3,6 +3,8 @@
 
 mod action;
 mod bare;
+pub mod check;
+pub mod client_check;
 pub mod conformance;
 mod dialect_overrides;
 pub mod exchanges;
@@ -35,14 +37,14 @@ pub use options::{
 pub use process_stats::{open_descriptors, resident_memory};
 pub use profile::{
     BadProfile, CancelledForm, ExpectWord, HandshakeStep, Profile, ProfileChild, ProfileHandshake,
-    ProfileRequest, RequestKind, Witness,
+    ProfileRequest, ProfileSession, RequestKind, UnresolvedProfile, Witness,
 };
-pub use report::{Cell, CellOutcome, Report, Summary};
+pub use report::{Answer, Baseline, Cell, CellOutcome, Demand, Evidence, Fact, Report, Summary};
 pub use requirements::Requirements;
 pub use step::{
     AfterCancelStep, CallName, CallStep, CancelCallStep, CancelWord, OutcomeStep, OutcomeWord, Step, Through,
     Unwanted, Work,
 };
 pub use vector::{
-    BadVector, HandshakeMode, Need, Part, Scenario, Vector, read_embedded, scenarios, scenarios_of,
+    BadVector, HandshakeMode, Need, Part, Scenario, ShownBy, Vector, read_embedded, scenarios, scenarios_of,
 };

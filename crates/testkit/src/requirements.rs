@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::profile::{Profile, ProfileRequest, RequestKind};
-use crate::runner::Abilities;
+use crate::runner::{Abilities, Calibration};
 use crate::step::Step;
-use crate::vector::{HandshakeMode, Part, Vector};
+use crate::vector::{HandshakeMode, Part, ShownBy, Vector};
 use crate::wire_format::{Shape, WireFormat};
 
 /// The requirements of a vector on its subject.
@@ -27,8 +27,6 @@ pub struct Requirements {
     pub half_close: bool,
     /// Whether it reads counters.
     pub witness: bool,
-    /// Whether the effect of its last cancel is visible in frames too. Without a cancel: of all its steps.
-    pub shown_by_frames: bool,
     /// Whether it sends a cancel.
     pub sends_cancels: bool,
     /// Whether it has its own handshake.
@@ -52,16 +50,6 @@ impl Vector {
             }
         };
         let wire_format = WireFormat::of(dialect);
-        let last_end = self.steps.iter().rposition(|step| step.ends_something(wire_format));
-        let after = last_end.map_or(&*self.steps, |last| self.steps.get(last + 1..).unwrap_or_default());
-        requirements.shown_by_frames = match wire_format {
-            // The absence of an answer proves nothing: a peer that never received the cancel may be silent too. And
-            // the runner can send a frame after the work has stopped only if it reads counters that show this.
-            Some(wire_format) if wire_format.owes_silence() => {
-                after.iter().any(Step::wants_a_frame) && !sends_behind_a_count(after)
-            }
-            _ => after.iter().any(|step| step.wants_a_frame() || matches!(step, Step::ExpectNothing(_))),
-        };
         for step in opening.iter().chain(&self.steps) {
             requirements.add(step, wire_format);
             requirements.sends_cancels |= step.cancels(wire_format);
@@ -76,6 +64,7 @@ impl Vector {
         dialect: &str,
         abilities: Abilities,
         profile: Option<&Profile>,
+        calibration: Option<&Calibration>,
     ) -> Option<String> {
         let requirements = self.requirements(dialect);
         let why = |text: &str| Some(text.to_owned());
@@ -103,8 +92,8 @@ impl Vector {
                 "the scenario has its own handshake, and the profile needs values from the profile's handshake",
             );
         }
-        if requirements.witness && !requirements.shown_by_frames && profile.witness.is_none() {
-            return why("it needs a witness that work stopped, and the profile has none");
+        if let Some(unseen) = self.unseen(profile, calibration) {
+            return why(unseen);
         }
         requirements.methods.iter().find_map(|method| match RequestKind::of_method(method) {
             Some(kind)
@@ -117,6 +106,24 @@ impl Vector {
             None if !is_of_the_fixture(method) || profile.serves.contains(method) => None,
             _ => Some(format!("it needs a request like `{method}`, and the profile has none")),
         })
+    }
+}
+
+impl Vector {
+    /// Why what shows that this vector holds cannot be seen of this peer. `None`: it can.
+    fn unseen(&self, profile: &Profile, calibration: Option<&Calibration>) -> Option<&'static str> {
+        if profile.witness.as_ref().is_some_and(|witness| !witness.method.is_empty()) {
+            return None;
+        }
+        match self.shown_by {
+            ShownBy::Frames => None,
+            ShownBy::Silence if calibration.is_some_and(|known| known.slow_takes.is_some()) => None,
+            ShownBy::Silence => Some(
+                "an answer that does not come shows nothing here: it needs a slow request that ends by itself after a few seconds, or \
+                 a witness that work stopped",
+            ),
+            ShownBy::Work => Some("it needs a witness that work stopped, and the profile has none"),
+        }
     }
 }
 
@@ -150,16 +157,6 @@ impl Step {
             Self::SendTogether(frames) => frames.iter().any(is_cancel),
             _ => false,
         }
-    }
-
-    /// Whether it cancels, loses or closes something.
-    fn ends_something(&self, wire_format: Option<WireFormat>) -> bool {
-        self.cancels(wire_format)
-            || matches!(self, Self::SendRaw(_) | Self::HalfClose(_) | Self::Disconnect(_))
-    }
-
-    const fn wants_a_frame(&self) -> bool {
-        matches!(self, Self::Expect(_) | Self::ExpectAnyOrder(_) | Self::ExpectThrough(_))
     }
 }
 
@@ -216,12 +213,6 @@ impl Requirements {
     }
 }
 
-fn sends_behind_a_count(steps: &[Step]) -> bool {
-    let counts = |step: &Step| matches!(step, Step::Work(_));
-    let sends = |step: &Step| matches!(step, Step::Send(_) | Step::SendTogether(_));
-    steps.iter().position(counts).is_some_and(|count| steps.iter().skip(count).any(sends))
-}
-
 /// Whether its params matter. The nested request of a profile makes two calls at once, its progress request sends two
 /// notifications.
 fn is_particular(frame: &Value, method: &str) -> bool {
@@ -230,33 +221,56 @@ fn is_particular(frame: &Value, method: &str) -> bool {
     match method {
         "test/nested" => (number("depth"), number("width")) != (Some(1), Some(2)),
         "test/progress" => number("count") != Some(2),
+        // A task-augmented request, say.
+        "test/sleep" => params.and_then(Value::as_object).is_some_and(|params| {
+            params.keys().any(|name| !["ms", "value", "_meta"].contains(&name.as_str()))
+        }),
         _ => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::vector::scenarios_of;
+    use crate::step::Step;
+    use crate::vector::{Part, Scenario, ShownBy, scenarios_of};
 
     #[test]
-    fn effects_in_frames_are_distinguished_from_effects_only_a_witness_sees() {
-        for (dialect, name, shown) in [
-            ("acp", "cancel_running", true),
-            ("acp", "cancel_twice", true),
-            ("acp", "unknown_method", true),
-            ("acp", "disconnect_stops_work", false),
-            ("lsp", "reuse_after_cancel", true),
-            ("abp", "cancel_running", true),
+    fn each_vector_says_what_shows_that_it_holds() {
+        for (dialect, name, shown_by) in [
+            ("acp", "cancel_running", ShownBy::Frames),
+            ("acp", "cancel_twice", ShownBy::Frames),
+            ("acp", "unknown_method", ShownBy::Frames),
+            ("acp", "disconnect_stops_work", ShownBy::Work),
+            ("lsp", "reuse_after_cancel", ShownBy::Frames),
+            ("abp", "cancel_running", ShownBy::Frames),
             // A peer that drops every cancel sends nothing either.
-            ("mcp", "cancel_running", false),
-            ("mcp", "late_result_withheld", false),
+            ("mcp", "cancel_running", ShownBy::Silence),
+            ("mcp", "late_result_withheld", ShownBy::Silence),
             // The id is used again after its first request has visibly ended.
-            ("mcp", "reuse_after_cancel", false),
-            ("mcp", "unknown_method", true),
-            ("mcp-2026", "cancel_running", false),
+            ("mcp", "reuse_after_cancel", ShownBy::Silence),
+            ("mcp", "unknown_method", ShownBy::Frames),
+            ("mcp-2026", "cancel_running", ShownBy::Silence),
         ] {
             let scenario = scenarios_of(dialect).find(|scenario| scenario.vector.name == name).unwrap();
-            assert_eq!(scenario.vector.requirements(dialect).shown_by_frames, shown, "{dialect} {name}");
+            assert_eq!(scenario.vector.shown_by, shown_by, "{dialect} {name}");
+        }
+    }
+
+    #[test]
+    fn a_vector_that_cancels_where_silence_is_owed_does_not_claim_to_be_shown_by_frames_alone() {
+        for dialect in ["mcp", "mcp-2026"] {
+            for Scenario { vector, .. } in scenarios_of(dialect) {
+                let silent = vector
+                    .steps
+                    .iter()
+                    .any(|step| matches!(step, Step::ExpectNothing(about) if about.about.is_some()));
+                let cancels = vector.requirements(dialect).sends_cancels;
+                let last_is_silence = silent
+                    && cancels
+                    && vector.role == Part::Serve
+                    && !vector.steps.iter().any(|step| matches!(step, Step::Expect(_)));
+                assert!(!last_is_silence || vector.shown_by != ShownBy::Frames, "{dialect} {}", vector.name);
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use crate::options::Options;
+use crate::report::Demand;
 use crate::runner::Abilities;
 use crate::step::Step;
 
@@ -23,6 +24,12 @@ pub struct Vector {
     pub source: String,
     /// The role in which the subject is tested.
     pub role: Part,
+    /// How much that sentence demands. Only what breaks a "must" is a fault of a foreign peer.
+    #[serde(default, skip_serializing_if = "Demand::is_must")]
+    pub demand: Demand,
+    /// What shows that it holds. A foreign peer is asked only if that can be seen of it.
+    #[serde(default, skip_serializing_if = "ShownBy::is_frames")]
+    pub shown_by: ShownBy,
     /// Why two plays may end differently, for a scenario that is a race by nature. Its outcomes are not compared
     /// between transports (I15).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,6 +52,27 @@ pub struct Vector {
     pub handshake: HandshakeMode,
     /// What happens, in order.
     pub steps: Vec<Step>,
+}
+
+/// What shows that a scenario holds. Counters of the fixture are read in addition, where there are any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ShownBy {
+    /// The frames that come.
+    #[default]
+    Frames,
+    /// An answer that does not come, though its request would have ended meanwhile without the cancel. A peer that ignores the
+    /// cancel is silent too until then.
+    Silence,
+    /// Only a witness that sees the work stop.
+    Work,
+}
+
+impl ShownBy {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+    fn is_frames(&self) -> bool {
+        *self == Self::Frames
+    }
 }
 
 /// The role in which the subject is tested.

@@ -78,6 +78,30 @@ impl WireFormat {
     /// A request. ABP's handshake is a separate message. Everything else is a call of a capability.
     #[must_use]
     pub fn request(self, id: &str, method: &str, params: Value) -> Value {
+        self.request_with(&Value::from(id), method, params)
+    }
+
+    /// The id of the request with this number: a number where the envelope allows one.
+    #[must_use]
+    pub fn id(self, number: u64) -> Value {
+        match self.envelope {
+            Envelope::JsonRpc | Envelope::JsonRpcWithMeta => Value::from(number),
+            Envelope::Abp => Value::from(number.to_string()),
+        }
+    }
+
+    /// The name by which a cancel names the request with this id.
+    #[must_use]
+    pub fn cancel_key(self, id: &Value) -> Value {
+        match self.envelope {
+            Envelope::JsonRpc | Envelope::JsonRpcWithMeta => id.clone(),
+            Envelope::Abp => Value::from(format!("call-{}", id.as_str().unwrap_or_default())),
+        }
+    }
+
+    /// A request with an id of any type.
+    #[must_use]
+    pub fn request_with(self, id: &Value, method: &str, params: Value) -> Value {
         match self.envelope {
             Envelope::JsonRpc => json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}),
             Envelope::JsonRpcWithMeta => {
@@ -88,7 +112,7 @@ impl WireFormat {
             }
             Envelope::Abp => json!({
                 "type": "capabilities/call", "id": id, "timestamp": 0,
-                "payload": {"capability": method, "params": params, "options": {"callId": format!("call-{id}")}},
+                "payload": {"capability": method, "params": params, "options": {"callId": self.cancel_key(id)}},
             }),
         }
     }
@@ -177,6 +201,23 @@ impl WireFormat {
     #[must_use]
     pub const fn owes_silence(self) -> bool {
         matches!(self.opening, OpeningStyle::Mcp | OpeningStyle::None)
+    }
+
+    /// The notification by which progress is reported.
+    #[must_use]
+    pub const fn progress_method(self) -> &'static str {
+        match self.opening {
+            OpeningStyle::Mcp | OpeningStyle::None => "notifications/progress",
+            OpeningStyle::Lsp => "$/progress",
+            OpeningStyle::Acp | OpeningStyle::AcpV2 | OpeningStyle::AcpDraft => "session/update",
+            OpeningStyle::Abp => "progress",
+        }
+    }
+
+    /// Whether the dialect is LSP.
+    #[must_use]
+    pub const fn is_lsp(self) -> bool {
+        matches!(self.opening, OpeningStyle::Lsp)
     }
 
     /// The answer to a request that every peer must answer.

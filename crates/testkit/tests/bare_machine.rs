@@ -12,7 +12,7 @@ fn broken(scenario: &Scenario) -> Option<String> {
     let played = BareMachine::play(&dialect, scenario);
     match played.verdict {
         Verdict::Held => None,
-        Verdict::Broke { why, step } => {
+        Verdict::Broke { why, step, .. } => {
             let trace: Vec<_> =
                 played.trace.iter().map(|line| format!("    {:?} {}", line.direction, line.text)).collect();
             Some(format!(
@@ -24,7 +24,7 @@ fn broken(scenario: &Scenario) -> Option<String> {
         }
         // A need that the vector itself states is not a gap.
         Verdict::NotAsked { .. } if !scenario.vector.needs.is_empty() => None,
-        Verdict::NotAsked { why } => {
+        Verdict::NotAsked { why } | Verdict::Unsure { why } => {
             Some(format!("{}/{}: not asked: {why}", scenario.dialect, scenario.vector.name))
         }
     }

@@ -142,7 +142,7 @@ fn every_invariant_is_cited_by_a_vector_or_a_test() {
 }
 
 #[test]
-fn the_core_scenarios_stand_under_one_name_in_every_dialect() {
+fn the_core_scenarios_have_the_same_name_in_every_dialect() {
     let everywhere = [
         "cancel_running",
         "cancel_twice",

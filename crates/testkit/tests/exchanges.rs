@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 /// The messages of the handlers of a test.
-type Told = mpsc::UnboundedReceiver<String>;
+type Events = mpsc::UnboundedReceiver<String>;
 
 /// A client, a server that serves `echo`, `wait`, `tick` and `ask`, the transport, and the messages of the server's
 /// handlers. Does the handshake if the dialect requires one, and returns how many posts that took.
@@ -25,23 +25,23 @@ async fn opened(client: &Peer, dialect: &Dialect) -> usize {
     1
 }
 
-fn connect(dialect: &Dialect, scope: IdScope) -> (Peer, Peer, ExchangeWatch, Told) {
+fn connect(dialect: &Dialect, scope: IdScope) -> (Peer, Peer, ExchangeWatch, Events) {
     connect_within(dialect, scope, Limits::default())
 }
 
-fn connect_within(dialect: &Dialect, scope: IdScope, limits: Limits) -> (Peer, Peer, ExchangeWatch, Told) {
-    let (tell, told) = mpsc::unbounded_channel();
+fn connect_within(dialect: &Dialect, scope: IdScope, limits: Limits) -> (Peer, Peer, ExchangeWatch, Events) {
+    let (events_tx, events) = mpsc::unbounded_channel();
     let (near, far, watch) = exchange_pair(scope);
-    let waits = tell.clone();
+    let waits = events_tx.clone();
     let router = Router::new()
         .method("initialize", |_ctx: CallContext, _: Value| async { Ok(json!({"capabilities": {}})) })
         .method("echo", |_ctx: CallContext, value: Value| async move { Ok(value) })
         .method("wait", move |ctx: CallContext, _: Value| {
-            let tell = waits.clone();
+            let events_tx = waits.clone();
             async move {
-                tell.send("started".to_owned()).unwrap();
+                events_tx.send("started".to_owned()).unwrap();
                 let cause = ctx.cancelled().await;
-                tell.send(cause.kind().name().to_owned()).unwrap();
+                events_tx.send(cause.kind().name().to_owned()).unwrap();
                 ctx.stopped::<Value>(cause)
             }
         })
@@ -59,16 +59,16 @@ fn connect_within(dialect: &Dialect, scope: IdScope, limits: Limits) -> (Peer, P
         .server_cancellable("wait");
     let server = Peer::builder(dialect.clone()).limits(limits).serve(router).attach(far).unwrap();
     let theirs = Router::new().method("theirs", move |ctx: CallContext, _: Value| {
-        let tell = tell.clone();
+        let events_tx = events_tx.clone();
         async move {
-            tell.send("asked".to_owned()).unwrap();
+            events_tx.send("asked".to_owned()).unwrap();
             let cause = ctx.cancelled().await;
-            tell.send(format!("theirs: {}", cause.kind().name())).unwrap();
+            events_tx.send(format!("theirs: {}", cause.kind().name())).unwrap();
             ctx.stopped::<Value>(cause)
         }
     });
     let client = Peer::builder(dialect.clone()).role(rescind_core::dialect::Role::Client);
-    (client.serve(theirs).attach(near).unwrap(), server, watch, told)
+    (client.serve(theirs).attach(near).unwrap(), server, watch, events)
 }
 
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -107,11 +107,11 @@ async fn every_post_is_ended_once_and_a_request_by_its_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_silenced_request_ends_its_post_without_an_answer() {
-    let (client, _server, watch, mut told) = connect(&MCP, IdScope::Session);
+    let (client, _server, watch, mut events) = connect(&MCP, IdScope::Session);
     let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
-    assert_eq!(told.recv().await.unwrap(), "started");
+    assert_eq!(events.recv().await.unwrap(), "started");
     drop(call);
-    assert_eq!(told.recv().await.unwrap(), "peer");
+    assert_eq!(events.recv().await.unwrap(), "peer");
     let posts = ended(&watch).await;
     assert_eq!(posts[0].ends, [PostEnd::Without(ExchangeEnd::Silent)], "I2");
     assert_eq!(posts[1].kind, FrameKind::Cancel);
@@ -120,7 +120,7 @@ async fn a_silenced_request_ends_its_post_without_an_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancel_that_overtakes_its_request_stops_it_before_it_starts() {
-    let (client, server, watch, mut told) = connect(&ACP, IdScope::Session);
+    let (client, server, watch, mut events) = connect(&ACP, IdScope::Session);
     watch.hold();
     let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
     until("the request is not posted", || watch.posts().len() == 1).await;
@@ -130,21 +130,21 @@ async fn a_cancel_that_overtakes_its_request_stops_it_before_it_starts() {
     let outcome = call.outcome().await;
     assert!(matches!(outcome, Outcome::Cancelled(ref cancelled) if cancelled.confirmed), "{outcome:?}");
     assert_eq!(server.stats().started, 0, "its handler never ran");
-    assert!(told.try_recv().is_err());
+    assert!(events.try_recv().is_err());
     let posts = ended(&watch).await;
     assert_eq!(posts[0].ends, [PostEnd::Frame(FrameKind::Answer)], "I1");
 }
 
 #[tokio::test(start_paused = true)]
 async fn aborting_an_exchange_is_the_cancel_if_ids_are_scoped_to_the_exchange() {
-    let (client, _server, watch, mut told) = connect(&MCP_2026, IdScope::Exchange);
+    let (client, _server, watch, mut events) = connect(&MCP_2026, IdScope::Exchange);
     let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
-    assert_eq!(told.recv().await.unwrap(), "started");
+    assert_eq!(events.recv().await.unwrap(), "started");
     let stop = call.canceller();
     assert_eq!(stop.cancel("enough"), rescind_core::CancelResult::Sent);
     let outcome = call.outcome().await;
     assert!(matches!(outcome, Outcome::Cancelled(ref cancelled) if !cancelled.confirmed), "{outcome:?}");
-    assert_eq!(told.recv().await.unwrap(), "peer", "closing the stream is a cancel of the peer's, at once");
+    assert_eq!(events.recv().await.unwrap(), "peer", "closing the stream is a cancel of the peer's, at once");
     let posts = ended(&watch).await;
     assert_eq!(posts.len(), 1, "no message says it too");
     assert_eq!(posts[0].ends, [PostEnd::Without(ExchangeEnd::Silent)], "and nothing more is sent");
@@ -154,12 +154,12 @@ async fn aborting_an_exchange_is_the_cancel_if_ids_are_scoped_to_the_exchange() 
 async fn a_lost_stream_detaches_its_request_and_cancels_it_after_the_grace_that_is_set() {
     let mut limits = Limits::default();
     limits.lost_stream_grace = Some(Duration::from_secs(30));
-    let (client, _server, watch, mut told) = connect_within(&MCP, IdScope::Session, limits);
+    let (client, _server, watch, mut events) = connect_within(&MCP, IdScope::Session, limits);
     let _call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
-    assert_eq!(told.recv().await.unwrap(), "started");
+    assert_eq!(events.recv().await.unwrap(), "started");
     let lost = tokio::time::Instant::now();
     watch.lose(0);
-    assert_eq!(told.recv().await.unwrap(), "disconnected");
+    assert_eq!(events.recv().await.unwrap(), "disconnected");
     assert_eq!(lost.elapsed().as_secs(), 30, "the grace was waited for");
     assert_eq!(ended(&watch).await[0].ends, [PostEnd::Frame(FrameKind::Answer)], "X-01: nobody cancelled it");
 }
@@ -170,13 +170,13 @@ async fn the_dialect_decides_the_effect_of_a_lost_stream() {
     for (dialect, cause, seconds) in
         [(LSP, "disconnected", 30), (ACP, "disconnected", 30), (MCP_2026, "peer", 0)]
     {
-        let (client, _server, watch, mut told) = connect(&dialect, IdScope::Session);
+        let (client, _server, watch, mut events) = connect(&dialect, IdScope::Session);
         let first = opened(&client, &dialect).await;
         let _call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
-        assert_eq!(told.recv().await.unwrap(), "started");
+        assert_eq!(events.recv().await.unwrap(), "started");
         let lost = tokio::time::Instant::now();
         watch.lose(first);
-        assert_eq!(told.recv().await.unwrap(), cause, "{}", dialect.name());
+        assert_eq!(events.recv().await.unwrap(), cause, "{}", dialect.name());
         assert_eq!(lost.elapsed().as_secs(), seconds, "{}", dialect.name());
     }
 }
@@ -184,14 +184,14 @@ async fn the_dialect_decides_the_effect_of_a_lost_stream() {
 //
 #[tokio::test(start_paused = true)]
 async fn in_mcp_a_lost_stream_cancels_nothing_during_the_session() {
-    let (client, server, watch, mut told) = connect(&MCP, IdScope::Session);
+    let (client, server, watch, mut events) = connect(&MCP, IdScope::Session);
     let _call = client.call::<_, Value>("wait", &json!({})).no_timeout().start().unwrap();
-    assert_eq!(told.recv().await.unwrap(), "started");
+    assert_eq!(events.recv().await.unwrap(), "started");
     watch.lose(0);
     tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert!(told.try_recv().is_err(), "an hour later it is not cancelled");
+    assert!(events.try_recv().is_err(), "an hour later it is not cancelled");
     server.shutdown(Duration::ZERO).await;
-    assert_eq!(told.recv().await.unwrap(), "shutdown");
+    assert_eq!(events.recv().await.unwrap(), "shutdown");
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,12 +208,12 @@ async fn a_resumed_stream_delivers_the_missed_events_and_continues() {
 
 #[tokio::test(start_paused = true)]
 async fn the_loss_of_one_stream_touches_no_other_request() {
-    let (client, _server, watch, mut told) = connect(&MCP_2026, IdScope::Exchange);
+    let (client, _server, watch, mut events) = connect(&MCP_2026, IdScope::Exchange);
     let doomed = client.call::<_, Value>("wait", &json!({})).start().unwrap();
     let other = client.call::<_, Value>("slow", &json!({"mine": 1})).start().unwrap();
-    assert_eq!(told.recv().await.unwrap(), "started");
+    assert_eq!(events.recv().await.unwrap(), "started");
     drop(doomed);
-    assert_eq!(told.recv().await.unwrap(), "peer");
+    assert_eq!(events.recv().await.unwrap(), "peer");
     let outcome = other.outcome().await;
     assert!(matches!(outcome, Outcome::Completed(ref value) if value["mine"] == 1), "I4: {outcome:?}");
     let posts = ended(&watch).await;
@@ -245,11 +245,11 @@ async fn notifications_on_a_calls_own_exchange_belong_to_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_child_and_its_cancel_are_sent_on_the_parents_exchange() {
-    let (client, _server, watch, mut told) = connect(&ACP, IdScope::Session);
+    let (client, _server, watch, mut events) = connect(&ACP, IdScope::Session);
     let call = client.call::<_, Value>("ask", &json!({})).start().unwrap();
-    assert_eq!(told.recv().await.unwrap(), "asked");
+    assert_eq!(events.recv().await.unwrap(), "asked");
     assert_eq!(call.canceller().cancel(""), rescind_core::CancelResult::Sent);
-    assert_eq!(told.recv().await.unwrap(), "theirs: peer", "the cascade reached the client's own handler");
+    assert_eq!(events.recv().await.unwrap(), "theirs: peer", "the cascade reached the client's own handler");
     let outcome = call.outcome().await;
     assert!(matches!(outcome, Outcome::Cancelled(_)), "{outcome:?}");
     let posts = ended(&watch).await;
@@ -262,10 +262,10 @@ async fn a_child_and_its_cancel_are_sent_on_the_parents_exchange() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_refused_during_shutdown_gets_its_methods_own_cancelled_answer() {
-    let (client, server, watch, mut told) = connect(&LSP, IdScope::Session);
+    let (client, server, watch, mut events) = connect(&LSP, IdScope::Session);
     let first = opened(&client, &LSP).await;
     let _first = client.call::<_, Value>("wait", &json!({})).start().unwrap();
-    assert_eq!(told.recv().await.unwrap(), "started");
+    assert_eq!(events.recv().await.unwrap(), "started");
     let stopping = tokio::spawn(async move { server.shutdown(Duration::from_secs(5)).await });
     tokio::task::yield_now().await;
     let outcome = client.call::<_, Value>("wait", &json!({})).start().unwrap().outcome().await;

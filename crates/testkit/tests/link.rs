@@ -5,10 +5,9 @@
 use std::future::poll_fn;
 
 use bytes::Bytes;
-use rescind_core::{
-    BoxFuture, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, TransportEvent, memory_pair,
-};
+use rescind_core::{BoxFuture, Link, TransportEvent, memory_pair};
 use rescind_testkit::runner::{LinkSubject, Settings, Verdict, play};
+use rescind_testkit::support::frames;
 use rescind_testkit::{Scenario, scenarios_of};
 use serde_json::{Value, json};
 
@@ -25,11 +24,7 @@ async fn answer_all(mut link: Link, limit: usize) {
         let Some(id) = frame.get("id") else { continue };
         let value = frame.pointer("/params/value").map_or(json!({}), |value| json!({"value": value}));
         let body = Bytes::from(json!({"jsonrpc": "2.0", "id": id, "result": value}).to_string());
-        let head = FrameInfo { kind: FrameKind::Answer, id: None, method: None };
-        let frame = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Data, head, last: false };
-        poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Data, cx)).await.unwrap();
-        link.tx.as_mut().start_send(frame).unwrap();
-        poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await.unwrap();
+        frames::send(&mut link, body).await.unwrap();
     }
 }
 

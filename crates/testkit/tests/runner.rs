@@ -5,7 +5,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use rescind_testkit::runner::{Abilities, Line, Played, Seen, Settings, Subject, Trouble, Verdict, play};
+use rescind_testkit::runner::{
+    Abilities, Line, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
+};
 use rescind_testkit::{Profile, Scenario, scenarios_of};
 
 /// Sends one list of events for each frame that it receives, regardless of the frame.
@@ -52,11 +54,11 @@ impl Subject for Scripted {
         self.now
     }
 
-    async fn open(&mut self) -> Result<Line, Trouble> {
+    async fn open(&mut self) -> Result<Line, SubjectError> {
         Ok(Line(0))
     }
 
-    async fn send(&mut self, _: Line, frames: Vec<String>) -> Result<(), Trouble> {
+    async fn send(&mut self, _: Line, frames: Vec<String>) -> Result<(), SubjectError> {
         for _ in frames {
             self.too_late += usize::from(self.half_closed);
             self.waiting.extend(self.replies.pop_front().unwrap_or_default());
@@ -72,13 +74,13 @@ impl Subject for Scripted {
         seen
     }
 
-    async fn half_close(&mut self, _: Line) -> Result<(), Trouble> {
+    async fn half_close(&mut self, _: Line) -> Result<(), SubjectError> {
         self.half_closed = true;
         self.waiting.extend(self.replies.pop_front().unwrap_or_default());
         Ok(())
     }
 
-    async fn disconnect(&mut self, _: Line) -> Result<(), Trouble> {
+    async fn disconnect(&mut self, _: Line) -> Result<(), SubjectError> {
         Ok(())
     }
 
@@ -109,7 +111,7 @@ async fn played(name: &str, subject: Scripted, profile: Option<Profile>) -> Play
 fn why(played: &Played) -> &str {
     match &played.verdict {
         Verdict::Held => panic!("it held"),
-        Verdict::Broke { why, .. } | Verdict::NotAsked { why } => why,
+        Verdict::Broke { why, .. } | Verdict::NotAsked { why } | Verdict::Unsure { why } => why,
     }
 }
 
@@ -349,11 +351,11 @@ impl Subject for Foreign<'_> {
         self.0.now()
     }
 
-    async fn open(&mut self) -> Result<Line, Trouble> {
+    async fn open(&mut self) -> Result<Line, SubjectError> {
         self.0.open().await
     }
 
-    async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), Trouble> {
+    async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), SubjectError> {
         self.0.send(line, frames).await
     }
 
@@ -361,11 +363,11 @@ impl Subject for Foreign<'_> {
         self.0.recv(line, within).await
     }
 
-    async fn half_close(&mut self, line: Line) -> Result<(), Trouble> {
+    async fn half_close(&mut self, line: Line) -> Result<(), SubjectError> {
         self.0.half_close(line).await
     }
 
-    async fn disconnect(&mut self, line: Line) -> Result<(), Trouble> {
+    async fn disconnect(&mut self, line: Line) -> Result<(), SubjectError> {
         self.0.disconnect(line).await
     }
 
@@ -386,8 +388,8 @@ async fn the_runner_does_not_wait_for_an_answer_that_cannot_arrive() {
     let played = asked(scenario("cancel_running"), &mut subject).await;
     assert_eq!(why(&played), "the answer to `initialize` cannot come: the server answered with 500");
     assert_eq!(subject.now, begun);
-    let told = &played.trace.last().unwrap().text;
-    assert!(told.contains("ended without an answer: the server answered with 500"), "{told}");
+    let reported = &played.trace.last().unwrap().text;
+    assert!(reported.contains("ended without an answer: the server answered with 500"), "{reported}");
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ async fn i15_every_vector_holds_with_the_same_outcomes_over_memory_and_over_byte
     let by_length: Pair = || piped(Framing::ContentLength);
     let memory = all_hold(memory_pair).await;
     let others = [("bytes by line", all_hold(by_line).await), ("bytes by length", all_hold(by_length).await)];
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (scenario, outcomes) in &memory {
         let name = (scenario.dialect, &scenario.vector.name);
         let mut all = vec![("memory", outcomes)];
@@ -44,9 +44,11 @@ async fn i15_every_vector_holds_with_the_same_outcomes_over_memory_and_over_byte
             let of_it = plays.iter().find(|(it, _)| (it.dialect, &it.vector.name) == name);
             all.push((*wire, &of_it.unwrap().1));
         }
-        told.extend(differences(scenario, &all).into_iter().map(|(_, told)| format!("{name:?} {told}")));
+        reported.extend(
+            differences(scenario, &all).into_iter().map(|(_, reported)| format!("{name:?} {reported}")),
+        );
     }
-    assert!(told.is_empty(), "{} differ:\n{}", told.len(), told.join("\n"));
+    assert!(reported.is_empty(), "{} differ:\n{}", reported.len(), reported.join("\n"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -86,7 +88,7 @@ async fn all_hold_by_exchange(scope: IdScope, carries: fn(&str) -> bool) {
             if half_closes && matches!(played.verdict, Verdict::NotAsked { .. }) {
                 return None;
             }
-            told(scenario, &played).or_else(|| {
+            reported(scenario, &played).or_else(|| {
                 wrong.map(|wrong| format!("{}/{}: {wrong}", scenario.dialect, scenario.vector.name))
             })
         });
@@ -104,12 +106,12 @@ fn misended(watch: &ExchangeWatch, running: u64) -> Option<String> {
     }
     let posts = watch.posts();
     let open = posts.iter().filter(|post| post.ends.is_empty());
-    let (asked, told): (Vec<_>, Vec<_>) = open.partition(|post| post.kind == FrameKind::Request);
+    let (asked, reported): (Vec<_>, Vec<_>) = open.partition(|post| post.kind == FrameKind::Request);
     if let Some(twice) = posts.iter().find(|post| post.ends.len() > 1) {
         return Some(format!("a post was ended twice: {twice:?}"));
     }
-    if let Some(told) = told.first() {
-        return Some(format!("a post that asks nothing was not ended: {told:?}"));
+    if let Some(reported) = reported.first() {
+        return Some(format!("a post that asks nothing was not ended: {reported:?}"));
     }
     (asked.len() as u64 > running)
         .then(|| format!("{running} requests run, and these posts are open: {asked:?}"))
@@ -181,7 +183,8 @@ async fn all_hold(pair: Pair) -> Vec<(&'static Scenario, Outcomes)> {
     }
     assert!(!plays.is_empty(), "no vector has that name");
     let played = plays.join_all().await;
-    let broken: Vec<String> = played.iter().filter_map(|(scenario, played)| told(scenario, played)).collect();
+    let broken: Vec<String> =
+        played.iter().filter_map(|(scenario, played)| reported(scenario, played)).collect();
     assert!(broken.is_empty(), "{} did not hold:\n{}", broken.len(), broken.join("\n"));
     played.into_iter().map(|(scenario, played)| (scenario, played.outcomes)).collect()
 }
@@ -236,13 +239,13 @@ fn only_once(link: Link) -> Connect {
 }
 
 /// A description of the failure, with everything that was sent and received.
-fn told(scenario: &Scenario, played: &Played) -> Option<String> {
+fn reported(scenario: &Scenario, played: &Played) -> Option<String> {
     let what = match &played.verdict {
         Verdict::Held => return None,
-        Verdict::Broke { why, step } => format!("step {step}: {why}"),
+        Verdict::Broke { why, step, .. } => format!("step {step}: {why}"),
         // A need that the vector itself states is not a gap.
         Verdict::NotAsked { .. } if !scenario.vector.needs.is_empty() => return None,
-        Verdict::NotAsked { why } => format!("not asked: {why}"),
+        Verdict::NotAsked { why } | Verdict::Unsure { why } => format!("not asked: {why}"),
     };
     let mut text = format!("{}/{} {what}", scenario.dialect, scenario.vector.name);
     for line in &played.trace {

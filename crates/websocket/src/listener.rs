@@ -108,7 +108,7 @@ impl Listener for WebSocketListener {
                         tracing::debug!(%peer, "a client has as many handshakes as one may");
                         continue;
                     }
-                    let place = client.place_anyway(Resource::Handshakes);
+                    let place = client.acquire_over_limit(Resource::Handshakes);
                     let is_over = held >= most;
                     let slot = if is_over { HandshakeSlot::Taken } else { slot };
                     let handshake = accept(socket, peer, Arc::clone(&self.options), self.tls.clone(), slot);
@@ -169,7 +169,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// Serves `wss` with this certificate, and requests client certificates if the value says so. Default: `ws`.
+    /// Serves `wss` with this certificate, and requests client certificates if `tls` is set to. Default: `ws`.
     #[cfg(feature = "rustls")]
     pub fn tls(mut self, tls: crate::ServerTls) -> Self {
         self.tls = Some(tls);

@@ -66,7 +66,7 @@ impl Upgrades {
         match self.take(request, credential).await {
             Ok(response) => response,
             Err(refusal) => {
-                tracing::debug!(refusal = %rescind_core::Shown::text(&refusal), "a WebSocket was refused");
+                tracing::debug!(refusal = %rescind_core::LogText::text(&refusal), "a WebSocket was refused");
                 refusal.into_response()
             }
         }

@@ -13,9 +13,11 @@ use rescind_core::{
     AuthRefusal, AuthRequest, CallContext, Credential, Listener, Outcome, Peer, Principal, Router, Server,
     Transport, dialect,
 };
+use rescind_testkit::support::Serving;
+use rescind_testkit::support::http1::read_head;
 use rescind_websocket::{LinkOptions, UpgradeOptions, Upgrades, WebSocketListener, connect};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -31,11 +33,7 @@ async fn asked(address: &str, headers: &str) -> String {
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{headers}\r\n"
     );
     socket.write_all(request.as_bytes()).await.unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(in_time("a head", socket.read_u8()).await.unwrap());
-    }
-    String::from_utf8(head).unwrap().to_ascii_lowercase()
+    read_head(&mut socket).await.to_ascii_lowercase()
 }
 
 /// Servers that are polled until the test ends: one on its own socket and, with the feature, one on a route of axum.
@@ -52,18 +50,10 @@ async fn served(options: UpgradeOptions) -> Vec<(String, Box<dyn std::any::Any>)
     served
 }
 
-fn serving(listener: impl Listener) -> Aborts {
+fn serving(listener: impl Listener) -> Serving {
     let router = Router::new().method("echo", async |_: CallContext, params: Value| Ok(params));
     let server = Server::builder([dialect::ACP]).serve(router).listen(listener);
-    Aborts(tokio::spawn(async move { drop(server.run().await) }))
-}
-
-struct Aborts(tokio::task::JoinHandle<()>);
-
-impl Drop for Aborts {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    Serving::spawn(async move { drop(server.run().await) })
 }
 
 #[tokio::test]
@@ -187,7 +177,7 @@ async fn requests_in_flight_are_lost_when_a_credential_expires() {
     let listener = listen(UpgradeOptions::new().auth(short)).await;
     let url = listener.endpoint().0;
     let server = Server::builder([dialect::ACP]).serve(router).listen(listener);
-    let _serving = Aborts(tokio::spawn(async move { drop(server.run().await) }));
+    let _serving = Serving::spawn(async move { drop(server.run().await) });
     let peer = Peer::builder(dialect::ACP).connect(connect(&url)).await.unwrap();
     let outcome = peer.call::<_, Value>("wait", &json!({})).start().unwrap().outcome();
     let outcome = in_time("the outcome", outcome).await;

@@ -6,6 +6,7 @@ mod common;
 use common::{accept, body, close, event, in_time, listen, send};
 use futures_util::{SinkExt, StreamExt};
 use rescind_core::{BadFrame, CloseReason, Link, Listener, Transport, TransportEvent};
+use rescind_testkit::support::frames::note;
 use rescind_websocket::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOptions, connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -48,7 +49,7 @@ async fn close_code(client: &mut Client) -> u16 {
 /// Expects the refusal, then the end of input, then the close frame with this code.
 async fn refused(mut link: Link, mut client: Client, why: BadFrame, code: u16) {
     match event(&mut link).await {
-        Some(Ok(TransportEvent::Rejected { why: told, .. })) => assert_eq!(told, why),
+        Some(Ok(TransportEvent::Rejected { why: reported, .. })) => assert_eq!(reported, why),
         other => panic!("expected the refusal, got {other:?}"),
     }
     let half = event(&mut link).await;
@@ -256,7 +257,7 @@ async fn the_peers_close_code_decides_between_end_and_error() {
         }
         // Its close frame was answered, although this side was not closed.
         assert_eq!(close_code(&mut client).await, code);
-        assert!(link.tx.as_mut().start_send(common::frame(rescind_core::Lane::Data, "{}")).is_err());
+        assert!(link.tx.as_mut().start_send(note(rescind_core::Lane::Data, "{}")).is_err());
     }
 }
 

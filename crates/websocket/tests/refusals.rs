@@ -11,6 +11,7 @@ use std::time::Duration;
 use common::{accept, body, event, in_time, listen, send};
 use futures_util::{SinkExt, StreamExt};
 use rescind_core::{AuthRefusal, Credential, Listener, Principal, Transport, TransportErrorKind};
+use rescind_testkit::support::http1::read_head;
 use rescind_websocket::{UpgradeOptions, WebSocketListener, connect, upgrade};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -33,22 +34,10 @@ fn request(line: &str, other: &[(&str, &str)]) -> String {
     lines.join("\r\n") + "\r\n\r\n"
 }
 
-/// The answer up to the end of its head.
-async fn head_of(socket: &mut TcpStream) -> String {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        match socket.read_u8().await {
-            Ok(byte) => head.push(byte),
-            Err(_) => break,
-        }
-    }
-    String::from_utf8(head).unwrap()
-}
-
 async fn asked(address: &str, request: String) -> String {
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.write_all(request.as_bytes()).await.unwrap();
-    in_time("an answer", head_of(&mut socket)).await
+    read_head(&mut socket).await
 }
 
 fn status(head: &str) -> u16 {
@@ -136,7 +125,7 @@ async fn an_axum_route_makes_the_same_checks() {
     for &(line, changes, expected, holds) in TABLE.iter().filter(|(line, ..)| !line.ends_with('/')) {
         let mut socket = TcpStream::connect(&address).await.unwrap();
         socket.write_all(request(line, changes).as_bytes()).await.unwrap();
-        let head = in_time("an answer", head_of(&mut socket)).await;
+        let head = read_head(&mut socket).await;
         assert_eq!(status(&head), expected, "{line} {changes:?}: {head}");
         assert!(head.contains(holds), "{line} {changes:?} must hold {holds:?}: {head}");
         if expected == 101 {
@@ -168,7 +157,7 @@ async fn an_upgrade_over_http_1_0_is_refused_under_a_route_of_axum() {
     let address = url.trim_start_matches("ws://").trim_end_matches("/agent");
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.write_all(request_of_http_1_0().as_bytes()).await.unwrap();
-    let head = in_time("an answer", head_of(&mut socket)).await;
+    let head = read_head(&mut socket).await;
     assert_eq!(status(&head), 426, "{head}");
 }
 
@@ -273,7 +262,7 @@ async fn a_slow_handshake_does_not_delay_others() {
     let rest = request("", &[("Host", "")]).replacen(" HTTP/1.1\r\n", "0.1\r\n", 1);
     let mut first = slow.remove(0);
     first.write_all(rest.as_bytes()).await.unwrap();
-    let (head, link) = tokio::join!(head_of(&mut first), accept(&mut listener));
+    let (head, link) = tokio::join!(read_head(&mut first), accept(&mut listener));
     assert_eq!(status(&head), 101, "{head}");
     link.unwrap();
 }

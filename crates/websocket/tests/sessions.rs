@@ -156,7 +156,7 @@ async fn acp_ignores_binary_messages_and_goes_on() {
 }
 
 #[tokio::test]
-async fn a_frame_that_is_no_json_gets_its_error_and_the_session_goes_on() {
+async fn a_frame_that_is_not_json_gets_an_error_and_the_session_continues() {
     let (_peer, mut client) = fixture("lsp", LinkOptions::new()).await;
     for bad in ["", "{", "\u{feff}{}", "[1,2", "nul", "\"\\ud800\""] {
         client.send(Message::text(bad)).await.unwrap();
@@ -188,7 +188,7 @@ async fn an_oversize_message_loses_no_pending_answer() {
 }
 
 #[tokio::test]
-async fn an_oversize_first_message_is_told_why_where_the_dialect_is_still_open() {
+async fn an_oversize_first_message_gets_an_error_while_the_dialect_is_undecided() {
     let mut listener = listen(UpgradeOptions::new().link(LinkOptions::new().max_frame(4096))).await;
     let url = listener.endpoint().0;
     let (link, mut client) = tokio::join!(accept(&mut listener), raw(&url));
@@ -233,7 +233,7 @@ async fn a_cancel_is_read_while_four_thousand_answers_wait_to_be_written() {
 }
 
 #[tokio::test]
-async fn a_shutdown_says_1001_and_an_idle_one_is_quick() {
+async fn a_shutdown_closes_with_1001_and_an_idle_connection_closes_quickly() {
     let (peer, mut client) = fixture("acp", LinkOptions::new()).await;
     let far = async {
         match in_time("the close frame", client.next()).await {

@@ -144,8 +144,8 @@ async fn slow_handshakes_of_one_address_use_at_most_half_of_the_handshakes() {
     link.unwrap();
     drop(ada);
     // Above twice its share a connection is cut off without a response. Below that it gets one.
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let last = slow.last_mut().unwrap();
     let _ = last.write_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").await;
-    assert!(in_time("the cut", last.read_to_end(&mut told)).await.is_err() || told.is_empty());
+    assert!(in_time("the cut", last.read_to_end(&mut reported)).await.is_err() || reported.is_empty());
 }

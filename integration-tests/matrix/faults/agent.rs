@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::valve::Valve;
+use crate::stoppable_link::StoppableLink;
 use crate::wires::{Door, Setting, Wire, accept};
 use crate::{in_time, until};
 
@@ -115,7 +115,7 @@ fn text_of(bytes: usize) -> Box<RawValue> {
 
 /// The methods of an agent.
 pub(crate) fn router(seen: &Seen) -> Router {
-    let (wait, clean, deaf, shield, block, told) =
+    let (wait, clean, deaf, shield, block, reported) =
         (seen.clone(), seen.clone(), seen.clone(), seen.clone(), seen.clone(), seen.clone());
     Router::new()
         .method("initialize", |_: CallContext, _: Value| async { Ok(json!({"protocolVersion": 1})) })
@@ -126,7 +126,7 @@ pub(crate) fn router(seen: &Seen) -> Router {
         })
         // The observations so far.
         .method("seen", move |_: CallContext, _: Value| {
-            let lines = told.lines();
+            let lines = reported.lines();
             async move { Ok(lines) }
         })
         // Calls `wait` on its caller.
@@ -188,13 +188,13 @@ pub(crate) fn router(seen: &Seen) -> Router {
 /// One end of a connection.
 pub(crate) struct End {
     pub(crate) peer: Peer,
-    pub(crate) valve: Valve,
+    pub(crate) valve: StoppableLink,
     pub(crate) seen: Seen,
 }
 
 impl End {
     pub(crate) fn attach(link: Link, role: Role, limits: Limits, seen: Seen) -> Self {
-        let (valve, link) = Valve::new(link);
+        let (valve, link) = StoppableLink::new(link);
         let peer = Peer::builder(ACP).role(role).serve(router(&seen)).limits(limits).attach(link).unwrap();
         Self { peer, valve, seen }
     }

@@ -5,6 +5,7 @@ use rescind::dialect::{MCP_2026, Role};
 use rescind::http::{HttpClient, HttpServer, Stateless, StatelessTransport};
 use rescind::transport::Listener as _;
 use rescind::{CallContext, Outcome, Peer, Router, Server};
+use rescind_testkit::support::mcp_meta;
 use serde_json::{Value, json};
 
 use crate::agent::{Ends, Seen, ended, limits, router};
@@ -109,12 +110,7 @@ async fn stateless() {
     let transport = StatelessTransport::new(HttpClient::new(&url).unwrap().http2());
     let peer =
         in_time("connecting", Peer::builder(MCP_2026).role(Role::Client).connect(transport)).await.unwrap();
-    let params = |n: usize| {
-        json!({"n": n, "name": "still", "_meta": {
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientCapabilities": {},
-        }})
-    };
+    let params = |n: usize| json!({"n": n, "name": "still", "_meta": mcp_meta()});
     let kept = peer.call::<_, Value>("wait", &params(0)).no_timeout().start().unwrap();
     seen.until("wait 0 began").await;
     for _ in 0..STATELESS_ROUNDS {

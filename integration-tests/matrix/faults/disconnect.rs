@@ -194,7 +194,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         for (asks, asker) in Side::BOTH {
             for (leaves, leaver) in Side::BOTH {
                 for wire in WIRES {
-                    if !is_told(wire, state, asks == leaves) {
+                    if !is_reported(wire, state, asks == leaves) {
                         continue;
                     }
                     let name = format!("disconnect::{name}_asked_by_{asker}_lost_by_{leaver}::{}", wire.name);
@@ -209,7 +209,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// Whether the serving side detects the loss while its handler runs. The end of a pipe ends the input and may be a
 /// half-close. That the reader is gone is detected with the next write, and these handlers write nothing before their
 /// end.
-fn is_told(wire: Wire, state: State, asker_left: bool) -> bool {
+fn is_reported(wire: Wire, state: State, asker_left: bool) -> bool {
     wire.name != "pipes" || !asker_left || !matches!(state, State::InGrace | State::Shielded)
 }
 
@@ -243,7 +243,7 @@ async fn lost(wire: Wire, state: State, asks: Side, leaves: Side) {
         let _ = in_time("L3: both ends notice", end.peer.closed()).await;
     }
     if let (Some(counts), Side::Client) = (&ends.door.counts, leaves) {
-        assert_eq!(counts.idle_sessions(), 1, "L3: its idle time ended the session, and nothing it was told");
+        assert_eq!(counts.idle_sessions(), 1, "L3: its idle time ended the session, and no message did");
     }
     let left = agent.peer.stats();
     if state == State::Draining {
@@ -290,7 +290,10 @@ pub(crate) fn is_answered_or_lost(callers: &[String], asker_left: bool, most_uns
     let count = |wanted: &str| callers.iter().filter(|end| *end == wanted).count();
     let (lost, unsent) = (count("disconnected, may have run"), count("disconnected, was not sent"));
     let answered = count("completed");
-    assert!(unsent <= most_unsent, "{unsent} are told as not sent, {most_unsent} did not begin: {callers:?}");
+    assert!(
+        unsent <= most_unsent,
+        "{unsent} are reported as not sent, {most_unsent} did not begin: {callers:?}"
+    );
     assert_eq!((lost + unsent + answered, lost + unsent > 0), (MUCH, true), "{callers:?}");
     assert!(!asker_left || answered == 0, "who has left reads nothing: {callers:?}");
 }

@@ -83,7 +83,7 @@ async fn unanswered_pings(wire: Wire, asks: Side) {
     // Two pings without an answer, and the time until the first.
     assert!(took >= PING, "{took:?}");
     assert!(cfg!(debug_assertions) || took <= 2 * 3 * PING, "{took:?}");
-    assert!(told(&why).contains("ping"), "the reason is told: {}", told(&why));
+    assert!(reported(&why).contains("ping"), "the reason is reported: {}", reported(&why));
     ends.client.valve.read_again();
     assert_eq!(ended(call).await, "disconnected, may have run");
     agent.seen.until("wait 1 signalled: disconnected").await;
@@ -92,7 +92,7 @@ async fn unanswered_pings(wire: Wire, asks: Side) {
 }
 
 /// An error with all of its sources.
-fn told(error: &dyn std::error::Error) -> String {
-    let behind = error.source().map_or_else(String::new, |source| format!(": {}", told(source)));
+fn reported(error: &dyn std::error::Error) -> String {
+    let behind = error.source().map_or_else(String::new, |source| format!(": {}", reported(source)));
     format!("{error}{behind}")
 }

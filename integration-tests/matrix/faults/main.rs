@@ -1,7 +1,7 @@
 //! The faults of wires, each on every wire for which it makes sense, as a separate test: `fault::case::wire`.
 //!
 //! `wires.rs` is the table of wires. Each fault has a file. Faults that a crate's own tests cover on their wire are
-//! not repeated here. `covered.rs` lists these tests by name and checks that they exist:
+//! not repeated here. `covered_elsewhere.rs` lists these tests by name and checks that they exist:
 //!
 //! | fault | wire | where |
 //! |---|---|---|
@@ -30,24 +30,25 @@
 mod agent;
 mod bad_input;
 mod burst;
-mod covered;
+mod covered_elsewhere;
 mod cross_session;
+mod cuttable_tcp;
 mod disconnect;
 mod half_open;
-mod line;
-mod many;
+mod held;
+mod many_connections;
 #[cfg(unix)]
 mod pipes;
 mod raw;
-#[path = "../../threats/rows.rs"]
-#[expect(dead_code, reason = "what must hold is told by the threats")]
+#[path = "../../attacks/rows.rs"]
+#[expect(dead_code, reason = "the attacks print the required behaviour")]
 mod rows;
 mod slow_reader;
 #[cfg(unix)]
 mod stdio;
-mod there;
+mod stoppable_link;
+mod test_names;
 mod trial;
-mod valve;
 mod wires;
 
 use std::process::ExitCode;
@@ -68,12 +69,12 @@ fn main() -> ExitCode {
         cross_session::trials,
         disconnect::trials,
         half_open::trials,
-        many::trials,
+        many_connections::trials,
         slow_reader::trials,
         #[cfg(unix)]
         stdio::trials,
     ];
     let mut trials: Vec<_> = faults.into_iter().flat_map(|trials| trials()).collect();
-    trials.extend(covered::trials(&trials));
+    trials.extend(covered_elsewhere::trials(&trials));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

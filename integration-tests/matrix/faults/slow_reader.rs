@@ -22,7 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         // In HTTP each request is an exchange, and a client has 1024 of them: the reserve is not used up.
         if wire.kind == Kind::Connection {
             let name = format!("slow_reader::who_sends_and_never_reads_is_told_so::{}", wire.name);
-            trials.push(trial(name, move || told(wire)));
+            trials.push(trial(name, move || reported(wire)));
         }
     }
     trials
@@ -85,7 +85,7 @@ async fn heard(wire: Wire) {
 }
 
 /// When the reserve for refusals is used up, the connection ends with the reason.
-async fn told(wire: Wire) {
+async fn reported(wire: Wire) {
     let limits = limits();
     let ends = Ends::open(wire, &limits).await;
     let (asker, agent) = (&ends.client, &ends.server);

@@ -5,11 +5,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use rescind_testkit::support;
 
-#[path = "told.rs"]
-mod told;
+#[path = "failure_report.rs"]
+mod reported;
 
-use self::told::{Again, hangs};
+use self::reported::{RerunCommand, numbered};
 
 /// A wait of this length counts as a hang.
 pub(crate) const HANG: Duration = Duration::from_secs(40);
@@ -19,7 +20,7 @@ pub(crate) fn trial<F>(name: String, test: impl FnOnce() -> F + Send + 'static) 
 where
     F: Future<Output = ()>,
 {
-    let again = Again::new(name.as_str(), None);
+    let again = RerunCommand::new(name.as_str(), None);
     Trial::test(name, move || {
         let _again = again;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -59,20 +60,9 @@ where
 
 /// Fails a test that hangs.
 pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
-    let since = tokio::time::Instant::now();
-    let waited = tokio::time::timeout(HANG, wait.into_future()).await;
-    // A wait that is never woken is polled when its time ends, and may be ready then. So the elapsed time is
-    // checked too.
-    assert!(since.elapsed() < HANG, "{}", hangs(what));
-    waited.unwrap_or_else(|_| panic!("{}", hangs(what)))
+    support::within(HANG, &numbered(what), wait).await
 }
 
-/// Waits for a condition that only a counter shows.
-pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    in_time(what, async {
-        while !is_so() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+pub(crate) async fn until(what: &str, is_so: impl FnMut() -> bool) {
+    support::until(HANG, &numbered(what), is_so).await;
 }

@@ -2,7 +2,7 @@
 //!
 //! Stateless HTTP has no row: its one link serves a whole listener and has no handshake, no session that could be
 //! lost and no requests of its server, and its protocol is not that of the agents here. It has the fault of bursts
-//! (`burst.rs`) and, in the crate's own tests, that of closed exchanges (`covered.rs`). A half-open peer, a slow
+//! (`burst.rs`) and, in the crate's own tests, that of closed exchanges (`covered_elsewhere.rs`). A half-open peer, a slow
 //! reader and a thousand connections are not played on it here.
 
 use std::pin::Pin;
@@ -17,8 +17,8 @@ use rescind::transport::{BoxFuture, Link, Listener, Transport};
 use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
 use rescind::{Clients, Framing, Share, memory_listener};
 
+use crate::cuttable_tcp::CuttableTcp;
 use crate::in_time;
-use crate::line::Line;
 #[cfg(unix)]
 use crate::pipes::pipes;
 
@@ -39,7 +39,7 @@ pub(crate) struct Setting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Straight,
-    /// Through a [`Line`].
+    /// Through a [`CuttableTcp`].
     Cuttable,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Door {
     /// The place for a client without the library: an address, or a path.
     pub(crate) place: String,
     /// Over HTTP, if the setting requests it.
-    pub(crate) line: Option<Line>,
+    pub(crate) line: Option<CuttableTcp>,
     /// The counters of an HTTP server.
     pub(crate) counts: Option<HttpCounts>,
 }
@@ -186,7 +186,7 @@ async fn http(
     let place = url.trim_start_matches("http://").trim_end_matches(path).to_owned();
     let line = match setting.way {
         Way::Straight => None,
-        Way::Cuttable => Some(Line::to(&place).await),
+        Way::Cuttable => Some(CuttableTcp::to(&place).await),
     };
     if let Some(line) = &line {
         url = format!("http://{}{path}", line.place);

@@ -65,10 +65,10 @@ fn capabilities(report: UnboundedSender<Value>, signal: UnboundedSender<CauseKin
                 ctx.stopped::<Value>(cause)
             }
         })
-        .method("agent/report", move |_: CallContext, told: Value| {
+        .method("agent/report", move |_: CallContext, reported: Value| {
             let report = report.clone();
             async move {
-                report.send(told)?;
+                report.send(reported)?;
                 Ok(json!({}))
             }
         })
@@ -81,7 +81,7 @@ async fn agent_calls_the_page(app: Link) {
     assert_eq!(opened.map(|value| value["sessionId"] == "of-a-page"), Ok(true));
 
     let mut call = peer.call::<_, Value>("page/wait", &json!({})).start().expect("a call starts");
-    let mut started = call.notifications_where(|told| told.method() == "started");
+    let mut started = call.notifications_where(|reported| reported.method() == "started");
     assert!(started.next().await.is_some(), "the page says that it began");
     assert_eq!(call.canceller().cancel("the user pressed stop"), CancelResult::Sent);
     assert_eq!(call.acknowledged().await, Some(true));
@@ -100,7 +100,7 @@ async fn agent_calls_the_page(app: Link) {
 async fn both_ways() {
     let mut open = open().await;
     agent_calls_the_page(open.app).await;
-    let told = open.reports.recv().await;
+    let reported = open.reports.recv().await;
     let expected = json!({
         "opened": "initialize-result",
         "ack": true,
@@ -110,7 +110,7 @@ async fn both_ways() {
         "late": false,
         "unknown": false,
     });
-    assert_eq!(told, Some(expected));
+    assert_eq!(reported, Some(expected));
     assert_eq!(
         open.signals.recv().await,
         Some(CauseKind::Peer),

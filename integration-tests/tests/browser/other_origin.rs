@@ -49,17 +49,17 @@ async fn serve<B: ServerBinding>(
 /// Opens the page under this host name and returns its report.
 async fn visit(host: &str, port: u16, query: &str, reports: &mut UnboundedReceiver<Value>) -> Value {
     let mut browser = browse(&format!("http://{host}:{port}/?{query}"), &[host]);
-    let told = reports.recv().await.expect("the page reports");
+    let reported = reports.recv().await.expect("the page reports");
     drop(browser.stdin.take());
     let ended = browser.wait().await;
     assert!(ended.is_ok_and(|status| status.success()), "the browser ends by itself");
-    told
+    reported
 }
 
 async fn both_pages() {
     let (report, mut reports) = unbounded_channel();
-    let take = post(move |told: String| async move {
-        let _ = report.send(serde_json::from_str(&told).expect("the page reports in JSON"));
+    let take = post(move |reported: String| async move {
+        let _ = report.send(serde_json::from_str(&reported).expect("the page reports in JSON"));
     });
     let routes = Routes::new().route("/", get(async || Html(PAGE))).route("/report", take);
     let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback can be listened on");
@@ -72,7 +72,7 @@ async fn both_pages() {
     let (acp, _acp) = serve(Acp::new(), ACP, &origin).await;
     let query = format!("streamable={streamable}&stateless={stateless}&acp={acp}");
 
-    let told = visit("app.example", port, &query, &mut reports).await;
+    let reported = visit("app.example", port, &query, &mut reports).await;
     let expected = json!({
         "streamable": {
             "session": 32,
@@ -86,13 +86,13 @@ async fn both_pages() {
         "stateless": {"echo": 7, "waits": "text/event-stream"},
         "acp": {"connection": 32, "ended": 202},
     });
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     assert_eq!(cancelled.recv().await, Some(CauseKind::Peer), "cancelled by the page's message");
     assert_eq!(left.recv().await, Some(CauseKind::Peer), "cancelled by the page's abort");
 
-    let told = visit("evil.example", port, &query, &mut reports).await;
+    let reported = visit("evil.example", port, &query, &mut reports).await;
     let nothing = "TypeError";
-    assert_eq!(told, json!({"streamable": nothing, "stateless": nothing, "acp": nothing}));
+    assert_eq!(reported, json!({"streamable": nothing, "stateless": nothing, "acp": nothing}));
 }
 
 #[tokio::test]

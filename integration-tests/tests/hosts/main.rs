@@ -11,7 +11,7 @@ use rescind::transport::{HostRefusal, Listener};
 use rescind::websocket::{UpgradeOptions, WebSocketListener, mount};
 use rescind::{AcpEndpoint, HostPolicy, OriginPolicy, Router, Server, dialect};
 
-use crate::cases::{CASES, Case, HOSTS, NO_HOSTS, NO_ORIGINS, ORIGINS, POLICIES, Policy};
+use crate::cases::{Case, HOSTS, NO_HOSTS, NO_ORIGINS, ORIGINS, POLICIES, Policy, cases};
 use crate::requests::{Asked, ask};
 
 /// The status of a request that passes.
@@ -25,7 +25,7 @@ const fn passed(asked: Asked) -> u16 {
 /// Plays the table. `servers` has an address for each configuration that the transport supports.
 async fn play(what: &str, servers: &BTreeMap<usize, String>, path: &str, asked: Asked) {
     let mut wrong = Vec::new();
-    for case in CASES {
+    for case in &cases() {
         let Some(address) = servers.get(&(case.policy as usize)) else { continue };
         let status = ask(address, path, asked, case).await;
         if status != case.refused.unwrap_or(passed(asked)) {
@@ -54,38 +54,27 @@ const fn bound(policy: Policy) -> &'static str {
     }
 }
 
-fn http<B: ServerBinding>(binding: B, policy: Policy) -> HttpServer<B> {
-    let mut server = HttpServer::new(binding).path("/agent");
-    match policy {
-        Policy::Default | Policy::Everywhere => {}
-        Policy::Listed => {
-            for host in HOSTS {
-                server = server.allow_host(host).unwrap();
+/// A server's options with the hosts and origins that the policy allows.
+macro_rules! allowing {
+    ($options:expr, $policy:expr) => {{
+        let options = $options;
+        match $policy {
+            Policy::Default | Policy::Everywhere => options,
+            Policy::Listed => {
+                let options = HOSTS.iter().fold(options, |options, host| options.allow_host(host).unwrap());
+                ORIGINS.iter().fold(options, |options, origin| options.allow_origin(origin).unwrap())
             }
-            for origin in ORIGINS {
-                server = server.allow_origin(origin).unwrap();
-            }
+            Policy::Any => options.allow_any_host().allow_any_origin(),
         }
-        Policy::Any => server = server.allow_any_host().allow_any_origin(),
-    }
-    server
+    }};
+}
+
+fn http<B: ServerBinding>(binding: B, policy: Policy) -> HttpServer<B> {
+    allowing!(HttpServer::new(binding).path("/agent"), policy)
 }
 
 fn websocket(policy: Policy) -> UpgradeOptions {
-    let mut options = UpgradeOptions::new().path("/agent");
-    match policy {
-        Policy::Default | Policy::Everywhere => {}
-        Policy::Listed => {
-            for host in HOSTS {
-                options = options.allow_host(host).unwrap();
-            }
-            for origin in ORIGINS {
-                options = options.allow_origin(origin).unwrap();
-            }
-        }
-        Policy::Any => options = options.allow_any_host().allow_any_origin(),
-    }
-    options
+    allowing!(UpgradeOptions::new().path("/agent"), policy)
 }
 
 async fn play_http<B: ServerBinding>(what: &str, binding: impl Fn() -> B) {
@@ -101,7 +90,7 @@ async fn play_http<B: ServerBinding>(what: &str, binding: impl Fn() -> B) {
 
 #[test]
 fn the_function_decides_as_the_table_says() {
-    for case in CASES {
+    for case in &cases() {
         let (mut hosts, mut origins) = (HostPolicy::default(), OriginPolicy::default());
         match case.policy {
             Policy::Default => hosts.bound_to([127, 0, 0, 1].into()),
@@ -124,14 +113,14 @@ fn the_function_decides_as_the_table_says() {
 }
 
 fn refusal(hosts: &HostPolicy, origins: &OriginPolicy, case: &Case) -> Option<u16> {
-    let host = match hosts.check(case.target, case.hosts.iter().map(|host| host.as_bytes())) {
+    let host = match hosts.check(case.target, case.hosts.iter().map(String::as_bytes)) {
         Ok(host) => host,
         Err(HostRefusal::Missing | HostRefusal::Several | HostRefusal::Malformed) => return Some(400),
         Err(HostRefusal::NotServed) => return Some(421),
     };
-    match origins.check(case.origins.iter().map(|origin| origin.as_bytes()), &host) {
+    match origins.check(case.origins.iter().map(String::as_bytes), &host) {
         Ok(named) => {
-            assert_eq!(named, case.origins.first().copied(), "what CORS is to repeat");
+            assert_eq!(named, case.origins.first().map(String::as_str), "what CORS is to repeat");
             None
         }
         Err(_) => Some(403),
@@ -141,8 +130,8 @@ fn refusal(hosts: &HostPolicy, origins: &OriginPolicy, case: &Case) -> Option<u1
 #[test]
 fn an_invalid_origin_or_host_cannot_be_allowed() {
     for entry in NO_ORIGINS {
-        let told = OriginPolicy::default().allow(entry).unwrap_err().to_string();
-        assert!(told.contains("cannot be allowed"), "{told}");
+        let reported = OriginPolicy::default().allow(entry).unwrap_err().to_string();
+        assert!(reported.contains("cannot be allowed"), "{reported}");
         assert!(UpgradeOptions::new().allow_origin(entry).is_err(), "{entry}");
         assert!(HttpServer::new(Acp::new()).allow_origin(entry).is_err(), "{entry}");
     }

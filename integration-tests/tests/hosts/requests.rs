@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rescind_testkit::support::http1::read_head;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -40,19 +41,15 @@ pub(crate) async fn ask(address: &str, path: &str, asked: Asked, case: &Case) ->
 async fn http1(socket: &mut TcpStream, method: &str, path: &str, fields: &str, case: &Case) -> u16 {
     let target = case.target.map_or_else(String::new, |target| format!("http://{target}"));
     let mut request = format!("{method} {target}{path} HTTP/1.1\r\n{fields}");
-    for host in case.hosts {
+    for host in &case.hosts {
         request.extend(["Host: ", host, "\r\n"]);
     }
-    for origin in case.origins {
+    for origin in &case.origins {
         request.extend(["Origin: ", origin, "\r\n"]);
     }
     request += "\r\n";
     socket.write_all(request.as_bytes()).await.unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(socket.read_u8().await.unwrap());
-    }
-    let head = String::from_utf8(head).unwrap();
+    let head = read_head(socket).await;
     head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
@@ -70,10 +67,10 @@ async fn http2(socket: &mut TcpStream, path: &str, case: &Case) -> u16 {
     if let Some(target) = case.target {
         field(&mut block, ":authority", target);
     }
-    for host in case.hosts {
+    for host in &case.hosts {
         field(&mut block, "host", host);
     }
-    for origin in case.origins {
+    for origin in &case.origins {
         field(&mut block, "origin", origin);
     }
     let mut request = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();

@@ -62,13 +62,13 @@ macro_rules! answers_owed {
 macro_rules! silence_owed {
     (in $module:ident: $program:expr) => {
         third_party! { in $module: $program;
-            a_cancelled_call_ends_and_its_work_stops: crate::mcp::cancel_running,
+            a_cancelled_call_ends_and_its_work_stops: crate::scenarios::cancel_running,
             the_other_of_two_calls_goes_on: crate::mcp::cancel_one_of_two,
             a_cancelled_tool_stops: crate::mcp::cancel_tool,
             a_cancel_for_what_is_over_or_never_was_is_ignored: crate::mcp::cancel_finished_and_unknown,
             progress_is_told_to_its_call: crate::mcp::progress,
-            a_deadline_stops_its_work: crate::mcp::deadline,
-            a_dropped_call_stops_its_work: crate::mcp::dropped_call,
+            a_deadline_stops_its_work: crate::scenarios::deadline,
+            a_dropped_call_stops_its_work: crate::scenarios::dropped_call,
             a_deaf_handler_harms_no_other_call: crate::mcp::deaf_handler,
         }
     };

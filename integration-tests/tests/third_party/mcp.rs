@@ -1,37 +1,18 @@
 //! The reaction of MCP's servers to our cancels. Their protocol sends no answer to a cancelled request: the call ends
 //! at once, unconfirmed, and the program's counts show that the work has stopped (their `AbortSignal`).
 
-use std::time::Duration;
-
 use rescind::{CancelResult, CauseKind, Outcome};
 use serde_json::{Value, json};
 
 use super::program::Program;
 use super::run::Run;
 
-fn is_told(outcome: &Outcome<Value>, cause: CauseKind) {
-    match outcome {
-        Outcome::Cancelled(cancelled) => assert_eq!(cancelled.cause.kind(), cause),
-        other => panic!("{other:?}"),
-    }
-}
-
-pub(crate) async fn cancel_running(program: Program) {
-    let run = Run::start(program).await;
-    let call = run.running("test/wait", &json!({})).await;
-    assert_eq!(call.canceller().cancel("the user pressed stop"), CancelResult::Sent);
-    is_told(&call.outcome().await, CauseKind::Caller);
-    run.counts(0, 1).await;
-    run.echoes().await;
-    run.end().await;
-}
-
 pub(crate) async fn cancel_one_of_two(program: Program) {
     let run = Run::start(program).await;
     let (one, other) = (run.running("test/wait", &json!({})).await, run.call("test/wait", &json!({})));
     run.counts(2, 0).await;
     assert_eq!(one.canceller().cancel(""), CancelResult::Sent);
-    is_told(&one.outcome().await, CauseKind::Caller);
+    run.is_cancelled(one, CauseKind::Caller).await;
     run.counts(1, 1).await;
     drop(other);
     run.counts(0, 2).await;
@@ -42,7 +23,7 @@ pub(crate) async fn cancel_tool(program: Program) {
     let run = Run::start(program).await;
     let call = run.running("tools/call", &json!({"name": "wait", "arguments": {}})).await;
     assert_eq!(call.canceller().cancel(""), CancelResult::Sent);
-    is_told(&call.outcome().await, CauseKind::Caller);
+    run.is_cancelled(call, CauseKind::Caller).await;
     run.counts(0, 1).await;
     run.end().await;
 }
@@ -68,28 +49,14 @@ pub(crate) async fn progress(program: Program) {
     let arguments = json!({"count": 3, "every_ms": 1});
     let call = run.build("tools/call", &json!({"name": "progress", "arguments": arguments})).progress();
     let call = call.start().expect("a call starts");
-    let mut told = call.notifications();
+    let mut reported = call.notifications();
     for n in 1..=3 {
-        let params: Value = told.next().await.expect("its progress is told").params().expect("it is JSON");
+        let params: Value =
+            reported.next().await.expect("its progress is reported").params().expect("it is JSON");
         assert_eq!((&params["progress"], &params["total"]), (&json!(n), &json!(3)));
     }
     assert!(matches!(call.outcome().await, Outcome::Completed(_)));
-    assert!(told.next().await.is_none(), "progress after the answer");
-    run.end().await;
-}
-
-pub(crate) async fn deadline(program: Program) {
-    let run = Run::start(program).await;
-    let late = run.build("test/wait", &json!({})).timeout(Duration::from_millis(100));
-    is_told(&late.start().expect("a call starts").outcome().await, CauseKind::Deadline);
-    run.counts(0, 1).await;
-    run.end().await;
-}
-
-pub(crate) async fn dropped_call(program: Program) {
-    let run = Run::start(program).await;
-    drop(run.running("test/wait", &json!({})).await);
-    run.counts(0, 1).await;
+    assert!(reported.next().await.is_none(), "progress after the answer");
     run.end().await;
 }
 
@@ -98,7 +65,7 @@ pub(crate) async fn deaf_handler(program: Program) {
     let run = Run::start(program).await;
     let call = run.running("test/ignore", &json!({"ms": 300})).await;
     assert_eq!(call.canceller().cancel(""), CancelResult::Sent);
-    is_told(&call.outcome().await, CauseKind::Caller);
+    run.is_cancelled(call, CauseKind::Caller).await;
     run.counts(0, 0).await;
     run.echoes().await;
     run.end().await;

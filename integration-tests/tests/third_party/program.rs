@@ -114,13 +114,15 @@ impl Program {
         let mut command = tokio::process::Command::new("node");
         command.arg(self.file()).arg(option).stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().expect("the program starts");
-        let mut told = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+        let mut reported = BufReader::new(child.stderr.take().expect("it is piped")).lines();
         loop {
-            let line = told.next_line().await.expect("it is text").expect("it says where it listens");
+            let line = reported.next_line().await.expect("it is text").expect("it says where it listens");
             if let Some(url) = line.strip_prefix("listening on ") {
                 let url = url.to_owned();
                 // The rest of its stderr is read too, because it would block otherwise.
-                tokio::spawn(async move { while told.next_line().await.is_ok_and(|line| line.is_some()) {} });
+                tokio::spawn(
+                    async move { while reported.next_line().await.is_ok_and(|line| line.is_some()) {} },
+                );
                 return (child, url);
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rescind::dialect::Role;
 use rescind::stdio::ChildHandle;
-use rescind::{Call, CallBuilder, CallContext, CauseKind, Peer, Router};
+use rescind::{Call, CallBuilder, CallContext, CauseKind, Outcome, Peer, Router};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -49,8 +49,8 @@ impl Run {
                 let client = json!({"name": "rescind", "version": "0"});
                 let asked =
                     json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
-                let told = self.answer("initialize", asked).await;
-                assert_eq!(told["protocolVersion"], "2025-11-25");
+                let reported = self.answer("initialize", asked).await;
+                assert_eq!(reported["protocolVersion"], "2025-11-25");
                 self.peer.try_notify("notifications/initialized", &json!({})).expect("there is room");
             }
             // Each request contains everything, so there is no handshake.
@@ -87,6 +87,18 @@ impl Run {
         let call = self.call(method, params);
         self.counts(1, 0).await;
         call
+    }
+
+    /// The call ends as cancelled by this cause, and as confirmed if the protocol answers cancelled requests.
+    pub(crate) async fn is_cancelled(&self, call: Call<Value>, cause: CauseKind) {
+        match call.outcome().await {
+            Outcome::Cancelled(cancelled) => {
+                let is_answered = !self.program.dialect().name().starts_with("mcp");
+                assert!(cancelled.confirmed || !is_answered, "{cancelled:?}");
+                assert_eq!(cancelled.cause.kind(), cause);
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     /// The witness: waits until the program counts this many running and this many cancelled handlers.

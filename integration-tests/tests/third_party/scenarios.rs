@@ -3,27 +3,18 @@
 use std::time::Duration;
 
 use rescind::{CancelResult, CauseKind, ErrorCode, Outcome};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::program::Program;
 use super::run::{Run, Said};
-
-fn is_confirmed(outcome: &Outcome<Value>, cause: CauseKind) {
-    match outcome {
-        Outcome::Cancelled(cancelled) => {
-            assert!(cancelled.confirmed, "{cancelled:?}");
-            assert_eq!(cancelled.cause.kind(), cause);
-        }
-        other => panic!("{other:?}"),
-    }
-}
 
 pub(crate) async fn cancel_running(program: Program) {
     let run = Run::start(program).await;
     let call = run.running("test/wait", &json!({})).await;
     assert_eq!(call.canceller().cancel("the user pressed stop"), CancelResult::Sent);
-    is_confirmed(&call.outcome().await, CauseKind::Caller);
+    run.is_cancelled(call, CauseKind::Caller).await;
     run.counts(0, 1).await;
+    run.echoes().await;
     run.end().await;
 }
 
@@ -33,7 +24,7 @@ pub(crate) async fn cancel_at_once(program: Program) {
     let call = run.call("test/wait", &json!({}));
     let said = call.canceller().cancel("");
     assert!(matches!(said, CancelResult::Sent | CancelResult::TakenBack), "{said:?}");
-    is_confirmed(&call.outcome().await, CauseKind::Caller);
+    run.is_cancelled(call, CauseKind::Caller).await;
     run.echoes().await;
     assert_eq!(run.answer("test/stats", json!({})).await["running"], 0);
     run.end().await;
@@ -46,12 +37,12 @@ pub(crate) async fn cancel_twice(program: Program) {
     let stop = one.canceller();
     assert_eq!(stop.cancel(""), CancelResult::Sent);
     assert_eq!(stop.clone().cancel(""), CancelResult::AlreadySettled);
-    is_confirmed(&one.outcome().await, CauseKind::Caller);
+    run.is_cancelled(one, CauseKind::Caller).await;
     assert_eq!(stop.cancel(""), CancelResult::AlreadySettled);
     // The other call was not affected.
     run.counts(1, 1).await;
     assert_eq!(other.canceller().cancel(""), CancelResult::Sent);
-    is_confirmed(&other.outcome().await, CauseKind::Caller);
+    run.is_cancelled(other, CauseKind::Caller).await;
     run.counts(0, 2).await;
     run.end().await;
 }
@@ -77,7 +68,7 @@ pub(crate) async fn cancel_unknown(program: Program) {
     run.echoes().await;
     run.counts(1, 0).await;
     assert_eq!(call.canceller().cancel(""), CancelResult::Sent);
-    is_confirmed(&call.outcome().await, CauseKind::Caller);
+    run.is_cancelled(call, CauseKind::Caller).await;
     run.end().await;
 }
 
@@ -121,7 +112,7 @@ pub(crate) async fn nested_requests(program: Program) {
     for _ in 0..2 {
         assert_eq!(run.said.recv().await, Some(Said::Cancelled(CauseKind::Peer)));
     }
-    is_confirmed(&call.outcome().await, CauseKind::Caller);
+    run.is_cancelled(call, CauseKind::Caller).await;
     run.counts(0, 1).await;
     assert_eq!(run.peer.stats().running, 0);
     run.end().await;
@@ -136,8 +127,8 @@ pub(crate) async fn dropped_call(program: Program) {
 
 pub(crate) async fn deadline(program: Program) {
     let run = Run::start(program).await;
-    let late = run.peer.call::<_, Value>("test/wait", &json!({})).timeout(Duration::from_millis(100));
-    is_confirmed(&late.start().expect("a call starts").outcome().await, CauseKind::Deadline);
+    let late = run.build("test/wait", &json!({})).timeout(Duration::from_millis(100));
+    run.is_cancelled(late.start().expect("a call starts"), CauseKind::Deadline).await;
     run.counts(0, 1).await;
     run.end().await;
 }

@@ -1,16 +1,17 @@
 //! A call of this side: each pair of events that can end it, at the same time, from two threads and the driver's
 //! task.
 
-mod far;
+mod far_end;
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use far::{Far, Way};
+use far_end::{FarEnd, Way};
 use rescind_core::{Call, CancelResult, Outcome, Peer, dialect, memory_pair};
 use rescind_threads::pairs;
+use rescind_threads::play::Threads;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
@@ -37,21 +38,21 @@ fn play(first: End, second: End) {
     let (ours, theirs) = memory_pair();
     let Ok(peer) = Peer::builder(dialect::ACP).attach(ours) else { panic!("no connection") };
     let way = if has(Finish) { Way::Answer } else { Way::AnswerWhenCancelled };
-    let far = thread::spawn(move || block_on(Far::new(theirs, way, has(Disconnect)).run()));
+    let far = thread::spawn(move || block_on(FarEnd::new(theirs, way, has(Disconnect)).run()));
     let call = started(&peer, "first");
     let canceller = call.canceller();
-    let mut threads = Vec::new();
+    let mut threads = Threads::default();
     for end in [first, second] {
         match end {
             // The far end does the first two, the caller the third.
             Finish | Disconnect | Drop => {}
             Cancel => {
                 let canceller = canceller.clone();
-                threads.push(thread::spawn(move || assert_told(canceller.cancel("stop"))));
+                threads.spawn(move || assert_told(canceller.cancel("stop")));
             }
             Reuse => {
                 let peer = peer.clone();
-                threads.push(thread::spawn(move || {
+                threads.spawn(move || {
                     let call = started(&peer, "other");
                     let outcome = block_on(call.outcome());
                     let is_own = match &outcome {
@@ -60,7 +61,7 @@ fn play(first: End, second: End) {
                         _ => false,
                     };
                     assert!(is_own, "I4: the other call ended with {outcome:?}");
-                }));
+                });
             }
         }
     }
@@ -73,7 +74,7 @@ fn play(first: End, second: End) {
     } else {
         // No other event would end it.
         if !has(Finish) && !has(Cancel) && !has(Disconnect) {
-            threads.push(thread::spawn(move || assert_told(canceller.cancel("stop"))));
+            threads.spawn(move || assert_told(canceller.cancel("stop")));
         }
         let outcome = block_on(call.outcome());
         let may_be = match &outcome {
@@ -85,9 +86,7 @@ fn play(first: End, second: End) {
         };
         assert!(may_be, "I4, I13: {first:?} and {second:?} ended with {outcome:?}");
     }
-    for thread in threads {
-        assert!(thread.join().is_ok(), "a thread panicked");
-    }
+    threads.join();
     // A dropped call keeps its slot until its cancel is written. The shutdown waits for this.
     block_on(peer.shutdown(Duration::ZERO));
     assert_eq!(peer.stats().calls, 0, "I3: {first:?} and {second:?} left a call");

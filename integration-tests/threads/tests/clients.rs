@@ -1,7 +1,7 @@
 //! A call over HTTP, from our client to our server: each pair of events that can end it, at the same time, over each
 //! binding.
 
-mod site;
+mod http_site;
 
 use std::future::Future;
 use std::io;
@@ -10,19 +10,20 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use http_site::{HttpSite, accept};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use rescind_core::dialect::{self, Dialect, Role};
-use rescind_core::{Call, CallContext, HandlerError, Outcome, Peer, Router};
+use rescind_core::{Call, Outcome, Peer};
 use rescind_http::{
     Acp, AcpTransport, HttpClient, Stateless, StatelessTransport, Streamable, StreamableTransport,
 };
+use rescind_threads::play::{Threads, gated, until_free};
 use rescind_threads::tests;
 use serde_json::{Value, json};
 use shuttle::future::{block_on, spawn};
 use shuttle::thread;
-use site::{Site, accept};
 use tokio::sync::watch;
 
 /// The events that end a call.
@@ -58,11 +59,11 @@ impl Binding {
         }
     }
 
-    fn site(self) -> (Site, rescind_http::HttpListener) {
+    fn site(self) -> (HttpSite, rescind_http::HttpListener) {
         match self {
-            Self::Streamable => Site::new(Streamable::new(), &[]),
-            Self::Stateless => Site::new(Stateless::new(), &[]),
-            Self::Acp => Site::new(Acp::new(), &[]),
+            Self::Streamable => HttpSite::new(Streamable::new(), &[]),
+            Self::Stateless => HttpSite::new(Stateless::new(), &[]),
+            Self::Acp => HttpSite::new(Acp::new(), &[]),
         }
     }
 
@@ -86,7 +87,7 @@ impl Binding {
 }
 
 /// A client whose connections end in the site, until they are cut.
-fn dial(site: &Site, cut: &watch::Receiver<bool>) -> HttpClient {
+fn dial(site: &HttpSite, cut: &watch::Receiver<bool>) -> HttpClient {
     let (site, cut) = (site.clone(), cut.clone());
     let Ok(client) = HttpClient::new("http://localhost/") else { panic!("no client") };
     client.dial(move || {
@@ -114,22 +115,8 @@ fn play(binding: Binding, first: End, second: End) {
     let (site, mut listener) = binding.site();
     let (open, gate) = watch::channel(false);
     let (cut, is_cut) = watch::channel(false);
-    let router = Router::new()
-        .method("initialize", |_: CallContext, _: Value| async {
-            Ok::<_, HandlerError>(json!({"protocolVersion": 1}))
-        })
-        .method("work", move |context: CallContext, _: Value| {
-            let mut gate = gate.clone();
-            async move {
-                // The clock is paused, so only this notification starts a stream.
-                let _ = context.try_notify("tick", &json!({}));
-                tokio::select! {
-                    biased;
-                    cause = context.cancelled() => Err(HandlerError::stopped(cause)),
-                    _ = gate.wait_for(|open| *open) => Ok(json!("done")),
-                }
-            }
-        });
+    // The clock is paused, so only the notification starts a stream.
+    let router = gated(gate, true);
     let serving = thread::spawn(move || {
         let server = block_on(accept(&mut listener, Peer::builder(binding.dialect()).serve(router)));
         (server, listener)
@@ -143,34 +130,29 @@ fn play(binding: Binding, first: End, second: End) {
     let Ok((server, listener)) = serving.join() else { panic!("the server panicked") };
     let call = started(&peer);
     let canceller = call.canceller();
-    let mut threads = Vec::new();
+    let mut threads = Threads::default();
     for end in [first, second] {
         match end {
             Finish | Drop => {}
             Cancel => {
                 let canceller = canceller.clone();
-                threads.push(thread::spawn(move || {
+                threads.spawn(move || {
                     canceller.cancel("stop");
-                }));
+                });
             }
             Disconnect => {
-                let cut = cut.clone();
-                threads.push(thread::spawn(move || {
-                    cut.send_replace(true);
-                }));
+                threads.open(cut.clone());
             }
             Shutdown => {
                 let peer = peer.clone();
-                threads.push(thread::spawn(move || {
+                threads.spawn(move || {
                     block_on(peer.shutdown(Duration::ZERO));
-                }));
+                });
             }
         }
     }
     if has(Finish) {
-        threads.push(thread::spawn(move || {
-            open.send_replace(true);
-        }));
+        threads.open(open);
     }
     if has(Drop) {
         // Polled once, so that it leaves a waker.
@@ -194,16 +176,12 @@ fn play(binding: Binding, first: End, second: End) {
         };
         assert!(may_be, "I4, I13: {first:?} and {second:?} ended with {outcome:?}");
     }
-    for thread in threads {
-        assert!(thread.join().is_ok(), "a thread panicked");
-    }
+    threads.join();
     block_on(peer.shutdown(Duration::ZERO));
     assert_eq!(peer.stats().calls, 0, "I3: {first:?} and {second:?} left a call");
     drop(listener);
     block_on(server.shutdown(Duration::ZERO));
-    while server.stats().slots > 0 {
-        thread::yield_now();
-    }
+    until_free(&server);
 }
 
 fn started(peer: &Peer) -> Call<Value> {

@@ -1,15 +1,15 @@
 //! A request of the peer: each pair of its events, at the same time, from threads of the far end and of the handler.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rescind_core::{
-    CallContext, Cause, CauseKind, ExchangeId, FrameInfo, FrameKind, HandlerError, Lane, Outbound, Peer,
-    Receiver, Registry, RequestId, Router, Sender, SessionId, TransportEvent, dialect, memory_pair,
+    CallContext, Cause, CauseKind, FrameKind, Peer, Registry, RequestId, Router, Sender, SessionId, dialect,
+    memory_pair,
 };
 use rescind_threads::pairs;
+use rescind_threads::play::{Threads, frame, next, until_free, until_open};
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::sync::Mutex;
@@ -45,7 +45,7 @@ fn play(first: Event, second: Event) {
     let router = {
         let ended = Arc::clone(&ended);
         Router::new().method("work", move |context: CallContext, params: Value| {
-            let (mut gate, ended) = (gate.clone(), Ended(Arc::clone(&ended)));
+            let (gate, ended) = (gate.clone(), Ended(Arc::clone(&ended)));
             async move {
                 let _ended = ended;
                 if params["turn"] == 2 {
@@ -55,11 +55,7 @@ fn play(first: Event, second: Event) {
                     let context = context.clone();
                     thread::spawn(move || context.cancel_local(Cause::new(CauseKind::Local)));
                 }
-                tokio::select! {
-                    biased;
-                    cause = context.cancelled() => Err(HandlerError::stopped(cause)),
-                    _ = gate.wait_for(|open| *open) => Ok(json!(1)),
-                }
+                until_open(context, gate, json!(1)).await
             }
         })
     };
@@ -69,34 +65,30 @@ fn play(first: Event, second: Event) {
     let tx: Tx = Arc::new(Mutex::new(theirs.tx));
     let mut rx = theirs.rx;
     send(&tx, &json!({"jsonrpc": "2.0", "id": 1, "method": "work", "params": {"turn": 1}}));
-    let mut threads = Vec::new();
+    let mut threads = Threads::default();
     for event in [first, second] {
         let tx = Arc::clone(&tx);
         match event {
-            Cancel => threads.push(thread::spawn(move || {
-                send(
-                    &tx,
-                    &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}),
-                );
-            })),
-            Reuse => threads.push(thread::spawn(move || {
+            Cancel => threads.spawn(move || {
+                let cancel = json!({"requestId": 1});
+                send(&tx, &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": cancel}));
+            }),
+            Reuse => threads.spawn(move || {
                 send(&tx, &json!({"jsonrpc": "2.0", "id": 1, "method": "work", "params": {"turn": 2}}));
-            })),
+            }),
             Ask => {
                 let registry = registry.clone();
-                threads.push(thread::spawn(move || {
+                threads.spawn(move || {
                     let is_cancelled = registry.is_cancelled(&SessionId::from("s"), &RequestId::number(1));
                     assert!(!is_cancelled || has(Cancel) || has(Local) || has(Disconnect), "I4: nobody did");
-                }));
+                });
             }
             Finish | Local | Disconnect => {}
         }
     }
     // One of the events must end it.
     if has(Finish) || !(has(Cancel) || has(Local) || has(Disconnect)) {
-        threads.push(thread::spawn(move || {
-            open.send_replace(true);
-        }));
+        threads.open(open);
     }
     let requests = 1 + [first, second].iter().filter(|event| **event == Reuse).count();
     let mut answers = Vec::new();
@@ -108,9 +100,7 @@ fn play(first: Event, second: Event) {
     }
     if has(Disconnect) {
         drop(rx);
-        for thread in threads.drain(..) {
-            assert!(thread.join().is_ok(), "a thread panicked");
-        }
+        std::mem::take(&mut threads).join();
         drop(tx);
         assert!(block_on(peer.closed()).is_ok() || peer.is_closed(), "L3: it goes on without a wire");
     }
@@ -124,14 +114,10 @@ fn play(first: Event, second: Event) {
         let is_answer = answer["id"] == 1 && (answer["result"].is_u64() || answer["error"]["code"] == -32800);
         assert!(is_answer || (is_refusal && has(Reuse)), "I1: {first:?} and {second:?} brought {answer}");
     }
-    for thread in threads {
-        assert!(thread.join().is_ok(), "a thread panicked");
-    }
+    threads.join();
     block_on(peer.shutdown(Duration::ZERO));
     // On a lost connection, handlers still have their grace.
-    while peer.stats().slots > 0 {
-        thread::yield_now();
-    }
+    until_free(&peer);
     let stats = peer.stats();
     assert_eq!(
         (stats.slots, stats.running, stats.draining),
@@ -151,27 +137,10 @@ impl Drop for Ended {
     }
 }
 
-async fn next(rx: &mut std::pin::Pin<Box<dyn Receiver>>) -> Option<Value> {
-    loop {
-        match poll_fn(|cx| rx.as_mut().poll_event(cx)).await {
-            Some(Ok(TransportEvent::Message(inbound))) => return serde_json::from_slice(&inbound.body).ok(),
-            Some(Ok(_)) => {}
-            Some(Err(_)) | None => return None,
-        }
-    }
-}
-
-fn send(tx: &Tx, frame: &Value) {
-    let out = Outbound {
-        body: frame.to_string().into(),
-        exchange: ExchangeId::NONE,
-        lane: Lane::Data,
-        head: FrameInfo { kind: FrameKind::Request, id: None, method: None },
-        last: false,
-    };
+fn send(tx: &Tx, body: &Value) {
     let Ok(mut tx) = tx.lock() else { panic!("a sender panicked") };
     // The transport has room for these few frames. The near end may be gone.
-    let _: Result<(), _> = tx.as_mut().start_send(out);
+    let _: Result<(), _> = tx.as_mut().start_send(frame(FrameKind::Request, body));
 }
 
 pairs! {

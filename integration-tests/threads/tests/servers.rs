@@ -1,15 +1,15 @@
 //! Two connections of a server that runs one handler at a time: each pair of events of their requests, at the same
 //! time. The connections share its counts.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rescind_core::{
-    CallContext, ExchangeId, FrameInfo, FrameKind, HandlerError, Lane, Link, MemoryTransport, Outbound, Peer,
-    Router, Server, ServerLimits, Transport, TransportEvent, dialect, memory_listener,
+    CallContext, FrameKind, HandlerError, Link, MemoryTransport, Peer, Router, Server, ServerLimits,
+    Transport, dialect, memory_listener,
 };
 use rescind_threads::pairs;
+use rescind_threads::play::{frame, next, until_free};
 use serde_json::{Value, json};
 use shuttle::future::{block_on, spawn};
 use shuttle::sync::Mutex;
@@ -99,9 +99,7 @@ fn play(first: Event, second: Event) {
     };
     for peer in met {
         let _: Result<(), _> = block_on(peer.closed());
-        while peer.stats().slots > 0 {
-            thread::yield_now();
-        }
+        until_free(&peer);
         let stats = peer.stats();
         assert_eq!((stats.running, stats.draining), (0, 0), "I10: {stats:?}");
     }
@@ -129,37 +127,18 @@ fn ask(mut link: Link, event: Event) -> (Option<Value>, Option<Link>) {
     match event {
         Disconnect => return (None, None),
         Cancel => {
-            send(
-                &mut link,
-                &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}),
-            );
+            let cancel = json!({"requestId": 1});
+            send(&mut link, &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": cancel}));
         }
         Finish => {}
     }
-    let answer = block_on(async {
-        loop {
-            match poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await {
-                Some(Ok(TransportEvent::Message(inbound))) => {
-                    return serde_json::from_slice(&inbound.body).ok();
-                }
-                Some(Ok(_)) => {}
-                Some(Err(_)) | None => return None,
-            }
-        }
-    });
+    let answer = block_on(next(&mut link.rx));
     (answer, Some(link))
 }
 
-fn send(link: &mut Link, frame: &Value) {
-    let out = Outbound {
-        body: frame.to_string().into(),
-        exchange: ExchangeId::NONE,
-        lane: Lane::Data,
-        head: FrameInfo { kind: FrameKind::Request, id: None, method: None },
-        last: false,
-    };
+fn send(link: &mut Link, body: &Value) {
     // The transport has room for these few frames. A connection above the limit is closed.
-    let _: Result<(), _> = link.tx.as_mut().start_send(out);
+    let _: Result<(), _> = link.tx.as_mut().start_send(frame(FrameKind::Request, body));
 }
 
 pairs! {

@@ -1,18 +1,19 @@
 //! Two requests with one id, each on a separate POST: each pair of events of the first, at the same time, together
 //! with the second, whose handler simply ends.
 
-mod site;
+mod http_site;
 
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use rescind_core::{CallContext, Cause, CauseKind, HandlerError, Peer, Router, dialect};
+use http_site::{Answered, HttpSite, accept, check_answer, leave, read};
+use rescind_core::{CallContext, Cause, CauseKind, Peer, Router, dialect};
 use rescind_http::Stateless;
 use rescind_threads::pairs;
+use rescind_threads::play::{Threads, until_free, until_open};
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
-use site::{Answered, Site, accept, leave, read};
 use tokio::sync::watch;
 
 /// The events of the first request.
@@ -49,10 +50,10 @@ fn message(name: &str) -> Value {
 
 fn play(first: Event, second: Event) {
     let has = move |event| first == event || second == event;
-    let (site, mut listener) = Site::new(Stateless::new(), HEADERS);
+    let (site, mut listener) = HttpSite::new(Stateless::new(), HEADERS);
     let (open, gate) = watch::channel(false);
     let router = Router::new().method("work", move |context: CallContext, params: Value| {
-        let mut gate = gate.clone();
+        let gate = gate.clone();
         async move {
             if params["name"] == "other" {
                 return Ok(json!("other"));
@@ -64,11 +65,7 @@ fn play(first: Event, second: Event) {
                 let context = context.clone();
                 thread::spawn(move || context.cancel_local(Cause::new(CauseKind::Local)));
             }
-            tokio::select! {
-                biased;
-                cause = context.cancelled() => Err(HandlerError::stopped(cause)),
-                _ = gate.wait_for(|open| *open) => Ok(json!("first")),
-            }
+            until_open(context, gate, json!("first")).await
         }
     });
     let peer = block_on(accept(&mut listener, Peer::builder(dialect::MCP_2026).serve(router)));
@@ -80,29 +77,27 @@ fn play(first: Event, second: Event) {
         let site = site.clone();
         thread::spawn(move || block_on(site.post(&[], &message("other"))))
     };
-    let mut threads = Vec::new();
-    let mut listener = Some(listener);
+    let mut threads = Threads::default();
     if has(Shut) {
-        let listener = listener.take();
-        threads.push(thread::spawn(move || drop(listener)));
+        threads.spawn(move || drop(listener));
     }
     if has(Finish) {
-        threads.push(thread::spawn(move || {
-            open.send_replace(true);
-        }));
+        threads.open(open);
     }
     let (Ok(answered), Ok(other)) = (asking.join(), beside.join()) else { panic!("a client panicked") };
-    for thread in threads {
-        assert!(thread.join().is_ok(), "a thread panicked");
-    }
+    threads.join();
     let is_ended =
         has(Shut) && (other.status == StatusCode::SERVICE_UNAVAILABLE || other.messages.is_empty());
     let is_own = matches!(&other.messages[..], [answer] if answer["result"] == "other");
     assert!(is_own || is_ended, "I4: the other request was answered with {other:?}");
-    check(answered, first, second);
-    while peer.stats().slots > 0 {
-        thread::yield_now();
+    match answered {
+        Some(answered) => check_answer(&answered.messages, 1, has(Shut), &(first, second), |answer| {
+            let may_fail = has(Local) || has(Shut);
+            answer["result"] == "first" || (may_fail && answer["error"].is_object())
+        }),
+        None => assert!(has(Leave) || has(Cut), "{first:?} and {second:?}: nobody left"),
     }
+    until_free(&peer);
     if !has(Shut) {
         site.until_held(|(_, posts)| posts == 0);
     }
@@ -110,7 +105,7 @@ fn play(first: Event, second: Event) {
 }
 
 /// Posts the first request, and does what its client does. `None`: the client closed it.
-async fn ask(site: &Site, first: Event, second: Event) -> Option<Answered> {
+async fn ask(site: &HttpSite, first: Event, second: Event) -> Option<Answered> {
     let has = |event| first == event || second == event;
     let answer = site.send(Method::POST, &[], Some(&message("first")));
     if has(Leave) {
@@ -120,24 +115,6 @@ async fn ask(site: &Site, first: Event, second: Event) -> Option<Answered> {
     let answered = read(answer.await, most).await;
     let is_whole = answered.messages.iter().any(|message| message["id"] == 1);
     (!has(Cut) || is_whole).then_some(answered)
-}
-
-fn check(answered: Option<Answered>, first: Event, second: Event) {
-    let has = |event| first == event || second == event;
-    let Some(answered) = answered else {
-        assert!(has(Leave) || has(Cut), "{first:?} and {second:?}: nobody left");
-        return;
-    };
-    let answers: Vec<_> = answered.messages.iter().filter(|message| message["id"] == 1).collect();
-    match answers[..] {
-        [answer] => {
-            let is_answer = answer["result"] == "first" || (has(Local) && answer["error"].is_object());
-            let is_refused = has(Shut) && answer["error"].is_object();
-            assert!(is_answer || is_refused, "I4: {first:?} and {second:?} brought {answer}");
-        }
-        [] => assert!(has(Shut), "I1: {first:?} and {second:?} brought {answered:?}"),
-        _ => panic!("I1: {first:?} and {second:?} brought {answers:?}"),
-    }
 }
 
 pairs! {

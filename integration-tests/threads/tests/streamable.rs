@@ -1,17 +1,16 @@
 //! A posted request: each pair of its events, at the same time, from connections on separate threads.
 
-mod site;
+mod http_site;
 
 use std::time::Duration;
 
-use http::{Method, StatusCode};
-use rescind_core::{CallContext, HandlerError, Peer, Router, dialect};
+use http::StatusCode;
+use http_site::{Answered, HttpSite, Session, check_answer, is_done_or_cancelled, leave, read};
 use rescind_http::Streamable;
 use rescind_threads::pairs;
-use serde_json::{Value, json};
+use rescind_threads::play::{Threads, gated, until_free};
 use shuttle::future::block_on;
 use shuttle::thread;
-use site::{Answered, Site, accept, leave, read};
 use tokio::sync::watch;
 
 /// The events of a request.
@@ -43,94 +42,54 @@ const HEADERS: &[(&str, &str)] = &[
 
 fn play(first: Event, second: Event) {
     let has = move |event| first == event || second == event;
-    let streams = has(Cut) || has(Return);
-    let (site, mut listener) = Site::new(Streamable::new(), HEADERS);
+    let (streams, ends) = (has(Cut) || has(Return), has(Delete) || has(Shut));
+    let (site, mut listener) = HttpSite::new(Streamable::new(), HEADERS);
     let (open, gate) = watch::channel(false);
-    let router = Router::new()
-        .method("initialize", |_: CallContext, _: Value| async {
-            Ok::<_, HandlerError>(json!({"protocolVersion": 1}))
-        })
-        .method("work", move |context: CallContext, _: Value| {
-            let mut gate = gate.clone();
-            async move {
-                if streams {
-                    let _ = context.try_notify("tick", &json!({}));
-                }
-                tokio::select! {
-                    biased;
-                    cause = context.cancelled() => Err(HandlerError::stopped(cause)),
-                    _ = gate.wait_for(|open| *open) => Ok(json!("done")),
-                }
-            }
-        });
-    let opened = {
-        let site = site.clone();
-        let message =
-            json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}});
-        thread::spawn(move || block_on(site.post(&[], &message)))
-    };
-    let peer = block_on(accept(&mut listener, Peer::builder(dialect::ACP).serve(router)));
-    let Some(session) = opened.join().ok().and_then(|opened| opened.session) else { panic!("no session") };
-
+    let (session, peer) = Session::open(&site, &mut listener, "mcp-session-id", gated(gate, streams));
     let asking = {
-        let (site, session) = (site.clone(), session.clone());
-        thread::spawn(move || block_on(ask(&site, &session, first, second)))
+        let session = session.clone();
+        thread::spawn(move || block_on(ask(&session, first, second)))
     };
-    let mut threads = Vec::new();
+    let mut threads = Threads::default();
     let mut listener = Some(listener);
     for event in [first, second] {
-        let (site, session) = (site.clone(), session.clone());
+        let session = session.clone();
         match event {
-            Cancel => threads.push(thread::spawn(move || {
-                let cancel =
-                    json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 2}});
-                let told = block_on(site.post(&[("mcp-session-id", &session)], &cancel));
-                let is_told = told.status == StatusCode::ACCEPTED;
-                assert!(is_told || ((has(Delete) || has(Shut)) && is_over(&told)), "the cancel: {told:?}");
-            })),
-            Delete => threads.push(thread::spawn(move || {
-                let named = [("mcp-session-id", session.as_str())];
-                let told = block_on(async { read(site.send(Method::DELETE, &named, None).await, 1).await });
-                assert!(told.status == StatusCode::NO_CONTENT || is_over(&told), "the delete: {told:?}");
-            })),
+            Cancel => threads.spawn(move || session.cancel(ends)),
+            Delete => threads.spawn(move || session.delete(StatusCode::NO_CONTENT)),
             Shut => {
                 let listener = listener.take();
-                threads.push(thread::spawn(move || drop(listener)));
+                threads.spawn(move || drop(listener));
             }
             Finish | Leave | Cut | Return => {}
         }
     }
     // One of the events must end it.
-    if !has(Cancel) && !has(Delete) && !has(Shut) || has(Finish) {
-        threads.push(thread::spawn(move || {
-            open.send_replace(true);
-        }));
+    if has(Finish) || !(has(Cancel) || ends) {
+        threads.open(open);
     }
     let Ok(answered) = asking.join() else { panic!("the client panicked") };
-    for thread in threads {
-        assert!(thread.join().is_ok(), "a thread panicked");
-    }
-    check(answered, first, second);
-    // The session still exists, and nothing of the request is left.
-    if !has(Delete) && !has(Shut) {
-        while peer.stats().slots > 0 {
-            thread::yield_now();
+    threads.join();
+    match answered {
+        Some(answered) => {
+            check_answer(&answered.messages, 2, ends, &(first, second), is_done_or_cancelled);
         }
+        None => assert!(has(Leave) || has(Cut), "{first:?} and {second:?}: nobody left"),
+    }
+    // The session still exists, and nothing of the request is left.
+    if !ends {
+        until_free(&peer);
         site.until_held(|held| held == (1, 0));
     }
     block_on(peer.shutdown(Duration::ZERO));
-    while peer.stats().slots > 0 {
-        thread::yield_now();
-    }
+    until_free(&peer);
     site.until_held(|held| held == (0, 0));
 }
 
 /// Posts the request, and does what its client does. `None`: the client closed it.
-async fn ask(site: &Site, session: &str, first: Event, second: Event) -> Option<Answered> {
+async fn ask(session: &Session, first: Event, second: Event) -> Option<Answered> {
     let has = |event| first == event || second == event;
-    let named = [("mcp-session-id", session)];
-    let message = json!({"jsonrpc": "2.0", "id": 2, "method": "work", "params": {}});
-    let answer = site.send(Method::POST, &named, Some(&message));
+    let answer = session.ask();
     if has(Leave) {
         return leave(answer).await;
     }
@@ -144,33 +103,7 @@ async fn ask(site: &Site, session: &str, first: Event, second: Event) -> Option<
     match &begun.last {
         _ if has(Cut) => None,
         None => Some(begun),
-        Some(last) => {
-            let again = [named[0], ("last-event-id", last)];
-            Some(read(site.send(Method::GET, &again, None).await, usize::MAX).await)
-        }
-    }
-}
-
-/// Whether the session or the server has ended.
-fn is_over(answered: &Answered) -> bool {
-    matches!(answered.status, StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE)
-}
-
-fn check(answered: Option<Answered>, first: Event, second: Event) {
-    let has = |event| first == event || second == event;
-    let Some(answered) = answered else {
-        assert!(has(Leave) || has(Cut), "{first:?} and {second:?}: nobody left");
-        return;
-    };
-    let answers: Vec<_> = answered.messages.iter().filter(|message| message["id"] == 2).collect();
-    let ends_early = has(Delete) || has(Shut);
-    match answers[..] {
-        [answer] => {
-            let is_answer = answer["result"] == "done" || answer["error"]["code"] == -32800;
-            assert!(is_answer, "I1: {first:?} and {second:?} brought {answer}");
-        }
-        [] => assert!(ends_early, "I1: {first:?} and {second:?} brought {answered:?}"),
-        _ => panic!("I1: {first:?} and {second:?} brought {answers:?}"),
+        Some(last) => Some(read(session.listen(Some(last)).await, usize::MAX).await),
     }
 }
 

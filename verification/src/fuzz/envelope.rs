@@ -159,8 +159,8 @@ fn first_message(dialect: &Dialect, frame: &[u8]) {
         assert!(recognised.codec().recognises(recognised.rules(), frame));
         let is_bad = matches!(recognised.codec().decode(frame), Incoming::Bad(_));
         // An envelope with a `type` belongs to no other dialect, even if it is invalid otherwise.
-        let is_told = recognised.codec().as_json_rpc().is_some();
-        assert!(!(is_told && is_bad), "{recognised:?} recognised what it cannot read");
+        let is_reported = recognised.codec().as_json_rpc().is_some();
+        assert!(!(is_reported && is_bad), "{recognised:?} recognised what it cannot read");
     }
     let Err(why) = recognised else { return };
     assert!(!dialect.codec().recognises(dialect.rules(), frame), "nobody recognised what one does");

@@ -2,8 +2,8 @@
 
 use rescind_core::Framing;
 
-use super::both::Side;
 use super::judge::Judge;
+use super::sides::Side;
 
 /// Compares the bytes that this side wrote with its frames: the frames are all there, in order, and only the last one
 /// may be cut off.

@@ -3,10 +3,10 @@
 use rescind_core::{CallError, CancelResult, CauseKind, Outcome};
 use serde_json::Value;
 
-use super::both::Side;
 use super::judge::{Judge, LATE};
+use super::observations::CallSeen;
 use super::plan::{Caller, Job};
-use super::seen::CallSeen;
+use super::sides::Side;
 
 /// Why no caller waits for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,8 +172,8 @@ impl Judge {
         let signalled_at =
             parent.and_then(|parent| state.cancelled_at(side, parent)).filter(|_| state.is_open);
         if answered_at.zip(signalled_at).is_some_and(|(answered, signalled)| signalled < answered) {
-            let told = !matches!(outcome, Outcome::Completed(_));
-            state.holds(told, "I5", || {
+            let reported = !matches!(outcome, Outcome::Completed(_));
+            state.holds(reported, "I5", || {
                 format!("{nonce} completed after its parent's cancel, and was not cancelled")
             });
         }

@@ -8,10 +8,10 @@ use serde_json::Value;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::both::Side;
 use super::callers::Left;
 use super::judge::Judge;
 use super::plan::{Caller, Job};
+use super::sides::Side;
 use super::work::METHOD;
 
 /// The origin of a call.

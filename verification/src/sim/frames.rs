@@ -4,10 +4,10 @@ use bytes::Bytes;
 use rescind_core::{CauseKind, ExchangeId};
 use serde_json::Value;
 
-use super::both::Side;
 use super::judge::{Judge, State};
+use super::observations::{Frame, Kind, RequestSeen};
 use super::plan::Work;
-use super::seen::{Frame, Kind, RequestSeen};
+use super::sides::Side;
 use super::tally::SimEvent;
 use rescind_testkit::wire_format::{Shape, call_name};
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rescind_core::{CallContext, CauseKind, Limits};
 
-use super::both::Side;
 use super::judge::{Judge, LATE, State};
+use super::observations::{WorkEnd, WorkSeen};
 use super::plan::{Job, Work};
-use super::seen::{WorkEnd, WorkSeen};
+use super::sides::Side;
 use super::tally::SimEvent;
 
 impl Judge {
@@ -28,8 +28,8 @@ impl Judge {
             state.holds(before.is_none(), "I14", || format!("the handler of {nonce} was entered twice"));
         }
         if state.cancelled_at(side, nonce).is_some() && state.is_open {
-            let told = context.is_cancelled();
-            state.holds(told, "L1", || format!("{nonce} is entered after its cancel, and not signalled"));
+            let reported = context.is_cancelled();
+            state.holds(reported, "L1", || format!("{nonce} is entered after its cancel, and not signalled"));
         }
         state.tally.saw(SimEvent::Entered);
         *state.live.of_mut(side) += 1;
@@ -80,8 +80,8 @@ impl State {
         let Some(at) = self.cancelled_at(side, nonce).filter(|_| self.is_open) else { return };
         // In a critical section the signal comes at its end, or after the longest time for one. If the handler is
         // dropped in it, there is none.
-        let told = cause.is_some() || (work == Work::Shield && end == WorkEnd::Dropped);
-        self.holds(told, "L1", || format!("{nonce} was cancelled at {at}, and never signalled"));
+        let reported = cause.is_some() || (work == Work::Shield && end == WorkEnd::Dropped);
+        self.holds(reported, "L1", || format!("{nonce} was cancelled at {at}, and never signalled"));
         let other = work == Work::Local || self.going_since.is_some_and(|since| since <= at);
         let first = cause.is_none_or(|cause| cause == CauseKind::Peer) || other;
         if !first {
@@ -170,7 +170,8 @@ impl State {
                 found.get_or_insert((*nonce, work.cause, now));
             }
         }
-        let told = found.map(|(nonce, then, now)| format!("{nonce} ended with {then:?} and now has {now:?}"));
-        self.holds_and_counts(is_there, told.is_none(), "I6", || told.unwrap_or_default());
+        let reported =
+            found.map(|(nonce, then, now)| format!("{nonce} ended with {then:?} and now has {now:?}"));
+        self.holds_and_counts(is_there, reported.is_none(), "I6", || reported.unwrap_or_default());
     }
 }

@@ -10,9 +10,9 @@ use rescind_core::{ErrorObject, Limits};
 use tokio::time::Instant;
 
 use super::Wire;
-use super::both::{Both, Side};
+use super::observations::{CallSeen, WorkEnd, WorkSeen, Written};
 use super::plan::Work;
-use super::seen::{CallSeen, WorkEnd, WorkSeen, Written};
+use super::sides::{PerSide, Side};
 use super::tally::Tally;
 use crate::{Broken, tally};
 use rescind_testkit::wire_format::WireFormat;
@@ -39,13 +39,13 @@ pub(super) struct State {
     pub(super) ordered: bool,
     /// Whether the transport may deliver a frame twice.
     pub(super) repeats: bool,
-    pub(super) limits: Both<Limits>,
+    pub(super) limits: PerSide<Limits>,
     pub(super) calls: BTreeMap<u64, CallSeen>,
     pub(super) works: BTreeMap<u64, WorkSeen>,
-    pub(super) written: Both<Written>,
-    pub(super) live: Both<usize>,
+    pub(super) written: PerSide<Written>,
+    pub(super) live: PerSide<usize>,
     /// Whether a side started to shut down.
-    pub(super) shut: Both<bool>,
+    pub(super) shut: PerSide<bool>,
     /// Whether the transport was disturbed, or a side left it.
     pub(super) lost: bool,
     /// Whether the network did that.
@@ -63,17 +63,17 @@ pub(super) struct State {
     /// Whether the client disconnects at times and reconnects later, so that it may miss the end.
     pub(super) away: bool,
     /// The sides that may cancel.
-    pub(super) cancels_from: Both<bool>,
+    pub(super) cancels_from: PerSide<bool>,
     /// Whether the handlers of a lost connection may continue for a time, because its client may reconnect.
     pub(super) resumes: bool,
     /// Whether closing the exchange of a request cancels it.
     pub(super) closing_cancels: bool,
     /// When a side detected that its connection is gone.
-    pub(super) gone: Both<Option<u64>>,
+    pub(super) gone: PerSide<Option<u64>>,
 }
 
 impl Judge {
-    pub(super) fn new(wire: Wire, dialect: &Dialect, speech: WireFormat, limits: &Both<Limits>) -> Self {
+    pub(super) fn new(wire: Wire, dialect: &Dialect, speech: WireFormat, limits: &PerSide<Limits>) -> Self {
         Self(Arc::new(Mutex::new(State {
             begun: Instant::now(),
             speech,
@@ -84,9 +84,9 @@ impl Judge {
             limits: limits.clone(),
             calls: BTreeMap::new(),
             works: BTreeMap::new(),
-            written: Both::default(),
-            live: Both::default(),
-            shut: Both::default(),
+            written: PerSide::default(),
+            live: PerSide::default(),
+            shut: PerSide::default(),
             lost: false,
             cut: false,
             going_since: None,
@@ -97,13 +97,13 @@ impl Judge {
             cancels: 0,
             tally: Tally::default(),
             away: false,
-            cancels_from: Both {
+            cancels_from: PerSide {
                 client: true,
                 server: matches!(dialect.rules().cancel_from, CancelFrom::Both),
             },
             resumes: wire.resumes(),
             closing_cancels: wire.serves_all_by_one(),
-            gone: Both::default(),
+            gone: PerSide::default(),
         })))
     }
 

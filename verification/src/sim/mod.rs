@@ -6,25 +6,25 @@
 //! transport against the invariants. A run that does not end on the paused clock is a failure too. The same seed
 //! gives the same trace.
 
-mod arrived;
-mod both;
 mod bytes;
 mod callers;
 mod calls;
+mod end_checks;
 mod frames;
 mod handlers;
 mod judge;
-mod judged;
+mod judged_invariants;
 mod net;
+mod observations;
 mod open;
 mod pipe;
 mod plan;
 mod rng;
 mod run;
-mod seen;
+mod sides;
 mod tally;
 mod tap;
-mod watch;
+mod watchdog;
 mod wires;
 mod work;
 
@@ -121,10 +121,10 @@ impl Case {
     /// # Errors
     /// If an invariant is violated.
     pub fn play(&self, seed: u64) -> Result<Run, Box<Failure>> {
-        self.play_watched(seed, &watch::Watch::new(self))
+        self.play_watched(seed, &watchdog::Watch::new(self))
     }
 
-    fn play_watched(&self, seed: u64, watch: &watch::Watch) -> Result<Run, Box<Failure>> {
+    fn play_watched(&self, seed: u64, watch: &watchdog::Watch) -> Result<Run, Box<Failure>> {
         let built = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = match built {
             Ok(runtime) => runtime,
@@ -151,7 +151,7 @@ impl Case {
     pub fn play_many(&self, first: u64, count: u64) -> Result<Played, Box<Failure>> {
         let begun = Instant::now();
         let mut played = Played { seeds: count, ..Played::default() };
-        let watch = watch::Watch::new(self);
+        let watch = watchdog::Watch::new(self);
         let _ = invariants::Tally::taken();
         for seed in first..first.saturating_add(count) {
             let run = self.play_watched(seed, &watch)?;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::{sleep, timeout};
 
-use super::both::{Both, Side};
 use super::judge::Judge;
 use super::pipe::{Pipe, PipeEnd, Splits};
-use super::plan::Weather;
+use super::plan::NetworkConditions;
 use super::rng::Rng;
+use super::sides::{PerSide, Side};
 use super::tally::Tally;
 
 /// All connections of a run.
@@ -21,7 +21,7 @@ pub(super) struct Net(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    weather: Weather,
+    weather: NetworkConditions,
     judge: Judge,
     rng: Rng,
     pipes: Vec<Pipe>,
@@ -43,7 +43,7 @@ impl fmt::Debug for Server {
 }
 
 impl Net {
-    pub(super) fn new(weather: &Weather, judge: &Judge) -> Self {
+    pub(super) fn new(weather: &NetworkConditions, judge: &Judge) -> Self {
         let (weather, rng) = (weather.clone(), weather.seed.clone());
         Self(Arc::new(Mutex::new(State {
             weather,
@@ -87,7 +87,7 @@ impl Net {
                 return;
             }
             let mut rng = state.rng.fork();
-            let other = Pipe::new(&state.weather, &mut rng, &Both::default(), &state.judge);
+            let other = Pipe::new(&state.weather, &mut rng, &PerSide::default(), &state.judge);
             state.pipes.push(other.clone());
             other
         };
@@ -102,7 +102,7 @@ impl Net {
     }
 
     /// A new connection: the client's end and the server's.
-    pub(super) fn connect(&self) -> io::Result<Both<PipeEnd>> {
+    pub(super) fn connect(&self) -> io::Result<PerSide<PipeEnd>> {
         let mut state = self.lock();
         if state.down {
             return Err(io::ErrorKind::ConnectionRefused.into());
@@ -129,7 +129,7 @@ impl Net {
             let after = state.rng.pick(1, &[5, 50, 500]);
             tokio::spawn(self.clone().repeat(pipe.clone(), after, server));
         }
-        let ends = Both { client: pipe.end(Side::Client), server: pipe.end(Side::Server) };
+        let ends = PerSide { client: pipe.end(Side::Client), server: pipe.end(Side::Server) };
         state.pipes.push(pipe);
         Ok(ends)
     }

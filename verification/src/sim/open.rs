@@ -1,19 +1,18 @@
 //! Opens the connection of a run on its transport.
 
-use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rescind_core::dialect::Role;
 use rescind_core::{ByteStream, Framing, Peer, PeerBuilder};
+use rescind_testkit::support::Serving;
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 
-use super::both::Side;
 use super::judge::Judge;
 use super::net::Net;
 use super::plan::Plan;
 use super::rng::Rng;
+use super::sides::Side;
 use super::tap::tap;
 use super::work::router;
 use super::{Case, Wire};
@@ -64,21 +63,6 @@ impl PeerOpened {
 
     fn lock(&self) -> MutexGuard<'_, Option<Peer>> {
         self.peer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A task that is aborted on drop.
-pub(super) struct Serving(AbortHandle);
-
-impl Serving {
-    pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(tokio::spawn(task).abort_handle())
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

@@ -12,16 +12,16 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use super::both::{Both, Side};
 use super::judge::Judge;
-use super::plan::Weather;
+use super::plan::NetworkConditions;
 use super::rng::Rng;
+use super::sides::{PerSide, Side};
 use super::tally::{SimEvent, Tally};
 
 /// Both directions of one stream.
 #[derive(Clone, Debug)]
 pub(super) struct Pipe {
-    directions: Arc<Mutex<Both<Direction>>>,
+    directions: Arc<Mutex<PerSide<Direction>>>,
     /// It is informed of a cut when the cut happens.
     judge: Judge,
 }
@@ -72,7 +72,7 @@ enum End {
 }
 
 impl Direction {
-    fn new(weather: &Weather, mut rng: Rng, cut_at: Option<usize>) -> Self {
+    fn new(weather: &NetworkConditions, mut rng: Rng, cut_at: Option<usize>) -> Self {
         Self {
             splits: Splits::AsDrawn,
             piece: weather.piece,
@@ -191,13 +191,18 @@ impl Direction {
 
 impl Pipe {
     /// Creates a stream.
-    pub(super) fn new(weather: &Weather, rng: &mut Rng, cut_at: &Both<Option<usize>>, judge: &Judge) -> Self {
+    pub(super) fn new(
+        weather: &NetworkConditions,
+        rng: &mut Rng,
+        cut_at: &PerSide<Option<usize>>,
+        judge: &Judge,
+    ) -> Self {
         let client = Direction::new(weather, rng.fork(), cut_at.client);
         let server = Direction::new(weather, rng.fork(), cut_at.server);
-        Self { directions: Arc::new(Mutex::new(Both { client, server })), judge: judge.clone() }
+        Self { directions: Arc::new(Mutex::new(PerSide { client, server })), judge: judge.clone() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Both<Direction>> {
+    fn lock(&self) -> MutexGuard<'_, PerSide<Direction>> {
         self.directions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -6,21 +6,21 @@ use rescind_core::Limits;
 use serde::{Deserialize, Serialize};
 
 use super::Wire;
-use super::both::{Both, Side};
 use super::rng::Rng;
+use super::sides::{PerSide, Side};
 
 /// Calls and the behaviour of their handlers, disturbances, and the end. Times are in milliseconds of the paused
 /// clock.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    pub(super) limits: Both<Limits>,
+    pub(super) limits: PerSide<Limits>,
     pub(super) calls: Vec<Planned>,
     /// The behaviour of the handshake's caller.
     pub(super) opening: Caller,
     pub(super) disturbances: Vec<(u64, Disturbance)>,
     /// The time and the kind of the end.
     pub(super) end: (u64, Ending),
-    pub(super) weather: Weather,
+    pub(super) weather: NetworkConditions,
 }
 
 /// A call of one side.
@@ -140,7 +140,7 @@ pub(super) enum Ending {
 
 /// How the network handles bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Weather {
+pub(super) struct NetworkConditions {
     pub(super) seed: Rng,
     /// The most bytes accepted and delivered at once.
     pub(super) piece: usize,
@@ -149,7 +149,7 @@ pub(super) struct Weather {
     /// The longest delay of a piece.
     pub(super) delay: u64,
     /// A connection is cut after this many bytes from the client, or from the server.
-    pub(super) cut_at: Both<Option<usize>>,
+    pub(super) cut_at: PerSide<Option<usize>>,
     /// The percentage of connections, if there are several, that are cut at a separate place.
     pub(super) cut_some: u64,
     /// The percentage of connections whose bytes are sent a second time, on another connection.
@@ -214,7 +214,7 @@ impl Plan {
             7 => Ending::BothShutDown(drain, rng.pick(0, &[50, 1_000])),
             _ => Ending::Cut,
         };
-        let limits = Both { client: limits(&mut rng), server: limits(&mut rng) };
+        let limits = PerSide { client: limits(&mut rng), server: limits(&mut rng) };
         Self { limits, calls, opening, disturbances, end: (after, ending), weather }
     }
 }
@@ -308,8 +308,8 @@ fn limits(rng: &mut Rng) -> Limits {
     limits
 }
 
-fn weather(rng: &mut Rng, wire: Wire) -> Weather {
-    let mut cut_at = Both::default();
+fn weather(rng: &mut Rng, wire: Wire) -> NetworkConditions {
+    let mut cut_at = PerSide::default();
     let (mut cut_some, mut repeat_some) = (0, 0);
     if wire.has_connections() {
         if rng.percent(20) {
@@ -322,7 +322,7 @@ fn weather(rng: &mut Rng, wire: Wire) -> Weather {
         let side = rng.pick(Side::Client, &[Side::Server]);
         *cut_at.of_mut(side) = Some(rng.length(1, 3_000));
     }
-    Weather {
+    NetworkConditions {
         piece: rng.pick(64 * 1024, &[64 * 1024, 1, 7, 100, 1_000]),
         room: rng.pick(64 * 1024, &[64 * 1024, 16, 300, 4_096]),
         delay: rng.pick(0, &[0, 1, 10, 200]),

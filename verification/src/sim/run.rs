@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Case;
-use super::both::{Both, Side};
 use super::bytes;
 use super::calls::{self, From};
 use super::judge::Judge;
@@ -18,8 +17,9 @@ use super::net::Net;
 use super::open::{Opened, PeerOpened, Setting};
 use super::plan::{Caller, Disturbance, Ending, Plan, Planned};
 use super::rng::Rng;
+use super::sides::{PerSide, Side};
 use super::tally::SimEvent;
-use super::watch::Watch;
+use super::watchdog::Watch;
 
 /// A step that takes this long on the paused clock hangs. The longest valid one is a server with sessions whose
 /// client is gone (5 min), plus the time of its handlers.
@@ -181,7 +181,7 @@ async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, endin
         judge.lost("there is no server");
         opened.serving.clear();
     }
-    let peers = Both { client: Some(opened.client.clone()), server };
+    let peers = PerSide { client: Some(opened.client.clone()), server };
     if peers.server.is_some() {
         judge.saw(SimEvent::Opened);
     }
@@ -224,7 +224,7 @@ async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, endin
 
 /// Over HTTP a side need not detect the other's end: a client has no connection that could be lost, and a server may
 /// serve all clients. The side then shuts down, after its callers have learned that there is no server.
-async fn leave(case: &Case, plan: &Plan, judge: &Judge, peers: &Both<Option<Peer>>, side: Side) {
+async fn leave(case: &Case, plan: &Plan, judge: &Judge, peers: &PerSide<Option<Peer>>, side: Side) {
     let stays = match side {
         Side::Client => case.wire.has_connections(),
         Side::Server => case.wire.serves_all_by_one(),
@@ -236,7 +236,7 @@ async fn leave(case: &Case, plan: &Plan, judge: &Judge, peers: &Both<Option<Peer
     }
 }
 
-async fn shut_down(plan: &Plan, judge: &Judge, peers: &Both<Option<Peer>>, side: Side, drain: u64) {
+async fn shut_down(plan: &Plan, judge: &Judge, peers: &PerSide<Option<Peer>>, side: Side, drain: u64) {
     let Some(peer) = peers.of(side) else { return };
     judge.shuts(side);
     let (begun, drain) = (Instant::now(), Duration::from_millis(drain));

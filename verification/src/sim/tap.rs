@@ -8,8 +8,8 @@ use rescind_core::{
     TransportError, TransportEvent, Unsupported,
 };
 
-use super::both::Side;
 use super::judge::Judge;
+use super::sides::Side;
 
 /// The same link, with a judge that observes it.
 pub(super) fn tap(mut link: Link, side: Side, judge: &Judge) -> Link {

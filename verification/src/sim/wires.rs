@@ -10,14 +10,15 @@ use rescind_http::{
     Acp, AcpTransport, GivenStream, HttpClient, HttpListener, HttpServer, ServerBinding, Stateless,
     StatelessTransport, Streamable, StreamableTransport,
 };
+use rescind_testkit::support::Serving;
 use rescind_websocket::{UpgradeOptions, accept_given, open_given};
 use tokio::sync::mpsc;
 
-use super::both::Side;
 use super::judge::Judge;
-use super::open::{Opened, PeerOpened, Serving, Setting, builder};
+use super::open::{Opened, PeerOpened, Setting, builder};
 use super::pipe::Splits;
 use super::rng::Rng;
+use super::sides::Side;
 use super::tap::tap;
 use super::work::router;
 

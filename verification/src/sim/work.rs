@@ -8,11 +8,11 @@ use rescind_core::{
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::both::Side;
 use super::calls;
 use super::judge::Judge;
+use super::observations::WorkEnd;
 use super::plan::{Job, Work};
-use super::seen::WorkEnd;
+use super::sides::Side;
 
 /// The only method of a run. Its work is in its params.
 pub(super) const METHOD: &str = "sim/work";

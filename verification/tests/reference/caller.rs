@@ -121,9 +121,9 @@ impl Caller {
         }
     }
 
-    fn settle(&mut self, number: usize, told: CallEvent, seen: &mut Vec<Seen>) {
+    fn settle(&mut self, number: usize, reported: CallEvent, seen: &mut Vec<Seen>) {
         self.calls[number].settled = true;
-        seen.push(Seen::CallEvent(told));
+        seen.push(Seen::CallEvent(reported));
     }
 
     fn settle_cancelled(&mut self, call: usize, cause: CauseKind, confirmed: bool, seen: &mut Vec<Seen>) {

@@ -80,7 +80,7 @@ impl Seen {
             Self::Refused(_) => "I4",
             Self::Unborn(_) | Self::UnbornInSilence(_) | Self::Nothing | Self::Waits => "I8",
             Self::Unheard | Self::Acknowledged(_) => "I7",
-            Self::CallEvent(told) => match told {
+            Self::CallEvent(reported) => match reported {
                 CallEvent::AlreadyCancelled | CallEvent::Cancelled { cause: CauseKind::Parent, .. } => "I5",
                 CallEvent::TakenBack(_) | CallEvent::CancelSent(_) => "I12",
                 CallEvent::Acked(..) => "I7",

@@ -86,59 +86,49 @@ impl<'a> Court<'a> {
         best.ok_or_else(|| format!("none of the others has a figure: {}", at.measure))
     }
 
+    fn tell(
+        &mut self,
+        name: impl Into<String>,
+        ruling: Ruling,
+        (value, note): (Option<f64>, String),
+        limit: Option<f64>,
+        unit: &'static str,
+    ) {
+        self.verdicts.push(Verdict { name: name.into(), ruling, value, limit, unit, note });
+    }
+
     /// Judges a line. Without a figure it is not met.
     pub(super) fn hold(&mut self, name: impl Into<String>, found: Found, limit: f64, unit: &'static str) {
-        let (value, note) = finite(found);
-        let met = value.is_some_and(|value| value <= limit);
-        let ruling = if met { Ruling::Met } else { Ruling::NotMet };
-        self.verdicts.push(Verdict { name: name.into(), ruling, value, limit: Some(limit), unit, note });
+        let found = finite(found);
+        let met = found.0.is_some_and(|value| value <= limit);
+        self.tell(name, if met { Ruling::Met } else { Ruling::NotMet }, found, Some(limit), unit);
     }
 
     /// [`hold`](Self::hold) for the difference of two separate times: a negative difference says nothing about the
     /// limit.
     pub(super) fn hold_above_noise(&mut self, name: String, found: Found, limit: f64, unit: &'static str) {
         match found {
-            Ok((value, note)) if value < 0.0 => self.verdicts.push(Verdict {
-                name,
-                ruling: Ruling::NotJudged,
-                value: Some(value),
-                limit: Some(limit),
-                unit,
-                note: format!("less than the floor: the check is lost in noise; {note}"),
-            }),
+            Ok((value, note)) if value < 0.0 => {
+                let note = format!("less than the floor: the check is lost in noise; {note}");
+                self.tell(name, Ruling::NotJudged, (Some(value), note), Some(limit), unit);
+            }
             found => self.hold(name, found, limit, unit),
         }
     }
 
     /// Adds a figure without a limit, for comparison with one that has a limit.
     pub(super) fn show(&mut self, name: &str, found: Found, unit: &'static str) {
-        let (value, note) = finite(found);
-        let (name, ruling) = (name.to_owned(), Ruling::NotJudged);
-        self.verdicts.push(Verdict { name, ruling, value, limit: None, unit, note });
+        self.tell(name, Ruling::NotJudged, finite(found), None, unit);
     }
 
     /// Adds a line that this build or this run cannot judge.
     pub(super) fn leave(&mut self, name: impl Into<String>, limit: f64, unit: &'static str, why: &str) {
-        self.verdicts.push(Verdict {
-            name: name.into(),
-            ruling: Ruling::NotJudged,
-            value: None,
-            limit: Some(limit),
-            unit,
-            note: why.to_owned(),
-        });
+        self.tell(name, Ruling::NotJudged, (None, why.to_owned()), Some(limit), unit);
     }
 
     /// Adds an operation that was not done and should have been.
     pub(super) fn fail(&mut self, name: String, why: String) {
-        self.verdicts.push(Verdict {
-            name,
-            ruling: Ruling::NotMet,
-            value: None,
-            limit: None,
-            unit: "",
-            note: why,
-        });
+        self.tell(name, Ruling::NotMet, (None, why), None, "");
     }
 
     /// [`hold`](Self::hold) for figures that need the allocation counter.

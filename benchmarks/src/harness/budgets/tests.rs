@@ -122,125 +122,11 @@ fn is_only_shown(verdict: &Verdict) -> bool {
 
 #[test]
 fn every_part_has_its_lines_though_nothing_was_measured() {
-    let lines: [(&str, &[&str]); 12] = [
-        (
-            "W1",
-            &[
-                "W1 64 B over the floor, memory, one thread",
-                "W1 64 B over the floor, pipes, one core",
-                "W1 64 KiB against the floor",
-                "W1 64 B against the best other, memory, one thread",
-                "W1 64 B, rmcp and agent-client-protocol 5 times ours, memory, one thread",
-                "W1 4 KiB against the best other, memory, one thread",
-                "W1 4 KiB, rmcp and agent-client-protocol 5 times ours, memory, one thread",
-                "W1 64 KiB against the best other, memory, one thread",
-                "W1 64 KiB, rmcp and agent-client-protocol 5 times ours, memory, one thread",
-                "W1 64 B against the best other, memory, two workers",
-                "W1 64 B, rmcp and agent-client-protocol 5 times ours, memory, two workers",
-                "W1 4 KiB against the best other, memory, two workers",
-                "W1 4 KiB, rmcp and agent-client-protocol 5 times ours, memory, two workers",
-                "W1 64 KiB against the best other, memory, two workers",
-                "W1 64 KiB, rmcp and agent-client-protocol 5 times ours, memory, two workers",
-            ],
-        ),
-        (
-            "W2",
-            &[
-                "W2 64 in flight against the best other, memory, one thread",
-                "W2 64 in flight, rmcp and agent-client-protocol 5 times ours, memory, one thread",
-                "W2 1024 in flight against the best other, memory, one thread",
-                "W2 1024 in flight, rmcp and agent-client-protocol 5 times ours, memory, one thread",
-                "W2 64 in flight against the best other, memory, two workers",
-                "W2 64 in flight, rmcp and agent-client-protocol 5 times ours, memory, two workers",
-                "W2 1024 in flight against the best other, memory, two workers",
-                "W2 1024 in flight, rmcp and agent-client-protocol 5 times ours, memory, two workers",
-            ],
-        ),
-        (
-            "W3",
-            &[
-                "W3 cancel to signal over one way, memory, one thread",
-                "W3 cancel to the caller's return against our echo, memory, one thread",
-                "W3 cancel to signal over one way, memory, two workers",
-                "W3 cancel to the caller's return against our echo, memory, two workers",
-            ],
-        ),
-        (
-            "W4",
-            &[
-                "W4 of a running request against one with slots to spare, memory, one thread",
-                "W4 of a running request against one with slots to spare, memory, two workers",
-                "W4 of a running request against one with slots to spare, pipes, one core",
-                "W4 of a queued request against one with slots to spare, memory, one thread",
-                "W4 of a queued request against one with slots to spare, memory, two workers",
-                "W4 of a queued request against one with slots to spare, pipes, one core",
-            ],
-        ),
-        ("W5", &["W5 more instructions a request", "W5 more instructions a request, a token on either side"]),
-        (
-            "W6",
-            &[
-                "W6 an unknown cancel over the floor, memory, one thread",
-                "W6 an unknown cancel over the floor, memory, two workers",
-                "W6 growth over unknown cancels",
-            ],
-        ),
-        (
-            "W7",
-            &[
-                "W7 p99 of other requests, 100000 children of one root, memory, one thread",
-                "W7 p99 of other requests, 100000 children of one root, memory, two workers",
-                "W7 p99 of other requests, 100000 children of one root, pipes, one core",
-            ],
-        ),
-        (
-            "W8",
-            &[
-                "W8 10000 in flight against the best other",
-                "W8 10000 in flight, a request",
-                "W8 100000 in flight against the best other",
-                "W8 100000 in flight, a request",
-                "linear: heap a request in flight by requests in flight",
-            ],
-        ),
-        ("W9", &[]),
-        (
-            "scale",
-            &[
-                "linear: to put in flight by requests in flight",
-                "linear: heap in flight by requests in flight",
-                "linear: to open, with one echo by connections",
-                "linear: heap open by connections",
-                "linear: to signal, from the root's cancel by children",
-                "linear: heap at most by children",
-            ],
-        ),
-        (
-            "wires",
-            &[
-                "W1 64 B over the floor, stdio",
-                "W1 64 B over the floor, named-pipe",
-                "W1 64 B over the floor, websocket",
-                "W1 64 B over the floor, http-streamable",
-                "W1 64 B over the floor, http-streamable-h2",
-                "W1 64 B over the floor, http-stateless",
-                "W1 64 B over the floor, http-stateless-h2",
-                "W1 64 B over the floor, http-acp",
-            ],
-        ),
-        (
-            "machine",
-            &[
-                "a machine step, ACP",
-                "allocations a machine step, ACP",
-                "a machine step, MCP",
-                "allocations a machine step, MCP",
-            ],
-        ),
-    ];
+    let lines: Vec<(String, Vec<String>)> =
+        serde_json::from_str(include_str!("lines.json")).expect("the lines of each part");
     let played = PARTS.into_iter().filter(|part| !["all", "budget"].contains(part));
-    assert_eq!(lines.map(|(part, _)| part).to_vec(), played.collect::<Vec<_>>());
-    for (part, lines) in lines {
+    assert!(lines.iter().map(|(part, _)| part.as_str()).eq(played.clone()));
+    for (part, (_, lines)) in played.zip(lines) {
         let verdicts = judge_of(&empty(&[part]), ALL);
         assert_eq!(names(&verdicts), lines, "{part}");
         let lacks = |verdict: &Verdict| verdict.lacks_its_figure() || is_only_shown(verdict);
@@ -273,7 +159,7 @@ fn a_figure_that_is_missing_or_no_number_takes_a_line_from_met_to_not_met() {
 }
 
 #[test]
-fn what_this_build_cannot_measure_is_not_judged_and_says_so() {
+fn values_that_this_build_cannot_measure_are_not_judged() {
     for (build, expected) in [
         (Build { counts: false, peers: true }, 12),
         (Build { counts: true, peers: false }, 23),
@@ -306,7 +192,7 @@ fn too_few_round_trips_for_a_99th_percentile_are_judged_by_their_slowest_and_say
 }
 
 #[test]
-fn what_tokens_cost_has_a_line_that_nothing_is_asked_of() {
+fn the_cost_of_tokens_has_a_line_without_a_limit() {
     let mut results = complete();
     results.parts = vec!["W5"];
     results.rows.push(row(TOKENS.name, "W5", "an echo", ONE, "instructions", 125.0));
@@ -319,7 +205,7 @@ fn what_tokens_cost_has_a_line_that_nothing_is_asked_of() {
 }
 
 #[test]
-fn what_is_infinite_is_null_with_a_reason_in_json_and_not_met() {
+fn an_infinite_figure_is_null_with_a_reason_in_json_and_not_met() {
     let mut results = complete();
     for row in results.rows.iter_mut().filter(|row| row.name == WITHHELD.name) {
         row.figure = Figure::Number { value: 0.0, unit: "instructions" };
@@ -331,7 +217,7 @@ fn what_is_infinite_is_null_with_a_reason_in_json_and_not_met() {
 }
 
 #[test]
-fn what_ours_never_did_is_a_line_though_no_budget_asks_for_it() {
+fn a_case_that_ours_never_finished_has_a_line_without_a_budget() {
     let mut results = empty(&["W9"]);
     let case = "100000 deadlines at once".to_owned();
     results.rows.push(Row::new("W9", case, ONE, "late by", COMPETITOR.name, Figure::Said("never")));

@@ -1,6 +1,15 @@
 //! `rescind check`: plays the scenarios against an agent or server of another project.
 
+mod advice;
+mod facts;
+mod facts_report;
+mod init;
+mod junit;
 mod peer;
+mod requests;
+mod scratch;
+mod source;
+mod talk;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,6 +21,7 @@ use rescind_testkit::{
     Cell, CellOutcome, HandshakeMode, Part, Profile, Report, Scenario, Summary, scenarios_of,
 };
 
+pub(crate) use self::facts_report::shown;
 use self::peer::{Counts, Foreign, LastChild};
 use crate::args::Check;
 use crate::endpoint::{Endpoint, Side, Target};
@@ -21,6 +31,18 @@ use crate::table::View;
 use crate::{Exit, Failure, matrix, output, table};
 
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
+    if args.init {
+        let peer = facts::foreign(&args, target(&args)?);
+        let patience = patience(Duration::from_millis(args.step_timeout));
+        return tokio::select! {
+            written = init::run(&args, peer, patience) => written.map(|()| Exit::Held),
+            () = stop_signal() => Err("the peer was stopped before the profile was written".to_owned()),
+        };
+    }
+    if args.facts {
+        let target = target(&args)?;
+        return Box::pin(facts::run(args, target)).await;
+    }
     // A foreign peer may use other values and messages. Only `matrix` compares every byte, with our own fixture.
     let profile = match &args.profile {
         Some(file) => read_profile(file)?,
@@ -64,7 +86,8 @@ fn patience(step: Duration) -> Duration {
     step.max(Duration::from_secs(5))
 }
 
-fn foreign(args: &Check) -> Result<Foreign, Failure> {
+/// Where the peer is.
+fn target(args: &Check) -> Result<Target, Failure> {
     let dialect = Dialect::by_name(args.dialect).ok_or("there is no such dialect")?;
     if args.endpoint.is_none() && args.command.is_empty() {
         return Err("there is no peer to check; give the ENDPOINT of one that runs (pipe:PATH-OR-NAME, ws://.., http://..), \
@@ -75,7 +98,11 @@ fn foreign(args: &Check) -> Result<Foreign, Failure> {
     if args.endpoint == Some(Endpoint::Stdio) {
         return Err("stdio is an endpoint of `fixture` only; give the peer's command after `--`".to_owned());
     }
-    let target = Target::new(endpoint, &dialect, args.flags(), Side::Client)?;
+    Target::new(endpoint, &dialect, args.flags(), Side::Client)
+}
+
+fn foreign(args: &Check) -> Result<Foreign, Failure> {
+    let target = target(args)?;
     Ok(match target.endpoint {
         Endpoint::Stdio => Foreign::Program { command: args.command.clone(), framing: target.framing },
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
@@ -144,8 +171,8 @@ impl Openings {
     fn note(&mut self, scenario: &Scenario, played: &Played, child: &LastChild, took: Duration) {
         self.spoke |= played.trace.iter().any(|line| line.direction == Direction::Received);
         match &played.verdict {
-            Verdict::NotAsked { .. } => {}
-            Verdict::Broke { why, step }
+            Verdict::NotAsked { .. } | Verdict::Unsure { .. } => {}
+            Verdict::Broke { why, step, .. }
                 if *step == 0 || scenario.vector.handshake == HandshakeMode::None =>
             {
                 self.failed += 1;
@@ -191,6 +218,7 @@ fn lines(report: &Report) -> String {
         let word = match cell.outcome {
             CellOutcome::Held => "held     ",
             CellOutcome::Broke => "broke    ",
+            CellOutcome::Unsure => "unsure   ",
             CellOutcome::NotAsked => "not asked",
         };
         let source = cell.sources.first().map_or("", String::as_str);
@@ -207,39 +235,4 @@ fn lines(report: &Report) -> String {
     let summary = report.summary;
     let _ = writeln!(text, "{} held, {} broke, {} not asked", summary.held, summary.broke, summary.not_asked);
     text
-}
-
-/// The most characters of a frame that are shown. The JSON has all of them.
-const MAX_SHOWN_CHARS: usize = 2_000;
-
-/// Text of a peer on one line. Characters that control a terminal are escaped, and text that is too long is cut.
-fn shown(text: &str) -> String {
-    let mut shown = String::new();
-    for (at, character) in text.chars().enumerate() {
-        if at == MAX_SHOWN_CHARS {
-            let _ = write!(shown, "... ({} bytes in all)", text.len());
-            break;
-        }
-        // Control characters, and the marks that change the direction of text.
-        let steers = character.is_control()
-            || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if steers {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
-        }
-    }
-    shown
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_of_a_peer_is_escaped_for_the_terminal_and_truncated() {
-        assert_eq!(shown("a\u{1b}[31mé\n\u{202e}"), "a\\u{1b}[31mé\\n\\u{202e}");
-        let long = shown(&"x".repeat(1 << 20));
-        assert!(long.len() < 2_100 && long.ends_with("(1048576 bytes in all)"), "{long}");
-    }
 }

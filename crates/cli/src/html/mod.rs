@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use rescind_testkit::runner::Direction;
-use rescind_testkit::{Cell, CellOutcome, Part, Report, scenarios};
+use rescind_testkit::runner::{Direction, TraceLine};
+use rescind_testkit::{Answer, Cell, CellOutcome, Demand, Fact, Part, Report, scenarios};
 use serde_json::{Value, json};
 
 use crate::Failure;
@@ -53,10 +53,11 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
 fn page(report: &Report, wires: &[&str]) -> String {
     let summary = report.summary;
     let summary_text = format!(
-        "{} cells: {} held, {} broke, {} not asked",
+        "{} cells: {} held, {} broke, {} unsure, {} not asked",
         report.cells.len(),
         summary.held,
         summary.broke,
+        summary.unsure,
         summary.not_asked
     );
     let data = safe(&data(report, wires).to_string());
@@ -116,7 +117,44 @@ fn data(report: &Report, wires: &[&str]) -> Value {
         scenarios().iter().map(|s| (s.vector.name.as_str(), s.vector.role == Part::Call)).collect();
     let mut texts = Texts::default();
     let rows: Vec<Value> = report.cells.iter().map(|cell| row(cell, wires, &calls, &mut texts)).collect();
-    json!({ "wires": wires, "texts": texts.all, "cells": rows })
+    let facts: Vec<Value> = report.facts.iter().map(|fact| fact_row(fact, &mut texts)).collect();
+    json!({ "wires": wires, "texts": texts.all, "facts": facts, "cells": rows })
+}
+
+/// A fact is a list too: statement, answer, demand, detail, source, frames.
+fn fact_row(fact: &Fact, texts: &mut Texts) -> Value {
+    let answer = match (fact.answer, fact.demand) {
+        (Answer::Yes, _) => 0,
+        (Answer::No, Demand::Must) => 1,
+        (Answer::NotAsked, _) => 2,
+        (Answer::Unsure, _) => 3,
+        (Answer::No, Demand::Should | Demand::Open) => 4,
+    };
+    let demand = match fact.demand {
+        Demand::Must => "a must",
+        Demand::Should => "recommended",
+        Demand::Open => "left open",
+    };
+    json!([
+        texts.target(&fact.statement),
+        answer,
+        texts.target(demand),
+        texts.target(&fact.detail),
+        texts.target(&fact.source),
+        trace_numbers(&fact.trace, texts),
+    ])
+}
+
+/// Each frame by the number of its text. Those that were received have negative numbers.
+fn trace_numbers(trace: &[TraceLine], texts: &mut Texts) -> Vec<i64> {
+    let numbers = trace.iter().map(|line| {
+        let target = i64::try_from(texts.target(&line.text)).unwrap_or_default();
+        match line.direction {
+            Direction::Sent => target,
+            Direction::Received => -1 - target,
+        }
+    });
+    numbers.collect()
 }
 
 fn row(cell: &Cell, wires: &[&str], calls: &HashMap<&str, bool>, texts: &mut Texts) -> Value {
@@ -124,18 +162,9 @@ fn row(cell: &Cell, wires: &[&str], calls: &HashMap<&str, bool>, texts: &mut Tex
         CellOutcome::Held => 0,
         CellOutcome::Broke => 1,
         CellOutcome::NotAsked => 2,
+        CellOutcome::Unsure => 3,
     };
-    let trace: Vec<i64> = cell
-        .trace
-        .iter()
-        .map(|line| {
-            let target = i64::try_from(texts.target(&line.text)).unwrap_or_default();
-            match line.direction {
-                Direction::Sent => target,
-                Direction::Received => -1 - target,
-            }
-        })
-        .collect();
+    let trace = trace_numbers(&cell.trace, texts);
     let sources: Vec<usize> = cell.sources.iter().map(|source| texts.target(source)).collect();
     json!([
         texts.target(&cell.dialect),
@@ -152,8 +181,6 @@ fn row(cell: &Cell, wires: &[&str], calls: &HashMap<&str, bool>, texts: &mut Tex
 
 #[cfg(test)]
 mod tests {
-    use rescind_testkit::runner::TraceLine;
-
     use super::*;
 
     fn report(said: &[&str]) -> Report {
@@ -198,6 +225,33 @@ mod tests {
         // The namespace of SVG's elements is an address, but it is never fetched.
         assert_eq!(page.matches("http://").count(), 1);
         assert_eq!(page.matches("https://").count(), 0);
+    }
+
+    #[test]
+    fn a_fact_is_in_the_page_with_its_answer_and_its_frames() {
+        let fact = |answer, demand| {
+            let mut fact = Fact::new("answers_once", "answers each request once", answer, demand);
+            fact.detail = "<b>".to_owned();
+            fact.trace = vec![TraceLine::new(Direction::Received, "{\"id\":1}")];
+            fact
+        };
+        let facts = vec![
+            fact(Answer::Yes, Demand::Must),
+            fact(Answer::No, Demand::Must),
+            fact(Answer::NotAsked, Demand::Open),
+            fact(Answer::Unsure, Demand::Must),
+            fact(Answer::No, Demand::Should),
+        ];
+        let data = read_back(&page(&Report::of_a_peer(Vec::new(), facts, Vec::new()), &["stdio"]));
+        let rows = data["facts"].as_array().unwrap();
+        let answers: Vec<i64> = rows.iter().map(|row| row[1].as_i64().unwrap()).collect();
+        assert_eq!(answers, [0, 1, 2, 3, 4]);
+        let text =
+            |at: &Value| data["texts"][usize::try_from(at.as_u64().unwrap()).unwrap()].as_str().unwrap();
+        assert_eq!((text(&rows[0][0]), text(&rows[0][3])), ("answers each request once", "<b>"));
+        assert_eq!((text(&rows[0][2]), text(&rows[4][2])), ("a must", "recommended"));
+        let frame = usize::try_from(-1 - rows[0][5][0].as_i64().unwrap()).unwrap();
+        assert_eq!(data["texts"][frame], "{\"id\":1}");
     }
 
     #[test]

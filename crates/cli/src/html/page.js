@@ -1,12 +1,14 @@
 "use strict";
 // Draws the grid, and the sequence diagram of a cell when it is opened. Every text is set as text, never as markup.
 (() => {
-  const { wires, texts, cells: rows } = JSON.parse(document.getElementById("data").textContent);
-  const WORDS = ["held", "broke", "not asked"];
+  const { wires, texts, facts: statements, cells: rows } = JSON.parse(document.getElementById("data").textContent);
+  const WORDS = ["held", "broke", "not asked", "unsure"];
+  const ANSWERS = ["yes", "no", "not asked", "unsure", "no"];
+  const frames = (trace) => trace.map((at) => (at < 0 ? { sent: false, text: texts[-1 - at] } : { sent: true, text: texts[at] }));
   const cells = rows.map(([dialect, wire, scenario, outcome, why, cancel, sources, trace, calls]) => ({
     dialect: texts[dialect], wire: wires[wire], column: wire, scenario: texts[scenario], outcome, why: texts[why], cancel,
     sources: sources.map((at) => texts[at]), calls: calls === 1,
-    trace: trace.map((at) => (at < 0 ? { sent: false, text: texts[-1 - at] } : { sent: true, text: texts[at] })),
+    trace: frames(trace),
   }));
 
   const byId = (id) => document.getElementById(id);
@@ -30,8 +32,23 @@
   const time = (micros) => (micros < 10_000 ? `${micros} µs` : `${(micros / 1000).toFixed(1)} ms`);
   const shown = (cell) => {
     if (cell.outcome === 0) return cell.cancel === null ? "held" : time(cell.cancel);
-    return cell.outcome === 1 ? "BROKE" : "not asked";
+    return cell.outcome === 1 ? "BROKE" : WORDS[cell.outcome];
   };
+
+  // What the peer does, before the scenarios. Each answer opens its frames.
+  byId("facts").hidden = statements.length === 0;
+  for (const [statement, answer, demand, detail, source, trace] of statements) {
+    const fact = {
+      title: `${texts[statement]}: ${ANSWERS[answer]} (${texts[demand]})`, why: texts[detail], cancel: null, sources: [texts[source]],
+      trace: frames(trace), calls: false, wire: wires[0], scenario: texts[statement],
+    };
+    const made = make("button", { type: "button", text: ANSWERS[answer], className: `cell outcome-${answer}` });
+    made.setAttribute("aria-label", fact.title);
+    made.addEventListener("click", () => open(fact));
+    fact.button = made;
+    const told = texts[detail] === "" ? texts[statement] : `${texts[statement]}: ${texts[detail]}`;
+    byId("facts").querySelector("ul").append(make("li", {}, made, told));
+  }
 
   // A long name may be broken behind its underscores.
   const broken = (name) => name.split(/(?<=_)/).flatMap((part) => [part, make("wbr")]);
@@ -89,7 +106,7 @@
   let current;
   const open = (cell) => {
     current = cell;
-    byId("detail-title").textContent = `${cell.dialect}: ${cell.scenario} over ${cell.wire}, ${WORDS[cell.outcome]}`;
+    byId("detail-title").textContent = cell.title ?? `${cell.dialect}: ${cell.scenario} over ${cell.wire}, ${WORDS[cell.outcome]}`;
     const latency = cell.cancel === null ? "" : `From the cancel to what showed that it had worked: ${time(cell.cancel)}.`;
     byId("detail-why").textContent = [cell.why, latency].filter(Boolean).join(" ");
     byId("diagram").replaceChildren(diagram(cell));
@@ -106,7 +123,7 @@
   detail.addEventListener("click", (event) => event.target === detail && detail.close());
   detail.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
+    if (!step || current.title) return;
     const row = blocks.get(current.dialect).get(current.scenario);
     for (let column = current.column + step; column >= 0 && column < wires.length; column += step) {
       if (row[column]) return open(row[column]);

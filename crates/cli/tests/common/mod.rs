@@ -1,8 +1,11 @@
-//! The fixture as a process that listens.
+//! The fixture as a process that listens, checks of a running peer, and the files of a test.
 
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::Value;
 
 pub(crate) fn rescind(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rescind"));
@@ -16,12 +19,6 @@ pub(crate) fn output(arguments: &[&str]) -> Output {
 
 pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
-}
-
-/// A pipe endpoint that no other test uses.
-pub(crate) fn pipe() -> String {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    format!("pipe:rescind-cli-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// `rescind fixture --listen`, after it has printed its endpoint. Killed on drop.
@@ -63,5 +60,56 @@ impl Drop for Fixture {
         // It may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
+    }
+}
+
+/// Checks a running peer and returns the report.
+pub(crate) fn check(dialect: &str, endpoint: &str, more: &[&str]) -> Value {
+    let arguments = [&["check", "--dialect", dialect, "--json"], more, &[endpoint]].concat();
+    let done = output(&arguments);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(report["summary"]["broke"], 0);
+    assert!(report["summary"]["held"].as_u64().unwrap() > 20, "{}", report["summary"]);
+    let silent = report["cells"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|cell| cell["outcome"] == "not-asked" && cell["why"].as_str().unwrap().is_empty());
+    assert_eq!(silent, None, "a hole without a word");
+    report
+}
+
+pub(crate) fn assert_out_of_reach(done: &Output, why: &str) {
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{said}{}", text(&done.stdout));
+    assert!(said.contains("could not be reached") && said.contains(why), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    assert!(done.stdout.is_empty(), "{}", text(&done.stdout));
+}
+
+/// A directory for a test's files, deleted on drop.
+pub(crate) struct Files(PathBuf);
+
+impl Files {
+    pub(crate) fn new() -> Self {
+        // The tests of a process run at the same time, and each deletes its own directory.
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(format!("rescind-cli-files-{process}-{number}"));
+        std::fs::create_dir_all(&directory).unwrap();
+        Self(directory)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
+        let file = self.0.join(name);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
     }
 }

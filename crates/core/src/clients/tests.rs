@@ -64,7 +64,7 @@ fn the_table_is_empty_without_clients() {
     let clients = Clients::default();
     for round in 0..10_000_u32 {
         let client = clients.client(None, Some(IpAddr::from(round.to_be_bytes())));
-        let place = client.place(Resource::Sessions, 1024).unwrap();
+        let place = client.try_acquire(Resource::Sessions, 1024).unwrap();
         drop(client);
         assert_eq!(
             (clients.len(), place.client().held(Resource::Sessions)),

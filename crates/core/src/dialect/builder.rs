@@ -137,6 +137,12 @@ impl DialectBuilder {
         self
     }
 
+    /// [`Rules::in_order`]: a handler starts after the notifications before its request are handled.
+    pub fn in_order(mut self) -> Self {
+        self.rules.in_order = true;
+        self
+    }
+
     /// Makes any other change of the rules, such as the removal of one.
     pub fn rules(mut self, change: impl FnOnce(&mut Rules)) -> Self {
         change(&mut self.rules);

@@ -6,7 +6,7 @@ use std::io::Write;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, Visitor};
 use serde_json::value::RawValue;
 
-pub(super) use crate::members::{Picked, Shape, member, present, shape, string};
+pub(super) use crate::members::{PickedMembers, Shape, member, present, shape, string};
 use crate::message::BadMessage;
 
 /// The deepest nesting that is read. `serde_json` skips a raw value without a limit of its own, so the depth is checked

@@ -36,6 +36,9 @@ static RULES: Rules = Rules {
     // "$ Notifications and Requests", X-08.
     reserved_prefix: Some("$/"),
     early: EarlyCancel::WhereUnordered,
+    // "Request, Notification and Response Ordering": a server may reorder "as long as this reordering doesn't affect the
+    // correctness of the responses". A request about a document must see the `didChange` before it.
+    in_order: true,
     // "Base Protocol".
     framing: Framing::ContentLength,
     ..BASE

@@ -15,7 +15,6 @@ mod lsp;
 mod mcp;
 mod negotiate;
 mod rules;
-mod scan;
 #[cfg(test)]
 mod tests;
 

@@ -65,6 +65,9 @@ pub struct Rules {
     pub call_timeout: Option<Duration>,
     /// The longest time of such a call whose timeout restarts with progress. `None`: no maximum. MCP recommends one.
     pub max_call_timeout: Option<Duration>,
+    /// Whether the handler of a request starts only after the router has handled the notifications before it (LSP). A
+    /// router can require it too: [`Router::in_order`](crate::Router::in_order).
+    pub in_order: bool,
     /// Whether settled keys are remembered, to answer a late cancel with "already" (ABP).
     pub settled_memory: SettledMemory,
     /// How an error is written when no id is known.
@@ -245,6 +248,7 @@ pub(super) const BASE: Rules = Rules {
     half_close_at_most: None,
     call_timeout: None,
     max_call_timeout: None,
+    in_order: false,
     settled_memory: SettledMemory::ForParking,
     refusal: RefusalStyle::NullId,
     batch_revision: None,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::clients::Clients;
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
-use crate::driver::admission::seats::Occupant;
+use crate::driver::admission::connection_slots::OpenConnection;
 use crate::driver::admission::session_permit::SessionPermit;
 use crate::driver::connection::ConnectionTask;
 use crate::driver::connection::negotiate::PendingNegotiation;
@@ -219,6 +219,9 @@ impl PeerBuilder {
         let serves = self.router.as_ref().is_some_and(|router| !router.serves_nothing());
         let role = self.role.unwrap_or(if serves { Role::Server } else { Role::Client });
         let handles_cancels = self.declare == Declaration::Declared;
+        // The clients that share a link do not wait for each other's notifications.
+        let in_order = !link.traits.exchange_scoped
+            && (dialect.rules().in_order || self.router.as_ref().is_some_and(|router| router.is_in_order()));
         let mut config = SessionConfig::new(dialect.clone(), role);
         let limits = self.limits;
         let admission = self.admission.unwrap_or_else(|| Arc::new(Admission::unbounded()));
@@ -251,6 +254,7 @@ impl PeerBuilder {
             meta: link.meta.clone(),
             budget: link.budget.clone(),
             handles_cancels,
+            in_order,
             timeouts: self.timeouts,
             serves,
             on_event: self.on_event,
@@ -266,12 +270,12 @@ impl PeerBuilder {
     }
 }
 
-impl Occupant for ConnectionInner {
+impl OpenConnection for ConnectionInner {
     fn is_busy(&self) -> bool {
         self.lock().session.has_requests_or_calls()
     }
 
-    fn leave(self: Arc<Self>) {
+    fn shut_down_idle(self: Arc<Self>) {
         self.step(|state, now, _| state.session.local_idle(now));
     }
 

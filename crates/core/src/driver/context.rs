@@ -22,6 +22,22 @@ use crate::sync::AbortHandle;
 
 /// The request that a handler serves. A clone is the same request. Once the request is answered, calls and
 /// notifications fail with [`CallError::Ended`].
+///
+/// ```
+/// use rescind_core::{CallContext, HandlerError, Router};
+///
+/// async fn count(ctx: CallContext, (to,): (u64,)) -> Result<u64, HandlerError> {
+///     for step in 1..=to {
+///         ctx.check()?; // ends the handler once its request is cancelled
+///         ctx.try_notify("step", &[step])?;
+///         tokio::task::yield_now().await;
+///     }
+///     Ok(to)
+/// }
+///
+/// let router = Router::new().method("count", count);
+/// # let _ = router;
+/// ```
 #[derive(Clone)]
 pub struct CallContext(Arc<Request>);
 

@@ -11,6 +11,7 @@ mod connection;
 mod context;
 mod effects;
 mod handler;
+mod interner;
 mod memory;
 mod method;
 mod notifications;
@@ -21,7 +22,6 @@ mod requests;
 mod router;
 mod server;
 mod state;
-mod tables;
 mod timeouts;
 #[cfg(feature = "tower")]
 mod tower;

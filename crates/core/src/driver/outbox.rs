@@ -1,12 +1,12 @@
 //! Frames that wait to be written, in two lanes. Each lane is limited.
 //!
-//! - **Control** overtakes bulk. Acknowledgements and refusals come first and use the reserve. Then come cancels. A
+//! - **Control** overtakes data. Acknowledgements and refusals come first and use the reserve. Then come cancels. A
 //!   pending cancel is a mark here, with its details in the slot of its call. It is encoded when it is written and
-//!   needs no room. A cascade may add any number of cancels, so after [`MAX_CANCELS_IN_ROW`] of them in a row one frame of bulk is
-//!   written.
-//! - **Bulk** keeps its order. A staged call waits in its slot, and the limit on calls bounds it. A notification or the
-//!   value of a handler needs room and is not accepted without room. An answer of the machine itself is in bulk too,
-//!   after everything that its request wrote before, and uses the reserve.
+//!   needs no room. A cascade may add any number of cancels, so after [`MAX_CANCELS_IN_ROW`] of them in a row one data
+//!   frame is written.
+//! - **Data** keeps its order. A staged call waits in its slot, and the limit on calls bounds it. A notification or the
+//!   value of a handler needs room and is not accepted without room. An answer of the machine itself is in the data
+//!   lane too, after everything that its request wrote before, and uses the reserve.
 //!
 //! When the reserve is used up, the peer sends and does not read. A frame that is removed leaves an empty place. The
 //! places are swept when they are more than the frames that wait, so both lanes stay within twice their limits (I11).
@@ -18,9 +18,8 @@ use serde_json::value::RawValue;
 
 use crate::cause::Cause;
 use crate::dialect::Refusal;
-use crate::driver::tables::slots::SlotKey;
 use crate::failpoint::{self, Failpoint};
-use crate::id::{ExchangeId, InboundKey, RequestId};
+use crate::id::{ExchangeId, InboundKey, RequestId, SlotKey};
 use crate::machine::{AckStatus, Limits, Reply};
 use crate::message::ErrorObject;
 use crate::transport::{ExchangeEnd, Lane};
@@ -31,7 +30,7 @@ const ENVELOPE_BYTES: usize = 128;
 /// The most places that a lane keeps when it is empty.
 const MAX_IDLE_CAPACITY: usize = 1024;
 
-/// The most cancels in a row before a frame of bulk is written, and in one turn of the writer. They are fewer than the
+/// The most cancels in a row before a data frame is written, and in one turn of the writer. They are fewer than the
 /// other side reads in one turn, so they do not fill the transport, and a full transport gets room for bulk again.
 pub(crate) const MAX_CANCELS_IN_ROW: usize = 8;
 
@@ -139,7 +138,7 @@ struct Amount {
 pub(crate) struct Outbox {
     control: VecDeque<Control>,
     cancels: VecDeque<SlotKey>,
-    /// Cancels that overtook the next frame of bulk.
+    /// Cancels that overtook the next data frame.
     in_a_row: usize,
     data: VecDeque<DataFrame>,
     room: Amount,
@@ -183,6 +182,11 @@ impl Outbox {
     pub(crate) fn has_room_again(&self, limits: &Limits) -> bool {
         self.room.frames <= limits.max_outbox_frames - limits.max_outbox_frames / 4
             && self.room.bytes <= limits.max_outbox_bytes - limits.max_outbox_bytes / 4
+    }
+
+    /// The frames that use the reserve.
+    pub(crate) const fn reserved(&self) -> usize {
+        self.reserve.frames
     }
 
     /// Whether the reserve is used up: the peer sends and does not read.
@@ -283,7 +287,7 @@ impl Outbox {
         self.sweep(is_staged);
     }
 
-    /// Removes the empty places before the next frame of bulk. An empty place has no turn and does not wait for the
+    /// Removes the empty places before the next data frame. An empty place has no turn and does not wait for the
     /// transport.
     pub(crate) fn skip_empty(&mut self, is_staged: impl Fn(SlotKey) -> bool) {
         while self.empty > 0 {

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_params_and_empty_ones_are_the_same_to_a_handler_that_takes_none() {
+    fn a_handler_without_params_accepts_missing_and_empty_params() {
         for none in [None, Some("null"), Some("{}"), Some("[]")] {
             assert_eq!(read_params::<()>(none.map(Bytes::from)), Ok(()), "{none:?}");
         }

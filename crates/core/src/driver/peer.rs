@@ -127,7 +127,8 @@ impl Peer {
     ///    closed.
     ///
     /// Returns how many handlers still run: blocking work that does not check its cancel cannot be stopped. A program
-    /// that must end uses the runtime's `shutdown_timeout`.
+    /// that must end uses the runtime's `shutdown_timeout`. A second shutdown may shorten the drain of the first: the
+    /// earlier deadline counts.
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the shutdown.
@@ -233,7 +234,7 @@ mod tests {
     }
 
     fn echo() -> Router {
-        Router::new().method("echo", |_: CallContext, told: Value| async move { Ok(told) })
+        Router::new().method("echo", |_: CallContext, reported: Value| async move { Ok(reported) })
     }
 
     /// Entries are not visible from outside. Nothing is kept of calls that have ended, on their own connection or on
@@ -255,7 +256,7 @@ mod tests {
         let left: usize = client.call("via", &json!({})).await.unwrap();
         assert_eq!(left, 0, "I3: a parent knows children that have ended");
         for peer in [&client, &upstream] {
-            assert_eq!(peer.0.lock().calls.taken(), 0, "I3: a call that ended keeps its entry");
+            assert_eq!(peer.0.lock().calls.len(), 0, "I3: a call that ended keeps its entry");
         }
     }
 }

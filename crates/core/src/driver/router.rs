@@ -44,6 +44,7 @@ pub struct Router {
     fallback: Option<Arc<dyn Handler>>,
     notifications: HashMap<Arc<str>, Arc<dyn NotificationHandler>>,
     notification_fallback: Option<Arc<dyn NotificationHandler>>,
+    in_order: bool,
 }
 
 #[derive(Default)]
@@ -108,6 +109,20 @@ impl Router {
     #[must_use]
     pub fn server_cancellable(mut self, name: impl AsRef<str>) -> Self {
         self.methods.entry(Arc::from(name.as_ref())).or_default().server_cancellable = true;
+        self
+    }
+
+    /// Starts the handler of a request only after the handlers of the notifications before it have ended. Default: the
+    /// dialect decides. LSP requires it, so that a request about a document sees every change before it.
+    ///
+    /// A request that is cancelled while it waits is answered at once, and its handler does not run. Notifications of
+    /// [`concurrent_notification`](Self::concurrent_notification) are not waited for. A notification's handler must not
+    /// wait for a request that arrived after the notification.
+    ///
+    /// It has no effect where clients share a connection (stateless HTTP).
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        self.in_order = true;
         self
     }
 
@@ -185,6 +200,10 @@ impl Router {
         self
     }
 
+    pub(crate) const fn is_in_order(&self) -> bool {
+        self.in_order
+    }
+
     pub(crate) fn serves_nothing(&self) -> bool {
         self.methods.values().all(|route| route.handler.is_none())
             && self.fallback.is_none()
@@ -253,7 +272,7 @@ where
 
     fn handle(&self, notified: Notified, params: Option<Bytes>) -> BoxFuture<'static, ()> {
         let Ok(params) = read_params::<P>(params) else {
-            tracing::debug!(rpc.method = %crate::shown::Shown::name(&notified.method), "a notification's params do not fit its handler");
+            tracing::debug!(rpc.method = %crate::log_text::LogText::name(&notified.method), "a notification's params do not fit its handler");
             return Box::pin(std::future::ready(()));
         };
         Box::pin((self.function)(notified, params))

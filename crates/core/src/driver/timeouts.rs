@@ -45,7 +45,7 @@ pub(crate) struct CallTime {
 
 /// The times of a call that starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct CallTimes {
     pub(crate) timeout: Option<Duration>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) renewal: Option<Renewal>,
@@ -74,7 +74,7 @@ impl CallTime {
         rules: &Rules,
         role: Role,
         method: &str,
-    ) -> Given {
+    ) -> CallTimes {
         let stays_open = rules.peer_may_end.contains(&method);
         let of_client = |time: Option<Duration>| time.filter(|_| role == Role::Client);
         let by_default = connection.call.or(of_client(rules.call_timeout)).filter(|_| !stays_open);
@@ -85,7 +85,7 @@ impl CallTime {
         let until = max.and_then(|max| now.checked_add(max));
         let renewal = timeout.filter(|_| self.is_renewed).map(|by| Renewal { by, until });
         let timeout = timeout.into_iter().chain(max).min();
-        Given { timeout, deadline: timeout.and_then(|timeout| now.checked_add(timeout)), renewal }
+        CallTimes { timeout, deadline: timeout.and_then(|timeout| now.checked_add(timeout)), renewal }
     }
 }
 

@@ -24,9 +24,14 @@ impl Framing {
 
     /// Appends `body` as one frame to `out`.
     pub fn encode(self, body: &[u8], out: &mut BytesMut) {
+        self.encoder()(body, out);
+    }
+
+    /// The function that appends a body as one frame.
+    pub(crate) fn encoder(self) -> fn(&[u8], &mut BytesMut) {
         match self {
-            Self::Newline => Newline::encode(body, out),
-            Self::ContentLength => ContentLength::encode(body, out),
+            Self::Newline => Newline::encode,
+            Self::ContentLength => ContentLength::encode,
         }
     }
 }

@@ -77,6 +77,10 @@ impl Call {
         self.extras.as_ref().map_or(CancelFrame::None, |extras| extras.cancel)
     }
 
+    pub(super) fn has_parent(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.parent.is_some())
+    }
+
     pub(super) fn set_cancel(&mut self, cancel: CancelFrame) {
         if let Some(extras) = self.extras_if_any() {
             extras.cancel = cancel;

@@ -95,14 +95,8 @@ impl Session {
         !self.tree.parents.is_empty()
     }
 
-    /// Cancels one slice of the cascades in progress. Every input does so once. Call it between frames while
-    /// [`has_work`](Self::has_work) is true.
-    pub fn advance(&mut self, now: Instant) {
-        self.walk(now);
-        self.after_end(now);
-    }
-
-    fn walk(&mut self, now: Instant) {
+    /// Cancels one slice of the cascades in progress.
+    pub(super) fn walk(&mut self, now: Instant) {
         #[cfg(feature = "failpoints")]
         if failpoint::active(Failpoint::RecursiveCascade) {
             self.walk_by_itself(now);

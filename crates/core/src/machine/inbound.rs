@@ -11,7 +11,7 @@ use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
 use crate::failpoint::{self, Failpoint};
-use crate::id::{ClientNumber, ExchangeId, InboundKey, RequestId, Scope};
+use crate::id::{ClientNumber, ExchangeId, InboundKey};
 
 impl Session {
     /// Receives a request of the peer. `Some(key)`: it has a slot from now on, and `Start` is an output of this step or
@@ -141,24 +141,6 @@ impl Session {
         let reach = self.reach_of(&arrival);
         let fixed = self.fixed_result(arrival.method);
         Request::new(arrival, reach, fixed, &mut self.request_extras)
-    }
-
-    /// The request with this id, in its scope.
-    pub(super) fn request_named(&self, scope: Scope, id: &RequestId) -> Option<(InboundKey, &Request)> {
-        self.request_hashed(self.ids.hash(&(scope, id)), scope, id)
-    }
-
-    /// The request with this name, whose hash is known.
-    pub(super) fn request_hashed(
-        &self,
-        hash: u64,
-        scope: Scope,
-        id: &RequestId,
-    ) -> Option<(InboundKey, &Request)> {
-        let name = (scope, id);
-        let is = |slot| self.requests.at(slot).is_some_and(|(_, request)| request.scoped_id() == name);
-        let (key, request) = self.requests.at(self.ids.find_hashed(hash, is)?)?;
-        Some((InboundKey(key), request))
     }
 
     /// The fixed result that replaces the cancelled answer for this method.

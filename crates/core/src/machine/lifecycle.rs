@@ -97,7 +97,7 @@ impl Lifecycle {
 
 impl Session {
     /// The input has ended, and the output is still open. Requests that run may be answered for
-    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace), or less if the dialect says so; then they are
+    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace), or for a shorter time that the dialect sets; then they are
     /// cancelled. Calls of this side are settled, because no answer can arrive.
     pub fn recv_half_close(&mut self, now: Instant) {
         match self.lifecycle.state {
@@ -146,19 +146,23 @@ impl Session {
     /// 5. Calls of this side are settled with `Shutdown`, without waiting for the peer.
     /// 6. `Close`: flush for at most [`Limits::flush_timeout`](crate::Limits::flush_timeout), then close.
     ///
-    /// Handlers that outlived their connection are cancelled at the same deadline.
+    /// Handlers that outlived their connection are cancelled at the same deadline. A second shutdown may shorten the
+    /// drain of the first: the earlier deadline counts.
     pub fn local_shutdown(&mut self, now: Instant, drain: Duration) {
         let drained_by = later(now, drain);
+        if self.lifecycle.drained_by.is_some_and(|earlier| earlier <= drained_by) {
+            return;
+        }
         match self.lifecycle.state {
-            State::Open | State::HalfClosed => {
+            State::Open | State::HalfClosed | State::Shutdown(Step::Drain) => {
                 self.lifecycle.state = State::Shutdown(Step::Drain);
                 self.schedule(drained_by);
             }
             // Handlers that outlived their connection have the same time; their own grace may end earlier.
-            State::Lost if self.lifecycle.drained_by.is_none() => {
+            State::Lost => {
                 self.schedule(self.lifecycle.due.map_or(drained_by, |due| due.min(drained_by)));
             }
-            State::Shutdown(_) | State::Closed | State::Lost => return,
+            State::Shutdown(Step::Grace) | State::Closed => return,
         }
         self.lifecycle.drained_by = Some(drained_by);
         self.advance(now);
@@ -220,7 +224,7 @@ impl Session {
         }
     }
 
-    /// Continues what waited for the end of something. Each input does this last.
+    /// Continues what waited for the end of something. Each input does this last, unless the connection is open.
     pub(super) fn after_end(&mut self, now: Instant) {
         match self.lifecycle.state {
             State::Open | State::Closed => {}

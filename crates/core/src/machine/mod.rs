@@ -36,7 +36,6 @@ mod call;
 mod cancel;
 mod cancel_tree;
 mod early_cancels;
-mod exit_state;
 mod handshake;
 mod inbound;
 mod input;
@@ -52,7 +51,6 @@ mod settled_cache;
 mod shares;
 mod shield;
 mod stats;
-mod table;
 mod timers;
 
 #[cfg(test)]
@@ -65,6 +63,7 @@ use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
 use crate::hash_index::HashIndex;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
 use crate::pool::Pool;
+use crate::slot_map::SlotMap;
 
 pub use input::{
     AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult, DisconnectPolicy, HandlerResult,
@@ -122,8 +121,8 @@ pub struct Session {
     config: SessionConfig,
     agreement: handshake::Agreement,
     lifecycle: lifecycle::Lifecycle,
-    exit_state: exit_state::ExitState,
-    requests: table::Table<request::Request>,
+    exit_state: handshake::ExitState,
+    requests: SlotMap<request::Request>,
     /// The requests whose handlers have not ended, by their ids.
     ids: HashIndex,
     request_extras: Pool<request::Extras>,
@@ -138,7 +137,7 @@ pub struct Session {
     early_cancels: early_cancels::EarlyCancels,
     /// Acknowledgements that wait for the ends of shields.
     held_acks: usize,
-    calls: table::Table<call::Call>,
+    calls: SlotMap<call::Call>,
     /// How many of them are not settled.
     open_calls: usize,
     /// The open calls of this side, by their numbers.
@@ -162,8 +161,8 @@ impl Session {
         Self {
             agreement: handshake::Agreement::new(config.role, config.handles_cancels),
             lifecycle: lifecycle::Lifecycle::new(),
-            exit_state: exit_state::ExitState::default(),
-            requests: table::Table::new(),
+            exit_state: handshake::ExitState::default(),
+            requests: SlotMap::new(),
             ids: HashIndex::default(),
             request_extras: Pool::new(),
             cancel_keys: HashMap::new(),
@@ -177,7 +176,7 @@ impl Session {
                 limits.early_cancel_timeout,
             ),
             held_acks: 0,
-            calls: table::Table::new(),
+            calls: SlotMap::new(),
             open_calls: 0,
             numbers: HashIndex::default(),
             call_extras: Pool::new(),
@@ -226,6 +225,17 @@ impl Session {
             }
         }
         self.advance(now);
+    }
+
+    /// Continues the cascades in progress by one slice, and whatever waited for the end of something. Every input ends with
+    /// it. Call it between frames while [`has_work`](Self::has_work) is true.
+    pub fn advance(&mut self, now: Instant) {
+        if self.has_work() {
+            self.walk(now);
+        }
+        if self.lifecycle.state() != lifecycle::State::Open {
+            self.after_end(now);
+        }
     }
 
     /// Whether batches are allowed: the handshake selected the revision that has them.

@@ -223,7 +223,6 @@ impl Session {
         let may_tell = self.agreement.may_send_cancels(self.rules());
         let acknowledged = self.rules().ack == AckStyle::Acknowledged;
         let next = CallNumber(self.next_number);
-        let peer_wait = later(now, self.config.limits.cancel_response_timeout);
         let Some(open) = self.calls.get_mut(call.0) else { return CancelResult::AlreadySettled };
         let after = after.unwrap_or(open.after_cancel);
         match open.state {
@@ -247,7 +246,9 @@ impl Session {
             }
             State::Staged | State::Written => {
                 let deadline = open.alarm.take();
-                self.timers.clear(deadline, Timer::Deadline(call));
+                if deadline.is_some() {
+                    self.timers.clear(deadline, Timer::Deadline(call));
+                }
                 let extras = open.extras_mut(&mut self.call_extras);
                 (extras.cause, extras.cancel) = (Some(cause.clone()), CancelFrame::Waiting(next));
                 extras.deadline = deadline;
@@ -260,6 +261,7 @@ impl Session {
                 self.push(Output::SendCancel { call, number, cancel: next, cause: cause.clone() });
                 match after {
                     AfterCancel::WaitForPeer => {
+                        let peer_wait = later(now, self.config.limits.cancel_response_timeout);
                         if let Some(open) = self.calls.get_mut(call.0) {
                             open.alarm = Some(peer_wait);
                         }
@@ -320,10 +322,14 @@ impl Session {
     pub(super) fn settle_call(&mut self, call: OutboundKey, settlement: Settlement) {
         let Some(open) = self.calls.get_mut(call.0) else { return };
         let was_open = open.state != State::Leaving;
-        self.timers.clear(open.alarm.take(), open.timer(call));
+        if let Some(alarm) = open.alarm.take() {
+            self.timers.clear(Some(alarm), open.timer(call));
+        }
         open.state = State::Leaving;
         let waits = matches!(open.cancel(), CancelFrame::Waiting(_));
-        self.unlink_child(call);
+        if open.has_parent() {
+            self.unlink_child(call);
+        }
         if was_open {
             self.open_calls -= 1;
             self.push(Output::Settle { call, settlement });

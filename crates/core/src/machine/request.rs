@@ -1,13 +1,14 @@
-//! The machine's data of a request of the peer.
+//! The machine's data of a request of the peer, and how a request is found by its id.
 //!
 //! There is one for each request in flight, so it is small: data that only few requests need is in a box.
 
 use std::time::Instant;
 
+use super::Session;
 use super::input::{InboundRequest, Origin, Work};
 use super::settled_cache::Name;
 use crate::cause::{Cause, CauseKind};
-use crate::id::{ClientNumber, ExchangeId, OutboundKey, Principal, RequestId, Scope};
+use crate::id::{ClientNumber, ExchangeId, InboundKey, OutboundKey, Principal, RequestId, Scope};
 use crate::message::CancelKey;
 use crate::pool::Pool;
 
@@ -268,6 +269,26 @@ impl Request {
     /// The key by which a cancel names it, if there is one, and the scope of the key.
     pub(super) fn cancel_name(&self) -> Option<Name> {
         Some((self.origin().scope, self.cancel_id()?.clone()))
+    }
+}
+
+impl Session {
+    /// The request with this id, in its scope.
+    pub(super) fn request_named(&self, scope: Scope, id: &RequestId) -> Option<(InboundKey, &Request)> {
+        self.request_hashed(self.ids.hash(&(scope, id)), scope, id)
+    }
+
+    /// The request with this name, whose hash is known.
+    pub(super) fn request_hashed(
+        &self,
+        hash: u64,
+        scope: Scope,
+        id: &RequestId,
+    ) -> Option<(InboundKey, &Request)> {
+        let name = (scope, id);
+        let is = |slot| self.requests.at(slot).is_some_and(|(_, request)| request.scoped_id() == name);
+        let (key, request) = self.requests.at(self.ids.find_hashed(hash, is)?)?;
+        Some((InboundKey(key), request))
     }
 }
 

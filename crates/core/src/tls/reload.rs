@@ -58,13 +58,13 @@ impl<C: Send + Sync + 'static> Source<C> {
     pub(super) fn read(parts: Parts<Pem>, every: Duration, build: Arc<Build<C>>) -> Result<Self, TlsError> {
         let texts = parts.read()?;
         let config = Arc::new(build(&texts)?);
-        let state = State { loaded: Some((config, texts)), checked: Instant::now(), told: None };
+        let state = State { loaded: Some((config, texts)), checked: Instant::now(), reported: None };
         Ok(Self::reloading(parts, every, build, state))
     }
 
     /// Reads the texts at the first handshake.
     pub(super) fn later(parts: Parts<Pem>, every: Duration, build: Arc<Build<C>>) -> Self {
-        let state = State { loaded: None, checked: Instant::now(), told: None };
+        let state = State { loaded: None, checked: Instant::now(), reported: None };
         Self::reloading(parts, every, build, state)
     }
 
@@ -121,12 +121,12 @@ struct State<C> {
     loaded: Option<(Arc<C>, Parts<Text>)>,
     checked: Instant,
     /// The error that was logged last, until the texts can be used again.
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl<C> Clone for State<C> {
     fn clone(&self) -> Self {
-        Self { loaded: self.loaded.clone(), checked: self.checked, told: self.told.clone() }
+        Self { loaded: self.loaded.clone(), checked: self.checked, reported: self.reported.clone() }
     }
 }
 
@@ -167,7 +167,7 @@ impl<C> Reloading<C> {
             return Ok(config);
         };
         if self.parts.each().zip(known.each()).all(|(pem, text)| pem.is_unchanged(text)) {
-            self.state().told = None;
+            self.state().reported = None;
             return Ok(config);
         }
         let read = self.parts.read().and_then(|texts| {
@@ -182,14 +182,14 @@ impl<C> Reloading<C> {
         match read {
             Ok((config, texts)) => {
                 state.loaded = Some((Arc::clone(&config), texts));
-                state.told = None;
+                state.reported = None;
                 Ok(config)
             }
             Err(error) => {
                 let text = error.to_string();
-                if state.told.as_ref() != Some(&text) {
+                if state.reported.as_ref() != Some(&text) {
                     tracing::warn!(error = %text, "TLS files changed and cannot be used: the earlier ones are kept");
-                    state.told = Some(text);
+                    state.reported = Some(text);
                 }
                 Ok(config)
             }

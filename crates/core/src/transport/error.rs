@@ -32,8 +32,8 @@ impl From<std::io::Error> for TransportError {
     }
 }
 
-impl From<super::NotAllowable> for TransportError {
-    fn from(error: super::NotAllowable) -> Self {
+impl From<super::InvalidAllowEntry> for TransportError {
+    fn from(error: super::InvalidAllowEntry) -> Self {
         Self::new(TransportErrorKind::Open, error)
     }
 }

@@ -23,10 +23,10 @@ mod memory;
 mod origin;
 #[cfg(feature = "tokio")]
 mod partial_frame;
-mod receiving;
+mod receiver;
 #[cfg(feature = "tokio")]
 mod send_buffer;
-mod sending;
+mod sender;
 
 #[cfg(feature = "tokio")]
 pub use auth::{AuthHook, AuthRefusal, AuthRequest, ClientCertificates, Credential, PeerCertificates};
@@ -38,11 +38,11 @@ pub use frames::FrameStream;
 pub use link::{Capabilities, Link, PeerInfo};
 #[cfg(feature = "tokio")]
 pub use memory::{MemoryListener, MemoryTransport, memory_listener, memory_pair};
-pub use origin::{HostPolicy, HostRefusal, NotAllowable, OriginPolicy, OriginRefused, RequestHost};
+pub use origin::{HostPolicy, HostRefusal, InvalidAllowEntry, OriginPolicy, OriginRefused, RequestHost};
 #[cfg(feature = "tokio")]
 pub use partial_frame::{MemoryFull, PartialFrame};
-pub use receiving::{Inbound, Receiver, TransportEvent};
-pub use sending::{
+pub use receiver::{Inbound, Receiver, TransportEvent};
+pub use sender::{
     CloseReason, ExchangeEnd, FrameInfo, FrameKind, Lane, Outbound, RejectReason, Sender, Unsupported,
 };
 

@@ -63,7 +63,7 @@ pub enum HostRefusal {
 /// An entry that cannot be in a list of allowed hosts or origins.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` cannot be allowed: {why}", entry.escape_debug())]
-pub struct NotAllowable {
+pub struct InvalidAllowEntry {
     entry: String,
     why: &'static str,
 }
@@ -101,7 +101,7 @@ impl HostPolicy {
     ///
     /// # Errors
     /// The host is neither a name nor an address, for example a URL.
-    pub fn allow(&mut self, host: &str) -> Result<(), NotAllowable> {
+    pub fn allow(&mut self, host: &str) -> Result<(), InvalidAllowEntry> {
         let (name, port) =
             authority(host).ok_or_else(|| not_allowable(host, "it is not `name` or `name:port`"))?;
         self.listed.push(Listed { name: name.without_dot().to_owned(), port });
@@ -178,7 +178,7 @@ impl OriginPolicy {
     /// # Errors
     /// It is not an origin: it has a path (also a trailing slash) or a user name, or it has no scheme or no host.
     /// `null` is not allowed either: every sandboxed frame and local file sends it, so it does not identify the page.
-    pub fn allow(&mut self, origin: &str) -> Result<(), NotAllowable> {
+    pub fn allow(&mut self, origin: &str) -> Result<(), InvalidAllowEntry> {
         if origin.eq_ignore_ascii_case("null") {
             return Err(not_allowable(
                 origin,
@@ -350,8 +350,8 @@ fn authority(text: &str) -> Option<(Name<'_>, Option<u16>)> {
     Some((name, port))
 }
 
-fn not_allowable(entry: &str, why: &'static str) -> NotAllowable {
-    NotAllowable { entry: entry.to_owned(), why }
+fn not_allowable(entry: &str, why: &'static str) -> InvalidAllowEntry {
+    InvalidAllowEntry { entry: entry.to_owned(), why }
 }
 
 impl fmt::Display for RequestHost<'_> {

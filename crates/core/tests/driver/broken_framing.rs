@@ -32,7 +32,7 @@ async fn an_invalid_header_loses_no_pending_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_oversize_frame_is_told_its_limit() {
+async fn the_error_for_an_oversize_frame_has_the_limit() {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     let served = ByteStream::whole(ours).framing(Framing::Newline).max_frame(1024).into_link();
     let _peer = Peer::builder(dialect::ACP).serve(Router::new()).attach(served).unwrap();

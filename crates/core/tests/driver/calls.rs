@@ -95,7 +95,7 @@ async fn dropping_a_call_cancels_its_request() {
 
 // covers: 004-31
 #[tokio::test(start_paused = true)]
-async fn a_canceller_cancels_once_and_says_what_it_did() {
+async fn a_canceller_cancels_once_and_returns_the_result() {
     let mut pair = pair();
     let call = pair.client.call::<_, Value>("wait", &json!({})).start().unwrap();
     let stop = call.canceller();
@@ -170,7 +170,7 @@ async fn a_timeout_cancels_with_the_cause_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deaf_handler_is_aborted_after_the_grace_and_its_caller_told() {
+async fn a_handler_that_ignores_cancel_is_aborted_after_the_grace_and_its_caller_gets_an_error() {
     let mut pair = pair();
     let call = pair.client.call::<_, Value>("deaf", &[60_000]).start().unwrap();
     assert_eq!(pair.next().await, "started");
@@ -183,7 +183,7 @@ async fn a_deaf_handler_is_aborted_after_the_grace_and_its_caller_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_value_that_comes_after_the_cancel_is_told_apart() {
+async fn a_value_after_the_cancel_has_its_own_outcome() {
     let mut pair = pair();
     let call = pair.client.call::<_, String>("deaf", &[500]).start().unwrap();
     assert_eq!(pair.next().await, "started");
@@ -209,7 +209,7 @@ async fn a_panic_answers_one_request_and_the_others_live() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_method_and_params_that_do_not_fit_are_told_so() {
+async fn an_unknown_method_and_invalid_params_have_their_own_errors() {
     let pair = pair();
     for (method, params, code) in [("none", json!({}), -32601), ("deaf", json!({"x": 1}), -32602)] {
         match pair.client.call::<_, Value>(method, &params).await {
@@ -231,7 +231,7 @@ async fn params_no_message_can_hold_are_refused_before_they_are_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_many_calls_are_told_so_and_nothing_waits_for_room() {
+async fn a_call_over_the_limit_fails_at_once() {
     let (near, _far) = memory_pair();
     let mut limits = rescind_core::Limits::default();
     limits.max_calls = 3;
@@ -281,13 +281,13 @@ async fn a_call_dropped_outside_a_runtime_and_after_its_driver_takes_only_a_lock
 async fn a_reader_made_after_the_start_ends_with_its_call() {
     let (client, server) = memory_pair();
     let router = Router::new().method("tell", |ctx: CallContext, _: Value| async move {
-        ctx.try_notify("told", &json!({}))?;
+        ctx.try_notify("reported", &json!({}))?;
         Ok(Value::Null)
     });
     let _server = Peer::builder(ACP).serve(router).attach(server).unwrap();
     let peer = Peer::builder(ACP).attach(client).unwrap();
     let call = peer.call::<_, Value>("tell", &json!({})).start().unwrap();
-    let mut updates = call.notifications_where(|notification| notification.method() == "told");
+    let mut updates = call.notifications_where(|notification| notification.method() == "reported");
     let read = async {
         assert!(updates.next().await.is_some());
         assert!(updates.next().await.is_none(), "the call has ended");

@@ -29,7 +29,7 @@ impl AsyncWrite for Writes {
 }
 
 #[tokio::test]
-async fn a_cancel_does_not_wait_for_what_it_overtook_to_be_written() {
+async fn a_cancel_is_written_before_the_frames_it_overtook() {
     let (tell, mut writes) = mpsc::unbounded_channel();
     let (reader, _open) = tokio::io::simplex(64);
     let link = ByteStream::new(reader, Writes(tell)).framing(Framing::Newline).into_link();

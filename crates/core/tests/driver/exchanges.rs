@@ -61,7 +61,7 @@ fn on(exchange: ExchangeId, body: &Value) -> Inbound {
 }
 
 #[tokio::test]
-async fn a_call_without_progress_gets_from_its_exchange_what_its_matcher_says_and_no_more() {
+async fn a_call_without_progress_gets_only_matching_notifications_of_its_exchange() {
     let (says, comes) = mpsc::unbounded_channel();
     let (goes, mut written) = mpsc::unbounded_channel();
     let link = Link::new(Comes(comes), Goes(goes), TRAITS, PeerInfo::default());
@@ -74,7 +74,7 @@ async fn a_call_without_progress_gets_from_its_exchange_what_its_matcher_says_an
     let matched = peer.call::<_, Value>("work", &json!({}));
     let matched =
         matched.notifications_where(|notification| notification.method() == "mine").start().unwrap();
-    let mut told = matched.notifications();
+    let mut reported = matched.notifications();
     let exchange = written.recv().await.unwrap().exchange;
     // Another call that wants progress does not affect this one.
     let _with_progress = peer.call::<_, Value>("work", &json!({})).progress().start().unwrap();
@@ -84,7 +84,7 @@ async fn a_call_without_progress_gets_from_its_exchange_what_its_matcher_says_an
     says.send(on(exchange, &json!({"jsonrpc": "2.0", "id": 1, "result": {}}))).unwrap();
     matched.await.unwrap();
     let mut methods = Vec::new();
-    while let Some(notification) = told.next().await {
+    while let Some(notification) = reported.next().await {
         methods.push(notification.method().to_owned());
     }
     assert_eq!(methods, ["mine"], "a notification its matcher does not want");

@@ -33,7 +33,7 @@ async fn serve(idle: Option<Duration>) -> Served {
                 () = tokio::time::sleep(Duration::from_secs(seconds)) => Ok(seconds),
             }
         })
-        .notification("told", |_, _: Value| async {});
+        .notification("reported", |_, _: Value| async {});
     let mut limits = ServerLimits::default();
     limits.idle_timeout = idle;
     let closed_for_idleness = Arc::new(AtomicUsize::new(0));
@@ -90,8 +90,8 @@ async fn each_frame_in_either_direction_restarts_the_idle_timer() {
                 served.client.call::<_, Value>("echo", &json!([round])).await.unwrap(),
                 json!([round])
             ),
-            1 => served.client.try_notify("told", &json!({})).unwrap(),
-            _ => served.server.try_notify("told", &json!({})).unwrap(),
+            1 => served.client.try_notify("reported", &json!({})).unwrap(),
+            _ => served.server.try_notify("reported", &json!({})).unwrap(),
         }
         // The written frames are read after the other tasks have run.
         for _ in 0..20 {

@@ -124,7 +124,7 @@ async fn all_connections_of_a_server_share_its_memory() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_nobody_reads_keeps_new_requests_out_and_is_not_lost() {
+async fn an_unread_answer_is_kept_and_new_requests_are_refused() {
     let (router, _began) = router();
     let router =
         router.method("big", |_: CallContext, (size,): (usize,)| async move { Ok("x".repeat(size)) });

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn session_cancel_right_after_its_prompt_finds_the_prompt() {
+async fn session_cancel_directly_after_a_prompt_cancels_it() {
     let prompts = Arc::new(AtomicU64::new(0));
     let (seen, mut cancels) = mpsc::unbounded_channel();
     let (begun, known) = (Arc::clone(&prompts), Arc::clone(&prompts));
@@ -34,20 +34,20 @@ async fn session_cancel_right_after_its_prompt_finds_the_prompt() {
 }
 
 #[tokio::test]
-async fn session_cancel_leaves_the_prompt_that_came_after_it_alone() {
+async fn session_cancel_does_not_cancel_a_later_prompt() {
     let (begins, mut begun) = mpsc::unbounded_channel::<CallContext>();
     let (holds, held) = mpsc::unbounded_channel::<ArrivalOrder>();
     let held = Arc::new(tokio::sync::Mutex::new(held));
-    let (told, mut answers) = mpsc::unbounded_channel();
+    let (reported, mut answers) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("session/prompt", move |ctx: CallContext, _: Value| {
             begins.send(ctx.clone()).unwrap();
             async move { Err::<(), _>(HandlerError::stopped(ctx.cancelled().await)) }
         })
         .placed_notification("session/cancel", move |_, place, _: Value| {
-            let (held, told) = (Arc::clone(&held), told.clone());
+            let (held, reported) = (Arc::clone(&held), reported.clone());
             async move {
-                told.send(place).unwrap();
+                reported.send(place).unwrap();
                 // The prompt continues while the next one arrives and starts.
                 held.lock().await.recv().await.unwrap();
             }

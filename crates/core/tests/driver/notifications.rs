@@ -24,8 +24,9 @@ async fn a_notification_that_comes_at_once_is_not_missed() {
     let (client, _server) = pair();
     for number in 0..500_u64 {
         let call = client.call::<_, u64>("work", &[number]);
-        let call =
-            call.notifications_where(move |told| told.params::<[u64; 1]>().is_ok_and(|[of]| of == number));
+        let call = call.notifications_where(move |reported| {
+            reported.params::<[u64; 1]>().is_ok_and(|[of]| of == number)
+        });
         let call = call.start().unwrap();
         let mut steps = call.notifications();
         assert_eq!(call.await.unwrap(), number);
@@ -54,7 +55,7 @@ async fn a_reader_ends_with_its_call_and_nothing_of_it_is_left() {
 }
 
 #[tokio::test]
-async fn progress_and_what_is_matched_come_to_one_reader() {
+async fn progress_and_matching_notifications_go_to_one_reader() {
     let (near, far) = memory_pair();
     let router = Router::new().method("work", |ctx: CallContext, _: Value| async move {
         let token = ctx.progress_token().map(ToOwned::to_owned);
@@ -69,10 +70,10 @@ async fn progress_and_what_is_matched_come_to_one_reader() {
         .notifications_where(|notification| notification.method() == "notifications/message")
         .start()
         .unwrap();
-    let mut told = call.notifications();
+    let mut reported = call.notifications();
     call.await.unwrap();
     let mut methods = Vec::new();
-    while let Some(notification) = told.next().await {
+    while let Some(notification) = reported.next().await {
         methods.push(notification.method().to_owned());
     }
     assert_eq!(methods, ["notifications/progress", "notifications/message"]);
@@ -93,7 +94,7 @@ fn with_token(dialect: &Dialect, id: u64, token: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_progress_token_that_is_none_is_ignored_and_counted() {
+async fn an_invalid_progress_token_is_ignored_and_counted() {
     let text = |length: usize| format!("\"{}\"", "x".repeat(length));
     let (longest, long, huge) = (text(256), text(257), text(1 << 20));
     let digits = "9".repeat(257);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::wire::probe::{self, TRAITS};
 
 #[tokio::test]
-async fn one_dialect_is_attached_and_none_or_several_are_told_apart() {
+async fn attach_needs_exactly_one_dialect() {
     let open = |dialects: &[_]| {
         let (near, _far) = memory_pair();
         match Peer::builder(dialects.iter().cloned()).attach(near) {
@@ -29,17 +29,18 @@ async fn a_side_declares_that_it_handles_cancels_unless_that_is_withheld() {
     let bare = json!({"protocolVersion": 1, "clientCapabilities": {}});
     for (declaration, expected) in [(Declaration::Declared, &declared), (Declaration::Withheld, &bare)] {
         let (near, far) = memory_pair();
-        let told = Router::new().method("initialize", |_: CallContext, told: Value| async move { Ok(told) });
-        let _server = Peer::builder(ACP_DRAFT).serve(told).attach(far).unwrap();
+        let reported =
+            Router::new().method("initialize", |_: CallContext, reported: Value| async move { Ok(reported) });
+        let _server = Peer::builder(ACP_DRAFT).serve(reported).attach(far).unwrap();
         let client = Peer::builder(ACP_DRAFT).declare_cancellation(declaration).attach(near).unwrap();
         // The server's part contains the client's declaration, and its own one next to it.
-        let told: Value = client.call("initialize", &bare).await.unwrap();
-        assert_eq!(told.get("clientCapabilities"), expected.get("clientCapabilities"), "{declaration:?}");
+        let reported: Value = client.call("initialize", &bare).await.unwrap();
+        assert_eq!(reported.get("clientCapabilities"), expected.get("clientCapabilities"), "{declaration:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_cancel_names_a_call_whose_params_ask_for_a_task() {
+async fn no_cancel_is_sent_for_a_call_with_task_params() {
     for (params, expected) in [
         (json!({"name": "slow"}), &["Control Cancel 1 on ours 2"][..]),
         (json!({"name": "task"}), &["Control Cancel 1 on ours 2"]),
@@ -54,7 +55,7 @@ async fn no_cancel_names_a_call_whose_params_ask_for_a_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_knows_its_cancelled_requests_and_what_its_wire_said_of_the_peer() {
+async fn a_connection_counts_cancelled_requests_and_has_the_peer_info_of_its_transport() {
     let (peer, wire) = probe::open(ACP, TRAITS, Limits::default());
     wire.says(0, &probe::request(1, "deaf", &json!({})));
     wire.recorded().await;

@@ -25,7 +25,7 @@ async fn until(mut holds: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn a_fallback_serves_what_has_no_handler_of_its_own_and_hears_its_cancel() {
+async fn a_fallback_serves_unnamed_methods_and_gets_their_cancels() {
     let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("named", |_: CallContext, _: Value| async { Ok("by name") })
@@ -85,7 +85,7 @@ async fn notifications_beyond_their_room_are_dropped_and_counted_and_requests_go
         let (gate, count) = (Arc::clone(&open), Arc::clone(&handled));
         let router = Router::new()
             .method("echo", |_: CallContext, value: Value| async move { Ok(value) })
-            .notification("told", move |_, _: Value| {
+            .notification("reported", move |_, _: Value| {
                 let (gate, count) = (Arc::clone(&gate), Arc::clone(&count));
                 async move {
                     gate.notified().await;
@@ -114,7 +114,7 @@ async fn notifications_beyond_their_room_are_dropped_and_counted_and_requests_go
             .unwrap();
         let client = Peer::builder(ACP).attach(near).unwrap();
         for _ in 0..20 {
-            client.try_notify("told", &json!(["x".repeat(900)])).unwrap();
+            client.try_notify("reported", &json!(["x".repeat(900)])).unwrap();
         }
         assert_eq!(
             client.call::<_, Value>("echo", &json!([1])).await.unwrap(),

@@ -172,7 +172,7 @@ async fn a_child_of_a_cancelled_request_is_cancelled_from_the_start_and_sends_no
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_the_answer_a_context_says_ended() {
+async fn a_context_reports_ended_after_the_answer() {
     let kept: Arc<Mutex<Option<CallContext>>> = Arc::default();
     let keep = Arc::clone(&kept);
     let (client, _server) = connect(Router::new().method("once", move |ctx: CallContext, _: Value| {
@@ -526,7 +526,7 @@ async fn a_panicking_hook_affects_no_other_request_and_handler_errors_are_answer
         .unwrap();
     let mut raw = Stuck::new(near);
     raw.send("{not json").await;
-    until("the event is told", || events.load(Ordering::SeqCst) == 1).await;
+    until("the event is reported", || events.load(Ordering::SeqCst) == 1).await;
     raw.send(r#"{"jsonrpc":"2.0","id":1,"method":"fail","params":{}}"#).await;
     let rx = &mut raw.link.rx;
     for expected in ["-32700", "-32001"] {

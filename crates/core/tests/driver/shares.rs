@@ -186,8 +186,8 @@ async fn blocking_handlers_of_one_client_that_only_drain_refuse_nobody_else() {
             }
         })
         .await;
-        let told = refused(&mallory).await.expect("the attacker is refused");
-        assert!(told.contains("client_draining"), "{attacker:?}: {told}");
+        let reported = refused(&mallory).await.expect("the attacker is refused");
+        assert!(reported.contains("client_draining"), "{attacker:?}: {reported}");
         assert_eq!(refused(&ada).await, None, "{attacker:?} locks {other:?} out");
         served.deaf.let_go();
         served.deaf.until(0).await;
@@ -213,7 +213,8 @@ async fn hanging_handlers_of_one_client_use_at_most_half_of_the_permits() {
             for _ in 0..8 {
                 hanging.push(peer.call::<_, Value>("hang", &json!({})).start().unwrap());
             }
-            refusals += usize::from(refused(peer).await.is_some_and(|told| told.contains("client_running")));
+            refusals +=
+                usize::from(refused(peer).await.is_some_and(|reported| reported.contains("client_running")));
         }
         assert_eq!((served.counts.running(), refusals), (8, 2), "{attacker:?}");
         let ada = served.connect(other).await;

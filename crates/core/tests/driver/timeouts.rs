@@ -7,7 +7,7 @@ use rescind_core::{ByteStream, Call, CauseKind, Outcome, Peer, PeerBuilder};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::obligations::Lines;
+use crate::protocol_requirements::Lines;
 
 async fn open(builder: PeerBuilder) -> (Peer, Lines) {
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
@@ -30,7 +30,7 @@ async fn times_out(call: Call<Value>, since: Instant) -> Duration {
 
 // MCP, "Timeouts": a sender should have a timeout for each request, and send a cancel when it ends.
 #[tokio::test(start_paused = true)]
-async fn a_client_of_mcp_times_calls_out_and_cancels_them_but_for_initialize() {
+async fn a_client_of_mcp_times_out_and_cancels_all_calls_except_initialize() {
     let (peer, mut server) = open(Peer::builder(MCP)).await;
     let since = Instant::now();
     let initialize = peer.call::<_, Value>("initialize", &json!({})).start().unwrap();
@@ -45,7 +45,7 @@ async fn a_client_of_mcp_times_calls_out_and_cancels_them_but_for_initialize() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_begins_a_timeout_anew_up_to_the_maximum() {
+async fn progress_restarts_a_timeout_up_to_the_maximum() {
     let (peer, mut server) = open(Peer::builder(MCP).call_timeout(Duration::from_secs(10))).await;
     let since = Instant::now();
     let call = peer

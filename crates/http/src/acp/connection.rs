@@ -21,16 +21,16 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use super::UnknownSessions;
-use super::lanes::NotHeard;
+use super::known_sessions::NoStream;
 use super::message::Message;
 use super::server::Connections;
 use super::sessions::{Found, Sessions};
-use crate::inbound_queue::{InboundQueue, NotTaken};
-use crate::int_map::Numbered;
+use crate::inbound_queue::{InboundQueue, SendRefused};
+use crate::int_map::IntMap;
 use crate::server::json_or_event_stream::{Response, ResponseKind};
 use crate::server::link::Linked;
 use crate::server::replay_buffer::{ReplayBuffer, Retention};
-use crate::server::sessions::Conversed;
+use crate::server::sessions::OwnedSession;
 use crate::server::{HttpCounts, Settings};
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake_list::WakeList;
@@ -63,7 +63,7 @@ pub(super) struct Connection {
 }
 
 pub(super) struct State {
-    pub(super) lanes: Numbered<ReplayBuffer>,
+    pub(super) lanes: IntMap<ReplayBuffer>,
     /// The sessions that a message from either side has named.
     pub(super) sessions: Sessions,
     /// The streams on which our own requests were sent.
@@ -86,7 +86,7 @@ impl Connection {
         bodies: &'static SessionBodies,
     ) -> Arc<Self> {
         let state = State {
-            lanes: Numbered::from_iter([(OWN, ReplayBuffer::new(OWN, KEPT))]),
+            lanes: IntMap::from_iter([(OWN, ReplayBuffer::new(OWN, KEPT))]),
             sessions: Sessions::default(),
             asked: HashMap::new(),
             opening: Response::Undecided(None),
@@ -117,13 +117,13 @@ impl Connection {
 
     /// Runs one step under the lock. Wakers are called after the lock is released.
     pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, &mut WakeList) -> T) -> T {
-        let mut wakes = WakeList::default();
+        let mut wakes = WakeList::new();
         let result = {
             let mut state = self.state();
             state.used = Instant::now();
             step(&mut state, &mut wakes)
         };
-        wakes.wake();
+        wakes.into_iter().for_each(Waker::wake);
         result
     }
 
@@ -132,7 +132,7 @@ impl Connection {
         &self,
         (body, held): (Bytes, HeldBytes),
         principal: Option<Principal>,
-    ) -> Result<(), NotTaken> {
+    ) -> Result<(), SendRefused> {
         let mut inbound = Inbound::new(body);
         inbound.exchange = OPENING;
         inbound.principal = principal;
@@ -146,7 +146,7 @@ impl Connection {
         message: &Message<'_>,
         principal: Option<Principal>,
         session: Option<&str>,
-    ) -> Result<(), NotTaken> {
+    ) -> Result<(), SendRefused> {
         if message.is_request() {
             self.used.store(true, Ordering::Relaxed);
         }
@@ -189,13 +189,13 @@ impl Connection {
         &self,
         session: Option<&str>,
         unknown: UnknownSessions,
-    ) -> Result<(u64, u64), NotHeard> {
+    ) -> Result<(u64, u64), NoStream> {
         self.step(|state, wakes| {
             let lane = match session {
                 None => OWN,
                 Some(name) => state.lane_to_read(name, unknown)?,
             };
-            let buffer = state.lanes.get_mut(&lane).ok_or(NotHeard::Unknown)?;
+            let buffer = state.lanes.get_mut(&lane).ok_or(NoStream::Unknown)?;
             let was_lost = !buffer.has_reader();
             let (token, displaced) = buffer.attach();
             wakes.extend(displaced);
@@ -243,7 +243,7 @@ impl Connection {
     }
 }
 
-impl Conversed for Connection {
+impl OwnedSession for Connection {
     fn principal(&self) -> Option<&Principal> {
         self.principal.as_ref()
     }

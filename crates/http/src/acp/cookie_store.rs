@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_set_is_sent_back_until_it_is_taken_away() {
+    fn a_cookie_is_sent_back_until_it_is_removed() {
         let mut cookies = CookieStore::default();
         let set = |cookies: &mut CookieStore, value: &'static str| {
             cookies.take(&HeaderMap::from_iter([(SET_COOKIE, HeaderValue::from_static(value))]));

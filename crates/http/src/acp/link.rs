@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::connection::{Connection, OPENING, OWN, closed};
 use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
-use crate::server::idle::{Idles, IdlingReceiver};
+use crate::server::idle::{IdleSession, IdlingReceiver};
 use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::link::{Linked, ServerLink};
 use crate::server::replay_buffer::ReplayBuffer;
@@ -77,7 +77,7 @@ impl Linked for Connection {
                 return Err(Self::ended());
             }
             if out.exchange == OPENING && out.last {
-                wakes.add(state.opening.decide(ResponseKind::Json(StatusCode::OK, out.body)));
+                wakes.extend(state.opening.decide(ResponseKind::Json(StatusCode::OK, out.body)));
                 return Ok(());
             }
             let lane = state.lane_of(&out, self.bodies);
@@ -106,7 +106,7 @@ impl Linked for Connection {
     fn finish(&self, exchange: ExchangeId, _: ExchangeEnd) {
         if exchange == OPENING {
             let refused = ResponseKind::Refused(StatusCode::BAD_REQUEST);
-            self.step(|state, wakes| wakes.add(state.opening.decide(refused)));
+            self.step(|state, wakes| wakes.extend(state.opening.decide(refused)));
         }
     }
 
@@ -116,14 +116,14 @@ impl Linked for Connection {
         self.step(|state, wakes| {
             state.closed = true;
             wakes.extend(state.driver.take());
-            wakes.add(state.opening.decide(ResponseKind::Ended));
+            wakes.extend(state.opening.decide(ResponseKind::Ended));
             wakes.extend(state.lanes.values_mut().filter_map(ReplayBuffer::end));
         });
         self.inbound_queue.end();
     }
 }
 
-impl Idles for Connection {
+impl IdleSession for Connection {
     fn idle_at(&self) -> Option<Instant> {
         let state = self.state();
         let busy = state.lanes.values().any(ReplayBuffer::has_reader) || state.opening.is_undecided();

@@ -6,10 +6,10 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 use rescind_core::SessionBodies;
-use rescind_core::members::Picked;
+use rescind_core::members::PickedMembers;
 use serde_json::value::RawValue;
 
-use crate::envelope::{Envelope, NotRead, text};
+use crate::envelope::{Envelope, EnvelopeError, text};
 
 /// An envelope, and the protocol's data about the methods and members in it.
 pub(super) struct Message<'a> {
@@ -21,7 +21,7 @@ pub(super) struct Message<'a> {
 /// header. A result that already names a connection is not changed, and neither is a result that is not an object.
 pub(super) fn naming(answer: &Bytes, connection: &str, bodies: &SessionBodies) -> Bytes {
     let result = Envelope::of(answer).result;
-    let is_free = matches!(Picked::of(result, [bodies.connection]).values, [None]);
+    let is_free = matches!(PickedMembers::of(result, [bodies.connection]).values, [None]);
     let members = result.map(RawValue::get).and_then(|result| result.strip_prefix('{'));
     let Some(members) = members.filter(|_| is_free) else { return answer.clone() };
     let at = members.as_ptr() as usize - answer.as_ptr() as usize;
@@ -37,7 +37,7 @@ impl<'a> Message<'a> {
     }
 
     /// Reads a body that a client posts. The connection itself checks anything that is an object.
-    pub(super) fn read(body: &'a [u8], bodies: &'static SessionBodies) -> Result<Self, NotRead> {
+    pub(super) fn read(body: &'a [u8], bodies: &'static SessionBodies) -> Result<Self, EnvelopeError> {
         Ok(Self { envelope: Envelope::read(body)?, bodies })
     }
 

@@ -17,7 +17,7 @@
 mod client;
 mod connection;
 mod cookie_store;
-mod lanes;
+mod known_sessions;
 mod link;
 mod message;
 mod server;

@@ -8,22 +8,23 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::UPGRADE;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal};
 
 use super::connection::Connection;
-use super::lanes::NotHeard;
+use super::known_sessions::NoStream;
 use super::message::{Message, naming};
 use super::sessions::MAX_NAME_BYTES;
 use super::{Acp, UpgradeHook, link};
-use crate::envelope::{Envelope, NotRead};
+use crate::envelope::{Envelope, EnvelopeError};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
-use crate::inbound_queue::NotTaken;
+use crate::inbound_queue::SendRefused;
+use crate::server::checks::single;
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
-use crate::server::reply::{self, Feed, ReplyBody};
+use crate::server::response_body::{self, EventSource, ResponseBody};
 use crate::server::sessions::{NotOpened, Sessions, random_id};
 use crate::server::{AcceptQueue, RequestBody, Responder, Settings, auth, body, checks};
 
@@ -55,7 +56,7 @@ impl AcpServer {
         self: Arc<Self>,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         match *request.method() {
             Method::POST => self.post(request, principal).await,
             Method::GET => match &self.config.upgrade {
@@ -66,7 +67,7 @@ impl AcpServer {
             },
             Method::DELETE => {
                 self.required(request.headers(), principal.as_ref())?.end();
-                Ok(reply::plain(StatusCode::ACCEPTED))
+                Ok(response_body::plain(StatusCode::ACCEPTED))
             }
             _ => Err(Refused::method(ALLOWED)),
         }
@@ -76,11 +77,11 @@ impl AcpServer {
         &self,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         let from = PeerAddress::of(&request);
         let (head, body) = request.into_parts();
         checks::content_type(&head.headers)?;
-        let told = session_named(&head.headers)?;
+        let reported = session_named(&head.headers)?;
         let known = match single(&head.headers, &ACP_CONNECTION_ID)? {
             Some(id) => Some(self.table.find(id, principal.as_ref()).ok_or_else(unknown)?),
             None => None,
@@ -106,21 +107,21 @@ impl AcpServer {
             return Err(Refused::bad("this connection is initialized: without Acp-Connection-Id another is"));
         }
         let named = message.session();
-        match (told, named.as_deref()) {
+        match (reported, named.as_deref()) {
             (None, _) if message.needs_session() => {
                 return Err(Refused::bad("Acp-Session-Id is required: this message belongs to a session"));
             }
-            (Some(told), Some(named)) if told != named => {
+            (Some(reported), Some(named)) if reported != named => {
                 return Err(Refused::bad("Acp-Session-Id differs from what the message names"));
             }
             (_, _) => {}
         }
         let answers = message.id().filter(|_| message.is_answer());
-        if answers.and_then(|id| connection.asked_by(&id, told)) == Some(false) {
+        if answers.and_then(|id| connection.asked_by(&id, reported)) == Some(false) {
             return Err(Refused::bad("Acp-Session-Id must name the session that asked"));
         }
-        connection.post((body.clone(), bytes), &message, principal, told).map_err(not_taken)?;
-        Ok(reply::plain(StatusCode::ACCEPTED))
+        connection.post((body.clone(), bytes), &message, principal, reported).map_err(not_taken)?;
+        Ok(response_body::plain(StatusCode::ACCEPTED))
     }
 
     async fn open(
@@ -128,7 +129,7 @@ impl AcpServer {
         body: (Bytes, HeldBytes),
         principal: Option<Principal>,
         from: Option<IpAddr>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         let client = self.settings.clients.client(principal.as_ref(), from);
         let opened = self.table.open(&client, &self.settings, |id| {
             let table = Arc::downgrade(&self.table);
@@ -161,10 +162,10 @@ impl AcpServer {
             }
         };
         if Envelope::of(&answer).error.is_some() {
-            return Ok(reply::json(StatusCode::OK, answer));
+            return Ok(response_body::json(StatusCode::OK, answer));
         }
         opening.succeeded();
-        let mut response = reply::json(StatusCode::OK, naming(&answer, &id, self.config.bodies));
+        let mut response = response_body::json(StatusCode::OK, naming(&answer, &id, self.config.bodies));
         let id = HeaderValue::from_str(&id).map_err(|_| unknown())?;
         response.headers_mut().insert(ACP_CONNECTION_ID, id);
         Ok(response)
@@ -174,20 +175,20 @@ impl AcpServer {
         &self,
         headers: &HeaderMap,
         principal: Option<&Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         checks::accepts_events(headers)?;
         let connection = self.required(headers, principal)?;
         let session = session_named(headers)?;
         let (lane, token) =
             connection.listen(session, self.config.unknown_sessions).map_err(|why| match why {
-                NotHeard::TooMany => Refused::too_many("this connection has as many sessions as it may"),
-                NotHeard::Unknown => Refused::not_found("this connection does not know that session"),
+                NoStream::TooMany => Refused::too_many("this connection has as many sessions as it may"),
+                NoStream::Unknown => Refused::not_found("this connection does not know that session"),
             })?;
-        let told = [(ACP_CONNECTION_ID, Some(&*connection.id)), (ACP_SESSION_ID, session)]
+        let reported = [(ACP_CONNECTION_ID, Some(&*connection.id)), (ACP_SESSION_ID, session)]
             .map(|(name, value)| (name, value.and_then(|value| HeaderValue::from_str(value).ok())));
         let feed = Arc::new(LaneFeed { connection, lane });
-        let mut response = reply::events(feed, token, self.settings.keep_alive, None);
-        for (name, value) in told {
+        let mut response = response_body::events(feed, token, self.settings.keep_alive, None);
+        for (name, value) in reported {
             response.headers_mut().extend(value.map(|value| (name, value)));
         }
         Ok(response)
@@ -205,13 +206,13 @@ impl AcpServer {
 }
 
 /// The refusal of a body that cannot be read, with the same text that a connection uses.
-fn unfit(why: NotRead) -> Refused {
+fn unfit(why: EnvelopeError) -> Refused {
     match why {
-        NotRead::Empty => Refused::bad("the body is empty"),
-        NotRead::NotUtf8 => Refused::unreadable("Invalid message: the frame is not UTF-8"),
-        NotRead::NotJson => Refused::unreadable("Invalid message: the frame is not JSON"),
-        NotRead::NotAnObject => Refused::bad("Invalid message: a message is a JSON object"),
-        NotRead::Batch => Refused::batch(),
+        EnvelopeError::Empty => Refused::bad("the body is empty"),
+        EnvelopeError::NotUtf8 => Refused::unreadable("Invalid message: the frame is not UTF-8"),
+        EnvelopeError::NotJson => Refused::unreadable("Invalid message: the frame is not JSON"),
+        EnvelopeError::NotAnObject => Refused::bad("Invalid message: a message is a JSON object"),
+        EnvelopeError::Batch => Refused::batch(),
     }
 }
 
@@ -229,11 +230,11 @@ async fn upgraded(
     hook: &UpgradeHook,
     request: Request<RequestBody>,
     principal: Option<Principal>,
-) -> Result<Response<ReplyBody>, Refused> {
+) -> Result<Response<ResponseBody>, Refused> {
     let id = random_id().ok_or_else(no_randomness)?;
     let credential = auth::credential(&request, principal);
     let answer = hook(request.map(drop), credential);
-    let mut response = answer.await.map(|text| ReplyBody::full(Bytes::from(text)));
+    let mut response = answer.await.map(|text| ResponseBody::full(Bytes::from(text)));
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let id = HeaderValue::from_str(&id).map_err(|_| unknown())?;
         response.headers_mut().insert(ACP_CONNECTION_ID, id);
@@ -249,20 +250,10 @@ fn unknown() -> Refused {
     Refused::not_found("this connection is not known, or has ended")
 }
 
-fn not_taken(why: NotTaken) -> Refused {
+fn not_taken(why: SendRefused) -> Refused {
     match why {
-        NotTaken::Full => Refused::too_many("too many messages of this connection wait"),
-        NotTaken::Closed => unknown(),
-    }
-}
-
-/// The value of a header that may occur only once.
-fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    match (value.to_str(), values.next()) {
-        (Ok(value), None) => Ok(Some(value)),
-        _ => Err(Refused::bad(format!("the header {name} is unreadable"))),
+        SendRefused::Full => Refused::too_many("too many messages of this connection wait"),
+        SendRefused::Closed => unknown(),
     }
 }
 
@@ -280,14 +271,14 @@ impl Responder for AcpServer {
         self: Arc<Self>,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> BoxFuture<'static, Response<ReplyBody>> {
+    ) -> BoxFuture<'static, Response<ResponseBody>> {
         Box::pin(async move {
             let refused = |refused| self.refuse(refused);
             Arc::clone(&self).answer(request, principal).await.unwrap_or_else(refused)
         })
     }
 
-    fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
+    fn refuse(&self, refused: Refused) -> Response<ResponseBody> {
         refused.with_null_id().into_response()
     }
 
@@ -318,7 +309,7 @@ struct LaneFeed {
     lane: u64,
 }
 
-impl Feed for LaneFeed {
+impl EventSource for LaneFeed {
     fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let event = self.connection.poll_event(self.lane, reader, cx);
         event.map(|event| event.map(|event| self.connection.budget.hold_frame(event)))

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::connection::OWN;
-use crate::int_map::Numbered;
+use crate::int_map::IntMap;
 
 /// The most sessions with their own stream. Messages of other sessions use the connection's stream.
 const LANES: usize = 1024;
@@ -16,7 +16,7 @@ pub(super) const MAX_NAME_BYTES: usize = 256;
 pub(super) struct Sessions {
     names: HashMap<Box<str>, NamedSession>,
     /// The number of open requests whose answers use a stream, for streams that have such requests.
-    open: Numbered<usize>,
+    open: IntMap<usize>,
     /// The number of streams that were created.
     made: u64,
     /// How often a session was named.
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_idle_session_that_was_named_first_goes_when_the_table_is_full() {
+    fn a_full_table_forgets_its_oldest_idle_session() {
         let mut sessions = full();
         // The first session is used again, the second has an open request, and the third has a reader.
         assert_eq!(sessions.used("1"), Some(1));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_are_in_use_a_further_session_goes_by_the_connections_stream() {
+    fn with_all_sessions_in_use_a_further_one_uses_the_stream_of_the_connection() {
         let mut sessions = full();
         assert_eq!(sessions.add("new", |_| false), Found::Own);
         assert_eq!((sessions.lane("1"), sessions.names.len()), (Some(1), LANES), "I11");

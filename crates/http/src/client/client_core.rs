@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
-use rescind_core::{TransportError, TransportErrorKind};
+use rescind_core::{Capabilities, Link, PeerInfo, Sender, TransportError, TransportErrorKind};
 
 use super::{HttpClient, Requester};
-use crate::inbound_queue::InboundQueue;
+use crate::inbound_queue::{InboundQueue, InboundReceiver};
 use crate::sync::{AbortHandle, Handle, JoinHandle, Mutex, MutexGuard, spawn};
 
 /// How long the client waits for the response to its last DELETE.
@@ -53,6 +53,18 @@ impl<S: InFlightTasks> ClientCore<S> {
             max_frame: client.max_frame,
             state: Mutex::new(Guarded { binding, closed: false, driver: None }),
         }
+    }
+
+    /// The link of this client.
+    pub(crate) fn link(&self, sender: impl Sender + 'static, exchange_scoped: bool, peer: PeerInfo) -> Link {
+        let capabilities = Capabilities {
+            ordered: false,
+            opens_exchanges: true,
+            exchange_scoped,
+            batches: false,
+            max_frame: self.max_frame,
+        };
+        Link::new(InboundReceiver(Arc::clone(&self.inbound_queue)), sender, capabilities, peer)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, Guarded<S>> {
@@ -105,6 +117,11 @@ impl<S> DerefMut for Guarded<S> {
     fn deref_mut(&mut self) -> &mut S {
         &mut self.binding
     }
+}
+
+/// The error for a frame that comes after the end.
+pub(crate) fn closed() -> TransportError {
+    TransportError::new(TransportErrorKind::Closed, "the link is closed")
 }
 
 /// Tasks that end when this value is dropped.
@@ -160,7 +177,7 @@ pub(crate) async fn send_delete(requester: Requester, headers: HeaderMap) {
     match tokio::time::timeout(DELETE_TIMEOUT, end).await {
         Ok(Ok(response)) => tracing::trace!(status = %response.status(), "the server knows of the end"),
         Ok(Err(failed)) => {
-            tracing::debug!(error = %rescind_core::Shown::text(&failed.error), "the server did not hear of the end");
+            tracing::debug!(error = %rescind_core::LogText::text(&failed.error), "the server did not hear of the end");
         }
         Err(_) => tracing::debug!("the server did not hear of the end in time"),
     }

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use rescind_core::{BadFrame, ExchangeId, TransportEvent};
 use tokio::time::Instant;
 
-use super::Reply;
+use super::ResponseBody;
 use super::events::{Event, Events, Read};
 use crate::inbound_queue::InboundQueue;
 
@@ -15,7 +15,7 @@ const AFTER_ANSWER: Duration = Duration::from_secs(1);
 
 /// A response that is an event stream.
 pub(crate) struct EventStream<'a> {
-    body: Reply,
+    body: ResponseBody,
     events: Events,
     /// The largest event, in bytes.
     limit: usize,
@@ -26,7 +26,7 @@ pub(crate) struct EventStream<'a> {
 
 impl<'a> EventStream<'a> {
     /// A stream whose events have at most `limit` bytes of data each.
-    pub(crate) fn new(body: Reply, limit: usize, inbound_queue: &'a InboundQueue) -> Self {
+    pub(crate) fn new(body: ResponseBody, limit: usize, inbound_queue: &'a InboundQueue) -> Self {
         Self { body, events: Events::new(limit), limit, inbound_queue, ends_by: None }
     }
 

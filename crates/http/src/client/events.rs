@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_over_the_limit_is_told_once_and_the_next_is_read() {
+    fn an_oversize_event_is_reported_once_and_the_next_is_read() {
         let long = format!("data: {}\n\ndata: ok\n\n", "x".repeat(500));
         let pieces: Vec<&[u8]> = long.as_bytes().chunks(7).collect();
         assert_eq!(read(100, &pieces), vec![Read::TooLarge, data("ok")]);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_field_is_ignored() {
+    fn an_unknown_field_is_ignored() {
         let stream: &[u8] = b"nonsense\nfoo: bar\nretry: 1x\n: comment\ndata\nid: \0\n\n\n\n";
         assert_eq!(read(100, &[stream]), vec![data("")]);
         assert_eq!(read(100, &[b": only a comment\n\n"]), vec![]);

@@ -4,12 +4,12 @@ mod client_core;
 mod connector;
 mod event_stream;
 pub(crate) mod events;
-mod media;
+mod media_type;
 mod pool;
 mod refusal;
-mod reply;
 mod requester;
 mod resets;
+mod response_body;
 
 use std::fmt;
 use std::time::Duration;
@@ -17,13 +17,15 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use rescind_core::{TransportError, TransportErrorKind};
 
-pub(crate) use client_core::{AbortOnDrop, ClientCore, DeleteRequest, Guarded, InFlightTasks, send_delete};
+pub(crate) use client_core::{
+    AbortOnDrop, ClientCore, DeleteRequest, Guarded, InFlightTasks, closed, send_delete,
+};
 pub(crate) use event_stream::EventStream;
-pub(crate) use media::{Media, media_of};
+pub(crate) use media_type::{Media, media_of};
 pub(crate) use refusal::refusal;
-pub(crate) use reply::Reply;
 pub(crate) use requester::{Failed, Leaving, Requester};
 pub(crate) use resets::Resets;
+pub(crate) use response_body::ResponseBody;
 
 /// The URL and the options of a client. Each binding's client takes one.
 ///
@@ -143,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_url_says_of_its_user_is_not_shown() {
+    fn the_user_and_password_of_a_url_are_not_shown() {
         let client = HttpClient::new("http://someone:secret@127.0.0.1:7/mcp").unwrap();
         for shown in [format!("{client:?}"), format!("{:?}", Requester::new(&client))] {
             assert!(shown.contains("127.0.0.1:7") && !shown.contains("secret"), "{shown}");

@@ -78,7 +78,7 @@ struct Free {
 
 struct Waiting {
     urgency: Urgency,
-    told: oneshot::Sender<Result<Line, Arc<io::Error>>>,
+    reported: oneshot::Sender<Result<Line, Arc<io::Error>>>,
 }
 
 impl Pool {
@@ -128,10 +128,10 @@ impl Pool {
     /// # Cancel safety
     /// If the future is dropped, the next request takes its turn.
     pub(super) async fn next(self: &Arc<Self>, urgency: Urgency) -> Result<Line, Arc<io::Error>> {
-        let (told, answer) = oneshot::channel();
+        let (reported, answer) = oneshot::channel();
         {
             let mut state = self.state();
-            let waiting = Waiting { urgency, told };
+            let waiting = Waiting { urgency, reported };
             match urgency {
                 Urgency::Usual => state.waiting.push_back(waiting),
                 Urgency::Urgent => {
@@ -170,7 +170,7 @@ impl Pool {
         match opened {
             Ok(Line::Shared(shared)) => {
                 for waiting in std::mem::take(&mut state.waiting) {
-                    let _ = waiting.told.send(Ok(Line::Shared(shared.clone())));
+                    let _ = waiting.reported.send(Ok(Line::Shared(shared.clone())));
                 }
                 state.shared = Some(shared);
             }
@@ -183,9 +183,9 @@ impl Pool {
                 let error = Arc::new(error);
                 while state.waiting.len() > state.opening {
                     let Some(waiting) = state.waiting.pop_front() else { break };
-                    let told = waiting.told.send(Err(Arc::clone(&error))).is_ok();
+                    let reported = waiting.reported.send(Err(Arc::clone(&error))).is_ok();
                     // If one connection is opened for all requests, all of them fail.
-                    if told && state.each {
+                    if reported && state.each {
                         break;
                     }
                 }
@@ -269,7 +269,7 @@ async fn open(connector: Connector) -> io::Result<Line> {
             .map_err(io::Error::other)?;
         spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection broke");
+                tracing::debug!(error = %rescind_core::LogText::text(&error), "a connection broke");
             }
         });
         return Ok(Line::Shared(sender));
@@ -277,7 +277,7 @@ async fn open(connector: Connector) -> io::Result<Line> {
     let (mut sender, connection) = http1::Builder::new().handshake(socket).await.map_err(io::Error::other)?;
     spawn(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection broke");
+            tracing::debug!(error = %rescind_core::LogText::text(&error), "a connection broke");
         }
     });
     sender.ready().await.map_err(io::Error::other)?;
@@ -294,7 +294,7 @@ impl State {
                 break;
             }
             let Some(waiting) = self.waiting.pop_front() else { break };
-            match waiting.told.send(Ok(line)) {
+            match waiting.reported.send(Ok(line)) {
                 Err(Ok(back)) => line = back,
                 Ok(()) | Err(Err(_)) => return,
             }
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_urgent_gets_the_first_connection() {
+    async fn an_urgent_request_gets_the_first_connection() {
         let (_socket, pool) = pool().await;
         let mut usual = pin!(pool.next(Urgency::Usual));
         assert!(poll_immediate(usual.as_mut()).await.is_none());
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_kept_for_what_is_urgent_while_a_response_goes_on() {
+    async fn one_connection_is_reserved_for_urgent_requests_while_a_response_streams() {
         let (_socket, pool) = pool().await;
         let first = pool.next(Urgency::Usual).await;
         pool.begin_going_on();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_is_told_that_nobody_listens() {
+    async fn a_waiting_request_fails_if_no_server_listens() {
         let (socket, pool) = pool().await;
         drop(socket);
         let (first, second) = tokio::join!(pool.next(Urgency::Usual), pool.next(Urgency::Urgent));

@@ -17,9 +17,9 @@ use hyper::client::conn::http1;
 use rescind_core::{FrameKind, PeerInfo, TransportError, TransportErrorKind};
 
 use super::connector::Connector;
-use super::media::{Media, media_of};
+use super::media_type::{Media, media_of};
 use super::pool::{Line, Pool, Urgency};
-use super::reply::Reply;
+use super::response_body::ResponseBody;
 use super::{HttpClient, peer_of};
 
 /// How often an answer or a cancel is sent again if a connection may have lost it.
@@ -118,7 +118,7 @@ impl Requester {
         method: Method,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Reply>, Failed> {
+    ) -> Result<Response<ResponseBody>, Failed> {
         self.send_one(self.request(method, headers, body, None), Urgency::Usual).await
     }
 
@@ -133,7 +133,7 @@ impl Requester {
         headers: HeaderMap,
         body: Bytes,
         leaving: Option<Leaving>,
-    ) -> impl Future<Output = Result<Response<Reply>, Failed>> {
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Failed>> {
         let urgency = match kind {
             FrameKind::Cancel => Urgency::Urgent,
             FrameKind::Answer => Urgency::Usual,
@@ -152,7 +152,7 @@ impl Requester {
         headers: HeaderMap,
         body: Bytes,
         mut leaving: Option<Leaving>,
-    ) -> Result<Response<Reply>, Failed> {
+    ) -> Result<Response<ResponseBody>, Failed> {
         for _ in 0..REPEATS {
             let request = self.request(Method::POST, headers.clone(), body.clone(), leaving.take());
             let sent = self.send_one(request, urgency).await;
@@ -183,7 +183,7 @@ impl Requester {
         &self,
         mut request: Request<Posted>,
         urgency: Urgency,
-    ) -> Result<Response<Reply>, Failed> {
+    ) -> Result<Response<ResponseBody>, Failed> {
         let is_post = request.method() == Method::POST;
         loop {
             let (line, is_used) = match self.pool.free(urgency) {
@@ -202,7 +202,7 @@ impl Requester {
                 Line::Shared(mut sender) => {
                     *request.uri_mut() = self.uri.clone();
                     match sender.try_send_request(request).await {
-                        Ok(response) => return Ok(response.map(Reply::shared)),
+                        Ok(response) => return Ok(response.map(ResponseBody::shared)),
                         Err(unsent) => unsent,
                     }
                 }
@@ -239,10 +239,10 @@ impl Requester {
         response: Response<Incoming>,
         sender: http1::SendRequest<Posted>,
         is_post: bool,
-    ) -> Response<Reply> {
+    ) -> Response<ResponseBody> {
         let media = response.headers().get(CONTENT_TYPE).filter(|_| is_post);
         let is_stream = media.is_some_and(|media| media_of(media) == Media::Events);
-        response.map(|body| Reply::own(body, &self.pool, sender, is_stream))
+        response.map(|body| ResponseBody::own(body, &self.pool, sender, is_stream))
     }
 }
 

@@ -7,7 +7,7 @@ use http::{Request, Response};
 use rescind_core::{AuthHook, AuthRefusal, AuthRequest, Credential, Principal};
 
 use super::refusal::Refused;
-use super::{ReplyBody, RequestBody, Responder};
+use super::{RequestBody, Responder, ResponseBody};
 
 /// When the credential of a request expires. It is stored in the extensions of the request, for tasks that outlive the
 /// response.
@@ -20,7 +20,7 @@ pub(super) async fn answer(
     hook: AuthHook,
     within: std::time::Duration,
     mut request: Request<RequestBody>,
-) -> Response<ReplyBody> {
+) -> Response<ResponseBody> {
     let asked = hook.ask(AuthRequest::of(&request), within);
     let credential = match asked.await {
         Ok(credential) => credential,

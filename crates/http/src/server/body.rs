@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use rescind_core::{ByteBudget, HeldBytes};
 
 use super::refusal::Refused;
-use crate::collect_body::{NotWhole, whole_within};
+use crate::collect_body::{CollectError, whole_within};
 
 /// A body of at most this many bytes is read even if memory is full: cancels and common answers are not larger.
 const SMALL: usize = 16 * 1024;
@@ -115,8 +115,8 @@ pub(crate) async fn read(
             let held = budget.hold(body.len());
             Ok((body, held))
         }
-        Err(NotWhole::TooLarge) => Err(Refused::too_large(limit)),
-        Err(NotWhole::MemoryFull) => Err(Refused::memory()),
-        Err(NotWhole::Broken(_)) => Err(Refused::bad("the body broke off")),
+        Err(CollectError::TooLarge) => Err(Refused::too_large(limit)),
+        Err(CollectError::MemoryFull) => Err(Refused::memory()),
+        Err(CollectError::Broken(_)) => Err(Refused::bad("the body broke off")),
     }
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use http::header::InvalidHeaderName;
 use rescind_core::{
-    AuthHook, AuthRefusal, AuthRequest, Credential, Endpoint, NotAllowable, TransportError,
+    AuthHook, AuthRefusal, AuthRequest, Credential, Endpoint, InvalidAllowEntry, TransportError,
     TransportErrorKind,
 };
 use tokio::net::TcpListener;
@@ -59,7 +59,7 @@ impl<B: ServerBinding> HttpServer<B> {
     ///
     /// # Errors
     /// It is neither of the two, such as a URL.
-    pub fn allow_host(mut self, host: &str) -> Result<Self, NotAllowable> {
+    pub fn allow_host(mut self, host: &str) -> Result<Self, InvalidAllowEntry> {
         self.settings.hosts.allow(host)?;
         Ok(self)
     }
@@ -78,7 +78,7 @@ impl<B: ServerBinding> HttpServer<B> {
     ///
     /// # Errors
     /// It is not an origin: it has a path or a trailing slash, it has no scheme, or it is `null`.
-    pub fn allow_origin(mut self, origin: &str) -> Result<Self, NotAllowable> {
+    pub fn allow_origin(mut self, origin: &str) -> Result<Self, InvalidAllowEntry> {
         self.settings.origins.allow(origin)?;
         Ok(self)
     }

@@ -1,7 +1,7 @@
 //! The checks of host, media types and `Accept`, before a body is read.
 
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, HeaderName, Uri};
 use rescind_core::{HostPolicy, HostRefusal, RequestHost};
 
 use super::refusal::Refused;
@@ -18,6 +18,16 @@ pub(crate) fn host<'a>(
         HostRefusal::Missing | HostRefusal::Several | HostRefusal::Malformed => Refused::bad(why.to_string()),
         HostRefusal::NotServed => Refused::misdirected(),
     })
+}
+
+/// The value of a header that may occur only once.
+pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    match (value.to_str(), values.next()) {
+        (Ok(value), None) => Ok(Some(value)),
+        _ => Err(Refused::bad(format!("the header {name} is unreadable"))),
+    }
 }
 
 /// Refuses a body that is not JSON in UTF-8: 415.
@@ -82,7 +92,7 @@ fn is_zero_weight(parameter: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderMap, HeaderName, HeaderValue};
+    use http::HeaderValue;
 
     use super::*;
 

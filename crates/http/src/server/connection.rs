@@ -21,13 +21,13 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::heads::HeadTimer;
-use super::reply;
+use super::head_timer::HeadTimer;
+use super::response_body;
 use super::settings::HalfClose;
 use super::shutdown::ShutdownSignal;
 use super::sockets::{Leave, Socket, Sockets};
 use super::write_timeout::Stalling;
-use super::{HttpService, ReplyBody, RequestBody, Settings, Stalled};
+use super::{HttpService, RequestBody, ResponseBody, Settings, Stalled};
 use crate::lazy_sleep::LazySleep;
 use crate::test_io::{Accepted, Source};
 
@@ -80,7 +80,7 @@ impl Serving {
             let stream = match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
-                    tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection could not be accepted");
+                    tracing::debug!(error = %rescind_core::LogText::text(&error), "a connection could not be accepted");
                     // For example, no file descriptors are left. The only way to continue is to wait.
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
@@ -131,7 +131,7 @@ impl Serving {
                             let certificates = PeerCertificates::of(&stream);
                             One { certificates, ..one }.serve(stream).await;
                         }
-                        Ok(Err(error)) => tracing::debug!(error = %rescind_core::Shown::text(&error), "a TLS handshake failed"),
+                        Ok(Err(error)) => tracing::debug!(error = %rescind_core::LogText::text(&error), "a TLS handshake failed"),
                         Err(_) => tracing::debug!("a TLS handshake took too long"),
                     }
                     return;
@@ -211,7 +211,7 @@ impl One {
                     // If the connection continues, it uses another protocol.
                     limit.disarm();
                     if let Err(error) = ended {
-                        tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection broke");
+                        tracing::debug!(error = %rescind_core::LogText::text(&error), "a connection broke");
                     }
                     return;
                 }
@@ -246,9 +246,11 @@ fn respond(
     path: &str,
     mut request: Request<Incoming>,
     peer: Option<PeerAddress>,
-) -> rescind_core::BoxFuture<'static, Response<ReplyBody>> {
+) -> rescind_core::BoxFuture<'static, Response<ResponseBody>> {
     if request.version() < Version::HTTP_2 && request.headers().len() > FIELDS {
-        return Box::pin(std::future::ready(reply::closing(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)));
+        return Box::pin(std::future::ready(response_body::closing(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        )));
     }
     if let Some(peer) = peer {
         request.extensions_mut().insert(peer);
@@ -308,7 +310,7 @@ impl Drop for Busy {
 
 /// A body that prevents its connection from counting as idle.
 struct Tracked {
-    body: ReplyBody,
+    body: ResponseBody,
     _busy: Busy,
 }
 

@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
-use super::reply::{self, ReplyBody};
+use super::response_body::{self, ResponseBody};
 use crate::headers::MCP_PARAM;
 
 /// The seconds for which a browser may cache a preflight. Chromium caches no preflight for longer.
@@ -84,8 +84,8 @@ impl Page {
         asked: &HeaderMap,
         access: &PageAccess,
         settings: &PageSettings,
-    ) -> Response<ReplyBody> {
-        let mut response = reply::plain(StatusCode::NO_CONTENT);
+    ) -> Response<ResponseBody> {
+        let mut response = response_body::plain(StatusCode::NO_CONTENT);
         let headers = response.headers_mut();
         self.allow_origin(headers);
         headers.insert(VARY, VARY_PREFLIGHT);
@@ -100,7 +100,7 @@ impl Page {
     }
 
     /// Allows the page to read an answer, whatever its status.
-    pub(super) fn open(&self, response: &mut Response<ReplyBody>, access: &PageAccess) {
+    pub(super) fn open(&self, response: &mut Response<ResponseBody>, access: &PageAccess) {
         let headers = response.headers_mut();
         self.allow_origin(headers);
         headers.append(VARY, VARY_ORIGIN);
@@ -124,7 +124,7 @@ pub(super) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
 }
 
 /// Informs caches that the answer depends on the origin.
-pub(super) fn vary(response: &mut Response<ReplyBody>) {
+pub(super) fn vary(response: &mut Response<ResponseBody>) {
     response.headers_mut().append(VARY, VARY_ORIGIN);
 }
 

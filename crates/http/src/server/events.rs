@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_id_that_was_given_names_an_event() {
+    fn only_an_issued_id_names_an_event() {
         assert_eq!(parse_id("1-20"), Some((1, 20)));
         for id in
             ["+1-2", "1-+2", "01-2", "1-02", "1-", "-2", "1-2-3", "1", "", "1- 2", "18446744073709551616-1"]

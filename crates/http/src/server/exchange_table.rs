@@ -22,8 +22,8 @@ use rescind_core::{
 use super::Settings;
 use super::json_or_event_stream::{Progress, Response, ResponseKind};
 use super::replay_buffer::{ReplayBuffer, Retention};
-use crate::inbound_queue::NotTaken;
-use crate::int_map::Numbered;
+use crate::inbound_queue::SendRefused;
+use crate::int_map::IntMap;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake_list::WakeList;
 
@@ -62,7 +62,7 @@ pub(crate) struct Exchanges<X>(Mutex<ExchangeTable<X>>);
 pub(crate) struct ExchangeTable<X> {
     rules: &'static ExchangeRules,
     /// Boxed, because the map keeps its capacity for some exchanges after they are removed.
-    pub(crate) open: Numbered<Box<Exchange<X>>>,
+    pub(crate) open: IntMap<Box<Exchange<X>>>,
     /// The stream of the link itself, if it has one.
     pub(crate) own: Option<ReplayBuffer>,
     ended: VecDeque<(u64, ReplayBuffer)>,
@@ -97,7 +97,7 @@ impl<X> Exchanges<X> {
     pub(crate) fn new(rules: &'static ExchangeRules, own: Option<ReplayBuffer>) -> Self {
         Self(Mutex::new(ExchangeTable {
             rules,
-            open: Numbered::default(),
+            open: IntMap::default(),
             own,
             ended: VecDeque::new(),
             next: OWN + 1,
@@ -113,16 +113,16 @@ impl<X> Exchanges<X> {
 
     /// Runs one step under the lock. Wakers are called after the lock is released.
     pub(crate) fn step<T>(&self, step: impl FnOnce(&mut ExchangeTable<X>, &mut WakeList) -> T) -> T {
-        let mut wakes = WakeList::default();
+        let mut wakes = WakeList::new();
         let result = {
             let mut table = self.lock();
             let result = step(&mut table, &mut wakes);
             if table.held <= table.rules.room || table.closed {
-                wakes.add(table.driver.take());
+                wakes.extend(table.driver.take());
             }
             result
         };
-        wakes.wake();
+        wakes.into_iter().for_each(Waker::wake);
         result
     }
 }
@@ -130,12 +130,12 @@ impl<X> Exchanges<X> {
 // What the client does.
 impl<X> ExchangeTable<X> {
     /// A new exchange, and the reader of its stream.
-    pub(crate) fn begin_post(&mut self, kept: Retention, extra: X) -> Result<(ExchangeId, u64), NotTaken> {
+    pub(crate) fn begin_post(&mut self, kept: Retention, extra: X) -> Result<(ExchangeId, u64), SendRefused> {
         if self.closed {
-            return Err(NotTaken::Closed);
+            return Err(SendRefused::Closed);
         }
         if self.open.len() >= self.rules.most {
-            return Err(NotTaken::Full);
+            return Err(SendRefused::Full);
         }
         let stream = self.next;
         self.next += 1;
@@ -168,7 +168,7 @@ impl<X> ExchangeTable<X> {
             if !matches!(kind, ResponseKind::EventStream) {
                 self.open.remove(&exchange.0);
             }
-            wakes.add(self.driver.take());
+            wakes.extend(self.driver.take());
         }
         polled
     }
@@ -189,7 +189,7 @@ impl<X> ExchangeTable<X> {
     /// Turns the response to a POST into an event stream, if nothing is decided yet.
     pub(crate) fn open_stream(&mut self, exchange: ExchangeId, wakes: &mut WakeList) {
         if let Some(open) = self.open.get_mut(&exchange.0) {
-            wakes.add(open.response.decide(ResponseKind::EventStream));
+            wakes.extend(open.response.decide(ResponseKind::EventStream));
         }
     }
 
@@ -222,7 +222,7 @@ impl<X> ExchangeTable<X> {
             return None;
         }
         self.update_held(stream, held);
-        wakes.add(self.driver.take());
+        wakes.extend(self.driver.take());
         self.lost(stream, settings)
     }
 
@@ -234,7 +234,7 @@ impl<X> ExchangeTable<X> {
         wakes: &mut WakeList,
     ) -> Option<TransportEvent> {
         let held = self.held_of(stream)?;
-        wakes.add(self.buffer(stream)?.cut());
+        wakes.extend(self.buffer(stream)?.cut());
         self.update_held(stream, held);
         self.lost(stream, settings)
     }
@@ -272,7 +272,7 @@ impl<X> ExchangeTable<X> {
         let before = self.held_of(stream).unwrap_or(0);
         let Some(buffer) = self.buffer(stream) else { return 0 };
         let (token, displaced) = buffer.attach();
-        wakes.add(displaced);
+        wakes.extend(displaced);
         self.update_held(stream, before);
         token
     }
@@ -293,7 +293,7 @@ impl<X> ExchangeTable<X> {
     pub(crate) fn note_progress(&mut self, exchange: ExchangeId, progress: Progress, wakes: &mut WakeList) {
         if let Some(open) = self.open.get_mut(&exchange.0) {
             open.progress = open.progress.max(progress);
-            wakes.add(open.response.waker());
+            wakes.extend(open.response.waker());
         }
     }
 
@@ -316,8 +316,8 @@ impl<X> ExchangeTable<X> {
             (Response::Undecided(_), true) => {
                 let status = (self.rules.status)(open.reason, &out.body);
                 self.held += self.rules.counted(&out.body);
-                wakes.add(open.buffer.end());
-                wakes.add(open.response.decide(ResponseKind::Json(status, out.body)));
+                wakes.extend(open.buffer.end());
+                wakes.extend(open.response.decide(ResponseKind::Json(status, out.body)));
                 return Ok(());
             }
             (Response::Gone, true) => {
@@ -325,7 +325,7 @@ impl<X> ExchangeTable<X> {
                 return Ok(());
             }
             (Response::Gone, false) if !self.rules.resumable => return Ok(()),
-            (Response::Undecided(_), false) => wakes.add(open.response.decide(ResponseKind::EventStream)),
+            (Response::Undecided(_), false) => wakes.extend(open.response.decide(ResponseKind::EventStream)),
             (Response::Decided(_) | Response::Sent | Response::Gone, _) => {}
         }
         let last = out.last;
@@ -351,14 +351,14 @@ impl<X> ExchangeTable<X> {
                     StatusCode::OK => StatusCode::BAD_REQUEST,
                     status => status,
                 };
-                wakes.add(open.response.decide(ResponseKind::Refused(status)));
+                wakes.extend(open.response.decide(ResponseKind::Refused(status)));
             }
             (Response::Undecided(_), ExchangeEnd::Silent) if self.rules.silence_is_a_stream => {
-                wakes.add(open.response.decide(ResponseKind::EventStream));
+                wakes.extend(open.response.decide(ResponseKind::EventStream));
                 self.end(exchange.0, settings, wakes);
             }
             (Response::Undecided(_), ExchangeEnd::Accepted | ExchangeEnd::Silent) => {
-                wakes.add(open.response.decide(ResponseKind::Accepted));
+                wakes.extend(open.response.decide(ResponseKind::Accepted));
             }
             (Response::Gone, _) => {
                 self.open.remove(&exchange.0);
@@ -370,10 +370,10 @@ impl<X> ExchangeTable<X> {
     /// Ends every stream after its waiting messages, and every undecided response.
     pub(crate) fn close(&mut self, wakes: &mut WakeList) {
         self.closed = true;
-        wakes.add(self.own.as_mut().and_then(ReplayBuffer::end));
+        wakes.extend(self.own.as_mut().and_then(ReplayBuffer::end));
         for open in self.open.values_mut() {
-            wakes.add(open.response.decide(ResponseKind::Ended));
-            wakes.add(open.buffer.end());
+            wakes.extend(open.response.decide(ResponseKind::Ended));
+            wakes.extend(open.buffer.end());
         }
     }
 
@@ -410,7 +410,7 @@ impl<X> ExchangeTable<X> {
                 }
             }
         }
-        wakes.add(buffer.push(out.body, droppable));
+        wakes.extend(buffer.push(out.body, droppable));
         self.update_held(stream, before);
         Ok(())
     }
@@ -419,7 +419,7 @@ impl<X> ExchangeTable<X> {
     /// returns.
     fn end(&mut self, stream: u64, settings: &Settings, wakes: &mut WakeList) {
         let Some(open) = self.open.get_mut(&stream) else { return };
-        wakes.add(open.buffer.end());
+        wakes.extend(open.buffer.end());
         if !open.buffer.has_reader() {
             self.retire(stream, settings);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::reply::piece;
+use super::response_body::piece;
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 
 /// A message of at most this many bytes is not watched: a connection has at most 1024 streams, and the bytes that they
@@ -117,7 +117,7 @@ mod tests {
     const STALL: Duration = Duration::from_secs(30);
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_that_nobody_takes_is_let_go_of_and_one_that_moves_is_not() {
+    async fn an_unread_message_is_dropped_and_a_slowly_read_one_is_not() {
         let budget = ByteBudget::default();
         let full = || {
             let mut full = Full::new(budget.hold_frame(Bytes::from(vec![b'x'; 200_000])));
@@ -131,7 +131,7 @@ mod tests {
             assert_eq!(slow.next().unwrap().unwrap().len(), 64 * 1024);
         }
         assert_eq!(budget.used(), 200_000, "the bytes of the unread one are given back");
-        assert_eq!(unread.next(), Err(Stalled), "its reader is told");
+        assert_eq!(unread.next(), Err(Stalled), "its reader gets an error");
         let mut left = slow.left();
         while let Some(piece) = slow.next().unwrap() {
             left -= piece.len();

@@ -12,7 +12,7 @@ use crate::inbound_queue::InboundReceiver;
 use crate::lazy_sleep::LazySleep;
 
 /// A session that may become idle.
-pub(crate) trait Idles: Linked {
+pub(crate) trait IdleSession: Linked {
     /// When it may end if no client uses it until then. `None`: it is in use.
     fn idle_at(&self) -> Option<Instant>;
     /// Called when it was idle for too long. Its link ends without this call; the method ends everything else.
@@ -27,14 +27,14 @@ pub(crate) struct IdlingReceiver<T> {
     idle: Option<LazySleep>,
 }
 
-impl<T: Idles> IdlingReceiver<T> {
+impl<T: IdleSession> IdlingReceiver<T> {
     pub(crate) fn new(session: &Arc<T>) -> Self {
         let inbound_queue = InboundReceiver(Arc::clone(session.inbound_queue()));
         Self { inbound_queue, session: Arc::clone(session), idle: None }
     }
 }
 
-impl<T: Idles> Receiver for IdlingReceiver<T> {
+impl<T: IdleSession> Receiver for IdlingReceiver<T> {
     fn poll_event(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

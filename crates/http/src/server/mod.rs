@@ -17,14 +17,14 @@ mod counts;
 pub(crate) mod events;
 pub(crate) mod exchange_table;
 mod full;
-mod heads;
+mod head_timer;
 pub(crate) mod idle;
 pub(crate) mod json_or_event_stream;
 pub(crate) mod link;
 mod listener;
 pub(crate) mod refusal;
 pub(crate) mod replay_buffer;
-pub(crate) mod reply;
+pub(crate) mod response_body;
 mod service;
 pub(crate) mod sessions;
 mod settings;
@@ -42,7 +42,7 @@ pub use builder::HttpServer;
 pub use counts::HttpCounts;
 pub use full::Stalled;
 pub use listener::HttpListener;
-pub use reply::ReplyBody;
+pub use response_body::ResponseBody;
 pub use service::HttpService;
 pub use settings::HalfClose;
 
@@ -62,10 +62,10 @@ pub(crate) trait Responder: Send + Sync + 'static {
         self: Arc<Self>,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> BoxFuture<'static, Response<ReplyBody>>;
+    ) -> BoxFuture<'static, Response<ResponseBody>>;
 
     /// The response to a request that is refused before the binding gets it, in the form of this binding.
-    fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
+    fn refuse(&self, refused: Refused) -> Response<ResponseBody> {
         refused.into_response()
     }
 

@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use rescind_core::AuthRefusal;
 use serde::Serialize;
 
-use super::reply::ReplyBody;
+use super::response_body::ResponseBody;
 use crate::headers::JSON;
 
 /// A refusal that the transport itself creates: the message was not passed on.
@@ -138,11 +138,11 @@ impl Refused {
     }
 
     /// A JSON-RPC error without an id, as MCP specifies for refusals, or with the id `null`.
-    pub(crate) fn into_response(self) -> Response<ReplyBody> {
+    pub(crate) fn into_response(self) -> Response<ResponseBody> {
         let error = Error { code: self.code, message: &self.text };
-        let refusal = Told { jsonrpc: "2.0", id: self.null_id.then_some(()), error };
+        let refusal = ErrorResponse { jsonrpc: "2.0", id: self.null_id.then_some(()), error };
         let body = serde_json::to_vec(&refusal).unwrap_or_default();
-        let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
+        let mut response = Response::new(ResponseBody::full(Bytes::from(body)));
         *response.status_mut() = self.status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         for (name, value) in self.headers {
@@ -153,7 +153,7 @@ impl Refused {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct ErrorResponse<'a> {
     jsonrpc: &'static str,
     /// Written as `null`, or left out.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_kept_within_its_bounds() {
+    fn read_messages_are_kept_up_to_the_limit() {
         let mut buffer = ReplayBuffer::new(7, Retention { events: 2, bytes: 1024 });
         let (token, _) = buffer.attach();
         for _ in 0..5 {
@@ -291,10 +291,10 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_gives_way_and_a_request_does_not() {
+    fn a_full_buffer_drops_notifications_but_no_requests() {
         let mut buffer = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
         buffer.push(Bytes::from("request"), false);
-        buffer.push(Bytes::from("told"), true);
+        buffer.push(Bytes::from("reported"), true);
         assert!(buffer.drop_oldest());
         assert!(!buffer.drop_oldest());
         assert_eq!(buffer.waiting(), (1, 7));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_stalled_while_its_reader_takes_nothing_of_what_waits() {
+    async fn a_buffer_is_stalled_while_its_reader_takes_nothing() {
         let wait = std::time::Duration::from_secs(30);
         let mut buffer = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
         buffer.push(Bytes::from("1"), true);

@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use super::cors::{self, Credentials, Page};
 use super::refusal::Refused;
-use super::{ReplyBody, RequestBody, Responder, Settings, auth, checks};
+use super::{RequestBody, Responder, ResponseBody, Settings, auth, checks};
 
 /// The approximate bytes that a request uses besides its head: its stream, its task, the entries of its fields.
 const REQUEST: usize = 4 * 1024;
@@ -49,7 +49,7 @@ impl HttpService {
         &self,
         request: Request<RequestBody>,
         path: &str,
-    ) -> BoxFuture<'static, Response<ReplyBody>> {
+    ) -> BoxFuture<'static, Response<ResponseBody>> {
         let held = match self.admitted(&request) {
             Ok(()) => self.hold_head(&request),
             Err(refused) => Err(refused),
@@ -95,7 +95,11 @@ impl HttpService {
         client.budget().try_hold(bytes).or_else(reserved).ok_or_else(Refused::memory)
     }
 
-    fn answer(&self, request: Request<RequestBody>, path: &str) -> BoxFuture<'static, Response<ReplyBody>> {
+    fn answer(
+        &self,
+        request: Request<RequestBody>,
+        path: &str,
+    ) -> BoxFuture<'static, Response<ResponseBody>> {
         if !is_under(path, &request) {
             let refused = Refused::not_found("nothing is served under this path");
             return Box::pin(ready(self.refuse(refused)));
@@ -127,7 +131,7 @@ impl HttpService {
     }
 
     /// The response to a request that no binding gets.
-    fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
+    fn refuse(&self, refused: Refused) -> Response<ResponseBody> {
         self.responder.refuse(refused)
     }
 
@@ -147,9 +151,9 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    type Response = Response<ReplyBody>;
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Response<ReplyBody>, Infallible>>;
+    type Future = BoxFuture<'static, Result<Response<ResponseBody>, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))

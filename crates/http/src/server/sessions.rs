@@ -13,7 +13,7 @@ use super::link::Linked;
 use crate::sync::{Mutex, MutexGuard};
 
 /// A session, as its table uses it.
-pub(crate) trait Conversed: Linked {
+pub(crate) trait OwnedSession: Linked {
     /// The principal that opened it.
     fn principal(&self) -> Option<&Principal>;
 
@@ -60,7 +60,7 @@ impl<T> Default for Sessions<T> {
     }
 }
 
-impl<T: Conversed> Sessions<T> {
+impl<T: OwnedSession> Sessions<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,7 +99,8 @@ impl<T: Conversed> Sessions<T> {
         if state.open.len() >= settings.sessions {
             return Err(NotOpened::TooMany);
         }
-        let place = client.place(Resource::WireSessions, settings.sessions).ok_or(NotOpened::TooManyOfOne)?;
+        let place =
+            client.try_acquire(Resource::WireSessions, settings.sessions).ok_or(NotOpened::TooManyOfOne)?;
         let session = make(id);
         let number = state.next;
         state.next += 1;

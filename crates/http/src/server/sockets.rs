@@ -58,7 +58,7 @@ impl Sockets {
             self.displace(|_| true);
             Arc::clone(&self.places).acquire_owned().await.ok()?
         };
-        let own = || client.place(Resource::Sockets, limit);
+        let own = || client.try_acquire(Resource::Sockets, limit);
         let place = own().or_else(|| {
             self.displace(|socket| Arc::ptr_eq(&socket.client, client));
             own()

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_after_its_time_and_begins_anew() {
+    async fn the_timer_expires_and_restarts() {
         let (mut timer, begun) = (StallTimer::default(), Instant::now());
         assert_eq!(end(&mut timer).await, begun);
         assert_eq!(begun.elapsed(), WAIT);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_end_that_nobody_waited_for_does_not_count() {
+    async fn an_unawaited_expiry_does_not_count() {
         let mut timer = StallTimer::default();
         assert!(tokio::time::timeout(WAIT / 2, end(&mut timer)).await.is_err());
         tokio::time::sleep(WAIT * 2).await;
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn room_renews_it() {
+    async fn free_room_restarts_the_stall_timer() {
         let mut timer = StallTimer::default();
         assert!(tokio::time::timeout(WAIT / 2, end(&mut timer)).await.is_err());
         timer.renew();

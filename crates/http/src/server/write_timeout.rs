@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_socket_whose_limit_is_lifted_waits() {
+    async fn a_socket_without_write_timeout_waits() {
         let (near, mut far) = tokio::io::duplex(4);
         let (mut near, disarm) = Stalling::new(near, LIMIT);
         disarm.disarm();

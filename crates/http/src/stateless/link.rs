@@ -14,7 +14,7 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use super::mirrored_headers;
-use crate::inbound_queue::{InboundQueue, NotTaken};
+use crate::inbound_queue::{InboundQueue, SendRefused};
 use crate::server::Settings;
 use crate::server::exchange_table::{ExchangeRules, ExchangeTable, Exchanges};
 use crate::server::json_or_event_stream::Progress;
@@ -54,7 +54,7 @@ impl StatelessLink {
         principal: Option<Principal>,
         address: Option<IpAddr>,
         budget: &ByteBudget,
-    ) -> Result<(ExchangeId, u64), NotTaken> {
+    ) -> Result<(ExchangeId, u64), SendRefused> {
         let (exchange, token) = self.exchanges.step(|table, _| table.begin_post(KEPT, budget.clone()))?;
         self.inbound_queue
             .push(Inbound { body, exchange, principal, address }, held)
@@ -72,7 +72,7 @@ impl StatelessLink {
 
     fn push_closed(&self, closed: Option<TransportEvent>, wakes: &mut WakeList) {
         if let Some(closed) = closed.filter(|_| !failpoint::active(Failpoint::ExchangeCloseUntold)) {
-            wakes.add(self.inbound_queue.push_event_under_lock(closed));
+            wakes.extend(self.inbound_queue.push_event_under_lock(closed));
         }
     }
 }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_slow_reader_is_its_newest_notifications_and_its_answer() {
+    fn a_slow_reader_gets_its_newest_notifications_and_its_answer() {
         let exchanges = exchanges();
         let (slow, other) = (post(&exchanges), post(&exchanges));
         for number in ["1", "2", "3"] {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_larger_than_the_bound_is_kept_where_notifications_give_way() {
+    fn an_answer_over_the_buffer_limit_is_kept_and_notifications_are_dropped() {
         let exchanges = exchanges();
         let slow = post(&exchanges);
         note(&exchanges, slow, "1");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stream_for_which_most_waits_is_cut_and_its_request_told_as_left() {
+    fn the_stream_with_the_most_unread_bytes_is_cut_and_its_request_is_reported_as_left() {
         let exchanges = exchanges();
         let (slow, other) = (post(&exchanges), post(&exchanges));
         note(&exchanges, slow, "much of it");

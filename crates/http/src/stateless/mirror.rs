@@ -56,8 +56,8 @@ impl Mirrors {
                 }
                 continue;
             };
-            let told = decode(single(headers, name)?);
-            if !told.is_some_and(|told| told == value || is_same_number(&told, &value)) {
+            let reported = decode(single(headers, name)?);
+            if !reported.is_some_and(|reported| reported == value || is_same_number(&reported, &value)) {
                 return Err(format!("Header mismatch: {name} differs from the body's argument"));
             }
         }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_or_is_there_is_refused() {
+    fn an_invalid_or_repeated_mirror_name_is_refused() {
         let mut mirrors = mirrors();
         for (argument, name) in
             [(&["a"][..], ""), (&["a"], "a b"), (&["a"], "ä\n"), (&["a"], "REGION"), (&[], "A")]
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_mirrored_and_nothing_else() {
+    fn only_present_arguments_are_mirrored() {
         for (arguments, wanted) in [
             (json!({"region": "us-west1", "limits": {"rows": 42}}), vec!["us-west1", "42"]),
             (json!({"region": true, "limits": {"rows": 1e3}}), vec!["true", "1000"]),
@@ -143,8 +143,8 @@ mod tests {
             (HeaderMap::new(), json!(null), true),
             (with("null"), json!(null), false),
         ] {
-            let told = mirrors.check("query", &json!({"region": argument}), &headers);
-            assert_eq!(told.is_ok(), fits, "{headers:?} {argument}");
+            let reported = mirrors.check("query", &json!({"region": argument}), &headers);
+            assert_eq!(reported.is_ok(), fits, "{headers:?} {argument}");
             assert!(mirrors.check("other", &json!({"region": argument}), &headers).is_ok());
         }
     }

@@ -13,9 +13,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::mirror::Mirrors;
-use crate::envelope::{Envelope, NotRead, once};
+use crate::envelope::{Envelope, EnvelopeError, once};
 use crate::headers::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
-use crate::server::{ReplyBody, reply};
+use crate::server::{ResponseBody, response_body};
 
 const META: &str = "_meta";
 const ARGUMENTS: &str = "arguments";
@@ -38,7 +38,7 @@ pub(super) enum Kind {
 
 /// A refusal that the binding itself creates, with the id of the request.
 #[derive(Debug, Serialize)]
-pub(super) struct Unfit<'a> {
+pub(super) struct InvalidHeader<'a> {
     jsonrpc: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a RawValue>,
@@ -59,10 +59,10 @@ struct Versions<'a> {
     requested: &'a str,
 }
 
-impl Unfit<'_> {
-    pub(super) fn into_response(self) -> Response<ReplyBody> {
+impl InvalidHeader<'_> {
+    pub(super) fn into_response(self) -> Response<ResponseBody> {
         let body = serde_json::to_vec(&self).unwrap_or_default();
-        reply::json(StatusCode::BAD_REQUEST, Bytes::from(body))
+        response_body::json(StatusCode::BAD_REQUEST, Bytes::from(body))
     }
 }
 
@@ -81,13 +81,13 @@ pub(super) struct Message<'a> {
 impl<'a> Message<'a> {
     /// Reads a message. A body that is not a message is refused here, because its headers could not be compared with
     /// it.
-    pub(super) fn read(body: &'a [u8], bodies: &'static MirroredBodies) -> Result<Self, Unfit<'a>> {
+    pub(super) fn read(body: &'a [u8], bodies: &'static MirroredBodies) -> Result<Self, InvalidHeader<'a>> {
         let envelope = Envelope::read(body).map_err(|why| {
             let (code, message) = match why {
-                NotRead::Empty | NotRead::NotUtf8 | NotRead::NotJson => {
+                EnvelopeError::Empty | EnvelopeError::NotUtf8 | EnvelopeError::NotJson => {
                     (PARSE_ERROR, "Invalid message: the body is not JSON")
                 }
-                NotRead::NotAnObject | NotRead::Batch => {
+                EnvelopeError::NotAnObject | EnvelopeError::Batch => {
                     (INVALID_REQUEST, "Invalid message: a POST carries one request or one notification")
                 }
             };
@@ -114,13 +114,14 @@ impl<'a> Message<'a> {
         Self { envelope, bodies, method, name, revision, has_capabilities: capabilities.is_some() }
     }
 
-    /// The tool that a message calls and its arguments, if headers mirror any argument of that tool.
-    fn mirrored_call(&self, mirrors: &Mirrors) -> Option<(Cow<'a, str>, Value)> {
+    /// The tool that a message calls and its arguments, if headers mirror any argument of that tool. The arguments are
+    /// an error if they are nested too deep, or have a number that is out of range.
+    fn mirrored_call(&self, mirrors: &Mirrors) -> Option<(Cow<'a, str>, serde_json::Result<Value>)> {
         self.method.as_deref().filter(|method| *method == self.bodies.tool_call)?;
         let tool = self.name.and_then(string).filter(|tool| mirrors.of(tool))?;
         let [arguments] = once(self.envelope.params, [ARGUMENTS]);
-        let arguments = arguments.and_then(|arguments| serde_json::from_str(arguments.get()).ok());
-        Some((tool, arguments.unwrap_or_default()))
+        let arguments = arguments.map_or(Ok(Value::Null), |arguments| serde_json::from_str(arguments.get()));
+        Some((tool, arguments))
     }
 
     pub(super) const fn names_a_revision(&self) -> bool {
@@ -134,7 +135,7 @@ impl<'a> Message<'a> {
         headers: &'a HeaderMap,
         versions: &'a [String],
         mirrors: &Mirrors,
-    ) -> Result<Kind, Unfit<'a>> {
+    ) -> Result<Kind, InvalidHeader<'a>> {
         let Some(method) = self.method.as_deref() else {
             return Err(unfit(
                 None,
@@ -161,7 +162,7 @@ impl<'a> Message<'a> {
             let message = format!("Invalid params: _meta lacks {}", missing.join(" and "));
             return Err(unfit(id, INVALID_PARAMS, message));
         }
-        if self.revision.as_deref().is_some_and(|told| told != version) {
+        if self.revision.as_deref().is_some_and(|reported| reported != version) {
             return Err(mismatch(format!("Header mismatch: {MCP_PROTOCOL_VERSION} differs from _meta")));
         }
         // The specification requires these two headers on requests and leaves notifications open. A header that is
@@ -171,14 +172,17 @@ impl<'a> Message<'a> {
             return Err(mismatch(format!("Header mismatch: {MCP_METHOD} differs from the body's method")));
         }
         if let Some(name) = self.name.filter(|_| is_asked(&MCP_NAME)) {
-            let told = single(headers, &MCP_NAME).map_err(mismatch)?;
-            if string(name).is_none_or(|name| decode(told).is_none_or(|told| told != name)) {
+            let reported = single(headers, &MCP_NAME).map_err(mismatch)?;
+            if string(name).is_none_or(|name| decode(reported).is_none_or(|reported| reported != name)) {
                 return Err(mismatch(format!(
                     "Header mismatch: {MCP_NAME} differs from what the body names"
                 )));
             }
         }
         if let Some((tool, arguments)) = self.mirrored_call(mirrors) {
+            // Arguments that cannot be compared with their headers are refused: an intermediary trusts the headers.
+            let arguments = arguments
+                .map_err(|_| unfit(id, INVALID_PARAMS, "Invalid params: the arguments cannot be read"))?;
             mirrors.check(&tool, &arguments, headers).map_err(mismatch)?;
         }
         if versions.iter().any(|served| served == version) {
@@ -191,7 +195,7 @@ impl<'a> Message<'a> {
 
     /// The headers that mirror this message.
     pub(super) fn headers(&self, headers: &mut HeaderMap, mirrors: &Mirrors) {
-        if let Some((tool, arguments)) = self.mirrored_call(mirrors) {
+        if let Some((tool, Ok(arguments))) = self.mirrored_call(mirrors) {
             let values = mirrors.values(&tool, &arguments).into_iter();
             headers.extend(
                 values.filter_map(|(name, value)| Some((name, HeaderValue::from_str(&encode(&value)).ok()?))),
@@ -233,8 +237,8 @@ pub(super) fn status_of(answer: &[u8]) -> StatusCode {
     }
 }
 
-fn unfit(id: Option<&RawValue>, code: i32, message: impl Into<Cow<'static, str>>) -> Unfit<'_> {
-    Unfit { jsonrpc: "2.0", id, error: ErrorMember { code, message: message.into(), data: None } }
+fn unfit(id: Option<&RawValue>, code: i32, message: impl Into<Cow<'static, str>>) -> InvalidHeader<'_> {
+    InvalidHeader { jsonrpc: "2.0", id, error: ErrorMember { code, message: message.into(), data: None } }
 }
 
 /// The value of a header that must occur exactly once.
@@ -281,13 +285,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_that_no_header_can_hold_has_none() {
-        for (method, told) in [("notifications/x", true), ("toolsџall", false), (" padded", false)] {
+    fn a_method_with_invalid_header_characters_has_no_header() {
+        for (method, reported) in [("notifications/x", true), ("toolsџall", false), (" padded", false)] {
             let message = format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#);
             let envelope = Message::read(message.as_bytes(), &MCP_2026_BODIES).unwrap();
             let mut headers = HeaderMap::new();
             envelope.headers(&mut headers, &Mirrors::default());
-            assert_eq!(headers.contains_key(&MCP_METHOD), told, "{method:?}");
+            assert_eq!(headers.contains_key(&MCP_METHOD), reported, "{method:?}");
         }
     }
 
@@ -323,14 +327,39 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_no_message_whatever_its_elements() {
-        let told = |body: &str| {
+    fn arguments_that_cannot_be_compared_with_their_headers_are_refused() {
+        let mut mirrors = Mirrors::default();
+        mirrors.add("query", &["region"], "Region").unwrap();
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        for (other, refused) in [
+            (nested(100), None),
+            (nested(200), Some(INVALID_PARAMS)),
+            ("1e3".to_owned(), None),
+            ("1e999".to_owned(), Some(INVALID_PARAMS)),
+        ] {
+            let body = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"query",
+                "arguments":{{"region":"x","other":{other}}},"_meta":{{"io.modelcontextprotocol/protocolVersion":
+                "2026-07-28","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#
+            );
+            let message = Message::read(body.as_bytes(), &MCP_2026_BODIES).unwrap();
+            let mut headers = HeaderMap::new();
+            message.headers(&mut headers, &mirrors);
+            let versions = ["2026-07-28".to_owned()];
+            let checked = message.check(&headers, &versions, &mirrors);
+            assert_eq!(checked.map_err(|unfit| unfit.error.code).err(), refused, "{other}");
+        }
+    }
+
+    #[test]
+    fn an_array_is_not_a_message_regardless_of_its_elements() {
+        let reported = |body: &str| {
             Message::read(body.as_bytes(), &MCP_2026_BODIES).map_err(|unfit| unfit.error.code).err()
         };
-        assert_eq!(told(r#"["2.0",1,"ping",{}]"#), Some(INVALID_REQUEST));
-        assert_eq!(told(r#"[{"jsonrpc":"2.0"}]"#), Some(INVALID_REQUEST));
-        assert_eq!(told(r#"["2.0",1"#), Some(PARSE_ERROR));
-        assert_eq!(told(r#" {"jsonrpc":"2.0"}"#), None);
+        assert_eq!(reported(r#"["2.0",1,"ping",{}]"#), Some(INVALID_REQUEST));
+        assert_eq!(reported(r#"[{"jsonrpc":"2.0"}]"#), Some(INVALID_REQUEST));
+        assert_eq!(reported(r#"["2.0",1"#), Some(PARSE_ERROR));
+        assert_eq!(reported(r#" {"jsonrpc":"2.0"}"#), None);
         let meta = r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":["2026-07-28",{}]}}"#;
         assert!(!Message::read(meta.as_bytes(), &MCP_2026_BODIES).unwrap().names_a_revision());
     }

@@ -13,13 +13,13 @@ use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, PeerInfo, Pri
 
 use super::Stateless;
 use super::link::StatelessLink;
-use super::mirrored_headers::{Kind, Message, Unfit};
-use crate::inbound_queue::{InboundReceiver, NotTaken};
+use super::mirrored_headers::{InvalidHeader, Kind, Message};
+use crate::inbound_queue::{InboundReceiver, SendRefused};
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
 use crate::server::link::{Linked, ServerLink};
 use crate::server::refusal::Refused;
-use crate::server::reply::{self, Feed, ReplyBody};
+use crate::server::response_body::{self, EventSource, ResponseBody};
 use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks};
 use crate::sync::Mutex;
 
@@ -82,7 +82,11 @@ impl StatelessServer {
         Ok(Begun { headers: head.headers, body, address })
     }
 
-    async fn post(&self, begun: Begun, principal: Option<Principal>) -> Result<Response<ReplyBody>, Refused> {
+    async fn post(
+        &self,
+        begun: Begun,
+        principal: Option<Principal>,
+    ) -> Result<Response<ResponseBody>, Refused> {
         let Begun { headers, body, address } = begun;
         let client = self.settings.clients.client(principal.as_ref(), address);
         let budget = client.budget();
@@ -94,7 +98,7 @@ impl StatelessServer {
         }
         let checked = Message::read(&body, self.config.bodies)
             .and_then(|message| message.check(&headers, &self.config.versions, &self.config.mirrors))
-            .map_err(Unfit::into_response);
+            .map_err(InvalidHeader::into_response);
         let kind = match checked {
             Ok(kind) => kind,
             Err(unfit) => return Ok(unfit),
@@ -103,15 +107,15 @@ impl StatelessServer {
         let exchanges = self.exchanges()?;
         let posted = exchanges.post((body, held), principal, address, budget);
         let (exchange, token) = posted.map_err(|why| match why {
-            NotTaken::Full => Refused::too_many("too many messages wait"),
-            NotTaken::Closed => Refused::unavailable("this server has ended"),
+            SendRefused::Full => Refused::too_many("too many messages wait"),
+            SendRefused::Closed => Refused::unavailable("this server has ended"),
         })?;
         let budget = budget.clone();
         let waiting = Waiting { feed: Some(PostFeed { exchanges, exchange, budget }), token };
         self.answer_post(waiting, kind).await
     }
 
-    async fn answer_post(&self, mut waiting: Waiting, kind: Kind) -> Result<Response<ReplyBody>, Refused> {
+    async fn answer_post(&self, mut waiting: Waiting, kind: Kind) -> Result<Response<ResponseBody>, Refused> {
         let Some(feed) = &waiting.feed else { return Err(Refused::unavailable("this server has ended")) };
         let (table, exchange) = (&feed.exchanges.exchanges, feed.exchange);
         let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
@@ -123,22 +127,24 @@ impl StatelessServer {
         let open_stream = || table.step(|table, wakes| table.open_stream(exchange, wakes));
         match json_or_event_stream::decided(poll, late, open_stream).await {
             ResponseKind::Json(status, body) => {
-                let response = reply::json(status, body);
+                let response = response_body::json(status, body);
                 let mut response = response.map(|body| body.cut_after(self.settings.stall_timeout));
                 if status == StatusCode::TOO_MANY_REQUESTS {
                     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(1));
                 }
                 Ok(response)
             }
-            ResponseKind::Accepted if kind == Kind::Request => Ok(reply::plain(StatusCode::NO_CONTENT)),
-            ResponseKind::Accepted => Ok(reply::plain(StatusCode::ACCEPTED)),
+            ResponseKind::Accepted if kind == Kind::Request => {
+                Ok(response_body::plain(StatusCode::NO_CONTENT))
+            }
+            ResponseKind::Accepted => Ok(response_body::plain(StatusCode::ACCEPTED)),
             ResponseKind::Refused(_) => Err(Refused::bad("the message was refused")),
             ResponseKind::Ended => Err(Refused::unavailable("this server has ended")),
             ResponseKind::EventStream => {
                 let Some(feed) = waiting.feed.take() else {
                     return Err(Refused::unavailable("this server has ended"));
                 };
-                Ok(reply::events(Arc::new(feed), waiting.token, self.settings.keep_alive, None))
+                Ok(response_body::events(Arc::new(feed), waiting.token, self.settings.keep_alive, None))
             }
         }
     }
@@ -157,7 +163,7 @@ impl Responder for StatelessServer {
         self: Arc<Self>,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> BoxFuture<'static, Response<ReplyBody>> {
+    ) -> BoxFuture<'static, Response<ResponseBody>> {
         match self.begin(request) {
             Ok(begun) => Box::pin(async move {
                 let answered = self.post(begun, principal).await;
@@ -198,7 +204,7 @@ struct PostFeed {
     budget: ByteBudget,
 }
 
-impl Feed for PostFeed {
+impl EventSource for PostFeed {
     fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let table = &self.exchanges.exchanges;
         let event = table.step(|table, _| table.poll_event(self.exchange.0, reader, cx));

@@ -14,7 +14,7 @@ use super::session_state::SessionState;
 use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
 use crate::server::exchange_table::{ExchangeRules, ExchangeTable, OWN};
-use crate::server::idle::{Idles, IdlingReceiver};
+use crate::server::idle::{IdleSession, IdlingReceiver};
 use crate::server::json_or_event_stream::{Progress, Response};
 use crate::server::link::{Linked, ServerLink};
 use crate::server::replay_buffer::ReplayBuffer;
@@ -75,7 +75,7 @@ impl Linked for SessionState {
             for stream in stalled {
                 tracing::debug!(stream, "an event stream that nobody reads was cut");
                 if let Some(closed) = table.cut(stream, &self.settings, wakes) {
-                    wakes.add(self.inbound_queue.push_event_under_lock(closed));
+                    wakes.extend(self.inbound_queue.push_event_under_lock(closed));
                 }
             }
         });
@@ -146,7 +146,7 @@ impl Linked for SessionState {
     }
 }
 
-impl Idles for SessionState {
+impl IdleSession for SessionState {
     /// A request whose client has disconnected does not keep the session open: that client may never return.
     fn idle_at(&self) -> Option<Instant> {
         let table = self.exchanges.lock();

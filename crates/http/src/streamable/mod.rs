@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_opened_by_its_handshake_alone() {
+    fn only_a_handshake_opens_a_session() {
         let opening = Streamable::new().opening;
         for (body, opens) in [
             (r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#, true),

@@ -8,20 +8,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal};
 
 use super::session_state::{NotResumed, SessionState};
 use super::{SecondStream, Streamable, link};
 use crate::envelope::Envelope;
 use crate::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
-use crate::inbound_queue::NotTaken;
+use crate::inbound_queue::SendRefused;
+use crate::server::checks::single;
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::exchange_table::OWN;
 use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
-use crate::server::reply::{self, Feed, ReplyBody};
+use crate::server::response_body::{self, EventSource, ResponseBody};
 use crate::server::sessions::{NotOpened, Sessions};
 use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks, events};
 
@@ -97,7 +98,7 @@ impl StreamableServer {
         if is_known { limit } else { limit.min(body::OPENING) }
     }
 
-    async fn post(&self, posted: Posted) -> Result<Response<ReplyBody>, Refused> {
+    async fn post(&self, posted: Posted) -> Result<Response<ResponseBody>, Refused> {
         let Posted { body, known, principal, from, budget, primed } = posted;
         let limit = self.limit(known.is_some());
         let (body, held) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
@@ -115,8 +116,8 @@ impl StreamableServer {
             }
         };
         let (exchange, token) = session.post(body.clone(), held).map_err(|why| match why {
-            NotTaken::Full => Refused::too_many("too many messages of this session wait"),
-            NotTaken::Closed => ended(),
+            SendRefused::Full => Refused::too_many("too many messages of this session wait"),
+            SendRefused::Closed => ended(),
         })?;
         let stream = exchange.0;
         let waiting = Waiting { feed: StreamFeed { session, stream }, token, left: false };
@@ -129,16 +130,16 @@ impl StreamableServer {
         primed: bool,
         body: &Bytes,
         opens: bool,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         let session = Arc::clone(&waiting.feed.session);
         let exchange = ExchangeId(waiting.feed.stream);
         let mut response = match self.response_kind(&session, exchange, body).await {
             ResponseKind::Json(status, body) => {
-                reply::json(status, body).map(|body| body.cut_after(self.settings.stall_timeout))
+                response_body::json(status, body).map(|body| body.cut_after(self.settings.stall_timeout))
             }
-            ResponseKind::Accepted => reply::plain(StatusCode::ACCEPTED),
+            ResponseKind::Accepted => response_body::plain(StatusCode::ACCEPTED),
             // The protocol defines no body for it.
-            ResponseKind::Refused(status) => reply::plain(status),
+            ResponseKind::Refused(status) => response_body::plain(status),
             ResponseKind::Ended if opens => {
                 return Err(Refused::unavailable("the session was not accepted"));
             }
@@ -178,7 +179,7 @@ impl StreamableServer {
         &self,
         headers: &HeaderMap,
         principal: Option<&Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         checks::accepts_events(headers)?;
         self.check_version(headers)?;
         let session = self.required(headers, principal)?;
@@ -197,7 +198,7 @@ impl StreamableServer {
                 Ok(self.events(Arc::new(StreamFeed { session, stream }), token, polled))
             }
             // An event source does not reconnect after this status.
-            Err(NotResumed::Over) => Ok(reply::plain(StatusCode::NO_CONTENT)),
+            Err(NotResumed::Over) => Ok(response_body::plain(StatusCode::NO_CONTENT)),
             Err(NotResumed::Forgotten) => {
                 Err(Refused::bad("the events after this Last-Event-ID are not kept any more"))
             }
@@ -208,15 +209,15 @@ impl StreamableServer {
         &self,
         headers: &HeaderMap,
         principal: Option<&Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, Refused> {
         self.check_version(headers)?;
         self.required(headers, principal)?.end();
-        Ok(reply::plain(StatusCode::NO_CONTENT))
+        Ok(response_body::plain(StatusCode::NO_CONTENT))
     }
 
-    fn events(&self, feed: Arc<StreamFeed>, token: u64, polled: bool) -> Response<ReplyBody> {
+    fn events(&self, feed: Arc<StreamFeed>, token: u64, polled: bool) -> Response<ResponseBody> {
         let until = self.config.poll_after.filter(|_| polled);
-        reply::events(feed, token, self.settings.keep_alive, until)
+        response_body::events(feed, token, self.settings.keep_alive, until)
     }
 
     fn open(
@@ -269,7 +270,7 @@ impl StreamableServer {
 /// The result of checking the head of a request.
 enum Begun {
     Post(Posted),
-    Answered(Response<ReplyBody>),
+    Answered(Response<ResponseBody>),
 }
 
 /// A POST whose head has passed the checks.
@@ -290,7 +291,7 @@ impl Responder for StreamableServer {
         self: Arc<Self>,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> BoxFuture<'static, Response<ReplyBody>> {
+    ) -> BoxFuture<'static, Response<ResponseBody>> {
         match self.begin(request, principal) {
             Ok(Begun::Post(posted)) => Box::pin(async move {
                 let answered = self.post(posted).await;
@@ -330,23 +331,13 @@ fn session_id(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     single(headers, &MCP_SESSION_ID)
 }
 
-/// The value of a header that may occur only once.
-fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    match (value.to_str(), values.next()) {
-        (Ok(value), None) => Ok(Some(value)),
-        _ => Err(Refused::bad(format!("the header {name} is unreadable"))),
-    }
-}
-
 /// One stream of a session.
 struct StreamFeed {
     session: Arc<SessionState>,
     stream: u64,
 }
 
-impl Feed for StreamFeed {
+impl EventSource for StreamFeed {
     fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let event = self.session.exchanges.step(|table, _| table.poll_event(self.stream, reader, cx));
         event.map(|event| event.map(|event| self.session.budget.hold_frame(event)))

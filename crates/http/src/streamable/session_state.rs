@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use super::link::RULES;
 use crate::envelope::Envelope;
-use crate::inbound_queue::{InboundQueue, NotTaken};
+use crate::inbound_queue::{InboundQueue, SendRefused};
 use crate::server::Settings;
 use crate::server::exchange_table::{Exchanges, OWN};
 use crate::server::replay_buffer::{Forgotten, ReplayBuffer};
-use crate::server::sessions::{Conversed, Sessions};
+use crate::server::sessions::{OwnedSession, Sessions};
 use crate::sync::Mutex;
 
 /// One session.
@@ -86,7 +86,7 @@ impl SessionState {
     }
 
     /// Takes the message of a POST. The token identifies the reader if the response becomes a stream.
-    pub(super) fn post(&self, body: Bytes, held: HeldBytes) -> Result<(ExchangeId, u64), NotTaken> {
+    pub(super) fn post(&self, body: Bytes, held: HeldBytes) -> Result<(ExchangeId, u64), SendRefused> {
         let (exchange, token) = self.exchanges.step(|table, _| table.begin_post(self.settings.kept, ()))?;
         self.touch();
         let inbound = Inbound { body, exchange, principal: self.principal.clone(), address: None };
@@ -100,7 +100,7 @@ impl SessionState {
     pub(super) fn prime(&self, exchange: ExchangeId, retry: Option<Duration>) {
         self.exchanges.step(|table, wakes| {
             if let Some(open) = table.open.get_mut(&exchange.0) {
-                wakes.add(open.buffer.prime_first(retry));
+                wakes.extend(open.buffer.prime_first(retry));
             }
         });
     }
@@ -135,7 +135,7 @@ impl SessionState {
             let token = table.attach(stream, wakes);
             if table.open.contains_key(&stream) {
                 let resumed = TransportEvent::ExchangeResumed { exchange: ExchangeId(stream) };
-                wakes.add(self.inbound_queue.push_event_under_lock(resumed));
+                wakes.extend(self.inbound_queue.push_event_under_lock(resumed));
             }
             Ok(token)
         })
@@ -146,7 +146,7 @@ impl SessionState {
         self.touch();
         self.exchanges.step(|table, wakes| {
             if let Some(closed) = table.left(stream, token, &self.settings, wakes) {
-                wakes.add(self.inbound_queue.push_event_under_lock(closed));
+                wakes.extend(self.inbound_queue.push_event_under_lock(closed));
             }
         });
     }
@@ -166,7 +166,7 @@ impl SessionState {
     }
 }
 
-impl Conversed for SessionState {
+impl OwnedSession for SessionState {
     fn principal(&self) -> Option<&Principal> {
         self.principal.as_ref()
     }
@@ -190,7 +190,7 @@ mod tests {
     use rescind_core::{ExchangeEnd, FrameKind, Lane, Outbound, RequestId};
 
     use super::*;
-    use crate::server::idle::Idles;
+    use crate::server::idle::IdleSession;
     use crate::server::link::Linked;
 
     fn answer(exchange: ExchangeId) -> Outbound {

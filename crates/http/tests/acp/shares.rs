@@ -7,7 +7,7 @@ use crate::support::{hello, listen, open, post, request, server};
 const MOST: usize = 8;
 
 #[tokio::test]
-async fn a_flood_of_initialize_ends_its_own_unused_connections_and_nobody_elses() {
+async fn a_flood_of_initialize_displaces_only_its_own_unused_connections() {
     let listener = server().sessions(MOST).bind("127.0.0.1:0").await.unwrap();
     let counts = listener.counts();
     let served = listen(listener);

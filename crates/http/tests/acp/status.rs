@@ -80,13 +80,16 @@ async fn every_refusal_has_its_status() {
     ] {
         let got = ask(address, method, &headers, body).await;
         assert_eq!(got.status, status, "{what}: {}", got.body);
-        let told: Value = serde_json::from_str(&got.body).unwrap();
+        let reported: Value = serde_json::from_str(&got.body).unwrap();
         assert_eq!(
-            (&told["error"]["code"], told.get("id")),
+            (&reported["error"]["code"], reported.get("id")),
             (&json!(code), Some(&Value::Null)),
-            "{what}: {told}"
+            "{what}: {reported}"
         );
-        assert!(told["error"]["message"].as_str().is_some_and(|text| text.len() > 10), "{what}: {told}");
+        assert!(
+            reported["error"]["message"].as_str().is_some_and(|text| text.len() > 10),
+            "{what}: {reported}"
+        );
     }
     // The connection stays open and is ended only once.
     for (method, headers, body, status) in [
@@ -101,7 +104,7 @@ async fn every_refusal_has_its_status() {
 }
 
 #[tokio::test]
-async fn a_connection_is_its_openers_alone() {
+async fn a_connection_belongs_to_the_principal_that_opened_it() {
     //
     let served = serve().await;
     let address = served.address();

@@ -37,7 +37,7 @@ async fn a_cancel_counts_with_or_without_its_sessions_header() {
 }
 
 #[tokio::test]
-async fn another_connections_cancel_is_for_nothing() {
+async fn a_cancel_on_another_connection_has_no_effect() {
     //
     let mut served = serve().await;
     let address = served.address().to_owned();
@@ -49,7 +49,7 @@ async fn another_connections_cancel_is_for_nothing() {
     assert_eq!(post(&address, &[("Acp-Connection-Id", &two)], &cancel).await.status, 202);
     assert_eq!(post(&address, &[("Acp-Connection-Id", &one)], &cancel).await.status, 202);
     served.hears("peer").await;
-    assert!(served.told.try_recv().is_err(), "I4");
+    assert!(served.events.try_recv().is_err(), "I4");
 }
 
 async fn client(url: &str, http2: bool) -> Peer {
@@ -97,7 +97,7 @@ async fn until_written(peer: &Peer) {
 }
 
 #[tokio::test]
-async fn a_connection_nobody_uses_for_too_long_ends() {
+async fn an_unused_connection_ends_after_its_idle_time() {
     let listener = crate::support::server()
         .session_idle(std::time::Duration::from_secs(2))
         .bind("127.0.0.1:0")
@@ -154,7 +154,7 @@ async fn the_stream_of_a_session_the_server_does_not_know_yet_is_asked_for_again
 }
 
 #[tokio::test]
-async fn a_connection_that_is_named_in_the_answers_body_alone_is_known_too() {
+async fn a_connection_id_only_in_the_body_of_an_answer_is_accepted() {
     //
     let (service, listener) = server().mount();
     let nameless = |request: axum::extract::Request, next: axum::middleware::Next| async move {

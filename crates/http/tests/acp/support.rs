@@ -1,23 +1,22 @@
 //! A served router, and a client that writes HTTP/1.1 by hand.
 
-use std::fmt::Write as _;
-
 use rescind_core::dialect::ACP;
 use rescind_core::{AuthRefusal, CallContext, Credential, Limits, Listener, Peer, Principal, Router, Server};
 use rescind_http::{Acp, HttpListener, HttpServer};
-pub(crate) use rescind_testkit::support::in_time;
+use rescind_testkit::support::Serving;
+use rescind_testkit::support::http1::{self, Response, read_head, read_response};
+pub(crate) use rescind_testkit::support::{http1::read_until, in_time};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 /// A server that serves until it is dropped.
 pub(crate) struct Served {
     pub(crate) url: String,
-    pub(crate) told: mpsc::UnboundedReceiver<String>,
+    pub(crate) events: mpsc::UnboundedReceiver<String>,
     pub(crate) peers: mpsc::UnboundedReceiver<Peer>,
-    serving: JoinHandle<()>,
+    _serving: Serving,
 }
 
 impl Served {
@@ -26,13 +25,7 @@ impl Served {
     }
 
     pub(crate) async fn hears(&mut self, what: &str) {
-        assert_eq!(in_time(what, self.told.recv()).await.as_deref(), Some(what));
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
+        assert_eq!(in_time(what, self.events.recv()).await.as_deref(), Some(what));
     }
 }
 
@@ -56,7 +49,7 @@ pub(crate) fn listen(listener: HttpListener) -> Served {
 
 pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
     let url = listener.endpoint().to_string();
-    let (tell, told) = mpsc::unbounded_channel();
+    let (events_tx, events) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("initialize", |_: CallContext, params: Value| async move {
             if params["protocolVersion"] == 1 {
@@ -67,9 +60,9 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
         .method("session/new", |_: CallContext, _: Value| async move { Ok(json!({"sessionId": "s1"})) })
         .method("session/load", |_: CallContext, _: Value| async move { Ok(json!({})) })
         .method("session/prompt", move |ctx: CallContext, params: Value| {
-            let tell = tell.clone();
+            let events_tx = events_tx.clone();
             async move {
-                let _ = tell.send("started".to_owned());
+                let _ = events_tx.send("started".to_owned());
                 ctx.try_notify("session/update", &json!({"sessionId": params["sessionId"]}))?;
                 if params["asks"] == true {
                     let asked: Value = ctx
@@ -82,7 +75,7 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
                     ctx.notify("session/update", &json!({"sessionId": "s1", "filler": filler})).await?;
                 }
                 let cause = ctx.cancelled().await;
-                let _ = tell.send(cause.kind().name().to_owned());
+                let _ = events_tx.send(cause.kind().name().to_owned());
                 ctx.stopped::<Value>(cause)
             }
         });
@@ -92,8 +85,8 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
         .serve(router)
         .on_peer(move |peer| drop(met.send(peer)))
         .listen(listener);
-    let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { url, told, peers, serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { url, events, peers, _serving: serving }
 }
 
 pub(crate) fn request(id: u64, method: &str, params: &Value) -> String {
@@ -112,55 +105,20 @@ pub(crate) fn hello() -> String {
     request(0, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}))
 }
 
-/// Writes one request. The connection stays open if the response is a stream.
 pub(crate) async fn begin(address: &str, method: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let mut text = format!("{method} /acp HTTP/1.1\r\nConnection: close\r\n");
-    if headers.iter().all(|(name, _)| *name != "Host") {
-        let _ = write!(text, "Host: {address}\r\n");
-    }
-    for (name, value) in headers {
-        let _ = write!(text, "{name}: {value}\r\n");
-    }
-    let _ = write!(text, "Content-Length: {}\r\n\r\n{body}", body.len());
-    stream.write_all(text.as_bytes()).await.unwrap();
+    let headers = [&[("Connection", "close")], headers].concat();
+    stream.write_all(http1::request(method, "/acp", address, &headers, body).as_bytes()).await.unwrap();
     stream
 }
 
-/// Reads until this text has arrived.
-pub(crate) async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
-    let reading = async {
-        let mut text = String::new();
-        let mut buffer = [0; 1024];
-        while !text.contains(wanted) {
-            let count = stream.read(&mut buffer).await.unwrap();
-            assert!(count > 0, "it ended before `{wanted}`: {text}");
-            text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
-        }
-        text
-    };
-    in_time(wanted, reading).await
-}
-
-pub(crate) struct Got {
-    pub(crate) status: u16,
-    pub(crate) head: String,
-    pub(crate) body: String,
-}
-
-pub(crate) async fn ask(address: &str, method: &str, headers: &[(&str, &str)], body: &str) -> Got {
-    let mut stream = begin(address, method, headers, body).await;
-    let mut text = Vec::new();
-    in_time("the response", stream.read_to_end(&mut text)).await.unwrap();
-    let text = String::from_utf8(text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Got { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+pub(crate) async fn ask(address: &str, method: &str, headers: &[(&str, &str)], body: &str) -> Response {
+    read_response(&mut begin(address, method, headers, body).await).await
 }
 
 pub(crate) const JSON: (&str, &str) = ("Content-Type", "application/json");
 
-pub(crate) async fn post(address: &str, more: &[(&str, &str)], body: &str) -> Got {
+pub(crate) async fn post(address: &str, more: &[(&str, &str)], body: &str) -> Response {
     let headers: Vec<_> = std::iter::once(JSON).chain(more.iter().copied()).collect();
     ask(address, "POST", &headers, body).await
 }
@@ -185,10 +143,7 @@ pub(crate) async fn stream(address: &str, headers: &[(&str, &str)]) -> TcpStream
         std::iter::once(("Accept", "text/event-stream")).chain(headers.iter().copied()).collect();
     let mut stream = begin(address, "GET", &headers, "").await;
     // Read byte by byte, because the caller reads the stream after the head.
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(in_time("the head of a stream", stream.read_u8()).await.unwrap());
-    }
-    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+    let head = read_head(&mut stream).await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     stream
 }

@@ -97,8 +97,10 @@ async fn every_vector_holds() {
         match &played.verdict {
             Verdict::Held => held += 1,
             Verdict::NotAsked { .. } if expected => {}
-            Verdict::NotAsked { why } => broken.push(format!("{name}: not asked: {why}")),
-            Verdict::Broke { why, step } => {
+            Verdict::NotAsked { why } | Verdict::Unsure { why } => {
+                broken.push(format!("{name}: not asked: {why}"));
+            }
+            Verdict::Broke { why, step, .. } => {
                 broken.push(format!("{name} step {step}: {why}\n{:?}", played.trace));
             }
         }

@@ -39,8 +39,8 @@ async fn a_refusal_has_the_hooks_status_and_headers() {
         assert_eq!(answer.status, 401, "{way:?}");
         assert_eq!(answer.header("www-authenticate"), [format!("Bearer resource_metadata=\"{METADATA}\"")]);
         assert_eq!(answer.header("x-reason"), ["none"], "{way:?}");
-        let told: Value = serde_json::from_str(&answer.text().await).unwrap();
-        assert_eq!(told["error"]["code"], -32600, "{way:?}: {told}");
+        let reported: Value = serde_json::from_str(&answer.text().await).unwrap();
+        assert_eq!(reported["error"]["code"], -32600, "{way:?}: {reported}");
         let answer = client.ask(first(way, &[("Authorization", "Bearer narrow")])).await;
         let challenge = format!(
             "Bearer error=\"insufficient_scope\", scope=\"files:write\", resource_metadata=\"{METADATA}\""
@@ -84,7 +84,7 @@ async fn the_hook_sees_the_request_and_its_address() {
 }
 
 #[tokio::test]
-async fn a_hook_that_hangs_gets_503_and_holds_up_nobody() {
+async fn a_hanging_hook_gets_503_and_delays_no_other_request() {
     fn set<B: ServerBinding>(server: HttpServer<B>) -> HttpServer<B> {
         let server = server.header_timeout(Duration::from_millis(200));
         server.auth(async |request: AuthRequest| {
@@ -127,7 +127,7 @@ async fn a_hook_that_panics_gets_500_for_its_request() {
 
 /// The credential of `short` expires soon. After that it is refused.
 #[tokio::test]
-async fn the_streams_of_an_expired_credential_end_and_what_comes_next_is_asked_anew() {
+async fn an_expired_credential_ends_its_streams_and_the_next_request_is_authenticated() {
     for way in WAYS {
         let asked = Arc::new(AtomicUsize::new(0));
         let mut served = served!(way.0, |server: HttpServer<_>| {
@@ -152,7 +152,7 @@ async fn the_streams_of_an_expired_credential_end_and_what_comes_next_is_asked_a
         // A request that stays unanswered.
         let wait = request(way, "POST", &headers, &message(way.0, "wait"));
         let waiting = client.ask(wait).await;
-        in_time("the handler", served.told.recv()).await.unwrap();
+        in_time("the handler", served.events.recv()).await.unwrap();
         match way.0 {
             Binding::Streamable | Binding::Stateless => {
                 assert_eq!(waiting.header("content-type"), ["text/event-stream"], "{way:?}");
@@ -164,7 +164,7 @@ async fn the_streams_of_an_expired_credential_end_and_what_comes_next_is_asked_a
         // The stream of the session.
         if way.0 == Binding::Stateless {
             // Here a lost stream is a cancel.
-            assert_eq!(in_time("the cancel", served.told.recv()).await, Some("peer"), "{way:?}");
+            assert_eq!(in_time("the cancel", served.events.recv()).await, Some("peer"), "{way:?}");
         } else {
             let stream = client.ask(request(way, "GET", &headers, &Value::Null)).await;
             assert_eq!(stream.status, 200, "{way:?}");

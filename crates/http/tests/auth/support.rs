@@ -9,11 +9,11 @@ use rescind_core::dialect::{ACP, MCP, MCP_2026};
 use rescind_core::{CallContext, Listener, Router, Server};
 use rescind_http::HttpListener;
 pub(crate) use rescind_testkit::support::in_time;
+use rescind_testkit::support::{Serving, mcp_meta};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binding {
@@ -42,14 +42,8 @@ pub(crate) const WAYS: [(Binding, Http); 6] = [
 pub(crate) struct Served {
     pub(crate) address: String,
     /// `started`, and how each handler of `wait` was cancelled.
-    pub(crate) told: mpsc::UnboundedReceiver<&'static str>,
-    serving: JoinHandle<()>,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+    pub(crate) events: mpsc::UnboundedReceiver<&'static str>,
+    _serving: Serving,
 }
 
 /// Serves a binding with a server that `set` configures.
@@ -76,24 +70,24 @@ pub(crate) use served;
 pub(crate) fn listen(listener: Result<HttpListener, rescind_core::TransportError>) -> Served {
     let listener = listener.unwrap();
     let address = listener.endpoint().0.split('/').nth(2).unwrap().to_owned();
-    let (tell, told) = mpsc::unbounded_channel();
+    let (events_tx, events) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("initialize", |_: CallContext, _: Value| async {
             Ok(json!({"protocolVersion": 1, "capabilities": {}}))
         })
         .method("tools/list", |_: CallContext, _: Value| async { Ok(json!({"tools": []})) })
         .method("wait", move |ctx: CallContext, _: Value| {
-            let tell = tell.clone();
+            let events_tx = events_tx.clone();
             async move {
-                let _ = tell.send("started");
+                let _ = events_tx.send("started");
                 let cause = ctx.cancelled().await;
-                let _ = tell.send(cause.kind().name());
+                let _ = events_tx.send(cause.kind().name());
                 ctx.stopped::<Value>(cause)
             }
         });
     let server = Server::builder([MCP, MCP_2026, ACP]).serve(router).listen(listener);
-    let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { address, told, serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { address, events, _serving: serving }
 }
 
 /// A connection to a server.
@@ -192,13 +186,9 @@ pub(crate) fn request(
 
 /// A message of the binding.
 pub(crate) fn message(binding: Binding, method: &str) -> Value {
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
     let params = match binding {
         Binding::Streamable => json!({"protocolVersion": "2025-11-25", "capabilities": {}}),
-        Binding::Stateless => json!({"_meta": meta}),
+        Binding::Stateless => json!({"_meta": mcp_meta()}),
         Binding::Acp => json!({"protocolVersion": 1, "clientCapabilities": {}}),
     };
     json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 type Row = (fn(HttpClient) -> Box<dyn Transport>, Dialect);
 
 #[tokio::test]
-async fn the_first_request_goes_by_the_connection_that_was_opened_first() {
+async fn the_first_request_uses_the_connection_of_the_reachability_check() {
     let rows: [Row; 3] = [
         (|client| Box::new(StreamableTransport::new(client)), MCP),
         (|client| Box::new(StatelessTransport::new(client)), MCP_2026),
@@ -35,7 +35,7 @@ async fn the_first_request_goes_by_the_connection_that_was_opened_first() {
 
 /// The driver aborts an exchange only if ids belong to it. Otherwise a message cancels.
 #[tokio::test]
-async fn an_exchange_can_be_given_up_where_that_is_how_a_request_is_cancelled_and_nowhere_else() {
+async fn an_exchange_can_be_aborted_only_if_that_is_how_requests_are_cancelled() {
     type Over = fn(HttpClient) -> Box<dyn Transport>;
     let rows: [(Over, bool); 3] = [
         (|client| Box::new(StreamableTransport::new(client)), false),

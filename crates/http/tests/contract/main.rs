@@ -55,8 +55,8 @@ impl Harness for OverAcp {
         let (client, mut server) =
             connect(listener, |url| AcpTransport::new(HttpClient::new(url).unwrap()), Says::Plain).await;
         // The client has opened its stream. The rules ignore the event for it.
-        let told = std::future::poll_fn(|cx| server.rx.as_mut().poll_event(cx)).await;
-        assert!(matches!(told, Some(Ok(TransportEvent::ExchangeResumed { .. }))), "{told:?}");
+        let reported = std::future::poll_fn(|cx| server.rx.as_mut().poll_event(cx)).await;
+        assert!(matches!(reported, Some(Ok(TransportEvent::ExchangeResumed { .. }))), "{reported:?}");
         (client, server)
     }
 

@@ -5,7 +5,8 @@ use std::io::{self, ErrorKind};
 use rescind_core::{BoxFuture, FrameKind, Listener as _};
 use rescind_http::HttpListener;
 use rescind_testkit::conformance::RawBytes;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use rescind_testkit::support::http1::read_head;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use crate::wrapped::{Says, wrap};
@@ -39,7 +40,7 @@ impl RawHttp {
             let mut raw = Self::new(endpoint, USUAL.to_owned(), Says::Plain).await;
             let hello = raw.post(&wrap(Says::Plain, FrameKind::Request, b"{}"));
             raw.stream.write_all(&hello).await.unwrap();
-            let head = raw.head().await.to_ascii_lowercase();
+            let head = read_head(&mut raw.stream).await.to_ascii_lowercase();
             let named = head.lines().find_map(|line| line.strip_prefix(&format!("{header}: ")));
             raw.headers = format!("{USUAL}{header}: {}\r\n", named.expect("a name for what was opened"));
             raw.stream = TcpStream::connect(&raw.address).await.unwrap();
@@ -70,15 +71,6 @@ impl RawHttp {
             format!("POST {path} HTTP/1.1\r\nHost: {address}\r\n{headers}Content-Length: {length}\r\n\r\n");
         [head.as_bytes(), message].concat()
     }
-
-    /// The next head of a response.
-    async fn head(&mut self) -> String {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(self.stream.read_u8().await.unwrap());
-        }
-        String::from_utf8(head).unwrap()
-    }
 }
 
 impl RawBytes for RawHttp {
@@ -106,7 +98,7 @@ impl RawBytes for RawHttp {
     /// A server may close the connection of a refused request. The next request uses another one.
     fn refused(&mut self) -> BoxFuture<'_, bool> {
         Box::pin(async {
-            let head = self.head().await;
+            let head = read_head(&mut self.stream).await;
             self.stream = TcpStream::connect(&self.address).await.unwrap();
             head.starts_with("HTTP/1.1 4")
         })

@@ -109,7 +109,7 @@ async fn a_preflight_of_an_allowed_page_is_answered_on_every_binding() {
 }
 
 #[tokio::test]
-async fn a_page_that_is_not_allowed_is_told_nothing() {
+async fn a_page_of_another_origin_gets_no_cors_headers() {
     for row in rows().await {
         for origin in
             ["https://evil.example", "null", "http://app.example", "https://app.example.evil.example"]
@@ -164,7 +164,7 @@ async fn answers_and_refusals_can_be_read_by_an_allowed_page() {
 }
 
 #[tokio::test]
-async fn an_options_request_that_is_no_preflight_is_another_method() {
+async fn an_options_request_without_preflight_headers_is_refused_as_a_method() {
     for row in rows().await {
         for changes in [&[(":method", "OPTIONS")][..], &[(":method", "OPTIONS"), ("Origin", APP)]] {
             let head = asked(&row.served, changes, None).await;

@@ -20,8 +20,8 @@ const TABLE: &str = include_str!("../../src/refusals.md");
 /// The statuses that the table names in this column; `-` means none.
 fn documented(column: Column) -> BTreeSet<u16> {
     let rows = TABLE.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
-    let told = rows.filter(|cells| cells.len() > 5 && cells[column as usize] != "-");
-    told.filter_map(|cells| cells[1].parse().ok()).collect()
+    let reported = rows.filter(|cells| cells.len() > 5 && cells[column as usize] != "-");
+    reported.filter_map(|cells| cells[1].parse().ok()).collect()
 }
 
 /// The refusals that every binding has in common, each as a change of a valid request: the changes, the body if it
@@ -189,7 +189,7 @@ async fn acp_refuses_as_the_table_says() {
 }
 
 #[tokio::test]
-async fn a_listener_beyond_loopback_goes_by_addresses_and_by_no_name() {
+async fn a_non_loopback_listener_accepts_ip_addresses_as_host_and_no_name() {
     for address in ["0.0.0.0:0", "[::]:0"] {
         let served = support::serve_on(HttpServer::new(Acp::new()), &[ACP], Column::Acp, address).await;
         for (host, status) in

@@ -6,12 +6,12 @@ use rescind_core::{
     Server, ServerLimits,
 };
 use rescind_http::{HttpListener, HttpServer, ServerBinding};
-use rescind_testkit::support::in_time;
+use rescind_testkit::support::http1::{Response, read_head, read_response};
+use rescind_testkit::support::{Serving, in_time, mcp_meta};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, mpsc};
-use tokio::task::JoinHandle;
 
 /// A header that replaces one of the same name. An empty value removes it. `:method` and `:path` belong to the
 /// request line.
@@ -45,19 +45,7 @@ pub(crate) struct Served {
     pub(crate) address: String,
     column: Column,
     begun: Mutex<mpsc::UnboundedReceiver<()>>,
-    serving: JoinHandle<()>,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
-}
-
-pub(crate) struct Got {
-    pub(crate) status: u16,
-    pub(crate) head: String,
-    pub(crate) body: String,
+    _serving: Serving,
 }
 
 pub(crate) async fn serve<B: ServerBinding>(
@@ -130,8 +118,8 @@ fn listen(
         });
     let server = Server::builder(dialects.to_vec()).limits(limits).server_limits(server_limits).serve(router);
     let server = server.listen(listener);
-    let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { address, column, begun: Mutex::new(begun), serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { address, column, begun: Mutex::new(begun), _serving: serving }
 }
 
 impl Served {
@@ -158,7 +146,7 @@ impl Served {
     }
 
     /// Sends a request that must be refused with a reason in JSON.
-    pub(crate) async fn refused(&self, changes: &[Change<'_>], body: Option<&str>) -> Got {
+    pub(crate) async fn refused(&self, changes: &[Change<'_>], body: Option<&str>) -> Response {
         refused(self.column, &self.address, changes, body).await
     }
 }
@@ -177,32 +165,28 @@ pub(crate) async fn ended<B: ServerBinding>(server: HttpServer<B>, column: Colum
     got.status
 }
 
-async fn refused(column: Column, address: &str, changes: &[Change<'_>], body: Option<&str>) -> Got {
+async fn refused(column: Column, address: &str, changes: &[Change<'_>], body: Option<&str>) -> Response {
     let mut socket = begin(address, &request(column, address, changes, body)).await;
-    let head = head_of(&mut socket).await;
-    let mut rest = Vec::new();
-    in_time("the end", socket.read_to_end(&mut rest)).await.unwrap();
-    let body = String::from_utf8(rest).unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    assert!(status >= 400, "{changes:?} {head}");
+    let got = read_response(&mut socket).await;
+    let Response { status, head, body } = &got;
+    assert!(*status >= 400, "{changes:?} {head}");
     assert!(head.contains("content-type: application/json"), "{changes:?} {head}");
-    let told: Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("{changes:?} {head} {body}"));
-    assert!(told["error"]["code"].is_i64() && told["error"]["message"].is_string(), "{changes:?} {told}");
+    let reported: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{changes:?} {head} {body}"));
+    assert!(
+        reported["error"]["code"].is_i64() && reported["error"]["message"].is_string(),
+        "{changes:?} {reported}"
+    );
     let id = if column == Column::Acp { Id::Null } else { Id::Absent };
     // A refusal by the protocol has the request's id, or the value that its envelope uses without an id.
-    let is_ours = id.fits(&told) || (column != Column::Acp && matches!(status, 400 | 404 | 409 | 429));
-    assert!(is_ours, "{changes:?} {status} {told}");
-    Got { status, head, body }
+    let is_ours = id.fits(&reported) || (column != Column::Acp && matches!(status, 400 | 404 | 409 | 429));
+    assert!(is_ours, "{changes:?} {status} {reported}");
+    got
 }
 
 fn good(column: Column) -> String {
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
     let (method, params) = match column {
         Column::Streamable => ("initialize", json!({"protocolVersion": "2025-11-25", "capabilities": {}})),
-        Column::Stateless => ("tools/list", json!({"_meta": meta})),
+        Column::Stateless => ("tools/list", json!({"_meta": mcp_meta()})),
         Column::Acp => ("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}})),
     };
     json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}).to_string()
@@ -244,11 +228,6 @@ pub(crate) async fn begin(address: &str, request: &str) -> TcpStream {
     socket
 }
 
-/// The head of a response, in lower case.
 pub(crate) async fn head_of(socket: &mut TcpStream) -> String {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(in_time("a head", socket.read_u8()).await.unwrap());
-    }
-    String::from_utf8(head).unwrap().to_ascii_lowercase()
+    read_head(socket).await.to_ascii_lowercase()
 }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
-mod leaving;
+mod client_disconnect;
 mod revisions;
 mod shares;
 mod status;

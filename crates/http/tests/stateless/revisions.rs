@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::{USUAL, ask, in_time, message, post};
 
 #[tokio::test]
-async fn a_version_that_neither_knows_is_refused_with_those_that_are_served() {
+async fn a_version_unknown_to_both_revisions_is_refused_with_the_supported_ones() {
     let both = McpRevisions::new(Streamable::new(), Stateless::new());
     let listener = HttpServer::new(both).bind("127.0.0.1:0").await.unwrap();
     let address = listener.endpoint().to_string().trim_start_matches("http://").trim_matches('/').to_owned();
@@ -20,12 +20,12 @@ async fn a_version_that_neither_knows_is_refused_with_those_that_are_served() {
     list["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("1999-01-01");
     let headers = [USUAL[0], USUAL[1], ("MCP-Protocol-Version", "1999-01-01"), ("Mcp-Method", "tools/list")];
     let got = ask(&address, "POST", &headers, &list.to_string()).await;
-    assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32022)), "{}", got.body);
-    assert_eq!(got.error()["error"]["data"], json!({"supported": ["2026-07-28"], "requested": "1999-01-01"}));
+    assert_eq!((got.status, &got.json()["error"]["code"]), (400, &json!(-32022)), "{}", got.body);
+    assert_eq!(got.json()["error"]["data"], json!({"supported": ["2026-07-28"], "requested": "1999-01-01"}));
     // If only the header names a version, the refusal has the same revision's form.
     let plain = json!({"jsonrpc": "2.0", "id": 5, "method": "tools/list"}).to_string();
     let got = ask(&address, "POST", &headers[..3], &plain).await;
-    assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32602)), "{}", got.body);
+    assert_eq!((got.status, &got.json()["error"]["code"]), (400, &json!(-32602)), "{}", got.body);
     assert_eq!(
         ask(&address, "GET", &headers[..3], "").await.status,
         400,
@@ -64,11 +64,7 @@ async fn each_client_finds_its_own_revision_under_one_path() {
 
     let list = message(5, "tools/list", &json!({}));
     let got = ask(&address, "POST", &USUAL[..2], &list.to_string()).await;
-    assert_eq!(
-        (got.status, &got.error()["error"]["code"]),
-        (400, &json!(-32020)),
-        "its body says what it is"
-    );
+    assert_eq!((got.status, &got.json()["error"]["code"]), (400, &json!(-32020)), "its body says what it is");
     assert_eq!(ask(&address, "GET", &USUAL, "").await.status, 405, "its header does");
     let unnamed = json!({"jsonrpc": "2.0", "id": 5, "method": "tools/list"});
     let got = ask(&address, "POST", &USUAL[..2], &unnamed.to_string()).await;

@@ -35,7 +35,7 @@ async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn hanging_calls_of_one_client_delay_nobody_elses() {
+async fn hanging_calls_of_one_client_delay_no_other_client() {
     let pairs: [(Who, Who); 2] =
         [(("127.0.0.1", "all"), ("127.0.0.2", "all")), (("127.0.0.1", "mallory"), ("127.0.0.1", "ada"))];
     for (mallory, ada) in pairs {

@@ -41,7 +41,7 @@ async fn every_refusal_has_its_status_and_its_code() {
     ];
     for (what, headers, body, status, code) in cases {
         let got = post(address, &headers, body).await;
-        let error = got.error();
+        let error = got.json();
         assert_eq!(
             (got.status, &error["error"]["code"], &error["id"]),
             (status, &json!(code), &json!(7)),
@@ -51,35 +51,35 @@ async fn every_refusal_has_its_status_and_its_code() {
     let unknown = message(8, "nobody/serves", &json!({}));
     let got = post(address, &[("Mcp-Method", "nobody/serves")], &unknown).await;
     assert_eq!(
-        (got.status, &got.error()["error"]["code"], &got.error()["id"]),
+        (got.status, &got.json()["error"]["code"], &got.json()["id"]),
         (404, &json!(-32601), &json!(8))
     );
     let picky = message(9, "picky", &json!({}));
     let got = post(address, &[("Mcp-Method", "picky")], &picky).await;
     assert_eq!(
-        (got.status, &got.error()["error"]["code"]),
+        (got.status, &got.json()["error"]["code"]),
         (400, &json!(-32021)),
         "its capability is missing"
     );
 }
 
 #[tokio::test]
-async fn a_version_that_is_not_served_is_told_which_are() {
+async fn an_unsupported_version_is_refused_with_the_supported_ones() {
     //
     let served = serve().await;
     let mut body = message(7, "tools/list", &json!({}));
     body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("v999");
     let headers = [USUAL[0], USUAL[1], ("MCP-Protocol-Version", "v999"), ("Mcp-Method", "tools/list")];
     let got = ask(served.address(), "POST", &headers, &body.to_string()).await;
-    let error = got.error()["error"].clone();
+    let error = got.json()["error"].clone();
     assert_eq!((got.status, &error["code"]), (400, &json!(-32022)));
     assert_eq!(error["data"], json!({"supported": ["2026-07-28"], "requested": "v999"}));
     let got = ask(served.address(), "POST", &headers[..2], &body.to_string()).await;
-    assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32020)), "no version at all");
+    assert_eq!((got.status, &got.json()["error"]["code"]), (400, &json!(-32020)), "no version at all");
 }
 
 #[tokio::test]
-async fn what_is_no_message_of_this_revision_is_refused_before_a_handler_hears_of_it() {
+async fn an_invalid_message_is_refused_before_any_handler_runs() {
     //
     let served = serve().await;
     let address = served.address();
@@ -97,7 +97,7 @@ async fn what_is_no_message_of_this_revision_is_refused_before_a_handler_hears_o
         ("{\"method\":\"a\",\"method\":\"b\"}", -32600),
     ] {
         let got = ask(address, "POST", &USUAL, body).await;
-        let error = got.error();
+        let error = got.json();
         assert_eq!((got.status, &error["error"]["code"]), (400, &json!(code)), "{body}");
         assert!(error.get("id").is_none(), "X-03: {error}");
     }
@@ -123,7 +123,7 @@ async fn what_is_no_message_of_this_revision_is_refused_before_a_handler_hears_o
 }
 
 #[tokio::test]
-async fn an_answer_says_what_it_is_and_a_notification_gets_202() {
+async fn an_answer_has_its_content_type_and_a_notification_gets_202() {
     //
     let served = serve().await;
     let address = served.address();
@@ -133,15 +133,15 @@ async fn an_answer_says_what_it_is_and_a_notification_gets_202() {
     assert_eq!(got.status, 200, "{}", got.body);
     let list = message(3, "tools/list", &json!({}));
     let got = post(address, &[("Mcp-Method", "tools/list"), ("Mcp-Session-Id", "old")], &list).await;
-    assert_eq!((got.status, &got.error()["result"]["resultType"]), (200, &json!("complete")));
-    assert!(!got.head.contains("mcp-session-id"), "no session is made or told");
-    let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}});
-    let got = post(address, &[("Mcp-Method", "notifications/cancelled")], &told).await;
+    assert_eq!((got.status, &got.json()["result"]["resultType"]), (200, &json!("complete")));
+    assert!(!got.head.contains("mcp-session-id"), "no session is made or named");
+    let reported = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}});
+    let got = post(address, &[("Mcp-Method", "notifications/cancelled")], &reported).await;
     assert_eq!((got.status, got.body.as_str()), (202, ""), "X-12: it is taken and does nothing");
     // The document does not define which headers a notification has. A header that it has must match.
-    assert_eq!(post(address, &[], &told).await.status, 202);
-    let got = post(address, &[("Mcp-Method", "notifications/progress")], &told).await;
-    assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32020)), "another method's header");
+    assert_eq!(post(address, &[], &reported).await.status, 202);
+    let got = post(address, &[("Mcp-Method", "notifications/progress")], &reported).await;
+    assert_eq!((got.status, &got.json()["error"]["code"]), (400, &json!(-32020)), "another method's header");
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn a_message_about_a_task_has_the_tasks_id_as_its_name() {
             let name = name.map(|name| ("Mcp-Name", name));
             let headers: Vec<_> = std::iter::once(("Mcp-Method", method)).chain(name).collect();
             let got = post(served.address(), &headers, &body).await;
-            let code_told = &got.error()["error"]["code"];
+            let code_told = &got.json()["error"]["code"];
             assert_eq!((got.status, code_told), (status, &json!(code)), "{method} {name:?}");
         }
         // Our client writes the header. The method is not served, which the server checks after the headers.
@@ -168,7 +168,7 @@ async fn a_message_about_a_task_has_the_tasks_id_as_its_name() {
 }
 
 #[tokio::test]
-async fn an_argument_that_a_header_mirrors_is_held_against_it() {
+async fn a_mirrored_header_must_equal_its_argument() {
     //
     let binding = Stateless::new().mirror("query", &["region"], "Region").unwrap();
     let served = listen(HttpServer::new(binding).bind("127.0.0.1:0").await.unwrap());
@@ -184,7 +184,7 @@ async fn an_argument_that_a_header_mirrors_is_held_against_it() {
         let got = post(served.address(), &headers, &body).await;
         assert_eq!(got.status, status, "{header:?}: {}", got.body);
         if status == 400 {
-            assert_eq!(got.error()["error"]["code"], -32020);
+            assert_eq!(got.json()["error"]["code"], -32020);
         }
     }
     // Our client makes the header if it is configured.

@@ -1,22 +1,21 @@
 //! A served router, and a client that writes HTTP/1.1 by hand.
 
-use std::fmt::Write as _;
-
 use rescind_core::dialect::MCP_2026;
 use rescind_core::{CallContext, ErrorObject, Limits, Listener, Router, Server};
 use rescind_http::{HttpListener, HttpServer, Stateless};
+use rescind_testkit::support::http1::{self, Response, read_response};
 pub(crate) use rescind_testkit::support::in_time;
+use rescind_testkit::support::{Serving, mcp_meta};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 /// A server that serves until it is dropped.
 pub(crate) struct Served {
     pub(crate) url: String,
-    pub(crate) told: mpsc::UnboundedReceiver<String>,
-    serving: JoinHandle<()>,
+    pub(crate) events: mpsc::UnboundedReceiver<String>,
+    _serving: Serving,
 }
 
 impl Served {
@@ -25,13 +24,7 @@ impl Served {
     }
 
     pub(crate) async fn hears(&mut self, what: &str) {
-        assert_eq!(in_time(what, self.told.recv()).await.as_deref(), Some(what));
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
+        assert_eq!(in_time(what, self.events.recv()).await.as_deref(), Some(what));
     }
 }
 
@@ -45,7 +38,7 @@ pub(crate) fn listen(listener: HttpListener) -> Served {
 
 pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
     let url = listener.endpoint().to_string();
-    let (tell, told) = mpsc::unbounded_channel();
+    let (events_tx, events) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("tools/list", |_: CallContext, _: Value| async move { Ok(json!({"tools": []})) })
         .method("tools/call", |_: CallContext, params: Value| async move { Ok(params["name"].clone()) })
@@ -56,30 +49,27 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
             Err::<Value, _>(error.into())
         })
         .method("wait", move |ctx: CallContext, params: Value| {
-            let tell = tell.clone();
+            let events_tx = events_tx.clone();
             async move {
                 let name = params["name"].as_str().unwrap_or_default().to_owned();
-                let _ = tell.send(format!("{name} started"));
+                let _ = events_tx.send(format!("{name} started"));
                 if params["ticks"] == true {
                     ctx.try_notify("tick", &json!({}))?;
                 }
                 let cause = ctx.cancelled().await;
-                let _ = tell.send(format!("{name} {}", cause.kind().name()));
+                let _ = events_tx.send(format!("{name} {}", cause.kind().name()));
                 ctx.stopped::<Value>(cause)
             }
         });
     let server = Server::builder([MCP_2026]).serve(router).limits(limits).listen(listener);
-    let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { url, told, serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { url, events, _serving: serving }
 }
 
 /// A request of revision 2026-07-28.
 pub(crate) fn message(id: u64, method: &str, params: &Value) -> Value {
     let mut params = params.clone();
-    params["_meta"] = json!({
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
+    params["_meta"] = mcp_meta();
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
@@ -105,42 +95,17 @@ pub(crate) async fn begin_from(
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
     let mut stream = socket.connect(address.parse().unwrap()).await.unwrap();
-    let mut text = format!("{method} / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
-    for (name, value) in headers {
-        let _ = write!(text, "{name}: {value}\r\n");
-    }
-    let _ = write!(text, "Content-Length: {}\r\n\r\n{body}", body.len());
-    stream.write_all(text.as_bytes()).await.unwrap();
+    let headers = [&[("Connection", "close")], headers].concat();
+    stream.write_all(http1::request(method, "/", address, &headers, body).as_bytes()).await.unwrap();
     stream
 }
 
-/// A response: its status, its head and its body. The chunk marks of a chunked body are not removed.
-pub(crate) struct Got {
-    pub(crate) status: u16,
-    pub(crate) head: String,
-    pub(crate) body: String,
-}
-
-impl Got {
-    pub(crate) fn error(&self) -> Value {
-        let start = self.body.find('{').unwrap();
-        let end = self.body.rfind('}').unwrap();
-        serde_json::from_str::<Value>(&self.body[start..=end]).unwrap()
-    }
-}
-
-pub(crate) async fn ask(address: &str, method: &str, headers: &[(&str, &str)], body: &str) -> Got {
-    let mut stream = begin(address, method, headers, body).await;
-    let mut text = Vec::new();
-    in_time("the response", stream.read_to_end(&mut text)).await.unwrap();
-    let text = String::from_utf8(text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Got { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+pub(crate) async fn ask(address: &str, method: &str, headers: &[(&str, &str)], body: &str) -> Response {
+    read_response(&mut begin(address, method, headers, body).await).await
 }
 
 /// A POST with the usual headers and these.
-pub(crate) async fn post(address: &str, more: &[(&str, &str)], body: &Value) -> Got {
+pub(crate) async fn post(address: &str, more: &[(&str, &str)], body: &Value) -> Response {
     let headers: Vec<_> = USUAL.iter().chain(more).copied().collect();
     ask(address, "POST", &headers, &body.to_string()).await
 }

@@ -74,8 +74,10 @@ async fn every_vector_holds() {
         match &played.verdict {
             Verdict::Held => held += 1,
             Verdict::NotAsked { .. } if half_closes || !scenario.vector.needs.is_empty() => {}
-            Verdict::NotAsked { why } => panic!("{}: not asked: {why}", scenario.vector.name),
-            Verdict::Broke { why, step } => {
+            Verdict::NotAsked { why } | Verdict::Unsure { why } => {
+                panic!("{}: not asked: {why}", scenario.vector.name)
+            }
+            Verdict::Broke { why, step, .. } => {
                 broken.push(format!("{} step {step}: {why}\n{:?}", scenario.vector.name, played.trace));
             }
         }

@@ -3,10 +3,10 @@
 #![expect(clippy::expect_used, reason = "what the tests share is part of them")]
 #![expect(clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
-mod both_ways;
+mod client_and_server;
 mod drain;
-mod left_alone;
-mod lost;
+mod idle_connections;
+mod lost_streams;
 mod raw;
 mod refusals;
 mod shares;

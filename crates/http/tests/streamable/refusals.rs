@@ -28,7 +28,7 @@ fn echo() -> Ask {
 }
 
 #[tokio::test]
-async fn what_cannot_be_understood_gets_400() {
+async fn an_invalid_request_gets_400() {
     let served = serve(server(), MCP).await;
     let (mut raw, session) = open(&served.url).await;
     let text = refused(&mut raw, &echo(), 400).await;
@@ -51,7 +51,7 @@ async fn what_cannot_be_understood_gets_400() {
 }
 
 #[tokio::test]
-async fn who_is_not_known_gets_401_and_a_session_belongs_to_who_opened_it() {
+async fn an_unknown_client_gets_401_and_a_session_belongs_to_its_opener() {
     let auth = async |request: AuthRequest| {
         let token = request.header("Authorization").and_then(|value| value.strip_prefix("Bearer "));
         let known = token.filter(|token| ["anna", "bert"].contains(token));
@@ -88,7 +88,7 @@ async fn a_page_of_another_origin_gets_403_and_another_host_421() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_gets_404() {
+async fn an_unknown_path_or_session_gets_404() {
     let served = serve(server().path("/mcp"), MCP).await;
     let mut raw = Raw::connect(served.url.trim_end_matches("/mcp")).await;
     refused(&mut raw, &initialize(), 404).await;
@@ -200,7 +200,7 @@ async fn a_session_too_many_gets_429() {
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_a_session_says_503() {
+async fn a_refused_session_gets_503() {
     let listener = server().bind("127.0.0.1:0").await.unwrap();
     let url = rescind_core::Listener::endpoint(&listener).to_string();
     let mut limits = rescind_core::ServerLimits::default();
@@ -216,7 +216,7 @@ async fn a_server_that_refuses_a_session_says_503() {
 // Found by the simulation: a proxy posts a request twice. The second copy arrives first and runs, and the first copy
 // is refused.
 #[tokio::test]
-async fn a_call_whose_id_is_said_to_be_in_use_may_have_run() {
+async fn a_call_refused_because_its_id_is_in_use_may_have_run() {
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", socket.local_addr().unwrap());
     let serving = tokio::spawn(async move {

@@ -48,7 +48,7 @@ async fn echo(raw: &mut Raw, session: &str, user: &str) -> u16 {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_flood_of_initialize_ends_its_own_unused_sessions_and_nobody_elses() {
+async fn a_flood_of_initialize_displaces_only_its_own_unused_sessions() {
     for (mallory, ada) in PAIRS {
         let served = served(mallory).await;
         let (mut used, kept) = session(&served, ada).await.unwrap();
@@ -80,9 +80,9 @@ async fn a_client_that_uses_its_sessions_holds_half_of_them_at_most() {
                     assert_eq!(echo(&mut raw, &session, mallory.1).await, 200);
                     open.push((raw, session));
                 }
-                Err(told) => {
-                    assert!(round >= MOST / 2, "{mallory:?}: {told}");
-                    assert!(told.contains("this client"), "{told}");
+                Err(reported) => {
+                    assert!(round >= MOST / 2, "{mallory:?}: {reported}");
+                    assert!(reported.contains("this client"), "{reported}");
                 }
             }
         }

@@ -10,7 +10,7 @@ use crate::raw::{Raw, initialize, open, request};
 use crate::support::{in_time, serve};
 
 #[tokio::test]
-async fn the_socket_of_a_stream_that_nobody_reads_is_given_back() {
+async fn the_socket_of_an_unread_stream_is_closed() {
     let binding = Streamable::new().stream_after(Duration::ZERO);
     let server = HttpServer::new(binding).connections(1).stall_timeout(Duration::from_millis(50));
     let running = serve(server, MCP).await;

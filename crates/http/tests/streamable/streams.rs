@@ -27,7 +27,7 @@ async fn started(served: &mut crate::support::Served) {
 }
 
 #[tokio::test]
-async fn a_cut_stream_is_taken_up_after_its_last_event() {
+async fn a_cut_stream_is_resumed_after_its_last_event() {
     let mut served = serve(streaming(), MCP).await;
     let (mut raw, session) = open(&served.url).await;
     raw.send(&request(1, "gate", &json!({"n": 1})).of(&session).with("MCP-Protocol-Version", NEWEST)).await;
@@ -67,7 +67,7 @@ async fn an_older_client_gets_no_event_without_data() {
 }
 
 #[tokio::test]
-async fn a_server_may_let_its_client_come_back_for_the_answer() {
+async fn a_server_may_end_a_stream_so_that_its_client_resumes_it() {
     let binding = Streamable::new()
         .stream_after(Duration::ZERO)
         .poll_after(Duration::from_millis(5))
@@ -91,7 +91,7 @@ async fn a_server_may_let_its_client_come_back_for_the_answer() {
 }
 
 #[tokio::test]
-async fn our_client_comes_back_for_the_answer() {
+async fn our_client_resumes_an_ended_stream() {
     let binding = Streamable::new()
         .stream_after(Duration::ZERO)
         .poll_after(Duration::from_millis(5))
@@ -122,7 +122,7 @@ async fn our_client_comes_back_for_the_answer() {
 }
 
 #[tokio::test]
-async fn a_stream_taken_up_within_its_grace_is_not_cancelled() {
+async fn a_stream_resumed_within_its_grace_is_not_cancelled() {
     let mut served = serve(streaming(), MCP).await;
     let (mut raw, session) = open(&served.url).await;
     raw.send(&request(1, "gate", &json!({})).of(&session).with("MCP-Protocol-Version", NEWEST)).await;
@@ -219,7 +219,7 @@ async fn pipelined_requests_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn a_client_that_ends_its_output_is_gone() {
+async fn a_half_closed_client_counts_as_disconnected() {
     let mut served = serve(streaming(), MCP).await;
     let (mut raw, session) = open(&served.url).await;
     raw.send(&request(1, "gate", &json!({"n": 1})).of(&session).with("MCP-Protocol-Version", NEWEST)).await;
@@ -251,7 +251,7 @@ async fn a_slow_stream_holds_its_sender_back_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn what_nobody_reads_is_bounded_and_requests_fail() {
+async fn unread_messages_are_bounded_and_then_requests_fail() {
     let mut served = serve(server().unread_limit(8, 1024 * 1024), ACP).await;
     let (mut raw, session) = open(&served.url).await;
     let theirs = served.peers.recv().await.unwrap();
@@ -316,7 +316,7 @@ async fn a_client_learns_that_its_session_is_gone() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_reached_is_told_at_once() {
+async fn an_unreachable_server_is_reported_at_once() {
     let listener = server().bind("127.0.0.1:0").await.unwrap();
     let url = listener.endpoint().to_string();
     drop(listener);
@@ -359,7 +359,7 @@ async fn a_service_is_mounted_beside_routes_of_ones_own() {
 }
 
 #[tokio::test]
-async fn a_client_that_closes_its_half_is_answered_where_that_is_no_leaving() {
+async fn a_half_closed_client_is_answered_if_half_close_is_not_a_disconnect() {
     let mut served = serve(server().half_close(HalfClose::Waits), MCP).await;
     let mut raw = Raw::connect(&served.url).await;
     raw.send(&initialize()).await;

@@ -7,17 +7,17 @@ use std::time::Duration;
 use rescind_core::dialect::{Dialect, MCP};
 use rescind_core::{CallContext, Limits, Listener, Peer, Router, Server};
 use rescind_http::{HttpClient, HttpCounts, HttpListener, HttpServer, Streamable, StreamableTransport};
+use rescind_testkit::support::Serving;
 pub(crate) use rescind_testkit::support::in_time;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
 
 /// The events of the handlers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Started(String),
     Cancelled(String),
-    Told(String),
+    Notified(String),
 }
 
 /// A server that serves until it is dropped.
@@ -29,13 +29,7 @@ pub(crate) struct Served {
     pub(crate) peers: mpsc::UnboundedReceiver<Peer>,
     pub(crate) running: Arc<AtomicUsize>,
     pub(crate) counts: HttpCounts,
-    serving: JoinHandle<()>,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+    _serving: Serving,
 }
 
 /// Counts a handler as running until it is dropped.
@@ -80,14 +74,14 @@ pub(crate) fn listen_within(listener: HttpListener, dialect: Dialect, limits: Li
             let _ = met.send(peer);
         })
         .listen(listener);
-    let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { url, seen, gate, peers, running, counts, serving }
+    let serving = Serving::spawn(async move { server.run().await.unwrap() });
+    Served { url, seen, gate, peers, running, counts, _serving: serving }
 }
 
 fn router(saw: &mpsc::UnboundedSender<Seen>, gate: &Arc<Notify>, running: &Arc<AtomicUsize>) -> Router {
     let waits = saw.clone();
     let (wait_count, gate_count) = (Arc::clone(running), Arc::clone(running));
-    let told = saw.clone();
+    let reported = saw.clone();
     let gated = saw.clone();
     let gate = Arc::clone(gate);
     Router::new()
@@ -131,10 +125,10 @@ fn router(saw: &mpsc::UnboundedSender<Seen>, gate: &Arc<Notify>, running: &Arc<A
             let answer: Value = ctx.call("answer", &value).await?;
             Ok(answer)
         })
-        .notification("told", move |_, value: Value| {
-            let told = told.clone();
+        .notification("reported", move |_, value: Value| {
+            let reported = reported.clone();
             async move {
-                let _ = told.send(Seen::Told(value.to_string()));
+                let _ = reported.send(Seen::Notified(value.to_string()));
             }
         })
 }

@@ -20,7 +20,7 @@ fn certificates() -> (String, String, String) {
 }
 
 #[tokio::test]
-async fn https_is_served_to_who_trusts_its_authority_and_to_no_other() {
+async fn https_is_served_only_to_clients_that_trust_its_authority() {
     let (authority, certificate, key) = certificates();
     let tls = ServerTls::from_pem(Pem::bytes(&certificate), Pem::bytes(&key)).unwrap();
     let served = serve(server().tls(tls), MCP).await;
@@ -40,7 +40,7 @@ async fn https_is_served_to_who_trusts_its_authority_and_to_no_other() {
 }
 
 #[test]
-fn what_is_no_certificate_is_told() {
+fn an_invalid_certificate_is_reported() {
     assert!(ServerTls::from_pem(Pem::bytes("nothing"), Pem::bytes("nothing")).is_err());
     assert!(ClientTls::trusting(Pem::bytes("nothing")).is_err());
 }

@@ -6,11 +6,11 @@
 
 mod connection;
 mod handler;
+mod handler_behaviour;
 mod inputs;
 mod outgoing;
 mod outputs;
 mod prompt;
-mod react;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,7 +24,7 @@ use rescind_core::{DisconnectPolicy, SessionConfig};
 use self::connection::Connection;
 use crate::options::Options;
 use crate::runner::{
-    Abilities, Ended, Line, Outcomes, Played, Seen, Settings, Subject, Trouble, Verdict, play,
+    Abilities, Ended, Failure, Line, Outcomes, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
 };
 use crate::step::{CallStep, CancelWord};
 use crate::vector::{Part, Scenario};
@@ -50,7 +50,7 @@ impl BareMachine {
             Part::Call => Role::Client,
         };
         let options = scenario.vector.options.clone();
-        let dialect = options.tune(dialect);
+        let dialect = options.apply_to(dialect);
         Self { dialect, role, options, now: Instant::now(), connections: Vec::new(), calls: BTreeMap::new() }
     }
 
@@ -64,24 +64,30 @@ impl BareMachine {
             Poll::Ready(played) => played,
             // Nothing here waits for an external event.
             Poll::Pending => Played {
-                verdict: Verdict::Broke { why: "the bare machine waited".to_owned(), step: 0 },
+                verdict: Verdict::Broke {
+                    failure: Failure::Subject,
+                    why: "the bare machine waited".to_owned(),
+                    step: 0,
+                },
+                evidence: Vec::new(),
                 trace: Vec::new(),
                 cancel: None,
                 outcomes: Outcomes::default(),
+                strays: Vec::new(),
             },
         }
     }
 
-    fn connection(&mut self, line: Line) -> Result<&mut Connection, Trouble> {
+    fn connection(&mut self, line: Line) -> Result<&mut Connection, SubjectError> {
         self.connections
             .get_mut(line.0)
-            .ok_or_else(|| Trouble::Failed("this connection was never opened".to_owned()))
+            .ok_or_else(|| SubjectError::Failed("this connection was never opened".to_owned()))
     }
 
-    fn call_of(&mut self, name: &str) -> Result<&mut Connection, Trouble> {
+    fn call_of(&mut self, name: &str) -> Result<&mut Connection, SubjectError> {
         let line = self.calls.get(name).copied();
         line.and_then(|line| self.connections.get_mut(line))
-            .ok_or_else(|| Trouble::Failed(format!("no call is named `{name}`")))
+            .ok_or_else(|| SubjectError::Failed(format!("no call is named `{name}`")))
     }
 
     /// Passes the counters of all connections to each of them.
@@ -126,7 +132,7 @@ impl Subject for BareMachine {
         self.now
     }
 
-    async fn open(&mut self) -> Result<Line, Trouble> {
+    async fn open(&mut self) -> Result<Line, SubjectError> {
         let mut config = SessionConfig::new(self.dialect.clone(), self.role);
         config.limits = self.options.limits.over_defaults();
         config.handles_cancels = self.options.declares_cancel();
@@ -136,7 +142,7 @@ impl Subject for BareMachine {
         Ok(Line(self.connections.len() - 1))
     }
 
-    async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), Trouble> {
+    async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), SubjectError> {
         let now = self.now;
         for frame in frames {
             self.share_stats();
@@ -157,13 +163,13 @@ impl Subject for BareMachine {
         }
     }
 
-    async fn half_close(&mut self, line: Line) -> Result<(), Trouble> {
+    async fn half_close(&mut self, line: Line) -> Result<(), SubjectError> {
         let now = self.now;
         self.connection(line)?.half_close(now);
         Ok(())
     }
 
-    async fn disconnect(&mut self, line: Line) -> Result<(), Trouble> {
+    async fn disconnect(&mut self, line: Line) -> Result<(), SubjectError> {
         let now = self.now;
         self.connection(line)?.lose(now, DisconnectPolicy::CancelNow);
         Ok(())
@@ -174,24 +180,24 @@ impl Subject for BareMachine {
         self.jump(limit);
     }
 
-    async fn call(&mut self, line: Line, call: &CallStep) -> Result<(), Trouble> {
+    async fn call(&mut self, line: Line, call: &CallStep) -> Result<(), SubjectError> {
         let now = self.now;
         self.calls.insert(call.name.clone(), line.0);
         self.connection(line)?.call(now, call)
     }
 
-    async fn cancel_call(&mut self, name: &str, reason: Option<&str>) -> Result<CancelWord, Trouble> {
+    async fn cancel_call(&mut self, name: &str, reason: Option<&str>) -> Result<CancelWord, SubjectError> {
         let now = self.now;
         Ok(self.call_of(name)?.cancel_call(now, name, reason))
     }
 
-    async fn drop_call(&mut self, name: &str) -> Result<(), Trouble> {
+    async fn drop_call(&mut self, name: &str) -> Result<(), SubjectError> {
         let now = self.now;
         self.call_of(name)?.drop_call(now, name);
         Ok(())
     }
 
-    async fn outcome(&mut self, name: &str, within: Duration) -> Result<Option<Ended>, Trouble> {
+    async fn outcome(&mut self, name: &str, within: Duration) -> Result<Option<Ended>, SubjectError> {
         let limit = self.now + within;
         loop {
             if let Some(ended) = self.call_of(name)?.take_outcome(name) {
@@ -203,7 +209,7 @@ impl Subject for BareMachine {
         }
     }
 
-    async fn shutdown(&mut self, line: Line) -> Result<(), Trouble> {
+    async fn shutdown(&mut self, line: Line) -> Result<(), SubjectError> {
         let now = self.now;
         self.connection(line)?.shutdown(now);
         Ok(())

@@ -11,7 +11,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::connection::Connection;
 use super::inputs::OwnedAnswer;
-use crate::runner::{Ended, Trouble};
+use crate::runner::{Ended, SubjectError};
 use crate::step::{AfterCancelStep, CallStep, CancelWord, OutcomeWord};
 
 /// The data of a call until it is settled.
@@ -29,7 +29,7 @@ pub(super) struct OwnCall {
 pub(super) const SEED: u128 = 0x5eed;
 
 impl Connection {
-    pub(super) fn call(&mut self, now: Instant, call: &CallStep) -> Result<(), Trouble> {
+    pub(super) fn call(&mut self, now: Instant, call: &CallStep) -> Result<(), SubjectError> {
         if call.token_cancelled {
             // A call that is cancelled before it starts never reaches the machine.
             let cause = Cause::new(CauseKind::Caller);
@@ -46,9 +46,9 @@ impl Connection {
             None => None,
             Some(id) => {
                 let id = RequestId::from_json(&id.to_string())
-                    .map_err(|error| Trouble::Failed(error.to_string()))?;
+                    .map_err(|error| SubjectError::Failed(error.to_string()))?;
                 let key = self.ids.get(&id).copied();
-                Some(key.ok_or_else(|| Trouble::Failed(format!("no request {id} is served")))?)
+                Some(key.ok_or_else(|| SubjectError::Failed(format!("no request {id} is served")))?)
             }
         };
         if let Some(key) = self.stage(now, &spec, call).filter(|_| call.detach) {

@@ -75,18 +75,18 @@ pub async fn oversize_then_a_valid_frame(harness: &impl Harness) {
         refused
     };
     let read = async {
-        let mut told = 0;
+        let mut reported = 0;
         loop {
             match event(&mut link).await {
-                Some(Ok(TransportEvent::Rejected { .. })) => told += 1,
-                Some(Ok(TransportEvent::Message(inbound))) => break (told, inbound.body),
+                Some(Ok(TransportEvent::Rejected { .. })) => reported += 1,
+                Some(Ok(TransportEvent::Message(inbound))) => break (reported, inbound.body),
                 other => panic!("expected a refusal or the next frame, got {other:?}"),
             }
         }
     };
     let both = async { tokio::join!(write, read) };
-    let (refused, (told, next)) = in_time("an oversize frame", both).await;
-    assert_eq!(told + usize::from(refused), 1, "refusals of the oversize frame");
+    let (refused, (reported, next)) = in_time("an oversize frame", both).await;
+    assert_eq!(reported + usize::from(refused), 1, "refusals of the oversize frame");
     assert_eq!(next, "{\"id\":2}");
 }
 
@@ -105,18 +105,18 @@ pub async fn bad_utf8_then_a_valid_frame(harness: &impl Harness) {
         refused
     };
     let read = async {
-        let mut told = 0;
+        let mut reported = 0;
         loop {
             match event(&mut link).await {
-                Some(Ok(TransportEvent::Message(inbound))) if inbound.body == "{\"id\":2}" => break told,
+                Some(Ok(TransportEvent::Message(inbound))) if inbound.body == "{\"id\":2}" => break reported,
                 Some(Ok(TransportEvent::Message(inbound))) => assert_eq!(inbound.body, bad),
                 Some(Ok(TransportEvent::Rejected { .. })) => {}
                 other => panic!("expected the frame or its refusal, got {other:?}"),
             }
-            told += 1;
+            reported += 1;
         }
     };
     let both = async { tokio::join!(write, read) };
-    let (refused, told) = in_time("bytes that are no text", both).await;
-    assert_eq!(told + usize::from(refused), 1, "the bad frame is passed on or refused, once");
+    let (refused, reported) = in_time("bytes that are no text", both).await;
+    assert_eq!(reported + usize::from(refused), 1, "the bad frame is passed on or refused, once");
 }

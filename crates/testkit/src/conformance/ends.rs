@@ -74,14 +74,14 @@ pub async fn a_closed_link_sends_nothing_more(harness: &impl Harness) {
         };
         let theirs = async {
             let (traits, mut ended) = (b.traits, false);
-            let mut told = false;
+            let mut reported = false;
             loop {
                 match event(&mut b).await {
-                    Some(Ok(TransportEvent::Message(inbound))) if !told => {
+                    Some(Ok(TransportEvent::Message(inbound))) if !reported => {
                         assert_eq!(inbound.body, "\"last\"");
-                        told = true;
+                        reported = true;
                     }
-                    Some(Ok(TransportEvent::HalfClosed)) | None if told => break,
+                    Some(Ok(TransportEvent::HalfClosed)) | None if reported => break,
                     // Each open exchange is reported as closed. On a link of many clients, which stays open, this is
                     // the end of the client.
                     Some(Ok(TransportEvent::ExchangeClosed { .. })) if !traits.ordered && !ended => {
@@ -89,7 +89,7 @@ pub async fn a_closed_link_sends_nothing_more(harness: &impl Harness) {
                     }
                     other => panic!("expected the last frame and the end, got {other:?}"),
                 }
-                if told && ended {
+                if reported && ended {
                     break;
                 }
             }

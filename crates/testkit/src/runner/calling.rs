@@ -4,33 +4,33 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use super::link::LinkSubject;
-use super::subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
+use super::subject::{Abilities, Ended, Line, Seen, Subject, SubjectError};
 use crate::step::{CallStep, CancelWord};
 
 /// Makes calls on request: a `Peer` of this library, or another client in this process.
 pub trait Caller: Send {
     /// Makes a call and does not wait for it.
-    fn call(&mut self, call: &CallStep) -> impl Future<Output = Result<(), Trouble>> + Send;
+    fn call(&mut self, call: &CallStep) -> impl Future<Output = Result<(), SubjectError>> + Send;
 
     /// Cancels a call and returns the canceller's result.
     fn cancel_call(
         &mut self,
         name: &str,
         reason: Option<&str>,
-    ) -> impl Future<Output = Result<CancelWord, Trouble>> + Send;
+    ) -> impl Future<Output = Result<CancelWord, SubjectError>> + Send;
 
     /// Drops a call.
-    fn drop_call(&mut self, name: &str) -> impl Future<Output = Result<(), Trouble>> + Send;
+    fn drop_call(&mut self, name: &str) -> impl Future<Output = Result<(), SubjectError>> + Send;
 
     /// Waits at most this long and returns how a call ended. `None`: it has not ended.
     fn outcome(
         &mut self,
         name: &str,
         within: Duration,
-    ) -> impl Future<Output = Result<Option<Ended>, Trouble>> + Send;
+    ) -> impl Future<Output = Result<Option<Ended>, SubjectError>> + Send;
 
     /// Starts the shutdown and does not wait for it.
-    fn shutdown(&mut self) -> impl Future<Output = Result<(), Trouble>> + Send;
+    fn shutdown(&mut self) -> impl Future<Output = Result<(), SubjectError>> + Send;
 }
 
 /// A [`Caller`] and the runner's end of its connection. It is configured with the vector's options.
@@ -57,11 +57,11 @@ impl<C: Caller> Subject for CallingSubject<C> {
         self.wire.now()
     }
 
-    async fn open(&mut self) -> Result<Line, Trouble> {
+    async fn open(&mut self) -> Result<Line, SubjectError> {
         self.wire.open().await
     }
 
-    async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), Trouble> {
+    async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), SubjectError> {
         self.wire.send(line, frames).await
     }
 
@@ -69,11 +69,11 @@ impl<C: Caller> Subject for CallingSubject<C> {
         self.wire.recv(line, within).await
     }
 
-    async fn half_close(&mut self, line: Line) -> Result<(), Trouble> {
+    async fn half_close(&mut self, line: Line) -> Result<(), SubjectError> {
         self.wire.half_close(line).await
     }
 
-    async fn disconnect(&mut self, line: Line) -> Result<(), Trouble> {
+    async fn disconnect(&mut self, line: Line) -> Result<(), SubjectError> {
         self.wire.disconnect(line).await
     }
 
@@ -81,23 +81,23 @@ impl<C: Caller> Subject for CallingSubject<C> {
         self.wire.pause().await;
     }
 
-    async fn call(&mut self, _: Line, call: &CallStep) -> Result<(), Trouble> {
+    async fn call(&mut self, _: Line, call: &CallStep) -> Result<(), SubjectError> {
         self.caller.call(call).await
     }
 
-    async fn cancel_call(&mut self, name: &str, reason: Option<&str>) -> Result<CancelWord, Trouble> {
+    async fn cancel_call(&mut self, name: &str, reason: Option<&str>) -> Result<CancelWord, SubjectError> {
         self.caller.cancel_call(name, reason).await
     }
 
-    async fn drop_call(&mut self, name: &str) -> Result<(), Trouble> {
+    async fn drop_call(&mut self, name: &str) -> Result<(), SubjectError> {
         self.caller.drop_call(name).await
     }
 
-    async fn outcome(&mut self, name: &str, within: Duration) -> Result<Option<Ended>, Trouble> {
+    async fn outcome(&mut self, name: &str, within: Duration) -> Result<Option<Ended>, SubjectError> {
         self.caller.outcome(name, within).await
     }
 
-    async fn shutdown(&mut self, _: Line) -> Result<(), Trouble> {
+    async fn shutdown(&mut self, _: Line) -> Result<(), SubjectError> {
         self.caller.shutdown().await
     }
 }

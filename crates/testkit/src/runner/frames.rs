@@ -5,9 +5,10 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::play::{Play, Stop};
+use super::slow_requests::SlowRequest;
 use super::subject::{Seen, Subject};
 use super::translate::without_what_is_null;
-use super::verdict::{Direction, TraceLine};
+use super::verdict::{Direction, Failure, TraceLine};
 use crate::wire_format::Shape;
 
 /// A play with more frames than this is a flood.
@@ -30,9 +31,20 @@ impl<S: Subject> Play<'_, S> {
             };
             self.outcomes.sent(&on.name, wire_format, &frame);
             match wire_format.shape(&frame) {
-                Shape::Cancel { key } => self.silenced.push(key),
+                Shape::Cancel { key } => {
+                    for one in self.slow.iter_mut().filter(|one| wire_format.cancel_key(&one.id) == key) {
+                        one.cancelled = true;
+                    }
+                    self.silenced.push(key);
+                }
                 // The request is sent again.
-                Shape::Request { id, .. } => on.unanswered.retain(|(of, _)| *of != id),
+                Shape::Request { id, .. } => {
+                    on.unanswered.retain(|(of, _)| *of != id);
+                    let sent = self.subject.now();
+                    if self.translator.as_ref().is_some_and(|translator| translator.is_slow(&id)) {
+                        self.slow.push(SlowRequest { id, sent, cancelled: false, ended_normally: None });
+                    }
+                }
                 Shape::Notification { .. } | Shape::Answer { .. } | Shape::Other => {}
             }
             if let (true, Shape::Cancel { key }) = (closes, wire_format.shape(&frame)) {
@@ -65,15 +77,18 @@ impl<S: Subject> Play<'_, S> {
             return Ok(Next::Nothing);
         }
         if self.trace.len() >= MAX_FRAMES {
-            return Err(Stop::Broke(format!("{MAX_FRAMES} frames went over the wire, and no end is seen")));
+            return Err(Stop::Broke(
+                Failure::UnexpectedFrame,
+                format!("{MAX_FRAMES} frames went over the wire, and no end is seen"),
+            ));
         }
         let line = self.line()?.line;
         let seen = self.subject.recv(line, within).await;
         let text = match seen {
             Seen::Frame(text) => text,
             Seen::Unanswered { id, why } => {
-                let told = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
-                let text = format!("(stream closed: that of {id} ended without an answer{told})");
+                let reported = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+                let text = format!("(stream closed: that of {id} ended without an answer{reported})");
                 self.trace.push(TraceLine::new(Direction::Received, text));
                 self.line_mut()?.unanswered.extend(why.map(|why| (id, why)));
                 return Ok(Next::Silence);
@@ -92,21 +107,32 @@ impl<S: Subject> Play<'_, S> {
             }
             Seen::Noise(what) => {
                 self.trace.push(TraceLine::new(Direction::Received, format!("(no frame: {what})")));
-                return Err(Stop::Broke(format!("the peer sent something that is not a frame: {what}")));
+                return Err(Stop::Broke(
+                    Failure::Unreadable,
+                    format!("the peer sent something that is not a frame: {what}"),
+                ));
             }
             Seen::Closed(how) => return Ok(Next::Closed(how)),
             Seen::Nothing => return Ok(Next::Nothing),
         };
         self.trace.push(TraceLine::new(Direction::Received, text.clone()));
         let mut frame: Value = serde_json::from_str(&text).map_err(|error| {
-            Stop::Broke(format!("the peer sent something that is not JSON ({error}): {text}"))
+            Stop::Broke(
+                Failure::Unreadable,
+                format!("the peer sent something that is not JSON ({error}): {text}"),
+            )
         })?;
         if self.is_foreign() {
             without_what_is_null(&mut frame);
         }
+        if self.is_of_an_earlier_scenario(&frame)? {
+            self.strays.push(frame);
+            return Ok(Next::Silence);
+        }
         if let (Some(wire_format), Some(on)) = (self.wire_format, self.lines.get(self.current)) {
             self.outcomes.received(&on.name, wire_format, &frame);
         }
+        self.note_a_normal_end(&frame)?;
         if self.is_cancelled_without_answer(&frame)? {
             return Ok(Next::Silence);
         }
@@ -153,5 +179,5 @@ pub(crate) enum Next {
 
 pub(crate) fn closed(what: &str, how: Option<String>) -> Stop {
     let how = how.map_or_else(String::new, |how| format!(" ({how})"));
-    Stop::Broke(format!("waited for {what}, and the connection was closed{how}"))
+    Stop::Broke(Failure::Closed, format!("waited for {what}, and the connection was closed{how}"))
 }

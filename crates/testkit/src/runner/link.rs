@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::exchange::Exchanging;
-use super::subject::{Abilities, Line, Seen, Subject, Trouble};
+use super::subject::{Abilities, Line, Seen, Subject, SubjectError};
 
 /// Default for the time in which a connection must open and a write must be accepted. After that the peer counts as
 /// not reading.
@@ -130,16 +130,16 @@ impl LinkSubject {
     }
 
     /// Returns the open connection, and waits for it to open. Dropping the future loses nothing.
-    async fn link(&mut self, line: Line) -> Result<&mut Exchanging, Trouble> {
+    async fn link(&mut self, line: Line) -> Result<&mut Exchanging, SubjectError> {
         let found = self.lines.get_mut(line.0).and_then(Option::as_mut);
-        let opening = found.ok_or_else(|| Trouble::Failed("the connection is closed".to_owned()))?;
+        let opening = found.ok_or_else(|| SubjectError::Failed("the connection is closed".to_owned()))?;
         if let LazyLine::Later(link) = opening {
-            let opened = link.await.map_err(Trouble::Failed)?;
+            let opened = link.await.map_err(SubjectError::Failed)?;
             *opening = LazyLine::Now(Exchanging::new(opened));
         }
         match opening {
             LazyLine::Now(open) => Ok(open),
-            LazyLine::Later(_) => Err(Trouble::Failed("the connection is not open".to_owned())),
+            LazyLine::Later(_) => Err(SubjectError::Failed("the connection is not open".to_owned())),
         }
     }
 
@@ -199,7 +199,7 @@ impl Subject for LinkSubject {
         tokio::time::Instant::now().into_std()
     }
 
-    async fn open(&mut self) -> Result<Line, Trouble> {
+    async fn open(&mut self) -> Result<Line, SubjectError> {
         if self.late.is_some() {
             self.lines.push(Some(LazyLine::Later((self.connect)())));
             return Ok(Line(self.lines.len() - 1));
@@ -208,23 +208,26 @@ impl Subject for LinkSubject {
         let link = link.unwrap_or_else(|_| Err("the connection did not open in time".to_owned()));
         let link = link.map_err(|why| {
             self.unreached = Some(why.clone());
-            Trouble::Failed(why)
+            SubjectError::Failed(why)
         })?;
         self.note(&link.traits);
         self.lines.push(Some(LazyLine::Now(Exchanging::new(link))));
         Ok(Line(self.lines.len() - 1))
     }
 
-    async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), Trouble> {
+    async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), SubjectError> {
         let patience = self.patience;
         let open = self.link(line).await?;
         match timeout(patience, open.write(frames)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
                 let Seen::Closed(how) = self.closed(Some(cause(&error))) else { return Ok(()) };
-                Err(Trouble::Failed(format!("the peer could not be written to: {}", how.unwrap_or_default())))
+                Err(SubjectError::Failed(format!(
+                    "the peer could not be written to: {}",
+                    how.unwrap_or_default()
+                )))
             }
-            Err(_) => Err(Trouble::Failed(format!("the peer read nothing for {patience:?}"))),
+            Err(_) => Err(SubjectError::Failed(format!("the peer read nothing for {patience:?}"))),
         }
     }
 
@@ -268,18 +271,18 @@ impl Subject for LinkSubject {
         }
     }
 
-    async fn half_close(&mut self, line: Line) -> Result<(), Trouble> {
+    async fn half_close(&mut self, line: Line) -> Result<(), SubjectError> {
         let patience = self.patience;
         let open = self.link(line).await?;
         let closed = poll_fn(|cx| open.link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
         match timeout(patience, closed).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(Trouble::Failed(format!("its input could not be ended: {error}"))),
-            Err(_) => Err(Trouble::Failed("its input did not end in time".to_owned())),
+            Ok(Err(error)) => Err(SubjectError::Failed(format!("its input could not be ended: {error}"))),
+            Err(_) => Err(SubjectError::Failed("its input did not end in time".to_owned())),
         }
     }
 
-    async fn disconnect(&mut self, line: Line) -> Result<(), Trouble> {
+    async fn disconnect(&mut self, line: Line) -> Result<(), SubjectError> {
         if let Some(open) = self.lines.get_mut(line.0) {
             *open = None;
         }
@@ -327,7 +330,9 @@ mod tests {
             (LinkSubject::new(never()).with_patience(long), long),
         ] {
             let begun = tokio::time::Instant::now();
-            assert!(matches!(subject.open().await, Err(Trouble::Failed(why)) if why.contains("in time")));
+            assert!(
+                matches!(subject.open().await, Err(SubjectError::Failed(why)) if why.contains("in time"))
+            );
             assert_eq!(begun.elapsed(), wait);
         }
     }

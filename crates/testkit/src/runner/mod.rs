@@ -3,6 +3,7 @@
 //! Every step has a deadline, so a subject that hangs, crashes, closes or sends invalid frames is reported. The
 //! absence of a frame is proved by a barrier, an echo of the runner, and not by sleeping.
 
+mod calibration;
 mod calling;
 mod exchange;
 mod frames;
@@ -13,6 +14,7 @@ mod outcomes;
 mod peer;
 mod peer_noise;
 mod play;
+mod slow_requests;
 mod steps;
 mod subject;
 mod translate;
@@ -21,12 +23,15 @@ mod work;
 
 use std::time::Duration;
 
+pub use calibration::Calibration;
+pub(crate) use calibration::OpenSession;
 pub use calling::{Caller, CallingSubject};
 pub use link::{Connect, LinkSubject};
 pub use outcomes::{Outcomes, differences};
 pub use peer::PeerCaller;
-pub use subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
-pub use verdict::{Direction, Played, TraceLine, Verdict};
+pub use subject::{Abilities, Ended, Line, Seen, Subject, SubjectError};
+pub(crate) use translate::{subset, without_what_is_null};
+pub use verdict::{Direction, Failure, Played, TraceLine, Verdict};
 
 use crate::profile::Profile;
 use crate::vector::Scenario;
@@ -39,11 +44,13 @@ pub struct Settings {
     pub deadline: Duration,
     /// The profile of a foreign peer. `None`: the subject is the fixture.
     pub profile: Option<Profile>,
+    /// What is known about a foreign peer. `None`: nothing.
+    pub calibration: Option<Calibration>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(5), profile: None }
+        Self { deadline: Duration::from_secs(5), profile: None, calibration: None }
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::lines::LineState;
 use super::play::{Play, Stop};
 use super::subject::Subject;
+use super::verdict::Failure;
 use crate::profile::{HandshakeStep, follow};
 use crate::step::{CallStep, OutcomeWord};
 use crate::vector::Part;
@@ -44,25 +45,30 @@ impl<S: Subject> Play<'_, S> {
     async fn accepted(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
         let answer = self.request(method, params).await?;
         if self.wire_format()?.is_refusal(&answer) {
-            return Err(Stop::Broke(format!("`{method}` was refused: {answer}")));
+            return Err(Stop::Broke(Failure::Opening, format!("`{method}` was refused: {answer}")));
         }
-        let sends_cancels = self.requirements.sends_cancels;
-        if method == "initialize"
-            && self.is_foreign()
-            && sends_cancels
-            && self.wire_format()?.declares_no_cancels(&answer)
-        {
+        if method == "initialize" {
+            self.check_declared(&answer)?;
+        }
+        Ok(answer)
+    }
+
+    /// A foreign peer is asked only what fits its declarations in the answer to `initialize`.
+    pub(super) fn check_declared(&self, answer: &Value) -> Result<(), Stop> {
+        if !self.is_foreign() {
+            return Ok(());
+        }
+        if self.requirements.sends_cancels && self.wire_format()?.declares_no_cancels(answer) {
             let why = "this peer declares no cancellation, so no cancel may be sent";
             return Err(Stop::NotAsked(why.to_owned()));
         }
-        let Some(path) = self.scenario.vector.declared.as_ref().filter(|_| self.is_foreign()) else {
-            return Ok(answer);
-        };
-        if method == "initialize" && follow(&answer, path).is_none() {
-            let why = format!("it applies only to peers whose answer to `initialize` has `{path}`");
-            return Err(Stop::NotAsked(why));
+        match &self.scenario.vector.declared {
+            Some(path) if follow(answer, path).is_none() => {
+                let why = format!("it applies only to peers whose answer to `initialize` has `{path}`");
+                Err(Stop::NotAsked(why))
+            }
+            Some(_) | None => Ok(()),
         }
-        Ok(answer)
     }
 
     /// A vector with its own handshake tests what the peer declares and which version it speaks. A foreign peer that
@@ -105,8 +111,10 @@ impl<S: Subject> Play<'_, S> {
         self.send(vec![wire_format.answer(&id, method, &value)]).await?;
         match self.subject.outcome(name, self.settings.deadline).await? {
             Some(ended) if ended.outcome == OutcomeWord::Completed => Ok(()),
-            Some(ended) => Err(Stop::Broke(format!("{name} was answered and ended as {ended:?}"))),
-            None => Err(Stop::Broke(format!("{name} was answered and did not end"))),
+            Some(ended) => {
+                Err(Stop::Broke(Failure::Opening, format!("{name} was answered and ended as {ended:?}")))
+            }
+            None => Err(Stop::Broke(Failure::Unanswered, format!("{name} was answered and did not end"))),
         }
     }
 
@@ -118,9 +126,10 @@ impl<S: Subject> Play<'_, S> {
                 match follow(&answer, path) {
                     Some(value) => self.bindings.bind(name, value.clone()),
                     None => {
-                        return Err(Stop::Broke(format!(
-                            "the answer to `{method}` has no `{path}`: {answer}"
-                        )));
+                        return Err(Stop::Broke(
+                            Failure::Opening,
+                            format!("the answer to `{method}` has no `{path}`: {answer}"),
+                        ));
                     }
                 }
             }

@@ -115,8 +115,8 @@ impl Outcomes {
     pub(super) fn without_the_end_of_lines(&self, handled: &mut [Handled]) {
         let left = self.left.iter().filter(|(id, _)| !self.given_up.contains_key(*id));
         for (id, count) in left {
-            let told = |one: &&mut Handled| one.id == *id && one.cause.as_deref() == Some("peer");
-            for one in handled.iter_mut().filter(told).take(*count) {
+            let reported = |one: &&mut Handled| one.id == *id && one.cause.as_deref() == Some("peer");
+            for one in handled.iter_mut().filter(reported).take(*count) {
                 one.cause = None;
             }
         }
@@ -192,8 +192,9 @@ pub fn differences<'a>(scenario: &Scenario, all: &[(&'a str, &Outcomes)]) -> Vec
     });
     differ
         .map(|(wire, seen)| {
-            let told = format!("I15: {wire} and {first} differ.\n--- {first}\n{wanted}--- {wire}\n{seen}");
-            (*wire, told)
+            let reported =
+                format!("I15: {wire} and {first} differ.\n--- {first}\n{wanted}--- {wire}\n{seen}");
+            (*wire, reported)
         })
         .collect()
 }
@@ -224,17 +225,17 @@ mod tests {
     }
 
     #[test]
-    fn the_same_outcome_is_no_difference_and_another_is_printed_with_both() {
+    fn equal_outcomes_pass_and_different_ones_are_printed() {
         let cancelled = json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32800, "message": "no"}});
         let (one, two) = (outcomes(&cancelled), outcomes(&cancelled));
         assert_eq!(differences(&scenario(None), &[("memory", &one), ("stdio", &two)]), []);
         let other = outcomes(&json!({"jsonrpc": "2.0", "id": 1, "result": 1}));
         let all = [("memory", &one), ("stdio", &two), ("http", &other)];
-        let told = differences(&scenario(None), &all);
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].0, "http");
+        let reported = differences(&scenario(None), &all);
+        assert_eq!(reported.len(), 1);
+        assert_eq!(reported[0].0, "http");
         for part in ["http and memory", "sent      cancel", "-32800", r#""result":1"#] {
-            assert!(told[0].1.contains(part), "{part} is not in {}", told[0].1);
+            assert!(reported[0].1.contains(part), "{part} is not in {}", reported[0].1);
         }
         assert_eq!(differences(&scenario(Some("it is one")), &all), []);
     }
@@ -254,17 +255,17 @@ mod tests {
         assert!(given_up.has_shown(std::slice::from_ref(&signalled)));
         assert!(!given_up.has_shown(&[]), "it has yet to begin");
         assert!(given_up.has_shown(&[running, signalled.clone()]), "the id was used again");
-        let mut told = vec![signalled.clone()];
+        let mut reported = vec![signalled.clone()];
         given_up.left("first");
-        given_up.without_the_end_of_lines(&mut told);
-        assert_eq!(told.first(), Some(&signalled), "that was a cancel of its own");
-        let mut told = [signalled.clone(), signalled.clone()];
+        given_up.without_the_end_of_lines(&mut reported);
+        assert_eq!(reported.first(), Some(&signalled), "that was a cancel of its own");
+        let mut reported = [signalled.clone(), signalled.clone()];
         outcomes.left("second");
-        outcomes.without_the_end_of_lines(&mut told);
-        assert_eq!(told, [signalled.clone(), signalled.clone()], "another line ended");
+        outcomes.without_the_end_of_lines(&mut reported);
+        assert_eq!(reported, [signalled.clone(), signalled.clone()], "another line ended");
         outcomes.left("first");
-        outcomes.without_the_end_of_lines(&mut told);
-        assert_eq!(told, [handled(None), signalled], "one of them was on it");
+        outcomes.without_the_end_of_lines(&mut reported);
+        assert_eq!(reported, [handled(None), signalled], "one of them was on it");
         outcomes.received("first", wire_format, &json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
         outcomes.gave_up("first", &json!(1));
         assert!(outcomes.has_shown(&[handled(None)]), "it was answered");

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::calling::Caller;
-use super::subject::{Ended, Trouble};
+use super::subject::{Ended, SubjectError};
 use crate::fixture::Fixture;
 use crate::step::{AfterCancelStep, CallStep, CancelWord, OutcomeWord};
 use crate::wire_format::WireFormat;
@@ -50,16 +50,16 @@ impl PeerCaller {
     }
 
     /// The context of the runner's request with this id, as soon as its handler runs.
-    async fn served(&self, id: &Value) -> Result<CallContext, Trouble> {
+    async fn served(&self, id: &Value) -> Result<CallContext, SubjectError> {
         let known = RequestId::from_json(&id.to_string())
-            .map_err(|error| Trouble::Failed(format!("{id} is not a request id: {error}")))?;
+            .map_err(|error| SubjectError::Failed(format!("{id} is not a request id: {error}")))?;
         let context = self.fixture.context_of(self.peer.session(), &known);
         let found = timeout(HANDLER_START_TIMEOUT, context).await;
-        found.map_err(|_| Trouble::Failed(format!("no handler runs for the request {id}")))
+        found.map_err(|_| SubjectError::Failed(format!("no handler runs for the request {id}")))
     }
 
-    fn named(&mut self, name: &str) -> Result<&mut Running, Trouble> {
-        self.calls.get_mut(name).ok_or_else(|| Trouble::Failed(format!("no call is named `{name}`")))
+    fn named(&mut self, name: &str) -> Result<&mut Running, SubjectError> {
+        self.calls.get_mut(name).ok_or_else(|| SubjectError::Failed(format!("no call is named `{name}`")))
     }
 }
 
@@ -70,7 +70,7 @@ impl fmt::Debug for PeerCaller {
 }
 
 impl Caller for PeerCaller {
-    async fn call(&mut self, step: &CallStep) -> Result<(), Trouble> {
+    async fn call(&mut self, step: &CallStep) -> Result<(), SubjectError> {
         let params = step.params.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
         let wire_format = WireFormat::of(self.fixture.dialect().name());
         let params = wire_format.map_or(params.clone(), |wire_format| wire_format.params(params));
@@ -94,14 +94,14 @@ impl Caller for PeerCaller {
         if step.detach {
             builder = builder.detach();
         }
-        let call = builder.start().map_err(|error| Trouble::Failed(error.to_string()))?;
+        let call = builder.start().map_err(|error| SubjectError::Failed(error.to_string()))?;
         let canceller = call.canceller();
         let ended = tokio::spawn(end_of(call, self.acknowledges));
         self.calls.insert(step.name.clone(), Running { canceller, ended });
         Ok(())
     }
 
-    async fn cancel_call(&mut self, name: &str, reason: Option<&str>) -> Result<CancelWord, Trouble> {
+    async fn cancel_call(&mut self, name: &str, reason: Option<&str>) -> Result<CancelWord, SubjectError> {
         let running = self.named(name)?;
         Ok(match running.canceller.cancel(reason.unwrap_or_default()) {
             CancelResult::Sent => CancelWord::Sent,
@@ -111,7 +111,7 @@ impl Caller for PeerCaller {
         })
     }
 
-    async fn drop_call(&mut self, name: &str) -> Result<(), Trouble> {
+    async fn drop_call(&mut self, name: &str) -> Result<(), SubjectError> {
         // The call is owned by its task and is dropped with it.
         let running = self.named(name)?;
         running.ended.abort();
@@ -119,16 +119,16 @@ impl Caller for PeerCaller {
         Ok(())
     }
 
-    async fn outcome(&mut self, name: &str, within: Duration) -> Result<Option<Ended>, Trouble> {
+    async fn outcome(&mut self, name: &str, within: Duration) -> Result<Option<Ended>, SubjectError> {
         let running = self.named(name)?;
         match timeout(within, &mut running.ended).await {
             Err(_) => Ok(None),
             Ok(Ok(ended)) => Ok(Some(ended)),
-            Ok(Err(error)) => Err(Trouble::Failed(format!("the call has no outcome: {error}"))),
+            Ok(Err(error)) => Err(SubjectError::Failed(format!("the call has no outcome: {error}"))),
         }
     }
 
-    async fn shutdown(&mut self) -> Result<(), Trouble> {
+    async fn shutdown(&mut self) -> Result<(), SubjectError> {
         let (peer, drain) = (self.peer.clone(), self.fixture.drain_deadline());
         let mut shutdown = Box::pin(async move { peer.shutdown(drain).await });
         // The first poll starts the shutdown. The rest of the future only waits.

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::lines::Closed;
 use super::play::{Play, Stop};
 use super::subject::{Abilities, Subject};
+use super::verdict::Failure;
 use crate::wire_format::Shape;
 
 impl<S: Subject> Play<'_, S> {
@@ -62,6 +63,13 @@ impl<S: Subject> Play<'_, S> {
         Ok(())
     }
 
+    /// Whether the frame answers a request of an earlier scenario in the same session.
+    pub(super) fn is_of_an_earlier_scenario(&self, frame: &Value) -> Result<bool, Stop> {
+        let Shape::Answer { id } = self.wire_format()?.shape(frame) else { return Ok(false) };
+        let session = self.settings.calibration.as_ref().and_then(|known| known.session.as_ref());
+        Ok(session.is_some_and(|session| session.earlier.contains(&id)))
+    }
+
     /// A POST that is answered in JSON cannot end without an answer. A cancelled one has the error -32800, once.
     pub(super) fn is_cancelled_without_answer(&mut self, frame: &Value) -> Result<bool, Stop> {
         let wire_format = self.wire_format()?;
@@ -69,7 +77,10 @@ impl<S: Subject> Play<'_, S> {
         // The transport with exchanges in a session.
         let by_post = !ordered && !exchange_scoped;
         let code = frame.pointer("/error/code").and_then(Value::as_i64);
-        if !(by_post && self.is_foreign() && wire_format.owes_silence() && code == Some(-32800)) {
+        let in_its_form = by_post && code == Some(-32800);
+        // The documents recommend silence. A peer that is known to answer is not blamed in each scenario.
+        let known = self.settings.calibration.as_ref().is_some_and(|known| known.answers_cancelled);
+        if !(self.is_foreign() && wire_format.owes_silence() && (in_its_form || known)) {
             return Ok(false);
         }
         let cancelled = self.silenced.iter().position(|key| frame.get("id") == Some(key));
@@ -96,9 +107,10 @@ impl<S: Subject> Play<'_, S> {
         // Answers without an id belong to requests that were not understood. Each has a separate exchange.
         let mut known = self.line()?.unanswered.iter().filter(|(id, _)| !id.is_null());
         match known.find(|(id, _)| awaited.contains(id)) {
-            Some((_, why)) => {
-                Err(Stop::Broke(format!("{what} cannot come: {why}{}", self.unexpected_frames())))
-            }
+            Some((_, why)) => Err(Stop::Broke(
+                Failure::Unanswered,
+                format!("{what} cannot come: {why}{}", self.unexpected_frames()),
+            )),
             None => Ok(()),
         }
     }
@@ -111,6 +123,6 @@ impl<S: Subject> Play<'_, S> {
         {
             came = format!("; meanwhile an exchange ended without an answer: {why}");
         }
-        Stop::Broke(format!("waited {deadline:?} for {what}, and it did not come{came}"))
+        Stop::Broke(Failure::Unanswered, format!("waited {deadline:?} for {what}, and it did not come{came}"))
     }
 }

@@ -7,12 +7,15 @@ use serde_json::{Value, json};
 
 use super::lines::{Closed, LineState};
 use super::outcomes::Outcomes;
-use super::subject::{Abilities, Subject, Trouble};
+use super::slow_requests::SlowRequest;
+use super::subject::{Abilities, Subject, SubjectError};
 use super::translate::Translator;
-use super::verdict::{Played, TraceLine, Verdict};
+use super::verdict::{Failure, Played, TraceLine, Verdict};
 use super::{Settings, work};
 use crate::fixture::Handled;
 use crate::pattern::Bindings;
+use crate::profile::Profile;
+use crate::report::Evidence;
 use crate::requirements::Requirements;
 use crate::step::{Step, Work};
 use crate::vector::{HandshakeMode, Part, Scenario};
@@ -21,15 +24,15 @@ use crate::wire_format::{Shape, WireFormat};
 /// Why a play ends early.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    Broke(String),
+    Broke(Failure, String),
     NotAsked(String),
 }
 
-impl From<Trouble> for Stop {
-    fn from(trouble: Trouble) -> Self {
+impl From<SubjectError> for Stop {
+    fn from(trouble: SubjectError) -> Self {
         match trouble {
-            Trouble::Unable(why) => Self::NotAsked(why),
-            Trouble::Failed(why) => Self::Broke(why),
+            SubjectError::Unable(why) => Self::NotAsked(why),
+            SubjectError::Failed(why) => Self::Broke(Failure::Subject, why),
         }
     }
 }
@@ -62,25 +65,31 @@ pub(crate) struct Play<'a, S> {
     pub(super) refused: Vec<Value>,
     /// Requests that were cancelled and must not be answered.
     pub(super) silenced: Vec<Value>,
+    /// The slow requests of a foreign peer, when they were sent and when they were cancelled.
+    pub(super) slow: Vec<SlowRequest>,
+    /// Answers to requests of earlier scenarios in the same session.
+    pub(super) strays: Vec<Value>,
 }
 
 impl<'a, S: Subject> Play<'a, S> {
     pub(crate) fn new(scenario: &'a Scenario, subject: &'a mut S, settings: &'a Settings) -> Self {
         let wire_format = WireFormat::of(scenario.dialect);
+        let session = settings.calibration.as_ref().and_then(|known| known.session.as_ref());
         Self {
             scenario,
             until: subject.now() + settings.deadline,
             subject,
             settings,
             wire_format,
-            translator: wire_format
-                .map(|wire_format| Translator::new(wire_format, settings.profile.as_ref())),
+            translator: wire_format.map(|wire_format| {
+                Translator::new(wire_format, settings.profile.as_ref(), settings.calibration.as_ref())
+            }),
             lines: Vec::new(),
             current: 0,
-            bindings: Bindings::default(),
+            bindings: session.map(|session| session.bindings.clone()).unwrap_or_default(),
             trace: Vec::new(),
             outcomes: Outcomes::default(),
-            own: 0,
+            own: session.map_or(0, |session| session.first_request),
             barriers: 0,
             echoes: 0,
             baseline: Work::default(),
@@ -89,6 +98,8 @@ impl<'a, S: Subject> Play<'a, S> {
             requirements: scenario.vector.requirements(scenario.dialect),
             refused: Vec::new(),
             silenced: Vec::new(),
+            slow: Vec::new(),
+            strays: Vec::new(),
         }
     }
 
@@ -96,10 +107,19 @@ impl<'a, S: Subject> Play<'a, S> {
         let mut step = 0;
         let verdict = match self.run_steps(&mut step).await {
             Ok(()) => Verdict::Held,
-            Err(Stop::Broke(why)) => Verdict::Broke { why: self.with_deviation(why), step },
+            Err(Stop::Broke(failure, why)) => Verdict::Broke { failure, why: self.with_deviation(why), step },
             Err(Stop::NotAsked(why)) => Verdict::NotAsked { why },
         };
-        Played { verdict, trace: self.trace, cancel: self.cancel, outcomes: self.outcomes }
+        let verdict = self.in_the_light_of_normal_ends(verdict);
+        let evidence = if verdict == Verdict::Held { vec![Evidence::Wire] } else { Vec::new() };
+        Played {
+            verdict,
+            evidence,
+            trace: self.trace,
+            cancel: self.cancel,
+            outcomes: self.outcomes,
+            strays: self.strays,
+        }
     }
 
     fn with_deviation(&self, why: String) -> String {
@@ -113,14 +133,26 @@ impl<'a, S: Subject> Play<'a, S> {
     async fn run_steps(&mut self, at: &mut usize) -> Result<(), Stop> {
         let vector = &self.scenario.vector;
         let profile = self.settings.profile.as_ref();
-        if let Some(why) = vector.refusal(self.scenario.dialect, self.subject.abilities(), profile) {
+        let calibration = self.settings.calibration.as_ref();
+        let abilities = self.subject.abilities();
+        if let Some(why) = vector.refusal(self.scenario.dialect, abilities, profile, calibration) {
             return Err(Stop::NotAsked(why));
         }
-        self.open_line("first").await?;
+        let session = calibration.and_then(|known| known.session.as_ref());
+        match session {
+            Some(session) => {
+                self.lines.push(LineState::new("first", session.line));
+                if let Some(opening) = &session.opening {
+                    self.check_declared(opening)?;
+                }
+            }
+            None => self.open_line("first").await?,
+        }
         if let Some(why) = vector.unlike(self.subject.abilities()) {
             return Err(Stop::NotAsked(why.to_owned()));
         }
         match &vector.handshake {
+            HandshakeMode::Default if session.is_some() => {}
             HandshakeMode::Default => self.open_session().await?,
             HandshakeMode::None => {}
             HandshakeMode::Steps(steps) => {
@@ -172,7 +204,10 @@ impl<'a, S: Subject> Play<'a, S> {
                 !foreign || matches!(wire_format.shape(frame), Shape::Answer { .. } | Shape::Cancel { .. })
             });
             if let Some(frame) = left {
-                return Err(Stop::Broke(format!("this came and nothing was to come: {frame}")));
+                return Err(Stop::Broke(
+                    Failure::UnexpectedFrame,
+                    format!("this came and nothing was to come: {frame}"),
+                ));
             }
         }
         self.ask_for_handlers().await
@@ -188,10 +223,10 @@ impl<'a, S: Subject> Play<'a, S> {
         loop {
             let before = self.trace.len();
             let answer = self.request("test/handlers", json!({})).await?;
-            let Some(told) = self.wire_format()?.value(&answer) else { return Ok(()) };
-            let handled = told.get("handlers").map(Vec::<Handled>::deserialize);
+            let Some(reported) = self.wire_format()?.value(&answer) else { return Ok(()) };
+            let handled = reported.get("handlers").map(Vec::<Handled>::deserialize);
             let Some(Ok(mut handled)) = handled else { return Ok(()) };
-            let all_have_begun = told.get("entering").and_then(Value::as_u64).unwrap_or(0) == 0;
+            let all_have_begun = reported.get("entering").and_then(Value::as_u64).unwrap_or(0) == 0;
             let is_over = all_have_begun && self.outcomes.has_shown(&handled);
             if is_over || self.subject.now() >= until {
                 self.outcomes.without_the_end_of_lines(&mut handled);
@@ -261,7 +296,9 @@ impl<'a, S: Subject> Play<'a, S> {
 
     /// Whether there are counters to read. The frames of a foreign peer are checked without them too.
     fn has_witness(&self) -> bool {
-        self.settings.profile.as_ref().is_none_or(|profile| profile.witness.is_some())
+        let witness =
+            |profile: &Profile| profile.witness.as_ref().is_some_and(|witness| !witness.method.is_empty());
+        self.settings.profile.as_ref().is_none_or(witness)
     }
 
     /// The counters now. `None`: the subject refused the request.
@@ -299,7 +336,10 @@ impl<'a, S: Subject> Play<'a, S> {
                 return Ok(());
             };
             if self.subject.now() >= until {
-                return Err(Stop::Broke(format!("after {:?} {difference}", self.settings.deadline)));
+                return Err(Stop::Broke(
+                    Failure::Counters,
+                    format!("after {:?} {difference}", self.settings.deadline),
+                ));
             }
             // Of the requests for counters between the first and the last, those with the same result are removed
             // from the trace.
@@ -328,11 +368,15 @@ impl<'a, S: Subject> Play<'a, S> {
     }
 
     pub(crate) fn line(&self) -> Result<&LineState, Stop> {
-        self.lines.get(self.current).ok_or_else(|| Stop::Broke("no connection is open".to_owned()))
+        self.lines
+            .get(self.current)
+            .ok_or_else(|| Stop::Broke(Failure::Subject, "no connection is open".to_owned()))
     }
 
     pub(crate) fn line_mut(&mut self) -> Result<&mut LineState, Stop> {
-        self.lines.get_mut(self.current).ok_or_else(|| Stop::Broke("no connection is open".to_owned()))
+        self.lines
+            .get_mut(self.current)
+            .ok_or_else(|| Stop::Broke(Failure::Subject, "no connection is open".to_owned()))
     }
 }
 

@@ -6,6 +6,7 @@ use super::frames::{Next, closed};
 use super::lines::{Closed, LineState};
 use super::play::{Play, Stop};
 use super::subject::{Ended, Subject};
+use super::verdict::Failure;
 use crate::pattern::matches;
 use crate::step::{OutcomeStep, Step, Through, Unwanted};
 use crate::wire_format::Shape;
@@ -51,10 +52,10 @@ impl<S: Subject> Play<'_, S> {
                 self.cancel_at = Some(self.subject.now());
                 let said = self.subject.cancel_call(&cancel.name, cancel.reason.as_deref()).await?;
                 match cancel.result {
-                    Some(wanted) if wanted != said => Err(Stop::Broke(format!(
-                        "cancelling `{}` should say {wanted:?} and says {said:?}",
-                        cancel.name
-                    ))),
+                    Some(wanted) if wanted != said => Err(Stop::Broke(
+                        Failure::Subject,
+                        format!("cancelling `{}` should say {wanted:?} and says {said:?}", cancel.name),
+                    )),
                     _ => Ok(()),
                 }
             }
@@ -102,7 +103,10 @@ impl<S: Subject> Play<'_, S> {
                 Err(why) if !self.is_unrelated_frame(&frame).await? => {
                     self.check_own_opening(&frame)?;
                     let wanted = self.bindings.fill(pattern);
-                    return Err(Stop::Broke(format!("{why}; wanted {wanted}, and this came: {frame}")));
+                    return Err(Stop::Broke(
+                        Failure::OtherFrame,
+                        format!("{why}; wanted {wanted}, and this came: {frame}"),
+                    ));
                 }
                 Err(_) => {}
             }
@@ -118,10 +122,13 @@ impl<S: Subject> Play<'_, S> {
                 Ok(()) => return Ok(()),
                 Err(why) => {
                     if self.match_one(&skipping, &came).is_err() && !self.is_unrelated_frame(&came).await? {
-                        return Err(Stop::Broke(format!(
-                            "{why}; wanted {}, and this came: {came}",
-                            self.bindings.fill(&through.frame)
-                        )));
+                        return Err(Stop::Broke(
+                            Failure::OtherFrame,
+                            format!(
+                                "{why}; wanted {}, and this came: {came}",
+                                self.bindings.fill(&through.frame)
+                            ),
+                        ));
                     }
                 }
             }
@@ -151,7 +158,10 @@ impl<S: Subject> Play<'_, S> {
             let Some(index) = found else {
                 let came = Value::Array(came);
                 let wanted = self.bindings.fill(pattern);
-                return Err(Stop::Broke(format!("wanted {wanted}, and these came: {came}")));
+                return Err(Stop::Broke(
+                    Failure::OtherFrame,
+                    format!("wanted {wanted}, and these came: {came}"),
+                ));
             };
             came.remove(index);
         }
@@ -173,7 +183,10 @@ impl<S: Subject> Play<'_, S> {
             (None, None, _) => true,
         };
         if let Some(frame) = self.line()?.inbox.iter().find(|frame| is_unwanted(frame)) {
-            return Err(Stop::Broke(format!("this came, and it must not: {frame}")));
+            return Err(Stop::Broke(
+                Failure::UnexpectedFrame,
+                format!("this came, and it must not: {frame}"),
+            ));
         }
         Ok(())
     }
@@ -199,9 +212,10 @@ impl<S: Subject> Play<'_, S> {
                 Next::Frame(_) if foreign => {}
                 Next::Silence => {}
                 Next::Frame(frame) => {
-                    return Err(Stop::Broke(format!(
-                        "the connection should be closed, and this came: {frame}"
-                    )));
+                    return Err(Stop::Broke(
+                        Failure::UnexpectedFrame,
+                        format!("the connection should be closed, and this came: {frame}"),
+                    ));
                 }
                 Next::Nothing => return Err(self.timed_out("the end of the connection")),
             }
@@ -216,7 +230,10 @@ impl<S: Subject> Play<'_, S> {
         self.cancel_showed();
         self.outcomes.ended(name, &ended);
         match self.outcome_difference(wanted, &ended) {
-            Some(why) => Err(Stop::Broke(format!("the call `{name}` ended otherwise: {why} ({ended:?})"))),
+            Some(why) => Err(Stop::Broke(
+                Failure::Subject,
+                format!("the call `{name}` ended otherwise: {why} ({ended:?})"),
+            )),
             None => Ok(()),
         }
     }

@@ -35,7 +35,7 @@ pub enum Seen {
 
 /// Why a subject did not do what a step requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum SubjectError {
     /// It cannot, and it need not: the vector is not played.
     Unable(String),
     /// It should have done it.
@@ -111,25 +111,29 @@ pub trait Subject: Send {
     fn now(&self) -> Instant;
 
     /// Opens a connection.
-    fn open(&mut self) -> impl Future<Output = Result<Line, Trouble>> + Send;
+    fn open(&mut self) -> impl Future<Output = Result<Line, SubjectError>> + Send;
 
     /// Sends frames in one write.
-    fn send(&mut self, line: Line, frames: Vec<String>) -> impl Future<Output = Result<(), Trouble>> + Send;
+    fn send(
+        &mut self,
+        line: Line,
+        frames: Vec<String>,
+    ) -> impl Future<Output = Result<(), SubjectError>> + Send;
 
     /// Waits at most this long for the next event.
     fn recv(&mut self, line: Line, within: Duration) -> impl Future<Output = Seen> + Send;
 
     /// Ends the subject's input.
-    fn half_close(&mut self, line: Line) -> impl Future<Output = Result<(), Trouble>> + Send;
+    fn half_close(&mut self, line: Line) -> impl Future<Output = Result<(), SubjectError>> + Send;
 
     /// Closes the connection.
-    fn disconnect(&mut self, line: Line) -> impl Future<Output = Result<(), Trouble>> + Send;
+    fn disconnect(&mut self, line: Line) -> impl Future<Output = Result<(), SubjectError>> + Send;
 
     /// Waits briefly between two reads of a counter.
     fn pause(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Makes a call.
-    fn call(&mut self, line: Line, call: &CallStep) -> impl Future<Output = Result<(), Trouble>> + Send {
+    fn call(&mut self, line: Line, call: &CallStep) -> impl Future<Output = Result<(), SubjectError>> + Send {
         let _ = (line, call);
         async { Err(makes_no_calls()) }
     }
@@ -139,13 +143,13 @@ pub trait Subject: Send {
         &mut self,
         name: &str,
         reason: Option<&str>,
-    ) -> impl Future<Output = Result<CancelWord, Trouble>> + Send {
+    ) -> impl Future<Output = Result<CancelWord, SubjectError>> + Send {
         let _ = (name, reason);
         async { Err(makes_no_calls()) }
     }
 
     /// Drops a call.
-    fn drop_call(&mut self, name: &str) -> impl Future<Output = Result<(), Trouble>> + Send {
+    fn drop_call(&mut self, name: &str) -> impl Future<Output = Result<(), SubjectError>> + Send {
         let _ = name;
         async { Err(makes_no_calls()) }
     }
@@ -155,18 +159,18 @@ pub trait Subject: Send {
         &mut self,
         name: &str,
         within: Duration,
-    ) -> impl Future<Output = Result<Option<Ended>, Trouble>> + Send {
+    ) -> impl Future<Output = Result<Option<Ended>, SubjectError>> + Send {
         let _ = (name, within);
         async { Err(makes_no_calls()) }
     }
 
     /// Starts the shutdown and does not wait for it.
-    fn shutdown(&mut self, line: Line) -> impl Future<Output = Result<(), Trouble>> + Send {
+    fn shutdown(&mut self, line: Line) -> impl Future<Output = Result<(), SubjectError>> + Send {
         let _ = line;
         async { Err(makes_no_calls()) }
     }
 }
 
-fn makes_no_calls() -> Trouble {
-    Trouble::Unable("the subject cannot be instructed to make calls".to_owned())
+fn makes_no_calls() -> SubjectError {
+    SubjectError::Unable("the subject cannot be instructed to make calls".to_owned())
 }

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::calibration::Calibration;
 use crate::pattern::Bindings;
 use crate::profile::{CancelledForm, Profile, ProfileRequest, RequestKind};
 use crate::requirements::Requirements;
@@ -13,6 +14,7 @@ use crate::wire_format::{Shape, WireFormat};
 pub(crate) struct Translator<'a> {
     wire_format: WireFormat,
     profile: Option<&'a Profile>,
+    calibration: Option<&'a Calibration>,
     /// The requests that were sent, and the kinds that they have.
     sent: Vec<(Value, RequestKind, Words)>,
 }
@@ -26,8 +28,18 @@ enum Words {
 }
 
 impl<'a> Translator<'a> {
-    pub(crate) const fn new(wire_format: WireFormat, profile: Option<&'a Profile>) -> Self {
-        Self { wire_format, profile, sent: Vec::new() }
+    pub(crate) const fn new(
+        wire_format: WireFormat,
+        profile: Option<&'a Profile>,
+        calibration: Option<&'a Calibration>,
+    ) -> Self {
+        Self { wire_format, profile, calibration, sent: Vec::new() }
+    }
+
+    /// Whether the last request with this id is the peer's slow one.
+    pub(crate) fn is_slow(&self, id: &Value) -> bool {
+        let last = self.sent.iter().rfind(|(sent, _, _)| sent == id);
+        self.profile.is_some() && last.is_some_and(|(_, kind, _)| *kind == RequestKind::Slow)
     }
 
     pub(crate) const fn is_foreign(&self) -> bool {
@@ -71,6 +83,7 @@ impl<'a> Translator<'a> {
                     }
                     Some((request, words)) => {
                         let mut forms = answers(pattern, Some(request), words);
+                        forms.extend(self.known_forms(pattern, sent.map(|(_, kind, _)| *kind)));
                         // The answer need not wait for a handler that ignores its cancel.
                         if sent.is_some_and(|(_, kind, _)| *kind == RequestKind::Deaf) {
                             forms.extend(answers(&cancelled(pattern), Some(request), words));
@@ -95,6 +108,24 @@ impl<'a> Translator<'a> {
             }
             Shape::Cancel { .. } | Shape::Other => vec![subset(&by_code(pattern))],
         }
+    }
+
+    /// The forms in which this peer is known to answer, besides those of the dialect.
+    fn known_forms(&self, pattern: &Value, kind: Option<RequestKind>) -> Vec<Value> {
+        let Some(known) = self.calibration else { return Vec::new() };
+        let id = pattern.get("id").cloned().unwrap_or_default();
+        let error = |code: &Value| json!({"id": id, "error": {"code": code, "...": true}, "...": true});
+        let mut forms = Vec::new();
+        if kind == Some(RequestKind::Quick) {
+            forms.extend(known.quick_error.as_ref().map(error));
+        }
+        if says_cancelled(pattern) {
+            forms.extend(known.cancelled_error.as_ref().map(error));
+            if known.value_may_answer {
+                forms.push(json!({"id": id, "result": "$any", "...": true}));
+            }
+        }
+        forms
     }
 
     /// The request that the peer's nested request sends to its client, if the nested request was sent in place of the
@@ -138,7 +169,7 @@ fn answers(pattern: &Value, request: Option<&ProfileRequest>, words: Words) -> V
         Value::Object(answer)
     };
     let code = pattern.pointer("/error/code").or_else(|| pattern.pointer("/payload/error/code"));
-    let says_cancelled = code == Some(&json!(-32800)) || pattern.pointer("/payload/cancelled").is_some();
+    let says_cancelled = says_cancelled(pattern);
     let has_value = pattern.get("result").is_some() || pattern.pointer("/payload/data").is_some();
     match request {
         Some(request) if says_cancelled && !request.cancelled.is_empty() => {
@@ -154,6 +185,11 @@ fn answers(pattern: &Value, request: Option<&ProfileRequest>, words: Words) -> V
         _ if json_rpc && code.is_some() => vec![with("error", json!({"code": code, "...": true}))],
         _ => vec![subset(&by_code(pattern))],
     }
+}
+
+/// Whether the pattern expects the cancelled answer of its dialect.
+fn says_cancelled(pattern: &Value) -> bool {
+    pattern.pointer("/error/code") == Some(&json!(-32800)) || pattern.pointer("/payload/cancelled").is_some()
 }
 
 /// The pattern of the answer that reports the same request as cancelled. A pattern that is not an answer is returned

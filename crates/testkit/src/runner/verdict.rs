@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::outcomes::Outcomes;
+use crate::report::Evidence;
 
 /// The result of one vector, with everything that was sent and received.
 #[derive(Clone, Debug)]
@@ -12,12 +14,16 @@ use super::outcomes::Outcomes;
 pub struct Played {
     /// Whether it passed.
     pub verdict: Verdict,
+    /// How it is known that it passed. Empty if it did not.
+    pub evidence: Vec<Evidence>,
     /// What was sent and received, in order.
     pub trace: Vec<TraceLine>,
     /// The time from the cancel to its first visible effect.
     pub cancel: Option<Duration>,
     /// The result of each request, in a form that is the same on every transport.
     pub outcomes: Outcomes,
+    /// Answers to requests of earlier scenarios in the same session of a foreign peer.
+    pub strays: Vec<Value>,
 }
 
 /// Whether a vector passed.
@@ -27,16 +33,45 @@ pub enum Verdict {
     Held,
     /// A step failed.
     Broke {
+        /// The kind of the difference.
+        failure: Failure,
         /// The expected and the actual result.
         why: String,
         /// The number of the step, from 1. 0: the opening; one above the last: the end.
         step: usize,
+    },
+    /// It could not be brought about, and nothing wrong was seen.
+    Unsure {
+        /// Why, and what to change.
+        why: String,
     },
     /// It cannot be played against this subject.
     NotAsked {
         /// Why not.
         why: String,
     },
+}
+
+/// In which way a subject differed from a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The session could not be opened.
+    Opening,
+    /// An answer or another frame did not come in time.
+    Unanswered,
+    /// A frame came in another form than expected.
+    OtherFrame,
+    /// A frame came that must not come: a second answer, an answer where silence is owed.
+    UnexpectedFrame,
+    /// The connection or the program ended.
+    Closed,
+    /// Something came that is not a frame, or the peer stopped reading.
+    Unreadable,
+    /// The counters of a witness show other values.
+    Counters,
+    /// A call of the subject, or the subject itself, did not do what a step demands.
+    Subject,
 }
 
 /// One frame on a connection.

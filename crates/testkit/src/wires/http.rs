@@ -8,7 +8,7 @@ use rescind_http::{
     Streamable, StreamableTransport,
 };
 
-use super::late::late;
+use super::late_connection::late;
 use super::loopback::Loopback;
 use super::{Reached, Wire};
 use crate::vector::Scenario;

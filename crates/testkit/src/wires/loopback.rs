@@ -3,11 +3,11 @@
 use std::pin::Pin;
 
 use rescind_core::{BoxFuture, Link, Listener, Transport};
-use tokio::task::JoinHandle;
 
 use super::Reached;
 use crate::fixture::Fixture;
 use crate::runner::LinkSubject;
+use crate::support::Serving;
 
 /// A listener and the transport that connects to it.
 pub(super) struct Loopback {
@@ -19,18 +19,13 @@ impl Loopback {
     /// Serves this fixture to all clients until the end is awaited or dropped.
     pub(super) fn reach(self, fixture: Fixture) -> Reached {
         let Self { listener, transport } = self;
-        let serving = Serving(tokio::spawn(serve_all(fixture, listener)));
+        let serving = Serving::spawn(serve_all(fixture, listener));
         let connect = move || -> BoxFuture<'static, Result<Link, String>> {
             let opening = transport().open();
             Box::pin(async move { opening.await.map_err(|error| error.to_string()) })
         };
         let subject = LinkSubject::new(Box::new(connect)).with_many_lines().with_options();
-        let end = async move {
-            let mut serving = serving;
-            serving.0.abort();
-            let _cancelled = (&mut serving.0).await;
-        };
-        Reached { subject, end: Box::pin(end) }
+        Reached { subject, end: Box::pin(serving.stop()) }
     }
 
     /// The client's end of a connection and the server's end.
@@ -49,14 +44,5 @@ async fn serve_all(fixture: Fixture, mut listener: Pin<Box<dyn Listener>>) {
             // The scenario decides whether a connection that does not open is an error.
             let _peer = fixture.serve(link);
         }
-    }
-}
-
-/// Aborts the task when it is dropped.
-struct Serving(JoinHandle<()>);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

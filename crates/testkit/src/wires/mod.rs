@@ -5,7 +5,7 @@
 //! what it cannot do. A cell without a play always has a reason.
 
 mod http;
-mod late;
+mod late_connection;
 mod loopback;
 mod memory;
 mod named_pipe;
@@ -292,9 +292,9 @@ pub fn same_on_every_wire(scenario: &Scenario, row: &mut [Cell]) {
         .filter(|cell| cell.outcome == CellOutcome::Held)
         .map(|cell| (cell.wire.as_str(), &cell.outcomes))
         .collect();
-    let told: Vec<(String, String)> =
+    let reported: Vec<(String, String)> =
         differences(scenario, &held).into_iter().map(|(wire, why)| (wire.to_owned(), why)).collect();
-    for (wire, why) in told {
+    for (wire, why) in reported {
         for cell in row.iter_mut().filter(|cell| cell.wire == wire) {
             cell.outcome = CellOutcome::Broke;
             cell.why.clone_from(&why);

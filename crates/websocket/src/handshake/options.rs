@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
-use rescind_core::{AuthHook, AuthRefusal, AuthRequest, Credential, HostPolicy, NotAllowable, OriginPolicy};
+use rescind_core::{
+    AuthHook, AuthRefusal, AuthRequest, Credential, HostPolicy, InvalidAllowEntry, OriginPolicy,
+};
 
 use crate::options::LinkOptions;
 
@@ -61,7 +63,7 @@ impl UpgradeOptions {
     ///
     /// # Errors
     /// The host is neither, for example a URL.
-    pub fn allow_host(mut self, host: &str) -> Result<Self, NotAllowable> {
+    pub fn allow_host(mut self, host: &str) -> Result<Self, InvalidAllowEntry> {
         self.hosts.allow(host)?;
         Ok(self)
     }
@@ -76,7 +78,7 @@ impl UpgradeOptions {
     ///
     /// # Errors
     /// It is not an origin: it has a path or a trailing slash, it has no scheme, or it is `null`.
-    pub fn allow_origin(mut self, origin: &str) -> Result<Self, NotAllowable> {
+    pub fn allow_origin(mut self, origin: &str) -> Result<Self, InvalidAllowEntry> {
         self.origins.allow(origin)?;
         Ok(self)
     }

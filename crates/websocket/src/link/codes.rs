@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_end_in_good_order_is_no_violation() {
+    fn only_a_regular_close_is_not_a_violation() {
         let reason = |code: u16| {
             reason_of(Some(&CloseFrame { code: code.into(), reason: Utf8Bytes::from("a\nb\u{202e}") }))
         };
@@ -123,8 +123,8 @@ mod tests {
         assert_eq!(reason(1005), CloseReason::Normal);
         assert_eq!(reason(1001), CloseReason::Shutdown);
         assert_eq!(reason(1012), CloseReason::Shutdown);
-        let told = CloseReason::Violation("the peer closed with code 1008: a\\nb\\u{202e}".to_owned());
-        assert_eq!(reason(1008), told);
+        let reported = CloseReason::Violation("the peer closed with code 1008: a\\nb\\u{202e}".to_owned());
+        assert_eq!(reason(1008), reported);
         assert_eq!(reason_of(None), CloseReason::Normal);
     }
 }

@@ -5,16 +5,17 @@ use std::task::{Context, Poll, ready};
 use rescind_core::{ByteBudget, MemoryFull, PartialFrame};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::keepalive::Carried;
+
 /// The bytes of a control frame in addition to its payload: its head and its mask.
 const CONTROL_HEAD: usize = 6;
 
-/// A stream that counts its bytes. So a large message on a slow line is not mistaken for silence, and the message that
+/// A stream that counts its bytes and its messages. So a large message on a slow line is not mistaken for silence, and the message that
 /// is being read counts in the server's memory.
 #[derive(Debug)]
 pub(crate) struct CountingIo<S> {
     io: S,
-    /// Bytes that were read and written so far.
-    moved: u64,
+    carried: Carried,
     budget: ByteBudget,
     partial: PartialFrame,
     /// Bytes that were read of an incomplete message, with its framing.
@@ -27,11 +28,11 @@ impl<S> CountingIo<S> {
     pub(crate) fn new(io: S) -> Self {
         let budget = ByteBudget::default();
         let partial = PartialFrame::new(&budget);
-        Self { io, moved: 0, budget, partial, unread: 0, is_torn: false }
+        Self { io, carried: Carried::default(), budget, partial, unread: 0, is_torn: false }
     }
 
-    pub(super) const fn moved(&self) -> u64 {
-        self.moved
+    pub(super) const fn carried(&self) -> Carried {
+        self.carried
     }
 
     /// The budget of its connection.
@@ -42,16 +43,18 @@ impl<S> CountingIo<S> {
     /// A message is complete. From now on the code that handles it counts it.
     pub(super) fn message_came(&mut self) {
         self.unread = 0;
+        self.carried.messages += 1;
         self.partial.finish();
     }
 
     /// A control frame, such as a ping, was received. It may be between the parts of a message.
     pub(super) fn control_came(&mut self, bytes: usize) {
         self.unread = self.unread.saturating_sub(bytes + CONTROL_HEAD);
+        self.carried.messages += 1;
     }
 
     fn count(&mut self, bytes: usize) {
-        self.moved = self.moved.wrapping_add(bytes as u64);
+        self.carried.bytes = self.carried.bytes.wrapping_add(bytes as u64);
     }
 }
 

@@ -18,12 +18,19 @@ const MIN_PROGRESS_BYTES: u64 = 64 * 1024;
 pub(super) struct Keepalive {
     every: Duration,
     timer: Pin<Box<Sleep>>,
-    /// A message was received since the last ping.
-    heard: bool,
-    /// The bytes that were moved until the last ping.
-    moved: u64,
+    /// What the stream had carried at the last ping.
+    carried: Carried,
     /// Pings that were sent since the last sign of life.
     missed: Option<u32>,
+}
+
+/// The amounts that a stream has carried so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Carried {
+    /// Messages of any kind that were received.
+    pub(super) messages: u64,
+    /// Bytes that were read and written.
+    pub(super) bytes: u64,
 }
 
 /// The action that is due.
@@ -36,22 +43,18 @@ pub(super) enum KeepaliveEvent {
 impl Keepalive {
     pub(super) fn new(every: Duration) -> Self {
         let timer = Box::pin(tokio::time::sleep(every));
-        Self { every, timer, heard: false, moved: 0, missed: None }
-    }
-
-    /// A message of any kind was received.
-    pub(super) fn heard(&mut self) {
-        self.heard = true;
+        Self { every, timer, carried: Carried::default(), missed: None }
     }
 
     /// Waits for the next action.
-    pub(super) fn poll_beat(&mut self, moved: u64, cx: &mut Context<'_>) -> Poll<KeepaliveEvent> {
+    pub(super) fn poll_beat(&mut self, carried: Carried, cx: &mut Context<'_>) -> Poll<KeepaliveEvent> {
         if self.timer.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
         self.timer.as_mut().reset(Instant::now() + self.every);
-        let alive = std::mem::take(&mut self.heard) || moved.wrapping_sub(self.moved) >= MIN_PROGRESS_BYTES;
-        self.moved = moved;
+        let before = std::mem::replace(&mut self.carried, carried);
+        let alive = carried.messages != before.messages
+            || carried.bytes.wrapping_sub(before.bytes) >= MIN_PROGRESS_BYTES;
         let missed = match self.missed {
             Some(missed) if !alive => missed + 1,
             Some(_) | None => 0,

@@ -82,10 +82,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
             let Poll::Ready(next) = Pin::new(&mut state.stream).poll_next(cx) else {
                 return self.poll_keepalive(&mut state, cx);
             };
-            if let Some(keepalive) = &mut self.keepalive {
-                keepalive.heard();
-            }
-            let told = match next {
+            let reported = match next {
                 Some(Ok(message)) => self.recv(&mut state, message, cx),
                 Some(Err(error)) => Some(Some(self.fail(&mut state, &error))),
                 None => {
@@ -93,8 +90,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
                     Some(None)
                 }
             };
-            if let Some(told) = told {
-                return Poll::Ready(told);
+            if let Some(reported) = reported {
+                return Poll::Ready(reported);
             }
         }
         cx.waker().wake_by_ref();
@@ -181,8 +178,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
     fn poll_keepalive(&mut self, state: &mut LinkState<S>, cx: &mut Context<'_>) -> Poll<PolledEvent> {
         state.reader = Some(cx.waker().clone());
         while let Some(keepalive) = &mut self.keepalive {
-            let moved = state.stream.get_ref().moved();
-            match keepalive.poll_beat(moved, cx) {
+            match keepalive.poll_beat(state.stream.get_ref().carried(), cx) {
                 Poll::Pending => break,
                 Poll::Ready(KeepaliveEvent::Ping) => {
                     if let Err(error) = state.send(Message::Ping(bytes::Bytes::new())) {

@@ -181,8 +181,8 @@ async fn a_peer_that_reads_can_ping_without_limit() {
         }
         peer.send(Message::text("\"done\"")).await.unwrap();
     };
-    let (told, ()) = tokio::join!(event(&mut link), pings);
-    assert!(matches!(told, Some(Ok(TransportEvent::Message(_)))), "{told:?}");
+    let (events, ()) = tokio::join!(event(&mut link), pings);
+    assert!(matches!(events, Some(Ok(TransportEvent::Message(_)))), "{events:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,14 +214,14 @@ async fn closing_during_a_blocked_write_reports_the_lost_bytes() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_link_sends_a_close_frame_and_runs_its_hook_once() {
     let (ours, theirs) = tokio::io::duplex(4096);
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-    let hook: OnClose = Box::new(move || tell.send(()).unwrap());
+    let (events_tx, mut events) = tokio::sync::mpsc::unbounded_channel();
+    let hook: OnClose = Box::new(move || events_tx.send(()).unwrap());
     let link = served(ours, &LinkOptions::new(), PeerInfo::default(), None, Some(hook)).await;
     let mut peer = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
-    assert!(told.try_recv().is_err(), "not before the end");
+    assert!(events.try_recv().is_err(), "not before the end");
     drop(link);
-    assert_eq!(told.recv().await, Some(()));
-    assert_eq!(told.recv().await, None);
+    assert_eq!(events.recv().await, Some(()));
+    assert_eq!(events.recv().await, None);
     match peer.next().await {
         Some(Ok(Message::Close(Some(frame)))) => assert_eq!(u16::from(frame.code), 1001),
         other => panic!("expected a close frame, got {other:?}"),

@@ -8,13 +8,10 @@ pub mod route;
 pub mod tls;
 
 use std::future::poll_fn;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use rescind_core::{
-    CloseReason, ExchangeId, FrameInfo, FrameKind, Lane, Link, Listener, Outbound, Transport, TransportError,
-    TransportEvent,
-};
+use rescind_core::{CloseReason, Link, Listener, Transport, TransportError, TransportEvent};
+use rescind_testkit::support::frames;
 pub use rescind_testkit::support::in_time;
 use rescind_websocket::{LinkOptions, UpgradeOptions, WebSocketListener, connect};
 
@@ -35,26 +32,16 @@ pub async fn pair(options: LinkOptions) -> (Link, Link) {
     (client.unwrap(), server.unwrap())
 }
 
-pub fn frame(lane: Lane, body: impl Into<Bytes>) -> Outbound {
-    let head = FrameInfo { kind: FrameKind::Notification, id: None, method: Some(Arc::from("test")) };
-    Outbound { body: body.into(), exchange: ExchangeId::NONE, lane, head, last: false }
-}
-
 pub async fn send(link: &mut Link, body: impl Into<Bytes>) -> Result<(), TransportError> {
-    poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Data, cx)).await?;
-    link.tx.as_mut().start_send(frame(Lane::Data, body))?;
-    poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await
+    frames::send(link, body).await
 }
 
 pub async fn event(link: &mut Link) -> Option<Result<TransportEvent, TransportError>> {
-    in_time("an event", poll_fn(|cx| link.rx.as_mut().poll_event(cx))).await
+    in_time("an event", frames::event(link)).await
 }
 
 pub async fn body(link: &mut Link) -> Bytes {
-    match event(link).await {
-        Some(Ok(TransportEvent::Message(inbound))) => inbound.body,
-        other => panic!("expected a frame, got {other:?}"),
-    }
+    in_time("an event", frames::body(link)).await
 }
 
 pub async fn close(link: &mut Link, why: CloseReason) -> Result<(), TransportError> {

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::{
     CALL, CANCEL, CANCEL_RESULT, INITIALIZE, NOTIFICATION, PROGRESS, SHUTDOWN, TAG_CALL, TAG_INITIALIZE, word,
 };
-use crate::dialect::json::{self, Picked, Shape};
+use crate::dialect::json::{self, PickedMembers, Shape};
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::message::{
     AnswerBody, BadMessage, CancelExemption, CancelKey, ErrorObject, Incoming, IncomingCancel,
@@ -55,8 +55,8 @@ fn read_envelope(frame: &[u8]) -> Result<Envelope<'_>, BadMessage> {
     if json::shape(text) != Shape::Object {
         return Err(json::not_an_object(text));
     }
-    let Picked { values: [kind, id, payload, _], twice } =
-        Picked::read(text, ["type", "id", "payload", "timestamp"])?;
+    let PickedMembers { values: [kind, id, payload, _], twice } =
+        PickedMembers::read(text, ["type", "id", "payload", "timestamp"])?;
     if twice {
         return Err(BadMessage::DuplicateMember);
     }
@@ -106,9 +106,10 @@ struct Called<'a> {
 }
 
 fn call_of(payload: Option<&RawValue>) -> Result<Called<'_>, BadMessage> {
-    let Picked { values: [capability, params, options, outer], .. } =
-        Picked::of(payload, ["capability", "params", "options", "callId"]);
-    let Picked { values: [inner, token], .. } = Picked::of(options, ["callId", "progressToken"]);
+    let PickedMembers { values: [capability, params, options, outer], .. } =
+        PickedMembers::of(payload, ["capability", "params", "options", "callId"]);
+    let PickedMembers { values: [inner, token], .. } =
+        PickedMembers::of(options, ["callId", "progressToken"]);
     let method = capability.and_then(json::string).ok_or(BadMessage::InvalidMethod)?;
     // Only the envelope opens a session. A capability with that name would be mistaken for it.
     if method == INITIALIZE {
@@ -124,7 +125,7 @@ fn call_of(payload: Option<&RawValue>) -> Result<Called<'_>, BadMessage> {
 }
 
 fn read_cancel(ack: RequestId, payload: Option<&RawValue>) -> IncomingCancel {
-    let Picked { values: [key, reason], twice } = Picked::of(payload, ["callId", "reason"]);
+    let PickedMembers { values: [key, reason], twice } = PickedMembers::of(payload, ["callId", "reason"]);
     IncomingCancel {
         key: key.filter(|_| !twice).map_or(Err(InvalidId::NotAnId), text_key),
         reason: reason.and_then(json::string).map(Cow::into_owned),
@@ -135,9 +136,9 @@ fn read_cancel(ack: RequestId, payload: Option<&RawValue>) -> IncomingCancel {
 /// Reads all three forms: `{callId, cancelled, reason?}`, `{.., error}` and a bare `{code}`. Only the id of the
 /// envelope is compared, because starter apps leave the callId empty.
 fn read_ack<'a>(id: Option<&'a RawValue>, payload: Option<&'a RawValue>) -> Incoming<'a> {
-    let Picked { values: [cancelled, reason, error, code], .. } =
-        Picked::of(payload, ["cancelled", "reason", "error", "code"]);
-    let Picked { values: [message, error_code], .. } = Picked::of(error, ["message", "code"]);
+    let PickedMembers { values: [cancelled, reason, error, code], .. } =
+        PickedMembers::of(payload, ["cancelled", "reason", "error", "code"]);
+    let PickedMembers { values: [message, error_code], .. } = PickedMembers::of(error, ["message", "code"]);
     Incoming::Ack {
         cancel: id.and_then(call_number),
         cancelled: cancelled.is_some_and(|cancelled| cancelled.get() == "true"),
@@ -146,8 +147,8 @@ fn read_ack<'a>(id: Option<&'a RawValue>, payload: Option<&'a RawValue>) -> Inco
 }
 
 fn read_notification(payload: Option<&RawValue>) -> Result<Incoming<'_>, BadMessage> {
-    let Picked { values: [event, data, method, params], .. } =
-        Picked::of(payload, ["event", "data", "method", "params"]);
+    let PickedMembers { values: [event, data, method, params], .. } =
+        PickedMembers::of(payload, ["event", "data", "method", "params"]);
     let (name, params) = match (event, method) {
         (Some(event), _) => (event, data),
         (None, Some(method)) => (method, params),
@@ -163,8 +164,8 @@ fn read_notification(payload: Option<&RawValue>) -> Result<Incoming<'_>, BadMess
 }
 
 fn read_answer(payload: Option<&RawValue>, of_capability: bool) -> AnswerBody<'_> {
-    let Picked { values: [success, data, error, cancelled], .. } =
-        Picked::of(payload, ["success", "data", "error", "cancelled"]);
+    let PickedMembers { values: [success, data, error, cancelled], .. } =
+        PickedMembers::of(payload, ["success", "data", "error", "cancelled"]);
     let (data, error) = (json::present(data), json::present(error));
     if cancelled.is_some_and(|cancelled| cancelled.get() == "true") {
         return AnswerBody::Cancelled;
@@ -184,7 +185,7 @@ fn read_answer(payload: Option<&RawValue>, of_capability: bool) -> AnswerBody<'_
 
 /// The error as an [`ErrorObject`]: ABP's own object is in its data, and ABP's word in `data.code`.
 fn read_error(error: &RawValue) -> AnswerBody<'_> {
-    let Picked { values: [code, message], .. } = Picked::of(Some(error), ["code", "message"]);
+    let PickedMembers { values: [code, message], .. } = PickedMembers::of(Some(error), ["code", "message"]);
     let Some(code) = code.and_then(json::string) else {
         return AnswerBody::Malformed("the error has no code");
     };

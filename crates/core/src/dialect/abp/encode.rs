@@ -8,7 +8,7 @@ use super::{
     CALL, CANCEL, CANCEL_RESULT, INITIALIZE, NOTIFICATION, PROGRESS, SHUTDOWN, TAG_INITIALIZE, word,
 };
 use crate::dialect::codec::{CallFrame, ReplyTo};
-use crate::dialect::json::{self, Picked, push, push_json, push_number, push_string};
+use crate::dialect::json::{self, PickedMembers, push, push_json, push_number, push_string};
 use crate::dialect::rules::Refusal;
 use crate::id::{CallNumber, RequestId};
 use crate::machine::AckStatus;
@@ -94,8 +94,8 @@ pub(super) fn value(out: &mut Vec<u8>, to: &ReplyTo<'_>, value: &RawValue) {
 }
 
 pub(super) fn error(out: &mut Vec<u8>, to: &ReplyTo<'_>, error: &ErrorObject) {
-    let Picked { values: [code, retryable, details], .. } =
-        Picked::of(error.data.as_deref(), ["code", "retryable", "details"]);
+    let PickedMembers { values: [code, retryable, details], .. } =
+        PickedMembers::of(error.data.as_deref(), ["code", "retryable", "details"]);
     let code = code.and_then(json::string);
     // Only the cancelled answer says "cancelled", so that the answer and the acknowledgement never disagree (004-25).
     let code = match code.as_deref() {

@@ -81,8 +81,8 @@ fn a_call_is_written_with_all_its_options() {
     let payload = format!(r#"{{"capability":"a.b","params":{{"x": 1}},"options":{options}}}"#);
     let envelope = r#"{"type":"capabilities/call","id":"7","timestamp":0,"payload":"#;
     assert_eq!(text, format!("{envelope}{payload}}}"));
-    let told = Some(raw(r#"{"progressToken":"7","progress":1}"#));
-    assert_eq!(ABP.codec().progressed_call("progress", told), Some(CallNumber(7)));
+    let reported = Some(raw(r#"{"progressToken":"7","progress":1}"#));
+    assert_eq!(ABP.codec().progressed_call("progress", reported), Some(CallNumber(7)));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn acknowledgements_match_the_edge_table() {
 }
 
 #[test]
-fn an_ack_is_read_in_all_its_forms_and_paired_by_the_envelope_alone() {
+fn an_ack_is_read_in_all_its_forms_and_paired_by_its_envelope() {
     for (payload, cancelled, reason) in [
         (json!({"callId": "k", "cancelled": true}), true, None),
         (json!({"callId": "", "cancelled": false}), false, None),

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::{Batches, CancelName, JsonRpc, ReasonField, TokenField};
-use crate::dialect::json::{self, Picked, Shape};
-use crate::dialect::scan::{self, Part};
+use crate::dialect::json::{self, PickedMembers, Shape};
 use crate::id::{CallNumber, InvalidId, RequestId};
+use crate::members::{self, Part};
 use crate::message::{
     AnswerBody, BadMessage, CancelExemption, CancelKey, ErrorObject, Incoming, IncomingCancel,
     IncomingRequest, is_usable_token,
@@ -183,8 +183,8 @@ impl JsonRpc {
 
     pub(super) fn read_reported_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
         let progress = self.progress.filter(|progress| progress.cancel.is_some())?;
-        let told = method == progress.notification || progress.create == Some(method);
-        told.then(|| token(params, progress.token_key)).flatten()
+        let reported = method == progress.notification || progress.create == Some(method);
+        reported.then(|| token(params, progress.token_key)).flatten()
     }
 
     pub(super) fn token_of_cancel(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
@@ -202,19 +202,19 @@ fn token(params: Option<&RawValue>, name: &str) -> Option<RequestId> {
 /// The members of an envelope.
 fn envelope(text: &str) -> Result<[Option<Part<'_>>; 6], BadMessage> {
     let names = ["jsonrpc", "method", "params", "id", "result", "error"];
-    if let Some(members) = scan::members(text, names) {
+    if let Some(members) = members::scan(text, names) {
         return Ok(members);
     }
-    let Picked { values, twice } = Picked::read(text, names)?;
+    let PickedMembers { values, twice } = PickedMembers::read(text, names)?;
     if twice { Err(BadMessage::DuplicateMember) } else { Ok(values.map(|value| value.map(Part::Raw))) }
 }
 
 /// Members of a cancel's params. The first one names the request. It is `None` if one of these names occurs twice.
 fn named<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> [Option<Part<'a>>; N] {
-    if let Some(members) = params.and_then(|params| scan::members(params.get(), names)) {
+    if let Some(members) = params.and_then(|params| members::scan(params.get(), names)) {
         return members;
     }
-    let Picked { values, twice } = Picked::of(params, names);
+    let PickedMembers { values, twice } = PickedMembers::of(params, names);
     let mut members = values.map(|value| value.map(Part::Raw));
     if let Some(first) = members.first_mut().filter(|_| twice) {
         *first = None;
@@ -231,9 +231,9 @@ fn may_name<const N: usize>(text: &str, names: [&str; N]) -> bool {
 
 /// Members of a request's params. Of a name that occurs more than once, the first member.
 fn first_of<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> [Option<&'a RawValue>; N] {
-    match params.and_then(|params| scan::members(params.get(), names)) {
+    match params.and_then(|params| members::scan(params.get(), names)) {
         Some(members) => members.map(|member| member.and_then(Part::raw)),
-        None => Picked::of(params, names).values,
+        None => PickedMembers::of(params, names).values,
     }
 }
 

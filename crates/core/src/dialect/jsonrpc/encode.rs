@@ -6,7 +6,7 @@ use super::decode::PARTIAL;
 use super::{JsonRpc, ReasonField, TokenField};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::codec::{CallFrame, ReplyTo};
-use crate::dialect::json::{self, Picked, Shape, push, push_json, push_number, push_string};
+use crate::dialect::json::{self, PickedMembers, Shape, push, push_json, push_number, push_string};
 use crate::dialect::rules::{CancelledReply, Refusal, RefusalStyle, Rules};
 use crate::id::CallNumber;
 use crate::message::{ErrorCode, ErrorObject};
@@ -230,7 +230,7 @@ fn write_params_with_token(
             json::push_with_member(out, params.get(), |out| token(out, name));
         }
         TokenField::Meta(name) => {
-            let Picked { values: [meta], .. } = Picked::of(Some(params), ["_meta"]);
+            let PickedMembers { values: [meta], .. } = PickedMembers::of(Some(params), ["_meta"]);
             match meta {
                 None => json::push_with_member(out, params.get(), |out| {
                     push(out, r#""_meta":{"#);
@@ -264,6 +264,6 @@ fn with_partial_token(name: &'static str, call: &CallFrame<'_>) -> Option<Box<Ra
 
 /// Whether the value is an object without this member.
 fn lacks(value: &RawValue, name: &str) -> bool {
-    let Picked { values: [found], .. } = Picked::of(Some(value), [name]);
+    let PickedMembers { values: [found], .. } = PickedMembers::of(Some(value), [name]);
     json::shape(value.get()) == Shape::Object && found.is_none()
 }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{Declaration, FirstMessage, JsonRpc};
 use crate::dialect::codec::{Handshake, HandshakePart};
-use crate::dialect::json::{self, Picked, push};
+use crate::dialect::json::{self, PickedMembers, push};
 use crate::dialect::rules::Rules;
 use crate::message::Incoming;
 
@@ -46,7 +46,7 @@ impl JsonRpc {
             return None;
         }
         let holder = place.holder(part);
-        let Picked { values: [capabilities], .. } = Picked::of(Some(body), [holder]);
+        let PickedMembers { values: [capabilities], .. } = PickedMembers::of(Some(body), [holder]);
         let mut out = Vec::new();
         match capabilities {
             None => json::push_with_member(&mut out, body.get(), |out| {
@@ -102,10 +102,12 @@ impl Declaration {
 
 /// The flag, from the first of the places where a writer may have put it (000-24).
 fn declared_flag(place: Declaration, part: HandshakePart, body: &RawValue) -> Option<bool> {
-    let Picked { values: [capabilities, outermost], .. } =
-        Picked::of(Some(body), [place.holder(part), PROSE_NAME]);
-    let Picked { values: [cancellation, beside], .. } = Picked::of(capabilities, [CANCELLATION, PROSE_NAME]);
-    let Picked { values: [request, inside], .. } = Picked::of(cancellation, [REQUEST, PROSE_NAME]);
+    let PickedMembers { values: [capabilities, outermost], .. } =
+        PickedMembers::of(Some(body), [place.holder(part), PROSE_NAME]);
+    let PickedMembers { values: [cancellation, beside], .. } =
+        PickedMembers::of(capabilities, [CANCELLATION, PROSE_NAME]);
+    let PickedMembers { values: [request, inside], .. } =
+        PickedMembers::of(cancellation, [REQUEST, PROSE_NAME]);
     let first = [request, inside, beside, outermost].into_iter().find_map(json::present)?;
     Some(first.get() == "true")
 }
@@ -127,9 +129,9 @@ fn declared_requests(capability: &str, body: &RawValue) -> Vec<String> {
 
 /// Whether the client's part says anything about cancelling, also if it denies it.
 fn holds_declaration(place: Declaration, params: &RawValue) -> bool {
-    let Picked { values: [cancellation, beside], .. } =
-        Picked::of(json::member(Some(params), place.in_params), [CANCELLATION, PROSE_NAME]);
-    let Picked { values: [outermost], .. } = Picked::of(Some(params), [PROSE_NAME]);
+    let PickedMembers { values: [cancellation, beside], .. } =
+        PickedMembers::of(json::member(Some(params), place.in_params), [CANCELLATION, PROSE_NAME]);
+    let PickedMembers { values: [outermost], .. } = PickedMembers::of(Some(params), [PROSE_NAME]);
     cancellation.or(beside).or(outermost).is_some()
 }
 
@@ -138,13 +140,13 @@ fn push_declared(out: &mut Vec<u8>, capabilities: &RawValue) {
     if json::shape(capabilities.get()) != json::Shape::Object {
         return push(out, r#"{"cancellation":{"request":true}}"#);
     }
-    let Picked { values: [cancellation], .. } = Picked::of(Some(capabilities), [CANCELLATION]);
+    let PickedMembers { values: [cancellation], .. } = PickedMembers::of(Some(capabilities), [CANCELLATION]);
     match cancellation {
         None => json::push_with_member(out, capabilities.get(), |out| {
             push(out, r#""cancellation":{"request":true}"#);
         }),
         Some(inner) => json::push_replacing(out, capabilities, inner, |out| {
-            let Picked { values: [request], .. } = Picked::of(Some(inner), [REQUEST]);
+            let PickedMembers { values: [request], .. } = PickedMembers::of(Some(inner), [REQUEST]);
             match request {
                 None if json::shape(inner.get()) == json::Shape::Object => {
                     json::push_with_member(out, inner.get(), |out| push(out, r#""request":true"#));

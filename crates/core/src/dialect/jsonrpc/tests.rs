@@ -180,7 +180,7 @@ fn an_error_about_no_frame_in_particular_is_never_answered() {
 }
 
 #[test]
-fn cancelled_is_known_by_its_code_alone() {
+fn cancelled_is_recognised_by_its_code() {
     let says_cancelled = |dialect: &Dialect, code: i64| {
         let frame =
             format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"x","data":[]}}}}"#);
@@ -391,13 +391,13 @@ fn a_progress_token_is_added_to_params_of_any_shape() {
         let frame = br#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":"p"}}}"#;
         let Incoming::Request(request) = dialect.codec().decode(frame) else { panic!() };
         assert_eq!(request.progress_token.map(RawValue::get), Some("\"p\""));
-        let told = Some(raw(r#"{"progressToken":7,"progress":1}"#));
+        let reported = Some(raw(r#"{"progressToken":7,"progress":1}"#));
         let codec = dialect.codec();
-        assert_eq!(codec.progressed_call("notifications/progress", told), Some(CallNumber(7)));
-        assert_eq!(codec.progressed_call("notifications/message", told), None);
+        assert_eq!(codec.progressed_call("notifications/progress", reported), Some(CallNumber(7)));
+        assert_eq!(codec.progressed_call("notifications/message", reported), None);
     }
-    let told = Some(raw(r#"{"token":7,"value":{}}"#));
-    assert_eq!(LSP.codec().progressed_call("$/progress", told), Some(CallNumber(7)));
+    let reported = Some(raw(r#"{"token":7,"value":{}}"#));
+    assert_eq!(LSP.codec().progressed_call("$/progress", reported), Some(CallNumber(7)));
     assert_eq!(LSP.codec().progressed_call("$/progress", Some(raw(r#"{"token":"7"}"#))), None);
 }
 

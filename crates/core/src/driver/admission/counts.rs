@@ -46,7 +46,7 @@ impl ServerCounts {
     /// Unused connections that were closed to make room for others, since the server was built.
     #[must_use]
     pub fn displaced(&self) -> usize {
-        self.0.seats.displaced()
+        self.0.slots.displaced()
     }
 
     /// Clients, identified by a principal or an address, that hold a connection, a request or bytes.

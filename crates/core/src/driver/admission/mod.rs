@@ -1,17 +1,17 @@
 //! The counts of a server over all its connections. A client cannot reset them by reconnecting.
 
+pub(crate) mod connection_slots;
 pub(crate) mod counts;
 pub(crate) mod limits;
 pub(crate) mod permits;
-pub(crate) mod seats;
 pub(crate) mod session_permit;
 
 use std::sync::Arc;
 
 use crate::byte_budget::ByteBudget;
 use crate::clients::{Client, Clients, Resource, Share};
+use crate::driver::admission::connection_slots::ConnectionSlots;
 use crate::driver::admission::limits::ServerLimits;
-use crate::driver::admission::seats::Seats;
 use crate::machine::{ClientLimits, Limits};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
@@ -26,7 +26,7 @@ pub(crate) struct Admission {
     /// The part of `draining` that counts for other clients: of each client up to its share.
     draining_shared: AtomicUsize,
     sessions: AtomicUsize,
-    pub(crate) seats: Seats,
+    pub(crate) slots: ConnectionSlots,
 }
 
 impl Admission {
@@ -42,7 +42,7 @@ impl Admission {
             draining: AtomicUsize::new(0),
             draining_shared: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
-            seats: Seats::default(),
+            slots: ConnectionSlots::default(),
         }
     }
 

@@ -87,14 +87,17 @@ impl Permits {
         }
     }
 
-    /// The step ends. `client`: the client of the connection, if it carries only one.
+    /// How many are left at the end of a step.
+    pub(crate) const fn held(&self) -> usize {
+        self.held
+    }
+
+    /// The step ends with permits left. `client`: the client of the connection, if it carries only one.
     pub(crate) fn give_back(&mut self, admission: &Admission, client: Option<&Client>) {
-        if self.held > 0 {
-            let permits = std::mem::take(&mut self.held);
-            admission.give_back(permits);
-            if let Some(client) = client {
-                client.give_back(Resource::Running, permits);
-            }
+        let permits = std::mem::take(&mut self.held);
+        admission.give_back(permits);
+        if let Some(client) = client {
+            client.give_back(Resource::Running, permits);
         }
     }
 }

@@ -32,6 +32,14 @@ use crate::message::CancelExemption;
 
 /// A call that has not started. [`start`](Self::start) starts it; awaiting the builder starts it and waits for its
 /// answer.
+///
+/// ```
+/// # async fn example(peer: rescind_core::Peer) -> Result<(), rescind_core::CallError> {
+/// let wait = std::time::Duration::from_secs(10);
+/// let sum: u64 = peer.call("add", &[40, 2]).timeout(wait).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a call begins when the builder is awaited or started"]
 pub struct CallBuilder<R> {
     connection: Arc<ConnectionInner>,
@@ -321,7 +329,7 @@ fn open_span(connection: &ConnectionInner, method: &str) -> CallSpan {
     let span = tracing::info_span!(
         "rescind.call",
         rpc.system.name = connection.rpc_system(),
-        rpc.method = %crate::shown::Shown::name(method),
+        rpc.method = %crate::log_text::LogText::name(method),
         jsonrpc.request.id = tracing::field::Empty,
         cancel.source = tracing::field::Empty,
         cancel.outcome = tracing::field::Empty,

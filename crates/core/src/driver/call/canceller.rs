@@ -8,11 +8,36 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cause::{Cause, CauseKind};
 use crate::driver::state::ConnectionInner;
-use crate::driver::tables::slots::SlotKey;
+use crate::id::SlotKey;
 use crate::machine::CancelResult;
 
 /// Cancels one call, from any thread, also outside a runtime. Cheap to clone. It does nothing once its call has ended
 /// (004-31).
+///
+/// ```
+/// use rescind_core::{CallContext, Outcome, Peer, Router, dialect, memory_pair};
+/// use serde_json::{Value, json};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (client, server) = memory_pair();
+/// let router = Router::new().method("wait", async |ctx: CallContext, _: Value| {
+///     ctx.run_until_cancelled(std::future::pending::<()>()).await?;
+///     Ok(Value::Null)
+/// });
+/// let _serving = Peer::builder(dialect::ACP).serve(router).attach(server)?;
+/// let peer = Peer::builder(dialect::ACP).attach(client)?;
+///
+/// let call = peer.call::<_, Value>("wait", &json!({})).start()?;
+/// let stop = call.canceller();
+/// tokio::spawn(async move { stop.cancel("the user pressed stop") });
+/// match call.outcome().await {
+///     Outcome::Cancelled(cancelled) => assert_eq!(cancelled.cause.reason(), Some("the user pressed stop")),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Canceller {
     connection: Arc<ConnectionInner>,
@@ -63,7 +88,7 @@ impl Canceller {
         let watch = self.connection.runtime.spawn(task).abort_handle();
         let late = {
             let mut state = self.connection.lock();
-            match state.calls.get_mut(slot_key) {
+            match state.calls.get_mut(slot_key.0) {
                 Some(entry) if !entry.ended => {
                     entry.extras().watches.push(watch);
                     None

@@ -18,8 +18,8 @@ use crate::driver::calls::entry::Settled;
 use crate::driver::notifications::subscriptions::Matcher;
 use crate::driver::notifications::{Inbox, Notification, Notifications};
 use crate::driver::state::ConnectionInner;
-use crate::driver::tables::slots::SlotKey;
 use crate::error::CallError;
+use crate::id::SlotKey;
 
 /// A call in flight: a future of its answer. Dropping it cancels the call (000-09, 003-06, 004-04).
 ///
@@ -111,7 +111,7 @@ impl<R> Call<R> {
         let slot_key = self.slot_key()?;
         poll_fn(|cx| {
             let mut state = self.connection.lock();
-            let Some(entry) = state.calls.get_mut(slot_key) else { return Poll::Ready(None) };
+            let Some(entry) = state.calls.get_mut(slot_key.0) else { return Poll::Ready(None) };
             let settled = entry.ended;
             let extras = entry.extras();
             if settled || extras.acknowledged.is_some() {
@@ -129,7 +129,7 @@ impl<R> Call<R> {
     pub fn detach(mut self) {
         if let State::Open(slot_key) = std::mem::replace(&mut self.state, State::Done) {
             self.connection.step(|state, _, effects| {
-                let Some(entry) = state.calls.get_mut(slot_key) else { return };
+                let Some(entry) = state.calls.get_mut(slot_key.0) else { return };
                 let (key, open) = (entry.key, !entry.ended);
                 let release = entry.extras.as_mut().and_then(|extras| extras.release_parent.take());
                 if let Some(release) = release {
@@ -156,7 +156,7 @@ impl<R> Call<R> {
             State::Done => Poll::Pending,
             State::Open(slot_key) => {
                 let mut state = self.connection.lock();
-                let Some(entry) = state.calls.get_mut(slot_key) else { return Poll::Pending };
+                let Some(entry) = state.calls.get_mut(slot_key.0) else { return Poll::Pending };
                 if let Some(settled) = entry.settled.take() {
                     entry.held = false;
                     state.free_call(slot_key);

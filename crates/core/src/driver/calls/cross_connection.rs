@@ -9,8 +9,7 @@ use std::sync::{Arc, Weak};
 use crate::cause::{Cause, CauseKind};
 use crate::driver::calls::entry::RemoteAction;
 use crate::driver::state::ConnectionInner;
-use crate::driver::tables::slots::SlotKey;
-use crate::id::InboundKey;
+use crate::id::{InboundKey, SlotKey};
 use crate::machine::{CallRefused, ForeignChild};
 
 /// A parent on another connection.

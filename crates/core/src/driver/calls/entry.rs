@@ -11,9 +11,8 @@ use crate::cause::{Cancelled, Cause};
 use crate::driver::notifications::Inbox;
 use crate::driver::notifications::subscriptions::Seq;
 use crate::driver::params::part_of;
-use crate::driver::tables::slots::SlotKey;
 use crate::driver::timeouts::Renewal;
-use crate::id::{CallNumber, ExchangeId, OutboundKey};
+use crate::id::{CallNumber, ExchangeId, OutboundKey, SlotKey};
 use crate::message::{AnswerBody, ErrorObject};
 use crate::sync::AbortHandle;
 

@@ -12,9 +12,8 @@ use crate::driver::effects::log::{Entry, end_of_call};
 use crate::driver::notifications::subscriptions::Matcher;
 use crate::driver::outbox::DataFrame;
 use crate::driver::state::{ConnectionInner, Payload, State};
-use crate::driver::tables::slots::SlotKey;
 use crate::failpoint::{self, Failpoint};
-use crate::id::{CallNumber, ExchangeId, OutboundKey};
+use crate::id::{CallNumber, ExchangeId, OutboundKey, SlotKey};
 use crate::machine::{AfterCancel, CallRefused, CallSpec, CancelResult, Settlement};
 use crate::message::ErrorObject;
 use crate::sync::atomic::Ordering;
@@ -41,7 +40,7 @@ impl State {
         if connection.dialect.rules().handshake == Some(spec.method) {
             extras.get_or_insert_default().shakes = true;
         }
-        let slot_key = self.calls.insert(CallEntry {
+        let slot_key = SlotKey(self.calls.insert(CallEntry {
             key,
             own_exchange,
             frame: Some(frame),
@@ -50,7 +49,7 @@ impl State {
             held: true,
             waker: None,
             extras,
-        });
+        }));
         self.outbound.insert(key.0, slot_key);
         self.outbox.push_data(DataFrame::Call(slot_key));
         Ok(Started { slot_key, number, method })
@@ -78,7 +77,7 @@ impl State {
         cause: Cause,
         after: Option<AfterCancel>,
     ) -> CancelResult {
-        match self.calls.get(slot_key) {
+        match self.calls.get(slot_key.0) {
             // The machine would return the same for a call that has ended. Most handles are dropped after the end of
             // their call.
             Some(entry) if !entry.ended => self.session.local_cancel_call(now, entry.key, cause, after),
@@ -95,15 +94,15 @@ impl State {
 
     /// The handle of a call does not read it any more.
     pub(crate) fn release_call(&mut self, slot_key: SlotKey, effects: &mut Effects) {
-        let Some(entry) = self.calls.get_mut(slot_key) else { return };
+        let Some(entry) = self.calls.get_mut(slot_key.0) else { return };
         entry.held = false;
         effects.wakers.extend(entry.waker.take());
         self.free_call(slot_key);
     }
 
     pub(crate) fn free_call(&mut self, slot_key: SlotKey) {
-        if self.calls.get(slot_key).is_some_and(CallEntry::is_done) {
-            self.calls.remove(slot_key);
+        if self.calls.get(slot_key.0).is_some_and(CallEntry::is_done) {
+            self.calls.remove(slot_key.0);
         }
     }
 
@@ -122,13 +121,16 @@ impl State {
         };
         let Some((slot_key, entry)) = self.entry_of(call) else { return };
         let is_error = matches!(said, Some(AnswerContent::Error(_) | AnswerContent::Malformed(_)));
-        let (outcome, source) = end_of_call(&settlement, is_error);
         let forgotten = failpoint::active(Failpoint::ForgottenCallers)
             && matches!(settlement, Settlement::Disconnected { .. });
         // An open span is closed here, whatever the present level is.
+        let logged = |span| {
+            let (outcome, source) = end_of_call(&settlement, is_error);
+            Entry::CallEnded { span, source, outcome }
+        };
         match entry.extras.as_mut().and_then(|extras| extras.span.take()) {
-            Some(span) => effects.rare().log.push(Entry::CallEnded { span: Some(span), source, outcome }),
-            None => effects.log(Level::TRACE, || Entry::CallEnded { span: None, source, outcome }),
+            Some(span) => effects.rare().log.push(logged(Some(span))),
+            None => effects.log(Level::TRACE, || logged(None)),
         }
         entry.ended = true;
         entry.settled = Some(Box::new(match (settlement, said) {
@@ -173,7 +175,7 @@ impl State {
     /// (D2): no notification belongs to a call that has ended.
     #[must_use]
     pub(crate) fn match_for(&mut self, slot_key: SlotKey, matcher: Matcher) -> Option<Matcher> {
-        match self.calls.get_mut(slot_key) {
+        match self.calls.get_mut(slot_key.0) {
             Some(entry) if !entry.ended => {
                 entry.extras().readers.push(self.matchers.add(matcher));
                 None
@@ -217,7 +219,7 @@ mod tests {
     async fn calls_that_are_not_awaited_leave_no_entry() {
         let (near, far) = memory_pair();
         let router = Router::new()
-            .method("echo", |_: CallContext, told: Value| async move { Ok(told) })
+            .method("echo", |_: CallContext, reported: Value| async move { Ok(reported) })
             .method("wait", |ctx: CallContext, _: Value| async move {
                 let cause = ctx.cancelled().await;
                 ctx.stopped::<Value>(cause)
@@ -241,7 +243,7 @@ mod tests {
         drop((given_up, answered));
         settle().await;
         let state = peer.connection().lock();
-        assert_eq!((state.calls.taken(), state.outbound.taken()), (0, 0), "I3: a call keeps its entry");
+        assert_eq!((state.calls.len(), state.outbound.taken()), (0, 0), "I3: a call keeps its entry");
         assert_eq!(state.progress_readers, 0, "I3: a reader of progress is counted that has gone");
         assert!(state.matchers.all().is_none(), "I3: the reader of an ended call is still asked");
         drop((state, reader, late, canceller));

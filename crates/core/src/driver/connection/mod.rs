@@ -112,8 +112,9 @@ impl ConnectionTask {
         permit: Option<SessionPermit>,
     ) -> Self {
         // A link without a session carries all clients of its listener.
-        let idle =
-            Idle::new(connection.admission.limits.idle_timeout.filter(|_| !connection.exchange_scoped));
+        let idle = Idle::new(
+            connection.admission.limits.idle_timeout.filter(|_| !connection.traits.exchange_scoped),
+        );
         let written_held = connection.budget.hold(0);
         Self {
             connection,
@@ -147,7 +148,7 @@ impl ConnectionTask {
                     Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => self.recv(&inbound),
                     Poll::Ready(Some(Ok(event))) => self.recv_event(event),
                     Poll::Ready(Some(Err(error))) if error.exchange.is_some() => {
-                        tracing::debug!(error = %crate::shown::Shown::text(&error), "a message could not be read");
+                        tracing::debug!(error = %crate::log_text::LogText::text(&error), "a message could not be read");
                     }
                     Poll::Ready(Some(Err(error))) => {
                         self.end(DisconnectPolicy::CancelNow, Err(error.into()));

@@ -24,7 +24,7 @@ impl State {
     /// The lane of the next frame.
     pub(crate) fn next_lane(&mut self) -> Option<Lane> {
         let calls = &self.calls;
-        self.outbox.skip_empty(|slot_key| calls.get(slot_key).is_some_and(|entry| entry.frame.is_some()));
+        self.outbox.skip_empty(|slot_key| calls.get(slot_key.0).is_some_and(|entry| entry.frame.is_some()));
         self.outbox.next_lane()
     }
 
@@ -41,7 +41,7 @@ impl State {
     fn take_control(&mut self, now: Instant) -> Option<Outgoing> {
         match self.outbox.pop_control()? {
             Control::Cancel(slot_key) => {
-                let entry = self.calls.get_mut(slot_key)?;
+                let entry = self.calls.get_mut(slot_key.0)?;
                 let key = entry.key;
                 let (cancel, cause) = entry.take_cancel()?;
                 let settled = entry.ended;
@@ -65,7 +65,7 @@ impl State {
     fn take_data(&mut self, now: Instant) -> Option<Outgoing> {
         match self.outbox.pop_data()? {
             DataFrame::Call(slot_key) => {
-                let taken = self.calls.get_mut(slot_key).and_then(|entry| {
+                let taken = self.calls.get_mut(slot_key.0).and_then(|entry| {
                     let call = entry.frame.take()?;
                     let number = self.session.call_number(entry.key)?;
                     Some((call, entry.key, number, entry.exchange(number)))

@@ -48,7 +48,7 @@ impl ConnectionTask {
                 self.accept(inbound.exchange);
             }
             Incoming::PeerError(error) => {
-                tracing::debug!(error = %crate::shown::Shown::text(&error), "the peer could not read a frame");
+                tracing::debug!(error = %crate::log_text::LogText::text(&error), "the peer could not read a frame");
                 self.accept(inbound.exchange);
             }
             Incoming::Batch(members) => {
@@ -94,7 +94,7 @@ impl ConnectionTask {
                 connection.step(|state, now, _| state.session.recv_exchange_resumed(now, exchange));
             }
             TransportEvent::ExchangeFailed { exchange, sent, error } => {
-                tracing::debug!(error = %crate::shown::Shown::text(&error), "an exchange failed");
+                tracing::debug!(error = %crate::log_text::LogText::text(&error), "an exchange failed");
                 let Some(number) = exchange.call() else { return };
                 connection.step(|state, now, _| state.session.recv_exchange_failed(now, number, sent));
             }
@@ -139,6 +139,7 @@ impl ConnectionTask {
         };
         let is_handshake = connection.dialect.rules().handshake == Some(&*mount.method);
         let scope = connection
+            .traits
             .exchange_scoped
             .then(|| SessionId::from(format!("{}/{}", connection.session_id.as_str(), inbound.exchange.0)));
         let mut arriving = Arriving { key: None, waiting: Some(waiting), started: ExchangeId::NONE };
@@ -335,12 +336,18 @@ impl ConnectionTask {
     /// The client of a request, if the connection carries several clients.
     fn client_of(&self, inbound: &Inbound) -> Option<Arc<Client>> {
         let clients = &self.connection.admission.clients;
-        self.connection.exchange_scoped.then(|| clients.client(inbound.principal.as_ref(), inbound.address))
+        self.connection
+            .traits
+            .exchange_scoped
+            .then(|| clients.client(inbound.principal.as_ref(), inbound.address))
     }
 
     fn origin(&self, inbound: &Inbound) -> Origin {
-        let scope =
-            if self.connection.exchange_scoped { Scope::Exchange(inbound.exchange) } else { Scope::Session };
+        let scope = if self.connection.traits.exchange_scoped {
+            Scope::Exchange(inbound.exchange)
+        } else {
+            Scope::Session
+        };
         let principal = inbound.principal.clone().or_else(|| self.connection.meta.principal.clone());
         Origin { scope, exchange: inbound.exchange, principal, client: None }
     }

@@ -169,7 +169,7 @@ impl ConnectionTask {
     /// Aborts the exchange of a call, on transports where ids are unique only within an exchange, so that no message
     /// can name the call. Returns `false` if a message must cancel it.
     fn abort_exchange(&mut self, exchange: ExchangeId) -> bool {
-        let needs_no_message = self.connection.exchange_scoped && exchange.call().is_some();
+        let needs_no_message = self.connection.traits.exchange_scoped && exchange.call().is_some();
         let Some(tx) = self.tx.as_mut().filter(|_| needs_no_message) else { return false };
         self.unflushed = true;
         tx.as_mut().abort_exchange(exchange).is_ok()
@@ -293,7 +293,7 @@ impl ConnectionTask {
         let head = |id: &RequestId| FrameInfo { kind: FrameKind::Answer, id: Some(id.clone()), method: None };
         if !written || !self.start_send(Lane::Data, reply.exchange, head(&reply.id), Last::Yes)? {
             self.finish_exchange(reply.exchange, ExchangeEnd::Refused);
-            tracing::warn!(jsonrpc.request.id = %crate::shown::Shown::name(&reply.id), "an answer could not be written");
+            tracing::warn!(jsonrpc.request.id = %crate::log_text::LogText::name(&reply.id), "an answer could not be written");
         }
         Ok(())
     }
@@ -329,7 +329,7 @@ impl ConnectionTask {
         match tx.as_mut().start_send(Outbound { body, exchange, lane, head, last }) {
             Ok(()) => Ok(true),
             Err(error) if error.exchange.is_some() => {
-                tracing::debug!(error = %crate::shown::Shown::text(&error), "a frame was refused by the wire");
+                tracing::debug!(error = %crate::log_text::LogText::text(&error), "a frame was refused by the wire");
                 Ok(false)
             }
             Err(error) => Err(error),

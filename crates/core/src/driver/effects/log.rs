@@ -7,8 +7,8 @@ use crate::cause::{Cause, CauseKind};
 use crate::driver::calls::entry::CallSpan;
 use crate::driver::state::Request;
 use crate::id::CallNumber;
+use crate::log_text::LogText;
 use crate::machine::{Event, ReplyBody, Settlement};
-use crate::shown::Shown;
 
 /// An entry for the log.
 pub(crate) enum Entry {
@@ -29,21 +29,21 @@ impl Entry {
         match self {
             // 002-11: the reason of a cancel should be logged.
             Self::RequestCancelled { request, cause } => tracing::debug!(
-                rpc.method = %Shown::name(&request.data.method),
-                jsonrpc.request.id = %Shown::name(&request.data.id),
+                rpc.method = %LogText::name(&request.data.method),
+                jsonrpc.request.id = %LogText::name(&request.data.id),
                 cancel.source = cause.kind().name(),
-                cancel.reason = cause.reason().map(|reason| tracing::field::display(Shown::text(reason))),
+                cancel.reason = cause.reason().map(|reason| tracing::field::display(LogText::text(reason))),
                 "a request is cancelled"
             ),
             Self::RequestAnswered { request, outcome } => tracing::trace!(
-                rpc.method = %Shown::name(&request.data.method),
-                jsonrpc.request.id = %Shown::name(&request.data.id),
+                rpc.method = %LogText::name(&request.data.method),
+                jsonrpc.request.id = %LogText::name(&request.data.id),
                 cancel.outcome = outcome,
                 "a request is answered"
             ),
             Self::HandlerEndedBadly { request, event } => tracing::debug!(
-                rpc.method = %Shown::name(&request.data.method),
-                jsonrpc.request.id = %Shown::name(&request.data.id),
+                rpc.method = %LogText::name(&request.data.method),
+                jsonrpc.request.id = %LogText::name(&request.data.id),
                 event,
                 "a handler did not end regularly"
             ),
@@ -66,7 +66,7 @@ impl Entry {
             }
             Self::LimitReached(limit) => tracing::debug!(limit, "a limit was reached"),
             Self::NotificationDropped(method) => {
-                tracing::debug!(rpc.method = %Shown::name(&method), "a notification was dropped: too many wait");
+                tracing::debug!(rpc.method = %LogText::name(&method), "a notification was dropped: too many wait");
             }
             Self::Unresponsive => {
                 tracing::debug!("the peer did not answer a cancelled call within the wait limit");

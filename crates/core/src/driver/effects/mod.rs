@@ -1,6 +1,5 @@
 //! The effects of a step outside of its connection's lock (D2, D3).
 
-pub(crate) mod inline_vec;
 pub(crate) mod log;
 
 use std::cell::RefCell;
@@ -8,11 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
+use smallvec::SmallVec;
 use tracing::Level;
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 
 use crate::driver::calls::entry::RemoteAction;
-use crate::driver::effects::inline_vec::InlineVec;
 use crate::driver::effects::log::Entry;
 use crate::driver::notifications::Inbox;
 use crate::driver::notifications::subscriptions::Matcher;
@@ -26,11 +25,11 @@ use crate::sync::AbortHandle;
 /// There is one for each step, so it is small: most steps have one effect or none.
 #[derive(Default)]
 pub(crate) struct Effects {
-    pub(crate) starts: InlineVec<Start>,
-    pub(crate) wakers: InlineVec<Waker>,
+    pub(crate) starts: SmallVec<[Start; 1]>,
+    pub(crate) wakers: SmallVec<[Waker; 1]>,
     pub(crate) driver: Option<Waker>,
     /// Requests whose slots were removed. Their contexts may still share them.
-    pub(crate) gone: InlineVec<Arc<Request>>,
+    pub(crate) gone: SmallVec<[Arc<Request>; 1]>,
     rare: Option<Box<Rare>>,
 }
 
@@ -141,7 +140,7 @@ thread_local! {
 
 /// Starts handlers one after another. A runtime that shuts down drops a task during its start, which ends its request
 /// and may start the next one. Such starts run in turn and not inside each other.
-fn start_all(starts: InlineVec<Start>) {
+fn start_all(starts: SmallVec<[Start; 1]>) {
     let first = STARTING.with_borrow_mut(|starting| {
         if let Some(later) = starting {
             later.extend(starts);

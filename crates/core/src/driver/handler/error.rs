@@ -23,6 +23,16 @@ pub struct Stopped(pub Cause);
 ///   cancelled;
 /// - the error that the peer of a child answered, for [`CallError::Failed`];
 /// - `INTERNAL_ERROR` for every other error. Its text is logged and not sent.
+///
+/// ```
+/// use rescind_core::{CallContext, ErrorCode, ErrorObject, HandlerError};
+///
+/// async fn area(_: CallContext, (width, height): (u32, u32)) -> Result<u32, HandlerError> {
+///     let overflow = || ErrorObject::new(ErrorCode::INVALID_PARAMS, "the area is too large");
+///     Ok(width.checked_mul(height).ok_or_else(overflow)?)
+/// }
+/// # let _ = area;
+/// ```
 pub struct HandlerError(Repr);
 
 enum Repr {
@@ -64,7 +74,7 @@ impl HandlerError {
             Repr::Stopped(_) => (HandlerResult::Stopped, Answer::Error(ErrorObject::internal())),
             Repr::Answered(error) => (HandlerResult::Error, Answer::Error(error)),
             Repr::Other(error) => {
-                tracing::debug!(error = %crate::shown::Shown::text(&error), "a handler failed");
+                tracing::debug!(error = %crate::log_text::LogText::text(&error), "a handler failed");
                 (HandlerResult::Error, Answer::Error(ErrorObject::internal()))
             }
         }

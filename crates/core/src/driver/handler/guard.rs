@@ -12,6 +12,14 @@ use crate::driver::state::{ConnectionInner, Payload, Request, State};
 use crate::machine::HandlerResult;
 use crate::sync::atomic::Ordering;
 
+/// Whether a handler starts, after the wait for the notifications before its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Start,
+    /// The request was cancelled meanwhile.
+    Cancelled,
+}
+
 /// Reports the end of a handler's task, however it ends: by return, panic, abort, or the end of the runtime (I10).
 pub(crate) struct Guard(Arc<Request>);
 
@@ -30,8 +38,8 @@ impl Guard {
         let span = tracing::info_span!(
             "rescind.request",
             rpc.system.name = self.0.connection.rpc_system(),
-            rpc.method = %crate::shown::Shown::name(&request.method),
-            jsonrpc.request.id = %crate::shown::Shown::name(&request.id),
+            rpc.method = %crate::log_text::LogText::name(&request.method),
+            jsonrpc.request.id = %crate::log_text::LogText::name(&request.id),
             cancel.source = tracing::field::Empty,
             cancel.outcome = tracing::field::Empty,
         );
@@ -63,6 +71,29 @@ impl Guard {
             HandlerResult::Panicked => "panicked",
         };
         span.record("cancel.outcome", outcome);
+    }
+
+    /// Waits until the notifications before the request are handled, on connections that handle in order. A cancel ends
+    /// the wait.
+    pub(crate) fn poll_turn(&self, cx: &mut Context<'_>) -> Poll<Turn> {
+        let Request { connection, data } = &*self.0;
+        let after = data.came_after();
+        if after == 0 || !connection.in_order {
+            return Poll::Ready(Turn::Start);
+        }
+        let replaced = {
+            let mut state = connection.lock();
+            if state.notices.is_handled(after) {
+                return Poll::Ready(Turn::Start);
+            }
+            // A cancel is set with the lock held, and takes the waker.
+            if data.is_cancelled() {
+                return Poll::Ready(Turn::Cancelled);
+            }
+            state.notices.wait_for_turn(after, data.key, cx.waker().clone())
+        };
+        drop(replaced);
+        Poll::Pending
     }
 
     /// The handler was polled once, or will never be polled. `true`: this is the first call.
@@ -102,7 +133,7 @@ impl Guard {
     ) -> Poll<()> {
         let offered = self.0.poll_offer(end, answer, cx);
         if offered.is_ready() {
-            self.0.data.set_told();
+            self.0.data.set_end_reported();
         }
         offered
     }
@@ -113,9 +144,12 @@ impl Drop for Guard {
         let Request { connection, data: request } = &*self.0;
         // The span of an aborted task. Contexts may live longer than the task.
         drop(request.take_span());
-        if !request.is_told() {
+        if !request.end_is_reported() {
             self.begin();
-            connection.step(|state, now, _| state.end_task(&self.0, now));
+            connection.step(|state, now, effects| {
+                effects.wakers.extend(state.notices.take_turn_of(request.key));
+                state.end_task(&self.0, now);
+            });
         }
     }
 }
@@ -181,7 +215,7 @@ impl ConnectionInner {
         }
         if value.get().len() > self.max_frame {
             tracing::warn!(
-                rpc.method = %crate::shown::Shown::name(method),
+                rpc.method = %crate::log_text::LogText::name(method),
                 bytes = value.get().len(),
                 limit = self.max_frame,
                 "an answer is over the frame limit"

@@ -19,7 +19,7 @@ use serde_json::value::to_raw_value;
 
 use crate::driver::context::CallContext;
 use crate::driver::handler::error::HandlerError;
-use crate::driver::handler::guard::Guard;
+use crate::driver::handler::guard::{Guard, Turn};
 use crate::driver::outbox::Answer;
 use crate::driver::params::read_params;
 use crate::driver::state::{Handler, Request};
@@ -95,20 +95,23 @@ where
         let guard = &*this.guard;
         loop {
             let (end, answer) = match this.stage.as_mut().project() {
-                StageProjection::Begin { function, params } => match read_params::<P>(params.take()) {
-                    Ok(params) => {
-                        guard.open_span();
-                        let context = guard.context();
-                        let enter = AssertUnwindSafe(|| function(context, params));
-                        match guard.enter(|| catch_unwind(enter)) {
-                            Ok(future) => {
-                                this.stage.set(Stage::User { future });
-                                continue;
+                StageProjection::Begin { function, params } => match ready!(guard.poll_turn(cx)) {
+                    Turn::Start => match read_params::<P>(params.take()) {
+                        Ok(params) => {
+                            guard.open_span();
+                            let context = guard.context();
+                            let enter = AssertUnwindSafe(|| function(context, params));
+                            match guard.enter(|| catch_unwind(enter)) {
+                                Ok(future) => {
+                                    this.stage.set(Stage::User { future });
+                                    continue;
+                                }
+                                Err(panic) => ended(guard, Err(panic)),
                             }
-                            Err(panic) => ended(guard, Err(panic)),
                         }
-                    }
-                    Err(error) => (HandlerResult::Error, Answer::Error(error)),
+                        Err(error) => (HandlerResult::Error, Answer::Error(error)),
+                    },
+                    Turn::Cancelled => taken_back(),
                 },
                 StageProjection::User { mut future } => {
                     let work = AssertUnwindSafe(|| future.as_mut().poll(cx).map(answer_of));
@@ -180,6 +183,12 @@ where
         let guard = Guard::new(request);
         runtime
             .spawn(async move {
+                if poll_fn(|cx| guard.poll_turn(cx)).await == Turn::Cancelled {
+                    let (end, answer) = taken_back();
+                    let mut answer = Some(answer);
+                    guard.begin();
+                    return poll_fn(|cx| guard.poll_offer(end, &mut answer, cx)).await;
+                }
                 // It may take long until a thread is free. Nothing waits for that.
                 guard.begin();
                 let thread = inner.spawn_blocking(move || {
@@ -205,12 +214,17 @@ where
     }
 }
 
+/// The end of a handler that was cancelled before it started. The machine has the answer.
+fn taken_back() -> (HandlerResult, Answer) {
+    (HandlerResult::Stopped, Answer::Error(ErrorObject::internal()))
+}
+
 fn answer_of<R: Serialize>(result: Result<R, HandlerError>) -> (HandlerResult, Answer) {
     match result {
         Ok(value) => match to_raw_value(&value) {
             Ok(value) => (HandlerResult::Value, Answer::Value(value)),
             Err(error) => {
-                tracing::warn!(error = %crate::shown::Shown::text(&error), "a handler's value cannot be written as JSON");
+                tracing::warn!(error = %crate::log_text::LogText::text(&error), "a handler's value cannot be written as JSON");
                 (HandlerResult::Error, Answer::Error(ErrorObject::internal()))
             }
         },

@@ -197,8 +197,8 @@ mod tests {
 
     /// The result of a reader's poll now. A reader of the stream gets the same.
     fn read(notifications: &mut Notifications) -> Poll<Option<usize>> {
-        let told = Pin::new(notifications).poll_next(&mut Context::from_waker(Waker::noop()));
-        told.map(|told| told.map(|told| told.params::<[usize; 1]>().unwrap()[0]))
+        let reported = Pin::new(notifications).poll_next(&mut Context::from_waker(Waker::noop()));
+        reported.map(|reported| reported.map(|reported| reported.params::<[usize; 1]>().unwrap()[0]))
     }
 
     #[test]

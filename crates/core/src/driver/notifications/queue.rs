@@ -1,11 +1,14 @@
-//! Notifications of the peer that wait for the router's handlers, in arrival order.
+//! Notifications of the peer that wait for the router's handlers, in arrival order, and the requests that wait for these
+//! handlers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Waker;
 
 use bytes::Bytes;
 
 use crate::driver::params::unpinned;
+use crate::id::InboundKey;
 use crate::machine::Limits;
 
 /// A notification that waits for its handler.
@@ -48,12 +51,33 @@ pub(crate) struct NotificationQueue<H> {
     concurrent: usize,
     /// A task empties the queue.
     worked: bool,
+    /// The last one that the task took.
+    taken: u64,
+    turns: Vec<Turn>,
     pub(crate) dropped: u64,
+}
+
+/// A request whose handler has not started, because the notifications before it are not handled.
+struct Turn {
+    /// The last of these notifications.
+    after: u64,
+    request: InboundKey,
+    /// Wakes its task.
+    waker: Waker,
 }
 
 impl<H> Default for NotificationQueue<H> {
     fn default() -> Self {
-        Self { waiting: VecDeque::new(), bytes: 0, number: 0, concurrent: 0, worked: false, dropped: 0 }
+        Self {
+            waiting: VecDeque::new(),
+            bytes: 0,
+            number: 0,
+            concurrent: 0,
+            worked: false,
+            taken: 0,
+            turns: Vec::new(),
+            dropped: 0,
+        }
     }
 }
 
@@ -103,10 +127,44 @@ impl<H> NotificationQueue<H> {
     pub(crate) fn pop(&mut self) -> Option<Notice<H>> {
         let notice = self.waiting.pop_front();
         match &notice {
-            Some(notice) => self.bytes -= notice.weight(),
+            Some(notice) => {
+                self.bytes -= notice.weight();
+                self.taken = notice.number;
+            }
             None => self.worked = false,
         }
         notice
+    }
+
+    /// Whether this notification and all before it are handled, except those that are handled out of order.
+    pub(crate) const fn is_handled(&self, number: u64) -> bool {
+        !self.worked || self.taken > number
+    }
+
+    /// A request waits until this notification is handled. Its task must call this in each poll. Drop the returned waker
+    /// without the lock (D2).
+    #[must_use]
+    pub(crate) fn wait_for_turn(&mut self, after: u64, request: InboundKey, waker: Waker) -> Option<Waker> {
+        if let Some(turn) = self.turns.iter_mut().find(|turn| turn.request == request) {
+            return Some(std::mem::replace(&mut turn.waker, waker));
+        }
+        self.turns.push(Turn { after, request, waker });
+        None
+    }
+
+    /// The wakers of the requests that wait no longer.
+    #[must_use]
+    pub(crate) fn take_turns(&mut self) -> Vec<Waker> {
+        let (due, waiting): (Vec<_>, _) =
+            std::mem::take(&mut self.turns).into_iter().partition(|turn| self.is_handled(turn.after));
+        self.turns = waiting;
+        due.into_iter().map(|turn| turn.waker).collect()
+    }
+
+    /// The waker of a request that is cancelled or has ended.
+    pub(crate) fn take_turn_of(&mut self, request: InboundKey) -> Option<Waker> {
+        let place = self.turns.iter().position(|turn| turn.request == request)?;
+        Some(self.turns.swap_remove(place).waker)
     }
 
     /// A notification that was handled out of order is done.
@@ -127,6 +185,7 @@ impl<H> NotificationQueue<H> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::CallKey;
 
     #[test]
     fn the_queue_has_room_up_to_its_limits_of_notifications_and_bytes() {
@@ -142,8 +201,8 @@ mod tests {
             (notices(3, 0), 0, false),
         ] {
             let (len, bytes) = (notices.len(), notices.bytes);
-            let told = format!("{weight} bytes beside {len} notifications of {bytes}");
-            assert_eq!(notices.has_room(&limits, weight), has_room, "I11: {told}");
+            let reported = format!("{weight} bytes beside {len} notifications of {bytes}");
+            assert_eq!(notices.has_room(&limits, weight), has_room, "I11: {reported}");
         }
     }
 
@@ -167,5 +226,31 @@ mod tests {
         queue.concurrent_done(5);
         assert_eq!((queue.clear().len(), queue.bytes(), queue.len()), (1, 0, 0));
         assert!(queue.pop().is_none() && queue.last_open() == 0, "I3: no task empties the queue");
+    }
+
+    #[test]
+    fn a_request_waits_until_the_last_notification_before_it_is_handled() {
+        let notice = || Notice::new((), Arc::from("ab"), None);
+        let request = |slot| InboundKey(CallKey { slot, generation: 0 });
+        let mut queue = NotificationQueue::default();
+        assert!(queue.is_handled(0), "nothing was received");
+        for _ in 0..3 {
+            queue.push(notice());
+        }
+        queue.push_concurrent(notice());
+        assert_eq!(queue.last_open(), 4);
+        for slot in 0..3 {
+            assert!(queue.wait_for_turn(u64::from(slot) + 1, request(slot), Waker::noop().clone()).is_none());
+        }
+        let again = queue.wait_for_turn(3, request(2), Waker::noop().clone());
+        assert!(again.is_some() && queue.turns.len() == 3, "a request waits once");
+        assert!(queue.take_turn_of(request(1)).is_some() && queue.take_turn_of(request(1)).is_none());
+        queue.pop();
+        assert!(queue.take_turns().is_empty(), "the first is only taken");
+        queue.pop();
+        assert_eq!((queue.is_handled(1), queue.is_handled(2), queue.take_turns().len()), (true, false, 1));
+        queue.pop();
+        queue.pop();
+        assert_eq!((queue.is_handled(4), queue.take_turns().len(), queue.turns.len()), (true, 1, 0));
     }
 }

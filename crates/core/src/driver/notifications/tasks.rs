@@ -4,12 +4,15 @@
 //! Handlers of requests are separate tasks. The handler of a request that arrived before a notification is polled once
 //! before the notification's handler runs, so that a `session/cancel` finds the prompt that the peer sent just before
 //! it. [`ArrivalOrder`](crate::ArrivalOrder) tells which requests arrived after the notification.
+//!
+//! Where the dialect or the router requires order, the task of a request waits, before it starts the handler, until the
+//! handlers of the notifications before the request have ended. A cancel ends that wait, and the handler does not run.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tracing::Level;
@@ -61,7 +64,7 @@ impl ConnectionInner {
             Ok(Admitted::First) => {
                 self.runtime.spawn(async move {
                     while let Some(notice) = connection.next_notice() {
-                        connection.let_handlers_begin().await;
+                        connection.let_handlers_begin(notice.number).await;
                         handle(&connection, notice).await;
                     }
                 });
@@ -70,12 +73,17 @@ impl ConnectionInner {
     }
 
     fn next_notice(&self) -> Option<HandledNotice> {
-        self.lock().notices.pop()
+        let (notice, turns) = {
+            let mut state = self.lock();
+            (state.notices.pop(), state.notices.take_turns())
+        };
+        turns.into_iter().for_each(Waker::wake);
+        notice
     }
 
-    /// Waits until handlers that were started have been polled once, for at most [`FIRST_POLL_TIMEOUT`]: a handler may block
-    /// its thread.
-    async fn let_handlers_begin(&self) {
+    /// Waits until the handlers that were started for requests before this notification have been polled once, for at
+    /// most [`FIRST_POLL_TIMEOUT`]: a handler may block its thread.
+    async fn let_handlers_begin(&self, number: u64) {
         if self.beginning.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -84,7 +92,7 @@ impl ConnectionInner {
             let requests = state.inbound.values().filter(|slot| slot.task == Task::Running);
             requests
                 .map(|slot| Arc::clone(&slot.request))
-                .filter(|request| !request.data.has_begun())
+                .filter(|request| request.data.came_after() < number && !request.data.has_begun())
                 .collect()
         };
         let all = async {
@@ -117,7 +125,7 @@ async fn handle(connection: &Arc<ConnectionInner>, notice: HandledNotice) {
         Err(_) => true,
     };
     if panicked {
-        tracing::warn!(rpc.method = %crate::shown::Shown::name(&method), "the handler of a notification panicked");
+        tracing::warn!(rpc.method = %crate::log_text::LogText::name(&method), "the handler of a notification panicked");
     }
 }
 

@@ -41,11 +41,11 @@ fn silence_drops_the_frames_of_one_request_and_gives_their_room_back() {
 #[test]
 fn cancels_of_a_cascade_alternate_with_other_frames() {
     let mut outbox = Outbox::new();
-    let mut slots = crate::driver::tables::slots::Slots::new();
+    let mut slots = crate::slot_map::SlotMap::new();
     outbox.push_data(note(0));
     outbox.push_data(note(0));
     for _ in 0..3 * MAX_CANCELS_IN_ROW {
-        outbox.push_control(Control::Cancel(slots.insert(())));
+        outbox.push_control(Control::Cancel(SlotKey(slots.insert(()))));
     }
     let mut lanes = Vec::new();
     while let Some(lane) = outbox.next_lane() {
@@ -61,7 +61,7 @@ fn cancels_of_a_cascade_alternate_with_other_frames() {
 
     outbox.push_data(note(0));
     for _ in 0..2 * MAX_CANCELS_IN_ROW {
-        outbox.push_control(Control::Cancel(slots.insert(())));
+        outbox.push_control(Control::Cancel(SlotKey(slots.insert(()))));
     }
     for waits in [true, false] {
         for _ in 0..MAX_CANCELS_IN_ROW {
@@ -76,12 +76,12 @@ fn cancels_of_a_cascade_alternate_with_other_frames() {
 #[test]
 fn calls_taken_back_leave_no_entries_in_the_outbox() {
     let mut outbox = Outbox::new();
-    let mut slots = crate::driver::tables::slots::Slots::new();
+    let mut slots = crate::slot_map::SlotMap::new();
     for _ in 0..100_000 {
-        let slot_key = slots.insert(());
+        let slot_key = SlotKey(slots.insert(()));
         outbox.push_data(DataFrame::Call(slot_key));
-        slots.remove(slot_key);
-        outbox.took_back(|slot_key| slots.get(slot_key).is_some());
+        slots.remove(slot_key.0);
+        outbox.took_back(|slot_key| slots.get(slot_key.0).is_some());
     }
     assert!(outbox.data.len() < 256, "I11: {} entries", outbox.data.len());
 }
@@ -89,13 +89,13 @@ fn calls_taken_back_leave_no_entries_in_the_outbox() {
 #[test]
 fn calls_taken_back_are_swept_after_an_earlier_sweep_for_a_silence() {
     let mut outbox = Outbox::new();
-    let mut slots = crate::driver::tables::slots::Slots::new();
+    let mut slots = crate::slot_map::SlotMap::new();
     for _ in 0..12 {
         for _ in 1..outbox.data.len().max(64) {
-            let slot_key = slots.insert(());
+            let slot_key = SlotKey(slots.insert(()));
             outbox.push_data(DataFrame::Call(slot_key));
-            slots.remove(slot_key);
-            outbox.took_back(|slot_key| slots.get(slot_key).is_some());
+            slots.remove(slot_key.0);
+            outbox.took_back(|slot_key| slots.get(slot_key.0).is_some());
         }
         outbox.push_data(note(1));
         outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
@@ -123,7 +123,7 @@ fn raw(json: &str) -> Box<RawValue> {
     RawValue::from_string(json.to_owned()).unwrap()
 }
 
-fn told(params: &str) -> DataFrame {
+fn reported(params: &str) -> DataFrame {
     DataFrame::Notification(Notification {
         owner: None,
         exchange: ExchangeId::NONE,
@@ -176,20 +176,20 @@ fn data_frames() -> [(DataFrame, usize); 7] {
         (answer(text("abc"), Some(Answer::Error(error.clone()))), 133),
         (answer(text("abc"), Some(Answer::Error(error.with_data(&[1, 23])))), 139),
         (note(0), 132),
-        (told("{}"), 134),
+        (reported("{}"), 134),
     ]
 }
 
 #[test]
 fn each_queued_frame_counts_its_size_until_it_is_taken() {
     let mut outbox = Outbox::new();
-    let mut slots = crate::driver::tables::slots::Slots::new();
+    let mut slots = crate::slot_map::SlotMap::new();
     let (mut frames, mut bytes) = (0, 0);
     let waits = |outbox: &Outbox| (outbox.frames(), outbox.bytes());
     // Cancels and staged calls are in the slots of their calls and need no room.
     for _ in 0..2 {
-        outbox.push_control(Control::Cancel(slots.insert(())));
-        outbox.push_data(DataFrame::Call(slots.insert(())));
+        outbox.push_control(Control::Cancel(SlotKey(slots.insert(()))));
+        outbox.push_data(DataFrame::Call(SlotKey(slots.insert(()))));
         frames += 2;
         assert_eq!(waits(&outbox), (frames, 0), "I11: a call or its cancel");
     }
@@ -234,7 +234,7 @@ fn waiters_for_room_are_woken_when_a_quarter_of_frames_and_bytes_is_free() {
         let room: Vec<_> = (0..8)
             .map(|_| {
                 let room = outbox.has_room(&limits, 200);
-                outbox.push_data(told(&params));
+                outbox.push_data(reported(&params));
                 room
             })
             .collect();
@@ -287,7 +287,7 @@ fn the_writer_is_woken_once_for_queued_frames_but_not_for_data_without_room() {
 
 #[test]
 fn a_lane_that_was_full_releases_its_memory_when_empty() {
-    let slot_key = crate::driver::tables::slots::Slots::new().insert(());
+    let slot_key = SlotKey(crate::slot_map::SlotMap::new().insert(()));
     // Some places are kept, so that a lane in normal use does not allocate.
     for (capacity, kept) in
         [(4, true), (MAX_IDLE_CAPACITY, true), (MAX_IDLE_CAPACITY + 1, false), (4 * MAX_IDLE_CAPACITY, false)]
@@ -352,8 +352,8 @@ fn an_empty_entry_taken_from_the_lane_is_no_longer_counted() {
 
 #[test]
 fn empty_entries_do_not_count_as_a_turn() {
-    let mut slots = crate::driver::tables::slots::Slots::new();
-    let [first, waiting, last] = [(); 3].map(|()| slots.insert(()));
+    let mut slots = crate::slot_map::SlotMap::new();
+    let [first, waiting, last] = [(); 3].map(|()| SlotKey(slots.insert(())));
     let mut outbox = Outbox::new();
     // Removed, dropped, waiting, removed.
     outbox.push_data(DataFrame::Call(first));

@@ -41,7 +41,7 @@ pub(crate) struct RequestData {
     begun: AtomicBool,
     begun_awaited: AtomicBool,
     /// The end of its task was reported.
-    told: AtomicBool,
+    end_reported: AtomicBool,
 }
 
 /// The data with which only few requests arrive.
@@ -111,7 +111,7 @@ impl RequestData {
             cancelled: AtomicBool::new(false),
             begun: AtomicBool::new(false),
             begun_awaited: AtomicBool::new(false),
-            told: AtomicBool::new(false),
+            end_reported: AtomicBool::new(false),
         }
     }
 
@@ -215,12 +215,12 @@ impl RequestData {
     }
 
     /// Whether the end of its task was reported. Only its guard reads and sets this, and the guard belongs to the task.
-    pub(crate) fn is_told(&self) -> bool {
-        self.told.load(Ordering::Relaxed)
+    pub(crate) fn end_is_reported(&self) -> bool {
+        self.end_reported.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_told(&self) {
-        self.told.store(true, Ordering::Relaxed);
+    pub(crate) fn set_end_reported(&self) {
+        self.end_reported.store(true, Ordering::Relaxed);
     }
 
     /// Stores the handle that aborts the task. An abort that was requested before is done now.

@@ -2,5 +2,5 @@
 //! report.
 
 pub(crate) mod data;
-pub(crate) mod reported;
+pub(crate) mod progress_tokens;
 pub(crate) mod slot;

@@ -58,14 +58,14 @@ impl ServerHandle {
     ///    closed.
     /// 3. When all connections have ended, the listener is dropped and [`Server::run`](crate::Server::run) returns.
     ///
-    /// A second drain does not change the deadline of the first.
+    /// A second drain may shorten the first, as when a user presses Ctrl-C again: the earlier deadline counts.
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the drain.
     pub async fn drain(&self, drain: Duration) -> usize {
         self.phase.draining.cancel();
-        self.admission.seats.shut_down(drain);
-        self.admission.seats.emptied().await;
+        self.admission.slots.shut_down(drain);
+        self.admission.slots.emptied().await;
         self.admission.alive()
     }
 

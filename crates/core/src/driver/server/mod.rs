@@ -91,21 +91,21 @@ impl Server {
             match accepted.await {
                 Some(Ok(link)) => self.accept(link, &runtime),
                 Some(Err(error)) => {
-                    tracing::debug!(error = %crate::shown::Shown::text(&error), "a connection could not be accepted");
+                    tracing::debug!(error = %crate::log_text::LogText::text(&error), "a connection could not be accepted");
                 }
                 None => break,
             }
         }
         if draining.is_cancelled() && self.listener.as_mut().stop_accepting() {
             // Open connections need the listener.
-            self.admission.seats.emptied().await;
+            self.admission.slots.emptied().await;
         }
         Ok(())
     }
 
     fn accept(&self, link: Link, runtime: &Handle) {
         let client = self.admission.clients.client(link.meta.principal.as_ref(), link.meta.address);
-        let permit = match self.admission.seat(&client, link.traits.exchange_scoped) {
+        let permit = match self.admission.admit_connection(&client, link.traits.exchange_scoped) {
             Ok(permit) => permit,
             Err(why) => {
                 tracing::debug!(
@@ -117,12 +117,12 @@ impl Server {
                 return;
             }
         };
-        let seat = Arc::clone(permit.seat());
+        let slot = Arc::clone(permit.slot());
         let peers = self.peers.clone().admission(&self.admission);
         let on_peer = self.on_peer.clone();
         runtime.spawn(async move {
             let mut opening = pin!(peers.connect_at(link, Some(permit)));
-            let mut left = pin!(seat.left());
+            let mut left = pin!(slot.end_requested());
             let opened = poll_fn(|cx| match opening.as_mut().poll(cx) {
                 Poll::Ready(opened) => Poll::Ready(Some(opened)),
                 Poll::Pending => left.as_mut().poll(cx).map(|()| None),
@@ -134,7 +134,7 @@ impl Server {
                     }
                 }
                 Some(Err(error)) => {
-                    tracing::debug!(error = %crate::shown::Shown::text(&error), "a connection did not open");
+                    tracing::debug!(error = %crate::log_text::LogText::text(&error), "a connection did not open");
                 }
                 None => tracing::debug!("a connection was closed before it opened"),
             }

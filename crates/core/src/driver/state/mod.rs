@@ -22,7 +22,7 @@ pub(crate) mod outputs;
 pub(crate) mod step;
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -35,23 +35,23 @@ use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
 use crate::driver::admission::permits::Permits;
 use crate::driver::calls::entry::{AnswerContent, CallEntry, RemoteAction};
+use crate::driver::interner::Interner;
 use crate::driver::memory::Memory;
 use crate::driver::notifications::queue::NotificationQueue;
 use crate::driver::notifications::send_waiters::SendWaiters;
 use crate::driver::notifications::subscriptions::Subscriptions;
 use crate::driver::outbox::{Answer, Outbox};
 use crate::driver::requests::data::RequestData;
-use crate::driver::requests::reported::Reported;
+use crate::driver::requests::progress_tokens::ProgressTokens;
 use crate::driver::requests::slot::InboundSlot;
-use crate::driver::tables::interner::Interner;
-use crate::driver::tables::slots::{SideTable, SlotKey, Slots};
 use crate::driver::timeouts::Timeouts;
 use crate::error::ConnectionError;
-use crate::id::{ExchangeId, InboundKey, OutboundKey};
+use crate::id::{ExchangeId, InboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, Session, Work};
 use crate::registry::{Registry, SessionId};
+use crate::slot_map::{SideTable, SlotMap};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
-use crate::sync::{AbortHandle, Handle, Mutex, MutexGuard};
+use crate::sync::{AbortHandle, Handle, Mutex};
 use crate::transport::{BoxFuture, Capabilities, PeerInfo};
 
 /// A function that is called for each event of a connection.
@@ -74,8 +74,9 @@ pub(crate) struct ConnectionInner {
     pub(crate) budget: ByteBudget,
     pub(crate) seed: u128,
     pub(crate) max_frame: usize,
-    pub(crate) exchange_scoped: bool,
     pub(crate) handles_cancels: bool,
+    /// Handlers start after the notifications before their requests are handled.
+    pub(crate) in_order: bool,
     pub(crate) timeouts: Timeouts,
     pub(crate) serves: bool,
     pub(crate) on_event: Option<EventHook>,
@@ -104,6 +105,7 @@ pub(crate) struct Config {
     pub(crate) meta: PeerInfo,
     pub(crate) budget: ByteBudget,
     pub(crate) handles_cancels: bool,
+    pub(crate) in_order: bool,
     pub(crate) timeouts: Timeouts,
     pub(crate) serves: bool,
     pub(crate) on_event: Option<EventHook>,
@@ -179,12 +181,14 @@ pub(crate) struct State {
     pub(crate) session: Session,
     pub(crate) outbox: Outbox,
     pub(crate) memory: Memory,
+    /// Approximate bytes that the connection held at the end of the last step.
+    bytes_counted: usize,
     pub(crate) inbound: SideTable<InboundSlot<Request>>,
     /// Requests whose handlers wait for room in the outbox, in the order in which they started to wait.
     pub(crate) waiting_for_room: Vec<InboundKey>,
     /// Notifications of this side that wait for room.
     pub(crate) notifiers: SendWaiters,
-    pub(crate) calls: Slots<CallEntry>,
+    pub(crate) calls: SlotMap<CallEntry>,
     pub(crate) methods: Interner,
     pub(crate) outbound: SideTable<SlotKey>,
     /// Requests that wait for a permit, each with the data to start it.
@@ -194,7 +198,7 @@ pub(crate) struct State {
     /// The number of calls whose progress is read.
     pub(crate) progress_readers: usize,
     pub(crate) notices: NotificationQueue<Arc<dyn NotificationHandler>>,
-    pub(crate) reported: Reported,
+    pub(crate) reported: ProgressTokens,
     /// Children on other connections, each with the action that cancels it. `None` until the child has started.
     pub(crate) foreign: HashMap<u64, Option<RemoteAction>>,
     pub(crate) next_foreign: u64,
@@ -216,18 +220,19 @@ impl ConnectionInner {
                 session,
                 outbox: Outbox::new(),
                 memory: Memory::new(&parts.budget),
+                bytes_counted: 0,
                 inbound: SideTable::new(),
                 queued: SideTable::new(),
                 waiting_for_room: Vec::new(),
                 notifiers: SendWaiters::default(),
-                calls: Slots::new(),
+                calls: SlotMap::new(),
                 methods: Interner::default(),
                 outbound: SideTable::new(),
                 matchers: Subscriptions::default(),
                 permits: Permits::default(),
                 progress_readers: 0,
                 notices: NotificationQueue::default(),
-                reported: Reported::default(),
+                reported: ProgressTokens::default(),
                 foreign: HashMap::new(),
                 next_foreign: 1,
                 close: None,
@@ -248,8 +253,8 @@ impl ConnectionInner {
             budget: parts.budget,
             seed: draw_seed(),
             max_frame,
-            exchange_scoped: parts.traits.exchange_scoped,
             handles_cancels: parts.handles_cancels,
+            in_order: parts.in_order,
             timeouts: parts.timeouts,
             serves: parts.serves,
             on_event: parts.on_event,
@@ -261,28 +266,9 @@ impl ConnectionInner {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The RPC system, as spans name it.
     pub(crate) fn rpc_system(&self) -> &'static str {
         if self.dialect.codec().as_json_rpc().is_some() { "jsonrpc" } else { self.dialect.name() }
-    }
-}
-
-impl State {
-    /// Approximate bytes that the connection holds.
-    pub(crate) fn bytes_held(&self) -> usize {
-        self.memory.of_requests()
-            + self.outbox.bytes()
-            + self.notices.bytes()
-            + self.session.bytes_remembered()
-    }
-
-    pub(crate) fn entry_of(&mut self, call: OutboundKey) -> Option<(SlotKey, &mut CallEntry)> {
-        let slot_key = *self.outbound.get(call.0)?;
-        self.calls.get_mut(slot_key).map(|entry| (slot_key, entry))
     }
 }
 

@@ -8,13 +8,14 @@ use tracing::Level;
 use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};
 use crate::driver::admission::permits::{Permits, Task};
+use crate::driver::calls::entry::CallEntry;
 use crate::driver::effects::log::{Entry, name, outcome_of_reply};
 use crate::driver::effects::{Effects, Start};
 use crate::driver::outbox::{Answer, Control, DataFrame};
 use crate::driver::requests::slot::Unserved;
 use crate::driver::state::{ConnectionInner, Payload, State, Waiting};
 use crate::failpoint::{self, Failpoint};
-use crate::id::{ExchangeId, InboundKey};
+use crate::id::{ExchangeId, InboundKey, OutboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, HandlerResult, Output, Reply, ReplyBody};
 use crate::sync::atomic::Ordering;
 use crate::transport::ExchangeEnd;
@@ -31,9 +32,15 @@ impl State {
         while let Some(output) = self.session.poll_output() {
             self.apply_one(connection, now, output, payload, effects);
         }
-        if self.close.is_none() && self.outbox.reserve_is_spent(self.session.limits()) {
-            self.close = Some(CloseCause::PeerNotReading);
+        if self.outbox.reserved() > 0 && self.outbox.reserve_is_spent(self.session.limits()) {
+            self.close.get_or_insert(CloseCause::PeerNotReading);
         }
+    }
+
+    /// The driver's entry of a call that the machine knows.
+    pub(crate) fn entry_of(&mut self, call: OutboundKey) -> Option<(SlotKey, &mut CallEntry)> {
+        let slot_key = *self.outbound.get(call.0)?;
+        self.calls.get_mut(slot_key.0).map(|entry| (slot_key, entry))
     }
 
     fn apply_one(
@@ -92,7 +99,7 @@ impl State {
                     entry.frame = None;
                     let calls = &self.calls;
                     self.outbox
-                        .took_back(|slot_key| calls.get(slot_key).is_some_and(|call| call.frame.is_some()));
+                        .took_back(|slot_key| calls.get(slot_key.0).is_some_and(|call| call.frame.is_some()));
                 }
             }
             Output::Acked { call, cancelled } => {
@@ -168,6 +175,9 @@ impl State {
             cause: logged.clone(),
         });
         slot.request.data.set_cancelled(cause);
+        if connection.in_order {
+            effects.wakers.extend(self.notices.take_turn_of(key));
+        }
         connection.registry.record(slot.request.session(), &slot.request.data.id);
         effects.rare().signals.push(Arc::clone(&slot.request));
     }

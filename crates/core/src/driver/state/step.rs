@@ -1,14 +1,19 @@
 //! One step of a connection: an input of the machine with the lock held, its outputs in order, and then, without the
 //! lock, the effects outside of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use crate::driver::effects::Effects;
 use crate::driver::state::{ConnectionInner, Payload, State, now};
+use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
 impl ConnectionInner {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// One step of the machine: `act` with the lock held, then the outputs in order, then, without the lock, the
     /// effects outside of it.
     pub(crate) fn step<R>(self: &Arc<Self>, act: impl FnOnce(&mut State, Instant, &mut Effects) -> R) -> R {
@@ -33,19 +38,42 @@ impl ConnectionInner {
             let acted = act(&mut state, now, &mut effects, &mut payload);
             state.apply(self, now, &mut payload, &mut effects);
             let result = then(&mut state, payload, acted);
-            state.permits.give_back(&self.admission, (!self.exchange_scoped).then_some(&*self.client));
-            let held = state.bytes_held();
-            let given_back = state.memory.count(held);
+            let given_back = state.settle_accounts(self);
             state.call_driver(self, &mut effects);
             (result, given_back)
         };
-        self.budget.remove(given_back);
+        if given_back > 0 {
+            self.budget.remove(given_back);
+        }
         effects.run(self);
         result
     }
 }
 
 impl State {
+    /// Gives back the permits that the step has left over, and counts the bytes that the connection holds. Most steps
+    /// change neither. Returns the bytes to give back to the budget, which wakes tasks, so it is done without the lock.
+    fn settle_accounts(&mut self, connection: &ConnectionInner) -> usize {
+        if self.permits.held() > 0 {
+            let client = (!connection.traits.exchange_scoped).then_some(&*connection.client);
+            self.permits.give_back(&connection.admission, client);
+        }
+        let held = self.bytes_held();
+        if held == self.bytes_counted {
+            return 0;
+        }
+        self.bytes_counted = held;
+        self.memory.count(held)
+    }
+
+    /// Approximate bytes that the connection holds.
+    pub(crate) fn bytes_held(&self) -> usize {
+        self.memory.of_requests()
+            + self.outbox.bytes()
+            + self.notices.bytes()
+            + self.session.bytes_remembered()
+    }
+
     /// Wakes the connection's task if it must act.
     fn call_driver(&mut self, connection: &ConnectionInner, effects: &mut Effects) {
         let earlier = match (self.session.next_timeout(), self.armed) {

@@ -113,8 +113,8 @@ fn cancels_of_a_shielded_call_wait_for_its_end_up_to_a_bound() {
     for (key, owed) in [(first, 3), (second, 1)] {
         bench.session.local_unshield(bench.now, key);
         let outputs = bench.outputs();
-        let told = |output: &&Output| matches!(output, Output::Ack { status: AckStatus::Cancelled, .. });
-        assert_eq!(outputs.iter().filter(told).count(), owed, "{outputs:?}");
+        let reported = |output: &&Output| matches!(output, Output::Ack { status: AckStatus::Cancelled, .. });
+        assert_eq!(outputs.iter().filter(reported).count(), owed, "{outputs:?}");
         let _ = bench.ended(key);
     }
     bench.assert_no_residue();

@@ -47,12 +47,12 @@ fn a_task_is_not_cancelled_by_a_message_where_the_peer_declared_tasks_for_its_me
     let declared = Handshake::default().with_exempting(Some(vec!["tools/call".to_owned()]));
     bench.session.handshake(HandshakePart::Params, &Handshake::default());
     bench.session.handshake(HandshakePart::Result, &declared);
-    for (method, is_told) in [("tools/call", false), ("tools/list", true)] {
+    for (method, is_reported) in [("tools/call", false), ("tools/list", true)] {
         let task = CallSpec { exempt: CancelExemption::FromCancelMessages, ..CallSpec::new(method) };
         let call = bench.written(&task);
         let (_, outputs) = bench.cancel_ours(call);
-        let told = outputs.iter().any(|output| matches!(output, Output::SendCancel { .. }));
-        assert_eq!(told, is_told, "{method}: {outputs:?}");
+        let reported = outputs.iter().any(|output| matches!(output, Output::SendCancel { .. }));
+        assert_eq!(reported, is_reported, "{method}: {outputs:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use crate::dialect::{ABP, ACP, ACP_DRAFT, AnswerAfterCancel, CancelFrom, Handsha
 use crate::id::ExchangeId;
 
 #[test]
-fn where_the_handler_decides_a_cancel_only_signals() {
+fn with_handler_decides_a_cancel_only_signals() {
     // L1
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
@@ -88,7 +88,7 @@ fn a_silenced_request_sends_nothing_more_and_its_late_value_is_dropped() {
 }
 
 #[test]
-fn a_local_cancel_is_answered_where_a_peers_gets_silence() {
+fn a_local_cancel_is_answered_even_if_a_peers_cancel_is_not() {
     //
     let mut bench = Bench::new(MCP);
     let key = bench.running(1);
@@ -263,7 +263,7 @@ fn a_lost_stream_that_does_not_cancel_keeps_its_request_until_the_session_ends()
 }
 
 #[test]
-fn a_lost_stream_detaches_and_cancels_after_its_grace_unless_it_is_taken_up_again() {
+fn a_lost_stream_detaches_and_cancels_after_its_grace_unless_it_is_resumed() {
     let mut bench = Bench::with(ACP, |config| config.ordered = false);
     let exchange = ExchangeId(5);
     let origin = Origin { exchange, ..Origin::STREAM };
@@ -402,7 +402,7 @@ fn a_late_cancel_never_hits_a_reused_id() {
 }
 
 #[test]
-fn parked_cancels_are_bounded_and_expire() {
+fn early_cancels_are_bounded_and_expire() {
     // I8, I11
     let mut bench = Bench::new(MCP);
     for id in 1..=1000 {
@@ -414,7 +414,7 @@ fn parked_cancels_are_bounded_and_expire() {
 }
 
 #[test]
-fn when_settled_ids_were_forgotten_only_ids_above_them_are_parked() {
+fn after_settled_ids_are_forgotten_early_cancels_are_kept_only_for_higher_ids() {
     let mut bench = Bench::with(MCP, |config| config.limits.max_settled_ids = 4);
     for id in 1..=10 {
         let key = bench.running(id);
@@ -427,7 +427,7 @@ fn when_settled_ids_were_forgotten_only_ids_above_them_are_parked() {
 }
 
 #[test]
-fn an_early_cancel_below_the_highest_seen_is_parked_when_no_higher_id_was_forgotten() {
+fn an_early_cancel_below_the_highest_seen_id_is_kept_if_no_higher_id_was_forgotten() {
     // Separate POSTs: 12 has overtaken 11's cancel, and 11's cancel its request.
     let mut bench = Bench::with(MCP, |config| config.limits.max_settled_ids = 4);
     for id in 1..=10 {
@@ -442,7 +442,7 @@ fn an_early_cancel_below_the_highest_seen_is_parked_when_no_higher_id_was_forgot
 }
 
 #[test]
-fn strings_are_not_parked_once_one_that_was_settled_is_forgotten() {
+fn early_cancels_for_strings_are_not_kept_after_a_settled_string_is_forgotten() {
     let mut bench = Bench::with(MCP, |config| config.limits.max_settled_ids = 1);
     let text = |id: &str| RequestId::text(id).unwrap();
     let early = |bench: &mut Bench, id: RequestId| {

@@ -125,7 +125,7 @@ fn a_late_cancel_of_a_request_refused_under_a_draining_id_does_not_hit_its_retry
 }
 
 #[test]
-fn an_early_cancel_is_spent_by_a_request_that_is_refused_for_another_reason() {
+fn an_early_cancel_is_used_up_by_a_request_refused_for_another_reason() {
     let mut bench = Bench::with(ACP, |config| config.ordered = false);
     assert_eq!(bench.cancel(1), [Output::Event(Event::ParkedCancel)]);
     assert_eq!(bench.arrive(Bench::arrival(1, "$/reserved")).0, None);
@@ -133,7 +133,7 @@ fn an_early_cancel_is_spent_by_a_request_that_is_refused_for_another_reason() {
 }
 
 #[test]
-fn without_a_settled_cache_only_ids_above_all_settled_ones_are_parked() {
+fn without_a_settled_cache_early_cancels_are_kept_only_above_all_settled_ids() {
     let mut bench = Bench::with(MCP, |config| config.limits.max_settled_ids = 0);
     let key = bench.running(5);
     let _ = bench.answer(key, HandlerResult::Value);

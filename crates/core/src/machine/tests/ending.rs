@@ -47,7 +47,7 @@ fn a_resumable_loss_cancels_after_its_grace() {
 }
 
 #[test]
-fn after_the_end_of_input_what_runs_still_answers_and_then_the_connection_closes() {
+fn after_the_end_of_input_running_requests_are_answered_and_then_the_connection_closes() {
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     bench.session.recv_half_close(bench.now);
@@ -57,7 +57,7 @@ fn after_the_end_of_input_what_runs_still_answers_and_then_the_connection_closes
 }
 
 #[test]
-fn after_the_half_close_grace_what_still_runs_is_cancelled_aborted_and_left() {
+fn after_the_half_close_grace_running_requests_are_cancelled_and_aborted() {
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     bench.session.recv_half_close(bench.now);
@@ -184,7 +184,7 @@ fn bad_frames_are_answered_a_hundred_times_and_then_counted() {
 }
 
 #[test]
-fn a_request_refused_during_shutdown_is_told_what_one_cancelled_by_us_is_told() {
+fn a_request_refused_during_shutdown_gets_the_answer_of_a_local_cancel() {
     // LSP: -32802 for a server-cancellable method; MCP 2026: a listen request ends with its graceful result.
     let cause = Cause::new(CauseKind::Shutdown);
     for (dialect, method, server_cancellable, graceful) in
@@ -241,8 +241,30 @@ fn a_handler_that_outlived_its_connection_is_cancelled_at_the_earlier_of_two_dea
         let key = bench.running(1);
         bench.session.recv_lost(bench.now, DisconnectPolicy::Detach);
         bench.session.local_shutdown(bench.now, second * drain);
-        bench.session.local_shutdown(bench.now, Duration::ZERO);
-        assert_eq!(bench.pass(Duration::ZERO), [], "the first shutdown counts");
+        bench.session.local_shutdown(bench.now, second * 3);
+        assert_eq!(bench.pass(Duration::ZERO), [], "a later deadline has no effect");
         assert_eq!(bench.pass(second), [Output::Signal { key, cause: kind.into() }]);
+    }
+}
+
+#[test]
+fn a_second_shutdown_shortens_the_first_and_never_lengthens_it() {
+    let second = Duration::from_secs(1);
+    for is_lost in [false, true] {
+        for (first, then) in [(10, 1), (1, 10), (1, 1)] {
+            let mut bench = Bench::new(ACP);
+            let key = bench.running(1);
+            if is_lost {
+                bench.session.recv_lost(bench.now, DisconnectPolicy::Keep);
+            }
+            bench.session.local_shutdown(bench.now, second * first);
+            bench.session.local_shutdown(bench.now, second * then);
+            assert_eq!(bench.pass(second / 2), [], "{first} s, then {then} s, lost: {is_lost}");
+            let signal = Output::Signal { key, cause: CauseKind::Shutdown.into() };
+            assert_eq!(bench.pass(second / 2), [signal], "{first} s, then {then} s, lost: {is_lost}");
+            // The handlers are cancelled: a third shutdown does not shorten their grace.
+            bench.session.local_shutdown(bench.now, Duration::ZERO);
+            assert_eq!(bench.pass(Duration::ZERO), [], "{first} s, then {then} s, lost: {is_lost}");
+        }
     }
 }

@@ -158,7 +158,7 @@ fn a_shutdown_does_not_lengthen_the_grace_of_a_detached_connection() {
 }
 
 #[test]
-fn a_lost_connection_whose_handlers_have_ended_waits_for_nothing() {
+fn a_lost_connection_without_handlers_closes_at_once() {
     // I3
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
@@ -234,7 +234,7 @@ fn a_subscription_that_was_not_sent_cannot_be_ended_by_the_server() {
 }
 
 #[test]
-fn an_app_whose_cancel_had_no_effect_learns_it() {
+fn an_ineffective_cancel_is_acknowledged_as_such() {
     // 004-13, 004-14: agent to app only, and each cancel is acknowledged
     let mut bench = Bench::client(ABP);
     bench.session.handshake(HandshakePart::Result, &Handshake::default());

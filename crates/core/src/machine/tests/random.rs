@@ -106,7 +106,7 @@ struct Watch {
     calls: Vec<OutboundKey>,
     written: HashSet<OutboundKey>,
     taken_back: HashSet<OutboundKey>,
-    told: HashSet<OutboundKey>,
+    reported: HashSet<OutboundKey>,
     outcomes: HashMap<OutboundKey, Settlement>,
     foreign: Vec<(InboundKey, ForeignChild)>,
     next_child: u64,
@@ -151,7 +151,7 @@ impl Watch {
             calls: Vec::new(),
             written: HashSet::new(),
             taken_back: HashSet::new(),
-            told: HashSet::new(),
+            reported: HashSet::new(),
             outcomes: HashMap::new(),
             foreign: Vec::new(),
             next_child: 0,
@@ -402,7 +402,7 @@ impl Watch {
                 Output::SendCancel { call, .. } => {
                     prop_assert!(self.written.contains(&call), "I12: {shown}");
                     prop_assert!(!self.outcomes.contains_key(&call), "cancelled after its end: {shown}");
-                    prop_assert!(self.told.insert(call), "I7: {shown}");
+                    prop_assert!(self.reported.insert(call), "I7: {shown}");
                 }
                 Output::TakeBack(call) => {
                     prop_assert!(!self.written.contains(&call), "I12: {shown}");
@@ -455,8 +455,8 @@ impl Watch {
         self.step(&Input::Pass { millis: 120_000 })?;
         self.step(&Input::Pass { millis: 120_000 })?;
         for key in self.started.difference(&self.ended) {
-            let told = self.aborted.contains(key) || self.offered.contains(key);
-            prop_assert!(told, "L3: {key:?} was never signalled");
+            let reported = self.aborted.contains(key) || self.offered.contains(key);
+            prop_assert!(reported, "L3: {key:?} was never signalled");
         }
         if !self.lost {
             prop_assert_eq!(&self.settled, &self.accepted, "I1: not all were answered");

@@ -131,7 +131,7 @@ fn a_parent_that_is_gone_keeps_its_slot_until_its_children_are_unlinked() {
 }
 
 #[test]
-fn a_child_on_another_connection_is_told_once() {
+fn a_child_on_another_connection_is_cancelled_once() {
     // I5
     let mut bench = Bench::new(ACP);
     let parent = bench.running(1);

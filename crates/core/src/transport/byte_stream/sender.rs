@@ -20,6 +20,8 @@ pub(super) struct ByteSender<W> {
     /// Frames that were taken and not yet passed to the writer.
     staged: BytesMut,
     framed: Framed,
+    /// Appends a frame in the framing of the stream. Set by the first frame, when the framing is decided at the latest.
+    encode: Option<fn(&[u8], &mut BytesMut)>,
     max_frame: usize,
     state: State<W>,
     closer: Closer,
@@ -33,7 +35,7 @@ enum State<W> {
 impl<W: AsyncWrite> ByteSender<W> {
     pub(super) fn new(writer: W, framed: Framed, max_frame: usize, closer: Closer) -> Self {
         let state = State::Open(Box::pin(writer));
-        Self { staged: BytesMut::new(), framed, max_frame, state, closer }
+        Self { staged: BytesMut::new(), framed, encode: None, max_frame, state, closer }
     }
 
     fn writer(&mut self) -> Result<&mut Pin<Box<W>>, TransportError> {
@@ -102,8 +104,9 @@ impl<W: AsyncWrite + Send> Sender for ByteSender<W> {
         if out.body.len() > self.max_frame {
             return Err(oversize(out.exchange, self.max_frame));
         }
-        let framing = self.framed.to_write();
-        framing.encode(&out.body, &mut self.staged);
+        let Self { encode, framed, staged, .. } = &mut *self;
+        let encode = encode.get_or_insert_with(|| framed.to_write().encoder());
+        encode(&out.body, staged);
         Ok(())
     }
 

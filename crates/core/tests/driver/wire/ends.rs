@@ -43,26 +43,26 @@ async fn an_error_about_one_exchange_ends_no_connection_and_any_other_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wire_is_closed_once_all_is_written_and_flushed() {
+async fn a_transport_is_closed_once_everything_is_written_and_flushed() {
     for (full, keeps) in [(Some(Lane::Data), false), (None, true)] {
         let (peer, wire) = open(MCP, TRAITS, Limits::default());
         let begun = Instant::now();
         (wire.state().full, wire.state().keeps) = (full, keeps);
         peer.try_notify("news", &json!({})).unwrap();
         begin_shutdown(&peer);
-        let mut told = wire.recorded().await;
-        assert!(!told.contains(&"close".to_owned()), "full {full:?}, unflushed {keeps}: {told:?}");
+        let mut reported = wire.recorded().await;
+        assert!(!reported.contains(&"close".to_owned()), "full {full:?}, unflushed {keeps}: {reported:?}");
         wire.state().keeps = false;
         wire.make_room();
-        told.extend(wire.recorded().await);
-        assert_eq!(told, ["Data Notification news on none", "close"]);
+        reported.extend(wire.recorded().await);
+        assert_eq!(reported, ["Data Notification news on none", "close"]);
         end(&peer).await.unwrap();
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wire_that_takes_no_more_is_left_when_the_time_to_flush_is_over() {
+async fn a_transport_that_does_not_flush_is_dropped_after_the_flush_timeout() {
     let (peer, wire) = open(MCP, TRAITS, Limits::default());
     let begun = Instant::now();
     wire.state().full = Some(Lane::Data);
@@ -74,7 +74,7 @@ async fn a_wire_that_takes_no_more_is_left_when_the_time_to_flush_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wire_that_does_not_close_is_left_in_time_however_often_it_wakes_its_driver() {
+async fn a_transport_that_does_not_close_is_dropped_in_time_even_if_it_wakes_the_driver() {
     let (peer, wire) = open(MCP, TRAITS, Limits::default());
     let begun = Instant::now();
     wire.state().stays_open = true;
@@ -105,7 +105,7 @@ async fn a_deaf_handler_is_aborted_after_its_grace_although_the_wire_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_whose_wire_is_lost_lets_go_of_its_methods_with_the_last_handler() {
+async fn a_lost_connection_drops_its_router_with_the_last_handler() {
     let mut limits = Limits::default();
     limits.cancel_grace = Duration::from_secs(3600);
     let (release, held) = oneshot::channel::<()>();

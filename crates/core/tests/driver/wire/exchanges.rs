@@ -44,7 +44,7 @@ async fn each_exchange_of_the_peer_is_begun_with_its_handler_and_ended_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_on_an_exchange_of_ours_is_answered_elsewhere_and_ends_nothing() {
+async fn a_request_on_an_exchange_of_ours_does_not_end_the_exchange() {
     let (_peer, wire) = open(MCP, TRAITS, Limits::default());
     let ours = ExchangeId::of_call(CallNumber(1)).0;
     wire.says(ours, &request(5, "step", &json!({})));
@@ -54,7 +54,7 @@ async fn what_comes_on_an_exchange_of_ours_is_answered_elsewhere_and_ends_nothin
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wire_hears_what_a_refusal_is_about_before_the_refusal() {
+async fn a_transport_gets_the_subject_of_a_refusal_before_the_refusal() {
     let mut limits = Limits::default();
     (limits.max_running_handlers, limits.max_queued_requests, limits.max_frame_bytes) = (1, 0, 4096);
     let dialect = Dialect::builder("strict").handshake("initialize").session_required().build();
@@ -170,7 +170,7 @@ async fn an_answer_may_be_just_as_long_as_a_frame() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_is_cancelled_by_a_message_or_by_giving_up_its_exchange_where_ids_mean_nothing_beyond_it() {
+async fn a_call_is_cancelled_by_a_message_or_by_closing_its_exchange_if_ids_are_scoped_to_it() {
     let message = ["Control Cancel 1 on ours 2"];
     for (opens_exchanges, exchange_scoped, cannot_abort, sent, cancelled) in [
         (true, false, false, "Data Request 1 work on ours 1", &message[..]),
@@ -201,7 +201,7 @@ fn declared_in(answer: &[u8]) -> Option<bool> {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancel_goes_to_a_peer_that_declared_it_in_its_half_of_the_handshake() {
-    for (declared, result, told) in [
+    for (declared, result, reported) in [
         (true, CancelResult::Sent, &["Control Cancel 1 on ours 2"][..]),
         (false, CancelResult::NotSupported, &[]),
     ] {
@@ -217,12 +217,12 @@ async fn a_cancel_goes_to_a_peer_that_declared_it_in_its_half_of_the_handshake()
         let call = peer.call::<_, Value>("work", &json!({})).start().unwrap();
         assert_eq!(wire.recorded().await, ["Data Request 1 work on ours 1"]);
         assert_eq!(call.canceller().cancel(""), result, "{params}");
-        assert_eq!(wire.recorded().await, told, "{params}");
+        assert_eq!(wire.recorded().await, reported, "{params}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_learns_from_the_answer_to_its_handshake_alone_whether_the_peer_hears_cancels() {
+async fn only_the_handshake_answer_decides_whether_a_client_sends_cancels() {
     let capabilities = |declared: bool| json!({"agentCapabilities": {"cancellation": {"request": declared}}});
     for (method, declared, result) in [
         ("initialize", true, CancelResult::Sent),

@@ -8,7 +8,7 @@ use rescind_core::{Capabilities, Lane, Limits};
 use serde_json::{Value, json};
 
 #[tokio::test(start_paused = true)]
-async fn cancels_pass_a_frame_that_finds_no_room_only_where_the_wire_keeps_no_order() {
+async fn cancels_overtake_a_blocked_frame_only_on_unordered_transports() {
     for (ordered, passing) in [(false, 20), (true, 8)] {
         let traits = Capabilities { ordered, ..TRAITS };
         let (peer, wire) = open(ACP, traits, Limits::default());
@@ -75,8 +75,12 @@ async fn a_handler_hears_of_a_cancel_that_was_read_before_it_ran() {
     let begun = tokio::time::Instant::now();
     wire.says(0, &request(1, "wait", &json!({})));
     wire.says(0, &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}));
-    let told = wire.recorded().await;
-    assert_eq!(told, ["Data Notification waits on none", "Data Answer 1 on none"], "L1: the signal is lost");
+    let reported = wire.recorded().await;
+    assert_eq!(
+        reported,
+        ["Data Notification waits on none", "Data Answer 1 on none"],
+        "L1: the signal is lost"
+    );
     assert_eq!(begun.elapsed(), std::time::Duration::ZERO, "the grace answered, not the handler");
 }
 
@@ -108,8 +112,8 @@ async fn a_peer_that_does_not_stop_sending_holds_up_no_timer() {
         wire.says(5, &request(id, "unknown", &json!({})));
     }
     tokio::time::advance(Limits::default().cancel_grace + Duration::from_millis(1)).await;
-    let told = wire.recorded().await;
-    let place = told.iter().position(|line| line == "Data Answer 1 on 3, last");
+    let reported = wire.recorded().await;
+    let place = reported.iter().position(|line| line == "Data Answer 1 on 3, last");
     assert!(place.is_some_and(|place| place < 200), "L3: the grace is over, and {place:?} lines come first");
 }
 
@@ -127,8 +131,8 @@ async fn a_waiting_notify_continues_when_there_is_room() {
     assert_eq!(wire.recorded().await, [""; 0]);
     assert!(!waits.is_finished(), "there is no room yet");
     wire.make_room();
-    let told = wire.recorded().await;
-    assert_eq!(told, ["Data Notification news on none", "Data Notification later on none"]);
+    let reported = wire.recorded().await;
+    assert_eq!(reported, ["Data Notification news on none", "Data Notification later on none"]);
     assert_eq!(waits.await.unwrap(), Ok(()));
 }
 
@@ -139,7 +143,7 @@ async fn a_notification_that_no_frame_could_hold_is_refused_at_once() {
     let (peer, _wire) = open(MCP, TRAITS, limits);
     let params = |bytes: usize| json!(["x".repeat(bytes - r#"[""]"#.len())]);
     for (bytes, fits) in [(10, true), (98, true), (99, false), (200, false)] {
-        let told = peer.try_notify("ab", &params(bytes));
-        assert_eq!(told.is_ok(), fits, "2 bytes of a method and {bytes} of params: {told:?}");
+        let reported = peer.try_notify("ab", &params(bytes));
+        assert_eq!(reported.is_ok(), fits, "2 bytes of a method and {bytes} of params: {reported:?}");
     }
 }

@@ -3,7 +3,7 @@
 mod ends;
 mod exchanges;
 mod lanes;
-mod openings;
 pub(crate) mod probe;
 mod sessions;
-mod wakes;
+mod undecided_dialect;
+mod wakeups;

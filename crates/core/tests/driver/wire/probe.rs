@@ -37,7 +37,7 @@ impl Receiver for Comes {
 /// The recorded calls, and the settings of the transport.
 #[derive(Default)]
 pub(crate) struct State {
-    told: Vec<String>,
+    reported: Vec<String>,
     /// The lane without room.
     pub(crate) full: Option<Lane>,
     /// The most frames that it holds before a flush.
@@ -62,7 +62,7 @@ struct Goes(Arc<Mutex<State>>);
 
 impl Goes {
     fn note(&self, line: String) {
-        self.0.lock().unwrap().told.push(line);
+        self.0.lock().unwrap().reported.push(line);
     }
 }
 
@@ -101,13 +101,13 @@ impl Sender for Goes {
         let mut state = self.0.lock().unwrap();
         let line = shown(&out);
         if let Some((_, exchange)) = state.refuses.filter(|(kind, _)| *kind == out.head.kind) {
-            state.told.push(format!("refused {line}"));
+            state.reported.push(format!("refused {line}"));
             return Err(TransportError {
                 exchange,
                 ..TransportError::new(TransportErrorKind::Closed, "as asked")
             });
         }
-        state.told.push(line);
+        state.reported.push(line);
         state.held += 1;
         state.frame = out.body;
         Ok(())
@@ -189,7 +189,7 @@ impl Wire {
         for _ in 0..200 {
             tokio::task::yield_now().await;
         }
-        std::mem::take(&mut self.state().told)
+        std::mem::take(&mut self.state().reported)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

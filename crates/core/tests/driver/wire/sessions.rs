@@ -57,7 +57,7 @@ async fn a_connection_over_the_limit_is_closed_and_a_freed_permit_admits_the_nex
 }
 
 #[test]
-fn a_server_that_is_run_outside_a_runtime_says_so() {
+fn a_server_run_outside_a_runtime_returns_an_error() {
     let (_knock, door) = mpsc::unbounded_channel();
     let server = Server::builder([ACP]).serve(Router::new()).listen(Door(door));
     let ended = pin!(server.run()).poll(&mut Context::from_waker(Waker::noop()));

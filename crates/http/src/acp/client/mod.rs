@@ -14,13 +14,12 @@ mod streams;
 
 use std::sync::Arc;
 
-use rescind_core::{ACP_BODIES, BoxFuture, Capabilities, Link, SessionBodies, Transport, TransportError};
+use rescind_core::{ACP_BODIES, BoxFuture, Link, SessionBodies, Transport, TransportError};
 use tokio::sync::mpsc;
 
 use self::sender::ClientSender;
 use self::state::Client;
 use crate::client::HttpClient;
-use crate::inbound_queue::InboundReceiver;
 use crate::sync::spawn;
 
 /// The most POSTs that wait for the one before them.
@@ -61,18 +60,11 @@ impl Transport for AcpTransport {
     fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
         Box::pin(async move {
             let client = Arc::new(Client::new(&self.client, self.bodies));
-            let meta = client.requester.reach().await?;
+            let peer = client.requester.reach().await?;
             let (queue, frames) = mpsc::channel(WAITING);
             let posting = spawn(Arc::clone(&client).post_all(frames));
-            let traits = Capabilities {
-                ordered: false,
-                opens_exchanges: true,
-                exchange_scoped: false,
-                batches: false,
-                max_frame: client.max_frame,
-            };
-            let receiver = InboundReceiver(Arc::clone(&client.inbound_queue));
-            Ok(Link::new(receiver, ClientSender::new(client, queue, posting), traits, meta))
+            let sender = ClientSender::new(Arc::clone(&client), queue, posting);
+            Ok(client.link(sender, false, peer))
         })
     }
 }

@@ -51,7 +51,7 @@ impl Client {
                 self.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
             }
             Err(Failed { error, .. }) => {
-                tracing::debug!(error = %rescind_core::Shown::text(&error), "a message was not taken");
+                tracing::debug!(error = %rescind_core::LogText::text(&error), "a message was not taken");
             }
         }
     }

@@ -4,12 +4,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rescind_core::{CloseReason, FrameKind, Lane, Outbound, Sender, TransportError, TransportErrorKind};
+use rescind_core::{CloseReason, FrameKind, Lane, Outbound, Sender, TransportError};
 use tokio::sync::mpsc;
 
 use super::state::{Asked, Client};
 use crate::check_size::check_size;
-use crate::client::{DeleteRequest, send_delete};
+use crate::client::{DeleteRequest, closed, send_delete};
 use crate::sync::JoinHandle;
 
 pub(super) struct ClientSender {
@@ -32,10 +32,6 @@ impl ClientSender {
             is_closed: false,
         }
     }
-}
-
-fn closed() -> TransportError {
-    TransportError::new(TransportErrorKind::Closed, "the link is closed")
 }
 
 impl Sender for ClientSender {

@@ -10,7 +10,7 @@ use rescind_core::{RequestId, SessionBodies};
 use tokio::sync::Notify;
 
 use crate::acp::cookie_store::CookieStore;
-use crate::client::{ClientCore, Failed, HttpClient, InFlightTasks, Reply, Requester};
+use crate::client::{ClientCore, Failed, HttpClient, InFlightTasks, Requester, ResponseBody};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
 use crate::sync::JoinSet;
 
@@ -81,7 +81,7 @@ impl Client {
         method: Method,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Reply>, Failed> {
+    ) -> Result<Response<ResponseBody>, Failed> {
         let response = self.requester.send(method, headers, body).await?;
         self.state().cookies.take(response.headers());
         Ok(response)

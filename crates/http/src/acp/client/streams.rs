@@ -11,7 +11,7 @@ use rescind_core::Inbound;
 
 use super::state::Client;
 use crate::acp::message::Message;
-use crate::client::{EventStream, Reply};
+use crate::client::{EventStream, ResponseBody};
 use crate::headers::EVENT_STREAM;
 
 /// The most streams of one client: those of its sessions and the connection's own.
@@ -69,7 +69,7 @@ impl Client {
                     }
                 }
                 Err(failed) => {
-                    tracing::debug!(error = %rescind_core::Shown::text(&failed.error), "a stream could not be opened");
+                    tracing::debug!(error = %rescind_core::LogText::text(&failed.error), "a stream could not be opened");
                     failed_attempts += 1;
                     if failed_attempts >= ATTEMPTS {
                         self.inbound_queue.fail(failed.error);
@@ -81,7 +81,7 @@ impl Client {
         }
     }
 
-    async fn read(self: &Arc<Self>, body: Reply, session: Option<&str>) {
+    async fn read(self: &Arc<Self>, body: ResponseBody, session: Option<&str>) {
         let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue);
         while let Some(event) = events.next().await {
             if !event.data.is_empty() {

@@ -33,7 +33,7 @@ async fn only_a_stream_that_was_full_all_the_time_is_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_of_which_nothing_is_under_way_make_room_for_new_ones() {
+async fn idle_session_names_are_replaced_by_new_ones() {
     let settings = Arc::<Settings>::default();
     let connection = Connection::new("c".into(), None, None, &settings, Weak::new(), &ACP_BODIES);
     let named = |n: usize| format!("s{n}");

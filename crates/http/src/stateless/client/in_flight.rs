@@ -14,7 +14,7 @@ use rescind_core::{
 use tokio_util::sync::CancellationToken;
 
 use super::state::{Client, InFlight};
-use crate::client::{EventStream, Failed, Media, Reply, media_of, refusal};
+use crate::client::{EventStream, Failed, Media, ResponseBody, media_of, refusal};
 use crate::collect_body::whole;
 use crate::envelope::Envelope;
 use crate::headers::{BOTH, JSON};
@@ -42,7 +42,7 @@ impl Client {
                     client.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
                 }
                 Err(Failed { error, .. }) => {
-                    tracing::debug!(error = %rescind_core::Shown::text(&error), "a message was not taken");
+                    tracing::debug!(error = %rescind_core::LogText::text(&error), "a message was not taken");
                 }
                 Ok(()) => {}
             }
@@ -143,7 +143,7 @@ impl Client {
         }
     }
 
-    async fn read(&self, exchange: ExchangeId, response: Response<Reply>) -> Result<(), Failed> {
+    async fn read(&self, exchange: ExchangeId, response: Response<ResponseBody>) -> Result<(), Failed> {
         let (head, body) = response.into_parts();
         let answered = match head.headers.get(CONTENT_TYPE).map(media_of) {
             Some(Media::Events) => Box::pin(self.read_events(exchange, body)).await,
@@ -159,12 +159,12 @@ impl Client {
         Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) })
     }
 
-    async fn read_one(&self, exchange: ExchangeId, body: Reply) -> Result<bool, Failed> {
+    async fn read_one(&self, exchange: ExchangeId, body: ResponseBody) -> Result<bool, Failed> {
         let body = whole(body, self.max_frame).await?;
         Ok(!body.is_empty() && self.take(exchange, body).await)
     }
 
-    async fn read_events(&self, exchange: ExchangeId, body: Reply) -> bool {
+    async fn read_events(&self, exchange: ExchangeId, body: ResponseBody) -> bool {
         let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue);
         let mut is_answered = false;
         while let Some(event) = events.next().await {

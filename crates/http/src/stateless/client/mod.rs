@@ -6,15 +6,12 @@ mod state;
 
 use std::sync::Arc;
 
-use rescind_core::{
-    BoxFuture, Capabilities, Link, MCP_2026_BODIES, MirroredBodies, Transport, TransportError,
-};
+use rescind_core::{BoxFuture, Link, MCP_2026_BODIES, MirroredBodies, Transport, TransportError};
 
 use self::sender::ClientSender;
 use self::state::Client;
 use super::mirror::Mirrors;
 use crate::client::HttpClient;
-use crate::inbound_queue::InboundReceiver;
 
 /// The client side of the binding `stateless`: a transport to one URL.
 ///
@@ -79,16 +76,8 @@ impl Transport for StatelessTransport {
     fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
         Box::pin(async move {
             let client = Arc::new(Client::new(&self.client, self.mirrors, self.bodies));
-            let meta = client.requester.reach().await?;
-            let traits = Capabilities {
-                ordered: false,
-                opens_exchanges: true,
-                exchange_scoped: true,
-                batches: false,
-                max_frame: client.max_frame,
-            };
-            let receiver = InboundReceiver(Arc::clone(&client.inbound_queue));
-            Ok(Link::new(receiver, ClientSender(client), traits, meta))
+            let peer = client.requester.reach().await?;
+            Ok(client.link(ClientSender(Arc::clone(&client)), true, peer))
         })
     }
 }

@@ -11,15 +11,12 @@ use rescind_core::{
 
 use super::state::Client;
 use crate::check_size::check_size;
+use crate::client::closed;
 
 /// The most requests in flight. Further requests wait in the outbox.
 const MAX_IN_FLIGHT: usize = 1024;
 
 pub(super) struct ClientSender(pub(super) Arc<Client>);
-
-fn closed() -> TransportError {
-    TransportError::new(TransportErrorKind::Closed, "the link is closed")
-}
 
 impl Sender for ClientSender {
     fn poll_ready(
@@ -72,7 +69,7 @@ impl Sender for ClientSender {
         _: &CloseReason,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), TransportError>> {
-        let told = {
+        let reported = {
             let mut state = self.0.state();
             let mut requests = 0;
             state.in_flight.retain(|_, flight| {
@@ -88,7 +85,7 @@ impl Sender for ClientSender {
             state.driver = Some(cx.waker().clone());
             state.in_flight.len()
         };
-        if told > 0 {
+        if reported > 0 {
             return Poll::Pending;
         }
         self.0.close();

@@ -7,7 +7,7 @@ use rescind_core::MirroredBodies;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{AbortOnDrop, ClientCore, HttpClient, InFlightTasks, Resets};
-use crate::int_map::Numbered;
+use crate::int_map::IntMap;
 use crate::stateless::mirror::Mirrors;
 use crate::sync::AbortHandle;
 
@@ -26,7 +26,7 @@ pub(super) struct Client {
 }
 
 pub(super) struct State {
-    pub(super) in_flight: Numbered<InFlight>,
+    pub(super) in_flight: IntMap<InFlight>,
     pub(super) next: u64,
     /// Requests in flight, including abandoned ones.
     pub(super) requests: usize,
@@ -39,7 +39,7 @@ pub(super) struct State {
 impl State {
     fn new() -> Self {
         let resets = Resets::new(RESETS, RESET_EVERY);
-        Self { in_flight: Numbered::default(), next: 0, requests: 0, resets, leaving: 0 }
+        Self { in_flight: IntMap::default(), next: 0, requests: 0, resets, leaving: 0 }
     }
 }
 

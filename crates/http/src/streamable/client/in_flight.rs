@@ -14,8 +14,8 @@ use rescind_core::{
 use super::state::{Client, InFlight, Standing, State};
 use super::stream;
 use super::{Order, listen};
-use crate::client::{Failed, Media, Reply, media_of, refusal};
-use crate::collect_body::{NotWhole, whole};
+use crate::client::{Failed, Media, ResponseBody, media_of, refusal};
+use crate::collect_body::{CollectError, whole};
 use crate::envelope::Envelope;
 use crate::headers::MCP_SESSION_ID;
 use crate::sync::spawn;
@@ -165,12 +165,16 @@ async fn run(mut send_guard: RunningSend, body: Bytes, exchange: ExchangeId, wai
         let error = TransportError { exchange: Some(exchange), ..error };
         client.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
     } else {
-        tracing::debug!(kind = ?send_guard.kind, error = %rescind_core::Shown::text(&error), "a frame was not taken");
+        tracing::debug!(kind = ?send_guard.kind, error = %rescind_core::LogText::text(&error), "a frame was not taken");
     }
 }
 
 /// Sends the frame. A request that has waited long for its head counts as started.
-async fn send(send_guard: &mut RunningSend, body: Bytes, opens: bool) -> Result<Response<Reply>, Failed> {
+async fn send(
+    send_guard: &mut RunningSend,
+    body: Bytes,
+    opens: bool,
+) -> Result<Response<ResponseBody>, Failed> {
     let client = Arc::clone(&send_guard.client);
     let leaving = send_guard.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
     let sending = client.requester.post(send_guard.kind, client.post_headers(), body, leaving);
@@ -188,7 +192,7 @@ async fn send(send_guard: &mut RunningSend, body: Bytes, opens: bool) -> Result<
 }
 
 /// Called when the response to the first message has begun or has failed.
-fn settle_opening(client: &Client, response: Option<&Response<Reply>>) {
+fn settle_opening(client: &Client, response: Option<&Response<ResponseBody>>) {
     let id = response.and_then(|response| response.headers().get(MCP_SESSION_ID).cloned());
     let id = id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic));
     let opened = id.is_some() || response.is_some_and(|response| response.status().is_success());
@@ -206,7 +210,7 @@ fn settle_opening(client: &Client, response: Option<&Response<Reply>>) {
 async fn take(
     send_guard: &RunningSend,
     exchange: ExchangeId,
-    response: Response<Reply>,
+    response: Response<ResponseBody>,
     opens: bool,
 ) -> Result<(), Failed> {
     let client = &send_guard.client;
@@ -278,10 +282,10 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
 }
 
 /// Reads a body to its end. If a message is above the limit, the driver gets an event as well.
-async fn read_whole(client: &Client, body: Reply) -> Result<Bytes, Failed> {
+async fn read_whole(client: &Client, body: ResponseBody) -> Result<Bytes, Failed> {
     let limit = client.max_frame;
     whole(body, limit).await.map_err(|error| {
-        if matches!(error, NotWhole::TooLarge) {
+        if matches!(error, CollectError::TooLarge) {
             let why = BadFrame::TooLarge { limit };
             client.inbound_queue.push_event(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
         }

@@ -7,7 +7,7 @@ use rescind_core::{ExchangeId, Inbound};
 use tokio::time::Instant;
 
 use super::state::{Client, InFlight, Standing, State};
-use super::stream::{self, Again, Reading};
+use super::stream::{self, Reading, Retry};
 
 use crate::sync::spawn;
 
@@ -57,7 +57,7 @@ async fn listen(client: Arc<Client>) {
     let mut unreached = 0;
     loop {
         match stream::get(&client, reading.last.as_ref()).await {
-            Again::Reads(body) => {
+            Retry::Reads(body) => {
                 failing = None;
                 unreached = 0;
                 let each = |body| {
@@ -72,12 +72,12 @@ async fn listen(client: Arc<Client>) {
                 tokio::time::sleep(reading.retry).await;
             }
             // The missed events are lost, but new ones can still be read.
-            Again::Never if reading.last.is_some() && !client.inbound_queue.is_closed() => {
+            Retry::Never if reading.last.is_some() && !client.inbound_queue.is_closed() => {
                 reading.last = None;
             }
-            Again::Never => return,
-            again @ (Again::Later | Again::Unreached) => {
-                unreached += usize::from(matches!(again, Again::Unreached));
+            Retry::Never => return,
+            again @ (Retry::Later | Retry::Unreached) => {
+                unreached += usize::from(matches!(again, Retry::Unreached));
                 let since = *failing.get_or_insert_with(Instant::now);
                 if unreached >= stream::UNREACHED || since.elapsed() >= client.settings.give_up_after {
                     client.lose("the server's event stream could not be opened again");

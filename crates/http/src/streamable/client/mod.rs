@@ -19,12 +19,11 @@ mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rescind_core::{BoxFuture, Capabilities, Link, Transport, TransportError};
+use rescind_core::{BoxFuture, Link, Transport, TransportError};
 
 use self::sender::ClientSender;
 use self::state::Client;
 use crate::client::HttpClient;
-use crate::inbound_queue::InboundReceiver;
 
 /// The client side of the binding `streamable`.
 #[derive(Clone, Debug)]
@@ -108,17 +107,9 @@ impl Transport for StreamableTransport {
 
     fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
         Box::pin(async move {
-            let client = Client::new(&self.client, self.settings);
-            let meta = client.requester.reach().await?;
-            let traits = Capabilities {
-                ordered: false,
-                opens_exchanges: true,
-                exchange_scoped: false,
-                batches: false,
-                max_frame: client.max_frame,
-            };
-            let receiver = InboundReceiver(Arc::clone(&client.inbound_queue));
-            Ok(Link::new(receiver, ClientSender::new(client), traits, meta))
+            let client = Arc::new(Client::new(&self.client, self.settings));
+            let peer = client.requester.reach().await?;
+            Ok(client.link(ClientSender::new(Arc::clone(&client)), false, peer))
         })
     }
 }

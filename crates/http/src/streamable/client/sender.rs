@@ -4,14 +4,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rescind_core::{
-    CloseReason, ExchangeEnd, ExchangeId, Lane, Outbound, Sender, TransportError, TransportErrorKind,
-};
+use rescind_core::{CloseReason, ExchangeEnd, ExchangeId, Lane, Outbound, Sender, TransportError};
 
 use super::in_flight;
 use super::state::Client;
 use crate::check_size::check_size;
-use crate::client::{DeleteRequest, send_delete};
+use crate::client::{DeleteRequest, closed, send_delete};
 
 /// Data frames are accepted while the frames whose response has not begun hold at most this number of bytes.
 const MAX_PENDING_BYTES: usize = 32 * 1024;
@@ -28,18 +26,14 @@ pub(super) struct ClientSender {
 }
 
 impl ClientSender {
-    pub(super) fn new(client: Client) -> Self {
-        Self { client: Arc::new(client), delete_request: DeleteRequest::default(), is_closed: false }
+    pub(super) fn new(client: Arc<Client>) -> Self {
+        Self { client, delete_request: DeleteRequest::default(), is_closed: false }
     }
 
     fn end(&mut self) {
         self.is_closed = true;
         self.client.close();
     }
-}
-
-fn closed() -> TransportError {
-    TransportError::new(TransportErrorKind::Closed, "this side closed it")
 }
 
 impl Sender for ClientSender {

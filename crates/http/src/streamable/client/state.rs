@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use super::ClientSettings;
 use crate::client::{AbortOnDrop, ClientCore, Guarded, HttpClient, InFlightTasks, Requester};
 use crate::headers::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
-use crate::int_map::Numbered;
+use crate::int_map::IntMap;
 use crate::shared_delay::SharedDelay;
 use crate::sync::AbortHandle;
 
@@ -31,7 +31,7 @@ pub(super) struct State {
     pub(super) version: Option<HeaderValue>,
     /// The headers of each POST, until the session or its version changes.
     pub(super) post_headers: Option<HeaderMap>,
-    pub(super) in_flight: Numbered<InFlight>,
+    pub(super) in_flight: IntMap<InFlight>,
     pub(super) next: u64,
     /// Frames whose response has not begun, in bytes and in number.
     pub(super) pending: (usize, usize),
@@ -79,7 +79,7 @@ impl Client {
             id: None,
             version: None,
             post_headers: None,
-            in_flight: Numbered::default(),
+            in_flight: IntMap::default(),
             next: 0,
             pending: (0, 0),
             requests: 0,

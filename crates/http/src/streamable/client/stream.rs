@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::in_flight;
 use super::state::Client;
-use crate::client::{EventStream, Failed, Media, Reply, media_of};
+use crate::client::{EventStream, Failed, Media, ResponseBody, media_of};
 use crate::envelope::Envelope;
 use crate::headers::{EVENT_STREAM, LAST_EVENT_ID};
 
@@ -41,8 +41,12 @@ impl Reading {
     }
 
     /// Reads until the connection ends, with or without an error. `each` is called with each message.
-    pub(super) async fn drain<F>(&mut self, client: &Client, body: Reply, mut each: impl FnMut(Bytes) -> F)
-    where
+    pub(super) async fn drain<F>(
+        &mut self,
+        client: &Client,
+        body: ResponseBody,
+        mut each: impl FnMut(Bytes) -> F,
+    ) where
         F: Future<Output = ()>,
     {
         let mut events = EventStream::new(body, client.max_frame, &client.inbound_queue);
@@ -67,8 +71,8 @@ impl Reading {
 }
 
 /// The result of an attempt to open a stream again.
-pub(super) enum Again {
-    Reads(Reply),
+pub(super) enum Retry {
+    Reads(ResponseBody),
     /// It may work later.
     Later,
     /// No connection could be opened.
@@ -78,7 +82,7 @@ pub(super) enum Again {
 }
 
 /// Requests an event stream.
-pub(super) async fn get(client: &Client, last: Option<&HeaderValue>) -> Again {
+pub(super) async fn get(client: &Client, last: Option<&HeaderValue>) -> Retry {
     let mut headers = client.headers(EVENT_STREAM);
     if let Some(last) = last {
         headers.insert(LAST_EVENT_ID, last.clone());
@@ -86,23 +90,23 @@ pub(super) async fn get(client: &Client, last: Option<&HeaderValue>) -> Again {
     let response = match client.requester.send(Method::GET, headers, Bytes::new()).await {
         Ok(response) => response,
         Err(failed) => {
-            tracing::debug!(error = %rescind_core::Shown::text(&failed.error), "an event stream could not be opened");
-            return if failed.sent { Again::Later } else { Again::Unreached };
+            tracing::debug!(error = %rescind_core::LogText::text(&failed.error), "an event stream could not be opened");
+            return if failed.sent { Retry::Later } else { Retry::Unreached };
         }
     };
     match response.status() {
-        StatusCode::OK if is_events(&response) => Again::Reads(response.into_body()),
+        StatusCode::OK if is_events(&response) => Retry::Reads(response.into_body()),
         StatusCode::NOT_FOUND if client.state().id.is_some() => {
             client.lose("the server does not know the session any more");
-            Again::Never
+            Retry::Never
         }
-        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Again::Later,
-        status if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => Again::Later,
-        _ => Again::Never,
+        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Retry::Later,
+        status if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => Retry::Later,
+        _ => Retry::Never,
     }
 }
 
-fn is_events(response: &Response<Reply>) -> bool {
+fn is_events(response: &Response<ResponseBody>) -> bool {
     let media = response.headers().get(http::header::CONTENT_TYPE).map(media_of);
     media == Some(Media::Events)
 }
@@ -112,7 +116,7 @@ pub(super) async fn read(
     client: &Arc<Client>,
     number: u64,
     exchange: ExchangeId,
-    body: Reply,
+    body: ResponseBody,
     opens: bool,
     asked: bool,
 ) -> Result<(), Failed> {
@@ -135,13 +139,13 @@ pub(super) async fn read(
         let Some(last) = reading.last.clone().filter(|_| !over) else { break };
         tokio::time::sleep(reading.retry).await;
         match get(client, Some(&last)).await {
-            Again::Reads(again) => {
+            Retry::Reads(again) => {
                 unreached = 0;
                 body = Some(again);
             }
-            Again::Later => {}
-            Again::Unreached if unreached + 1 < UNREACHED => unreached += 1,
-            Again::Unreached | Again::Never => break,
+            Retry::Later => {}
+            Retry::Unreached if unreached + 1 < UNREACHED => unreached += 1,
+            Retry::Unreached | Retry::Never => break,
         }
     }
     let text = "the event stream ended without the answer";

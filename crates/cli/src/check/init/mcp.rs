@@ -1,0 +1,116 @@
+//! What an MCP server offers: its tools.
+
+use serde_json::{Value, json};
+
+use super::draft::{Draft, Request, Use, may_be_slow, sounds_like_progress, sounds_slow};
+use super::{Talk, says, schema};
+
+/// The most tools that are listed in comments.
+const MAX_SHOWN_TOOLS: usize = 20;
+
+/// A tool of the server.
+struct Tool {
+    name: String,
+    description: String,
+    arguments: Value,
+}
+
+impl Tool {
+    fn read(tool: &Value) -> Option<Self> {
+        let text = |name: &str| tool.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let name = text("name");
+        let arguments = schema::arguments(tool.get("inputSchema").unwrap_or(&Value::Null));
+        (!name.is_empty()).then(|| Self { name, description: text("description"), arguments })
+    }
+
+    fn request(&self) -> Request {
+        Request::new("tools/call", json!({ "name": self.name, "arguments": self.arguments }))
+    }
+
+    /// An argument is a path in a scratch folder, which a person must provide.
+    fn needs_a_folder(&self) -> bool {
+        self.arguments.to_string().contains("${scratch}")
+    }
+}
+
+pub(super) async fn write(
+    draft: &mut Draft,
+    talk: &mut Talk,
+    dialect: &str,
+    opening: &Value,
+) -> Result<(), String> {
+    let places = ["/result/serverInfo/name"];
+    if let Some(name) = says(opening, &places) {
+        draft.note(&format!("The server says that it is {name}."));
+    }
+    let answer = talk.request("tools/list", json!({})).await?;
+    let result = talk.result(&answer).unwrap_or_default();
+    let listed = result.get("tools").and_then(Value::as_array);
+    let tools: Vec<Tool> = listed.into_iter().flatten().filter_map(Tool::read).collect();
+
+    draft.blank();
+    draft.note("Answered at once, at any time, also while the slow request runs.");
+    let quick = if dialect == "mcp" { "ping" } else { "tools/list" };
+    draft.request("quick", &Request::new(quick, json!({})), Use::Active);
+
+    draft.blank();
+    slow(draft, &tools);
+    draft.blank();
+    progress(draft, &tools);
+    draft.blank();
+    witness(draft);
+    if !tools.is_empty() {
+        draft.blank();
+        draft.note("The tools of this server, with arguments made from their schemas:");
+        for tool in tools.iter().take(MAX_SHOWN_TOOLS) {
+            draft.note(&format!("  {}: {}", tool.name, tool.description));
+            draft.note(&format!("  --slow 'tools/call {}'", tool.request().params));
+        }
+    }
+    Ok(())
+}
+
+fn slow(draft: &mut Draft, tools: &[Tool]) {
+    let sure = tools.iter().find(|tool| sounds_slow(&tool.name) && !tool.needs_a_folder());
+    let maybe = || tools.iter().find(|tool| may_be_slow(&tool.name) || may_be_slow(&tool.description));
+    draft.note("Runs long: seconds, and at least 20 times as long as the quick one. Its work is started and cancelled about a hundred times.");
+    match (sure, maybe().or(tools.first())) {
+        (Some(tool), _) => {
+            draft.note("The name of this tool suggests it. See whether its arguments make it last.");
+            draft.request("slow", &tool.request(), Use::Active);
+        }
+        (None, Some(tool)) => {
+            draft.note("No tool has a name that says that it is slow. If this one is, or another, remove the `#` before these lines:");
+            draft.request("slow", &tool.request(), Use::Suggested);
+        }
+        (None, None) => {
+            draft.note("The server lists no tools. Name a request that takes long:");
+            let request = Request::new("tools/call", json!({ "name": "NAME", "arguments": {} }));
+            draft.request("slow", &request, Use::Suggested);
+        }
+    }
+}
+
+fn progress(draft: &mut Draft, tools: &[Tool]) {
+    let found =
+        tools.iter().find(|tool| sounds_like_progress(&tool.name) || sounds_like_progress(&tool.description));
+    draft.note("A long request that reports progress, if there is one: then its progress shows whether the work stopped.");
+    let mut request = found.or(tools.first()).map_or_else(
+        || Request::new("tools/call", json!({ "name": "NAME", "arguments": {} })),
+        Tool::request,
+    );
+    if let Some(params) = request.params.as_object_mut() {
+        params.insert("_meta".to_owned(), json!({ "progressToken": "check" }));
+    }
+    request.notification = Some("notifications/progress");
+    draft.request("progress", &request, Use::Suggested);
+}
+
+pub(super) fn witness(draft: &mut Draft) {
+    draft.note("A command that prints a number which grows while the peer works, if there is one. Without it progress, the next answer");
+    draft.note("and the processor time of the program show whether work stopped.");
+    draft.lines(
+        &["[witness]".to_owned(), "command = [ \"cat\", \"counter.txt\" ]".to_owned()],
+        Use::Suggested,
+    );
+}

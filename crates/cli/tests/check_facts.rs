@@ -1,0 +1,113 @@
+//! `rescind check --facts` against our own fixture and against peers that cannot be checked.
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+const RESCIND: &str = env!("CARGO_BIN_EXE_rescind");
+
+fn facts(options: &[&str], peer: &[&str]) -> Output {
+    let mut command = Command::new(RESCIND);
+    command.args(["check", "--facts"]).args(options).arg("--").args(peer);
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+fn fixture(dialect: &str) -> [&str; 6] {
+    [RESCIND, "fixture", "--dialect", dialect, "--listen", "stdio"]
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_report_on_our_own_fixture_begins_with_facts_and_nothing_broke() {
+    let dialects = ["acp", "acp-v2", "acp-draft", "lsp", "mcp", "mcp-2026", "abp"];
+    let run = |dialect| std::thread::spawn(move || facts(&["--dialect", dialect], &fixture(dialect)));
+    for (dialect, running) in dialects.map(|dialect| (dialect, run(dialect))) {
+        let output = running.join().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{dialect}: {text}{}", stderr(&output));
+        let first = text.contains(" over stdio (") && text.contains("\n  cancels a running request: yes, ");
+        assert!(first, "{dialect}: {text}");
+        assert!(text.contains("stops the work of a cancelled request: yes"), "{dialect}: {text}");
+        assert!(text.contains(" held, 0 broke, 0 unsure, "), "{dialect}: {text}");
+    }
+}
+
+#[test]
+fn a_peer_that_declares_no_cancellation_where_one_must_is_sent_no_cancel() {
+    let peer = [&fixture("acp-draft")[..], &["--no-cancel-capability"]].concat();
+    let output = facts(&["--dialect", "acp-draft", "--json"], &peer);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (facts, cells) = (report["facts"].as_array().unwrap(), report["cells"].as_array().unwrap());
+    let fact = facts.iter().find(|fact| fact["name"] == "cancels_running").unwrap();
+    assert!(
+        fact["answer"] == "not-asked" && fact["detail"].as_str().unwrap().contains("declares no cancel"),
+        "{fact}"
+    );
+    // That scenario cancels `initialize` itself, whose answer has the declaration.
+    let others = cells.iter().filter(|cell| cell["scenario"] != "initialize_not_cancelled");
+    let traces = facts.iter().chain(others).flat_map(|one| one["trace"].as_array().unwrap());
+    let sent = |line: &&Value| {
+        line["direction"] == "sent" && line["text"].as_str().unwrap().contains("cancelRequest")
+    };
+    assert_eq!(traces.filter(sent).count(), 0);
+    assert!(
+        cells.iter().filter(|cell| cell["outcome"] == "held").count() > 3,
+        "what needs no cancel is asked"
+    );
+}
+
+#[test]
+fn the_json_and_the_junit_file_have_the_facts() {
+    let junit = std::env::temp_dir().join(format!("rescind-facts-{}.xml", std::process::id()));
+    let output = facts(&["--dialect", "acp", "--json", "--junit", junit.to_str().unwrap()], &fixture("acp"));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["version"], 2);
+    let facts = report["facts"].as_array().unwrap();
+    let fact = facts.iter().find(|fact| fact["name"] == "cancels_running").unwrap();
+    assert_eq!((&fact["answer"], &fact["demand"]), (&Value::from("yes"), &Value::from("should")));
+    assert_eq!(fact["cancel_us"].as_array().unwrap().len(), 20);
+    let text = std::fs::read_to_string(&junit).unwrap();
+    std::fs::remove_file(&junit).unwrap();
+    assert!(text.contains("<testcase classname=\"facts\" name=\"cancels_running\"/>"), "{text}");
+    assert!(text.contains("failures=\"0\""), "{text}");
+}
+
+#[test]
+fn a_peer_that_cannot_be_checked_is_reported_in_one_sentence() {
+    let silent: &[&str] = &["sh", "-c", "exit 0"];
+    let refusal =
+        r#"read l; echo '{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"Log in"}}'; read l"#;
+    for (peer, word) in [
+        (&["no-such-program-here"][..], "no-such-program-here"),
+        (silent, "no session could be opened"),
+        (&["sh", "-c", refusal], "`initialize` was refused"),
+    ] {
+        let output = facts(&["--dialect", "acp"], peer);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(word) && said.trim_end().lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
+fn a_slow_request_that_is_quick_is_refused_with_both_times() {
+    let options = ["--dialect", "acp", "--quick", "test/echo {}", "--slow", "test/echo {}"];
+    let output = facts(&options, &fixture("acp"));
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("ends by itself after") && said.contains("--slow"), "{said}");
+}
+
+#[test]
+fn a_request_with_broken_params_is_wrong_usage() {
+    let output = facts(&["--dialect", "acp", "--slow", "m {a: 1}"], &fixture("acp"));
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--slow") && said.contains("not JSON"), "{said}");
+}

@@ -1,0 +1,132 @@
+//! How a server drains: what it refuses, what it waits for, and when it ends.
+
+use std::time::Duration;
+
+use rescind_core::dialect::ACP;
+use rescind_core::{
+    CallContext, CallError, CauseKind, MemoryTransport, Outcome, Peer, Router, Server, ServerHandle,
+    memory_listener,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+struct Serving {
+    handle: ServerHandle,
+    running: JoinHandle<()>,
+    transport: MemoryTransport,
+    /// Says when a handler has started.
+    started: mpsc::UnboundedReceiver<()>,
+}
+
+/// A server of the method `wait`, which answers after the milliseconds of its params.
+fn serve() -> Serving {
+    let (listener, transport) = memory_listener();
+    let (tell, started) = mpsc::unbounded_channel();
+    let initialize = |_: CallContext, _: Value| async move { Ok(json!({"capabilities": {}})) };
+    let router = Router::new().method("initialize", initialize).method(
+        "wait",
+        move |ctx: CallContext, (ms,): (u64,)| {
+            let tell = tell.clone();
+            async move {
+                tell.send(()).unwrap();
+                ctx.run_until_cancelled(tokio::time::sleep(Duration::from_millis(ms))).await?;
+                Ok("done")
+            }
+        },
+    );
+    let server = Server::builder([ACP]).serve(router).listen(listener);
+    let handle = server.handle();
+    let running = tokio::spawn(async move { server.run().await.unwrap() });
+    Serving { handle, running, transport, started }
+}
+
+async fn client(transport: &MemoryTransport) -> Peer {
+    let peer = Peer::builder(ACP).connect(transport.clone()).await.unwrap();
+    let _: Value = peer.call("initialize", &json!({"protocolVersion": 1})).await.unwrap();
+    peer
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_requests_end_and_new_ones_are_refused() {
+    let mut serving = serve();
+    let (one, two) = (client(&serving.transport).await, client(&serving.transport).await);
+    let call = one.call::<_, String>("wait", &(500,)).start().unwrap();
+    serving.started.recv().await.unwrap();
+    let handle = serving.handle.clone();
+    let draining = tokio::spawn(async move { handle.drain(Duration::from_secs(10)).await });
+    two.closed().await.unwrap();
+    match one.call::<_, Value>("wait", &(1,)).await {
+        Err(CallError::Cancelled(cancelled)) => assert_eq!(cancelled.cause.kind(), CauseKind::Peer),
+        other => panic!("a new request during a drain: {other:?}"),
+    }
+    let refused = Peer::builder(ACP).connect(serving.transport.clone()).await;
+    let is_refused = match refused {
+        Err(_) => true,
+        Ok(peer) => peer.call::<_, Value>("wait", &(1,)).await.is_err(),
+    };
+    assert!(is_refused, "a new connection during a drain is refused");
+    assert!(matches!(call.outcome().await, Outcome::Completed(done) if done == "done"));
+    assert_eq!(draining.await.unwrap(), 0);
+    serving.running.await.unwrap();
+    serving.handle.closed().await;
+    assert_eq!(serving.handle.counts().sessions(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_does_not_end_is_cancelled_at_the_deadline() {
+    let mut serving = serve();
+    let peer = client(&serving.transport).await;
+    let call = peer.call::<_, String>("wait", &(3_600_000,)).start().unwrap();
+    serving.started.recv().await.unwrap();
+    let begun = tokio::time::Instant::now();
+    assert_eq!(serving.handle.drain(Duration::from_secs(3)).await, 0);
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(4), "{took:?}");
+    match call.outcome().await {
+        Outcome::Cancelled(cancelled) => assert_eq!(cancelled.cause.kind(), CauseKind::Peer),
+        other => panic!("{other:?}"),
+    }
+    serving.running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_drain_shortens_the_first_and_never_lengthens_it() {
+    for (first, then) in [(3600, 3), (3, 3600)] {
+        let mut serving = serve();
+        let peer = client(&serving.transport).await;
+        let _call = peer.call::<_, String>("wait", &(86_400_000,)).start().unwrap();
+        serving.started.recv().await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let handle = serving.handle.clone();
+        let drained = tokio::join!(
+            handle.drain(Duration::from_secs(first)),
+            serving.handle.drain(Duration::from_secs(then))
+        );
+        assert_eq!(drained, (0, 0));
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(4), "{first}, {then}: {took:?}");
+        serving.running.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_connections_and_one_that_never_ran_drain_at_once() {
+    let serving = serve();
+    assert_eq!(serving.handle.drain(Duration::from_secs(3600)).await, 0);
+    serving.running.await.unwrap();
+    let (listener, _transport) = memory_listener();
+    let server = Server::builder([ACP]).listen(listener);
+    let handle = server.handle();
+    assert_eq!(handle.drain(Duration::from_secs(3600)).await, 0);
+    drop(server);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_learns_the_end_of_a_server_that_never_ran() {
+    let (listener, _transport) = memory_listener();
+    let server = Server::builder(ACP).listen(listener);
+    let handle = server.handle();
+    drop(server.run());
+    handle.closed().await;
+}

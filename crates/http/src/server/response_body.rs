@@ -1,0 +1,241 @@
+//! The body of a response: empty, one message, or a stream of events.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::Instant;
+
+use super::full::{Full, Stalled};
+use crate::headers::{EVENT_STREAM, JSON};
+use crate::lazy_sleep::LazySleep;
+
+/// The source of the events of a stream.
+pub(crate) trait EventSource: Send + Sync + 'static {
+    /// The next event, encoded. `None`: the stream has ended. A reader that was displaced by another gets `None`.
+    fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>>;
+
+    /// Called once, when the response is dropped, however much of it was read.
+    fn left(&self, reader: u64);
+}
+
+/// The most bytes of a body that hyper gets at once. It takes a whole piece even if the client's window has room for
+/// only one byte, so this bounds what it holds for a client that does not read.
+const PIECE: usize = 64 * 1024;
+
+/// The body of every response of this crate.
+#[must_use]
+pub struct ResponseBody(Inner);
+
+enum Inner {
+    Full(Full),
+    Events(Events),
+}
+
+struct Events {
+    feed: Arc<dyn EventSource>,
+    reader: u64,
+    /// The rest of the event that is being sent.
+    rest: Bytes,
+    over: bool,
+    keep_alive: Duration,
+    /// When to check whether a comment is due. Created with the first wait.
+    due: Option<LazySleep>,
+    /// When the last event arrived, if that was after the timer was set.
+    silent_since: Option<Instant>,
+    /// When the response ends even though the stream has not ended.
+    until: Option<LazySleep>,
+    /// The same, even while there are events: the credential of its request expires.
+    expires: Option<LazySleep>,
+}
+
+impl ResponseBody {
+    pub(crate) const fn empty() -> Self {
+        Self(Inner::Full(Full::empty()))
+    }
+
+    pub(crate) fn full(body: Bytes) -> Self {
+        Self(Inner::Full(Full::new(body)))
+    }
+
+    /// Drops a message if its reader takes nothing for this time.
+    pub(crate) fn cut_after(mut self, stall_timeout: Duration) -> Self {
+        if let Inner::Full(body) = &mut self.0 {
+            body.cut_after(stall_timeout);
+        }
+        self
+    }
+
+    /// A stream that informs its feed when it is dropped.
+    pub(crate) fn events(
+        feed: Arc<dyn EventSource>,
+        reader: u64,
+        keep_alive: Duration,
+        until: Option<Duration>,
+    ) -> Self {
+        let until = until.map(LazySleep::new);
+        Self(Inner::Events(Events {
+            feed,
+            reader,
+            rest: Bytes::new(),
+            over: false,
+            keep_alive,
+            due: None,
+            silent_since: None,
+            until,
+            expires: None,
+        }))
+    }
+
+    /// Ends a stream at this time, as if its client had lost it.
+    pub(crate) fn expires(mut self, at: Instant) -> Self {
+        match &mut self.0 {
+            Inner::Full(_) => {}
+            Inner::Events(events) => events.expires = Some(LazySleep::until(at)),
+        }
+        self
+    }
+}
+
+impl Events {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.rest.is_empty() {
+            match ready!(self.poll_event(cx)) {
+                Some(event) => self.rest = event,
+                None => return Poll::Ready(None),
+            }
+        }
+        Poll::Ready(Some(piece(&mut self.rest)))
+    }
+
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        if self.expires.as_mut().is_some_and(|expires| expires.poll(cx).is_ready()) {
+            self.over = true;
+            return Poll::Ready(None);
+        }
+        match self.feed.poll_next(self.reader, cx) {
+            Poll::Ready(event) => {
+                self.over = event.is_none();
+                self.silent_since = self.due.as_ref().map(|_| Instant::now());
+                Poll::Ready(event)
+            }
+            Poll::Pending => {
+                if self.until.as_mut().is_some_and(|until| until.poll(cx).is_ready()) {
+                    self.over = true;
+                    return Poll::Ready(None);
+                }
+                let wait = self.keep_alive;
+                let due = self.due.get_or_insert_with(|| LazySleep::new(wait));
+                loop {
+                    if due.poll(cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                    // The timer is not moved with each event, so it may end too early.
+                    let Some(since) = self.silent_since.take() else { break };
+                    due.reset(since + wait);
+                }
+                due.reset(Instant::now() + wait);
+                // The connection polls again after this is written. That poll registers the waker with the timer.
+                Poll::Ready(Some(Bytes::from_static(b":\n\n")))
+            }
+        }
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.feed.left(self.reader);
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Stalled;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Stalled>>> {
+        let next = match &mut self.0 {
+            Inner::Full(body) => Poll::Ready(body.next().transpose()),
+            Inner::Events(events) => events.poll_next(cx).map(|event| event.map(Ok)),
+        };
+        next.map(|bytes| bytes.map(|bytes| bytes.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Inner::Full(body) => body.left() == 0,
+            Inner::Events(events) => events.over && events.rest.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Inner::Full(body) => SizeHint::with_exact(body.left().try_into().unwrap_or(u64::MAX)),
+            Inner::Events(_) => SizeHint::default(),
+        }
+    }
+}
+
+impl fmt::Debug for ResponseBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match &self.0 {
+            Inner::Full(_) => "Full",
+            Inner::Events(_) => "Events",
+        };
+        f.debug_tuple("ResponseBody").field(&name).finish()
+    }
+}
+
+/// Takes the next piece of the rest.
+pub(super) fn piece(rest: &mut Bytes) -> Bytes {
+    if rest.len() <= PIECE { std::mem::take(rest) } else { rest.split_to(PIECE) }
+}
+
+/// A response without a body.
+pub(crate) fn plain(status: StatusCode) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::empty());
+    *response.status_mut() = status;
+    response
+}
+
+/// A response without a body that closes its connection.
+pub(crate) fn closing(status: StatusCode) -> Response<ResponseBody> {
+    let mut response = plain(status);
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// A response with one message.
+pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::full(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+}
+
+/// A response with a stream of events.
+pub(crate) fn events(
+    feed: Arc<dyn EventSource>,
+    reader: u64,
+    keep_alive: Duration,
+    until: Option<Duration>,
+) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::events(feed, reader, keep_alive, until));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    // A buffering proxy would hold events back.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}

@@ -1,0 +1,330 @@
+//! The questions, put to the peer in one session each. A probe answers one or more of them.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::baseline::{Baselines, shown};
+use super::session::{Lost, PeerSession};
+use super::statements::Question;
+use super::tries::{self, Tries, cancel_again_and_again};
+use super::undisturbed::{self, Disturbance, End};
+use super::witness::Counter;
+use super::work;
+use super::{CheckSettings, cancel_findings};
+use crate::profile::RequestKind;
+use crate::report::{Answer, Evidence};
+use crate::runner::TraceLine;
+
+/// The lines of a trace that are kept of a fact.
+const MAX_TRACE: usize = 60;
+
+/// What is done in one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probe {
+    /// A method and a notification that nobody knows.
+    Unknown,
+    /// A quick request after each of these cancels. For a peer without a slow request.
+    QuickAfter(Disturbance),
+    /// The slow request is cancelled again and again.
+    Cancels,
+    /// The same, and then one slow request is served to its end.
+    CancelsThenOne,
+    /// A slow request comes to its own end beside these.
+    Beside(&'static [Disturbance]),
+    /// Progress to the normal end, and after a cancel.
+    Progress,
+    /// The processor time.
+    Processor(u32),
+    /// The count that the profile names.
+    Counter,
+}
+
+/// The answer to one question in one session.
+#[derive(Clone, Debug)]
+pub(super) struct Finding {
+    pub(super) question: Question,
+    pub(super) answer: Answer,
+    pub(super) detail: String,
+    pub(super) evidence: Vec<Evidence>,
+    pub(super) cancel_us: Vec<u64>,
+    pub(super) trace: Vec<TraceLine>,
+}
+
+impl Finding {
+    pub(super) fn new(question: Question, answer: Answer, detail: impl Into<String>) -> Self {
+        Self {
+            question,
+            answer,
+            detail: detail.into(),
+            evidence: vec![Evidence::Wire],
+            cancel_us: Vec::new(),
+            trace: Vec::new(),
+        }
+    }
+
+    pub(super) fn not_asked(question: Question, why: impl Into<String>) -> Self {
+        Self { evidence: Vec::new(), ..Self::new(question, Answer::NotAsked, why) }
+    }
+}
+
+/// What a probe brought: the findings, and the tries if it made any.
+#[derive(Debug, Default)]
+pub(super) struct Probed {
+    pub(super) findings: Vec<Finding>,
+    pub(super) tries: Option<Tries>,
+}
+
+impl Probe {
+    /// Runs the probe. A session that is lost on the way is a finding too.
+    pub(super) async fn run(
+        self,
+        session: &mut PeerSession,
+        baselines: &Baselines,
+        settings: &CheckSettings,
+    ) -> Probed {
+        let begun = session.trace.len();
+        let mut probed = match self.findings(session, baselines, settings).await {
+            Ok(probed) => probed,
+            Err(Lost(why)) => Probed {
+                findings: vec![Finding::new(
+                    self.question_of_a_lost_session(),
+                    Answer::No,
+                    format!("the session ended {}: {why}", self.in_words()),
+                )],
+                tries: None,
+            },
+        };
+        probed.findings.extend(once(session));
+        let trace = session.trace.get(begun..).unwrap_or_default();
+        for finding in &mut probed.findings {
+            finding.trace = trace.iter().take(MAX_TRACE).cloned().collect();
+        }
+        probed
+    }
+
+    /// What is done, for a progress bar.
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::Unknown => "an unknown method",
+            Self::QuickAfter(_) => "cancels for nothing",
+            Self::Cancels | Self::CancelsThenOne => "cancels of a running request",
+            Self::Beside(_) => "a slow request beside cancels",
+            Self::Progress => "progress",
+            Self::Processor(_) => "processor time",
+            Self::Counter => "the witness of the profile",
+        }
+    }
+
+    /// The question that a lost session answers.
+    const fn question_of_a_lost_session(self) -> Question {
+        match self {
+            // The cancel of a running request is that of `Cancels`.
+            Self::Beside([Disturbance::CancelledSibling]) => Question::SessionSurvives,
+            Self::QuickAfter(disturbance) => disturbance.question(),
+            Self::Beside([disturbance]) => disturbance.question(),
+            Self::Unknown
+            | Self::Cancels
+            | Self::CancelsThenOne
+            | Self::Beside(_)
+            | Self::Progress
+            | Self::Processor(_)
+            | Self::Counter => Question::SessionSurvives,
+        }
+    }
+
+    /// When the session was lost.
+    const fn in_words(self) -> &'static str {
+        match self {
+            Self::Unknown => "after a method or a notification that it does not know",
+            Self::QuickAfter(disturbance) => disturbance.in_words(),
+            Self::Cancels | Self::CancelsThenOne => "after the cancel of a running request",
+            Self::Beside([disturbance]) => disturbance.in_words(),
+            Self::Beside(_) => "while a slow request ran beside cancels",
+            Self::Progress => "after a request that reports progress was cancelled",
+            Self::Processor(_) | Self::Counter => "while its work was watched",
+        }
+    }
+
+    async fn findings(
+        self,
+        session: &mut PeerSession,
+        baselines: &Baselines,
+        settings: &CheckSettings,
+    ) -> Result<Probed, Lost> {
+        let deadline = settings.deadline;
+        let only = |findings| Ok(Probed { findings, tries: None });
+        match self {
+            Self::Unknown => only(unknown(session, deadline).await?),
+            Self::QuickAfter(disturbance) => only(vec![quick_after(session, disturbance, deadline).await?]),
+            Self::Cancels => {
+                let tries = cancel_again_and_again(session, baselines, settings.tries, deadline).await;
+                Ok(Probed { findings: cancel_findings::read(session, baselines, &tries), tries: Some(tries) })
+            }
+            Self::CancelsThenOne => {
+                let tries = cancel_again_and_again(session, baselines, settings.tries, deadline).await;
+                if tries.lost.is_some() || tries.quick_after.iter().any(Option::is_none) {
+                    return only(Vec::new());
+                }
+                only(beside(session, baselines, &[Disturbance::Nothing], settings).await?)
+            }
+            Self::Beside(disturbances) => only(beside(session, baselines, disturbances, settings).await?),
+            Self::Progress => only(progress(session, baselines, settings).await?),
+            Self::Processor(leader) => {
+                let seen = work::by_processor_time(session, baselines, leader).await?;
+                only(seen.map(stops_work).into_iter().collect())
+            }
+            Self::Counter => {
+                let Some(counter) = Counter::of(&session.profile) else { return only(Vec::new()) };
+                let seen = work::by_counter(session, baselines, &counter, settings).await?;
+                only(seen.map(stops_work).into_iter().collect())
+            }
+        }
+    }
+}
+
+/// Whether a witness saw the work stop.
+pub(super) fn stops_work(seen: work::Seen) -> Finding {
+    let answer = if seen.stopped { Answer::Yes } else { Answer::No };
+    Finding { evidence: vec![seen.evidence], ..Finding::new(Question::StopsWork, answer, seen.detail) }
+}
+
+/// A request that was answered more than once, and an answer to a request that was never sent.
+fn once(session: &PeerSession) -> Option<Finding> {
+    let ids = session.sent_ids();
+    let twice = ids.iter().find(|id| session.answers(id).len() > 1)?;
+    let count = session.answers(twice).len();
+    Some(Finding::new(
+        Question::AnswersOnce,
+        Answer::No,
+        format!("the request {twice} was answered {count} times"),
+    ))
+}
+
+async fn unknown(session: &mut PeerSession, deadline: Duration) -> Result<Vec<Finding>, Lost> {
+    let sent = session.request("rescind/unknown", json!({})).await?;
+    let answer = session.answer(&sent.id, sent.at + deadline).await?;
+    let method = match answer {
+        None => (Answer::No, format!("it was not answered within {deadline:?}")),
+        Some(answer) if session.wire_format.is_refusal(&answer.frame) => {
+            let code = super::baseline::error_of(session.wire_format, &answer).unwrap_or_default();
+            let usual = [json!(-32601), json!("NOT_FOUND"), json!("CAPABILITY_NOT_FOUND")].contains(&code);
+            let note =
+                if usual { String::new() } else { ", where -32601 is the code of JSON-RPC".to_owned() };
+            (Answer::Yes, format!("with error {code}{note}"))
+        }
+        Some(answer) => (Answer::No, format!("it was answered with {}", answer.frame)),
+    };
+    let before = session.received.len();
+    session.send(session.wire_format.notification("rescind/unknown", json!({}))).await?;
+    let quick = session.send_kind(RequestKind::Quick).await?;
+    let _answer = session.answer(&quick.id, quick.at + deadline).await?;
+    let stray = session.strays(before).first().map(|frame| (*frame).clone());
+    let notification = match stray {
+        None => (Answer::Yes, String::new()),
+        Some(frame) => (Answer::No, format!("this came: {frame}")),
+    };
+    Ok(vec![
+        Finding::new(Question::UnknownMethodRefused, method.0, method.1),
+        Finding::new(Question::UnknownNotificationIgnored, notification.0, notification.1),
+    ])
+}
+
+async fn quick_after(
+    session: &mut PeerSession,
+    disturbance: Disturbance,
+    deadline: Duration,
+) -> Result<Finding, Lost> {
+    let question = disturbance.question();
+    let first = session.send_kind(RequestKind::Quick).await?;
+    if session.answer(&first.id, first.at + deadline).await?.is_none() {
+        return Ok(Finding::new(
+            Question::SessionSurvives,
+            Answer::Unsure,
+            "a quick request was not answered",
+        ));
+    }
+    undisturbed::disturb(session, disturbance, &first.id, None).await?;
+    let next = session.send_kind(RequestKind::Quick).await?;
+    let answer = session.answer(&next.id, next.at + deadline).await?;
+    Ok(match answer {
+        Some(answer) if tries::is_cancelled(session.wire_format, &answer.frame) => {
+            Finding::new(question, Answer::No, format!("the next request ended with {}", answer.frame))
+        }
+        Some(_) => Finding::new(question, Answer::Yes, "the next request was answered"),
+        None => Finding::new(
+            question,
+            Answer::No,
+            format!("the next request was not answered within {deadline:?}"),
+        ),
+    })
+}
+
+async fn beside(
+    session: &mut PeerSession,
+    baselines: &Baselines,
+    disturbances: &'static [Disturbance],
+    settings: &CheckSettings,
+) -> Result<Vec<Finding>, Lost> {
+    let before = if disturbances.contains(&Disturbance::Nothing) { settings.tries } else { 0 };
+    let ends = undisturbed::run(session, baselines, disturbances, before, settings.deadline).await?;
+    Ok(ends.into_iter().map(|(disturbance, end)| of_end(disturbance.question(), end)).collect())
+}
+
+fn of_end(question: Question, end: End) -> Finding {
+    match end {
+        End::Undisturbed => Finding::new(question, Answer::Yes, "the other request came to its own end"),
+        End::Disturbed(why) => Finding::new(question, Answer::No, why),
+        End::Unknown(why) => Finding::new(question, Answer::Unsure, why),
+    }
+}
+
+async fn progress(
+    session: &mut PeerSession,
+    baselines: &Baselines,
+    settings: &CheckSettings,
+) -> Result<Vec<Finding>, Lost> {
+    let mut findings = Vec::new();
+    let takes = baselines.progress.as_ref().and_then(|progress| progress.takes);
+    if takes.is_some() {
+        let seen = work::progress_to_the_end(session, takes, settings.deadline).await?;
+        findings.push(match (seen.answered, seen.before, seen.after) {
+            (false, _, _) => {
+                let why = "the request that reports progress was not answered";
+                Finding::new(Question::ProgressEndsWithAnswer, Answer::Unsure, why)
+            }
+            (true, 0, 0) => {
+                let why = "no progress was reported: is the notification's method right (`notification`), and the token?";
+                Finding::new(Question::ProgressEndsWithAnswer, Answer::Unsure, why)
+            }
+            (true, before, 0) => Finding::new(
+                Question::ProgressEndsWithAnswer,
+                Answer::Yes,
+                format!("{before} reports before the answer, none in the half second after it"),
+            ),
+            (true, _, after) => Finding::new(
+                Question::ProgressEndsWithAnswer,
+                Answer::No,
+                format!("{after} reports came after the answer"),
+            ),
+        });
+    }
+    if !settings.progress {
+        return Ok(findings);
+    }
+    if let Some((seen, interval)) = work::progress_after_a_cancel(session, settings.deadline).await?
+        && !interval.is_zero()
+    {
+        let detail = format!(
+            "progress came every {}; {} reports after its cancel had taken effect",
+            shown(interval),
+            seen.after
+        );
+        // One report may have been on its way.
+        if seen.after != 1 {
+            let seen = work::Seen { evidence: Evidence::Progress, stopped: seen.after == 0, detail };
+            findings.push(stops_work(seen));
+        }
+    }
+    Ok(findings)
+}

@@ -1,0 +1,270 @@
+//! The scenarios, played in the light of what is known about the peer.
+
+use serde_json::Value;
+
+use super::PeerSource;
+use super::adapt;
+use super::baseline::Baselines;
+use super::facts::{Checker, SESSIONS};
+use super::session::{Lost, PeerSession};
+use super::tries::normal_end;
+use crate::report::{Answer, Cell, CellOutcome, Demand, Evidence, Fact};
+use crate::runner::{Calibration, Failure, OpenSession, Outcomes, Played, Settings, Verdict, play};
+use crate::vector::{HandshakeMode, Part, Scenario, ShownBy, scenarios_of};
+use crate::wire_format::Shape;
+
+/// What the facts mean for the scenarios.
+struct Known {
+    cancels: Option<bool>,
+    concurrent: bool,
+    /// Whether two slow requests were seen to run at once, or nothing speaks against it.
+    two_slow: bool,
+    calibration: Calibration,
+}
+
+impl Known {
+    fn of(baselines: &Baselines, facts: &[Fact], owes_silence: bool, cancelled_error: Option<Value>) -> Self {
+        let answer = |name: &str| facts.iter().find(|fact| fact.name == name).map(|fact| fact.answer);
+        let cancels = match answer("cancels_running") {
+            Some(Answer::Yes) => Some(true),
+            Some(Answer::No) => Some(false),
+            Some(Answer::Unsure | Answer::NotAsked) | None => None,
+        };
+        // A cancel that ends the session shows nothing else.
+        let cancels = cancels.filter(|_| answer("session_survives") != Some(Answer::No));
+        Self {
+            cancels,
+            concurrent: baselines.concurrent != Some(false),
+            two_slow: answer("siblings_untouched") != Some(Answer::Unsure),
+            calibration: Calibration {
+                session: None,
+                quick_error: baselines.quick.error.clone(),
+                slow_takes: baselines.slow_takes(),
+                cancelled_error,
+                answers_cancelled: answer("stays_silent") == Some(Answer::No),
+                value_may_answer: !owes_silence,
+            },
+        }
+    }
+}
+
+/// A scenario that was played in the shared session, and the ids of its requests.
+struct Shared {
+    cell: usize,
+    ids: Vec<Value>,
+}
+
+impl<P: PeerSource> Checker<'_, P> {
+    /// Plays all scenarios that can be asked of the peer.
+    pub(super) async fn play_all(
+        &mut self,
+        mut open: Option<PeerSession>,
+        baselines: &Baselines,
+        facts: &[Fact],
+    ) -> Vec<Cell> {
+        let known =
+            Known::of(baselines, facts, self.wire_format.owes_silence(), self.cancelled_error.clone());
+        let mut cells: Vec<Cell> = Vec::new();
+        let mut shared: Vec<Shared> = Vec::new();
+        let mut strays: Vec<Value> = Vec::new();
+        let asked: Vec<&Scenario> =
+            scenarios_of(self.dialect).filter(|scenario| scenario.vector.role == Part::Serve).collect();
+        for (number, scenario) in (0_u64..).zip(asked) {
+            (self.on_progress)(&scenario.vector.name);
+            if let Some(why) = self.refusal(scenario, &known) {
+                cells.push(Cell::not_asked(scenario, self.source.wire(), why));
+                continue;
+            }
+            let earlier: Vec<Value> = shared.iter().flat_map(|one| one.ids.clone()).collect();
+            let (next, played, ids) =
+                self.play_one(scenario, number, open.take(), baselines, &known, earlier).await;
+            open = next;
+            strays.extend(played.strays.iter().cloned());
+            let verdict = self.confirmed(scenario, number, played, baselines, &known).await;
+            if !ids.is_empty() {
+                shared.push(Shared { cell: cells.len(), ids });
+            }
+            cells.push(self.cell(scenario, verdict));
+        }
+        self.look_at_silence(open, baselines, &mut cells, &shared, strays).await;
+        cells
+    }
+
+    /// Why a scenario shows nothing about this peer.
+    fn refusal(&self, scenario: &Scenario, known: &Known) -> Option<String> {
+        if self.is_fixture {
+            return None;
+        }
+        if !known.concurrent && adapt::needs_two_at_once(scenario, self.wire_format) {
+            return Some("the peer serves one request at a time, so nothing else can be asked while its slow request runs".into());
+        }
+        if !known.two_slow && adapt::runs_two_slow(scenario, self.wire_format) {
+            return Some("the peer did not run two slow requests at once (see the facts)".into());
+        }
+        let why = match known.cancels {
+            Some(true) => return None,
+            Some(false) => {
+                "the peer ignores the cancel of a running request (see the facts), so the scenario shows nothing"
+            }
+            None => "whether a cancel takes effect is not known (see the facts)",
+        };
+        adapt::needs_cancels(scenario, self.wire_format).then(|| why.to_owned())
+    }
+
+    /// Plays one scenario, in the shared session if it can be. Returns the session if it can still be used, and the ids
+    /// that the scenario used there.
+    async fn play_one(
+        &mut self,
+        scenario: &Scenario,
+        number: u64,
+        open: Option<PeerSession>,
+        baselines: &Baselines,
+        known: &Known,
+        earlier: Vec<Value>,
+    ) -> (Option<PeerSession>, Played, Vec<Value>) {
+        let mut settings = Settings { deadline: self.settings.deadline, ..Settings::default() };
+        if let Some(takes) = baselines.slow_takes() {
+            settings.deadline += takes * 2;
+        }
+        let shares = adapt::can_share_a_session(scenario);
+        if scenario.vector.handshake != HandshakeMode::Default {
+            let mut started = self.start();
+            let adapted = adapt::with_requests_of(scenario, &started.profile, baselines);
+            settings.profile = Some(started.profile);
+            settings.calibration = Some(known.calibration.clone());
+            let played = play(&adapted, &mut started.subject, &settings).await;
+            if self.source.process_group().is_none() {
+                started.subject.leave().await;
+            }
+            return (open, played, Vec::new());
+        }
+        // One that cannot share a session has a new one, and leaves the shared one as it is.
+        let (kept, session) = match open {
+            Some(session) if shares => (None, Ok(session)),
+            kept => (kept, self.open_warm().await),
+        };
+        let mut session = match session {
+            Ok(session) => session,
+            Err(Lost(why)) => return (kept, unopened(&why), Vec::new()),
+        };
+        let adapted = adapt::with_requests_of(scenario, &session.profile, baselines);
+        // The ids of the peer's own requests are its choice, and a scenario about them keeps its ids.
+        let keeps_ids = !scenario.vector.requirements(scenario.dialect).children.is_empty();
+        let adapted =
+            if keeps_ids { adapted } else { adapt::with_fresh_ids(&adapted, self.wire_format, number) };
+        let mut calibration = known.calibration.clone();
+        calibration.session = Some(OpenSession {
+            line: session.line,
+            bindings: session.bindings.clone(),
+            first_request: number * 1_000,
+            opening: session.opening.clone(),
+            earlier: if keeps_ids {
+                Vec::new()
+            } else {
+                earlier.into_iter().chain(session.sent_ids()).collect()
+            },
+        });
+        settings.profile = Some(session.profile.clone());
+        settings.calibration = Some(calibration);
+        let played = play(&adapted, &mut session.subject, &settings).await;
+        let ids = adapt::request_ids(&adapted, self.wire_format);
+        let is_sound = matches!(played.verdict, Verdict::Held | Verdict::NotAsked { .. });
+        if is_sound && shares {
+            return (Some(session), played, ids);
+        }
+        self.close(session).await;
+        (kept, played, Vec::new())
+    }
+
+    /// A fault is one only if the scenario breaks in three fresh sessions, and only if the documents demand it.
+    async fn confirmed(
+        &mut self,
+        scenario: &Scenario,
+        number: u64,
+        played: Played,
+        baselines: &Baselines,
+        known: &Known,
+    ) -> Played {
+        let Verdict::Broke { why, failure, .. } = &played.verdict else { return played };
+        if self.is_fixture {
+            return played;
+        }
+        // Sessions with the peer were opened before.
+        if *failure == Failure::Opening {
+            let unopened = unopened(why);
+            return Played { verdict: unopened.verdict, ..played };
+        }
+        if scenario.vector.demand != Demand::Must {
+            let words = match scenario.vector.demand {
+                Demand::Should => "the documents recommend it and do not demand it",
+                Demand::Must | Demand::Open => "the documents leave it open",
+            };
+            let why = format!("no fault, as {words}: {why}");
+            return Played { verdict: Verdict::Unsure { why }, ..played };
+        }
+        for at in 1..=SESSIONS {
+            let (session, again, _) =
+                self.play_one(scenario, number, None, baselines, known, Vec::new()).await;
+            if let Some(session) = session {
+                self.close(session).await;
+            }
+            let otherwise = match again.verdict {
+                Verdict::Broke { .. } => continue,
+                Verdict::Held => "it held".to_owned(),
+                Verdict::Unsure { why } | Verdict::NotAsked { why } => why,
+            };
+            let why = format!("it came out differently in fresh session {at}: {otherwise}; before: {why}");
+            return Played { verdict: Verdict::Unsure { why }, ..played };
+        }
+        played
+    }
+
+    fn cell(&self, scenario: &Scenario, played: Played) -> Cell {
+        let mut cell = Cell::new(scenario, self.source.wire(), played);
+        if cell.outcome == CellOutcome::Held && scenario.vector.shown_by == ShownBy::Work {
+            cell.evidence = vec![Evidence::Request];
+        }
+        cell
+    }
+
+    /// Waits until every cancelled request would have ended without a cancel, and looks whether one was answered after all.
+    async fn look_at_silence(
+        &mut self,
+        open: Option<PeerSession>,
+        baselines: &Baselines,
+        cells: &mut [Cell],
+        shared: &[Shared],
+        mut strays: Vec<Value>,
+    ) {
+        let Some(mut session) = open else { return };
+        if baselines.slow_takes().is_some() && self.wire_format.owes_silence() {
+            (self.on_progress)("silence");
+            let until = normal_end(session.now(), baselines, self.settings.deadline);
+            let from = session.received.len();
+            // If the session ends now, no answer comes either.
+            let _lost = session.listen(until).await;
+            strays.extend(session.received.iter().skip(from).map(|one| one.frame.clone()));
+        }
+        for frame in strays {
+            let Shape::Answer { id } = self.wire_format.shape(&frame) else { continue };
+            let Some(one) = shared.iter().find(|one| one.ids.contains(&id)) else { continue };
+            if let Some(cell) = cells.get_mut(one.cell).filter(|cell| cell.outcome == CellOutcome::Held) {
+                cell.outcome = CellOutcome::Unsure;
+                cell.evidence.clear();
+                cell.why = format!("this came after the end of the scenario: {frame}");
+            }
+        }
+        self.close(session).await;
+    }
+}
+
+fn unopened(why: &str) -> Played {
+    Played {
+        verdict: Verdict::Unsure { why: format!("no session could be opened for it: {why}") },
+        evidence: Vec::new(),
+        trace: Vec::new(),
+        cancel: None,
+        outcomes: Outcomes::default(),
+        strays: Vec::new(),
+    }
+}

@@ -1,0 +1,230 @@
+//! What is asked of a peer: each fact's statement, how much the documents demand of it, and the sentence.
+
+use crate::report::Demand::{self, Must, Open, Should};
+
+/// The facts, in the order of the report. Their names are part of the JSON format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Question {
+    CancelsRunning,
+    AnswersCancelled,
+    CancelledCode,
+    StaysSilent,
+    AnswersOnce,
+    StopsWork,
+    FreesSlot,
+    SessionSurvives,
+    LateCancelIgnored,
+    UnknownCancelIgnored,
+    MalformedCancelIgnored,
+    SiblingsUntouched,
+    TellsIdsApart,
+    ProgressEndsWithAnswer,
+    UnknownMethodRefused,
+    UnknownNotificationIgnored,
+    ServesConcurrently,
+    CleanOutput,
+}
+
+/// A question in one dialect.
+pub(super) struct Asked {
+    pub(super) name: &'static str,
+    pub(super) statement: &'static str,
+    pub(super) demand: Demand,
+    pub(super) source: &'static str,
+}
+
+/// The families of dialects whose documents say the same about these questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    Acp,
+    Lsp,
+    Mcp,
+    Abp,
+}
+
+impl Family {
+    fn of(dialect: &str) -> Self {
+        match dialect {
+            "lsp" => Self::Lsp,
+            "mcp" | "mcp-2026" => Self::Mcp,
+            "abp" => Self::Abp,
+            _ => Self::Acp,
+        }
+    }
+}
+
+const ONE_ANSWER: &str = "JSON-RPC 2.0: a request is answered by one response.";
+const ONLY_ITS_OWN: &str = "JSON-RPC 2.0: each request gets its own response; nobody cancelled this one.";
+const NOTHING_SAID: &str = "no document says anything about it.";
+
+impl Question {
+    pub(super) const ALL: [Self; 18] = [
+        Self::CancelsRunning,
+        Self::AnswersCancelled,
+        Self::CancelledCode,
+        Self::StaysSilent,
+        Self::AnswersOnce,
+        Self::StopsWork,
+        Self::FreesSlot,
+        Self::SessionSurvives,
+        Self::LateCancelIgnored,
+        Self::UnknownCancelIgnored,
+        Self::MalformedCancelIgnored,
+        Self::SiblingsUntouched,
+        Self::TellsIdsApart,
+        Self::ProgressEndsWithAnswer,
+        Self::UnknownMethodRefused,
+        Self::UnknownNotificationIgnored,
+        Self::ServesConcurrently,
+        Self::CleanOutput,
+    ];
+
+    /// Whether the question makes sense in a dialect: where silence is owed nothing is asked about answers.
+    pub(super) const fn applies(self, owes_silence: bool) -> bool {
+        match self {
+            Self::AnswersCancelled | Self::CancelledCode => !owes_silence,
+            Self::StaysSilent => owes_silence,
+            Self::CancelsRunning
+            | Self::AnswersOnce
+            | Self::StopsWork
+            | Self::FreesSlot
+            | Self::SessionSurvives
+            | Self::LateCancelIgnored
+            | Self::UnknownCancelIgnored
+            | Self::MalformedCancelIgnored
+            | Self::SiblingsUntouched
+            | Self::TellsIdsApart
+            | Self::ProgressEndsWithAnswer
+            | Self::UnknownMethodRefused
+            | Self::UnknownNotificationIgnored
+            | Self::ServesConcurrently
+            | Self::CleanOutput => true,
+        }
+    }
+
+    pub(super) fn asked(self, dialect: &str) -> Asked {
+        let family = Family::of(dialect);
+        let (name, statement) = self.words();
+        let (demand, source) = self.demand(family);
+        Asked { name, statement, demand, source }
+    }
+
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::CancelsRunning => ("cancels_running", "cancels a running request"),
+            Self::AnswersCancelled => ("answers_cancelled", "answers a request that was cancelled"),
+            Self::CancelledCode => ("cancelled_code", "answers it as cancelled or with a result"),
+            Self::StaysSilent => ("stays_silent", "sends no answer after a cancel"),
+            Self::AnswersOnce => ("answers_once", "answers each request once"),
+            Self::StopsWork => ("stops_work", "stops the work of a cancelled request"),
+            Self::FreesSlot => ("frees_slot", "serves the next request after many cancels"),
+            Self::SessionSurvives => ("session_survives", "keeps the session after a cancel"),
+            Self::LateCancelIgnored => ("late_cancel_ignored", "ignores a cancel that comes too late"),
+            Self::UnknownCancelIgnored => ("unknown_cancel_ignored", "ignores a cancel for an unknown id"),
+            Self::MalformedCancelIgnored => ("malformed_cancel_ignored", "ignores a malformed cancel"),
+            Self::SiblingsUntouched => ("siblings_untouched", "leaves other requests alone"),
+            Self::TellsIdsApart => ("tells_ids_apart", "takes the ids 1 and \"1\" for two requests"),
+            Self::ProgressEndsWithAnswer => {
+                ("progress_ends_with_answer", "reports no progress after the answer")
+            }
+            Self::UnknownMethodRefused => ("unknown_method_refused", "refuses an unknown method"),
+            Self::UnknownNotificationIgnored => {
+                ("unknown_notification_ignored", "does not answer an unknown notification")
+            }
+            Self::ServesConcurrently => ("serves_concurrently", "answers others while a slow request runs"),
+            Self::CleanOutput => ("clean_output", "sends messages and nothing else"),
+        }
+    }
+
+    const fn demand(self, family: Family) -> (Demand, &'static str) {
+        match (self, family) {
+            (Self::CancelsRunning, Family::Lsp) => {
+                (Open, "LSP 3.18: a notification whose method begins with $/ may be ignored.")
+            }
+            (Self::CancelsRunning, Family::Mcp) => {
+                (Should, "MCP 2025-11-25: the receiver of a cancel should stop processing the request.")
+            }
+            (Self::CancelsRunning, Family::Acp) => (
+                Should,
+                "001 says that the receiver may cancel the work, 003 that it must: so it is held as a recommendation.",
+            ),
+            (Self::CancelsRunning, Family::Abp) => {
+                (Should, "004: the app stops the operation if it can and reports whether it did.")
+            }
+            (Self::AnswersCancelled, Family::Lsp) => {
+                (Must, "LSP 3.18: a cancelled request still needs a response; it must not be left open.")
+            }
+            (Self::AnswersCancelled, Family::Acp) => (
+                Must,
+                "001: the receiver must answer the cancelled request, with -32800 or a valid response.",
+            ),
+            (Self::CancelledCode, Family::Lsp) => (
+                Should,
+                "LSP 3.18: if a cancelled request is answered with an error, its code is advised to be -32800.",
+            ),
+            (Self::CancelledCode, Family::Acp) => {
+                (Must, "001: the answer to a cancelled request is the error -32800 or a valid response.")
+            }
+            (Self::CancelledCode, Family::Mcp | Family::Abp) => {
+                (Must, "004: a cancelled call is answered with success false and cancelled true.")
+            }
+            (Self::StaysSilent, Family::Acp | Family::Lsp | Family::Mcp | Family::Abp) => (
+                Should,
+                "MCP 2025-11-25: the receiver of a cancel should not send a response for the request.",
+            ),
+            (Self::AnswersCancelled, Family::Mcp | Family::Abp) | (Self::AnswersOnce, _) => {
+                (Must, ONE_ANSWER)
+            }
+            (Self::StopsWork, Family::Mcp) => (
+                Should,
+                "MCP 2025-11-25: the receiver of a cancel should stop processing and free its resources.",
+            ),
+            (Self::StopsWork, Family::Lsp) => (Open, "LSP 3.18: a cancel is a hint, and the work may go on."),
+            (Self::StopsWork, Family::Acp) => {
+                (Should, "003: the receiver cancels the work and all that belongs to it.")
+            }
+            (Self::StopsWork, Family::Abp) => (Should, "004: the app stops the operation if it can."),
+            (Self::SessionSurvives, Family::Acp | Family::Lsp | Family::Mcp | Family::Abp) => {
+                (Must, "JSON-RPC 2.0: a request that is sent after the cancel of another gets its response.")
+            }
+            (
+                Self::FreesSlot
+                | Self::SiblingsUntouched
+                | Self::LateCancelIgnored
+                | Self::UnknownCancelIgnored,
+                _,
+            ) => (Must, ONLY_ITS_OWN),
+            (Self::MalformedCancelIgnored, Family::Mcp) => {
+                (Should, "MCP 2025-11-25: invalid cancels, malformed ones among them, should be ignored.")
+            }
+            (Self::TellsIdsApart, _) => (
+                Open,
+                "the protocols allow numbers and strings as ids and do not say whether 1 and \"1\" are equal.",
+            ),
+            (Self::ProgressEndsWithAnswer, Family::Mcp) => {
+                (Must, "MCP 2025-11-25: progress notifications must stop after the request has completed.")
+            }
+            (Self::ProgressEndsWithAnswer, Family::Acp | Family::Lsp | Family::Abp) => {
+                (Open, "the protocol does not bind progress to the answer.")
+            }
+            (Self::UnknownMethodRefused, _) => {
+                (Must, "JSON-RPC 2.0: a request for a method that does not exist is answered with an error.")
+            }
+            (Self::UnknownNotificationIgnored, _) => {
+                (Must, "JSON-RPC 2.0: a notification is never answered, not even with an error.")
+            }
+            (Self::MalformedCancelIgnored, Family::Acp | Family::Lsp | Family::Abp)
+            | (Self::ServesConcurrently, _) => (Open, NOTHING_SAID),
+            (Self::CleanOutput, Family::Mcp) => (
+                Must,
+                "MCP 2025-11-25: a server must not write anything to its stdout that is not a message.",
+            ),
+            (Self::CleanOutput, Family::Acp) => {
+                (Must, "ACP: the agent must not write anything to its stdout that is not a message.")
+            }
+            (Self::CleanOutput, Family::Lsp | Family::Abp) => {
+                (Must, "each byte of the stream belongs to a message; what does not cannot be read.")
+            }
+        }
+    }
+}

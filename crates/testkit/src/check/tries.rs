@@ -1,0 +1,206 @@
+//! The slow request, cancelled while it runs, again and again.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::baseline::{Baselines, error_of};
+use super::session::{Lost, PeerSession, Sent};
+use crate::profile::RequestKind;
+use crate::wire_format::WireFormat;
+
+/// From this part of its normal time on, an ordinary answer counts as the normal end.
+const NORMAL_END: f64 = 0.7;
+
+/// What a cancelled request came to.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Effect {
+    /// The dialect's cancelled answer.
+    Cancelled,
+    /// An error with another code, earlier than its normal end.
+    OtherError(Value),
+    /// A result, earlier than its normal end.
+    EarlyResult,
+    /// Its normal answer at its normal time.
+    NormalEnd,
+    /// No answer where none is due, though without the cancel it would have ended.
+    Silence,
+    /// No answer though one is due, or the request may still run.
+    NoAnswer,
+}
+
+impl Effect {
+    /// Whether the cancel did something. `None`: nothing shows it.
+    pub(super) const fn worked(&self) -> Option<bool> {
+        match self {
+            Self::Cancelled | Self::OtherError(_) | Self::EarlyResult | Self::Silence => Some(true),
+            Self::NormalEnd => Some(false),
+            Self::NoAnswer => None,
+        }
+    }
+}
+
+/// One cancelled request.
+#[derive(Clone, Debug)]
+pub(super) struct Try {
+    pub(super) effect: Effect,
+    /// From the cancel to the answer.
+    pub(super) answered: Option<Duration>,
+    pub(super) answers: usize,
+}
+
+/// All of them, and what came after.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tries {
+    pub(super) all: Vec<Try>,
+    /// How long a quick request took directly after each cancel.
+    pub(super) quick_after: Vec<Option<Duration>>,
+    /// Why the session ended before the last try.
+    pub(super) lost: Option<String>,
+}
+
+impl Tries {
+    /// Whether cancels work, if all tries agree on it.
+    pub(super) fn worked(&self) -> Option<bool> {
+        let mut all = self.all.iter().map(|one| one.effect.worked());
+        let first = all.next()??;
+        all.all(|one| one == Some(first)).then_some(first)
+    }
+
+    /// Whether some tries worked and some did not.
+    pub(super) fn differ(&self) -> bool {
+        let worked = |word| self.all.iter().any(|one| one.effect.worked() == Some(word));
+        worked(true) && worked(false)
+    }
+
+    /// The code of an error that is not the dialect's cancelled one.
+    pub(super) fn other_error(&self) -> Option<Value> {
+        self.all.iter().find_map(|one| match &one.effect {
+            Effect::OtherError(code) => Some(code.clone()),
+            Effect::Cancelled
+            | Effect::EarlyResult
+            | Effect::NormalEnd
+            | Effect::Silence
+            | Effect::NoAnswer => None,
+        })
+    }
+
+    /// From each cancel to its answer, if the cancel worked.
+    pub(super) fn latencies(&self) -> Vec<Duration> {
+        let worked = self.all.iter().filter(|one| one.effect.worked() == Some(true));
+        let mut all: Vec<Duration> = worked.filter_map(|one| one.answered).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// When a request is cancelled: early enough that it runs, and long before its normal end.
+pub(super) fn cancel_delay(baselines: &Baselines) -> Duration {
+    let longest = Duration::from_millis(100);
+    baselines.slow_takes().map_or(longest / 2, |takes| (takes / 10).min(longest))
+}
+
+/// Until when the answer of a request is awaited that would end at its normal time.
+pub(super) fn normal_end(sent: Instant, baselines: &Baselines, deadline: Duration) -> Instant {
+    let takes = baselines.slow_takes().unwrap_or_default();
+    sent + takes + (takes / 4).max(Duration::from_millis(500)).min(deadline)
+}
+
+/// Cancels the slow request `count` times, one after another. If the first cancel does nothing, only twice more.
+pub(super) async fn cancel_again_and_again(
+    session: &mut PeerSession,
+    baselines: &Baselines,
+    count: usize,
+    deadline: Duration,
+) -> Tries {
+    let mut tries = Tries::default();
+    if let Err(Lost(why)) = run(session, baselines, count, deadline, &mut tries).await {
+        tries.lost = Some(why);
+    }
+    tries
+}
+
+async fn run(
+    session: &mut PeerSession,
+    baselines: &Baselines,
+    count: usize,
+    deadline: Duration,
+    tries: &mut Tries,
+) -> Result<(), Lost> {
+    let owes_silence = session.wire_format.owes_silence();
+    let mut silent: Vec<(Sent, Instant)> = Vec::new();
+    let mut count = count.max(1);
+    let mut at = 0;
+    while at < count {
+        at += 1;
+        let sent = session.send_kind(RequestKind::Slow).await?;
+        session.listen(sent.at + cancel_delay(baselines)).await?;
+        let cancelled = session.cancel(&sent.id).await?;
+        // The first is awaited for as long as the request would have taken: a peer that ignores cancels is not asked for many
+        // at once. The others are looked at together at the end.
+        if owes_silence && at > 1 {
+            silent.push((sent, cancelled));
+        } else {
+            let until =
+                normal_end(cancelled, baselines, deadline).max(cancelled + least_wait(baselines, deadline));
+            let _answer = session.answer(&sent.id, until).await?;
+            tries.all.push(judge(session, baselines, &sent, cancelled));
+            if tries.all.first().is_some_and(|first| first.effect.worked() != Some(true)) {
+                count = count.min(3);
+            }
+        }
+        let quick = session.send_kind(RequestKind::Quick).await?;
+        let patience = deadline + baselines.slow_takes().unwrap_or_default() * 2;
+        let answer = session.answer(&quick.id, quick.at + patience).await?;
+        tries.quick_after.push(answer.map(|answer| answer.at.saturating_duration_since(quick.at)));
+        if tries.quick_after.last() == Some(&None) {
+            return Ok(());
+        }
+    }
+    if let Some((last, _)) = silent.last() {
+        session.listen(normal_end(last.at, baselines, deadline)).await?;
+    }
+    for (sent, cancelled) in silent {
+        tries.all.push(judge(session, baselines, &sent, cancelled));
+    }
+    Ok(())
+}
+
+/// How long an answer is awaited of a request that does not end without a cancel.
+fn least_wait(baselines: &Baselines, deadline: Duration) -> Duration {
+    if baselines.slow_takes().is_some() { Duration::ZERO } else { deadline }
+}
+
+/// Reads what a cancelled request came to.
+fn judge(session: &PeerSession, baselines: &Baselines, sent: &Sent, cancelled: Instant) -> Try {
+    let answers = session.answers(&sent.id);
+    let Some(answer) = answers.first() else {
+        let shows_it = baselines.slow_takes().is_some() && session.wire_format.owes_silence();
+        let effect = if shows_it { Effect::Silence } else { Effect::NoAnswer };
+        return Try { effect, answered: None, answers: 0 };
+    };
+    let took = answer.at.saturating_duration_since(sent.at);
+    let is_late = baselines.slow_takes().is_some_and(|takes| took >= takes.mul_f64(NORMAL_END));
+    let normal_error = baselines.slow.as_ref().and_then(|slow| slow.error.clone());
+    let error = error_of(session.wire_format, answer);
+    let profile = session.profile.requests.get(&RequestKind::Slow);
+    let named = profile.is_some_and(|request| request.says_cancelled(session.wire_format, &answer.frame));
+    let effect = match error {
+        _ if named || is_cancelled(session.wire_format, &answer.frame) => Effect::Cancelled,
+        error if is_late && error == normal_error => Effect::NormalEnd,
+        Some(code) => Effect::OtherError(code),
+        None => Effect::EarlyResult,
+    };
+    Try { effect, answered: Some(answer.at.saturating_duration_since(cancelled)), answers: answers.len() }
+}
+
+/// Whether an answer has the cancelled form of its dialect.
+pub(super) fn is_cancelled(wire_format: WireFormat, frame: &Value) -> bool {
+    let code = frame.pointer("/error/code").and_then(Value::as_i64);
+    // LSP has two more codes for a request that did not run to its end.
+    let by_code =
+        matches!(code, Some(-32800)) || (wire_format.is_lsp() && matches!(code, Some(-32801 | -32802)));
+    by_code
+        || frame.pointer("/payload/cancelled") == Some(&Value::Bool(true))
+        || frame.pointer("/result/stopReason").and_then(Value::as_str) == Some("cancelled")
+}

@@ -1,0 +1,107 @@
+//! Every row of the attack table and every promise of docs/promises.md has its tests: a missing or ignored test, or one
+//! that is not a test any more, fails here.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use libtest_mimic::{Failed, Trial};
+
+use crate::rows::{Row, rows};
+use crate::test_names::{Built, is_function};
+
+/// The folder of these trials. Other programs check their own trials.
+const HERE: &str = "integration-tests/attacks/";
+
+/// `others`: all trials of this program except these.
+pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
+    let built = Arc::new(Built::of(others));
+    let held = |(at, row): (usize, Row)| {
+        let built = Arc::clone(&built);
+        Trial::test(format!("table::row_{}_is_held: {}", at + 1, row.attack), move || is_held(&row, &built))
+    };
+    let mut trials: Vec<_> = rows().into_iter().enumerate().map(held).collect();
+    let promised = Arc::clone(&built);
+    trials.push(Trial::test("table::every_promise_is_a_test", move || promises(&promised)));
+    trials.push(Trial::test("table::a_test_that_is_gone_is_told", move || gone(&built)));
+    trials
+}
+
+fn is_held(row: &Row, built: &Built) -> Result<(), Failed> {
+    for (file, names) in &row.tests {
+        let source = read(file)?;
+        for test in names {
+            if !is_there(file, &source, test, built) {
+                let why = format!("{file} has no test `{test}` any more, which holds: {}", row.must_hold);
+                return Err(why.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read(file: &str) -> Result<String, Failed> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}").into())
+}
+
+fn gone(built: &Built) -> Result<(), Failed> {
+    for (file, test) in [
+        ("integration-tests/attacks/ids.rs", "no_such_test"),
+        ("integration-tests/attacks/ids.rs", "one_id"),
+        ("integration-tests/attacks/ids.rs", "ids::no_such_trial::"),
+        ("integration-tests/attacks/table.rs", "ids::no_such_trial::"),
+        ("verification/tests/search.rs", "on_a_core"),
+        ("crates/testkit/src/conformance/polls.rs", "no_such_rule"),
+    ] {
+        if is_there(file, &read(file)?, test, built) {
+            return Err(format!("{test} of {file}, which is not there, was found").into());
+        }
+    }
+    Ok(())
+}
+
+/// The table of `docs/promises.md`: each link names a test and points to its file.
+fn promises(built: &Built) -> Result<(), Failed> {
+    let page = read("docs/promises.md")?;
+    let rows = page.lines().filter(|line| line.starts_with("| ")).skip(1);
+    let mut kept = 0;
+    for row in rows {
+        let links: Vec<_> = row.split("[`").skip(1).filter_map(|link| link.split_once("`](")).collect();
+        if links.is_empty() {
+            return Err(format!("nothing backs this promise: {row}").into());
+        }
+        for (test, rest) in links {
+            let file = rest.split(')').next().unwrap_or_default().trim_start_matches("../");
+            if !is_there(file, &read(file)?, test, built) {
+                return Err(format!("{file} has no test `{test}`").into());
+            }
+        }
+        kept += 1;
+    }
+    if kept < 10 { Err(format!("the page has {kept} promises").into()) } else { Ok(()) }
+}
+
+/// Whether the test exists: a function that is marked as a test; one that a macro of its file or the conformance
+/// suite makes a test; a trial, by the prefix of its name; or the command that runs a program whose trials are made
+/// from data, as its module documentation contains it.
+fn is_there(file: &str, source: &str, test: &str, built: &Built) -> bool {
+    if test.starts_with("cargo test ") {
+        return source.lines().any(|line| line.starts_with("//! ") && line.contains(test));
+    }
+    if test.contains("::") {
+        let is_ours = file.starts_with(HERE);
+        return source.contains(&format!("\"{test}")) && (!is_ours || built.has(test));
+    }
+    if file.starts_with("crates/testkit/src/conformance/") {
+        let rules = read("crates/testkit/src/conformance.rs").unwrap_or_default();
+        return source.contains(&format!("\npub async fn {test}("))
+            && rules.contains(&format!("rule!({test});"));
+    }
+    // A macro that makes tests has one on each line.
+    let makes_tests = source
+        .lines()
+        .zip(source.lines().skip(1))
+        .any(|(mark, function)| mark.trim() == "#[test]" && function.trim() == "fn $name() {");
+    let is_given = || source.lines().any(|line| line.trim_start().starts_with(&format!("{test}: ")));
+    is_function(source, test) || (makes_tests && is_given())
+}

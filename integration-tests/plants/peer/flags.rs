@@ -1,0 +1,173 @@
+//! The options of the program.
+
+/// The dialects, by the first argument.
+pub(super) const DIALECTS: [&str; 3] = ["mcp", "lsp", "acp"];
+
+/// Correct, and awkward for a client that takes its own habits for rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Serves one request at a time. Cancels are still read.
+    Serial,
+    /// Uses the processor while it works.
+    Busy,
+    /// Looks at cancels every 300 ms only.
+    Slices,
+    /// Takes 2 s before it reads its first message.
+    SlowStart,
+    /// Takes 2 s before its first answer after the opening.
+    Lazy,
+    /// Answers a cancelled request with what it has so far.
+    PartialResults,
+    /// Sends logs and notifications of its own.
+    Chatty,
+    /// Sends requests of its own while it works, and waits for their answers.
+    Asks,
+    /// Answers the quick request with an error of its own.
+    QuickFails,
+    /// Serves nothing before a document is open (LSP), a tool was called (MCP) or the client has logged in (ACP).
+    NeedsSetup,
+    /// Writes more than 64 KiB to stderr.
+    StderrNoise,
+    /// Has a child process, which does the work if it is `Busy`.
+    Forks,
+    /// Writes `error: null` beside a result.
+    ErrorNull,
+    /// Answers a frame that is not JSON.
+    AnswersBadJson,
+    /// Refuses a second slow request while one runs.
+    OneAtATime,
+    /// Ends its frames with a carriage return too, or has a second header.
+    OtherFraming,
+    /// Does not exit when its input ends.
+    Lingers,
+    /// Writes each frame in two pieces.
+    Pieces,
+}
+
+/// Wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plant {
+    /// A cancelled request runs to its normal end. Wrong only where a protocol demands more.
+    IgnoresCancel,
+    /// A slow request is answered twice: at once where it was cancelled and that is answered, else at its end.
+    AnswersTwice,
+    /// The result of a cancelled request follows its cancelled answer, when the work is done.
+    AnswersTwiceLate,
+    /// A cancelled request is answered at the time when it would have ended.
+    AnswersAfterSilence,
+    /// A cancelled request is answered at once, though the protocol wants silence.
+    AnswersCancelled,
+    /// A cancelled request is answered with a code of its own.
+    WrongCancelledCode,
+    /// After a cancel the answers of two requests are swapped.
+    CrossingIds,
+    /// After a cancel nothing is answered any more.
+    DeadAfterCancel,
+    /// A cancelled request keeps its place among the eight that run.
+    SlotNotFreed,
+    /// One more progress notification follows the answer.
+    ProgressAfterAnswer,
+    /// A cancel for an answered request cancels the next request.
+    LateCancelKillsNext,
+    /// A cancel for an unknown id ends the program.
+    UnknownCancelKills,
+    /// A cancelled request is never answered.
+    NeverAnswersCancelled,
+    /// A cancel is applied to another request that runs.
+    CancelsSibling,
+    /// A cancelled request is answered, but works on.
+    WorkGoesOn,
+    /// The program exits after a cancel.
+    ExitsAfterCancel,
+    /// A cancel without a valid id ends the program.
+    MalformedCancelKills,
+    /// Text other than messages is written to stdout when a slow request begins.
+    StdoutNoise,
+    /// An unknown method is answered with a result.
+    WrongUnknownMethod,
+    /// An unknown notification is answered.
+    AnswersNotification,
+    /// A cancel for `"1"` cancels the request 1.
+    TextIdCancelsNumber,
+}
+
+const MANNERS: [(&str, Manner); 18] = [
+    ("--serial", Manner::Serial),
+    ("--busy", Manner::Busy),
+    ("--slices", Manner::Slices),
+    ("--slow-start", Manner::SlowStart),
+    ("--lazy", Manner::Lazy),
+    ("--partial-results", Manner::PartialResults),
+    ("--chatty", Manner::Chatty),
+    ("--asks", Manner::Asks),
+    ("--quick-fails", Manner::QuickFails),
+    ("--needs-setup", Manner::NeedsSetup),
+    ("--stderr-noise", Manner::StderrNoise),
+    ("--forks", Manner::Forks),
+    ("--error-null", Manner::ErrorNull),
+    ("--answers-bad-json", Manner::AnswersBadJson),
+    ("--one-at-a-time", Manner::OneAtATime),
+    ("--other-framing", Manner::OtherFraming),
+    ("--lingers", Manner::Lingers),
+    ("--pieces", Manner::Pieces),
+];
+
+const PLANTS: [(&str, Plant); 21] = [
+    ("--ignores-cancel", Plant::IgnoresCancel),
+    ("--answers-twice", Plant::AnswersTwice),
+    ("--answers-twice-late", Plant::AnswersTwiceLate),
+    ("--answers-after-silence", Plant::AnswersAfterSilence),
+    ("--answers-cancelled", Plant::AnswersCancelled),
+    ("--wrong-cancelled-code", Plant::WrongCancelledCode),
+    ("--crossing-ids", Plant::CrossingIds),
+    ("--dead-after-cancel", Plant::DeadAfterCancel),
+    ("--slot-not-freed", Plant::SlotNotFreed),
+    ("--progress-after-answer", Plant::ProgressAfterAnswer),
+    ("--late-cancel-kills-next", Plant::LateCancelKillsNext),
+    ("--unknown-cancel-kills", Plant::UnknownCancelKills),
+    ("--never-answers-cancelled", Plant::NeverAnswersCancelled),
+    ("--cancels-sibling", Plant::CancelsSibling),
+    ("--work-goes-on", Plant::WorkGoesOn),
+    ("--exits-after-cancel", Plant::ExitsAfterCancel),
+    ("--malformed-cancel-kills", Plant::MalformedCancelKills),
+    ("--stdout-noise", Plant::StdoutNoise),
+    ("--wrong-unknown-method", Plant::WrongUnknownMethod),
+    ("--answers-notification", Plant::AnswersNotification),
+    ("--text-id-cancels-number", Plant::TextIdCancelsNumber),
+];
+
+/// What was asked for.
+#[derive(Debug)]
+pub(super) struct Flags {
+    manners: Vec<Manner>,
+    plants: Vec<Plant>,
+    /// How long a slow request works whose params do not say it, in milliseconds.
+    pub(super) work_ms: u64,
+}
+
+impl Flags {
+    /// The error is the first unknown argument.
+    pub(super) fn read(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut flags = Self { manners: Vec::new(), plants: Vec::new(), work_ms: 1500 };
+        for argument in arguments {
+            if let Some(ms) = argument.strip_prefix("--work=").and_then(|ms| ms.parse().ok()) {
+                flags.work_ms = ms;
+            } else if let Some((_, manner)) = MANNERS.iter().find(|(name, _)| *name == argument) {
+                flags.manners.push(*manner);
+            } else if let Some((_, plant)) = PLANTS.iter().find(|(name, _)| *name == argument) {
+                flags.plants.push(*plant);
+            } else {
+                return Err(argument);
+            }
+        }
+        Ok(flags)
+    }
+
+    pub(super) fn is(&self, manner: Manner) -> bool {
+        self.manners.contains(&manner)
+    }
+
+    pub(super) fn has(&self, plant: Plant) -> bool {
+        self.plants.contains(&plant)
+    }
+}

@@ -1,0 +1,325 @@
+//! The requests that run: how they are taken, cancelled and answered. One lock, one condition variable.
+
+use std::collections::VecDeque;
+use std::process::{ExitCode, exit};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::flags::{Flags, Manner, Plant};
+use super::framing::Framing;
+use super::helper::Helper;
+use super::output::Output;
+use super::rpc::{self, Answer, Request};
+use super::serve::{Ended, Protocol};
+
+/// How many slow requests run at once; more of them wait.
+const SLOTS: usize = 8;
+
+/// The whole program.
+pub(super) struct Peer {
+    pub(super) flags: Flags,
+    pub(super) output: Output,
+    pub(super) protocol: Box<dyn Protocol>,
+    pub(super) helper: Option<Helper>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// How a request was cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cancel {
+    /// By its id.
+    Request,
+    /// With the turn of its session (ACP).
+    Turn,
+}
+
+/// What became of a request that arrived.
+#[derive(Debug)]
+pub(super) enum Taken {
+    Running(u64),
+    /// Behind others. The first one starts the worker.
+    Queued(bool),
+    Refused,
+    Dropped,
+}
+
+#[derive(Default)]
+struct State {
+    running: Vec<Running>,
+    answered: Vec<Value>,
+    queue: VecDeque<u64>,
+    has_worker: bool,
+    last_key: u64,
+    taken_slots: usize,
+    last_own_id: u64,
+    replied: Vec<Value>,
+    loaded_at: Option<Instant>,
+    next_is_cancelled: bool,
+    dead: bool,
+}
+
+struct Running {
+    key: u64,
+    request: Request,
+    /// The id of its answer.
+    answer_id: Value,
+    cancel: Option<Cancel>,
+    slow: bool,
+    has_slot: bool,
+    is_answered: bool,
+}
+
+impl State {
+    fn entry(&mut self, key: u64) -> Option<&mut Running> {
+        self.running.iter_mut().find(|it| it.key == key)
+    }
+
+    fn is_cancelled(&self, key: u64) -> bool {
+        self.running.iter().any(|it| it.key == key && it.cancel.is_some())
+    }
+}
+
+impl Peer {
+    pub(super) fn new(
+        flags: Flags,
+        framing: Framing,
+        protocol: Box<dyn Protocol>,
+        helper: Option<Helper>,
+    ) -> Self {
+        let output = Output::new(framing, flags.is(Manner::OtherFraming), flags.is(Manner::Pieces));
+        Self { flags, output, protocol, helper, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a request, so that from now on a cancel finds it.
+    pub(super) fn take(&self, request: Request, slow: bool) -> Taken {
+        let mut state = self.lock();
+        if state.dead {
+            return Taken::Dropped;
+        }
+        if slow && self.flags.is(Manner::OneAtATime) && state.running.iter().any(|it| it.slow) {
+            return Taken::Refused;
+        }
+        state.last_key += 1;
+        let key = state.last_key;
+        let cancel = std::mem::take(&mut state.next_is_cancelled).then_some(Cancel::Request);
+        let answer_id = request.id.clone();
+        let (has_slot, is_answered) = (false, false);
+        state.running.push(Running { key, request, answer_id, cancel, slow, has_slot, is_answered });
+        if !self.flags.is(Manner::Serial) {
+            return Taken::Running(key);
+        }
+        state.queue.push_back(key);
+        self.changed.notify_all();
+        Taken::Queued(!std::mem::replace(&mut state.has_worker, true))
+    }
+
+    /// The next request of a serial peer.
+    pub(super) fn next_queued(&self) -> u64 {
+        let mut state = self.lock();
+        loop {
+            if let Some(key) = state.queue.pop_front() {
+                return key;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(super) fn request(&self, key: u64) -> Option<Request> {
+        self.lock().entry(key).map(|it| it.request.clone())
+    }
+
+    /// Whether this is a slow request.
+    pub(super) fn is_working(&self, key: u64) -> bool {
+        self.lock().entry(key).is_some_and(|it| it.slow)
+    }
+
+    /// Waits for a slot. `false`: cancelled before.
+    pub(super) fn take_slot(&self, key: u64) -> bool {
+        let full = |state: &mut State| state.taken_slots >= SLOTS && !state.is_cancelled(key);
+        let mut state = self.changed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
+        if state.taken_slots >= SLOTS {
+            return false;
+        }
+        state.taken_slots += 1;
+        if let Some(entry) = state.entry(key) {
+            entry.has_slot = true;
+        }
+        true
+    }
+
+    /// Waits until it is loaded, if it loads late.
+    pub(super) fn load(&self) {
+        if !self.flags.is(Manner::Lazy) {
+            return;
+        }
+        let loaded_at = *self.lock().loaded_at.get_or_insert_with(|| Instant::now() + Duration::from_secs(2));
+        std::thread::sleep(loaded_at.saturating_duration_since(Instant::now()));
+    }
+
+    /// Whether the work for a request has to stop.
+    pub(super) fn is_stopped(&self, key: u64) -> bool {
+        self.hears_cancels() && self.lock().is_cancelled(key)
+    }
+
+    fn hears_cancels(&self) -> bool {
+        let deaf = [Plant::IgnoresCancel, Plant::WorkGoesOn, Plant::AnswersTwiceLate];
+        !deaf.into_iter().any(|plant| self.flags.has(plant))
+    }
+
+    /// Waits until this time. `false`: the request was cancelled before.
+    pub(super) fn wait_until(&self, key: u64, until: Instant) -> bool {
+        let goes_on = |state: &mut State| !(self.hears_cancels() && state.is_cancelled(key));
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(self.lock(), left, goes_on);
+        waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    pub(super) fn own_id(&self) -> u64 {
+        let mut state = self.lock();
+        state.last_own_id += 1;
+        state.last_own_id
+    }
+
+    pub(super) fn recv_reply(&self, id: Value) {
+        self.lock().replied.push(id);
+        self.changed.notify_all();
+    }
+
+    /// `false`: the request was cancelled before the reply came.
+    pub(super) fn wait_for_reply(&self, key: u64, id: &Value) -> bool {
+        let waits = |state: &mut State| {
+            !(state.replied.contains(id) || self.hears_cancels() && state.is_cancelled(key))
+        };
+        let state = self.changed.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
+        state.replied.contains(id)
+    }
+
+    /// Handles the cancel of one request. Returns the exit code if it ends the program.
+    pub(super) fn recv_cancel(&self, id: Option<&Value>) -> Option<ExitCode> {
+        let Some(id) = id else {
+            return self.flags.has(Plant::MalformedCancelKills).then_some(ExitCode::FAILURE);
+        };
+        let loose = self.flags.has(Plant::TextIdCancelsNumber);
+        let text = |id: &Value| id.as_str().map_or_else(|| id.to_string(), str::to_owned);
+        let is_it = |other: &Value| other == id || (loose && text(other) == text(id));
+        let mut state = self.lock();
+        let named = state.running.iter().find(|it| is_it(&it.request.id)).map(|it| it.key);
+        let Some(mut key) = named else {
+            if !state.answered.iter().any(is_it) {
+                return self.flags.has(Plant::UnknownCancelKills).then_some(ExitCode::FAILURE);
+            }
+            state.next_is_cancelled |= self.flags.has(Plant::LateCancelKillsNext);
+            return None;
+        };
+        let other = state.running.iter().find(|it| it.slow && it.key != key).map(|it| it.key);
+        if let Some(other) = other {
+            if self.flags.has(Plant::CancelsSibling) {
+                key = other;
+            }
+            if self.flags.has(Plant::CrossingIds) {
+                let theirs = state.entry(other).map(|it| it.answer_id.clone());
+                let ours = state.entry(key).map(|it| it.answer_id.clone());
+                for (at, id) in [(key, theirs), (other, ours)] {
+                    if let (Some(entry), Some(id)) = (state.entry(at), id) {
+                        entry.answer_id = id;
+                    }
+                }
+            }
+        }
+        self.cancel(state, key, Cancel::Request);
+        None
+    }
+
+    /// Handles the cancel of a session's turn.
+    pub(super) fn recv_cancel_of_session(&self, session: Option<&str>) -> Option<ExitCode> {
+        let Some(session) = session else {
+            return self.flags.has(Plant::MalformedCancelKills).then_some(ExitCode::FAILURE);
+        };
+        let is_in = |it: &&Running| {
+            it.slow && it.request.params.get("sessionId").and_then(Value::as_str) == Some(session)
+        };
+        let keys = self.lock().running.iter().filter(is_in).map(|it| it.key).collect::<Vec<_>>();
+        for key in keys {
+            self.cancel(self.lock(), key, Cancel::Turn);
+        }
+        None
+    }
+
+    fn cancel(&self, mut state: MutexGuard<'_, State>, key: u64, cancel: Cancel) {
+        let Some(entry) = state.entry(key).filter(|it| it.cancel.is_none()) else { return };
+        entry.cancel = Some(cancel);
+        self.changed.notify_all();
+        let at_once = [Plant::WorkGoesOn, Plant::AnswersTwiceLate];
+        if at_once.into_iter().any(|plant| self.flags.has(plant)) {
+            entry.is_answered = true;
+            let id = entry.answer_id.clone();
+            drop(state);
+            if let Some(answer) = self.protocol.cancelled(&self.flags, cancel, None) {
+                self.output.send(&answer.message(&id, false));
+            }
+        }
+    }
+
+    /// Answers a request, unless it was cancelled in a protocol that wants silence.
+    pub(super) fn finish(&self, key: u64, ended: Ended) {
+        let mut state = self.lock();
+        let Some(at) = state.running.iter().position(|it| it.key == key) else { return };
+        let entry = state.running.swap_remove(at);
+        let was_cancelled = entry.cancel.is_some();
+        if entry.has_slot && !(was_cancelled && self.flags.has(Plant::SlotNotFreed)) {
+            state.taken_slots -= 1;
+        }
+        state.answered.push(entry.request.id.clone());
+        let silent = state.dead || (entry.is_answered && !self.flags.has(Plant::AnswersTwiceLate));
+        if was_cancelled && self.flags.has(Plant::DeadAfterCancel) {
+            state.dead = true;
+        }
+        drop(state);
+        self.changed.notify_all();
+        let answer = match (ended, entry.cancel) {
+            (Ended::Answered(answer), _) => Some(answer),
+            (Ended::Cancelled(partial), Some(cancel)) => self.cancelled_answer(cancel, partial),
+            (Ended::Cancelled(_), None) => None,
+        };
+        if let Some(answer) = answer.filter(|_| !silent) {
+            let message = answer.message(&entry.answer_id, self.flags.is(Manner::ErrorNull));
+            self.output.send(&message);
+            let doubles = was_cancelled || self.answers_cancels_by_silence();
+            if entry.slow && doubles && self.flags.has(Plant::AnswersTwice) {
+                self.output.send(&message);
+            }
+        }
+        if entry.slow && self.flags.has(Plant::ProgressAfterAnswer) {
+            if let Some(message) = self.protocol.progress(&entry.request, u32::MAX, u32::MAX) {
+                self.output.send(&message);
+            }
+        }
+        if was_cancelled && self.flags.has(Plant::ExitsAfterCancel) {
+            exit(0);
+        }
+    }
+
+    fn answers_cancels_by_silence(&self) -> bool {
+        self.protocol.cancelled(&self.flags, Cancel::Request, None).is_none()
+    }
+
+    fn cancelled_answer(&self, cancel: Cancel, partial: Option<Value>) -> Option<Answer> {
+        let answers = [Plant::AnswersCancelled, Plant::AnswersAfterSilence];
+        if self.flags.has(Plant::NeverAnswersCancelled) {
+            None
+        } else if answers.into_iter().any(|plant| self.flags.has(plant)) {
+            Some(Answer::error(rpc::REQUEST_CANCELLED, "the request was cancelled"))
+        } else if self.flags.has(Plant::WrongCancelledCode) {
+            Some(Answer::error(rpc::INTERNAL_ERROR, "interrupted"))
+        } else {
+            self.protocol.cancelled(&self.flags, cancel, partial)
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What the specifications demand, asked by hand: each question has a session of its own. A right peer answers all of
+//! them, a plant is wrong in the one that is named beside it.
+
+use serde_json::{Value, json};
+
+use crate::session::{STEPS, Session, Slow};
+
+type Asked = Result<(), String>;
+/// A name, and who asks.
+type Question = (&'static str, fn(&mut Session) -> Asked);
+
+/// A question, by its name in the tables.
+pub(crate) const QUESTIONS: [Question; 13] = [
+    ("normal", normal),
+    ("cancelled", cancelled),
+    ("siblings", siblings),
+    ("slots", slots),
+    ("late cancel", late_cancel),
+    ("unknown cancel", unknown_cancel),
+    ("malformed cancel", malformed_cancel),
+    ("ids", ids),
+    ("progress", progress),
+    ("unknown method", unknown_method),
+    ("unknown notification", unknown_notification),
+    ("survival", survival),
+    ("output", output),
+];
+
+fn ensure(holds: bool, why: impl FnOnce() -> String) -> Asked {
+    if holds { Ok(()) } else { Err(why()) }
+}
+
+/// Runs a slow request to its end: what was sent before has had the time to be answered.
+fn run_to_the_end(session: &mut Session, line: u64) -> Asked {
+    let slow = session.slow(line);
+    ends_normally(session, &slow)
+}
+
+fn ends_normally(session: &mut Session, slow: &Slow) -> Asked {
+    let answer = session.answer(&slow.id)?;
+    ensure(answer.get("result").is_some(), || format!("it fails: {answer}"))?;
+    let is_cancelled = answer.pointer("/result/stopReason") == Some(&json!("cancelled"));
+    ensure(!is_cancelled, || format!("it is cancelled: {answer}"))?;
+    let steps = session.steps(slow);
+    ensure(steps >= STEPS, || {
+        format!("only {steps} of {STEPS} steps were reported: {:?}", session.client.frames)
+    })
+}
+
+fn is_answered(session: &mut Session) -> Asked {
+    let id = session.quick();
+    let answer = session.answer(&id)?;
+    let refused = answer.pointer("/error/code") == Some(&json!(-32800));
+    ensure(!refused, || format!("a quick request is cancelled: {answer}"))
+}
+
+fn normal(session: &mut Session) -> Asked {
+    is_answered(session)?;
+    let slow = session.slow(1);
+    ends_normally(session, &slow)?;
+    is_answered(session)?;
+    let answers = session.answers(&slow.id);
+    ensure(answers == 1, || format!("{answers} answers to one request"))
+}
+
+/// The right end of a request that was cancelled after it began.
+fn ends_as_cancelled(session: &mut Session, slow: &Slow) -> Asked {
+    if session.dialect == "mcp" {
+        return Ok(());
+    }
+    let answer = session.answer(&slow.id)?;
+    let code = answer.pointer("/error/code") == Some(&json!(-32800));
+    let turn = answer.pointer("/result/stopReason") == Some(&json!("cancelled"));
+    let part = answer.get("result").and_then(Value::as_array).is_some_and(|it| it.len() < STEPS);
+    ensure(code || turn || part, || format!("a cancelled request is answered {answer}"))
+}
+
+fn cancelled(session: &mut Session) -> Asked {
+    let slow = session.slow(1);
+    session.works(&slow)?;
+    session.cancel(&slow.id);
+    ends_as_cancelled(session, &slow)?;
+    run_to_the_end(session, 2)?;
+    let steps = session.steps(&slow);
+    ensure(steps < STEPS, || format!("it works to its end: {steps} steps"))?;
+    let (answers, owed) = (session.answers(&slow.id), usize::from(session.dialect != "mcp"));
+    ensure(answers == owed, || format!("{answers} answers to a cancelled request"))
+}
+
+fn siblings(session: &mut Session) -> Asked {
+    let (ours, other) = (session.slow(1), session.slow(2));
+    session.works(&ours)?;
+    session.cancel(&ours.id);
+    ends_normally(session, &other)?;
+    ends_as_cancelled(session, &ours)?;
+    let (steps, answers) = (session.steps(&ours), session.answers(&ours.id));
+    ensure(steps < STEPS, || "the cancelled one worked to its end".to_owned())?;
+    ensure(answers == usize::from(session.dialect != "mcp"), || {
+        format!("{answers} answers to the cancelled one")
+    })
+}
+
+fn slots(session: &mut Session) -> Asked {
+    for _ in 0..9 {
+        let slow = session.slow(1);
+        session.works(&slow)?;
+        session.cancel(&slow.id);
+    }
+    run_to_the_end(session, 2)
+}
+
+fn late_cancel(session: &mut Session) -> Asked {
+    let quick = session.quick();
+    session.answer(&quick)?;
+    session.cancel(&quick);
+    is_answered(session)?;
+    session.cancel(&quick);
+    run_to_the_end(session, 1)
+}
+
+fn unknown_cancel(session: &mut Session) -> Asked {
+    session.cancel(&json!(987_654));
+    session.cancel(&json!("no-such-request"));
+    is_answered(session)
+}
+
+fn malformed_cancel(session: &mut Session) -> Asked {
+    let (method, member) = session.cancel_form();
+    for params in [json!({}), json!({member: null}), json!({member: {}}), json!([])] {
+        session.notify(method, &params);
+    }
+    session.client.send(&json!({"jsonrpc": "2.0", "method": method}));
+    is_answered(session)
+}
+
+fn ids(session: &mut Session) -> Asked {
+    let slow = session.slow(1);
+    session.works(&slow)?;
+    session.cancel(&json!(slow.id.to_string()));
+    ends_normally(session, &slow)
+}
+
+fn progress(session: &mut Session) -> Asked {
+    let slow = session.slow(1);
+    session.answer(&slow.id)?;
+    let steps = session.steps(&slow);
+    is_answered(session)?;
+    ensure(session.steps(&slow) == steps, || "progress follows the answer".to_owned())
+}
+
+fn unknown_method(session: &mut Session) -> Asked {
+    for method in ["no/such/method", "$/noSuchMethod"] {
+        let id = session.request(method, &json!({}));
+        let answer = session.answer(&id)?;
+        let code = answer.pointer("/error/code");
+        ensure(code == Some(&json!(-32601)), || format!("{method} is answered {answer}"))?;
+    }
+    Ok(())
+}
+
+fn unknown_notification(session: &mut Session) -> Asked {
+    session.notify("no/such/notification", &json!({}));
+    session.notify("$/noSuchNotification", &json!({}));
+    is_answered(session)?;
+    let is_stray = |frame: &&Value| frame.get("method").is_none() && frame.get("id") == Some(&Value::Null);
+    let stray = session.client.frames.iter().find(is_stray);
+    ensure(stray.is_none(), || format!("a notification is answered {stray:?}"))
+}
+
+fn survival(session: &mut Session) -> Asked {
+    let slow = session.slow(1);
+    session.works(&slow)?;
+    session.cancel(&slow.id);
+    ends_as_cancelled(session, &slow)?;
+    run_to_the_end(session, 2)?;
+    is_answered(session)
+}
+
+fn output(session: &mut Session) -> Asked {
+    run_to_the_end(session, 1)?;
+    let noise = &session.client.noise;
+    ensure(noise.is_empty(), || format!("stdout has {noise:?}"))
+}

@@ -1,0 +1,128 @@
+//! Holds each row of the tables with `rescind check`.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use libtest_mimic::{Failed, Trial};
+use serde_json::Value;
+
+use crate::checked::{self, Checked};
+use crate::table::{RIGHT, RightRow, Row, WRONG};
+
+/// The checks of all rows.
+#[derive(Clone, Default)]
+pub(crate) struct Checks {
+    /// What was found, to be printed beside a failure.
+    found: Arc<Mutex<Vec<String>>>,
+    /// Held alone by a check whose evidence is processor time.
+    processor: Arc<RwLock<()>>,
+}
+
+impl Checks {
+    pub(crate) fn trials(&self) -> Vec<Trial> {
+        let mut trials = Vec::new();
+        for row in &RIGHT {
+            for dialect in row.dialects {
+                for profile in [true, false] {
+                    let with = if profile { "profile" } else { "no_profile" };
+                    let name = format!("check::right::{with}::{dialect}{}", row.flags.concat());
+                    let checks = self.clone();
+                    trials.push(Trial::test(name, move || checks.right(row, dialect, profile)));
+                }
+            }
+        }
+        // Only Linux reports the processor time of a process group.
+        for row in WRONG.iter().filter(|row| cfg!(target_os = "linux") || !is_by_processor(row)) {
+            for dialect in row.dialects {
+                let name = format!("check::wrong::{dialect}--{}{}", row.plant, row.with.concat());
+                let checks = self.clone();
+                trials.push(Trial::test(name, move || checks.wrong(row, dialect)));
+            }
+        }
+        trials
+    }
+
+    /// Prints what was found of each peer.
+    pub(crate) fn print(&self) {
+        let mut lines = self.found.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        lines.sort_unstable();
+        for line in lines {
+            println!("{line}");
+        }
+    }
+
+    fn note(&self, line: String) {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    }
+
+    fn right(&self, row: &RightRow, dialect: &'static str, with_profile: bool) -> Result<(), Failed> {
+        let _beside = self.processor.read();
+        let setup = if row.flags.contains(&"--needs-setup") { "-setup" } else { "" };
+        let profile = format!("{dialect}{setup}.toml");
+        let checked = checked::run(dialect, row.flags, with_profile.then_some(profile.as_str()))?;
+        self.note(format!("right {dialect}{}: {}", row.flags.concat(), checked.in_words()));
+        let faults = checked.facts("no").into_iter().filter(|fact| fact["demand"] == "must").count();
+        if faults > 0 || !checked.cells("broke").is_empty() || checked.exit() != 0 {
+            return Err(format!("a right peer is accused: {}", checked.in_words()).into());
+        }
+        Ok(())
+    }
+
+    fn wrong(&self, row: &Row, dialect: &'static str) -> Result<(), Failed> {
+        let flag = format!("--{}", row.plant);
+        let flags = [&[flag.as_str()], row.with].concat();
+        let by_processor = is_by_processor(row);
+        let _beside = (!by_processor).then(|| self.processor.read());
+        let _alone = by_processor.then(|| self.processor.write());
+        let quiet = if row.with.is_empty() { "" } else { "-quiet" };
+        let checked = match checked::run(dialect, &flags, Some(&format!("{dialect}{quiet}.toml"))) {
+            Ok(checked) => checked,
+            Err(why) => {
+                self.note(format!("wrong {dialect}{}: unusable: {why}", flags.concat()));
+                return if row.exit == 2 { Ok(()) } else { Err(why.into()) };
+            }
+        };
+        let found = checked.in_words();
+        self.note(format!("wrong {dialect}{}: {found}", flags.concat()));
+        let noes = checked.facts("no");
+        for (name, evidence) in row.told {
+            let fact = noes.iter().find(|fact| fact["name"] == *name);
+            let fact = fact.ok_or_else(|| format!("`{name}` is not told: {found}"))?;
+            if !fact["evidence"].as_array().unwrap().contains(&Value::from(*evidence)) {
+                return Err(format!("`{name}` is not known by {evidence}: {fact}").into());
+            }
+        }
+        let follows = |fact: &&&Value| {
+            row.told.iter().any(|(name, _)| fact["name"] == *name)
+                || row.also.iter().any(|name| fact["name"] == *name)
+        };
+        if let Some(stray) = noes.iter().find(|fact| !follows(fact)) {
+            return Err(format!("it is accused of what it does right: {stray}").into());
+        }
+        if checked.exit() != row.exit {
+            return Err(format!("the exit code is {}: {found}", checked.exit()).into());
+        }
+        Ok(())
+    }
+}
+
+fn is_by_processor(row: &Row) -> bool {
+    row.told.iter().any(|(_, evidence)| *evidence == "processor")
+}
+
+impl Checked {
+    /// What matters of the report, on one line.
+    fn in_words(&self) -> String {
+        let mut words = format!("exit code {}, {:.1} s", self.exit(), self.took.as_secs_f64());
+        for fact in self.facts("no") {
+            let _ = write!(words, "; {} no ({}): {}", fact["name"], fact["demand"], fact["detail"]);
+        }
+        for fact in self.facts("unsure") {
+            let _ = write!(words, "; {} unsure: {}", fact["name"], fact["detail"]);
+        }
+        for cell in self.cells("broke") {
+            let _ = write!(words, "; {} broke: {}", cell["scenario"], cell["why"]);
+        }
+        words
+    }
+}
