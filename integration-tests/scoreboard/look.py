@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Plays a program of programs.toml by its profile and prints what it does when it is cancelled, with its frames.
 
-    look.py [--home FOLDER] NAME.. [--only PART,..] [--frames FOLDER]
+    look.py [--home FOLDER] NAME.. [--only PART,..] [--frames FOLDER] [--truth]
 
-It is how the truth in truth/ was read, and shares no code with Rescind, so that each can be checked by the other.
+`--truth` writes what was printed into truth/NAME.md. It is how the truth in truth/ was read, and shares no code with Rescind, so that each can be checked by the other.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import queue
+import re
 import shutil
 import signal
 import socket
@@ -359,9 +360,11 @@ def ms(seconds):
 class Look:
     def __init__(self, row, home, frames):
         self.row, self.home, self.frames, self.facts = row, home, frames, []
-        self.base, self.quick, self.delay, self.limit = None, None, None, None
+        self.base, self.quick, self.delay, self.limit = 0, 0, 0, 5
+        self.slow = "slow" in self.row_profile().get("requests", {})
 
     def say(self, text):
+        text = re.sub(r"/[^ \"']*/look-[a-z0-9_]+", "SCRATCH", text.replace(str(self.home), "HOME"))
         self.facts.append(text)
         print(f"  {text}", flush=True)
 
@@ -374,6 +377,9 @@ class Look:
         self.say(f"ready after {ms(session.ready)}")
         first, answer = session.timed("quick")
         self.say(f"quick, first: {ms(first)}, {outcome(answer)}: {short(answer, 160)}")
+        if not self.slow:
+            self.say(f"quick: {', '.join(ms(session.timed('quick')[0]) for _ in range(5))}")
+            return self.finish(session)
         slow, answers = [], []
         for _ in range(tries):
             cpu = session.cpu()
@@ -475,8 +481,9 @@ class Look:
         session.cancel(id)
         took, answer = session.timed("quick", 20)
         self.say(f"cancel after the answer: answers to it {len(session.answers(id))}; next quick {outcome(answer)} in {ms(took)}")
-        took, answer = session.timed("slow", 40)
-        self.say(f"  next slow: {outcome(answer)} in {ms(took)}")
+        if self.slow:
+            took, answer = session.timed("slow", 40)
+            self.say(f"  next slow: {outcome(answer)} in {ms(took)}")
         self.finish(session)
 
     def unknown(self):
@@ -611,6 +618,7 @@ class Look:
         self.finish(session)
 
 
+QUICK_PARTS = ["late", "unknown", "malformed", "methods"]
 PARTS = ["running", "together", "twice", "late", "unknown", "malformed", "ids", "methods", "two", "progress", "turn"]
 
 
@@ -620,19 +628,25 @@ def main():
     parser.add_argument("--home", default=os.environ.get("SCOREBOARD_HOME", HERE.parent.parent / "target" / "scoreboard"))
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--frames", default=None)
+    parser.add_argument("--truth", action="store_true")
     options = parser.parse_args()
     home = pathlib.Path(options.home).resolve()
     rows = {row["name"]: row for row in tomllib.loads((HERE / "programs.toml").read_text())["program"]}
     for name in options.names:
         print(f"{name} ({rows[name]['version']})", flush=True)
         look = Look(rows[name], home, pathlib.Path(options.frames or home / "frames") / name)
-        for part in ["baseline", *filter(None, options.only.split(","))]:
+        parts = options.only.split(",") if look.slow else QUICK_PARTS
+        for part in ["baseline", *filter(None, parts)]:
             try:
                 getattr(look, part)()
             except (Gone, TimeoutError) as error:
                 look.say(f"{part}: STOPPED: {error}")
                 if part == "baseline":
                     break
+        if options.truth:
+            page = HERE / "truth" / f"{name}.md"
+            read = page.read_text().partition("## Seen")[0].rstrip()
+            page.write_text(read + "\n\n## Seen\n\n```text\n" + "\n".join(look.facts) + "\n```\n")
 
 
 if __name__ == "__main__":
