@@ -228,7 +228,8 @@ def everything(rows, result_of):
     """Each page's path and text."""
     grouped = {}
     for kind in KINDS:
-        chosen = [row for row in rows if row["kind"] == kind]
+        if not (chosen := [row for row in rows if row["kind"] == kind]):
+            continue
         grouped[kind] = (chosen, [result_of(row["name"]) for row in chosen])
     texts = {DOCS / "scoreboard.md": board(grouped), DOCS / "scoreboard.svg": picture(grouped)}
     for row in rows:

@@ -88,4 +88,4 @@ def repository():
 
 for make in (typescript, python, web, cpp, files, memory, repository):
     make()
-write("thought/thought.txt", ["a long thought " * 20000])
+(ROOT / "empty").mkdir(exist_ok=True)

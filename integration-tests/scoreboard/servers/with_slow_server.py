@@ -1,6 +1,6 @@
-"""Starts a small HTTP server on loopback, whose page comes after 2.5 s, and then a command that may ask it.
+"""Starts a small HTTP proxy on loopback, which answers every request by a page after 2.5 s, and then a command: with_slow_server.py COMMAND..
 
-The page's address is http://127.0.0.1:47813/slow, as a profile cannot know a port that is chosen later.
+The command gets `--proxy-url` with the proxy's address, as a profile cannot know a port that is chosen later.
 """
 
 import http.server
@@ -24,10 +24,7 @@ class Page(http.server.BaseHTTPRequestHandler):
         pass
 
 
-http.server.ThreadingHTTPServer.allow_reuse_address = True
-try:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 47813), Page)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-except OSError:
-    pass  # Another session's server answers.
-sys.exit(subprocess.run(sys.argv[1:]).returncode)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+server.daemon_threads = True
+threading.Thread(target=server.serve_forever, daemon=True).start()
+sys.exit(subprocess.run([*sys.argv[1:], "--proxy-url", f"http://127.0.0.1:{server.server_port}"]).returncode)
