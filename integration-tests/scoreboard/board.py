@@ -36,7 +36,7 @@ CHECK_CLIENT = ["check", "--client", "--json"]
 # The longest check of one program, in seconds.
 LONGEST = 2400
 # Frames kept for each fact, and characters of each.
-FRAMES, CHARACTERS = 24, 300
+FRAMES, CHARACTERS = 18, 300
 
 
 class Unusable(Exception):
@@ -137,18 +137,24 @@ class Board:
         text = self.cleaned(line["text"])
         return f"{sign} {text if len(text) <= CHARACTERS else text[:CHARACTERS] + f' .. ({len(text)} characters)'}"
 
+    def frames(self, trace):
+        """The last frames, from one that begins an exchange."""
+        kept = [self.frame(line) for line in trace[-FRAMES:]]
+        first = next((at for at, frame in enumerate(kept) if frame.startswith(">")), 0) if len(trace) > FRAMES else 0
+        return kept[first:]
+
     def fact(self, fact):
         kept = {name: fact[name] for name in ("statement", "answer", "demand", "evidence", "source")}
         kept["detail"] = self.cleaned(fact["detail"])
         if times := fact.get("cancel_us"):
             kept |= {"cancels": len(times), "median_us": round(statistics.median(times)), "worst_us": max(times)}
         if fact["answer"] in ("no", "unsure"):
-            kept["frames"] = [self.frame(line) for line in fact["trace"][-FRAMES:]]
+            kept["frames"] = self.frames(fact["trace"])
         return kept
 
     def result(self, row, report):
         broke = [
-            {"scenario": cell["scenario"], "why": self.cleaned(cell["why"]), "frames": [self.frame(line) for line in cell["trace"][-FRAMES:]]}
+            {"scenario": cell["scenario"], "why": self.cleaned(cell["why"]), "frames": self.frames(cell["trace"])}
             for cell in report["cells"]
             if cell["outcome"] == "broke"
         ]
@@ -242,9 +248,10 @@ def main():
     parser.add_argument("--jobs", type=int, default=4)
     options = parser.parse_args()
     rows = read_rows()
-    if unknown := set(options.names) - {row["name"] for row in rows}:
+    by_name = {row["name"]: row for row in rows}
+    if unknown := set(options.names) - by_name.keys():
         parser.error(f"programs.toml has no {', '.join(sorted(unknown))}")
-    chosen = [row for row in rows if not options.names or row["name"] in options.names]
+    chosen = [by_name[name] for name in options.names] or rows
     board = Board(str(pathlib.Path(options.rescind).resolve()), pathlib.Path(options.home).resolve(), options.jobs)
     RESULTS.mkdir(exist_ok=True)
     results = board.all(chosen, keep if options.write else lambda result: None)

@@ -364,7 +364,7 @@ class Look:
         self.slow = "slow" in self.row_profile().get("requests", {})
 
     def say(self, text):
-        text = re.sub(r"/[^ \"']*/look-[a-z0-9_]+", "SCRATCH", text.replace(str(self.home), "HOME"))
+        text = re.sub(re.escape(tempfile.gettempdir()) + r"/look-\w+", "/SCRATCH", text.replace(str(self.home), "HOME"))
         self.facts.append(text)
         print(f"  {text}", flush=True)
 
@@ -421,6 +421,7 @@ class Look:
 
     def running(self, tries=5):
         session = self.session("running")
+        session.timed("slow", 90)  # The first may take longer.
         results, afters, cpus = collections.Counter(), [], []
         times = []
         for _ in range(tries):

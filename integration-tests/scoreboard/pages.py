@@ -12,7 +12,7 @@ DOCS = HERE.parent.parent / "docs"
 KINDS = {
     "lsp": ("Language servers", "LSP 3.18"),
     "mcp": ("MCP servers", "MCP 2025-11-25"),
-    "acp": ("ACP agents", "ACP with its cancellation of requests"),
+    "acp": ("ACP agents", "ACP (001 is its page on cancellation, 003 a later proposal)"),
     "client": ("Clients", "rescind check --client"),
 }
 DEMANDS = {
@@ -34,10 +34,10 @@ with what was read by hand. `.ci/scoreboard` repeats it and fails where an answe
 | unsure | it could not be decided; the link says why |
 | - | not asked: the program or its profile does not have what is needed |
 
-The answers are the programs' as set up here: pinned versions, one profile each. An SDK is shown by the smallest program on it, so that
-a *no* can be that program's. The times were measured on a machine of two processors, with three other checks beside each, and are no benchmark of
-the programs. By the median is meant the time from a cancel to its first visible effect, of 20. *Alone* is the time that the same request takes
-without a cancel.
+The versions are pinned, and each program has one profile. An SDK is shown by the smallest program on it, so a *no* can be that program's. *Cancel, median* and
+*worst* are the times from a cancel to the answer, of 20 cancels; a cancel that is ignored has none, and over stdio MCP has no answer to a cancelled
+request. *Alone* is the time of the same request without a cancel. The times were measured on a machine of two processors with several checks
+at once. They show the order of magnitude and are no benchmark.
 
 ![Time from a cancel to its effect, for each program](scoreboard.svg)
 """
@@ -155,6 +155,7 @@ def page(row, result):
         if "frames" in fact:
             lines += [f"## {fact_name}", "", f"\"{fact['statement']}\": {fact['answer']}. {DEMANDS[fact['demand']]}", ""]
             lines += [f"> \"{fact['source']}\"", ""]
+            lines += [f"Beside it: \"{note}\"", ""] if (note := row.get("notes", {}).get(fact_name)) else []
             lines += ["```text", *fact["frames"], "```", ""] if fact["frames"] else []
     for broke in result["broke"]:
         lines += [f"## Scenario {broke['scenario']}", "", f"\"{broke['why']}\"", "", "```text", *broke["frames"], "```", ""]

@@ -16,7 +16,7 @@ def write(name, lines):
 
 def typescript():
     lines = ["export const shared = { value: 1 };"]
-    for n in range(12000):
+    for n in range(4000):
         lines.append(f"export function f{n}(value: {{ a{n}: number }}) {{ const shared = value.a{n} + {n}; return [shared].map((x) => x + shared); }}")
     lines.append("export   const  last=1")  # An edit, so that an answer differs from an empty one.
     write("typescript/big.ts", lines)
@@ -29,24 +29,25 @@ def python():
     for n in range(6000):
         lines += [f"def f{n}(value: int, other: str = 'x') -> list[int]:", f"    result = [value + {n} for value in range(value)]", "    return result", ""]
     write("python/big.py", lines)
+    write("python/middle.py", lines[:3200])
     write("python/small.py", ["def small():", "    return 1"])
     # Formatted already, so that the answer is small.
-    write("python-huge/huge.py", [f'x{n} = [{n}, "a" + "b", {{"k": {n}}}]' for n in range(250000)])
+    write("python-huge/huge.py", [f'x{n} = [{n}, "a" + "b", {{"k": {n}}}]' for n in range(90000)])
     write("python-huge/small.py", ["def small():", "    return 1"])
 
 
 def web():
     write("json/big.json", ["["] + [f'{{"id": {n}}},' for n in range(30000)] + ["{}]"])
     write("json/small.json", ['{"a": 1}'])
-    write("css/big.css", [f".c{n} .d{n % 7} > a:hover {{ color: #{n % 4096:03x}; margin: {n % 9}px; background: rgb({n % 255}, 0, 0); }}" for n in range(40000)])
+    write("css/big.css", [f".c{n} .d{n % 7} > a:hover {{ color: #{n % 4096:03x}; margin: {n % 9}px; background: rgb({n % 255}, 0, 0); }}" for n in range(12000)])
     write("css/small.css", [".a { color: red; }"])
-    write("html/big.html", ["<html><body>"] + [f'<div id="i{n}"><p class="c">text {n} <a href="#i{n}">x</a></p></div>' for n in range(60000)] + ["</body></html>"])
+    write("html/big.html", ["<html><body>"] + [f'<div id="i{n}"><p class="c">text {n} <a href="#i{n}">x</a></p></div>' for n in range(12000)] + ["</body></html>"])
     write("html/small.html", ["<p>x</p>"])
-    write("yaml/big.yaml", [f"key{n}:\n  inner: [1, 2, {{a: b}}]\n  text: word {n}" for n in range(2000)])
+    write("yaml/big.yaml", [f"key{n}:\n  inner: [1, 2, {{a: b}}]\n  text: word {n}" for n in range(700)])
     write("yaml/small.yaml", ["a: 1"])
     write("toml/big.toml", [f"[table.t{n}]\nkey={n}\narray=[1,2,  3]\ntext   = 'word'" for n in range(6000)])
     write("toml/small.toml", ["a = 1"])
-    write("bash/big.sh", [f"f{n}() {{\n  local value=$1\n  echo \"$value\" | grep {n}\n}}\nvalue=$(f{n} {n})" for n in range(450)])
+    write("bash/big.sh", [f"f{n}() {{\n  local value=$1\n  echo \"$value\" | grep {n}\n}}\nvalue=$(f{n} {n})" for n in range(250)])
     write("bash/small.sh", ["echo x"])
 
 
@@ -55,7 +56,7 @@ def cpp():
     write(
         "cpp/slow.cpp",
         ["constexpr long fib(int n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }"]
-        + [f"static_assert(fib(23) + {n} > 0);" for n in range(16)]
+        + [f"static_assert(fib(23) + {n} > 0);" for n in range(4)]
         + ["struct S { int alpha; };", "int main() { S s; s.", "}"],
     )
     write("cpp/small.cpp", ["int small() { return 1; }"])
@@ -63,7 +64,7 @@ def cpp():
 
 
 def files():
-    for folder in range(200):
+    for folder in range(80):
         for n in range(100):
             write(f"files/d{folder}/f{n}.txt", ["x"])
 
