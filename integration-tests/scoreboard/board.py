@@ -31,7 +31,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 RESULTS = HERE / "results"
 # The options that every program is checked with, and every client.
-CHECK = ["check", "--facts", "--json"]
+CHECK = ["check", "--json"]
 CHECK_CLIENT = ["check", "--client", "--json"]
 # The longest check of one program, in seconds.
 LONGEST = 2400
@@ -64,7 +64,8 @@ class Board:
         self.rescind, self.home, self.jobs = rescind, home, jobs
 
     def filled(self, words, port):
-        return [word.replace("${HOME_OF_SCOREBOARD}", str(self.home)).replace("${PORT}", str(port)) for word in words]
+        values = {"HOME_OF_SCOREBOARD": self.home, "WORKSPACES": HERE / "workspaces", "PORT": port}
+        return [re.sub(r"\$\{(\w+)\}", lambda name: str(values[name[1]]), word) for word in words]
 
     def check(self, row):
         began = time.monotonic()
@@ -126,9 +127,9 @@ class Board:
 
     def cleaned(self, text):
         """A text without paths of this machine."""
-        text = re.sub(r"/[^\s\"',:]*/rescind-check-[0-9a-f]+", "/SCRATCH", text)
+        text = re.sub(r"/(?:[^\s\"',:/]+/)*rescind-check-[0-9a-f]+", "/SCRATCH", text)
         text = re.sub(r"\b[Ll]ocalhost:\d+|127\.0\.0\.1:\d+", "127.0.0.1:PORT", text)
-        for path, name in ((self.home, "HOME"), (ROOT, "ROOT"), (tempfile.gettempdir(), "/TMP")):
+        for path, name in ((self.home, "HOME"), (ROOT, "ROOT"), (f"{pathlib.Path.home()}/", "/USER/"), (tempfile.gettempdir(), "/TMP")):
             text = text.replace(str(path), name)
         return text
 

@@ -213,7 +213,7 @@ class Session:
         if isinstance(value, list):
             return [self.fill(inner) for inner in value]
         if isinstance(value, str):
-            for name, bound in ({"scratch": str(self.scratch), "HOME_OF_SCOREBOARD": self.home} | self.bound).items():
+            for name, bound in ({"scratch": str(self.scratch), "HOME_OF_SCOREBOARD": self.home, "WORKSPACES": str(HERE / "workspaces")} | self.bound).items():
                 if value == "${%s}" % name:
                     return bound
                 value = value.replace("${%s}" % name, str(bound))
@@ -364,7 +364,7 @@ class Look:
         self.slow = "slow" in self.row_profile().get("requests", {})
 
     def say(self, text):
-        text = re.sub(re.escape(tempfile.gettempdir()) + r"/look-\w+", "/SCRATCH", text.replace(str(self.home), "HOME"))
+        text = re.sub(re.escape(tempfile.gettempdir()) + r"/look-\w+", "/SCRATCH", text.replace(str(self.home), "HOME").replace(f"{pathlib.Path.home()}/", "/USER/"))
         self.facts.append(text)
         print(f"  {text}", flush=True)
 

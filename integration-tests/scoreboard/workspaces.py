@@ -64,7 +64,7 @@ def cpp():
 
 
 def files():
-    for folder in range(80):
+    for folder in range(200):
         for n in range(100):
             write(f"files/d{folder}/f{n}.txt", ["x"])
 
