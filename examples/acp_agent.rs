@@ -1,6 +1,6 @@
 //! An ACP agent: it answers a prompt in pieces, asks the user for permission, and ends the turn when the user stops it.
 //!
-//! An editor starts it and speaks over its stdin and stdout. `acp_editor.rs` is such an editor.
+//! An editor starts it and uses its stdin and stdout. `acp_editor.rs` is such an editor.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

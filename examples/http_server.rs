@@ -43,7 +43,7 @@ async fn count(ctx: CallContext, _: Value) -> Result<Value, HandlerError> {
 async fn main() -> Result<(), Box<dyn Error>> {
     let router = Router::new()
         .method("initialize", |_: CallContext, _: Value| async {
-            Ok::<_, HandlerError>(json!({ "protocolVersion": 1, "agentCapabilities": {} }))
+            Ok(json!({ "protocolVersion": 1, "agentCapabilities": {} }))
         })
         .method("count", count);
 

@@ -1,6 +1,6 @@
 //! An MCP server with typed tools. One of them takes long, reports its progress and can be cancelled.
 //!
-//! A host starts it and speaks over its stdin and stdout. With `--listen 127.0.0.1:8000` it serves HTTP at `/`.
+//! A host starts it and uses its stdin and stdout. With `--listen 127.0.0.1:8000` it serves HTTP at `/`.
 //! `mcp_client.rs` uses both.
 
 use std::error::Error;

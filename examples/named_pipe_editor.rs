@@ -1,4 +1,4 @@
-//! An editor and a language server that speak LSP over a named pipe, with `Content-Length` headers. The user continues
+//! An editor and a language server that use LSP over a named pipe, with `Content-Length` headers. The user continues
 //! to type while a completion is computed, and the editor cancels it. As editors do, this one listens and passes the
 //! path of its pipe to the server.
 //!
@@ -33,11 +33,11 @@ async fn language_server(pipe: PipeAddress) -> Result<(), Failure> {
     let link = Box::new(NamedPipeTransport::new(pipe)).open().await?;
     let router = Router::new()
         .method("initialize", |_: CallContext, _: Value| async {
-            Ok::<_, HandlerError>(json!({ "capabilities": { "completionProvider": {} } }))
+            Ok(json!({ "capabilities": { "completionProvider": {} } }))
         })
-        .method("shutdown", |_: CallContext, _: Value| async { Ok::<_, HandlerError>(Value::Null) })
+        .method("shutdown", |_: CallContext, _: Value| async { Ok(Value::Null) })
         .method("textDocument/hover", |_: CallContext, _: Value| async {
-            Ok::<_, HandlerError>(json!({ "contents": "fn main()" }))
+            Ok(json!({ "contents": "fn main()" }))
         })
         .method("textDocument/completion", complete);
     let server = Peer::builder(dialect::LSP).role(Role::Server).serve(router).attach(link)?;

@@ -14,8 +14,8 @@ use rescind::http::{Acp, AcpTransport, HttpClient, HttpServer, Streamable, Strea
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
 use rescind::transport::Listener;
 use rescind::{
-    CallBuilder, CallContext, CallError, ConnectionError, HandlerError, Outcome, Peer, PeerBuilder, Router,
-    Server, memory_pair, stdio, websocket,
+    CallBuilder, CallContext, CallError, ConnectionError, Outcome, Peer, PeerBuilder, Router, Server,
+    memory_pair, stdio, websocket,
 };
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -105,9 +105,9 @@ fn agent() -> Router {
     let notification = Arc::clone(&signals);
     Router::new()
         .method("initialize", |_: CallContext, _: Value| async {
-            Ok::<_, HandlerError>(json!({ "protocolVersion": 1, "agentCapabilities": {} }))
+            Ok(json!({ "protocolVersion": 1, "agentCapabilities": {} }))
         })
-        .method("echo", |_: CallContext, params: Value| async move { Ok::<_, HandlerError>(params) })
+        .method("echo", |_: CallContext, params: Value| async move { Ok(params) })
         .method("wait", move |ctx: CallContext, _: Value| {
             let signals = Arc::clone(&signals);
             async move {
@@ -122,13 +122,13 @@ fn agent() -> Router {
             let notification = Arc::clone(&notification);
             async move {
                 notification.acquire().await?.forget();
-                Ok::<_, HandlerError>(json!("signalled"))
+                Ok(json!("signalled"))
             }
         })
         .method("search", |ctx: CallContext, _: Value| async move {
             ctx.try_notify("started", &json!({}))?;
             ctx.cancelled().await;
-            Ok::<_, HandlerError>(json!(["what", "was", "found"]))
+            Ok(json!(["what", "was", "found"]))
         })
         // The other direction: the agent calls a method of its client, and cancels the call.
         .method("ask", |ctx: CallContext, _: Value| async move {

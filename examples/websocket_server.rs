@@ -62,10 +62,7 @@ fn agent() -> Router {
     Router::new().method("count", |ctx: CallContext, (to,): (u32,)| async move {
         for number in 1..=to {
             ctx.try_notify("counted", &json!({"number": number}))?;
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(10)) => {}
-                cause = ctx.cancelled() => return ctx.stopped(cause),
-            }
+            ctx.run_until_cancelled(tokio::time::sleep(Duration::from_millis(10))).await?;
         }
         Ok(json!({"counted": to}))
     })

@@ -39,7 +39,7 @@ async fn parked(context: rescind_core::CallContext) -> Result<(), rescind_core::
     Ok(())
 }
 
-/// Measures with this many calls in flight, with every handler parked.
+/// Measures with this many calls in flight, with every handler waiting.
 #[must_use]
 pub fn measure(requests: usize) -> Resident {
     let mut calls: Vec<Call<()>> = Vec::with_capacity(requests);

@@ -7,22 +7,12 @@ use std::time::Instant;
 
 use rescind_core::dialect::{Dialect, Role};
 use rescind_core::{
-    AnswerKind, CallNumber, CallSpec, CancelExemption, CancelKey, HandlerResult, InboundKey, InboundRequest,
-    Origin, RequestId, Session, SessionConfig, Work,
+    AnswerKind, CallNumber, CallSpec, HandlerResult, InboundKey, InboundRequest, Origin, RequestId, Session,
+    SessionConfig,
 };
 
 fn arrival(id: i64) -> InboundRequest<'static> {
-    InboundRequest {
-        id: RequestId::number(id),
-        cancel_key: CancelKey::SameAsId,
-        method: "test/echo",
-        exempt: CancelExemption::No,
-        tag: 0,
-        origin: Origin::STREAM,
-        server_cancellable: false,
-        work: Work::Task,
-        admission: Ok(()),
-    }
+    InboundRequest::new(RequestId::number(id), "test/echo")
 }
 
 /// The session of a server.

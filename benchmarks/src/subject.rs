@@ -7,7 +7,7 @@
 //!
 //! Rules, so that the figures can be compared:
 //! - Times come from [`clock`](crate::clock) and begin directly before the library's own call.
-//! - A server echoes its params. A parked handler waits for its cancel and then answers with the time on
+//! - A server echoes its params. A waiting handler waits for its cancel and then answers with the time on
 //!   [`clock`](crate::clock) at its signal, if its library allows a cancelled handler to answer.
 //! - An operation that a library does not have keeps its default, which shows as "none". An operation that it has and
 //!   does not do in time is [`Told::Never`]; wait for it with [`or_never`].
@@ -268,7 +268,7 @@ pub trait Subject: Send {
         Box::pin(async { Told::None })
     }
 
-    /// W4: takes every slot with parked requests (and queues some more), then cancels this many of the requested
+    /// W4: takes every slot with waiting requests (and queues some more), then cancels this many of the requested
     /// kind, one at a time. A time is from the cancel to the caller's return. [`Setup::slots`] was small.
     fn saturate<'a>(
         &'a mut self,
@@ -319,7 +319,7 @@ pub trait Subject: Send {
         Box::pin(async { Err(Told::None) })
     }
 
-    /// W9: starts this many parked requests with this deadline each, and records how much later than its deadline
+    /// W9: starts this many waiting requests, each with this deadline, and records how much later than its deadline
     /// each caller returned.
     fn deadlines<'a>(
         &'a mut self,

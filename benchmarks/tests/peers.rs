@@ -58,7 +58,7 @@ async fn every_cancel_reaches_its_handler_if_the_library_has_cancels() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parked_requests_wait_beside_an_echo_until_released() {
+async fn waiting_requests_wait_beside_an_echo_until_released() {
     for competitor in all().iter().filter(|competitor| competitor.name.configuration.starts_with("best")) {
         let mut subject = opened(competitor, SLOTS).await;
         assert_eq!(subject.park(1000).await, Told::Measured, "{competitor:?}");

@@ -21,6 +21,7 @@ mod cascade;
 #[path = "../matrix/faults/cuttable_tcp.rs"]
 #[expect(dead_code, reason = "shared with the faults of wires")]
 mod cuttable_tcp;
+mod deaf_handlers;
 mod drops;
 mod flood_sizes;
 mod floods;

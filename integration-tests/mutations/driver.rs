@@ -6,10 +6,7 @@ use rescind::dialect::{ACP, MCP};
 use rescind::transport::{Decoded, Link, Newline};
 use rescind::{ByteStream, CallContext, CauseKind, Framing, Limits, Outcome, Peer, Router, memory_pair};
 use rescind_core::dialect::Role;
-use rescind_core::{
-    CallSpec, CancelExemption, CancelKey, InboundRequest, Origin, Output, RequestId, Session, SessionConfig,
-    Work,
-};
+use rescind_core::{CallSpec, InboundRequest, Origin, Output, RequestId, Session, SessionConfig};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
@@ -29,18 +26,7 @@ fn cascade(children: usize) -> usize {
     let mut config = SessionConfig::new(ACP, Role::Server);
     config.limits.max_calls = children;
     let mut session = Session::new(config);
-    let arrival = InboundRequest {
-        id: RequestId::number(1),
-        cancel_key: CancelKey::SameAsId,
-        method: "work",
-        exempt: CancelExemption::No,
-        tag: 0,
-        origin: Origin::STREAM,
-        server_cancellable: false,
-        work: Work::Task,
-        admission: Ok(()),
-    };
-    let parent = session.recv_request(now, arrival).unwrap();
+    let parent = session.recv_request(now, InboundRequest::new(RequestId::number(1), "work")).unwrap();
     for _ in 0..children {
         let spec = CallSpec { parent: Some(parent), ..CallSpec::new("child") };
         let (call, _) = session.local_call(now, &spec).unwrap();
@@ -73,7 +59,7 @@ async fn a_caller_gets_the_error_that_the_connection_is_lost() {
 
 /// L1: the handler gets its cancel although it was not polled yet, long before its grace ends.
 #[tokio::test]
-async fn a_cancel_right_behind_its_request_is_heard() {
+async fn a_cancel_directly_after_its_request_reaches_the_handler() {
     let (ours, mut theirs) = tokio::io::duplex(1024);
     let (events_tx, mut events) = mpsc::unbounded_channel();
     let router = Router::new().method("wait", move |ctx: CallContext, _: Value| {

@@ -59,7 +59,7 @@ async fn a_peer_that_answers_no_ping_is_lost() {
 }
 
 #[tokio::test]
-async fn a_cancel_is_heard_while_answers_wait() {
+async fn a_cancel_reaches_the_handler_while_answers_wait() {
     let (mut events, mut client, serving) = served(LinkOptions::new()).await;
     client.send(ask(0, "wait")).await.unwrap();
     for id in 1..=400 {

@@ -11,14 +11,10 @@ use crate::wires::Wire;
 /// descriptors, tasks, requests or what the server counts grew, if a call hung or got another's answer, or if the
 /// server came to refuse good peers.
 #[derive(Debug, Parser)]
-#[command(
-    name = "soak",
-    after_help = "wires: stdio, named-pipe, websocket, http-streamable, http2-streamable, http-stateless, http-acp\n\
-                  example: soak --wire websocket --minutes 1 --svg websocket.svg"
-)]
+#[command(name = "soak", after_help = "example: soak --wire websocket --minutes 1 --svg websocket.svg")]
 pub(crate) struct Options {
     /// The wire.
-    #[arg(long, value_name = "NAME", value_parser = wire)]
+    #[arg(long, value_name = "NAME")]
     pub(crate) wire: Wire,
     /// The minutes under load.
     #[arg(long = "minutes", value_name = "N", default_value = "1", value_parser = minutes)]
@@ -29,10 +25,6 @@ pub(crate) struct Options {
     /// What the peers draw from.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-}
-
-fn wire(name: &str) -> Result<Wire, String> {
-    Wire::named(name).ok_or_else(|| format!("there is no wire `{name}`"))
 }
 
 fn minutes(text: &str) -> Result<Duration, String> {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use rescind::dialect::{ACP, Dialect, MCP_2026};
 use rescind::http::{
     Acp, AcpTransport, HttpClient, HttpServer, ServerBinding, Stateless, StatelessTransport, Streamable,
@@ -21,26 +22,21 @@ use serde_json::Value;
 use crate::Failure;
 use crate::agent::with;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Wire {
     Stdio,
     NamedPipe,
+    #[value(name = "websocket")]
     WebSocket,
+    #[value(name = "http-streamable")]
     Streamable,
+    #[value(name = "http2-streamable")]
     Streamable2,
+    #[value(name = "http-stateless")]
     Stateless,
+    #[value(name = "http-acp")]
     Acp,
 }
-
-const ALL: [(Wire, &str); 7] = [
-    (Wire::Stdio, "stdio"),
-    (Wire::NamedPipe, "named-pipe"),
-    (Wire::WebSocket, "websocket"),
-    (Wire::Streamable, "http-streamable"),
-    (Wire::Streamable2, "http2-streamable"),
-    (Wire::Stateless, "http-stateless"),
-    (Wire::Acp, "http-acp"),
-];
 
 /// With this argument, this program is an agent on its stdin and stdout.
 pub(crate) const AGENT: &str = "--agent";
@@ -65,12 +61,8 @@ pub(crate) struct Door {
 }
 
 impl Wire {
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        ALL.into_iter().find(|(_, known)| *known == name).map(|(wire, _)| wire)
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        ALL.into_iter().find(|(wire, _)| *wire == self).map_or("", |(_, name)| name)
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     pub(crate) fn dialect(self) -> Dialect {

@@ -190,17 +190,8 @@ impl MachineState {
     }
 
     fn arrival<'a>(&self, name: &Name, method: &'a str, exchange: ExchangeId) -> InboundRequest<'a> {
-        InboundRequest {
-            id: name.id.clone(),
-            cancel_key: CancelKey::SameAsId,
-            method,
-            exempt: CancelExemption::No,
-            tag: 0,
-            origin: self.origin(name, exchange),
-            server_cancellable: false,
-            work: Work::Task,
-            admission: Ok(()),
-        }
+        let origin = self.origin(name, exchange);
+        InboundRequest { origin, ..InboundRequest::new(name.id.clone(), method) }
     }
 
     fn accept(

@@ -1,6 +1,6 @@
 //! Which engine checks which invariant, and the page that lists this.
 
-/// An invariant, with its number in SEMANTICS.
+/// An invariant, with its number in docs/semantics.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invariant {
     /// Its number.
@@ -15,25 +15,28 @@ const fn invariant(number: &'static str, holds: &'static str) -> Invariant {
 
 /// All invariants.
 pub const INVARIANTS: [Invariant; 19] = [
-    invariant("I1", "each accepted request is answered once, or silenced where that is owed"),
-    invariant("I2", "nothing is written for a request after its answer or its silence"),
-    invariant("I3", "what is gone leaves no slot, timer, permit, link or waiter"),
-    invariant("I4", "a cancel changes its own request and that one's descendants alone"),
-    invariant("I5", "each descendant is signalled once; a child of a cancelled parent is born cancelled"),
+    invariant("I1", "each accepted request gets exactly one answer, or none where the dialect forbids one"),
+    invariant(
+        "I2",
+        "nothing is sent for a request after its answer, or after its cancel where silence is required",
+    ),
+    invariant("I3", "nothing is left of an ended request: no slot, timer, permit, link or waiter"),
+    invariant("I4", "a cancel changes only its own request and that request's descendants"),
+    invariant("I5", "each descendant is signalled once; a child of a cancelled parent starts as cancelled"),
     invariant("I6", "a result decided before the cancel is sent unchanged"),
-    invariant("I7", "cancelling twice is cancelling once, with the same acknowledgement"),
-    invariant("I8", "a cancel of an unknown id costs nothing beyond the bounded table of early cancels"),
-    invariant("I9", "nothing but a shutdown or the connection's end cancels the handshake"),
-    invariant("I10", "permits out are tasks alive, draining ones included"),
+    invariant("I7", "cancelling twice has the effect of cancelling once, with the same acknowledgement"),
+    invariant("I8", "a cancel for an unknown id takes no memory beyond the bounded table of early cancels"),
+    invariant("I9", "only a shutdown or the end of the connection cancels the handshake"),
+    invariant("I10", "the permits in use are the tasks that run, draining ones included"),
     invariant("I11", "every map and queue is bounded"),
-    invariant("I12", "on a wire a request goes before its cancel"),
-    invariant("I13", "each caller's future settles once"),
-    invariant("I14", "what is done for one generation of a slot touches no other"),
+    invariant("I12", "on a wire a request precedes its cancel"),
+    invariant("I13", "each call settles once"),
+    invariant("I14", "nothing that is done for one generation of a slot affects another"),
     invariant("I15", "the same events have the same outcomes on every wire"),
     invariant("L1", "a request is signalled in the step that accepts its cancel, or at its shield's end"),
     invariant("L2", "the reader waits for no handler, permit or writer"),
-    invariant("L3", "after a disconnect everything is gone within its graces"),
-    invariant("L4", "no step spins"),
+    invariant("L3", "after a lost connection everything has ended within the graces"),
+    invariant("L4", "no step runs without end"),
 ];
 
 /// A program that searches for violations.
@@ -71,21 +74,21 @@ const SESSION: &[&str] = &[
 pub const ENGINES: [Engine; 8] = [
     Engine {
         name: "search",
-        drives: "the real machine: the first million of its states that can be reached, nearest first",
+        drives: "the real machine: the first million states that can be reached, nearest first",
         run: "--release -p rescind-verification --test search",
         depth: Depth::Reported,
         checks: SESSION,
     },
     Engine {
         name: "reference",
-        drives: "the real machine beside a naive model: random events, shrunk",
+        drives: "the real machine and a simple model: random events, and failures are shrunk",
         run: "--release -p rescind-verification --test reference",
         depth: Depth::Reported,
         checks: &["I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I10", "I12", "I13", "I14", "L1", "L3"],
     },
     Engine {
         name: "fuzz",
-        drives: "ids, framings, envelopes, HTTP's reading and sequences of events; its corpus",
+        drives: "ids, framings, envelopes, the reading of HTTP, and sequences of events",
         run: "-p rescind-verification --test corpus",
         depth: Depth::Reported,
         checks: SESSION,
@@ -99,7 +102,7 @@ pub const ENGINES: [Engine; 8] = [
     },
     Engine {
         name: "matrix",
-        drives: "the real drivers on every wire, outcomes compared literally",
+        drives: "the real drivers on every wire; the outcomes must be equal",
         run: "-p rescind-cli --test matrix",
         depth: Depth::Table("every vector of every dialect on every wire"),
         checks: &[
@@ -109,7 +112,7 @@ pub const ENGINES: [Engine; 8] = [
     },
     Engine {
         name: "simulation",
-        drives: "both sides' real drivers, framings and wires on a paused clock, over a network that fails as a seed says",
+        drives: "the real drivers, framings and wires of both sides, on a paused clock, over a network with failures that a seed chooses",
         run: "--release -p rescind-verification --test sim",
         depth: Depth::Reported,
         checks: &[
@@ -118,16 +121,18 @@ pub const ENGINES: [Engine; 8] = [
     },
     Engine {
         name: "threads",
-        drives: "the drivers, the wire in memory, HTTP and the threads of pipes, in orders of their threads that chance picks",
+        drives: "the drivers, the wire in memory, HTTP and the threads of pipes, in random orders of the threads",
         run: "--manifest-path integration-tests/threads/Cargo.toml",
-        depth: Depth::Table("117 pairs of what may happen at once, each in 1,101 orders"),
+        depth: Depth::Table("117 pairs of events that may happen at once, each in 1,101 orders"),
         checks: &["I1", "I3", "I4", "I10", "I12", "I13", "L3"],
     },
     Engine {
         name: "soak",
-        drives: "good and bad peers over real sockets; what the process holds is looked at each second",
+        drives: "good and bad peers over real sockets; each second the resources of the process are measured",
         run: "-p rescind-integration-tests --bin soak` tests its judge, `.ci/soak` runs it: `soak --wire websocket --minutes 1",
-        depth: Depth::Table("a minute a wire in CI, ten minutes by night; such charts are in `docs/soak/`"),
+        depth: Depth::Table(
+            "a minute for each wire in CI, ten minutes in a nightly run; `docs/soak/` has such charts",
+        ),
         checks: &["I3", "I4", "I10", "I11", "I13"],
     },
 ];

@@ -44,11 +44,11 @@ pub fn reached(engine: &str, what: &str, far: &str) -> io::Result<()> {
 pub fn renewed(page: &str, planted: &str) -> String {
     let mut out = String::from(
         "# Verification\n\n\
-         Printed by the tests: `RESCIND_PRINT=$PWD/docs/verification.md` before the command of an engine or before\n\
-         `cargo test -p rescind-verification --test page` brings this page up to date. A test holds all but the last table against the code.\n\n\
-         The depths are those of `.ci/nightly`. `.ci/run` holds each change to as many cases and seeds as the planted bugs are looked for in\n\
-         (4,000 cases a dialect; 20,000 seeds in memory, 2,000 on each other wire), 300,000 states a class where they need 4,000, and a tenth of\n\
-         each flood; fuzz has 20 s a target there and ten minutes by night. The matrix and the threads are played whole.\n\n\
+         The tests print this page. Set `RESCIND_PRINT=$PWD/docs/verification.md` for the command of an engine, or for\n\
+         `cargo test -p rescind-verification --test page`. A test compares every table except the last with the code.\n\n\
+         The depths below are those of `.ci/nightly`. For each change `.ci/run` plays what is needed to find the planted bugs: 4,000 cases in each\n\
+         dialect, 20,000 seeds in memory and 2,000 on each other wire, 300,000 states of each class (4,000 would be enough), a tenth of each flood, and\n\
+         20 s of each fuzz target (ten minutes in a nightly run). The matrix and the threads are played completely.\n\n\
          ## Invariants, and the engines that check each\n\n| | what holds | engines |\n|---|---|---|\n",
     );
     for invariant in INVARIANTS {

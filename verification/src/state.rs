@@ -78,7 +78,7 @@ impl MachineState {
         let ordered = order == Order::Ordered;
         (limits.max_running_handlers, limits.max_blocking_handlers, limits.max_queued_requests) = (2, 1, 1);
         (limits.max_calls, limits.max_early_cancels, limits.max_settled_ids) = (2, 1, 2);
-        // One child a step, so that the states between the slices of a cascade are seen.
+        // One child in each step, so that the states between the slices of a cascade are seen.
         limits.max_cancels_per_step = 1;
         // Otherwise the end of that grace is not seen.
         limits.lost_stream_grace = Some(limits.detach_grace);

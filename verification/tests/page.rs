@@ -16,7 +16,7 @@ use rescind_verification::search::{BEGINNING, search};
 use rescind_verification::{Class, page};
 
 fn planted() -> String {
-    let head = "\n## Planted bugs, and who catches each\n\n| bug | what it is | caught by | as |\n|---|---|---|---|\n";
+    let head = "\n## Planted bugs, and the tests that catch them\n\n| bug | what it is | caught by | as |\n|---|---|---|---|\n";
     let mut out = head.to_owned();
     for table::Row { failpoint, test, says } in table::mutations() {
         let _ = writeln!(out, "| {} | {} | `{test}` | {says} |", failpoint.name(), failpoint.what());

@@ -98,7 +98,7 @@ impl OurClient {
         took
     }
 
-    /// The time from the cancel of a parked request to its handler's signal, in nanoseconds, after this many
+    /// The time from the cancel of a waiting request to its handler's signal, in nanoseconds, after this many
     /// notifications.
     ///
     /// A cancel without notifications before it is sent after a pause as long as the last queueing took. While

@@ -92,7 +92,7 @@ pub trait Library: Send + Sync + 'static {
     /// Cancels it with the first poll. Returns when its caller does.
     fn cancel(&self, parked: Self::Parked) -> impl Future<Output = Returned> + Send;
 
-    /// Ends parked requests if [`CANCELS`](Self::CANCELS) is false: the handlers end, and their callers return.
+    /// Ends waiting requests if [`CANCELS`](Self::CANCELS) is false: the handlers end, and their callers return.
     fn let_go(&self, parked: Vec<Self::Parked>) -> impl Future<Output = ()> + Send {
         drop(parked);
         async {}
@@ -117,7 +117,7 @@ pub trait Library: Send + Sync + 'static {
         None::<std::future::Ready<Self::Parked>>
     }
 
-    /// Starts a parked request with its own deadline. `None` if requests have no deadlines.
+    /// Starts a request that waits, with its own deadline. `None` if requests have no deadlines.
     fn deadline(&self, after: Duration) -> Option<impl Future<Output = Due> + Send> {
         let _ = after;
         None::<std::future::Ready<Due>>

@@ -1,10 +1,10 @@
 //! The other libraries, each used in the best way that its own docs show.
 //!
-//! An adapter (a file of this folder named after its library) defines how one library is connected, echoes, parks and
+//! An adapter (a file of this folder named after its library) defines how one library is connected, echoes, waits and
 //! cancels. The common operations are in [`driven`](crate::driven). If a library's defaults are not its best, it has
 //! two configurations, and names the docs or example that each follows. None of them logs: there is no subscriber.
 
-/// A competitor that speaks over any stream.
+/// A competitor that works over any stream.
 macro_rules! halves {
     ($name:expr, $halves:expr) => {
         Competitor {

@@ -145,7 +145,7 @@ struct Connected {
     trees: bool,
 }
 
-/// Its default deadline, 10 s from now, would end parked requests.
+/// Its default deadline, 10 s from now, would end requests that wait.
 fn context() -> context::Context {
     let mut context = context::current();
     context.deadline = Instant::now() + Duration::from_secs(3600);

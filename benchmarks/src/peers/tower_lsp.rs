@@ -1,4 +1,4 @@
-//! tower-lsp-server. It has no client: one of ours writes the frames ([`RawClient`](super::raw_client::RawClient)).
+//! tower-lsp-server. It has no client: a client of this benchmark writes the frames ([`RawClient`](super::raw_client::RawClient)).
 
 use std::sync::Arc;
 

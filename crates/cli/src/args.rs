@@ -5,20 +5,21 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use rescind_testkit::wires::WIRES;
 
+use crate::binding::Binding;
 use crate::endpoint::{Endpoint, Flags};
 
-/// Cancel any single request of a JSON-RPC style conversation, with the same outcome on every wire.
+/// Cancel single requests between two programs, with the same outcome on every wire.
 #[derive(Debug, Parser)]
 #[command(name = "rescind", version, max_term_width = 110)]
 #[command(
-    after_help = "Exit codes: 0 all held, 1 something broke, 2 wrong usage, a peer that could not be started \
-                        or reached, or a result that could not be written.\n\nExample:\n  rescind matrix --dialect acp --wire stdio"
+    after_help = "Exit codes: 0 every scenario held; 1 a scenario broke; 2 the usage is wrong, the peer could not be \
+                        started or reached, or a result could not be written.\n\nExample:\n  rescind matrix --dialect acp --wire stdio"
 )]
 pub(crate) struct Cli {
     /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// Log to stderr: debug messages; `-vv` logs every step.
+    /// Log debug messages to stderr. With `-vv` every step is logged.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
 }
@@ -26,13 +27,13 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run every scenario on every wire of this machine, in every dialect.
+    /// Play every scenario on every wire of this machine, in every dialect.
     #[command(
         after_help = "Examples:\n  rescind matrix\n  rescind matrix --dialect acp --table --reasons\n  rescind matrix --dialect mcp --dialect lsp --json > matrix.json\n  \
                       rescind matrix --wire named-pipe --scenario cancel_running --html matrix.html"
     )]
     Matrix(Matrix),
-    /// Run the scenarios that apply to another project's agent or server.
+    /// Check how another program handles cancels: an agent, a server, or with --client a client.
     #[command(
         after_help = "Examples:\n  rescind check --dialect acp --profile my-agent.toml -- my-agent --stdio\n  rescind check \
                       --dialect lsp --json -- node server.mjs\n  rescind check --dialect lsp --step-timeout 20000 --html report.html \
@@ -40,7 +41,7 @@ pub(crate) enum Command {
                       https://localhost:8443/mcp\n  rescind check --client --dialect mcp -- node my-client.mjs"
     )]
     Check(Box<Check>),
-    /// Serve the fixture agent, for tests of your own client.
+    /// Serve the fixture agent, to test a client of your own.
     #[command(
         after_help = "Examples:\n  rescind fixture --dialect acp --listen stdio\n  rescind fixture --dialect lsp --listen \
                       pipe:my-fixture --framing content-length\n  rescind fixture --dialect mcp --listen https://127.0.0.1:8443/mcp \
@@ -55,25 +56,25 @@ pub(crate) enum Command {
 /// `rescind matrix`.
 #[derive(Debug, Args)]
 pub(crate) struct Matrix {
-    /// Only this dialect; may be repeated. [default: all]
+    /// Play only this dialect. May be repeated. [default: all]
     #[arg(long = "dialect", value_name = "D", value_parser = dialect)]
     pub(crate) dialects: Vec<&'static str>,
-    /// Only this wire; may be repeated. [default: all]
+    /// Play only this wire. May be repeated. [default: all]
     #[arg(long = "wire", value_name = "W", value_parser = wire)]
     pub(crate) wires: Vec<&'static str>,
-    /// Only scenarios whose name contains this.
+    /// Play only scenarios whose name contains this text.
     #[arg(long, value_name = "TEXT")]
     pub(crate) scenario: Option<String>,
     /// Print a row for each scenario before the summary, and the messages of each cell that broke.
     #[arg(long)]
     pub(crate) table: bool,
-    /// Print why cells were not asked.
+    /// Print the reasons why cells were not asked.
     #[arg(long)]
     pub(crate) reasons: bool,
     /// Print the results as JSON to stdout. Summary, table and progress go to stderr.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write one page that shows each cell with the frames on its wire.
+    /// Write an HTML page that shows each cell with the frames on its wire.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }
@@ -82,10 +83,10 @@ pub(crate) struct Matrix {
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Check {
-    /// The dialect the peer speaks.
+    /// The dialect of the peer.
     #[arg(long, value_name = "D", value_parser = dialect)]
     pub(crate) dialect: &'static str,
-    /// How to open a session with the peer and which of its requests are slow, quick, partial, deaf or nested.
+    /// A TOML file that says how to open a session with the peer, and which of its requests are slow or quick.
     /// [default: the fixture's own methods]
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
@@ -100,38 +101,38 @@ pub(crate) struct Check {
     /// The private key of that certificate.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Say what the peer does when it is cancelled, fact by fact, compared with what its requests do without a cancel. Only
-    /// what the documents demand counts as broken, and only if it is seen three times of three.
+    /// Report facts: what the peer does when a request is cancelled, compared with the same request without a cancel. A fact
+    /// counts as broken only if a specification demands it, and if the peer fails three times of three.
     #[arg(long)]
     pub(crate) facts: bool,
-    /// A request that takes long, in place of the profile's.
+    /// A request that takes long, instead of the profile's.
     #[arg(long, value_name = "METHOD JSON", requires = "facts")]
     pub(crate) slow: Option<String>,
-    /// A request that is answered at once, in place of the profile's.
+    /// A request that is answered at once, instead of the profile's.
     #[arg(long, value_name = "METHOD JSON", requires = "facts")]
     pub(crate) quick: Option<String>,
-    /// A request that reports progress, in place of the profile's.
+    /// A request that reports progress, instead of the profile's.
     #[arg(long, value_name = "METHOD JSON", requires = "facts")]
     pub(crate) progress: Option<String>,
-    /// Do not use this witness that work stopped: progress, serial or processor; may be repeated.
+    /// Do not use this evidence that work has stopped. May be repeated.
     #[arg(long = "no-witness", value_name = "W", value_parser = ["progress", "serial", "processor"], requires = "facts")]
     pub(crate) no_witness: Vec<String>,
-    /// Exit with 1 also where the peer does not do what the documents only recommend.
+    /// Exit with 1 also if the peer does not follow a recommendation.
     #[arg(long, requires = "facts")]
     pub(crate) strict: bool,
-    /// Write the results as a file in the form of `JUnit`.
+    /// Write the results to a file in `JUnit` format.
     #[arg(long, value_name = "FILE", requires = "facts")]
     pub(crate) junit: Option<PathBuf>,
-    /// Write a commented profile for this peer, made from what it offers, to stdout.
+    /// Write a profile with comments to stdout, made from the methods that this peer offers.
     #[arg(long, conflicts_with_all = ["facts", "profile", "json", "html", "client"])]
     pub(crate) init: bool,
-    /// The document that the profile of a language server opens; with --init.
+    /// The document that the profile of a language server opens, with --init.
     #[arg(long, value_name = "FILE", requires = "init")]
     pub(crate) document: Option<PathBuf>,
     /// Print the results as JSON to stdout.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write one page that shows each scenario with the frames on the wire.
+    /// Write an HTML page that shows each scenario with the frames on the wire.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// The longest time for each step, in milliseconds.
@@ -140,15 +141,15 @@ pub(crate) struct Check {
     /// Check a client instead: COMMAND is a program that connects to this one and cancels its own requests.
     #[arg(long, conflicts_with_all = ["profile", "html", "endpoint"])]
     pub(crate) client: bool,
-    /// Where the client connects: pipe:PATH-OR-NAME, ws:// or http://; port 0 takes a free one.
-    /// [default: the client starts a command, and speaks to its stdin and stdout]
+    /// Where the client connects: pipe:PATH-OR-NAME, ws:// or http://. Port 0 takes a free port.
+    /// [default: the client starts a command, and uses its stdin and stdout]
     #[arg(long, value_name = "ENDPOINT", requires = "client")]
     pub(crate) listen: Option<Endpoint>,
-    /// A running peer, with a new connection for each scenario: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://,
-    /// http:// or https://.
+    /// The address of a running peer: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://, http:// or https://. Each scenario
+    /// opens a new connection.
     #[arg(value_name = "ENDPOINT")]
     pub(crate) endpoint: Option<Endpoint>,
-    /// The peer: a program and its arguments, started again for each scenario, without a shell.
+    /// The program of the peer, and its arguments. It is started again for each scenario, without a shell.
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "endpoint")]
     pub(crate) command: Vec<String>,
 }
@@ -160,8 +161,8 @@ pub(crate) struct WireOptions {
     #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
     pub(crate) framing: Option<String>,
     /// Binding of http:// and https://: streamable, stateless or acp. [default: the dialect's]
-    #[arg(long, value_name = "B", value_parser = ["streamable", "stateless", "acp"])]
-    pub(crate) binding: Option<String>,
+    #[arg(long, value_name = "B", value_enum)]
+    pub(crate) binding: Option<Binding>,
 }
 
 impl Check {
@@ -170,7 +171,7 @@ impl Check {
         let WireOptions { framing, binding } = &self.wire_options;
         Flags {
             framing: framing.clone(),
-            binding: binding.clone(),
+            binding: *binding,
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
             tls_ca: self.tls_ca.clone(),
@@ -186,7 +187,7 @@ pub(crate) struct Fixture {
     #[arg(long, value_name = "D", value_parser = dialect)]
     pub(crate) dialect: &'static str,
     /// Where to serve: stdio, pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://, http:// or https://. Port 0 takes a
-    /// free one. Except for stdio, the line `listening on ENDPOINT` on stderr names the endpoint.
+    /// free port. Except for stdio, the line `listening on ENDPOINT` on stderr names the endpoint.
     #[arg(long, value_name = "ENDPOINT")]
     pub(crate) listen: Endpoint,
     #[command(flatten)]
@@ -203,7 +204,7 @@ pub(crate) struct Fixture {
     /// Do not declare that cancels are handled, if the dialect has such a declaration.
     #[arg(long)]
     pub(crate) no_cancel_capability: bool,
-    /// Settings of the fixture, as in the `options` of a vector.
+    /// A JSON file with settings of the fixture, in the format of a vector's `options`.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) options: Option<PathBuf>,
 }
@@ -214,7 +215,7 @@ impl Fixture {
         let WireOptions { framing, binding } = &self.wire_options;
         Flags {
             framing: framing.clone(),
-            binding: binding.clone(),
+            binding: *binding,
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
             tls_ca: None,
@@ -228,7 +229,7 @@ impl Fixture {
 pub(crate) struct Relay {
     /// The address to connect to.
     pub(crate) address: std::net::SocketAddr,
-    /// The word to send first, by which the other side recognizes this connection.
+    /// The token to send first. The other side identifies this connection by it.
     pub(crate) word: String,
 }
 

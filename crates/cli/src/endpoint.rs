@@ -9,6 +9,8 @@ use rescind::Framing;
 use rescind::dialect::Dialect;
 use rescind::named_pipe::PipeAddress;
 
+use crate::binding::Binding;
+
 /// An endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
@@ -66,12 +68,12 @@ impl FromStr for Endpoint {
 impl Web {
     fn parse(text: &str, security: Security) -> Result<Self, String> {
         if text.contains('#') {
-            return Err("an endpoint has no fragment (`#`)".to_owned());
+            return Err("an endpoint must not have a fragment (`#`)".to_owned());
         }
         let uri: Uri = text.parse().map_err(|error| format!("it is not a URL: {error}"))?;
         let authority = uri.authority().ok_or("it has no host: give HOST:PORT")?;
         if authority.as_str().contains('@') {
-            return Err("an endpoint holds no user name or password".to_owned());
+            return Err("an endpoint must not have a user name or a password".to_owned());
         }
         let host = authority.host();
         let port = match authority.as_str().strip_prefix(host).and_then(|rest| rest.strip_prefix(':')) {
@@ -123,58 +125,6 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// How HTTP carries a dialect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Binding {
-    Streamable,
-    Stateless,
-    Acp,
-}
-
-impl Binding {
-    fn named(name: &str) -> Self {
-        match name {
-            "stateless" => Self::Stateless,
-            "acp" => Self::Acp,
-            _ => Self::Streamable,
-        }
-    }
-
-    fn of_dialect(dialect: &str) -> Self {
-        match dialect {
-            "mcp-2026" => Self::Stateless,
-            "acp" | "acp-v2" | "acp-draft" => Self::Acp,
-            _ => Self::Streamable,
-        }
-    }
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Streamable => "streamable",
-            Self::Stateless => "stateless",
-            Self::Acp => "acp",
-        }
-    }
-
-    /// Whether it carries this dialect.
-    pub(crate) fn carries(self, dialect: &str) -> bool {
-        match self {
-            Self::Streamable => dialect != "mcp-2026",
-            Self::Stateless => dialect == "mcp-2026",
-            Self::Acp => Self::of_dialect(dialect) == Self::Acp,
-        }
-    }
-
-    /// The wire's name in reports.
-    const fn wire(self) -> &'static str {
-        match self {
-            Self::Streamable => "http-streamable",
-            Self::Stateless => "http-stateless",
-            Self::Acp => "http-acp",
-        }
-    }
-}
-
 /// The side of this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -186,7 +136,7 @@ pub(crate) enum Side {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) framing: Option<String>,
-    pub(crate) binding: Option<String>,
+    pub(crate) binding: Option<Binding>,
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
     pub(crate) tls_ca: Option<PathBuf>,
@@ -245,8 +195,8 @@ impl Target {
                 return Err(format!("{endpoint} needs --tls-cert FILE and --tls-key FILE"));
             }
             (None, None) => None,
-            (Some(_), None) => return Err("--tls-cert needs --tls-key FILE beside it".to_owned()),
-            (None, Some(_)) => return Err("--tls-key needs --tls-cert FILE beside it".to_owned()),
+            (Some(_), None) => return Err("--tls-cert needs --tls-key FILE too".to_owned()),
+            (None, Some(_)) => return Err("--tls-key needs --tls-cert FILE too".to_owned()),
         };
         if flags.tls_ca.is_some() && !is_secure {
             return Err(format!("--tls-ca is for wss:// and https://, and not for {endpoint}"));
@@ -255,10 +205,7 @@ impl Target {
             return Err(format!("--client-ca is for wss:// and https://, and not for {endpoint}"));
         }
         let name = dialect.name();
-        let binding = match &flags.binding {
-            Some(binding) => Binding::named(binding),
-            None => Binding::of_dialect(name),
-        };
+        let binding = flags.binding.unwrap_or_else(|| Binding::of_dialect(name));
         if is_http && !binding.carries(name) {
             let default = Binding::of_dialect(name).name();
             return Err(format!(
@@ -364,7 +311,7 @@ mod tests {
             let target = target("http://localhost:1/", dialect, Flags::default(), Side::Client).unwrap();
             assert_eq!(target.wire(), wire, "{dialect}");
         }
-        let streamable = Flags { binding: Some("streamable".to_owned()), ..Flags::default() };
+        let streamable = Flags { binding: Some(Binding::Streamable), ..Flags::default() };
         let acp = target("http://localhost:1/", "acp", streamable.clone(), Side::Server).unwrap();
         assert_eq!(acp.wire(), "http-streamable");
         let why = target("http://localhost:1/", "mcp-2026", streamable, Side::Server).unwrap_err();
@@ -375,7 +322,7 @@ mod tests {
     fn a_flag_that_does_not_belong_to_the_endpoint_is_refused() {
         let file = || Some(PathBuf::from("x.pem"));
         let framing = || Flags { framing: Some("newline".to_owned()), ..Flags::default() };
-        let binding = || Flags { binding: Some("acp".to_owned()), ..Flags::default() };
+        let binding = || Flags { binding: Some(Binding::Acp), ..Flags::default() };
         let authority = || Flags { tls_ca: file(), ..Flags::default() };
         let client_authority = || Flags { client_ca: file(), ..Flags::default() };
         let half = || Flags { tls_cert: file(), ..Flags::default() };

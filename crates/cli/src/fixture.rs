@@ -97,5 +97,5 @@ fn read_options(file: &Path) -> Result<Options, Failure> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("the options in {} could not be read: {error}", file.display()))?;
     serde_json::from_str(&text)
-        .map_err(|error| format!("the options in {} are not as they should be: {error}", file.display()))
+        .map_err(|error| format!("the options in {} are invalid: {error}", file.display()))
 }

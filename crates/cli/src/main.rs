@@ -2,6 +2,7 @@
 
 mod allocator;
 mod args;
+mod binding;
 mod check;
 mod client_check;
 mod endpoint;

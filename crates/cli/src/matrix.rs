@@ -25,7 +25,7 @@ pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     let page = args.html.as_deref().map(PageFile::create).transpose()?;
     let progress = progress((wanted.len() * wires.len()) as u64);
     let settings = Settings::default();
-    let program = Program::this().map_err(|error| format!("this program does not know its file: {error}"))?;
+    let program = Program::this().map_err(|error| format!("the path of this program is unknown: {error}"))?;
     let mut cells = Vec::new();
     for scenario in wanted {
         let mut row = Vec::new();

@@ -14,7 +14,8 @@ use rescind::tls::{ClientTls, Pem, ServerTls};
 use rescind::transport::{Link, Listener, Transport, TransportError};
 use rescind::websocket::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOptions, WebSocketListener};
 
-use crate::endpoint::{Binding, Endpoint, Target, Web};
+use crate::binding::Binding;
+use crate::endpoint::{Endpoint, Target, Web};
 
 /// A listener of any transport.
 pub(crate) type AnyListener = Pin<Box<dyn Listener>>;

@@ -1,4 +1,4 @@
-//! The summary of a matrix, which fits a screen: two lines a dialect, a column a wire.
+//! The summary of a matrix, which fits a screen: two lines for each dialect, a column for each wire.
 
 use std::fmt::Write as _;
 

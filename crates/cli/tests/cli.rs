@@ -30,7 +30,7 @@ fn help_has_an_example_for_each_command() {
         assert!(help.contains("Example") && help.contains(&format!("rescind {command}")), "{help}");
     }
     let help = output(&["--help"]);
-    assert!(text(&help.stdout).contains("Exit codes: 0 all held"));
+    assert!(text(&help.stdout).contains("Exit codes: 0 every scenario held"));
 }
 
 #[test]

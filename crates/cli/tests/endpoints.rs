@@ -286,7 +286,7 @@ fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
     let ws = "ws://127.0.0.1:9/";
     for (arguments, word) in [
         (&["fixture", "--dialect", "acp", "--listen", "tcp://x:1"][..], "the endpoints are stdio"),
-        (&["fixture", "--dialect", "acp", "--listen", "pipe:"], "names no pipe"),
+        (&["fixture", "--dialect", "acp", "--listen", "pipe:"], "does not name a pipe"),
         (&["fixture", "--dialect", "acp", "--listen", "ws://h:70000/"], "not a port"),
         (
             &["fixture", "--dialect", "acp", "--listen", ws, "--framing", "newline"],

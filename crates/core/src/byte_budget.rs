@@ -111,7 +111,7 @@ impl ByteBudget {
     #[must_use]
     pub fn try_hold(&self, bytes: usize) -> Option<HeldBytes> {
         // Bytes that are added and removed again would wake the tasks that wait, and two of them would wake each other
-        // for ever.
+        // forever.
         if bytes > 0 && !self.has_room(bytes) {
             return None;
         }
@@ -363,7 +363,7 @@ mod tests {
         assert!(server.poll_room(1, &mut cx).is_pending());
         let mut held = server.child(10).hold(0);
         assert!(!held.try_resize(1) && server.try_hold(1).is_none());
-        assert_eq!(woken.0.load(Ordering::SeqCst), 0, "waiters would wake each other for ever");
+        assert_eq!(woken.0.load(Ordering::SeqCst), 0, "waiters would wake each other forever");
     }
 
     #[test]

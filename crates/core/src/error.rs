@@ -44,7 +44,7 @@ pub enum CallError {
         what: String,
     },
     /// The params of a notification do not have the requested type.
-    #[error("the params of the notification `{method}` are not of the type asked for: {what}")]
+    #[error("the params of the notification `{method}` do not have the requested type: {what}")]
     Notification {
         /// The method of the notification.
         method: String,
@@ -52,7 +52,7 @@ pub enum CallError {
         what: String,
     },
     /// The request is answered already, so no call or notification can belong to it.
-    #[error("the request this call belongs to has ended")]
+    #[error("the request to which this call belongs has ended")]
     Ended,
     /// The outbox is full: the peer reads slower than this side writes.
     #[error("the outbox is full: the peer reads slower than this side writes")]
@@ -85,7 +85,7 @@ pub enum ProtocolViolation {
         waiting: usize,
     },
     /// None of its first messages belongs to a dialect that this side offers.
-    #[error("none of the peer's first messages belongs to a dialect offered here")]
+    #[error("no offered dialect recognises the peer's first messages")]
     UnknownDialect,
 }
 
@@ -94,12 +94,12 @@ pub enum ProtocolViolation {
 #[non_exhaustive]
 pub enum ApiMisuse {
     /// A connection was opened outside a tokio runtime.
-    #[error("a connection is driven by a task: open it inside a tokio runtime")]
+    #[error("there is no tokio runtime; open the connection inside one")]
     NoRuntime,
     /// No dialect was given.
-    #[error("give at least one dialect")]
+    #[error("no dialect is offered; give at least one")]
     NoDialect,
     /// Several dialects were given where exactly one is needed.
-    #[error("with several dialects the peer's first message decides: use `connect`")]
+    #[error("several dialects are offered, so the peer's first message decides; use `connect`")]
     SeveralDialects,
 }

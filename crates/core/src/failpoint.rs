@@ -57,7 +57,7 @@ failpoints! {
     ShieldIgnored = "shield-ignored",
     /// Machine: the number of early cancels that wait is not limited.
     ParkUnbounded = "park-unbounded",
-    /// Machine: an early cancel waits for ever.
+    /// Machine: an early cancel waits forever.
     EarlyCancelStays = "early-cancel-stays",
     /// Machine: the timers of a request stay after its end.
     TimerLeft = "timer-left",
@@ -85,7 +85,7 @@ failpoints! {
     LateRegistration = "late-registration",
     /// Driver: no task is woken for frames that are put into the outbox.
     LostWakeup = "lost-wakeup",
-    /// Driver: callers do not learn that the connection is lost.
+    /// Driver: callers are not notified that the connection is lost.
     ForgottenCallers = "forgotten-callers",
     /// Driver: the frames of a silenced request that wait to be written are written.
     SilenceLeavesFrames = "silence-leaves-frames",
@@ -93,7 +93,7 @@ failpoints! {
     BadFrameSwallowsNext = "bad-frame-swallows-next",
     /// Byte streams: bytes that did not fit into one write are lost.
     TornWrite = "torn-write",
-    /// HTTP: the server does not learn that the client of an exchange has left.
+    /// HTTP: the server is not notified that the client of an exchange has left.
     ExchangeCloseUntold = "exchange-close-untold",
     /// HTTP: POST requests count as ordered, so that a cancel that arrives before its request is lost.
     PostsCountAsOrdered = "posts-count-as-ordered",

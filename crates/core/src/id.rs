@@ -38,13 +38,13 @@ impl Hash for Repr {
 #[non_exhaustive]
 pub enum InvalidId {
     /// Neither a whole number in plain digits nor a text.
-    #[error("a request id is a whole number or a string")]
+    #[error("a request id must be an integer or a string")]
     NotAnId,
     /// A whole number that does not fit into a signed 64-bit integer.
-    #[error("a numeric request id fits a signed 64-bit number")]
+    #[error("a request id must fit into a signed 64-bit integer")]
     OutOfRange,
     /// A text longer than [`MAX_ID_BYTES`].
-    #[error("a request id has at most {MAX_ID_BYTES} bytes")]
+    #[error("a request id must have at most {MAX_ID_BYTES} bytes")]
     TooLong,
 }
 

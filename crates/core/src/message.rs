@@ -246,7 +246,7 @@ pub enum BadMessage {
     #[error("the frame is nested too deep")]
     TooDeep,
     /// JSON that is not an object, or an empty batch.
-    #[error("a message is a JSON object")]
+    #[error("a message must be a JSON object")]
     NotAnObject,
     /// A member occurs twice.
     #[error("the message has a duplicate member")]
@@ -255,22 +255,22 @@ pub enum BadMessage {
     #[error("the message does not name its protocol version")]
     WrongVersion,
     /// The id violates a rule of [`RequestId`].
-    #[error("the message's id is not one: {0}")]
+    #[error("the message's id is invalid: {0}")]
     InvalidId(crate::id::InvalidId),
     /// Neither a request nor a notification nor an answer.
-    #[error("the message is neither request, notification nor answer")]
+    #[error("the message is not a request, a notification or an answer")]
     NoKind,
     /// `method` is not a string.
     #[error("the method is not a string")]
     InvalidMethod,
     /// `params` is neither an object nor an array.
-    #[error("params is an object or an array")]
+    #[error("params must be an object or an array")]
     InvalidParams,
     /// A batch where batches are not allowed.
     #[error("batches are not allowed here")]
     BatchNotAllowed,
     /// No offered dialect recognises the first message.
-    #[error("no dialect offered here recognises the message")]
+    #[error("no offered dialect recognises the message")]
     UnknownDialect,
 }
 

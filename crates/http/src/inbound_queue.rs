@@ -116,7 +116,7 @@ impl InboundQueue {
             return Err((SendRefused::Closed, inbound));
         }
         let bytes = state.bytes.saturating_add(inbound.body.len());
-        // One message always fits, so that no message waits for ever.
+        // One message always fits, so that no message waits forever.
         if state.messages > 0 && (state.messages >= MESSAGES || bytes > self.most) {
             return Err((SendRefused::Full, inbound));
         }

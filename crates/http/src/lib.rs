@@ -1,7 +1,9 @@
 //! HTTP as a transport. Each binding has a module with its client and its server.
 //!
 //! ```
-//! use rescind_core::{CallContext, HandlerError, Peer, Router, Server, dialect, Listener};
+//! use std::time::Duration;
+//!
+//! use rescind_core::{CallContext, Listener, Peer, Router, Server, dialect};
 //! use rescind_http::{HttpClient, HttpServer, Streamable, StreamableTransport};
 //! use serde_json::{Value, json};
 //!
@@ -11,17 +13,17 @@
 //! let listener = HttpServer::new(Streamable::new()).path("/agent").bind("127.0.0.1:0").await?;
 //! let url = listener.endpoint().to_string();
 //! let router = Router::new()
-//!     .method("initialize", |_: CallContext, _: Value| async { Ok::<_, HandlerError>(json!({"protocolVersion": 1})) })
-//!     .method("wait", |ctx: CallContext, _: Value| async move {
-//!         let cause = ctx.cancelled().await;
-//!         ctx.stopped::<Value>(cause)
+//!     .method("initialize", |_: CallContext, _: Value| async { Ok(json!({"protocolVersion": 1})) })
+//!     .method("wait", async |ctx: CallContext, (seconds,): (u64,)| {
+//!         ctx.run_until_cancelled(tokio::time::sleep(Duration::from_secs(seconds))).await?;
+//!         Ok(seconds)
 //!     });
 //! let serving = tokio::spawn(Server::builder([dialect::ACP]).serve(router).listen(listener).run());
 //!
 //! // A client.
 //! let peer = Peer::builder(dialect::ACP).connect(StreamableTransport::new(HttpClient::new(&url)?)).await?;
 //! peer.call::<_, Value>("initialize", &json!({"protocolVersion": 1})).await?;
-//! let call = peer.call::<_, Value>("wait", &json!({})).start()?;
+//! let call = peer.call::<_, Value>("wait", &[10]).start()?;
 //! call.canceller().cancel("the user pressed stop");
 //! println!("{:?}", call.outcome().await);
 //! # serving.abort();

@@ -8,7 +8,7 @@ use rescind_core::{TransportError, TransportErrorKind};
 #[non_exhaustive]
 pub enum PipeError {
     /// The text is not an address of a pipe.
-    #[error("`{}` names no pipe: {why}", .text.escape_debug())]
+    #[error("`{}` does not name a pipe: {why}", .text.escape_debug())]
     Address {
         /// The text.
         text: String,

@@ -25,18 +25,18 @@
 //! over the network.
 //!
 //! # A file that is left behind
-//! A listener holds a lock file beside its socket (`NAME.lock`) while it lives. It removes both when it is dropped; the
-//! socket only if it is still its own. If a process died and left a socket, the next listener replaces it, once it has
-//! the lock and a connection to the socket was refused. A second listener cannot replace one that lives: it gets
-//! [`PipeError::InUse`].
+//! A listener holds a lock file beside its socket (`NAME.lock`) until it is dropped. Then it removes both files, but the
+//! socket only if it is the one that it made. If a process ended and left a socket, the next listener replaces it. It does
+//! so only if it gets the lock and if a connection to the socket is refused. A second listener cannot replace one that is
+//! in use: it gets [`PipeError::InUse`].
 //!
 //! # How connections end
 //! A peer that closed its output is still answered. A peer that disconnected is noticed at once, and its requests are
 //! cancelled.
 //!
-//! # What was run where
+//! # Tested systems
 //! The tests ran on Linux. The code for Windows was compiled for `x86_64-pc-windows-gnu` and not run. On Windows the
-//! output cannot be closed alone: closing drops the whole stream, and what the peer still sends is lost.
+//! output cannot be closed alone: closing drops the whole stream, and later frames of the peer are lost.
 
 mod address;
 mod error;

@@ -1,6 +1,5 @@
 //! A stream that cannot close one direction alone: shutting its output down drops the whole stream.
 
-use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,12 +70,6 @@ impl<S: AsyncWrite> AsyncWrite for Half<S> {
             reading.wake();
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-impl<S> fmt::Debug for Half<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Half").finish_non_exhaustive()
     }
 }
 

@@ -1,11 +1,12 @@
-//! Cancel any single request of a JSON-RPC style conversation, from either side, with the same outcome on every
-//! transport.
+//! Cancels single requests between two programs, from either side, with the same outcome on every transport.
 //!
-//! Agents, editors and tool servers use ACP, MCP, LSP or ABP, and each of these protocols has its own form of
-//! cancellation. Here one state machine without I/O ([`machine::Session`]) defines its meaning. Each protocol is a
-//! value of rules ([`dialect`]), and a connection is a [`Peer`] on every transport.
+//! Agents, editors and tool servers use ACP, MCP, LSP or ABP. Each of these protocols has its own form of cancellation.
+//! In this crate one state machine without I/O ([`machine::Session`]) defines what a cancel does. The rules of each
+//! protocol are a value ([`dialect`]). A connection is a [`Peer`], on every transport.
 //!
 //! ```
+//! use std::time::Duration;
+//!
 //! use rescind::{CallContext, Outcome, Peer, Router, dialect, memory_pair};
 //! use serde_json::{Value, json};
 //!
@@ -13,18 +14,18 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let (client, server) = memory_pair();
 //!
-//! // A side that serves: the handler sees the cancel at once.
-//! let router = Router::new().method("work", |ctx: CallContext, _: Value| async move {
+//! // The side that serves. A cancel drops the work, and `?` answers with the dialect's cancelled error.
+//! let router = Router::new().method("work", async |ctx: CallContext, _: Value| {
 //!     ctx.try_notify("started", &json!({}))?;
-//!     let cause = ctx.cancelled().await;
-//!     ctx.stopped::<Value>(cause)
+//!     ctx.run_until_cancelled(tokio::time::sleep(Duration::from_secs(10))).await?;
+//!     Ok("done")
 //! });
 //! let _serving = Peer::builder(dialect::ACP).serve(router).attach(server)?;
 //!
-//! // A side that calls: dropping the call or using its canceller cancels it.
+//! // The side that calls. A call is cancelled when it is dropped, or by its canceller.
 //! let peer = Peer::builder(dialect::ACP).attach(client)?;
 //! let call = peer.call::<_, Value>("work", &json!({}));
-//! let call = call.notifications_where(|told| told.method() == "started").start()?;
+//! let call = call.notifications_where(|notification| notification.method() == "started").start()?;
 //! let mut started = call.notifications();
 //! let stop = call.canceller();
 //! started.next().await;
@@ -44,7 +45,7 @@
 //! |---|---|---|
 //! | `stdio` (default) | this process's stdin and stdout, child processes: [`stdio`] | `rescind-stdio`, `rustix` |
 //! | `websocket` | client and server over WebSocket: [`websocket`] | `rescind-websocket`, `tokio-tungstenite`, `hyper`, `hyper-util` |
-//! | `axum` | its upgrade handler for a route of axum's | `websocket`, `axum` |
+//! | `axum` | the upgrade handler for a route of axum | `websocket`, `axum` |
 //! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of your own: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `http-body-util`, `getrandom`, `base64`, `tower-service` |
 //! | `http` with `websocket` | ACP's endpoint, with both on one path: `AcpEndpoint` | no others |
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
@@ -53,7 +54,7 @@
 //! | `lsp-types` | LSP's methods with the types of `gen-lsp-types`: [`lsp`] | `gen-lsp-types` |
 //! | `acp-types` | ACP's methods with the types of its own schema crate: [`acp`] | `agent-client-protocol-schema` |
 //! | `mcp-types` | MCP's methods with the types of `rust-mcp-schema`: [`mcp`] | `rust-mcp-schema` |
-//! | `full` | all of them, without the three features of types | those of the features |
+//! | `full` | all of them except the three features of types | those of the features |
 
 #[cfg(feature = "acp-types")]
 pub mod acp;

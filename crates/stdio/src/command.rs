@@ -23,6 +23,18 @@ use crate::child::{ChildError, ChildHandle, Process, child_link, supervise};
 ///
 /// If the child closes its stdout and runs on, the connection is half closed. If the child exits with status 0 after it
 /// has sent a message, the connection ends normally. Any other exit before closing is an error.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use rescind_core::{Peer, dialect};
+/// use rescind_stdio::Command;
+///
+/// let agent = Command::new("my-agent").arg("--stdio").env("LOG", "debug");
+/// let peer = Peer::builder(dialect::ACP).connect(agent).await?;
+/// # drop(peer);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is started until it is opened"]
 pub struct Command {

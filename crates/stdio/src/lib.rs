@@ -5,14 +5,14 @@
 //! use rescind_core::Transport;
 //!
 //! // An agent: it receives frames on its stdin and sends frames on its stdout.
-//! let ours = Box::new(rescind_stdio::this_process()).open().await?;
+//! let link = Box::new(rescind_stdio::this_process()).open().await?;
 //! // A client: it starts the agent.
 //! let (link, child) = rescind_stdio::Command::new("agent").arg("--stdio").start()?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # What was run where
+//! # Tested systems
 //! The tests ran on Linux. On other Unix systems two things differ: threads read and write this process's stdin and
 //! stdout, and the exit of a child is polled every 20 ms. The code for Windows was written and not run. There are no
 //! process groups on Windows, so a child is ended by `TerminateProcess` and its own children are not, and a stray

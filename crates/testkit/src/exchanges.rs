@@ -1,7 +1,7 @@
 //! A transport of exchanges within this process: it treats frames as HTTP does, without HTTP.
 //!
 //! Each message of the client is a post, which is one exchange. The server answers on it or ends it without a
-//! message. A frame that belongs to no post goes on the session's stream. Posts can be held back and delivered in
+//! message. A frame that belongs to no post uses the session's stream. Posts can be held back and delivered in
 //! another order. The answer stream of a post can be lost and resumed. Every end of a post is recorded, so that a
 //! test can check that each post ends once.
 

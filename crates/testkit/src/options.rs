@@ -12,23 +12,17 @@ use serde::{Deserialize, Serialize};
 #[non_exhaustive]
 pub struct Options {
     /// Which side may cancel.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel_from: Option<CancelFromOption>,
     /// Whether a value that is ready after the cancel is sent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_after_cancel: Option<AnswerAfterCancelOption>,
     /// Whether the subject declares that it handles cancels, where its dialect has a declaration. Default: it does.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub declare_cancel: Option<bool>,
     /// Whether the fixture declares that `test/sleep` can be a task, if its dialect has such a declaration (MCP
     /// 2025-11-25). The cancel of the id then does not reach it. Default: it does not.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub declare_tasks: Option<bool>,
     /// Limits and times.
-    #[serde(skip_serializing_if = "LimitOptions::is_default")]
     pub limits: LimitOptions,
     /// Makes the fixture cancel its own handlers.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub local_cancel: Option<LocalCancel>,
 }
 
@@ -77,45 +71,30 @@ pub enum AnswerAfterCancelOption {
 #[non_exhaustive]
 pub struct LimitOptions {
     /// The most handlers that run at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<usize>,
     /// The most requests that wait for a permit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queued: Option<usize>,
     /// How long requests wait for a permit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_time_ms: Option<u64>,
     /// The time from the signal to the abort.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel_grace_ms: Option<u64>,
     /// The time from the end of input to the cancel of running handlers.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub half_close_grace_ms: Option<u64>,
     /// How long a shutdown waits for handlers.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_deadline_ms: Option<u64>,
     /// How long a cancelled call waits for its answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_wait_ms: Option<u64>,
     /// How many settled ids are remembered.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub remembered: Option<usize>,
     /// How long settled ids are remembered.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub remembered_time_ms: Option<u64>,
     /// How many early cancels are kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub parked: Option<usize>,
     /// How long early cancels are kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub parked_time_ms: Option<u64>,
 }
 
 impl LimitOptions {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// These limits, with the defaults for those that are not set.
     #[must_use]
     pub fn over_defaults(&self) -> Limits {

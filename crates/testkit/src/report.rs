@@ -89,13 +89,6 @@ pub enum Demand {
     Open,
 }
 
-impl Demand {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-    pub(crate) fn is_must(&self) -> bool {
-        *self == Self::Must
-    }
-}
-
 /// How an outcome is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]

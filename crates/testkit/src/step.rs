@@ -1,10 +1,10 @@
 //! The steps of a vector.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
 /// One step. In JSON an object with one member, the step's name.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Step {
@@ -49,7 +49,7 @@ pub enum Step {
 }
 
 /// See [`Step::ExpectThrough`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Through {
@@ -60,55 +60,44 @@ pub struct Through {
 }
 
 /// Frames that must not have arrived. Without members: any frame.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Unwanted {
     /// An answer to the request with this id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<Value>,
     /// A frame that matches this pattern.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like: Option<Value>,
 }
 
 /// Counters of `test/stats`. An omitted one may have any value. Counters count from the end of the handshake, without
 /// the runner's own requests. Gauges are not adjusted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct Work {
     /// Handlers started.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<u64>,
     /// Handlers that have ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub finished: Option<u64>,
     /// Handlers that ended because they were signalled or aborted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled: Option<u64>,
     /// Gauge: handlers running.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<u64>,
     /// Gauge: requests waiting.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queued: Option<u64>,
     /// Gauge: handlers that still run although their request is settled.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub draining: Option<u64>,
     /// Gauge: requests that have a slot.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u64>,
     /// Cancels that named no open request.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown_cancels: Option<u64>,
     /// Answers that came too late.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub late_answers: Option<u64>,
 }
 
 /// A call of the subject.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CallStep {
@@ -117,22 +106,18 @@ pub struct CallStep {
     /// Its method.
     pub method: String,
     /// Its params.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Value>,
     /// The time after which it is cancelled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// The id of the runner's request of which it is a child.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child_of: Option<Value>,
     /// Whether it outlives its parent.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub detach: bool,
     /// The behaviour of the caller after its cancel.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_cancel: Option<AfterCancelStep>,
     /// Whether its token is cancelled before the call starts.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub token_cancelled: bool,
 }
 
@@ -154,7 +139,7 @@ impl CallStep {
 }
 
 /// The behaviour of a caller after its cancel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterCancelStep {
     /// It waits for the peer's answer.
@@ -164,7 +149,7 @@ pub enum AfterCancelStep {
 }
 
 /// Names a call of the subject.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CallName {
@@ -173,22 +158,20 @@ pub struct CallName {
 }
 
 /// A call the subject cancels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CancelCallStep {
     /// Its name.
     pub name: String,
     /// The reason for the cancel.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The canceller's result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<CancelWord>,
 }
 
 /// The results of a canceller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelWord {
     /// A cancel goes to the peer.
@@ -202,7 +185,7 @@ pub enum CancelWord {
 }
 
 /// How a call of the subject must end.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct OutcomeStep {
@@ -211,27 +194,21 @@ pub struct OutcomeStep {
     /// How it ended.
     pub outcome: OutcomeWord,
     /// For `cancelled`: whether the peer confirmed it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<bool>,
     /// For `cancelled`: the first cause, in lower case.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// For `completed` and `completed_after_cancel`: a pattern of the value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
     /// For `failed`: the error's code.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i64>,
     /// For `disconnected`: whether the request had been written.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub may_have_run: Option<bool>,
     /// Whether the peer acknowledged the cancel, and how.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acked: Option<bool>,
 }
 
 /// The names of outcomes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeWord {
     /// A value, without a cancel.

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::options::Options;
 use crate::report::Demand;
@@ -10,7 +10,7 @@ use crate::runner::Abilities;
 use crate::step::Step;
 
 /// One scenario in one dialect. `vectors/README.md` describes the file format.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Vector {
@@ -25,37 +25,34 @@ pub struct Vector {
     /// The role in which the subject is tested.
     pub role: Part,
     /// How much that sentence demands. Only what breaks a "must" is a fault of a foreign peer.
-    #[serde(default, skip_serializing_if = "Demand::is_must")]
+    #[serde(default)]
     pub demand: Demand,
     /// What shows that it holds. A foreign peer is asked only if that can be seen of it.
-    #[serde(default, skip_serializing_if = "ShownBy::is_frames")]
+    #[serde(default)]
     pub shown_by: ShownBy,
     /// Why two plays may end differently, for a scenario that is a race by nature. Its outcomes are not compared
     /// between transports (I15).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub race: Option<String>,
     /// The options of the fixture. A foreign peer has no such options.
-    #[serde(default, skip_serializing_if = "Options::is_default")]
+    #[serde(default)]
     pub options: Options,
     /// What it needs of its transport. It is not played on others.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub needs: Vec<Need>,
     /// A decision of this library where the documents leave a choice. A foreign peer may have decided differently and
     /// is not asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ours: Option<String>,
     /// What a foreign peer must declare for this vector: a dotted path in its answer to `initialize`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declared: Option<String>,
     /// How the session is opened.
-    #[serde(default, skip_serializing_if = "HandshakeMode::is_default")]
+    #[serde(default)]
     pub handshake: HandshakeMode,
     /// What happens, in order.
     pub steps: Vec<Step>,
 }
 
 /// What shows that a scenario holds. Counters of the fixture are read in addition, where there are any.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShownBy {
     /// The frames that come.
@@ -68,15 +65,8 @@ pub enum ShownBy {
     Work,
 }
 
-impl ShownBy {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-    fn is_frames(&self) -> bool {
-        *self == Self::Frames
-    }
-}
-
 /// The role in which the subject is tested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
     /// The subject serves: it is the fixture agent or a foreign one. The vector acts as its client.
@@ -86,7 +76,7 @@ pub enum Part {
 }
 
 /// What a vector needs of its transport, because the protocols require or allow different behaviour there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Need {
@@ -126,7 +116,7 @@ impl Need {
 }
 
 /// How the session is opened.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HandshakeMode {
     /// As usual in the dialect.
@@ -136,12 +126,6 @@ pub enum HandshakeMode {
     None,
     /// With these steps.
     Steps(Vec<Step>),
-}
-
-impl HandshakeMode {
-    fn is_default(&self) -> bool {
-        *self == Self::Default
-    }
 }
 
 /// A vector file that does not follow the format.

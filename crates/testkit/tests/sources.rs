@@ -1,9 +1,11 @@
 //! Checks that the `source` of every vector has a form that the vectors' README lists: each begins with the origin of
 //! its sentence.
 
+use std::path::Path;
+
 use rescind_testkit::{Scenario, scenarios};
 
-/// Protocols beyond the five documents. For MCP: each revision that a dialect speaks, and the revision that removed
+/// Protocols beyond the five documents. For MCP: each revision that a dialect supports, and the revision that removed
 /// batches.
 const PROTOCOLS: [&str; 8] = [
     "ACP's schema",
@@ -16,7 +18,7 @@ const PROTOCOLS: [&str; 8] = [
     "MCP 2026-07-28",
 ];
 
-/// The headings of the design pages that contain our own decisions. `table` is the one at the head of DIALECTS.
+/// The headings of `docs/semantics.md` and `docs/dialects.md` that contain our own decisions.
 const DECISIONS: [(&str, &[&str]); 2] = [
     (
         "SEMANTICS",
@@ -83,6 +85,18 @@ fn a_source_names_its_origin_and_a_document_only_with_a_row_of_it() {
     };
     let wrong: Vec<_> = scenarios().iter().filter_map(wrong).collect();
     assert!(wrong.is_empty(), "{} vectors:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn each_heading_that_a_source_may_name_is_on_its_page() {
+    for (page, headings) in DECISIONS {
+        let file = format!("../../docs/{}.md", page.to_lowercase());
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        let on_page: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        for heading in headings {
+            assert!(on_page.iter().any(|found| found.eq_ignore_ascii_case(heading)), "{page}: {heading}");
+        }
+    }
 }
 
 #[test]

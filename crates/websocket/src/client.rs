@@ -17,6 +17,17 @@ use crate::options::LinkOptions;
 const MAX_SHOWN_BYTES: usize = 200;
 
 /// A connection to this URL, `ws://` or, with the feature `rustls`, `wss://`.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use rescind_core::{Peer, dialect};
+///
+/// let transport = rescind_websocket::connect("ws://127.0.0.1:9000/agent").header("Authorization", "Bearer a-secret");
+/// let peer = Peer::builder(dialect::ACP).connect(transport).await?;
+/// # drop(peer);
+/// # Ok(())
+/// # }
+/// ```
 pub fn connect(url: &str) -> WebSocketTransport {
     WebSocketTransport::new(url)
 }

@@ -81,13 +81,7 @@ pub(crate) fn link<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let traits = Capabilities {
-        ordered: true,
-        opens_exchanges: false,
-        exchange_scoped: false,
-        batches: true,
-        max_frame: options.max_frame,
-    };
+    let traits = Capabilities::of_stream(options.max_frame);
     let inner = Arc::new(LinkInner {
         state: Mutex::new(LinkState {
             stream,

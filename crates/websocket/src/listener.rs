@@ -105,7 +105,7 @@ impl Listener for WebSocketListener {
                     let most = self.clients.share().of(self.options.handshakes);
                     let held = client.held(Resource::Handshakes);
                     if held >= most.saturating_mul(2) {
-                        tracing::debug!(%peer, "a client has as many handshakes as one may");
+                        tracing::debug!(%peer, "a client has reached its limit of handshakes");
                         continue;
                     }
                     let place = client.acquire_over_limit(Resource::Handshakes);

@@ -189,7 +189,7 @@ async fn a_head_over_its_bounds_gets_431() {
 }
 
 #[tokio::test]
-async fn a_client_is_told_why_it_is_refused() {
+async fn a_refused_client_gets_the_reason() {
     let mut listener = listen(strict()).await;
     let url = listener.endpoint().0;
     assert!(url.ends_with("/agent"), "{url}");

@@ -10,7 +10,7 @@ pub(super) enum Message {
         method: String,
         params: Value,
     },
-    /// An answer to a request of ours.
+    /// An answer to a request of this peer.
     Response {
         id: Value,
     },

@@ -17,7 +17,7 @@ pub(super) struct CallSeen {
     /// The request whose handler made it.
     pub(super) parent: Option<u64>,
     pub(super) begun: u64,
-    /// Since when its caller wants it cancelled.
+    /// The time at which its caller cancelled it.
     pub(super) asked: Option<u64>,
     pub(super) result: Option<CancelResult>,
     /// Whether no caller waits for it.

@@ -6,9 +6,8 @@ use std::time::Instant;
 
 use rescind_core::dialect::{AckStyle, CancelFrom, Handshake, HandshakePart, Role};
 use rescind_core::{
-    CallNumber, CallRefused, CallSpec, CancelExemption, CancelKey, Cause, CauseKind, DisconnectPolicy,
-    Event as Noted, InboundKey, InboundRequest, Origin, OutboundKey, Output, ReplyBody, RequestId, Session,
-    SessionConfig, Settlement, Work,
+    CallNumber, CallRefused, CallSpec, Cause, CauseKind, DisconnectPolicy, Event as Noted, InboundKey,
+    InboundRequest, Origin, OutboundKey, Output, ReplyBody, RequestId, Session, SessionConfig, Settlement,
 };
 use rescind_verification::{Kind, Ledger, holds as claim_holds};
 
@@ -106,17 +105,7 @@ impl Machine {
     }
 
     fn ask(&mut self, id: u8) {
-        let arrival = InboundRequest {
-            id: RequestId::number(id.into()),
-            cancel_key: CancelKey::SameAsId,
-            method: "work",
-            exempt: CancelExemption::No,
-            tag: 0,
-            origin: Origin::STREAM,
-            server_cancellable: false,
-            work: Work::Task,
-            admission: Ok(()),
-        };
+        let arrival = InboundRequest::new(RequestId::number(id.into()), "work");
         if let Some(key) = self.session.recv_request(self.now, arrival) {
             let accepted = self.ledger.accept(key, RequestId::number(id.into()).into(), Kind::Work);
             accepted.unwrap_or_else(|broken| panic!("{broken}"));

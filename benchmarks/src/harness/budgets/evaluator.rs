@@ -5,7 +5,7 @@ use super::{Build, Results, Ruling, Verdict};
 use crate::subject::Name;
 use crate::subjects;
 
-/// It has a server only. Its client is one of ours that writes frames by hand, so no budget is compared with it.
+/// It has a server only. Its client is part of this benchmark and writes frames by hand, so no budget is compared with it.
 const WITHOUT_CLIENT: &str = "tower-lsp-server";
 
 pub(super) struct Court<'a> {

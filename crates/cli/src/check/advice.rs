@@ -49,11 +49,11 @@ mod tests {
     fn each_reason_gets_the_advice_that_fits_it() {
         for (why, word) in [
             (
-                "`initialize` was not answered within 30s; this came and is no message: Content-Length: 2",
+                "`initialize` was not answered within 30s; the peer wrote this, which is not a message: Content-Length: 2",
                 "add --framing content-length",
             ),
             (
-                "`initialize` was not answered within 30s; this came and is no message: Starting",
+                "`initialize` was not answered within 30s; the peer wrote this, which is not a message: Starting",
                 "logs on stderr",
             ),
             ("the peer broke the framing: `sh`: it wrote something that is not a frame", "see --framing"),

@@ -21,7 +21,7 @@ pub(super) struct RelayListener {
 impl RelayListener {
     pub(super) async fn bind(framing: Framing) -> Result<Self, String> {
         let mut bits = [0; 16];
-        getrandom::fill(&mut bits).map_err(|error| format!("the system has no random bits: {error}"))?;
+        getrandom::fill(&mut bits).map_err(|error| format!("the system gave no random bits: {error}"))?;
         let word = format!("{:032x}", u128::from_ne_bytes(bits));
         let bound = async {
             let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
@@ -36,7 +36,7 @@ impl RelayListener {
     /// The command that the client starts as its server.
     pub(super) fn command(&self) -> Result<Vec<String>, String> {
         let program = std::env::current_exe()
-            .map_err(|error| format!("this program does not know its file: {error}"))?
+            .map_err(|error| format!("the path of this program is unknown: {error}"))?
             .into_os_string()
             .into_string()
             .map_err(|_| "the path of this program is not UTF-8, and the client could not be given it")?;

@@ -1,4 +1,4 @@
-//! Starts the client, and tells it where its server is.
+//! Starts the client, and passes it the address of its server.
 
 use std::future::poll_fn;
 use std::time::Duration;

@@ -20,7 +20,7 @@
     return element;
   };
 
-  // A block a dialect, a row a scenario, a column a wire.
+  // A block for each dialect, a row for each scenario, a column for each wire.
   const blocks = new Map();
   for (const cell of cells) {
     if (!blocks.has(cell.dialect)) blocks.set(cell.dialect, new Map());

@@ -126,9 +126,9 @@ pub struct CallFrame<'a> {
     pub params: Option<&'a RawValue>,
     /// The caller's timeout, in dialects that send it to the peer.
     pub timeout: Option<Duration>,
-    /// Whether the caller wants progress. The codec then adds the call's number as its progress token.
+    /// Whether the caller requests progress. The codec then adds the call's number as its progress token.
     pub progress: bool,
-    /// Whether the caller wants partial results, in dialects that have them (LSP). The codec then adds a token for
+    /// Whether the caller requests partial results, in dialects that have them (LSP). The codec then adds a token for
     /// them, made from the call's number.
     pub partial: bool,
 }

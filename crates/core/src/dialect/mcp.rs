@@ -34,7 +34,7 @@ const TOOL_CALL: &str = "tools/call";
 /// 002-06, 002-07.
 const CANCELLED: CancelName = CancelName { method: "notifications/cancelled", key: "requestId" };
 
-/// "Lifecycle", "Shutdown": a client closes the input of its server and waits until it exits. 2026-07-28 wants it to
+/// "Lifecycle", "Shutdown": a client closes the input of its server and waits until it exits. 2026-07-28 requires it to
 /// exit promptly. A request that is almost done can still be answered in this time; then it is cancelled.
 const EXIT: Option<Duration> = Some(Duration::from_millis(250));
 

@@ -11,7 +11,7 @@ pub fn negotiate(dialects: impl IntoIterator<Item = Dialect>) -> Negotiation {
     Negotiation { offered: dialects.into_iter().collect() }
 }
 
-/// The dialects that a connection may speak. A message that none of them recognises is refused and decides nothing: the
+/// The dialects that a connection may use. A message that none of them recognises is refused and decides nothing: the
 /// next message is examined in the same way.
 #[derive(Clone, Debug)]
 #[must_use]

@@ -35,6 +35,21 @@ pub enum Declaration {
 }
 
 /// A connection before it is open.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use rescind_core::{Limits, Peer, dialect, memory_pair};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (link, _other_end) = memory_pair();
+/// let limits = Limits::default().max_calls(64).cancel_response_timeout(Duration::from_secs(1));
+/// let peer = Peer::builder(dialect::LSP).limits(limits).attach(link)?;
+/// # drop(peer);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[must_use = "a connection opens when `connect` or `attach` is awaited"]
 pub struct PeerBuilder {

@@ -1,6 +1,5 @@
 //! The context of a request, as its handler uses it.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -38,7 +37,7 @@ use crate::sync::AbortHandle;
 /// let router = Router::new().method("count", count);
 /// # let _ = router;
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct CallContext(Arc<Request>);
 
 impl CallContext {
@@ -150,7 +149,7 @@ impl CallContext {
         self.0.connection.notify(frame, Some(&self.0.data)).await
     }
 
-    /// The progress token of the request, as the peer wrote it. `None`: the peer wants no progress.
+    /// The progress token of the request, as the peer wrote it. `None`: the peer requested no progress.
     #[must_use]
     pub fn progress_token(&self) -> Option<&RawValue> {
         self.0.data.progress_token()
@@ -250,12 +249,6 @@ impl From<CallContext> for CancellationToken {
 impl From<&CallContext> for CancellationToken {
     fn from(context: &CallContext) -> Self {
         context.token()
-    }
-}
-
-impl fmt::Debug for CallContext {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CallContext").field(&self.0).finish()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::driver::router::Router;
 /// A method: its name, the type of its params and the type of its answer.
 ///
 /// The side that serves it registers a handler with [`Router::serve`]. The side that calls it uses [`Peer::request`] or
-/// [`CallContext::request`]. The compiler then holds both sides to the same types.
+/// [`CallContext::request`]. The compiler then checks that both sides use the same types.
 ///
 /// ```
 /// use rescind_core::{CallContext, Method, Peer, Router, dialect, memory_pair};

@@ -31,7 +31,7 @@ const ENVELOPE_BYTES: usize = 128;
 const MAX_IDLE_CAPACITY: usize = 1024;
 
 /// The most cancels in a row before a data frame is written, and in one turn of the writer. They are fewer than the
-/// other side reads in one turn, so they do not fill the transport, and a full transport gets room for bulk again.
+/// other side reads in one turn, so they do not fill the transport, and a full transport gets room for data again.
 pub(crate) const MAX_CANCELS_IN_ROW: usize = 8;
 
 /// The answer of a handler.
@@ -89,7 +89,7 @@ pub(crate) enum Control {
     },
 }
 
-/// A frame of the bulk lane.
+/// A frame of the data lane.
 #[derive(Debug)]
 pub(crate) enum DataFrame {
     /// A staged call. Its frame is in the call's slot.
@@ -147,7 +147,7 @@ pub(crate) struct Outbox {
     empty: usize,
     /// A frame was queued since the writer looked last.
     news: bool,
-    /// The transport accepts no frame of the next lane now, so more bulk does not wake the writer.
+    /// The transport accepts no frame of the next lane now, so more frames of data do not wake the writer.
     pub(crate) blocked: bool,
 }
 
@@ -246,7 +246,7 @@ impl Outbox {
         data
     }
 
-    /// It is bulk's turn, and the transport has no room for it. `true`: cancels wait, and the next row of them may be
+    /// The data lane is next, and the transport has no room for it. `true`: cancels wait, and the next of them may be
     /// written.
     pub(crate) fn pass_turn(&mut self) -> bool {
         self.in_a_row = 0;

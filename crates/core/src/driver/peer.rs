@@ -1,6 +1,5 @@
 //! The other side of a connection.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +32,7 @@ use crate::transport::PeerInfo;
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct Peer(Arc<ConnectionInner>);
 
 impl Peer {
@@ -192,12 +192,6 @@ impl Clone for Peer {
 impl Drop for Peer {
     fn drop(&mut self) {
         self.0.release();
-    }
-}
-
-impl fmt::Debug for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Peer").field(&self.0).finish()
     }
 }
 

@@ -23,7 +23,7 @@ use crate::transport::BoxFuture;
 ///
 /// Params are read with serde. If they do not fit, the request is answered with `INVALID_PARAMS` and the handler does
 /// not run. A method without a handler is answered with `METHOD_NOT_FOUND`. A handler that panics is answered with
-/// `INTERNAL_ERROR`; other handlers go on.
+/// `INTERNAL_ERROR`; other handlers continue.
 ///
 /// ```
 /// use rescind_core::Router;

@@ -1,6 +1,9 @@
+mod header_block;
+
 use bytes::{Buf, BytesMut};
 use memchr::memchr;
 
+use self::header_block::HeaderBlock;
 use super::{BadFrame, Decoded, shed};
 
 /// The largest header block, in bytes, including line ends.
@@ -33,28 +36,17 @@ pub struct ContentLength {
 
 #[derive(Debug)]
 enum State {
-    Header(Block),
+    Header(HeaderBlock),
     Body { length: usize },
     Skipping { remaining: usize },
     Failed,
-}
-
-/// The content of the header block so far.
-#[derive(Debug, Default)]
-struct Block {
-    /// In bytes, including line ends.
-    size: usize,
-    length: Option<usize>,
-    foreign_charset: bool,
-    /// Whether its lines end with a bare `\n`. `None`: no line was read.
-    bare: Option<bool>,
 }
 
 impl ContentLength {
     /// A decoder for bodies of at most `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { buffer: BytesMut::new(), scanned: 0, limit, state: State::Header(Block::default()) }
+        Self { buffer: BytesMut::new(), scanned: 0, limit, state: State::Header(HeaderBlock::default()) }
     }
 
     /// Appends input.
@@ -84,7 +76,7 @@ impl ContentLength {
                     }
                     let body = self.buffer.split_to(length).freeze();
                     shed(&mut self.buffer, length);
-                    self.state = State::Header(Block::default());
+                    self.state = State::Header(HeaderBlock::default());
                     return Some(Decoded::Frame(body));
                 }
                 State::Skipping { remaining } => {
@@ -94,7 +86,7 @@ impl ContentLength {
                     if *remaining > 0 {
                         return None;
                     }
-                    self.state = State::Header(Block::default());
+                    self.state = State::Header(HeaderBlock::default());
                 }
                 State::Failed => {
                     self.buffer.clear();
@@ -189,7 +181,7 @@ impl ContentLength {
 
     /// The header block is complete: a body follows, to read or to skip.
     fn body(&mut self) -> Step {
-        let State::Header(Block { length: Some(length), foreign_charset, .. }) = self.state else {
+        let State::Header(HeaderBlock { length: Some(length), foreign_charset, .. }) = self.state else {
             return self.refuse(BadFrame::BadLength);
         };
         let why = if length > self.limit {
@@ -214,55 +206,6 @@ enum Step {
     Again,
     Wait,
     Refuse(BadFrame),
-}
-
-impl Block {
-    fn line(&mut self, line: &[u8]) -> Result<(), BadFrame> {
-        let colon = memchr(b':', line).ok_or(BadFrame::BadHeader)?;
-        let (name, value) = line.split_at(colon);
-        let value = value.strip_prefix(b":").unwrap_or(value);
-        if name.is_empty() || !name.iter().all(|byte| is_of_token(*byte)) {
-            return Err(BadFrame::BadHeader);
-        }
-        if name.eq_ignore_ascii_case(b"Content-Length") {
-            let length = parse_length(value).ok_or(BadFrame::BadLength)?;
-            if self.length.replace(length).is_some() {
-                return Err(BadFrame::BadLength);
-            }
-        } else if name.eq_ignore_ascii_case(b"Content-Type") {
-            self.foreign_charset |= !is_utf8(value);
-        }
-        Ok(())
-    }
-}
-
-/// Whether HTTP allows this byte in the name of a header field.
-const fn is_of_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
-}
-
-/// Only digits: no sign, no overflow.
-fn parse_length(value: &[u8]) -> Option<usize> {
-    let digits = std::str::from_utf8(value.trim_ascii()).ok()?;
-    if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse().ok()
-}
-
-/// Whether a content type names UTF-8 or no charset.
-fn is_utf8(content_type: &[u8]) -> bool {
-    content_type.split(|&byte| byte == b';').skip(1).all(|parameter| {
-        let mut halves = parameter.splitn(2, |&byte| byte == b'=');
-        let (name, value) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
-        let value = value.trim_ascii();
-        let value = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value);
-        // Older language clients send `utf8`; the LSP asks servers to accept it.
-        !name.trim_ascii().eq_ignore_ascii_case(b"charset")
-            || value.eq_ignore_ascii_case(b"utf-8")
-            || value.eq_ignore_ascii_case(b"utf8")
-    })
 }
 
 #[cfg(test)]

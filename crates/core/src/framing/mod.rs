@@ -17,7 +17,7 @@ pub use newline::Newline;
 use bytes::{Bytes, BytesMut};
 
 /// Why some bytes are not a frame. It is an item among frames and not an error: if the framing can find the next frame,
-/// the connection goes on.
+/// the connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadFrame {
@@ -31,10 +31,10 @@ pub enum BadFrame {
     #[error("the limit `memory` is reached; the frame was dropped")]
     MemoryFull,
     /// A `Content-Length` header is missing, occurs twice, is negative, is too large or is not a number.
-    #[error("the Content-Length header is missing or unusable")]
+    #[error("the Content-Length header is missing or invalid")]
     BadLength,
     /// The header block is larger than 8 KiB or contains a line that is not a header.
-    #[error("the header block is unusable")]
+    #[error("the header block is invalid")]
     BadHeader,
     /// `Content-Type` names a charset other than UTF-8.
     #[error("the Content-Type names a charset other than utf-8")]

@@ -48,6 +48,24 @@ pub struct InboundRequest<'a> {
     pub admission: Result<(), &'static str>,
 }
 
+impl<'a> InboundRequest<'a> {
+    /// A request that arrived on a stream, is cancelled by its id, and whose handler is a task. It is admitted.
+    #[must_use]
+    pub const fn new(id: RequestId, method: &'a str) -> Self {
+        Self {
+            id,
+            cancel_key: CancelKey::SameAsId,
+            method,
+            exempt: CancelExemption::No,
+            tag: 0,
+            origin: Origin::STREAM,
+            server_cancellable: false,
+            work: Work::Task,
+            admission: Ok(()),
+        }
+    }
+}
+
 /// Where a handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Work {

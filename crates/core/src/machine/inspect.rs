@@ -345,8 +345,7 @@ mod tests {
 
     use super::*;
     use crate::dialect::{MCP, Role};
-    use crate::machine::{InboundRequest, Origin, SessionConfig, Work};
-    use crate::message::{CancelExemption, CancelKey};
+    use crate::machine::{InboundRequest, Origin, SessionConfig};
 
     fn hash_of(session: &Session) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -356,18 +355,7 @@ mod tests {
 
     fn cancelled(now: Instant, id: i64) -> Session {
         let mut session = Session::new(SessionConfig::new(MCP, Role::Server));
-        let arrival = InboundRequest {
-            id: id.into(),
-            cancel_key: CancelKey::SameAsId,
-            method: "work",
-            exempt: CancelExemption::No,
-            tag: 0,
-            origin: Origin::STREAM,
-            server_cancellable: false,
-            work: Work::Task,
-            admission: Ok(()),
-        };
-        session.recv_request(now, arrival);
+        session.recv_request(now, InboundRequest::new(id.into(), "work"));
         session.recv_cancel(now, Some(id.into()), None, None, &Origin::STREAM);
         session
     }

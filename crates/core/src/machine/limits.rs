@@ -4,6 +4,15 @@ use std::time::Duration;
 
 limits! {
     /// Limits of one connection. When a limit is reached, the event is counted and the refusal names the limit.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rescind_core::Limits;
+    ///
+    /// let limits = Limits::default().max_running_handlers(64).cancel_grace(Duration::from_secs(1));
+    /// assert_eq!(limits.max_running_handlers, 64);
+    /// ```
     #[derive(Clone, Debug, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct Limits {

@@ -31,6 +31,7 @@
 //! - I14 Keys carry a generation; an old key finds nothing.
 
 mod admission;
+mod answers;
 mod bad_frames;
 mod call;
 mod cancel;

@@ -219,7 +219,7 @@ pub enum Event {
     Aborted(InboundKey),
 }
 
-/// Why the machine wants the connection closed.
+/// The reason for which the connection must close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CloseCause {

@@ -19,10 +19,10 @@ const SETTLED: Duration = Duration::from_secs(2);
 ///
 /// The value that uses a file reads it when that value is made, and again after the file changes.
 #[derive(Clone)]
-pub struct Pem(Place);
+pub struct Pem(Source);
 
 #[derive(Clone)]
-enum Place {
+enum Source {
     Memory(Arc<[u8]>),
     File(PathBuf),
 }
@@ -31,25 +31,25 @@ impl Pem {
     /// This text. It never changes.
     #[must_use]
     pub fn bytes(text: impl AsRef<[u8]>) -> Self {
-        Self(Place::Memory(text.as_ref().into()))
+        Self(Source::Memory(text.as_ref().into()))
     }
 
     /// The text in this file.
     #[must_use]
     pub fn file(path: impl AsRef<Path>) -> Self {
-        Self(Place::File(path.as_ref().to_owned()))
+        Self(Source::File(path.as_ref().to_owned()))
     }
 
     pub(super) const fn is_file(&self) -> bool {
-        matches!(self.0, Place::File(_))
+        matches!(self.0, Source::File(_))
     }
 
     pub(super) fn read(&self, role: Role) -> Result<Text, TlsError> {
         match &self.0 {
-            Place::Memory(bytes) => {
+            Source::Memory(bytes) => {
                 Ok(Text { label: role.label().to_owned(), bytes: Arc::clone(bytes), stamp: None })
             }
-            Place::File(path) => {
+            Source::File(path) => {
                 let label = format!("{} ({})", path.display(), role.label());
                 let failed = |error| TlsError::new(&label, format!("cannot be read: {error}"));
                 // Before the text: a write in between changes the next stamp.
@@ -63,11 +63,11 @@ impl Pem {
     /// Whether the file surely has the same content as when it was read.
     pub(super) fn is_unchanged(&self, text: &Text) -> bool {
         match (&self.0, text.stamp) {
-            (Place::Memory(_), _) => true,
-            (Place::File(path), Some(stamp)) => {
+            (Source::Memory(_), _) => true,
+            (Source::File(path), Some(stamp)) => {
                 stamp.settled && Stamp::of(path).is_ok_and(|now| now.same_as(stamp))
             }
-            (Place::File(_), None) => false,
+            (Source::File(_), None) => false,
         }
     }
 }
@@ -76,8 +76,8 @@ impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             // It may be a private key.
-            Place::Memory(_) => f.write_str("Pem::bytes(..)"),
-            Place::File(path) => write!(f, "Pem::file({})", path.display()),
+            Source::Memory(_) => f.write_str("Pem::bytes(..)"),
+            Source::File(path) => write!(f, "Pem::file({})", path.display()),
         }
     }
 }

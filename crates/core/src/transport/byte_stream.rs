@@ -6,10 +6,10 @@ mod sender;
 use std::fmt;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+use tokio::sync::oneshot;
 
 use self::receiver::ByteReceiver;
 use self::sender::ByteSender;
-use super::closing::closing;
 use super::framed::Framed;
 use super::partial_frame::PartialFrame;
 use super::{BoxFuture, Capabilities, Link, PeerInfo, Transport, TransportError};
@@ -84,14 +84,8 @@ where
     /// The open link.
     #[must_use]
     pub fn into_link(self) -> Link {
-        let traits = Capabilities {
-            ordered: true,
-            opens_exchanges: false,
-            exchange_scoped: false,
-            batches: true,
-            max_frame: self.max_frame,
-        };
-        let (closer, closing) = closing();
+        let traits = Capabilities::of_stream(self.max_frame);
+        let (closer, closing) = oneshot::channel();
         let framed = Framed::default();
         if let Some(framing) = self.framing {
             framed.decide(framing);

@@ -1,14 +1,16 @@
+use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_sink::Sink;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::byte_stream::DEFAULT_MAX_FRAME;
-use super::closing::{Closer, Closing, closing};
 use super::send_buffer::{Broken, has_room, oversize};
 use super::{
     BoxFuture, Capabilities, CloseReason, Inbound, Lane, Link, Outbound, PeerInfo, Receiver, Sender,
@@ -66,19 +68,17 @@ where
     /// The open link. The stream and the sink must keep the order of the frames.
     #[must_use]
     pub fn into_link(self) -> Link {
-        let traits = Capabilities {
-            ordered: true,
-            opens_exchanges: false,
-            exchange_scoped: false,
-            batches: true,
-            max_frame: self.max_frame,
-        };
-        let (closer, closing) = closing();
+        let traits = Capabilities::of_stream(self.max_frame);
+        let (closer, closing) = oneshot::channel();
         let max_frame = self.max_frame;
         let receiver =
             FrameReceiver { stream: Box::pin(self.stream), max_frame, closing, place: Input::Open };
-        let sender =
-            FrameSender { place: Output::Open(Box::pin(self.sink)), unflushed: 0, max_frame, closer };
+        let sender = FrameSender {
+            place: Output::Open(Box::pin(self.sink)),
+            unflushed: 0,
+            max_frame,
+            closer: Some(closer),
+        };
         Link::new(receiver, sender, traits, self.meta)
     }
 }
@@ -111,7 +111,8 @@ impl<I, O> fmt::Debug for FrameStream<I, O> {
 struct FrameReceiver<I> {
     stream: Pin<Box<I>>,
     max_frame: usize,
-    closing: Closing,
+    /// Ends when the sending half is closed or dropped.
+    closing: oneshot::Receiver<Infallible>,
     place: Input,
 }
 
@@ -148,14 +149,16 @@ where
                         self.place = Input::Closed;
                         return Poll::Ready(Some(Err(TransportError::new(TransportErrorKind::Io, error))));
                     }
-                    None if self.closing.is_closed() => self.place = Input::Closed,
+                    None if self.closing.try_recv() == Err(TryRecvError::Closed) => {
+                        self.place = Input::Closed
+                    }
                     None => {
                         self.place = Input::HalfClosed;
                         return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
                     }
                 },
                 Input::HalfClosed => {
-                    ready!(self.closing.poll_closed(cx));
+                    let _ = ready!(Pin::new(&mut self.closing).poll(cx));
                     self.place = Input::Closed;
                 }
                 Input::Closed => return Poll::Ready(None),
@@ -169,7 +172,8 @@ struct FrameSender<O> {
     /// The bytes since the sink was last flushed.
     unflushed: usize,
     max_frame: usize,
-    closer: Closer,
+    /// `None`: closed.
+    closer: Option<oneshot::Sender<Infallible>>,
 }
 
 enum Output<O> {
@@ -192,7 +196,7 @@ where
     fn fail(&mut self, why: Broken) -> TransportError {
         let error = why.error();
         self.place = Output::Broken(why);
-        self.closer.close();
+        self.closer = None;
         error
     }
 

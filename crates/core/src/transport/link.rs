@@ -112,6 +112,14 @@ pub struct Capabilities {
     pub max_frame: usize,
 }
 
+impl Capabilities {
+    /// Those of one ordered stream in each direction, without exchanges.
+    #[must_use]
+    pub const fn of_stream(max_frame: usize) -> Self {
+        Self { ordered: true, opens_exchanges: false, exchange_scoped: false, batches: true, max_frame }
+    }
+}
+
 /// What the transport knows about a peer.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]

@@ -35,13 +35,7 @@ pub fn memory_pair() -> (Link, Link) {
 }
 
 fn link(out: &Arc<Direction>, back: &Arc<Direction>, peer: &str) -> Link {
-    let traits = Capabilities {
-        ordered: true,
-        opens_exchanges: false,
-        exchange_scoped: false,
-        batches: true,
-        max_frame: DEFAULT_MAX_FRAME,
-    };
+    let traits = Capabilities::of_stream(DEFAULT_MAX_FRAME);
     let receiver = MemoryReceiver { input: Arc::clone(back), output: Arc::clone(out), state: State::Open };
     let sender = MemorySender { output: Arc::clone(out), broken: None };
     Link::new(receiver, sender, traits, PeerInfo::of_peer(peer))

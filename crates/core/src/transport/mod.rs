@@ -9,8 +9,6 @@
 mod auth;
 #[cfg(feature = "tokio")]
 mod byte_stream;
-#[cfg(feature = "tokio")]
-mod closing;
 mod error;
 mod framed;
 #[cfg(feature = "tokio")]
@@ -74,7 +72,7 @@ pub trait Transport: Send + 'static {
 
 /// Accepts connections.
 pub trait Listener: Send + 'static {
-    /// Polls for the next connection. `Err`: one connection failed, and the listener goes on. `None`: the listener has
+    /// Polls for the next connection. `Err`: one connection failed, and the listener continues. `None`: the listener has
     /// ended.
     fn poll_accept(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Link, TransportError>>>;
 
@@ -94,7 +92,7 @@ pub trait Listener: Send + 'static {
     /// The address on which it listens, with the actual port.
     fn endpoint(&self) -> Endpoint;
 
-    /// Waits for the next connection. `Err`: one connection failed, and the listener goes on. `None`: the listener has
+    /// Waits for the next connection. `Err`: one connection failed, and the listener continues. `None`: the listener has
     /// ended.
     ///
     /// # Cancel safety

@@ -26,7 +26,7 @@ pub trait Receiver: Send {
 pub enum TransportEvent {
     /// A whole frame.
     Message(Inbound),
-    /// Input that is not a frame. The connection goes on.
+    /// Input that is not a frame. The connection continues.
     Rejected {
         /// The exchange on which it arrived.
         exchange: ExchangeId,

@@ -49,7 +49,7 @@ impl Broken {
     }
 }
 
-/// The error of a frame that is too large. It was not taken, and the connection goes on.
+/// The error of a frame that is too large. It was not taken, and the connection continues.
 pub(super) fn oversize(exchange: ExchangeId, limit: usize) -> TransportError {
     let text = format!("the frame is larger than {limit} bytes and was not sent");
     TransportError { exchange: Some(exchange), ..TransportError::new(TransportErrorKind::TooLarge, text) }

@@ -348,5 +348,5 @@ async fn a_call_that_ended_has_no_acknowledgement_to_wait_for() {
     let mut call = pair.client.call::<_, Value>("echo", &json!({})).start().unwrap();
     pair.settle().await;
     let acknowledged = tokio::time::timeout(Duration::from_secs(10), call.acknowledged()).await;
-    assert_eq!(acknowledged.expect("L3: it waits for ever"), None);
+    assert_eq!(acknowledged.expect("L3: it waits forever"), None);
 }

@@ -76,7 +76,7 @@ async fn a_call_without_progress_gets_only_matching_notifications_of_its_exchang
         matched.notifications_where(|notification| notification.method() == "mine").start().unwrap();
     let mut reported = matched.notifications();
     let exchange = written.recv().await.unwrap().exchange;
-    // Another call that wants progress does not affect this one.
+    // Another call that requests progress does not affect this one.
     let _with_progress = peer.call::<_, Value>("work", &json!({})).progress().start().unwrap();
     for method in ["other", "mine"] {
         says.send(on(exchange, &json!({"jsonrpc": "2.0", "method": method, "params": {}}))).unwrap();

@@ -51,13 +51,7 @@ impl Sender for Full {
     }
 }
 
-const TRAITS: Capabilities = Capabilities {
-    ordered: true,
-    opens_exchanges: false,
-    exchange_scoped: false,
-    batches: true,
-    max_frame: 1 << 20,
-};
+const TRAITS: Capabilities = Capabilities::of_stream(1 << 20);
 
 /// A side whose outbox is full, and the input from its peer.
 fn full(router: Router) -> (Peer, mpsc::UnboundedSender<Value>) {
@@ -80,7 +74,7 @@ fn cancel(id: u64) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_waits_to_notify_hears_of_the_end_of_its_request() {
+async fn a_handler_that_waits_to_notify_is_woken_at_the_end_of_its_request() {
     let (tell, mut heard) = mpsc::unbounded_channel();
     let router = Router::new().method("work", move |ctx: CallContext, _: Value| {
         let tell = tell.clone();

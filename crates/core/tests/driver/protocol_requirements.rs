@@ -132,7 +132,7 @@ async fn a_call_with_a_task_member_is_cancelled_as_any_other_in_mcp_2026() {
 async fn an_answer_that_cannot_be_read_is_not_an_error_the_peer_answered_with() {
     let (client, mut server) = meet(ACP, Role::Client, Router::new()).await;
     let answers = [
-        (json!("text"), None, "not of the type"),
+        (json!("text"), None, "the requested type"),
         (Value::Null, Some(json!("no object")), "the error is no object"),
         (json!(1), Some(json!({"code": 1, "message": "m"})), "a result and an error"),
     ];

@@ -167,7 +167,7 @@ const PAIRS: [(Who, Who); 4] = [
 ];
 
 #[tokio::test]
-async fn blocking_handlers_of_one_client_that_only_drain_refuse_nobody_else() {
+async fn draining_blocking_handlers_of_one_client_do_not_refuse_other_clients() {
     for (attacker, other) in PAIRS {
         let mut limits = ServerLimits::default();
         limits.max_draining_handlers = 10;
@@ -270,7 +270,7 @@ async fn a_client_that_uses_its_connections_holds_half_of_them_at_most() {
 }
 
 #[tokio::test]
-async fn a_share_of_all_lets_one_client_have_everything_and_the_table_empties() {
+async fn with_a_share_of_all_one_client_may_use_everything_and_the_table_empties() {
     let mut limits = ServerLimits::default();
     (limits.max_connections, limits.client_share) = (4, Share::ALL);
     let served = serve(limits);

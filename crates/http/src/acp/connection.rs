@@ -7,7 +7,6 @@
 //!   order in which they happened.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
@@ -41,7 +40,7 @@ pub(super) const OPENING: ExchangeId = ExchangeId(1);
 const FIRST: u64 = OPENING.0 + 1;
 /// The stream of the connection itself.
 pub(super) const OWN: u64 = 0;
-/// The most requests of ours whose stream is remembered.
+/// The most outgoing requests whose stream is remembered.
 const ROUTES: usize = 65_536;
 /// An event that a reader has taken is not kept: a stream cannot be resumed from the event where it was cut.
 const KEPT: Retention = Retention { events: 1, bytes: 0 };
@@ -310,12 +309,6 @@ impl State {
                 lane
             }
         }
-    }
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").finish_non_exhaustive()
     }
 }
 

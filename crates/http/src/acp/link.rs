@@ -61,7 +61,7 @@ impl Linked for Connection {
         self.step(|state, wakes| {
             let is_cut = |buffer: &ReplayBuffer| is_full(buffer, most) && buffer.is_stalled(since);
             for (lane, buffer) in state.lanes.iter_mut().filter(|(_, buffer)| is_cut(buffer)) {
-                tracing::debug!(lane, "an event stream that nobody reads was cut");
+                tracing::debug!(lane, "an event stream was cut, because its client does not read it");
                 wakes.extend(buffer.cut());
                 wakes.extend(self.inbound_queue.push_event_under_lock(closed(*lane)));
             }

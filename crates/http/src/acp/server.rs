@@ -1,6 +1,5 @@
 //! The server side: how each HTTP method is handled.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -144,7 +143,7 @@ impl AcpServer {
         });
         let connection = opened.map_err(|why| match why {
             NotOpened::TooMany => Refused::too_many("there are as many connections as there may be"),
-            NotOpened::TooManyOfOne => Refused::too_many("this client has as many connections as one may"),
+            NotOpened::TooManyOfOne => Refused::too_many("this client has reached its limit of connections"),
             NotOpened::Shut => Refused::unavailable("this server has ended"),
             NotOpened::NoRandomness => no_randomness(),
         })?;
@@ -211,7 +210,7 @@ fn unfit(why: EnvelopeError) -> Refused {
         EnvelopeError::Empty => Refused::bad("the body is empty"),
         EnvelopeError::NotUtf8 => Refused::unreadable("Invalid message: the frame is not UTF-8"),
         EnvelopeError::NotJson => Refused::unreadable("Invalid message: the frame is not JSON"),
-        EnvelopeError::NotAnObject => Refused::bad("Invalid message: a message is a JSON object"),
+        EnvelopeError::NotAnObject => Refused::bad("Invalid message: a message must be a JSON object"),
         EnvelopeError::Batch => Refused::batch(),
     }
 }
@@ -294,12 +293,6 @@ impl Responder for AcpServer {
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize) {
         (self.table.all().len(), 0)
-    }
-}
-
-impl fmt::Debug for AcpServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcpServer").finish_non_exhaustive()
     }
 }
 

@@ -175,10 +175,10 @@ impl DeleteRequest {
 pub(crate) async fn send_delete(requester: Requester, headers: HeaderMap) {
     let end = requester.send(Method::DELETE, headers, Bytes::new());
     match tokio::time::timeout(DELETE_TIMEOUT, end).await {
-        Ok(Ok(response)) => tracing::trace!(status = %response.status(), "the server knows of the end"),
+        Ok(Ok(response)) => tracing::trace!(status = %response.status(), "the server confirmed the end"),
         Ok(Err(failed)) => {
-            tracing::debug!(error = %rescind_core::LogText::text(&failed.error), "the server did not hear of the end");
+            tracing::debug!(error = %rescind_core::LogText::text(&failed.error), "the end could not be sent to the server");
         }
-        Err(_) => tracing::debug!("the server did not hear of the end in time"),
+        Err(_) => tracing::debug!("the server did not confirm the end in time"),
     }
 }

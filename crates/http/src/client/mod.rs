@@ -31,8 +31,19 @@ pub(crate) use response_body::ResponseBody;
 ///
 /// `http` URLs use HTTP/1.1, or HTTP/2 with [`http2`](Self::http2). `https` URLs use HTTP/2 if the server supports it,
 /// else HTTP/1.1.
+///
+/// ```
+/// use rescind_http::{HttpClient, StreamableTransport};
+///
+/// # fn main() -> Result<(), rescind_core::TransportError> {
+/// let client = HttpClient::new("http://127.0.0.1:8000/mcp")?.header("Authorization", "Bearer a-secret")?;
+/// let transport = StreamableTransport::new(client); // for `Peer::builder(..).connect(transport)`
+/// # drop(transport);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
-#[must_use = "a client does nothing by itself: give it to a binding's transport"]
+#[must_use = "a client does nothing until it is given to a binding's transport"]
 pub struct HttpClient {
     pub(crate) uri: Uri,
     pub(crate) headers: HeaderMap,

@@ -8,7 +8,6 @@
 //!   does not wait for a handshake.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -314,12 +313,6 @@ impl Drop for Pool {
         if let Some(sweeping) = self.state().sweeping.take() {
             sweeping.abort();
         }
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("connector", &self.connector).finish_non_exhaustive()
     }
 }
 

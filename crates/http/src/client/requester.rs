@@ -126,7 +126,7 @@ impl Requester {
     ///
     /// A server may close a connection at the moment when it is used again. Then it is unknown whether the server read
     /// the request. A cancel or an answer has the same meaning when it is sent twice, so it is sent again: otherwise
-    /// the server might wait for ever for an answer that was lost.
+    /// the server might wait forever for an answer that was lost.
     pub(crate) fn post(
         &self,
         kind: FrameKind,

@@ -22,6 +22,19 @@ use crate::test_io::Source;
 /// By default only requests for loopback hosts are served. [`bind`](Self::bind) on an address that is not loopback also
 /// accepts IP addresses as host. Only pages of loopback origins and of the host itself may call the server. Other hosts
 /// and origins must be allowed.
+///
+/// ```
+/// use rescind_core::Listener;
+/// use rescind_http::{HttpServer, Streamable};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = HttpServer::new(Streamable::new()).path("/mcp").allow_origin("https://app.example")?;
+/// let listener = server.bind("127.0.0.1:0").await?;
+/// println!("listening on {}", listener.endpoint());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a server serves once it is bound or mounted"]
 pub struct HttpServer<B> {

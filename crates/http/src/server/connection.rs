@@ -98,7 +98,7 @@ impl Serving {
                 sockets.drain();
             };
             let Some((socket, place)) = place else {
-                tracing::debug!("a client has as many connections as one may");
+                tracing::debug!("a client has reached its limit of connections");
                 continue;
             };
             let one = One {

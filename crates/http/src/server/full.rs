@@ -1,6 +1,6 @@
 //! A response of one message: it is sent in pieces, and dropped if its reader takes nothing for too long.
 //!
-//! Over HTTP/2 a client can leave one stream unread for ever on a healthy connection. The HTTP library does not poll
+//! Over HTTP/2 a client can leave one stream unread forever on a healthy connection. The HTTP library does not poll
 //! the body of such a stream, so a separate task watches the time.
 
 use std::sync::{Arc, PoisonError};

@@ -1,6 +1,5 @@
 //! The timeout for the heads on one connection, with one timer of the runtime.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,12 +57,6 @@ impl Future for HeadSleep {
 }
 
 impl Sleep for HeadSleep {}
-
-impl fmt::Debug for HeadTimer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HeadTimer").finish_non_exhaustive()
-    }
-}
 
 #[cfg(test)]
 mod tests {

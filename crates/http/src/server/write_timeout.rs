@@ -1,4 +1,4 @@
-//! A write timeout for a socket whose peer takes nothing. hyper would wait for it for ever.
+//! A write timeout for a socket whose peer takes nothing. hyper would wait for it forever.
 
 use std::future::Future;
 use std::io;

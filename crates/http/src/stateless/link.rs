@@ -102,7 +102,7 @@ impl Linked for StatelessLink {
         self.exchanges.step(|table, wakes| {
             let slowest = table.open.iter().max_by_key(|(_, open)| open.waiting_bytes());
             if let Some(stream) = slowest.map(|(stream, _)| *stream) {
-                tracing::debug!("a stream that takes nothing is cut");
+                tracing::debug!("an event stream was cut, because its client does not read it");
                 let closed = table.cut(stream, &self.settings, wakes);
                 self.push_closed(closed, wakes);
             }

@@ -1,6 +1,5 @@
 //! The server side, which only accepts POST.
 
-use std::fmt;
 use std::future::{poll_fn, ready};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
@@ -187,12 +186,6 @@ impl Responder for StatelessServer {
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize) {
         (0, self.exchanges().map_or(0, |exchanges| exchanges.exchanges.lock().open.len()))
-    }
-}
-
-impl fmt::Debug for StatelessServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StatelessServer").field("config", &self.config).finish_non_exhaustive()
     }
 }
 

@@ -73,7 +73,7 @@ impl Linked for SessionState {
                 .collect();
             stalled.extend(table.own.as_ref().filter(|own| own.is_stalled(since)).map(|_| OWN));
             for stream in stalled {
-                tracing::debug!(stream, "an event stream that nobody reads was cut");
+                tracing::debug!(stream, "an event stream was cut, because its client does not read it");
                 if let Some(closed) = table.cut(stream, &self.settings, wakes) {
                     wakes.extend(self.inbound_queue.push_event_under_lock(closed));
                 }

@@ -1,6 +1,5 @@
 //! The server side: how each HTTP method is handled.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::future::ready;
 use std::net::IpAddr;
@@ -314,12 +313,6 @@ impl Responder for StreamableServer {
     fn held(&self) -> (usize, usize) {
         let open = self.table.all();
         (open.len(), open.iter().map(|session| session.exchanges.lock().open.len()).sum())
-    }
-}
-
-impl fmt::Debug for StreamableServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamableServer").field("config", &self.config).finish_non_exhaustive()
     }
 }
 

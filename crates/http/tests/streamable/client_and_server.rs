@@ -93,7 +93,7 @@ async fn notifications_of_a_call_come_before_its_answer() {
 }
 
 #[tokio::test]
-async fn the_server_asks_within_a_request_and_by_itself() {
+async fn the_server_sends_requests_within_a_request_and_outside_of_one() {
     let (mut served, peer) = mcp().await;
     let answer = in_time("the nested call", peer.call::<_, Value>("ask", &json!({"n": 7}))).await.unwrap();
     assert_eq!(answer, json!({"n": 7}));

@@ -305,13 +305,7 @@ mod tests {
     }
 
     fn link(output: impl Receiver + 'static, process: &Arc<Process>) -> Link {
-        let traits = Capabilities {
-            ordered: true,
-            opens_exchanges: false,
-            exchange_scoped: false,
-            batches: true,
-            max_frame: 1024,
-        };
+        let traits = Capabilities::of_stream(1024);
         let pipes = Link::new(output, QuickChild(Arc::clone(process)), traits, PeerInfo::default());
         child_link(pipes, process)
     }

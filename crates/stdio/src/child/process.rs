@@ -32,7 +32,7 @@ struct State {
     waiting: Vec<Waker>,
 }
 
-/// What the link wants of the child.
+/// The state of the child that the link requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DesiredState {
     #[default]

@@ -109,15 +109,11 @@ impl Connection {
             return;
         }
         let arrival = InboundRequest {
-            id: request.id.clone(),
             cancel_key: request.cancel_key.clone(),
-            method: &request.method,
             exempt: request.exempt,
             tag: request.tag,
-            origin: Origin::STREAM,
-            server_cancellable: false,
             work: job.as_ref().map_or(Work::Task, Job::work),
-            admission: Ok(()),
+            ..InboundRequest::new(request.id.clone(), &request.method)
         };
         if let Some(key) = self.session.recv_request(now, arrival) {
             if let (true, Some(params)) = (is_handshake, request.params) {

@@ -42,7 +42,7 @@ pub struct BareMachine {
 }
 
 impl BareMachine {
-    /// Creates a machine that speaks `dialect`, configured for `scenario`.
+    /// Creates a machine that uses `dialect`, configured for `scenario`.
     #[must_use]
     pub fn new(dialect: &Dialect, scenario: &Scenario) -> Self {
         let role = match scenario.vector.role {

@@ -46,29 +46,29 @@ pub(super) fn read(session: &PeerSession, baselines: &Baselines, tries: &Tries) 
 
 fn cancels_running(baselines: &Baselines, tries: &Tries) -> Finding {
     let question = Question::CancelsRunning;
-    let by_itself = baselines.slow_takes().map_or_else(
-        || "it does not end by itself".to_owned(),
-        |takes| format!("by itself it takes {}", shown(takes)),
+    let uncancelled = baselines.slow_takes().map_or_else(
+        || "it does not end without a cancel".to_owned(),
+        |takes| format!("without a cancel it takes {}", shown(takes)),
     );
     let count = tries.all.len();
     let mut finding = match tries.worked() {
         _ if count == 0 => Finding::new(question, Answer::Unsure, tries.lost.clone().unwrap_or_default()),
         Some(true) => {
-            Finding::new(question, Answer::Yes, format!("{}; {by_itself}", latency_in_words(tries)))
+            Finding::new(question, Answer::Yes, format!("{}; {uncancelled}", latency_in_words(tries)))
         }
         Some(false) => {
-            let detail = format!("it is answered at its normal end, {count} times of {count}; {by_itself}");
+            let detail = format!("it is answered at its normal end, {count} times of {count}; {uncancelled}");
             Finding::new(question, Answer::No, detail)
         }
         None if tries.differ() => {
             let worked = tries.all.iter().filter(|one| one.effect.worked() == Some(true)).count();
             let detail = format!(
-                "the cancel took effect {worked} times of {count}, and the request ended normally in the others; {by_itself}"
+                "the cancel took effect {worked} times of {count}, and the request ended normally in the others; {uncancelled}"
             );
             Finding::new(question, Answer::Unsure, detail)
         }
         None if baselines.slow_takes().is_some() => {
-            let detail = format!("no answer came, {count} times of {count}; {by_itself}");
+            let detail = format!("no answer came, {count} times of {count}; {uncancelled}");
             Finding { evidence: Vec::new(), ..Finding::new(question, Answer::Unsure, detail) }
         }
         None => {
@@ -109,7 +109,7 @@ fn answers(baselines: &Baselines, tries: &Tries) -> Vec<Finding> {
         (unanswered, false) => Finding::new(
             Question::AnswersCancelled,
             Answer::No,
-            format!("{unanswered} of {count} were not answered, and each would have ended by itself"),
+            format!("{unanswered} of {count} were not answered, and each would have ended without a cancel"),
         ),
     };
     let other_error = tries.other_error();

@@ -305,7 +305,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
     /// What other findings show.
     fn add_what_follows(&mut self, baselines: &Baselines) {
         let clean = match &self.noise {
-            Some(noise) => (Answer::No, format!("this came and is no message: {noise}")),
+            Some(noise) => (Answer::No, format!("the peer wrote this, which is not a message: {noise}")),
             None => (Answer::Yes, String::new()),
         };
         self.findings.push(Finding::new(Question::CleanOutput, clean.0, clean.1));

@@ -30,7 +30,7 @@ pub(super) struct Sent {
     pub(super) at: Instant,
 }
 
-/// Why a session cannot go on.
+/// Why a session cannot continue.
 #[derive(Clone, Debug)]
 pub(super) struct Lost(pub(super) String);
 
@@ -145,7 +145,9 @@ impl PeerSession {
     }
 
     fn noise_in_words(&self) -> String {
-        self.noise.first().map_or_else(String::new, |noise| format!("; this came and is no message: {noise}"))
+        self.noise.first().map_or_else(String::new, |noise| {
+            format!("; the peer wrote this, which is not a message: {noise}")
+        })
     }
 
     /// The time now.

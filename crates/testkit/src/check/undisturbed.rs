@@ -97,7 +97,7 @@ pub(super) async fn run(
     if !apart.is_empty() {
         own = Some(session.send_kind(RequestKind::Slow).await?);
     }
-    // The work of cancelled requests may go on, and others may wait behind it.
+    // The work of cancelled requests may continue, and others may wait behind it.
     let before = u32::try_from(cancelled_before).unwrap_or(u32::MAX);
     let at_once =
         before + u32::from(sibling.is_some()) + u32::from(sent.is_some()) + u32::from(own.is_some());
@@ -180,7 +180,7 @@ async fn end_of(
     let until = sent.at + takes * (at_once + 1) + deadline;
     let Some(answer) = session.answer(&sent.id, until).await? else {
         return Ok(End::Disturbed(format!(
-            "the other request was not answered within {}; by itself it takes {}",
+            "the other request was not answered within {}; without a cancel it takes {}",
             shown(until.saturating_duration_since(sent.at)),
             shown(takes)
         )));
@@ -200,7 +200,7 @@ fn read(
     let error = error_of(session.wire_format, answer);
     let in_words = || {
         format!(
-            "the other request ended after {} with {}; by itself it takes {}",
+            "the other request ended after {} with {}; without a cancel it takes {}",
             shown(took),
             answer.frame,
             shown(takes)

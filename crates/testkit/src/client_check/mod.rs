@@ -1,7 +1,7 @@
 //! Judges a client that nobody here wrote: the program is started, this side is its server, and the program cancels
 //! its own requests by the means of its library.
 //!
-//! Each run is one process. So a program that hangs or dies in one run says nothing about the others, its exit status
+//! Each run is one process. So a program that hangs or ends in one run does not affect the others, its exit status
 //! belongs to one run, and the same program can be written without a loop. The program learns the name of the scenario
 //! and two requests, one that is slow and one that is quick. In the scenario `cancel` it does the same in each run, and
 //! the server differs.

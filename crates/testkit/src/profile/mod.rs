@@ -21,56 +21,28 @@ pub use witness::Witness;
 /// How a foreign peer is started and its session opened, which of its requests are slow, quick and so on, and where it
 /// shows that work stopped. Read from TOML; see `vectors/README.md`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(from = "ProfileTable")]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Profile {
     /// A name for reports.
     pub name: String,
     /// What a session needs beyond its handshake.
+    #[serde(default)]
     pub session: ProfileSession,
     /// How the session is opened. Without steps: as usual in the dialect.
+    #[serde(default)]
     pub handshake: ProfileHandshake,
     /// The peer's requests, by what they are used for.
+    #[serde(default)]
     pub requests: BTreeMap<RequestKind, ProfileRequest>,
     /// Methods of the protocol itself (`tools/call`, `session/prompt`) that the peer serves as the fixture does.
+    #[serde(default)]
     pub serves: BTreeSet<String>,
     /// Where the peer shows that work stopped.
     pub witness: Option<Witness>,
     /// Vectors that the peer is known to break, with the reason. They are still played and reported.
+    #[serde(default)]
     pub deviations: BTreeMap<String, String>,
-}
-
-/// The tables of the file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ProfileTable {
-    name: String,
-    #[serde(default)]
-    session: ProfileSession,
-    #[serde(default)]
-    handshake: ProfileHandshake,
-    #[serde(default)]
-    requests: BTreeMap<RequestKind, ProfileRequest>,
-    #[serde(default)]
-    serves: BTreeSet<String>,
-    #[serde(default)]
-    witness: Option<Witness>,
-    #[serde(default)]
-    deviations: BTreeMap<String, String>,
-}
-
-impl From<ProfileTable> for Profile {
-    fn from(table: ProfileTable) -> Self {
-        Self {
-            name: table.name,
-            session: table.session,
-            handshake: table.handshake,
-            requests: table.requests,
-            serves: table.serves,
-            witness: table.witness,
-            deviations: table.deviations,
-        }
-    }
 }
 
 /// The purpose of a request of the peer. Each kind means one method of the fixture.
@@ -131,16 +103,13 @@ pub struct ProfileRequest {
     #[serde(default = "empty")]
     pub params: Value,
     /// A subset of its result. Omitted: any.
-    #[serde(default)]
     pub result: Option<Value>,
     /// The answers that are allowed after its cancel. Omitted: the dialect's form.
     #[serde(default)]
     pub cancelled: Vec<CancelledForm>,
     /// The request that it sends to its client.
-    #[serde(default)]
     pub child: Option<ProfileChild>,
     /// The method of its notifications.
-    #[serde(default)]
     pub notification: Option<String>,
 }
 

@@ -13,7 +13,6 @@ use serde_json::Value;
 pub struct ProfileSession {
     /// A folder beside the profile that is copied for each session. The copy is the peer's working directory. In a
     /// resolved profile it is the path of the copy.
-    #[serde(default)]
     pub scratch: Option<PathBuf>,
     /// Variables that are added to the peer's environment.
     #[serde(default)]
@@ -68,19 +67,14 @@ pub enum ExpectWord {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StepTable {
-    #[serde(default)]
     method: Option<String>,
-    #[serde(default)]
     notify: Option<String>,
     #[serde(default = "super::empty")]
     params: Value,
-    #[serde(default)]
     expect: Option<ExpectWord>,
     #[serde(default)]
     bind: BTreeMap<String, String>,
-    #[serde(default)]
     wait: Option<String>,
-    #[serde(default)]
     within_ms: Option<u64>,
 }
 

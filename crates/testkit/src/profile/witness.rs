@@ -23,15 +23,11 @@ pub struct Witness {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WitnessTable {
-    #[serde(default)]
     method: Option<String>,
     #[serde(default = "super::empty")]
     params: Value,
-    #[serde(default)]
     running: Option<String>,
-    #[serde(default)]
     cancelled: Option<String>,
-    #[serde(default)]
     command: Option<Vec<String>>,
 }
 

@@ -2,7 +2,6 @@
 //!
 //! On a transport without exchanges it has no effect.
 
-use std::fmt;
 use std::future::poll_fn;
 
 use bytes::Bytes;
@@ -149,12 +148,6 @@ impl Exchanging {
     fn open_exchange(&self) -> ExchangeId {
         let last = self.served.last().filter(|_| self.link.traits.exchange_scoped);
         last.map_or(ExchangeId::NONE, |(_, exchange)| *exchange)
-    }
-}
-
-impl fmt::Debug for Exchanging {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.link.fmt(f)
     }
 }
 

@@ -27,7 +27,7 @@ pub struct LinkSubject {
     connect: Connect,
     abilities: Abilities,
     lines: Vec<Option<LazyLine>>,
-    /// The capabilities of connections that open only after the subject speaks.
+    /// The capabilities of connections that open only with the subject's first message.
     late: Option<Capabilities>,
     exit_report: Option<Box<dyn FnMut() -> Option<String> + Send>>,
     unreached: Option<String>,
@@ -166,27 +166,15 @@ impl LinkSubject {
     }
 }
 
-/// A connection that is open, or opens when the subject speaks.
+/// A connection that is open, or opens with the subject's first message.
 enum LazyLine {
     Now(Exchanging),
     Later(BoxFuture<'static, Result<Link, String>>),
 }
 
-impl fmt::Debug for LazyLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Now(open) => open.fmt(f),
-            Self::Later(_) => f.write_str("Later"),
-        }
-    }
-}
-
 impl fmt::Debug for LinkSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LinkSubject")
-            .field("abilities", &self.abilities)
-            .field("lines", &self.lines)
-            .finish_non_exhaustive()
+        f.debug_struct("LinkSubject").field("abilities", &self.abilities).finish_non_exhaustive()
     }
 }
 

@@ -71,7 +71,7 @@ impl<S: Subject> Play<'_, S> {
         }
     }
 
-    /// A vector with its own handshake tests what the peer declares and which version it speaks. A foreign peer that
+    /// A vector with its own handshake tests what the peer declares and which version it supports. A foreign peer that
     /// opens the session differently is not asked that vector, because both are its own choice.
     pub(super) fn check_own_opening(&self, answer: &Value) -> Result<(), Stop> {
         let opens = answer.pointer("/result/protocolVersion").is_some();

@@ -16,7 +16,20 @@ pub(super) type MakeValue = Arc<dyn Fn() -> String + Send + Sync>;
 ///
 /// Default: a page may connect if it belongs to the host and port of the request, or to loopback. The hosts are
 /// `localhost` and the addresses of loopback. A [`WebSocketListener`](crate::WebSocketListener) on another address also
-/// serves any address, but no name.
+/// serves any IP address, but no other name.
+///
+/// ```
+/// use rescind_websocket::UpgradeOptions;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = UpgradeOptions::new()
+///     .path("/agent")
+///     .allow_host("agent.example")?
+///     .allow_origin("https://app.example")?;
+/// # drop(options);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct UpgradeOptions {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, Sleep};
 const MAX_MISSED_PINGS: u32 = 2;
 /// At least this many bytes between two pings are a sign of life too, because a pong cannot arrive before the end of a
 /// large message, and a ping cannot be sent before the end of one. Fewer bytes are not, because one byte a second would
-/// hold a connection for ever.
+/// hold a connection forever.
 const MIN_PROGRESS_BYTES: u64 = 64 * 1024;
 
 /// Decides when to ping, and when the peer counts as disconnected.

@@ -152,7 +152,7 @@ fn closed(text: &str) -> TransportError {
     TransportError::new(TransportErrorKind::Closed, text)
 }
 
-/// The error of a frame that was not taken. The connection goes on.
+/// The error of a frame that was not taken. The connection continues.
 fn refused(exchange: ExchangeId, kind: TransportErrorKind, text: String) -> TransportError {
     TransportError { exchange: Some(exchange), ..TransportError::new(kind, text) }
 }

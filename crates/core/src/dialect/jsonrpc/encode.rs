@@ -82,40 +82,32 @@ impl JsonRpc {
             (None, RefusalStyle::NoIdMember) => push(out, r#"{"jsonrpc":"2.0""#),
             (None, RefusalStyle::Nothing) => return false,
         }
-        match why {
-            Refusal::Bad(why) => write_refused(out, why.code(), "Invalid message: ", &why.to_string(), None),
-            Refusal::DuplicateId => write_refused(
-                out,
+        let invalid = |what: &str| format!("Invalid message: {what}");
+        let (code, text, limit) = match why {
+            Refusal::Bad(why) => (why.code(), invalid(&why.to_string()), None),
+            Refusal::DuplicateId => (
                 ErrorCode::INVALID_REQUEST,
-                "Invalid message: ",
-                "the id belongs to a request that has no answer yet",
+                invalid("the id belongs to a request that has no answer yet"),
                 None,
             ),
-            Refusal::Overloaded(limit) => {
-                write_refused(out, self.overloaded, "Overloaded: ", limit, Some(limit));
+            Refusal::Overloaded(limit) => (self.overloaded, format!("Overloaded: {limit}"), Some(limit)),
+            Refusal::MethodNotFound => (ErrorCode::METHOD_NOT_FOUND, "Method not found".to_owned(), None),
+            Refusal::NotInitialized => (self.not_initialized, "The session is not open yet".to_owned(), None),
+            Refusal::ShutDown => (ErrorCode::INVALID_REQUEST, invalid("the session was shut down"), None),
+            Refusal::DuplicateKey => {
+                let text = "Invalid params: the cancel key belongs to another request";
+                (ErrorCode::INVALID_PARAMS, text.to_owned(), None)
             }
-            Refusal::MethodNotFound => {
-                write_refused(out, ErrorCode::METHOD_NOT_FOUND, "Method not found", "", None);
-            }
-            Refusal::NotInitialized => {
-                write_refused(out, self.not_initialized, "The session is not open yet", "", None);
-            }
-            Refusal::ShutDown => write_refused(
-                out,
-                ErrorCode::INVALID_REQUEST,
-                "Invalid message: ",
-                "the session was shut down",
-                None,
-            ),
-            Refusal::DuplicateKey => write_refused(
-                out,
-                ErrorCode::INVALID_PARAMS,
-                "Invalid params: ",
-                "the cancel key belongs to another request",
-                None,
-            ),
-            Refusal::Internal => write_refused(out, ErrorCode::INTERNAL_ERROR, "Internal error", "", None),
+            Refusal::Internal => (ErrorCode::INTERNAL_ERROR, "Internal error".to_owned(), None),
+        };
+        start_error(out, code);
+        push_string(out, &text);
+        if let Some(limit) = limit {
+            push(out, r#","data":{"reason":"overloaded","limit":"#);
+            push_string(out, limit);
+            out.push(b'}');
         }
+        push(out, "}}");
         true
     }
 
@@ -171,17 +163,6 @@ pub(super) fn cancelled(rules: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, caus
     if said.says_why {
         push(out, r#","data":{"reason":"#);
         push_string(out, cause.kind().name());
-        out.push(b'}');
-    }
-    push(out, "}}");
-}
-
-fn write_refused(out: &mut Vec<u8>, code: ErrorCode, start: &str, what: &str, limit: Option<&str>) {
-    start_error(out, code);
-    push_string(out, &format!("{start}{what}"));
-    if let Some(limit) = limit {
-        push(out, r#","data":{"reason":"overloaded","limit":"#);
-        push_string(out, limit);
         out.push(b'}');
     }
     push(out, "}}");

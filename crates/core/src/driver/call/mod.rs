@@ -29,6 +29,23 @@ use crate::id::SlotKey;
 /// # Cancel safety
 /// Dropping a future that polls the call by reference loses nothing. Dropping the call itself cancels it with the cause
 /// `Dropped` and does not wait for the peer. It can be dropped outside a runtime and after the connection has closed.
+///
+/// # Example
+/// ```
+/// use rescind_core::{CallContext, Outcome, Peer, Router, dialect, memory_pair};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (client, server) = memory_pair();
+/// let router = Router::new().method("double", async |_: CallContext, (number,): (u32,)| Ok(2 * number));
+/// let _server = Peer::builder(dialect::ACP).serve(router).attach(server)?;
+/// let peer = Peer::builder(dialect::ACP).attach(client)?;
+///
+/// let call = peer.call::<_, u32>("double", &[21]).start()?;
+/// assert_eq!(call.outcome().await, Outcome::Completed(42));
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropping a call cancels it"]
 pub struct Call<R> {
     connection: Arc<ConnectionInner>,
@@ -220,7 +237,9 @@ fn outcome_of<R: DeserializeOwned>(settled: Settled) -> Outcome<R> {
         Settled::Value { value, after_cancel } => match serde_json::from_slice(&value) {
             Ok(value) if after_cancel => Outcome::CompletedAfterCancel(value),
             Ok(value) => Outcome::Completed(value),
-            Err(error) => Outcome::Unreadable { what: format!("it is not of the type asked for: {error}") },
+            Err(error) => {
+                Outcome::Unreadable { what: format!("it does not have the requested type: {error}") }
+            }
         },
         Settled::Error(error) => Outcome::Failed(error),
         Settled::Malformed(what) => Outcome::Unreadable { what: what.to_owned() },

@@ -329,7 +329,7 @@ impl ConnectionTask {
         match tx.as_mut().start_send(Outbound { body, exchange, lane, head, last }) {
             Ok(()) => Ok(true),
             Err(error) if error.exchange.is_some() => {
-                tracing::debug!(error = %crate::log_text::LogText::text(&error), "a frame was refused by the wire");
+                tracing::debug!(error = %crate::log_text::LogText::text(&error), "the transport refused a frame");
                 Ok(false)
             }
             Err(error) => Err(error),

@@ -1,7 +1,7 @@
 //! The task of a handler.
 
 pub(crate) mod error;
-pub(crate) mod guard;
+pub(crate) mod task_guard;
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -19,7 +19,7 @@ use serde_json::value::to_raw_value;
 
 use crate::driver::context::CallContext;
 use crate::driver::handler::error::HandlerError;
-use crate::driver::handler::guard::{Guard, Turn};
+use crate::driver::handler::task_guard::{Guard, Turn};
 use crate::driver::outbox::Answer;
 use crate::driver::params::read_params;
 use crate::driver::state::{Handler, Request};

@@ -166,7 +166,7 @@ fn controls() -> [(Control, usize); 9] {
     ]
 }
 
-/// Frames of the bulk lane except calls, each with its size.
+/// Frames of the data lane except calls, each with its size.
 fn data_frames() -> [(DataFrame, usize); 7] {
     let error = ErrorObject::new(ErrorCode(5), "no");
     [

@@ -29,6 +29,23 @@ pub use handle::ServerHandle;
 type PeerHook = Arc<dyn Fn(Peer) + Send + Sync>;
 
 /// Serves every connection of a listener with one router, with limits over all connections.
+///
+/// ```
+/// use rescind_core::{CallContext, Peer, Router, Server, dialect, memory_listener};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (listener, transport) = memory_listener();
+/// let router = Router::new().method("greet", async |_: CallContext, (name,): (String,)| Ok(format!("Hello, {name}")));
+/// let serving = tokio::spawn(Server::builder(dialect::ACP).serve(router).listen(listener).run());
+///
+/// let peer = Peer::builder(dialect::ACP).connect(transport).await?;
+/// let greeting: String = peer.call("greet", &["Ada"]).await?;
+/// assert_eq!(greeting, "Hello, Ada");
+/// # serving.abort();
+/// # Ok(())
+/// # }
+/// ```
 pub struct Server {
     listener: Pin<Box<dyn Listener>>,
     peers: PeerBuilder,
@@ -40,7 +57,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A builder of a server for these dialects. Each connection speaks the first listed dialect that recognises its
+    /// A builder of a server for these dialects. Each connection uses the first listed dialect that recognises its
     /// first message.
     pub fn builder(dialects: impl IntoIterator<Item = Dialect>) -> ServerBuilder {
         ServerBuilder {
@@ -70,7 +87,7 @@ impl Server {
     }
 
     /// Accepts connections until the listener ends, or until [`ServerHandle::drain`] has ended all connections. A
-    /// connection that fails, or that speaks none of the server's dialects, is logged, and the next one is accepted. If
+    /// connection that fails, or that uses none of the server's dialects, is logged, and the next one is accepted. If
     /// the listener ends, open connections stay open after this future returns.
     ///
     /// # Errors

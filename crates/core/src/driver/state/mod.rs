@@ -22,6 +22,7 @@ pub(crate) mod outputs;
 pub(crate) mod step;
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -60,26 +61,9 @@ pub(crate) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
 /// One connection. All its handles share it.
 pub(crate) struct ConnectionInner {
     state: Mutex<State>,
-    pub(crate) dialect: Dialect,
-    pub(crate) role: Role,
-    pub(crate) registry: Registry,
-    pub(crate) session_id: SessionId,
-    pub(crate) admission: Arc<Admission>,
-    /// The client of the connection. If the connection carries several clients, each request has its own.
-    pub(crate) client: Arc<Client>,
-    pub(crate) runtime: Handle,
-    pub(crate) traits: Capabilities,
-    pub(crate) meta: PeerInfo,
-    /// The byte budget of the connection.
-    pub(crate) budget: ByteBudget,
+    config: Config,
     pub(crate) seed: u128,
     pub(crate) max_frame: usize,
-    pub(crate) handles_cancels: bool,
-    /// Handlers start after the notifications before their requests are handled.
-    pub(crate) in_order: bool,
-    pub(crate) timeouts: Timeouts,
-    pub(crate) serves: bool,
-    pub(crate) on_event: Option<EventHook>,
     /// Handles that keep the connection open.
     pub(crate) handles: AtomicUsize,
     /// The connection must close. Read without the lock.
@@ -99,16 +83,27 @@ pub(crate) struct Config {
     pub(crate) registry: Registry,
     pub(crate) session_id: SessionId,
     pub(crate) admission: Arc<Admission>,
+    /// The client of the connection. If the connection carries several clients, each request has its own.
     pub(crate) client: Arc<Client>,
     pub(crate) runtime: Handle,
     pub(crate) traits: Capabilities,
     pub(crate) meta: PeerInfo,
+    /// The byte budget of the connection.
     pub(crate) budget: ByteBudget,
     pub(crate) handles_cancels: bool,
+    /// Handlers start after the notifications before their requests are handled.
     pub(crate) in_order: bool,
     pub(crate) timeouts: Timeouts,
     pub(crate) serves: bool,
     pub(crate) on_event: Option<EventHook>,
+}
+
+impl Deref for ConnectionInner {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        &self.config
+    }
 }
 
 /// A request that this side serves, and its connection. Its handler and its contexts share it. Both are in one
@@ -213,13 +208,13 @@ pub(crate) struct State {
 }
 
 impl ConnectionInner {
-    pub(crate) fn new(parts: Config, session: Session) -> Self {
-        let max_frame = session.limits().max_frame_bytes.min(parts.traits.max_frame);
+    pub(crate) fn new(config: Config, session: Session) -> Self {
+        let max_frame = session.limits().max_frame_bytes.min(config.traits.max_frame);
         Self {
             state: Mutex::new(State {
                 session,
                 outbox: Outbox::new(),
-                memory: Memory::new(&parts.budget),
+                memory: Memory::new(&config.budget),
                 bytes_counted: 0,
                 inbound: SideTable::new(),
                 queued: SideTable::new(),
@@ -241,23 +236,9 @@ impl ConnectionInner {
                 armed: None,
                 dirty: false,
             }),
-            dialect: parts.dialect,
-            role: parts.role,
-            registry: parts.registry,
-            session_id: parts.session_id,
-            admission: parts.admission,
-            client: parts.client,
-            runtime: parts.runtime,
-            traits: parts.traits,
-            meta: parts.meta,
-            budget: parts.budget,
+            config,
             seed: draw_seed(),
             max_frame,
-            handles_cancels: parts.handles_cancels,
-            in_order: parts.in_order,
-            timeouts: parts.timeouts,
-            serves: parts.serves,
-            on_event: parts.on_event,
             handles: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             walking: AtomicBool::new(false),

@@ -53,17 +53,7 @@ impl Bench {
     }
 
     fn arrival(id: i64, method: &str) -> InboundRequest<'_> {
-        InboundRequest {
-            id: id.into(),
-            cancel_key: CancelKey::SameAsId,
-            method,
-            exempt: CancelExemption::No,
-            tag: 0,
-            origin: Origin::STREAM,
-            server_cancellable: false,
-            work: Work::Task,
-            admission: Ok(()),
-        }
+        InboundRequest::new(id.into(), method)
     }
 
     /// A request that starts at once.

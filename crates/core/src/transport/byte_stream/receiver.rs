@@ -1,12 +1,14 @@
+use std::convert::Infallible;
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::AsyncRead;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio_util::io::poll_read_buf;
 
 use crate::framing::{BadFrame, Decoded, Decoder, Framing};
 use crate::id::ExchangeId;
-use crate::transport::closing::Closing;
 use crate::transport::framed::Framed;
 use crate::transport::partial_frame::{MemoryFull, PartialFrame};
 use crate::transport::{Inbound, Receiver, TransportError, TransportEvent};
@@ -25,7 +27,8 @@ pub(super) struct ByteReceiver<R> {
     decoder: Decoder,
     framed: Framed,
     max_frame: usize,
-    closing: Closing,
+    /// Ends when the sending half is closed or dropped.
+    closing: oneshot::Receiver<Infallible>,
     partial: PartialFrame,
     state: State,
 }
@@ -47,7 +50,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
         reader: R,
         framed: Framed,
         max_frame: usize,
-        closing: Closing,
+        closing: oneshot::Receiver<Infallible>,
         partial: PartialFrame,
     ) -> Self {
         let decoder = Framing::Newline.decoder(max_frame);
@@ -137,13 +140,16 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
                         return Poll::Ready(Some(Err(error)));
                     }
                 },
-                State::Ended if self.closing.is_closed() => self.state = State::Closed,
                 State::Ended => {
+                    if self.closing.try_recv() == Err(TryRecvError::Closed) {
+                        self.state = State::Closed;
+                        continue;
+                    }
                     self.state = State::HalfClosed;
                     return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
                 }
                 State::HalfClosed => {
-                    ready!(self.closing.poll_closed(cx));
+                    let _ = ready!(Pin::new(&mut self.closing).poll(cx));
                     self.state = State::Closed;
                 }
                 State::Closed => return Poll::Ready(None),
@@ -161,7 +167,6 @@ mod tests {
 
     use super::*;
     use crate::byte_budget::ByteBudget;
-    use crate::transport::closing::closing;
 
     /// Returns its bytes, and counts the reads.
     struct Counted {
@@ -187,7 +192,7 @@ mod tests {
     fn small_frames_share_a_read() {
         let input: &'static [u8] = b"{\"jsonrpc\":\"2.0\"}\n".repeat(8 * 1024).leak();
         let reader = Counted { rest: input, reads: 0 };
-        let (_closer, closing) = closing();
+        let (_closer, closing) = oneshot::channel();
         let partial = PartialFrame::new(&ByteBudget::default());
         let mut receiver = ByteReceiver::new(reader, Framed::default(), 1024, closing, partial);
         let mut cx = Context::from_waker(std::task::Waker::noop());

@@ -1,12 +1,13 @@
+use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
+use tokio::sync::oneshot;
 
 use crate::failpoint::{self, Failpoint};
-use crate::transport::closing::Closer;
 use crate::transport::framed::Framed;
 use crate::transport::send_buffer::{Broken, has_room, oversize};
 use crate::transport::{CloseReason, Lane, Outbound, Sender, TransportError};
@@ -24,7 +25,8 @@ pub(super) struct ByteSender<W> {
     encode: Option<fn(&[u8], &mut BytesMut)>,
     max_frame: usize,
     state: State<W>,
-    closer: Closer,
+    /// `None`: closed.
+    closer: Option<oneshot::Sender<Infallible>>,
 }
 
 enum State<W> {
@@ -33,9 +35,14 @@ enum State<W> {
 }
 
 impl<W: AsyncWrite> ByteSender<W> {
-    pub(super) fn new(writer: W, framed: Framed, max_frame: usize, closer: Closer) -> Self {
+    pub(super) fn new(
+        writer: W,
+        framed: Framed,
+        max_frame: usize,
+        closer: oneshot::Sender<Infallible>,
+    ) -> Self {
         let state = State::Open(Box::pin(writer));
-        Self { staged: BytesMut::new(), framed, encode: None, max_frame, state, closer }
+        Self { staged: BytesMut::new(), framed, encode: None, max_frame, state, closer: Some(closer) }
     }
 
     fn writer(&mut self) -> Result<&mut Pin<Box<W>>, TransportError> {
@@ -49,7 +56,7 @@ impl<W: AsyncWrite> ByteSender<W> {
         let error = why.error();
         self.state = State::Broken(why);
         self.staged = BytesMut::new();
-        self.closer.close();
+        self.closer = None;
         error
     }
 
@@ -138,7 +145,6 @@ impl<W: AsyncWrite + Send> Sender for ByteSender<W> {
 mod tests {
     use super::*;
     use crate::id::ExchangeId;
-    use crate::transport::closing::closing;
     use crate::transport::{FrameInfo, FrameKind};
 
     fn send(sender: &mut ByteSender<tokio::io::Sink>, bytes: usize) {
@@ -156,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_large_frame_releases_its_buffer_and_a_small_one_keeps_it() {
-        let mut sender = ByteSender::new(tokio::io::sink(), Framed::default(), 1 << 20, closing().0);
+        let mut sender = ByteSender::new(tokio::io::sink(), Framed::default(), 1 << 20, oneshot::channel().0);
         send(&mut sender, 32 * 1024);
         assert!(sender.staged.try_reclaim(32 * 1024), "the next batch needs room again");
         send(&mut sender, 300 * 1024);

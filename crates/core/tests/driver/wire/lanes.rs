@@ -70,7 +70,7 @@ async fn queued_frames_of_a_silenced_request_are_not_written_when_there_is_room(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_hears_of_a_cancel_that_was_read_before_it_ran() {
+async fn a_handler_sees_a_cancel_that_was_read_before_it_ran() {
     let (_peer, wire) = open(ACP, TRAITS, Limits::default());
     let begun = tokio::time::Instant::now();
     wire.says(0, &request(1, "wait", &json!({})));

@@ -78,7 +78,7 @@ impl Client {
                 (response?, false)
             } else {
                 let Some(response) = Box::pin(self.wait_for_head(sending)).await else {
-                    tracing::debug!(key, "given up without a head");
+                    tracing::debug!(key, "a request was stopped before its response began");
                     return Ok(());
                 };
                 (response?, true)

@@ -106,7 +106,7 @@ impl Guard {
         first
     }
 
-    /// The handler awaits something. A transport with exchanges hears of it, because the response can begin before the
+    /// The handler awaits something. A transport with exchanges is notified, because the response can begin before the
     /// answer.
     pub(crate) fn note_waiting(&self) {
         let exchange = self.0.data.exchange();
