@@ -55,10 +55,6 @@ def time_of(microseconds):
     return "-"
 
 
-def spaced(name):
-    return name.replace("_", " ")
-
-
 def over(row):
     return "HTTP" if "endpoint" in row or "listen" in row else "stdio"
 
@@ -95,7 +91,7 @@ def table(rows, results):
     facts = asked(results)
     client = rows[0]["kind"] == "client"
     figures = [] if client else ["alone", "cancel, median", "worst"]
-    head = ["program", "version", "from", "over", *figures, *map(spaced, facts)]
+    head = ["program", "version", "from", "over", *figures, *(f"`{fact}`" for fact in facts)]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row, result in zip(rows, results, strict=True):
         name, times = row["name"], cancels(result)
@@ -112,7 +108,7 @@ def questions(rows, results):
     lines = ["| fact | the program .. | demand | the document, in short |", "|---|---|---|---|"]
     for name in asked(results):
         fact = next(result["facts"][name] for result in results if name in result["facts"])
-        lines.append(f"| {spaced(name)} | \"{fact['statement']}\" | {fact['demand']} | \"{fact['source']}\" |")
+        lines.append(f"| `{name}` | \"{fact['statement']}\" | {fact['demand']} | \"{fact['source']}\" |")
     return lines
 
 
@@ -149,7 +145,7 @@ def page(row, result):
         answer = fact["answer"].replace("-", " ")
         answer = f"[{answer}](#{fact_name})" if "frames" in fact else answer
         seen = " ".join(fact["detail"].split()).replace("|", "\\|")
-        lines.append(f"| {spaced(fact_name)} | {answer} | {'`' + seen.replace('`', '') + '`' if seen else ''} |")
+        lines.append(f"| `{fact_name}` | {answer} | {'`' + seen.replace('`', '') + '`' if seen else ''} |")
     lines.append("")
     for fact_name, fact in result["facts"].items():
         if "frames" in fact:
