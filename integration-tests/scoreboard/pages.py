@@ -37,7 +37,8 @@ with what was read by hand. `.ci/scoreboard` repeats it and fails where an answe
 The versions are pinned, and each program has one profile. An SDK is shown by the smallest program on it, so a *no* can be that program's. *Cancel, median* and
 *worst* are the times from a cancel to the answer, of 20 cancels; a cancel that is ignored has none, and over stdio MCP has no answer to a cancelled
 request. *Alone* is the time of the same request without a cancel. The times were measured on a machine of two processors with several checks
-at once. They show the order of magnitude and are no benchmark.
+at once. They show the order of magnitude and are no benchmark. Whether work stops is judged by progress and by the next answer of a serial program, not by
+processor time.
 
 ![Time from a cancel to its effect, for each program](scoreboard.svg)
 """
