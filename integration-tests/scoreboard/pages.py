@@ -9,6 +9,8 @@ from xml.sax.saxutils import escape
 
 HERE = pathlib.Path(__file__).resolve().parent
 DOCS = HERE.parent.parent / "docs"
+# Characters of a detail that are shown.
+LONGEST = 240
 KINDS = {
     "lsp": ("Language servers", "LSP 3.18"),
     "mcp": ("MCP servers", "MCP 2025-11-25"),
@@ -146,6 +148,7 @@ def page(row, result):
         answer = fact["answer"].replace("-", " ")
         answer = f"[{answer}](#{fact_name})" if "frames" in fact else answer
         seen = " ".join(fact["detail"].split()).replace("|", "\\|")
+        seen = seen if len(seen) <= LONGEST else f"{seen[:LONGEST]} .."
         lines.append(f"| `{fact_name}` | {answer} | {'`' + seen.replace('`', '') + '`' if seen else ''} |")
     lines.append("")
     for fact_name, fact in result["facts"].items():
