@@ -1,5 +1,5 @@
-// Compares what `rescind check --json` found broken with the [deviations] of the profile it ran with. They must be the same:
-// a new fault fails, and so does a known one that no longer shows.
+// Compares the deviations that `rescind check --json` found, scenarios and facts, with the [deviations] of the profile it ran
+// with. They must be the same: a new one fails, and so does a known one that no longer shows.
 //   node deviations.mjs PROFILE.toml REPORT.json EXIT_CODE
 // Exit codes: 0 the same, 1 not, 2 wrong usage.
 
@@ -24,25 +24,37 @@ function deviations(text) {
 }
 
 const known = deviations(readFileSync(profile, "utf8"));
-const { cells, summary } = JSON.parse(readFileSync(report, "utf8"));
-const broke = cells.filter((cell) => cell.outcome === "broke");
+const { facts, cells, summary } = JSON.parse(readFileSync(report, "utf8"));
+// A scenario deviates if it broke, or if it differed from what the documents recommend or leave open, which is unsure.
+const deviating = cells.filter((cell) => cell.outcome === "broke" || cell.outcome === "unsure");
 const faults = [];
-for (const { scenario, why } of broke) {
-  if (!known.has(scenario)) faults.push(`${scenario} broke and is no known deviation: ${why}`);
+for (const { scenario, why } of deviating) {
+  if (!known.has(scenario)) faults.push(`${scenario} is no known deviation: ${why}`);
   else if (!why.includes(known.get(scenario))) faults.push(`${scenario}: the report does not say the known deviation: ${why}`);
+}
+const refused = facts.filter((fact) => fact.answer === "no");
+for (const { name, statement, detail } of refused) {
+  if (!known.has(name)) faults.push(`${name} is no known deviation: ${statement}: no, ${detail}`);
 }
 // What a wire cannot be asked (the end of the input alone, over a WebSocket) cannot show there.
 // What is asked of nobody is no deviation of anybody's.
 const isOurs = (cell) => cell.why.startsWith("the documents leave open");
 const notAsked = new Set(cells.filter((cell) => cell.outcome === "not-asked" && !isOurs(cell)).map((cell) => cell.scenario));
+const shown = new Set([...deviating.map((cell) => cell.scenario), ...refused.map((fact) => fact.name)]);
 for (const name of known.keys()) {
-  if (!notAsked.has(name) && !broke.some((cell) => cell.scenario === name)) faults.push(`${name} is a known deviation and did not show`);
+  if (!notAsked.has(name) && !shown.has(name)) faults.push(`${name} is a known deviation and did not show`);
 }
 if (cells.length === 0 || summary.held === 0) faults.push("nothing held");
-const expected = broke.length === 0 ? 0 : 1;
+const expected = summary.broke + summary.faults === 0 ? 0 : 1;
 if (Number(exitCode) !== expected) faults.push(`the exit code is ${exitCode} and should be ${expected}`);
 
 for (const fault of faults) console.log(fault);
-const { held, not_asked } = summary;
-console.log(`${held} held, ${broke.length} broke (${known.size} known deviations), ${not_asked} not asked`);
+const yes = facts.filter((fact) => fact.answer === "yes").length;
+const unsure = facts.filter((fact) => fact.answer === "unsure").map((fact) => fact.name);
+if (unsure.length > 0) console.log(`unsure facts: ${unsure.join(", ")}`);
+const { held, broke, not_asked } = summary;
+console.log(
+  `${yes} facts yes, ${refused.length} no; ${held} scenarios held, ${broke} broke, ${summary.unsure} differ without a fault ` +
+    `(${known.size} known deviations), ${not_asked} not asked`,
+);
 process.exitCode = faults.length === 0 ? 0 : 1;

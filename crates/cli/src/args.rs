@@ -33,10 +33,11 @@ pub(crate) enum Command {
                       rescind matrix --wire named-pipe --scenario cancel_running --html matrix.html"
     )]
     Matrix(Matrix),
-    /// Check how another program handles cancels: an agent, a server, or with --client a client.
+    /// Say what another project's agent or server does when it is cancelled.
     #[command(
-        after_help = "Examples:\n  rescind check --dialect acp --profile my-agent.toml -- my-agent --stdio\n  rescind check \
-                      --dialect lsp --json -- node server.mjs\n  rescind check --dialect lsp --step-timeout 20000 --html report.html \
+        after_help = "Examples:\n  rescind check --dialect mcp --slow 'tools/call {\"name\": \"long\"}' -- node server.mjs\n  rescind check \
+                      --dialect acp --init -- my-agent --stdio > my-agent.toml\n  rescind check \
+                      --dialect acp --profile my-agent.toml -- my-agent --stdio\n  rescind check --dialect lsp --step-timeout 20000 --html report.html \
                       pipe:/run/my-server/lsp.sock\n  rescind check --dialect mcp --tls-ca ca.pem --tls-cert me.pem --tls-key me.key \
                       https://localhost:8443/mcp\n  rescind check --client --dialect mcp -- node my-client.mjs"
     )]
@@ -79,16 +80,25 @@ pub(crate) struct Matrix {
     pub(crate) html: Option<PathBuf>,
 }
 
+/// The options of a check that are for the facts about a server.
+const OF_A_REPORT: [&str; 7] =
+    ["slow", "quick", "progress", "no_witness", "strict", "junit", "problem_matcher"];
+
+/// The headings of the help of a check.
+const ASKED: &str = "What is asked";
+const RESULTS: &str = "Results";
+const INSTEAD: &str = "Other modes";
+
 /// `rescind check`.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Check {
-    /// The dialect of the peer.
+    /// The dialect the peer speaks.
     #[arg(long, value_name = "D", value_parser = dialect)]
     pub(crate) dialect: &'static str,
-    /// A TOML file that says how to open a session with the peer, and which of its requests are slow or quick.
-    /// [default: the fixture's own methods]
-    #[arg(long, value_name = "FILE")]
+    /// How to open a session with the peer, and which of its requests are slow, quick or report progress.
+    /// [default: the dialect's handshake, and no particular request]
+    #[arg(long, help_heading = ASKED, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) wire_options: WireOptions,
@@ -101,55 +111,52 @@ pub(crate) struct Check {
     /// The private key of that certificate.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Report facts: what the peer does when a request is cancelled, compared with the same request without a cancel. A fact
-    /// counts as broken only if a specification demands it, and if the peer fails three times of three.
-    #[arg(long)]
-    pub(crate) facts: bool,
-    /// A request that takes long, instead of the profile's.
-    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    /// A request that takes long, in place of the profile's.
+    #[arg(long, help_heading = ASKED, value_name = "METHOD JSON")]
     pub(crate) slow: Option<String>,
-    /// A request that is answered at once, instead of the profile's.
-    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    /// A request that is answered at once, in place of the profile's.
+    #[arg(long, help_heading = ASKED, value_name = "METHOD JSON")]
     pub(crate) quick: Option<String>,
-    /// A request that reports progress, instead of the profile's.
-    #[arg(long, value_name = "METHOD JSON", requires = "facts")]
+    /// A request that reports progress, in place of the profile's.
+    #[arg(long, help_heading = ASKED, value_name = "METHOD JSON")]
     pub(crate) progress: Option<String>,
-    /// Do not use this evidence that work has stopped. May be repeated.
-    #[arg(long = "no-witness", value_name = "W", value_parser = ["progress", "serial", "processor"], requires = "facts")]
+    /// Do not use this way to see that work stopped; may be repeated.
+    #[arg(long = "no-witness", help_heading = ASKED, value_name = "W", value_parser = ["progress", "serial", "processor", "command", "request"])]
     pub(crate) no_witness: Vec<String>,
-    /// Exit with 1 also if the peer does not follow a recommendation.
-    #[arg(long, requires = "facts")]
+    /// Exit with 1 also for facts that the documents only recommend or leave open.
+    #[arg(long, help_heading = ASKED)]
     pub(crate) strict: bool,
-    /// Write the results to a file in `JUnit` format.
-    #[arg(long, value_name = "FILE", requires = "facts")]
+    #[arg(long, help_heading = RESULTS, value_name = "FILE", help = "Write the results as a JUnit file")]
     pub(crate) junit: Option<PathBuf>,
-    /// Write a profile with comments to stdout, made from the methods that this peer offers.
-    #[arg(long, conflicts_with_all = ["facts", "profile", "json", "html", "client"])]
+    /// Write GitHub's problem matcher to this file, and register it: problems become annotations of the run.
+    #[arg(long, help_heading = RESULTS, value_name = "FILE")]
+    pub(crate) problem_matcher: Option<PathBuf>,
+    /// Write a commented profile for this peer, made from what it offers, to stdout.
+    #[arg(long, help_heading = INSTEAD, conflicts_with_all = ["profile", "json", "html", "client"], conflicts_with_all = OF_A_REPORT)]
     pub(crate) init: bool,
-    /// The document that the profile of a language server opens, with --init.
-    #[arg(long, value_name = "FILE", requires = "init")]
+    /// The document that the profile of a language server opens; with --init.
+    #[arg(long, help_heading = INSTEAD, value_name = "FILE", requires = "init")]
     pub(crate) document: Option<PathBuf>,
     /// Print the results as JSON to stdout.
-    #[arg(long)]
+    #[arg(long, help_heading = RESULTS)]
     pub(crate) json: bool,
-    /// Write an HTML page that shows each scenario with the frames on the wire.
-    #[arg(long, value_name = "FILE")]
+    /// Write one page that shows the facts, and each scenario with its frames.
+    #[arg(long, help_heading = RESULTS, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// The longest time for each step, in milliseconds.
+    /// The longest time for each step, in milliseconds. A slow request may take its own time besides.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(crate) step_timeout: u64,
     /// Check a client instead: COMMAND is a program that connects to this one and cancels its own requests.
-    #[arg(long, conflicts_with_all = ["profile", "html", "endpoint"])]
+    #[arg(long, help_heading = INSTEAD, conflicts_with_all = ["profile", "html", "endpoint"], conflicts_with_all = OF_A_REPORT)]
     pub(crate) client: bool,
-    /// Where the client connects: pipe:PATH-OR-NAME, ws:// or http://. Port 0 takes a free port.
-    /// [default: the client starts a command, and uses its stdin and stdout]
-    #[arg(long, value_name = "ENDPOINT", requires = "client")]
+    /// Where the client connects: pipe:PATH-OR-NAME, ws:// or http://; port 0 takes a free one.
+    /// [default: the client starts a command, and speaks to its stdin and stdout]
+    #[arg(long, help_heading = INSTEAD, value_name = "ENDPOINT", requires = "client")]
     pub(crate) listen: Option<Endpoint>,
-    /// The address of a running peer: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://, http:// or https://. Each scenario
-    /// opens a new connection.
+    /// A running peer, connected to several times: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://, http:// or https://.
     #[arg(value_name = "ENDPOINT")]
     pub(crate) endpoint: Option<Endpoint>,
-    /// The program of the peer, and its arguments. It is started again for each scenario, without a shell.
+    /// The peer: a program and its arguments, started several times, without a shell.
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "endpoint")]
     pub(crate) command: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! `rescind check --facts` against our own fixture and against peers that cannot be checked.
+//! `rescind check` against our own fixture and against peers that cannot be checked.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -10,7 +10,7 @@ const RESCIND: &str = env!("CARGO_BIN_EXE_rescind");
 
 fn facts(options: &[&str], peer: &[&str]) -> Output {
     let mut command = Command::new(RESCIND);
-    command.args(["check", "--facts"]).args(options).arg("--").args(peer);
+    command.arg("check").args(options).arg("--").args(peer);
     command.stdin(Stdio::null()).output().unwrap()
 }
 
@@ -110,4 +110,53 @@ fn a_request_with_broken_params_is_wrong_usage() {
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("--slow") && said.contains("not JSON"), "{said}");
+}
+
+#[test]
+fn a_witness_that_is_switched_off_is_not_used() {
+    let stops_work = |options: &[&str]| {
+        let output = facts(&[&["--dialect", "acp", "--json"][..], options].concat(), &fixture("acp"));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let facts = report["facts"].as_array().unwrap();
+        facts.iter().find(|fact| fact["name"] == "stops_work").unwrap().clone()
+    };
+    let fact = stops_work(&[]);
+    assert_eq!((&fact["answer"], &fact["evidence"]), (&"yes".into(), &serde_json::json!(["request"])));
+    let off = ["progress", "serial", "processor", "command", "request"];
+    let options: Vec<&str> = off.iter().flat_map(|witness| ["--no-witness", witness]).collect();
+    let fact = stops_work(&options);
+    assert!(fact["answer"] != "yes" && fact["evidence"] == serde_json::json!([]), "{fact}");
+}
+
+#[test]
+fn the_problem_matcher_is_written_and_registered() {
+    let file = std::env::temp_dir().join(format!("rescind-matcher-{}.json", std::process::id()));
+    let path = file.to_str().unwrap();
+    // A peer that sends each message twice.
+    let twice = r#""$0" fixture --dialect acp --listen stdio | sed -u p"#;
+    let output = facts(&["--dialect", "acp", "--problem-matcher", path], &["sh", "-c", twice, RESCIND]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains(&format!("::add-matcher::{path}\n")), "{}", stderr(&output));
+    let matcher: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let pattern = &matcher["problemMatcher"][0]["pattern"][0];
+    assert_eq!(pattern["regexp"], r"^(error|warning)\[([a-z_0-9, ]+)\]: (.*)$");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.lines().any(|line| line.starts_with("error[answers_once]: ")), "{text}");
+
+    let output = facts(&["--dialect", "acp", "--problem-matcher", "no/such/folder/x.json"], &fixture("acp"));
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("no/such/folder/x.json") && said.trim_end().lines().count() == 1, "{said}");
+}
+
+#[test]
+fn options_for_facts_are_wrong_usage_where_no_facts_are_asked() {
+    for other in ["--init", "--client"] {
+        for option in [&["--slow", "m"][..], &["--no-witness", "serial"], &["--problem-matcher", "x"]] {
+            let output = facts(&[&["--dialect", "acp", other][..], option].concat(), &fixture("acp"));
+            assert_eq!(output.status.code(), Some(2), "{other} {option:?}");
+            assert!(stderr(&output).contains("cannot be used with"), "{}", stderr(&output));
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! `rescind check --facts` with profiles and programs that cannot be used: one sentence each, that says what to do.
+//! `rescind check` with profiles and programs that cannot be used: one sentence each, that says what to do.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -10,7 +10,7 @@ const RESCIND: &str = env!("CARGO_BIN_EXE_rescind");
 
 fn facts(options: &[&str], peer: &[&str]) -> Output {
     let mut command = Command::new(RESCIND);
-    command.args(["check", "--facts"]).args(options).arg("--").args(peer);
+    command.arg("check").args(options).arg("--").args(peer);
     command.stdin(Stdio::null()).output().unwrap()
 }
 
@@ -79,16 +79,59 @@ fn a_profile_that_cannot_be_used_is_reported_with_what_to_change() {
 #[test]
 fn a_program_that_cannot_be_used_is_reported_with_what_to_do() {
     let lines = format!("'{RESCIND}' fixture --dialect lsp --listen stdio --framing newline");
+    let heads = format!("'{RESCIND}' fixture --dialect acp --listen stdio --framing content-length");
+    let refused = |message: &str| {
+        let frame = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32000,"message":"{message}"}}}}"#);
+        format!("read l; echo '{frame}'; exec cat > /dev/null")
+    };
+    let (login, workspace) = (refused("Authentication required"), refused("no workspace folder"));
     for (dialect, script, words) in [
         ("acp", "exit 0", &["exit status: 0", "by hand"][..]),
         ("acp", "echo no licence >&2; exit 3", &["exit status: 3", "no licence", "by hand"]),
         ("lsp", "echo Starting...; cat > /dev/null", &["not a frame", "logs on stderr", "--framing"]),
+        ("acp", "exec yes Starting...", &["no message: Starting...", "logs on stderr"]),
+        ("acp", "exec cat > /dev/null", &["the connection was closed", "--stdio"]),
+        ("acp", "exec cat", &["`initialize` was refused", "another protocol", "--dialect"]),
+        ("acp", &login, &["Authentication required", "[handshake]", "a login"]),
+        ("acp", &workspace, &["no workspace folder", "[handshake]", "a workspace"]),
         ("lsp", &lines, &["--framing"]),
+        ("acp", &heads, &["its output ended", "exit status: 0", "--framing"]),
+        (
+            "acp",
+            "printf 'Content-Length: 2\\r\\n\\r\\n{}'; exec cat > /dev/null",
+            &["add --framing content-length"],
+        ),
     ] {
         let said = sentence(&facts(&["--dialect", dialect], &["sh", "-c", script]), script);
         for word in words {
             assert!(said.contains(word), "{script}: {word}: {said}");
         }
+    }
+}
+
+/// A language server in a few words: it answers `initialize`, and each other request with an error at once.
+const NO_WORKSPACE: &str = r#"
+    say() { printf 'Content-Length: %d\r\n\r\n%s' "${#1}" "$1"; }
+    id=0
+    while IFS= read -r head; do
+        length=${head#*: }; length=${length%?}; read -r empty
+        body=$(dd bs=1 count="$length" 2> /dev/null)
+        case $body in
+            *'"id"'*) id=$((id + 1)) ;;
+            *) continue ;;
+        esac
+        case $body in
+            *'"initialize"'*) say '{"jsonrpc":"2.0","id":1,"result":{"capabilities":{}}}' ;;
+            *) say '{"jsonrpc":"2.0","id":'$id',"error":{"code":-32803,"message":"no workspace is open"}}' ;;
+        esac
+    done"#;
+
+#[test]
+fn a_request_that_a_program_refuses_without_a_workspace_is_reported_with_what_to_do() {
+    let options = ["--dialect", "lsp", "--slow", "textDocument/references", "--quick", "workspace/symbol"];
+    let said = sentence(&facts(&options, &["sh", "-c", NO_WORKSPACE]), "a workspace");
+    for word in ["`textDocument/references`", "-32803", "no workspace is open", "a setup"] {
+        assert!(said.contains(word), "{word}: {said}");
     }
 }
 
@@ -131,5 +174,29 @@ fn a_program_that_forks_leaves_no_process_and_no_scratch_copy() {
             std::thread::yield_now();
         }
         assert!(!std::path::Path::new(copy).exists(), "{copy} is left behind");
+    }
+}
+
+/// A check that ends in a sentence leaves no process either: neither of a program that has ended, nor of one that hangs.
+#[test]
+fn a_program_that_forks_and_cannot_be_checked_leaves_no_process() {
+    let folder = Folder::new("orphans");
+    let refusal = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"Log in"}}"#;
+    for (name, then) in
+        [("ended", "exit 0".to_owned()), ("hangs", format!("read l; echo '{refusal}'; exec sleep 1000"))]
+    {
+        let pids = folder.0.join(name);
+        let fork = "sleep 1000 < /dev/null > /dev/null 2>&1 &";
+        let script = format!("{fork} echo $! >> '{0}'; echo $$ >> '{0}'; {then}", pids.display());
+        sentence(&facts(&["--dialect", "acp"], &["sh", "-c", &script]), name);
+        let started = std::fs::read_to_string(&pids).unwrap();
+        assert!(started.lines().count() >= 2, "{started}");
+        let until = Instant::now() + Duration::from_secs(10);
+        for pid in started.lines() {
+            while is_running(pid) {
+                assert!(Instant::now() < until, "{name}: the process {pid} is left behind");
+                std::thread::yield_now();
+            }
+        }
     }
 }

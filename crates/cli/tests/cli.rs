@@ -39,7 +39,7 @@ fn the_contract_names_every_flag_of_every_command() {
     for command in ["matrix", "check", "fixture"] {
         let help = output(&[command, "--help"]);
         let (_, options) = text(&help.stdout).split_once("Options:").unwrap();
-        let (options, _) = options.split_once("\n\n").unwrap();
+        let (options, _) = options.split_once("\nExample").unwrap();
         let flags = options.split_whitespace().filter(|word| word.starts_with("--"));
         let flags: Vec<&str> = flags.map(|flag| flag.trim_end_matches([',', '.'])).collect();
         assert!(flags.contains(&"--dialect") && flags.len() > 4, "{flags:?}");

@@ -363,8 +363,9 @@ fn at(frame: &Value, pointer: &str) -> Value {
     frame.pointer(pointer).cloned().unwrap_or_default()
 }
 
+/// Params whose `_meta` has what each request of MCP 2026 must carry, beside what it has already.
 fn with_meta(params: Value) -> Value {
-    let meta = json!({
+    let required = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")},
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -373,6 +374,26 @@ fn with_meta(params: Value) -> Value {
         Value::Object(members) => members,
         _ => Map::new(),
     };
-    members.entry("_meta").or_insert(meta);
+    let meta = members.entry("_meta").or_insert_with(|| json!({}));
+    if let (Some(meta), Value::Object(required)) = (meta.as_object_mut(), required) {
+        for (name, value) in required {
+            meta.entry(name).or_insert(value);
+        }
+    }
     Value::Object(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_of_a_profile_with_a_progress_token_still_declares_its_revision() {
+        let wire_format = WireFormat::of("mcp-2026").unwrap();
+        let params = json!({ "_meta": {"progressToken": "check"} });
+        let request = wire_format.request_with(&json!(1), "tools/call", params);
+        let meta = &request["params"]["_meta"];
+        assert_eq!(meta["progressToken"], "check");
+        assert_eq!(meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
+    }
 }

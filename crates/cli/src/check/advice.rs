@@ -19,6 +19,9 @@ fn advice(why: &str) -> Option<&'static str> {
             "messages alone belong on stdout, and logs on stderr; or it speaks another framing: see --framing",
         );
     }
+    if says(&["`initialize` was refused"]) && says(&["-32601"]) {
+        return Some("it speaks another protocol: see --dialect");
+    }
     if says(&["`initialize` was refused", "`session/new` was refused"]) {
         return Some(
             "say under [handshake] of a profile what this peer needs, such as a login or a workspace",
@@ -31,9 +34,9 @@ fn advice(why: &str) -> Option<&'static str> {
         return Some("give the params that the peer wants: --init makes some");
     }
     if says(&["exit status", "signal:", "stops reading"]) {
-        return Some("run the command by hand to see why it ends");
+        return Some("run the command by hand to see why it ends, or see --framing if it reads another one");
     }
-    if says(&["was not answered within"]) {
+    if says(&["was not answered within", "the connection was closed"]) {
         return Some(
             "see whether the program needs an argument such as --stdio, a workspace, or another --dialect or --framing",
         );
@@ -58,6 +61,12 @@ mod tests {
             ),
             ("the peer broke the framing: `sh`: it wrote something that is not a frame", "see --framing"),
             ("`initialize` was refused: {}", "[handshake]"),
+            ("`initialize` was refused: {\"error\":{\"code\":-32601}}", "--dialect"),
+            ("no session could be opened: the connection was closed", "--stdio"),
+            (
+                "the peer sent more than 50000 messages in one session; this came and is no message: x",
+                "logs on stderr",
+            ),
             ("the request `m` is refused with -32601, so it cannot be used", "--init lists"),
             ("the request `m` is refused with -32602, so it cannot be used", "params"),
             ("`sh`: it exited; exit status: 3; stderr ends: no licence", "by hand"),

@@ -1,83 +1,111 @@
-//! `rescind check`: plays the scenarios against an agent or server of another project.
+//! `rescind check`: says what an agent or server of another project does when it is cancelled, fact by fact, and plays the
+//! scenarios that apply to it.
 
 mod advice;
-mod facts;
-mod facts_report;
 mod init;
 mod junit;
-mod peer;
+mod problem_matcher;
+mod report;
 mod requests;
 mod scratch;
 mod source;
 mod talk;
 
-use std::fmt::Write as _;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rescind::dialect::Dialect;
-use rescind_testkit::runner::{Direction, Played, Settings, Verdict, play};
-use rescind_testkit::{
-    Cell, CellOutcome, HandshakeMode, Part, Profile, Report, Scenario, Summary, scenarios_of,
-};
+use rescind_testkit::check::{CheckSettings, PeerSource as _, check};
+use rescind_testkit::{Profile, Report, scenarios_of};
 
-pub(crate) use self::facts_report::shown;
-use self::peer::{Counts, Foreign, LastChild};
+pub(crate) use self::report::shown;
+use self::source::{Counts, Foreign, Source};
 use crate::args::Check;
 use crate::endpoint::{Endpoint, Side, Target};
 use crate::html::PageFile;
 use crate::signals::stop_signal;
-use crate::table::View;
-use crate::{Exit, Failure, matrix, output, table};
+use crate::table::{Colour, View};
+use crate::{Exit, Failure, matrix, output};
 
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
+    let patience = patience(Duration::from_millis(args.step_timeout));
+    let peer = foreign(&args, target(&args)?);
     if args.init {
-        let peer = facts::foreign(&args, target(&args)?);
-        let patience = patience(Duration::from_millis(args.step_timeout));
         return tokio::select! {
             written = init::run(&args, peer, patience) => written.map(|()| Exit::Held),
             () = stop_signal() => Err("the peer was stopped before the profile was written".to_owned()),
         };
     }
-    if args.facts {
-        let target = target(&args)?;
-        return Box::pin(facts::run(args, target)).await;
-    }
-    // A foreign peer may use other values and messages. Only `matrix` compares every byte, with our own fixture.
-    let profile = match &args.profile {
-        Some(file) => read_profile(file)?,
-        None => {
-            Profile::fixture().map_err(|error| format!("the fixture's own profile is broken: {error}"))?
-        }
+    let (mut profile, base) = match &args.profile {
+        Some(file) => (read_profile(file)?, folder_of(file)),
+        None => (Profile::new("without a profile"), PathBuf::from(".")),
     };
-    let peer = foreign(&args)?;
-    let patience = patience(Duration::from_millis(args.step_timeout));
-    peer.try_open(patience).await?;
+    requests::add(&args, &mut profile)?;
+    let settings = settings(&args, &profile);
+    let mut source = Source::new(peer, profile, base, patience);
+    if settings.recognise_fixture {
+        // Only the fixture is asked for the counts of all its sessions.
+        source.counts = Counts::Agent;
+    }
     let page = args.html.as_deref().map(PageFile::create).transpose()?;
-    let mut settings = Settings::default();
-    settings.deadline = Duration::from_millis(args.step_timeout);
-    settings.profile = Some(profile);
-    let asked: Vec<&Scenario> =
-        scenarios_of(args.dialect).filter(|scenario| scenario.vector.role == Part::Serve).collect();
+    if let Some(file) = &args.problem_matcher {
+        problem_matcher::write(file)?;
+    }
+    let progress = matrix::progress(scenarios_of(args.dialect).count() as u64);
+    let step = |what: &str| {
+        progress.set_message(what.to_owned());
+        progress.inc(1);
+    };
     // The peer leads a separate process group, so it does not receive signals to this one.
-    let (report, silent) = tokio::select! {
-        played = play_all(&asked, &peer, &settings) => played?,
+    let checked = tokio::select! {
+        checked = check(args.dialect, &mut source, &settings, step) => checked,
         () = stop_signal() => return Err("the check was interrupted, and the peer was stopped".to_owned()),
     };
-    let wires = [peer.wire()];
+    progress.finish_and_clear();
+    let report = checked.map_err(|why| source.failure(&why.to_string()))?;
+    write(&args, &report, &source, page)?;
+    let deviates = args.strict && report.summary.deviations > 0;
+    let is_sound = report.summary.broke == 0 && report.summary.faults == 0 && !deviates;
+    Ok(if is_sound { Exit::Held } else { Exit::Broke })
+}
+
+fn settings(args: &Check, profile: &Profile) -> CheckSettings {
+    let uses = |name: &str| !args.no_witness.iter().any(|witness| witness == name);
+    let mut settings = CheckSettings::default();
+    settings.deadline = Duration::from_millis(args.step_timeout);
+    settings.recognise_fixture = profile.requests.is_empty();
+    settings.progress = uses("progress");
+    settings.serial = uses("serial");
+    settings.processor_time = uses("processor");
+    settings.command = uses("command");
+    settings.request = uses("request");
+    settings
+}
+
+/// Writes the results to the files and in the form that were asked for.
+fn write(args: &Check, results: &Report, source: &Source, page: Option<PageFile>) -> Result<(), Failure> {
+    let wires = [source.wire()];
     if let Some(page) = page {
-        page.write(&report, &wires)?;
+        page.write(results, &wires)?;
+    }
+    if let Some(file) = &args.junit {
+        std::fs::write(file, junit::file(results))
+            .map_err(|error| format!("the JUnit file {} could not be written: {error}", file.display()))?;
     }
     if args.json {
         let view = View { rows: true, reasons: true, summary: false };
-        matrix::print(&report, &wires, view, true)?;
-    } else {
-        output::result(&lines(&report))?;
+        return matrix::print(results, &wires, view, true);
     }
-    match silent.silent_exit(&peer, report.summary) {
-        Some(words) => Err(words),
-        None if report.summary.broke == 0 => Ok(Exit::Held),
-        None => Ok(Exit::Broke),
+    let name = source.peer.program();
+    let peer = report::Peer { name: &name, dialect: args.dialect, wire: source.wire() };
+    output::result(&report::text(results, &peer, Colour::of(std::io::stdout().is_terminal())))
+}
+
+fn foreign(args: &Check, target: Target) -> Foreign {
+    match target.endpoint {
+        Endpoint::Stdio => Foreign::Program { command: args.command.clone(), framing: target.framing },
+        Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => Foreign::Running(target),
     }
 }
 
@@ -101,109 +129,6 @@ fn target(args: &Check) -> Result<Target, Failure> {
     Target::new(endpoint, &dialect, args.flags(), Side::Client)
 }
 
-fn foreign(args: &Check) -> Result<Foreign, Failure> {
-    let target = target(args)?;
-    Ok(match target.endpoint {
-        Endpoint::Stdio => Foreign::Program { command: args.command.clone(), framing: target.framing },
-        Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
-            let counts = if args.profile.is_some() { Counts::Unknown } else { Counts::Agent };
-            Foreign::Running(target, counts)
-        }
-    })
-}
-
-/// # Errors
-/// If no connection to the peer could be opened.
-async fn play_all(
-    asked: &[&Scenario],
-    peer: &Foreign,
-    settings: &Settings,
-) -> Result<(Report, Openings), Failure> {
-    let progress = matrix::progress(asked.len() as u64);
-    let mut openings = Openings::default();
-    let mut cells = Vec::new();
-    for scenario in asked {
-        progress.set_message(scenario.vector.name.clone());
-        cells.push(if let Some(why) = openings.cannot_open(settings.deadline) {
-            Cell::not_asked(scenario, peer.wire(), why)
-        } else {
-            let begun = Instant::now();
-            let (mut subject, child) = peer.subject(patience(settings.deadline));
-            let played = play(scenario, &mut subject, settings).await;
-            openings.note(scenario, &played, &child, begun.elapsed());
-            // Some transports connect only when something is sent.
-            if let Some(why) = subject.unreached().filter(|_| !openings.opened) {
-                progress.finish_and_clear();
-                return Err(peer.out_of_reach(why));
-            }
-            // Dropping the subject ends a program. A running peer must see the connection close, or it would keep the
-            // session.
-            if peer.program().is_none() {
-                subject.leave().await;
-            }
-            Cell::new(scenario, peer.wire(), played)
-        });
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
-    Ok((Report::new(cells), openings))
-}
-
-/// Whether sessions with the peer can be opened.
-#[derive(Default)]
-struct Openings {
-    /// Whether it has opened a session.
-    opened: bool,
-    /// The number of failed openings, and the time they took.
-    failed: usize,
-    spent: Duration,
-    /// Why the last one failed.
-    why: String,
-    /// How the process of the last failed opening ended.
-    exit: Option<String>,
-    spoke: bool,
-}
-
-/// The number of failed openings from which on the peer counts as unusable. Fewer may be chance.
-const MAX_FAILED_OPENINGS: usize = 3;
-
-impl Openings {
-    fn note(&mut self, scenario: &Scenario, played: &Played, child: &LastChild, took: Duration) {
-        self.spoke |= played.trace.iter().any(|line| line.direction == Direction::Received);
-        match &played.verdict {
-            Verdict::NotAsked { .. } | Verdict::Unsure { .. } => {}
-            Verdict::Broke { why, step, .. }
-                if *step == 0 || scenario.vector.handshake == HandshakeMode::None =>
-            {
-                self.failed += 1;
-                self.spent += took;
-                self.why.clone_from(why);
-                self.exit = child.exit_report();
-            }
-            // A pass of a scenario without a session says nothing about sessions.
-            Verdict::Held if scenario.vector.handshake == HandshakeMode::None => {}
-            Verdict::Broke { .. } | Verdict::Held => self.opened = true,
-        }
-    }
-
-    /// Why the other scenarios are not played: each would take a deadline and show nothing new.
-    fn cannot_open(&self, deadline: Duration) -> Option<String> {
-        let cannot_open = !self.opened && self.failed >= MAX_FAILED_OPENINGS && self.spent >= deadline;
-        cannot_open.then(|| {
-            format!("no session could be opened in {} scenarios; in the last: {}", self.failed, self.why)
-        })
-    }
-
-    /// The failure of a peer that always ended before it sent a message.
-    fn silent_exit(&self, peer: &Foreign, summary: Summary) -> Option<Failure> {
-        let (program, exit) = (peer.program()?, self.exit.as_ref()?);
-        let only_ended = !self.opened && !self.spoke && summary.held == 0;
-        only_ended.then(|| {
-            format!("`{program}` starts and ends before it has sent a message, see whether it runs by hand: {exit}")
-        })
-    }
-}
-
 fn read_profile(file: &Path) -> Result<Profile, Failure> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("the profile {} could not be read: {error}", file.display()))?;
@@ -211,28 +136,10 @@ fn read_profile(file: &Path) -> Result<Profile, Failure> {
         .map_err(|error| format!("the profile {} is not as it should be: {error}", file.display()))
 }
 
-/// The report as text: each scenario with its source and its outcome, and the frames of those that failed.
-fn lines(report: &Report) -> String {
-    let mut text = String::new();
-    for cell in &report.cells {
-        let word = match cell.outcome {
-            CellOutcome::Held => "held     ",
-            CellOutcome::Broke => "broke    ",
-            CellOutcome::Unsure => "unsure   ",
-            CellOutcome::NotAsked => "not asked",
-        };
-        let source = cell.sources.first().map_or("", String::as_str);
-        let _ = writeln!(text, "{word}  {}: {source}", cell.scenario);
-        if !cell.why.is_empty() {
-            let _ = writeln!(text, "           {}", shown(&cell.why));
-        }
-        if cell.outcome != CellOutcome::NotAsked {
-            for line in &cell.trace {
-                let _ = writeln!(text, "             {} {}", table::arrow(line.direction), shown(&line.text));
-            }
-        }
+/// The folder of a file. A name alone is in this folder.
+fn folder_of(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        Some(_) | None => PathBuf::from("."),
     }
-    let summary = report.summary;
-    let _ = writeln!(text, "{} held, {} broke, {} not asked", summary.held, summary.broke, summary.not_asked);
-    text
 }

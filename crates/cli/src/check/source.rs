@@ -12,6 +12,7 @@ use rescind_testkit::check::{PeerSource, Started};
 use rescind_testkit::runner::LinkSubject;
 
 use super::advice::with_advice;
+use super::report::shown;
 use super::scratch::ScratchCopy;
 use crate::Failure;
 use crate::endpoint::{Endpoint, Target};
@@ -53,7 +54,7 @@ impl Source {
 
     /// The failure of a peer, with the name of the program or endpoint.
     pub(super) fn failure(&self, why: &str) -> Failure {
-        let why = with_advice(why);
+        let why = with_advice(&shown(why));
         match &self.peer {
             Foreign::Program { .. } => format!("the peer `{}` cannot be checked: {why}", self.peer.program()),
             Foreign::Running(target) => format!("the peer at {} cannot be checked: {why}", target.endpoint),
@@ -103,7 +104,10 @@ impl Source {
         let (target, patience) = (target.clone(), self.patience);
         let connect = move || -> BoxFuture<'static, Result<Link, String>> {
             let target = target.clone();
-            Box::pin(async move { open::connect(&target, patience).await })
+            Box::pin(async move {
+                let link = open::connect(&target, patience).await;
+                link.map_err(|why| format!("it could not be reached: {why}"))
+            })
         };
         let mut subject = LinkSubject::new(Box::new(connect));
         if self.counts == Counts::Agent {

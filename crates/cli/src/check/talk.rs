@@ -7,7 +7,7 @@ use rescind_testkit::runner::{Line, LinkSubject, Seen, Subject as _, SubjectErro
 use rescind_testkit::wire_format::{Shape, WireFormat};
 use serde_json::{Value, json};
 
-use super::facts_report::shown;
+use super::report::shown;
 use super::source::Source;
 
 /// The least time for an answer: programs load what they need first.

@@ -150,7 +150,7 @@ where
                         return Poll::Ready(Some(Err(TransportError::new(TransportErrorKind::Io, error))));
                     }
                     None if self.closing.try_recv() == Err(TryRecvError::Closed) => {
-                        self.place = Input::Closed
+                        self.place = Input::Closed;
                     }
                     None => {
                         self.place = Input::HalfClosed;

@@ -111,10 +111,9 @@ async fn quick(session: &mut PeerSession, deadline: Duration) -> Result<Timing, 
     for at in 0..=QUICK_TRIES {
         let sent = session.send_kind(RequestKind::Quick).await.map_err(|lost| died("quick", &lost))?;
         let patience = if at == 0 { LOADING.max(deadline) } else { deadline };
-        let answer =
-            session.answer(&sent.id, sent.at + patience).await.map_err(|lost| died("quick", &lost))?;
-        let Some(answer) = answer else {
-            let method = method_of(session, RequestKind::Quick);
+        let method = method_of(session, RequestKind::Quick);
+        let answer = session.needed_answer(&method, &sent, patience).await;
+        let Some(answer) = answer.map_err(|lost| died("quick", &lost))? else {
             return Err(Unusable(format!(
                 "the quick request `{method}` was not answered within {patience:?}: name one that is answered at once (`--quick`)"
             )));

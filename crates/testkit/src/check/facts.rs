@@ -85,6 +85,8 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         if let (true, Ok(profile)) = (self.is_fixture, Profile::fixture()) {
             started.profile = profile;
         }
+        let witness = started.profile.witness;
+        started.profile.witness = witness.and_then(|witness| witness.limited_to(self.settings));
         let quick = default_quick(self.wire_format);
         started.profile.requests.entry(RequestKind::Quick).or_insert(quick);
         started
@@ -97,7 +99,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             let Ok(sent) = session.request("server/discover", serde_json::json!({})).await else {
                 return false;
             };
-            let answer = session.answer(&sent.id, sent.at + self.settings.deadline).await;
+            let answer = session.needed_answer("server/discover", &sent, self.settings.deadline).await;
             said = answer.ok().flatten().map(|answer| answer.frame);
         }
         said.is_some_and(|said| said.to_string().contains("\"rescind-fixture\""))

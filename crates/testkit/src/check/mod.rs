@@ -63,6 +63,10 @@ pub struct CheckSettings {
     pub progress: bool,
     /// Whether a peer that serves one request at a time is used as a witness of itself. Default: true.
     pub serial: bool,
+    /// Whether the command of the profile is used as a witness. Default: true.
+    pub command: bool,
+    /// Whether the request of the profile that counts the peer's work is used as a witness. Default: true.
+    pub request: bool,
     /// Whether a peer that says it is the fixture of this kit is asked the fixture's own methods, whatever its profile.
     /// Default: false.
     pub recognise_fixture: bool,
@@ -76,6 +80,8 @@ impl Default for CheckSettings {
             processor_time: true,
             progress: true,
             serial: true,
+            command: true,
+            request: true,
             recognise_fixture: false,
         }
     }

@@ -17,8 +17,8 @@ use crate::wire_format::Shape;
 struct Known {
     cancels: Option<bool>,
     concurrent: bool,
-    /// Whether two slow requests were seen to run at once, or nothing speaks against it.
-    two_slow: bool,
+    /// Whether two slow requests run at once. `None`: nothing could show it, nor that they do not.
+    two_slow: Option<bool>,
     calibration: Calibration,
 }
 
@@ -35,7 +35,11 @@ impl Known {
         Self {
             cancels,
             concurrent: baselines.concurrent != Some(false),
-            two_slow: answer("siblings_untouched") != Some(Answer::Unsure),
+            two_slow: match answer("siblings_untouched") {
+                // The end of a slow request that needs no cancel shows whether it ran beside another.
+                Some(Answer::Unsure) => baselines.slow_takes().map(|_| false),
+                Some(Answer::Yes | Answer::No | Answer::NotAsked) | None => Some(true),
+            },
             calibration: Calibration {
                 session: None,
                 quick_error: baselines.quick.error.clone(),
@@ -98,7 +102,7 @@ impl<P: PeerSource> Checker<'_, P> {
         if !known.concurrent && adapt::needs_two_at_once(scenario, self.wire_format) {
             return Some("the peer serves one request at a time, so nothing else can be asked while its slow request runs".into());
         }
-        if !known.two_slow && adapt::runs_two_slow(scenario, self.wire_format) {
+        if known.two_slow == Some(false) && adapt::runs_two_slow(scenario, self.wire_format) {
             return Some("the peer did not run two slow requests at once (see the facts)".into());
         }
         let why = match known.cancels {
@@ -187,7 +191,11 @@ impl<P: PeerSource> Checker<'_, P> {
     ) -> Played {
         let Verdict::Broke { why, failure, .. } = &played.verdict else { return played };
         if self.is_fixture {
-            return played;
+            // Its counters include what an earlier scenario of the session cancelled, and what ends only now.
+            return match failure {
+                Failure::Counters => self.play_alone(scenario, number, baselines, known).await,
+                _ => played,
+            };
         }
         // Sessions with the peer were opened before.
         if *failure == Failure::Opening {
@@ -202,12 +210,17 @@ impl<P: PeerSource> Checker<'_, P> {
             let why = format!("no fault, as {words}: {why}");
             return Played { verdict: Verdict::Unsure { why }, ..played };
         }
+        if known.two_slow.is_none()
+            && *failure == Failure::Counters
+            && adapt::runs_two_slow(scenario, self.wire_format)
+        {
+            let why = format!(
+                "whether the peer runs two slow requests at once is not known (see the facts): {why}"
+            );
+            return Played { verdict: Verdict::Unsure { why }, ..played };
+        }
         for at in 1..=SESSIONS {
-            let (session, again, _) =
-                self.play_one(scenario, number, None, baselines, known, Vec::new()).await;
-            if let Some(session) = session {
-                self.close(session).await;
-            }
+            let again = self.play_alone(scenario, number, baselines, known).await;
             let otherwise = match again.verdict {
                 Verdict::Broke { .. } => continue,
                 Verdict::Held => "it held".to_owned(),
@@ -215,6 +228,21 @@ impl<P: PeerSource> Checker<'_, P> {
             };
             let why = format!("it came out differently in fresh session {at}: {otherwise}; before: {why}");
             return Played { verdict: Verdict::Unsure { why }, ..played };
+        }
+        played
+    }
+
+    /// Plays a scenario in a session of its own.
+    async fn play_alone(
+        &mut self,
+        scenario: &Scenario,
+        number: u64,
+        baselines: &Baselines,
+        known: &Known,
+    ) -> Played {
+        let (session, played, _) = self.play_one(scenario, number, None, baselines, known, Vec::new()).await;
+        if let Some(session) = session {
+            self.close(session).await;
         }
         played
     }

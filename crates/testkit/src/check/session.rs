@@ -49,6 +49,8 @@ pub(super) struct PeerSession {
     pub(super) opening: Option<Value>,
     /// How the connection ended.
     pub(super) closed: Option<String>,
+    /// The request without whose answer the session cannot go on.
+    needed: Option<Value>,
     next: u64,
 }
 
@@ -75,14 +77,21 @@ impl PeerSession {
             noise: Vec::new(),
             opening: None,
             closed: None,
+            needed: None,
             next: 0,
         };
-        let patience = deadline.max(OPENING_TIMEOUT);
-        session.handshake(patience).await?;
-        for step in session.profile.session.setup.clone() {
-            session.profile_step(&step, patience).await?;
+        match session.begin(deadline.max(OPENING_TIMEOUT)).await {
+            Ok(()) => Ok(session),
+            Err(Lost(why)) => Err(Lost(format!("{why}{}", session.noise_in_words()))),
         }
-        Ok(session)
+    }
+
+    async fn begin(&mut self, patience: Duration) -> Result<(), Lost> {
+        self.handshake(patience).await?;
+        for step in self.profile.session.setup.clone() {
+            self.profile_step(&step, patience).await?;
+        }
+        Ok(())
     }
 
     async fn handshake(&mut self, patience: Duration) -> Result<(), Lost> {
@@ -129,11 +138,8 @@ impl PeerSession {
     /// A request of the opening, which must not be refused.
     async fn accepted(&mut self, method: &str, params: Value, patience: Duration) -> Result<Value, Lost> {
         let sent = self.request(method, params).await?;
-        let Some(answer) = self.answer(&sent.id, sent.at + patience).await? else {
-            return Err(Lost(format!(
-                "`{method}` was not answered within {patience:?}{}",
-                self.noise_in_words()
-            )));
+        let Some(answer) = self.needed_answer(method, &sent, patience).await? else {
+            return Err(Lost(format!("`{method}` was not answered within {patience:?}")));
         };
         if self.wire_format.is_refusal(&answer.frame) {
             return Err(Lost(format!("`{method}` was refused: {}", answer.frame)));
@@ -242,6 +248,22 @@ impl PeerSession {
         .await
     }
 
+    /// The answer to a request without which the session cannot go on. Over HTTP the wait ends as soon as the response
+    /// shows that no answer can come.
+    pub(super) async fn needed_answer(
+        &mut self,
+        method: &str,
+        sent: &Sent,
+        patience: Duration,
+    ) -> Result<Option<Received>, Lost> {
+        self.needed = Some(sent.id.clone());
+        let answer = self.answer(&sent.id, sent.at + patience).await;
+        let is_over = self.needed.take().is_none();
+        answer.map_err(|Lost(why)| {
+            if is_over { Lost(format!("the answer to `{method}` cannot come: {why}")) } else { Lost(why) }
+        })
+    }
+
     /// All answers to a request that have come so far.
     pub(super) fn answers(&self, id: &Value) -> Vec<&Received> {
         let answers_it = |one: &&Received| matches!(self.wire_format.shape(&one.frame), Shape::Answer { id: found } if found == *id);
@@ -297,9 +319,16 @@ impl PeerSession {
                 self.trace.push(TraceLine::new(Direction::Received, format!("(no message: {what})")));
                 self.noise.push(what);
             }
-            Seen::Unanswered { id, .. } => {
+            Seen::Unanswered { id, why } => {
                 let text = format!("(stream closed: that of {id} ended without an answer)");
                 self.trace.push(TraceLine::new(Direction::Received, text));
+                if let Some(why) = self.subject.unreached() {
+                    return Err(Lost(format!("it could not be reached: {why}")));
+                }
+                if let Some(why) = why.filter(|_| self.needed.as_ref() == Some(&id)) {
+                    self.needed = None;
+                    return Err(Lost(why));
+                }
             }
             Seen::GivenUp(_) => {}
             Seen::Closed(how) => {

@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::check::CheckSettings;
+
 /// The request that returns what is running, or a command that prints how much work was done.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "WitnessTable")]
@@ -18,6 +20,21 @@ pub struct Witness {
     pub running: Option<String>,
     /// Dotted path in its result to the number of cancelled handlers.
     pub cancelled: Option<String>,
+}
+
+impl Witness {
+    /// What the settings of a check leave of it.
+    pub(crate) fn limited_to(mut self, settings: &CheckSettings) -> Option<Self> {
+        if !settings.command {
+            self.command.clear();
+        }
+        if !settings.request {
+            self.method.clear();
+            (self.running, self.cancelled) = (None, None);
+        }
+        let is_left = !self.command.is_empty() || !self.method.is_empty();
+        is_left.then_some(self)
+    }
 }
 
 #[derive(Deserialize)]
@@ -49,7 +66,25 @@ impl TryFrom<WitnessTable> for Witness {
 
 #[cfg(test)]
 mod tests {
+    use super::Witness;
+    use crate::check::CheckSettings;
     use crate::profile::Profile;
+
+    #[test]
+    fn each_part_of_a_witness_can_be_left_out() {
+        let text = "name = \"x\"\n[witness]\ncommand = [\"count\"]\nmethod = \"stats\"\nrunning = \"a\"";
+        let witness = Profile::from_toml(text).unwrap().witness.unwrap();
+        let left = |command, request| -> Option<Witness> {
+            witness.clone().limited_to(&CheckSettings { command, request, ..CheckSettings::default() })
+        };
+        let both = left(true, true).unwrap();
+        assert_eq!((both.command.len(), both.method.as_str()), (1, "stats"));
+        let command = left(true, false).unwrap();
+        assert_eq!((command.command.len(), command.method.as_str(), command.running), (1, "", None));
+        let request = left(false, true).unwrap();
+        assert_eq!((request.command.len(), request.method.as_str()), (0, "stats"));
+        assert!(left(false, false).is_none());
+    }
 
     #[test]
     fn a_witness_is_a_request_or_a_command_or_both() {

@@ -161,7 +161,8 @@ impl LinkSubject {
             (Some(how), Some(exit_report)) if !how.contains(&exit_report) => {
                 Some(format!("{how}; {exit_report}"))
             }
-            (how, exit_report) => how.or(exit_report),
+            (None, Some(exit_report)) => Some(format!("its output ended; {exit_report}")),
+            (how, None) | (how @ Some(_), Some(_)) => how,
         })
     }
 }

@@ -37,7 +37,7 @@ impl Draft {
     pub(super) fn new(name: &str) -> Self {
         let mut draft = Self::default();
         draft.note("A profile of `rescind check`. Lines that begin with `#` are comments; edit what they say, and then run");
-        draft.note("  rescind check --facts --dialect D --profile THIS-FILE -- COMMAND");
+        draft.note("  rescind check --dialect D --profile THIS-FILE -- COMMAND");
         let _ = writeln!(draft.0, "name = {}", string(name));
         draft
     }

@@ -58,7 +58,7 @@ fn is_utf8(content_type: &[u8]) -> bool {
         let (name, value) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
         let value = value.trim_ascii();
         let value = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value);
-        // Older language clients send `utf8`; LSP recommends that servers accept it.
+        // Older language clients send `utf8`; the LSP asks servers to accept it.
         !name.trim_ascii().eq_ignore_ascii_case(b"charset")
             || value.eq_ignore_ascii_case(b"utf-8")
             || value.eq_ignore_ascii_case(b"utf8")
