@@ -60,6 +60,15 @@ pub(crate) struct Checked {
 
 /// Checks a peer. `profile`: a file in `profiles/`. The error is the sentence why it cannot be checked.
 pub(crate) fn run(dialect: &'static str, flags: &[&str], profile: Option<&str>) -> Result<Checked, String> {
+    run_with(dialect, flags, profile, &CheckSettings::default())
+}
+
+pub(crate) fn run_with(
+    dialect: &'static str,
+    flags: &[&str],
+    profile: Option<&str>,
+    settings: &CheckSettings,
+) -> Result<Checked, String> {
     let text = match profile {
         Some(name) => {
             let folder =
@@ -74,8 +83,7 @@ pub(crate) fn run(dialect: &'static str, flags: &[&str], profile: Option<&str>) 
     let mut plant = Plant { dialect, flags, profile, last: Arc::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let begun = Instant::now();
-    let settings = CheckSettings::default();
-    let report = runtime.block_on(check(dialect, &mut plant, &settings, |_| {})).map_err(|why| why.0)?;
+    let report = runtime.block_on(check(dialect, &mut plant, settings, |_| {})).map_err(|why| why.0)?;
     runtime.shutdown_timeout(Duration::from_secs(5));
     Ok(Checked { report: serde_json::to_value(report).unwrap(), took: begun.elapsed() })
 }

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
+use rescind_testkit::check::CheckSettings;
 use serde_json::Value;
 
 use crate::checked::{self, Checked};
@@ -39,7 +41,26 @@ impl Checks {
                 trials.push(Trial::test(name, move || checks.wrong(row, dialect)));
             }
         }
+        for dialect in ["mcp", "lsp", "acp"] {
+            let checks = self.clone();
+            trials.push(Trial::test(format!("check::long::{dialect}"), move || checks.long(dialect)));
+        }
+        for dialect in ["lsp", "acp"] {
+            trials.push(Trial::test(format!("check::endless::{dialect}"), move || endless(dialect)));
+        }
         trials
+    }
+
+    /// A peer whose slow request takes longer than the baseline looks, and that ignores cancels.
+    fn long(&self, dialect: &'static str) -> Result<(), Failed> {
+        let _beside = self.processor.read();
+        let checked = run_shortly(dialect, "--ignores-cancel")?;
+        self.note(format!("long {dialect}: {}", checked.in_words()));
+        let is_told = checked.facts("no").iter().any(|fact| fact["name"] == "cancels_running");
+        if !is_told || checked.exit() != 0 {
+            return Err(format!("it ignores cancels, and no more: {}", checked.in_words()).into());
+        }
+        Ok(())
     }
 
     /// Prints what was found of each peer.
@@ -104,6 +125,22 @@ impl Checks {
         }
         Ok(())
     }
+}
+
+/// Nothing can be said of a peer whose slow request neither ends nor is ended by its cancel: it may still run.
+fn endless(dialect: &'static str) -> Result<(), Failed> {
+    match run_shortly(dialect, "--never-answers-cancelled") {
+        Err(why) if why.contains("its cancel did not end it") => Ok(()),
+        Err(why) => Err(why.into()),
+        Ok(checked) => Err(format!("it was judged: {}", checked.in_words()).into()),
+    }
+}
+
+/// Checks a peer whose slow request takes twice as long as the baseline looks.
+fn run_shortly(dialect: &'static str, flag: &str) -> Result<Checked, String> {
+    let mut settings = CheckSettings::default();
+    settings.longest = Duration::from_millis(500);
+    checked::run_with(dialect, &[flag], Some(&format!("{dialect}-quiet.toml")), &settings)
 }
 
 fn is_by_processor(row: &Row) -> bool {

@@ -106,7 +106,7 @@ fn a_peer_that_exits_at_once_is_reported_with_its_status_and_its_last_words() {
 #[test]
 fn the_noise_of_a_peer_is_reported() {
     for (dialect, peer, words) in [
-        ("acp", &["yes", "Starting..."][..], &["no message: Starting...", "logs on stderr"][..]),
+        ("acp", &["yes", "Starting..."][..], &["not a message: Starting...", "logs on stderr"][..]),
         ("lsp", &["yes", "Starting..."], &["not a frame", "--framing"]),
     ] {
         let said = sentence(&check(&["--dialect", dialect], peer));

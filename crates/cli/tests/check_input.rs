@@ -89,7 +89,7 @@ fn a_program_that_cannot_be_used_is_reported_with_what_to_do() {
         ("acp", "exit 0", &["exit status: 0", "by hand"][..]),
         ("acp", "echo no licence >&2; exit 3", &["exit status: 3", "no licence", "by hand"]),
         ("lsp", "echo Starting...; cat > /dev/null", &["not a frame", "logs on stderr", "--framing"]),
-        ("acp", "exec yes Starting...", &["no message: Starting...", "logs on stderr"]),
+        ("acp", "exec yes Starting...", &["not a message: Starting...", "logs on stderr"]),
         ("acp", "exec cat > /dev/null", &["the connection was closed", "--stdio"]),
         ("acp", "exec cat", &["`initialize` was refused", "another protocol", "--dialect"]),
         ("acp", &login, &["Authentication required", "[handshake]", "a login"]),

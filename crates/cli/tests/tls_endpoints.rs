@@ -55,7 +55,11 @@ fn a_fixture_with_a_client_authority_serves_only_clients_with_its_certificate() 
             let done = output(&[&command[..], &trusting, shown].concat());
             let said = text(&done.stderr);
             assert_eq!(done.status.code(), Some(2), "{endpoint} {shown:?}: {said}");
-            assert!(said.contains("ertificate") && said.trim_end().lines().count() == 1, "{said}");
+            assert!(
+                said.contains("no session could be opened") && said.trim_end().lines().count() == 1,
+                "{said}"
+            );
+            assert!(done.stdout.is_empty(), "{}", text(&done.stdout));
         }
         assert_eq!(fixture.end_by(Signal::TERM).0, Some(0));
     }

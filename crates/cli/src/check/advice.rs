@@ -64,7 +64,7 @@ mod tests {
             ("`initialize` was refused: {\"error\":{\"code\":-32601}}", "--dialect"),
             ("no session could be opened: the connection was closed", "--stdio"),
             (
-                "the peer sent more than 50000 messages in one session; this came and is no message: x",
+                "the peer sent more than 50000 messages in one session; the peer wrote this, which is not a message: x",
                 "logs on stderr",
             ),
             ("the request `m` is refused with -32601, so it cannot be used", "--init lists"),

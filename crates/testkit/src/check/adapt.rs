@@ -245,10 +245,43 @@ pub(super) fn request_ids(scenario: &Scenario, wire_format: WireFormat) -> Vec<V
     ids.collect()
 }
 
+/// The ids of the requests that a scenario neither cancels after it sent them nor awaits the answers of.
+pub(super) fn left_running(scenario: &Scenario, wire_format: WireFormat) -> Vec<Value> {
+    let mut running = Vec::new();
+    for step in &scenario.vector.steps {
+        each_frame(&mut step.clone(), &mut |frame| match wire_format.shape(frame) {
+            Shape::Request { id, .. } => running.push(id),
+            Shape::Cancel { key } => running.retain(|id| wire_format.cancel_key(id) != key),
+            Shape::Answer { id } => running.retain(|other| *other != id),
+            Shape::Notification { .. } | Shape::Other => {}
+        });
+    }
+    running
+}
+
 fn sent_frames(scenario: &Scenario) -> impl Iterator<Item = &Value> {
     scenario.vector.steps.iter().flat_map(|step| match step {
         Step::Send(frame) => std::slice::from_ref(frame),
         Step::SendTogether(frames) => frames.as_slice(),
         _ => &[],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::vector::scenarios_of;
+
+    #[test]
+    fn a_request_that_no_later_cancel_names_is_left_running() {
+        let left = |dialect, name: &str| {
+            let scenario = scenarios_of(dialect).find(|scenario| scenario.vector.name == name).unwrap();
+            left_running(scenario, WireFormat::of(dialect).unwrap())
+        };
+        assert_eq!(left("mcp-2026", "posted_cancel_names_nothing"), [json!(7)]);
+        assert_eq!(left("mcp-2026", "cancel_running"), Vec::<Value>::new());
+        assert_eq!(left("lsp", "unknown_method"), Vec::<Value>::new());
+    }
 }

@@ -6,6 +6,8 @@ use serde_json::Value;
 
 use super::Unusable;
 use super::session::{Lost, PeerSession, Received, Sent};
+use super::tries::is_cancelled;
+use super::{processor_time, work};
 use crate::profile::{ProfileRequest, RequestKind};
 use crate::report;
 use crate::wire_format::WireFormat;
@@ -19,6 +21,15 @@ const LEAST_SLOW: Duration = Duration::from_millis(50);
 /// How long the first answers may take, while the peer still loads.
 const LOADING: Duration = Duration::from_secs(30);
 
+/// So many times as long may a request take to end that has been cancelled because it took too long.
+const LATEST_END: u32 = 6;
+
+/// How long silence is awaited after that cancel, where it is owed.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// A shorter result may be the same whether it is whole or not, such as null or an empty list.
+const SHORT: usize = 20;
+
 const QUICK_TRIES: usize = 5;
 
 /// How one request behaves.
@@ -28,6 +39,8 @@ pub(super) struct Timing {
     pub(super) takes: Option<Duration>,
     /// The code of the error with which it is answered. `None`: a result.
     pub(super) error: Option<Value>,
+    /// The length of its result as text, which is the same in each session.
+    pub(super) length: Option<usize>,
     pub(super) method: String,
 }
 
@@ -37,6 +50,8 @@ pub(super) struct Baselines {
     pub(super) quick: Timing,
     pub(super) slow: Option<Timing>,
     pub(super) progress: Option<Timing>,
+    /// What the progress request showed, if it ended.
+    pub(super) progress_seen: Option<work::Progress>,
     /// Whether a quick request is answered while a slow one runs. `None`: there is no slow one.
     pub(super) concurrent: Option<bool>,
 }
@@ -45,6 +60,45 @@ impl Baselines {
     /// How long the slow request takes without a cancel. `None`: there is none, or it does not end.
     pub(super) fn slow_takes(&self) -> Option<Duration> {
         self.slow.as_ref()?.takes
+    }
+
+    /// Whether the result of a slow request is as long as the normal one, so that it is no partial one.
+    pub(super) fn is_whole(&self, wire_format: WireFormat, answer: &Received) -> bool {
+        let normal = self.slow.as_ref().and_then(|slow| slow.length);
+        normal.is_some_and(|normal| normal >= SHORT) && length_of(wire_format, answer) == normal
+    }
+
+    /// Adds a second run of the slow request: the shorter one counts, as a machine may be busy for a while.
+    async fn add_slow(
+        &mut self,
+        session: &mut PeerSession,
+        sent: &Sent,
+        longest: Duration,
+    ) -> Result<(), Unusable> {
+        let answer = session.answer(&sent.id, sent.at + longest).await.map_err(|lost| died("slow", &lost))?;
+        if let (Some(answer), Some(slow)) = (answer, &mut self.slow)
+            && error_of(session.wire_format, &answer) == slow.error
+        {
+            let took = answer.at.saturating_duration_since(sent.at);
+            slow.takes = slow.takes.map(|takes| takes.min(took));
+        }
+        Ok(())
+    }
+
+    fn refuse_what_is_too_quick(&self, round_trip: Duration) -> Result<(), Unusable> {
+        let Some(slow) = &self.slow else { return Ok(()) };
+        let least = LEAST_SLOW.max(round_trip * LEAST_ROUND_TRIPS);
+        match slow.takes {
+            Some(takes) if takes < least => Err(Unusable(format!(
+                "the slow request `{}` ends by itself after {}, and a quick one takes {}: name one that takes at least {} \
+                 (`--slow`), so that a cancel arrives while it runs",
+                slow.method,
+                shown(takes),
+                shown(round_trip),
+                shown(least)
+            ))),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// The baseline as part of the report.
@@ -75,32 +129,54 @@ pub(super) fn default_quick(wire_format: WireFormat) -> ProfileRequest {
     ProfileRequest::plain(method)
 }
 
-/// Measures the baseline in a new session.
+/// Measures the baseline in a new session. `leader`: of the peer's process group, if it is a program.
 ///
 /// # Errors
 /// If a request cannot be used for its purpose, or the session is lost.
 pub(super) async fn measure(
     session: &mut PeerSession,
+    leader: Option<u32>,
     deadline: Duration,
     longest: Duration,
 ) -> Result<Baselines, Unusable> {
     let quick = quick(session, deadline).await?;
     let round_trip = quick.takes.unwrap_or_default();
-    let mut baselines = Baselines { quick, slow: None, progress: None, concurrent: None };
+    let mut baselines =
+        Baselines { quick, slow: None, progress: None, progress_seen: None, concurrent: None };
+    let mut again = None;
     if session.profile.requests.contains_key(&RequestKind::Slow) {
-        let (slow, concurrent) = slow(session, round_trip, longest).await?;
-        baselines.slow = Some(slow);
-        baselines.concurrent = Some(concurrent);
+        let died = |lost: Lost| died("slow", &lost);
+        let first = slow(session, leader, longest).await?;
+        baselines.concurrent = Some(first.concurrent);
+        // A peer may have kept what it found the first time.
+        if first.timing.takes.is_some_and(|takes| takes < longest / 2) {
+            again = Some(session.send_kind(RequestKind::Slow).await.map_err(died)?);
+        }
+        baselines.slow = Some(first.timing);
+        // Of a peer that waits rather than works something else can be measured meanwhile.
+        if let Some(sent) = again.take_if(|_| !(first.concurrent && first.waits)) {
+            baselines.add_slow(session, &sent, longest).await?;
+        }
     }
     if session.profile.requests.contains_key(&RequestKind::Progress) {
-        let sent = session.send_kind(RequestKind::Progress).await.map_err(|lost| died("progress", &lost))?;
-        let answer = session.answer(&sent.id, sent.at + longest).await;
-        let answer = answer.map_err(|lost| died("progress", &lost))?;
-        if answer.is_none() {
-            end(session, &sent).await.map_err(|lost| died("progress", &lost))?;
+        let died = |lost: Lost| died("progress", &lost);
+        let mut seen = work::progress_to_the_end(session, longest).await.map_err(died)?;
+        // It may be refused while the slow one runs.
+        if let Some(sent) = again.take_if(|_| seen.is_error(session.wire_format)) {
+            baselines.add_slow(session, &sent, longest).await?;
+            seen = work::progress_to_the_end(session, longest).await.map_err(died)?;
         }
-        baselines.progress = Some(timing(session, RequestKind::Progress, &sent, answer.as_ref())?);
+        if seen.answered.is_none() {
+            end(session, RequestKind::Progress, &seen.sent, longest).await?;
+        }
+        baselines.progress =
+            Some(timing(session, RequestKind::Progress, &seen.sent, seen.answered.as_ref())?);
+        baselines.progress_seen = Some(seen).filter(|seen| seen.answered.is_some());
     }
+    if let Some(sent) = again {
+        baselines.add_slow(session, &sent, longest).await?;
+    }
+    baselines.refuse_what_is_too_quick(round_trip)?;
     Ok(baselines)
 }
 
@@ -128,6 +204,7 @@ async fn quick(session: &mut PeerSession, deadline: Duration) -> Result<Timing, 
     let mut timing = Timing {
         takes: None,
         error: error_of(session.wire_format, &answer),
+        length: None,
         method: method_of(session, RequestKind::Quick),
     };
     drop(sent);
@@ -135,47 +212,46 @@ async fn quick(session: &mut PeerSession, deadline: Duration) -> Result<Timing, 
     Ok(timing)
 }
 
-/// The slow request, alone and then with a quick one beside it.
+/// The first run of the slow request.
+struct FirstSlow {
+    timing: Timing,
+    /// Whether a quick request was answered while it ran.
+    concurrent: bool,
+    /// Whether the peer was seen to use hardly any processor time.
+    waits: bool,
+}
+
+/// Below this share of one processor a peer waits rather than works.
+const WAITS: f64 = 0.2;
+
+/// The slow request, with a quick one beside it.
 async fn slow(
     session: &mut PeerSession,
-    round_trip: Duration,
+    leader: Option<u32>,
     longest: Duration,
-) -> Result<(Timing, bool), Unusable> {
+) -> Result<FirstSlow, Unusable> {
     let died = |lost: Lost| died("slow", &lost);
+    let used = || leader.and_then(processor_time::of_group);
+    let before = used();
     let sent = session.send_kind(RequestKind::Slow).await.map_err(died)?;
     let quick = session.send_kind(RequestKind::Quick).await.map_err(died)?;
-    let answer = session.answer(&sent.id, sent.at + longest).await.map_err(died)?;
-    let quick_answer = session.answer(&quick.id, quick.at + longest).await.map_err(died)?;
+    let mut answer = session.answer(&sent.id, sent.at + longest).await.map_err(died)?;
+    let after = used();
     if answer.is_none() {
-        end(session, &sent).await.map_err(died)?;
+        answer = end(session, RequestKind::Slow, &sent, longest).await?;
     }
-    let mut timing = timing(session, RequestKind::Slow, &sent, answer.as_ref())?;
-    // A peer may have kept what it found the first time.
-    if timing.takes.is_some_and(|takes| takes < longest / 2) {
-        let again = session.send_kind(RequestKind::Slow).await.map_err(died)?;
-        if let Some(answer) = session.answer(&again.id, again.at + longest).await.map_err(died)? {
-            timing.takes = Some(answer.at.saturating_duration_since(again.at));
-        }
-    }
-    let least = LEAST_SLOW.max(round_trip * LEAST_ROUND_TRIPS);
-    if let Some(takes) = timing.takes
-        && takes < least
-    {
-        return Err(Unusable(format!(
-            "the slow request `{}` ends by itself after {}, and a quick one takes {}: name one that takes at least {} \
-             (`--slow`), so that a cancel arrives while it runs",
-            timing.method,
-            shown(takes),
-            shown(round_trip),
-            shown(least)
-        )));
-    }
+    let quick_answer = session.answer(&quick.id, quick.at + longest).await.map_err(died)?;
+    let timing = timing(session, RequestKind::Slow, &sent, answer.as_ref())?;
     let concurrent = match (&quick_answer, &answer) {
         (Some(quick), Some(slow)) => quick.at < slow.at,
         (Some(_), None) => true,
         (None, _) => false,
     };
-    Ok((timing, concurrent))
+    let waits = match (before, after, timing.takes) {
+        (Some(before), Some(after), Some(takes)) => after.saturating_sub(before) < takes.mul_f64(WAITS),
+        (None, _, _) | (_, None, _) | (_, _, None) => false,
+    };
+    Ok(FirstSlow { timing, concurrent, waits })
 }
 
 /// Reads the answer of a request of the profile.
@@ -207,13 +283,41 @@ fn timing(
             answer.frame
         )));
     }
-    Ok(Timing { takes, error, method })
+    let length = answer.and_then(|answer| length_of(session.wire_format, answer));
+    Ok(Timing { takes, error, length, method })
 }
 
-/// Cancels a request that has not ended and waits until it has, or is likely to have.
-async fn end(session: &mut PeerSession, sent: &Sent) -> Result<(), Lost> {
-    let at = session.cancel(&sent.id).await?;
-    session.answer(&sent.id, at + Duration::from_millis(500)).await.map(|_| ())
+/// Cancels a request that has not ended, and returns its answer if it came to its own end all the same. `None`: it ended
+/// because of its cancel, or silence is owed.
+///
+/// # Errors
+/// If nothing ends it: whatever is asked next might have to wait behind it.
+async fn end(
+    session: &mut PeerSession,
+    kind: RequestKind,
+    sent: &Sent,
+    longest: Duration,
+) -> Result<Option<Received>, Unusable> {
+    let method = method_of(session, kind);
+    let died = |lost: Lost| died("cancelled", &lost);
+    let cancelled = session.cancel(&sent.id).await.map_err(died)?;
+    let quick = session.send_kind(RequestKind::Quick).await.map_err(died)?;
+    let latest = cancelled + longest * LATEST_END;
+    let due = if session.wire_format.owes_silence() { cancelled + longest.min(SILENCE) } else { latest };
+    let answer = session.answer(&sent.id, due).await.map_err(died)?;
+    let is_served = session.answer(&quick.id, latest).await.map_err(died)?.is_some();
+    if !is_served || (answer.is_none() && !session.wire_format.owes_silence()) {
+        return Err(Unusable(format!(
+            "the request `{method}` did not end within {}, and its cancel did not end it in {} more: name one that takes one to \
+             five seconds",
+            shown(longest),
+            shown(longest * LATEST_END)
+        )));
+    }
+    let by_itself = |answer: &Received| {
+        !is_cancelled(session.wire_format, &answer.frame) && error_of(session.wire_format, answer).is_none()
+    };
+    Ok(answer.filter(by_itself))
 }
 
 fn method_of(session: &PeerSession, kind: RequestKind) -> String {
@@ -231,6 +335,11 @@ fn died(kind: &str, lost: &Lost) -> Unusable {
         "the session ended with the first {kind} request, which no cancel disturbed: {}",
         lost.0
     ))
+}
+
+/// The length of the result in an answer, as text.
+fn length_of(wire_format: WireFormat, answer: &Received) -> Option<usize> {
+    wire_format.value(&answer.frame).map(|value| value.to_string().len())
 }
 
 /// A time for people.

@@ -1,43 +1,16 @@
-//! The facts about a peer: which probes are run, how a fault is confirmed, and how findings become facts.
+//! The sessions with a peer, and how findings become facts.
 
 use serde_json::Value;
 
 use super::baseline::{Baselines, default_quick};
-use super::probe::{Finding, Probe, Probed, stops_work};
+use super::probe::Finding;
 use super::session::{Lost, PeerSession};
 use super::statements::Question;
-use super::tries::Tries;
-use super::undisturbed::Disturbance;
-use super::witness::Counter;
-use super::{CheckSettings, PeerSource, Started, Unusable, work};
+use super::{CheckSettings, PeerSource, Started};
 use crate::profile::{Profile, RequestKind};
-use crate::report::{Answer, Demand, Evidence, Fact};
+use crate::report::{Answer, Evidence, Fact};
+use crate::runner::{Abilities, Subject as _};
 use crate::wire_format::WireFormat;
-
-/// A fault is one only if it is seen in this many sessions, one after another.
-pub(super) const SESSIONS: usize = 3;
-
-/// What must not touch a running request, after many cancels. All at once: if it comes to its own end, none of them did.
-const TOGETHER: &[Disturbance] = &[
-    Disturbance::Nothing,
-    Disturbance::LateCancel,
-    Disturbance::UnknownCancel,
-    Disturbance::MalformedCancel,
-    Disturbance::CancelledSibling,
-    Disturbance::OtherType,
-];
-
-/// The same, each alone.
-const EACH: [Probe; 6] = [
-    Probe::CancelsThenOne,
-    Probe::Beside(&[Disturbance::LateCancel]),
-    Probe::Beside(&[Disturbance::UnknownCancel]),
-    Probe::Beside(&[Disturbance::MalformedCancel]),
-    Probe::Beside(&[Disturbance::CancelledSibling]),
-    OTHER_TYPE,
-];
-
-const OTHER_TYPE: Probe = Probe::Beside(&[Disturbance::OtherType]);
 
 /// Opens sessions with the peer and puts the questions.
 pub(super) struct Checker<'a, P> {
@@ -52,9 +25,11 @@ pub(super) struct Checker<'a, P> {
     pub(super) takes_no_cancels: bool,
     /// The error with which a cancelled request is answered, if it is not the dialect's.
     pub(super) cancelled_error: Option<Value>,
-    findings: Vec<Finding>,
+    pub(super) findings: Vec<Finding>,
+    /// The abilities and the profile of the session that was opened last.
+    pub(super) opened: Option<(Abilities, Profile)>,
     /// The first bytes that are not a message, from all sessions.
-    noise: Option<String>,
+    pub(super) noise: Option<String>,
 }
 
 impl<'a, P: PeerSource> Checker<'a, P> {
@@ -75,6 +50,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             takes_no_cancels: false,
             cancelled_error: None,
             findings: Vec::new(),
+            opened: None,
             noise: None,
         }
     }
@@ -108,7 +84,9 @@ impl<'a, P: PeerSource> Checker<'a, P> {
     /// Opens a new session.
     pub(super) async fn open(&mut self) -> Result<PeerSession, Lost> {
         let started = self.start();
-        PeerSession::open(started, self.wire_format, self.settings.deadline).await
+        let session = PeerSession::open(started, self.wire_format, self.settings.deadline).await?;
+        self.opened = Some((session.subject.abilities(), session.profile.clone()));
+        Ok(session)
     }
 
     /// Opens a session that is ready for work: it has answered one quick request.
@@ -122,178 +100,27 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         }
     }
 
-    /// Ends a session: a running peer sees that its client leaves.
-    pub(super) async fn close(&mut self, mut session: PeerSession) {
+    /// Looks for what came in a session after it was asked about.
+    pub(super) fn look_back(&mut self, session: &PeerSession) {
         if self.noise.is_none() {
             self.noise = session.noise.first().cloned();
         }
+        // A busy machine may answer later than the silence was awaited.
+        let late = session.silenced.iter().filter(|id| !session.answers(id).is_empty()).count();
+        if late > 0 {
+            let count = session.silenced.len();
+            let detail = format!("{late} of {count} were answered, long after their normal end");
+            self.findings.push(Finding::new(Question::StaysSilent, Answer::No, detail.clone()));
+            self.findings.push(Finding::new(Question::CancelsRunning, Answer::Unsure, detail));
+        }
+    }
+
+    /// Ends a session: a running peer sees that its client leaves.
+    pub(super) async fn close(&mut self, mut session: PeerSession) {
+        self.look_back(&session);
         if self.source.process_group().is_none() {
             session.subject.leave().await;
         }
-    }
-
-    /// Puts all questions. Returns the session, if it can still be used.
-    pub(super) async fn ask(
-        &mut self,
-        mut session: PeerSession,
-        baselines: &Baselines,
-    ) -> Result<Option<PeerSession>, Unusable> {
-        let has = |session: &PeerSession, kind| session.profile.requests.contains_key(&kind);
-        let slow = has(&session, RequestKind::Slow);
-        // The fixture's reports carry no token in most dialects, and its own scenarios look at them.
-        let progress = has(&session, RequestKind::Progress) && !self.is_fixture;
-        let counter = Counter::of(&session.profile).is_some();
-
-        let mut open = self.put(Probe::Unknown, Some(session), baselines).await.0;
-        if self.takes_no_cancels {
-            return Ok(open);
-        }
-        if slow {
-            let (next, tries) = self.put(Probe::Cancels, open, baselines).await;
-            open = next;
-            self.cancelled_error = tries.as_ref().and_then(Tries::other_error);
-            self.add_serial_witness(baselines, tries.as_ref());
-            open = self.ask_beside(open, baselines).await;
-            if let Some(leader) = self.source.process_group().filter(|_| self.settings.processor_time) {
-                open = self.put(Probe::Processor(leader), open, baselines).await.0;
-            }
-            if counter {
-                open = self.put(Probe::Counter, open, baselines).await.0;
-            }
-        } else {
-            for disturbance in
-                [Disturbance::LateCancel, Disturbance::UnknownCancel, Disturbance::MalformedCancel]
-            {
-                open = self.put(Probe::QuickAfter(disturbance), open, baselines).await.0;
-            }
-        }
-        if progress {
-            open = self.put(Probe::Progress, open, baselines).await.0;
-        }
-        if let Some(session) = &open {
-            self.noise = self.noise.take().or_else(|| session.noise.first().cloned());
-        }
-        session = match open {
-            Some(session) => session,
-            None => return Ok(None),
-        };
-        Ok(Some(session))
-    }
-
-    /// Runs the cancels beside a slow request all at once, and each alone if that request did not come to its own end.
-    async fn ask_beside(&mut self, open: Option<PeerSession>, baselines: &Baselines) -> Option<PeerSession> {
-        // Many slow requests were cancelled in this session, or else that has to be done again first.
-        if open.is_some() {
-            let (next, probed) = self.run(Probe::Beside(TOGETHER), open, baselines).await;
-            let open_question = |finding: &Finding| {
-                finding.answer != Answer::Yes && finding.question != Question::TellsIdsApart
-            };
-            if !probed.findings.iter().any(open_question) {
-                self.findings.extend(probed.findings);
-                return next;
-            }
-            if let Some(session) = next {
-                self.close(session).await;
-            }
-        }
-        let mut open = None;
-        for one in EACH {
-            open = self.put(one, open, baselines).await.0;
-        }
-        open
-    }
-
-    fn add_serial_witness(&mut self, baselines: &Baselines, tries: Option<&Tries>) {
-        let silence = self.wire_format.owes_silence();
-        let seen = tries.filter(|_| self.settings.serial);
-        if let Some(seen) = seen.and_then(|tries| work::by_serial_service(baselines, silence, tries)) {
-            self.findings.push(stops_work(seen));
-        }
-    }
-
-    /// Runs a probe, and again in fresh sessions where it found a fault.
-    async fn put(
-        &mut self,
-        probe: Probe,
-        open: Option<PeerSession>,
-        baselines: &Baselines,
-    ) -> (Option<PeerSession>, Option<Tries>) {
-        let (mut open, mut probed) = self.run(probe, open, baselines).await;
-        let mut faults = self.faults(&probed);
-        if faults.is_empty() {
-            self.findings.extend(probed.findings);
-            return (open, probed.tries);
-        }
-        for at in 1..SESSIONS {
-            if let Some(session) = open.take() {
-                self.close(session).await;
-            }
-            let (next, again) = self.run(probe, None, baselines).await;
-            open = next;
-            let confirmed = self.faults(&again);
-            for finding in &mut probed.findings {
-                let question = finding.question;
-                if faults.contains(&question) && !confirmed.contains(&question) {
-                    let seen = again.findings.iter().find(|other| other.question == question);
-                    let otherwise = seen.map_or_else(String::new, |seen| seen.detail.clone());
-                    finding.answer = Answer::Unsure;
-                    finding.detail = format!(
-                        "it came out differently in session {}: {}; before: {}",
-                        at + 1,
-                        otherwise,
-                        finding.detail
-                    );
-                }
-            }
-            faults.retain(|question| confirmed.contains(question));
-            if faults.is_empty() {
-                break;
-            }
-        }
-        self.findings.extend(probed.findings);
-        (open, probed.tries)
-    }
-
-    /// The questions whose answer is a fault.
-    fn faults(&self, probed: &Probed) -> Vec<Question> {
-        let is_fault = |finding: &&Finding| {
-            finding.answer == Answer::No && finding.question.asked(self.dialect).demand == Demand::Must
-        };
-        probed.findings.iter().filter(is_fault).map(|finding| finding.question).collect()
-    }
-
-    /// Runs a probe in this session, or in a new one. A session in which something went wrong is not used again.
-    async fn run(
-        &mut self,
-        probe: Probe,
-        open: Option<PeerSession>,
-        baselines: &Baselines,
-    ) -> (Option<PeerSession>, Probed) {
-        (self.on_progress)(probe.title());
-        let mut session = match open {
-            Some(session) => session,
-            None => match self.open_warm().await {
-                Ok(session) => session,
-                Err(Lost(why)) => {
-                    let why = format!("no session could be opened for it: {why}");
-                    let finding = Finding::new(Question::SessionSurvives, Answer::Unsure, why);
-                    return (None, Probed { findings: vec![finding], tries: None });
-                }
-            },
-        };
-        let probe = match (probe, self.source.process_group()) {
-            // The program may have been started again.
-            (Probe::Processor(_), Some(leader)) => Probe::Processor(leader),
-            (probe, _) => probe,
-        };
-        let probed = probe.run(&mut session, baselines, self.settings).await;
-        let is_sound =
-            session.closed.is_none() && probed.findings.iter().all(|finding| finding.answer != Answer::No);
-        if is_sound {
-            return (Some(session), probed);
-        }
-        self.close(session).await;
-        (None, probed)
     }
 
     /// The facts, one for each question that makes sense in the dialect.
@@ -365,7 +192,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             detail: finding.detail,
             demand: asked.demand,
             evidence,
-            source: asked.source.to_owned(),
+            source: asked.source,
             cancel_us: finding.cancel_us,
             trace: finding.trace,
         }

@@ -5,6 +5,7 @@
 //! in fresh sessions. Everything else that differs is a fact or `unsure`.
 
 mod adapt;
+mod asking;
 mod baseline;
 mod cancel_findings;
 mod facts;
@@ -55,6 +56,9 @@ pub struct Started {
 pub struct CheckSettings {
     /// How long a step may take beyond the baseline. Default: 5 s.
     pub deadline: Duration,
+    /// How long the slow request may take without a cancel. One that takes longer, and is ended by its cancel, counts as
+    /// endless. Default: 10 s.
+    pub longest: Duration,
     /// How often the slow request is cancelled for the median. Default: 20.
     pub tries: usize,
     /// Whether the processor time of the peer's process group is used as a witness. Linux only. Default: true.
@@ -76,6 +80,7 @@ impl Default for CheckSettings {
     fn default() -> Self {
         Self {
             deadline: Duration::from_secs(5),
+            longest: Duration::from_secs(10),
             tries: 20,
             processor_time: true,
             progress: true,
@@ -86,9 +91,6 @@ impl Default for CheckSettings {
         }
     }
 }
-
-/// How long a slow request may take without a cancel. One that takes longer counts as endless.
-const LONGEST_SLOW: Duration = Duration::from_secs(10);
 
 /// The fixture's slow request never ends without a cancel.
 const FIXTURE_WAITS: Duration = Duration::from_millis(500);
@@ -132,10 +134,11 @@ pub async fn check(
         session.profile.requests.retain(|kind, _| *kind == RequestKind::Quick);
     }
     (checker.on_progress)("the baseline");
-    let longest = if checker.is_fixture { FIXTURE_WAITS } else { LONGEST_SLOW };
-    let baselines = baseline::measure(&mut session, settings.deadline, longest).await?;
+    let longest = if checker.is_fixture { FIXTURE_WAITS } else { settings.longest };
+    let leader = checker.source.process_group();
+    let baselines = baseline::measure(&mut session, leader, settings.deadline, longest).await?;
     let session = checker.ask(session, &baselines).await?;
     let facts = checker.facts(&baselines);
-    let cells = checker.play_all(session, &baselines, &facts).await;
+    let cells = Box::pin(checker.play_all(session, &baselines, &facts)).await;
     Ok(Report::of_a_peer(baselines.rows(), facts, cells))
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::asking::TOGETHER;
 use super::baseline::{Baselines, shown};
 use super::session::{Lost, PeerSession};
 use super::statements::Question;
@@ -14,7 +15,7 @@ use super::work;
 use super::{CheckSettings, cancel_findings};
 use crate::profile::RequestKind;
 use crate::report::{Answer, Evidence};
-use crate::runner::TraceLine;
+use crate::runner::{TraceLine, shorten};
 
 /// The lines of a trace that are kept of a fact.
 const MAX_TRACE: usize = 60;
@@ -28,12 +29,16 @@ pub(super) enum Probe {
     QuickAfter(Disturbance),
     /// The slow request is cancelled again and again.
     Cancels,
+    /// The same, where silence is owed, and then a slow request comes to its own end beside other cancels.
+    CancelsBeside,
     /// The same, and then one slow request is served to its end.
     CancelsThenOne,
     /// A slow request comes to its own end beside these.
     Beside(&'static [Disturbance]),
-    /// Progress to the normal end, and after a cancel.
+    /// Progress to the normal end.
     Progress,
+    /// Progress after a cancel.
+    ProgressAfterCancel,
     /// The processor time.
     Processor(u32),
     /// The count that the profile names.
@@ -73,6 +78,8 @@ impl Finding {
 pub(super) struct Probed {
     pub(super) findings: Vec<Finding>,
     pub(super) tries: Option<Tries>,
+    /// The session was lost on the way.
+    pub(super) is_lost: bool,
 }
 
 impl Probe {
@@ -93,12 +100,15 @@ impl Probe {
                     format!("the session ended {}: {why}", self.in_words()),
                 )],
                 tries: None,
+                is_lost: true,
             },
         };
         probed.findings.extend(once(session));
         let trace = session.trace.get(begun..).unwrap_or_default();
+        let trace: Vec<TraceLine> = trace.iter().take(MAX_TRACE).map(TraceLine::shortened).collect();
         for finding in &mut probed.findings {
-            finding.trace = trace.iter().take(MAX_TRACE).cloned().collect();
+            finding.trace.clone_from(&trace);
+            shorten(&mut finding.detail);
         }
         probed
     }
@@ -108,9 +118,9 @@ impl Probe {
         match self {
             Self::Unknown => "an unknown method",
             Self::QuickAfter(_) => "cancels for nothing",
-            Self::Cancels | Self::CancelsThenOne => "cancels of a running request",
+            Self::Cancels | Self::CancelsBeside | Self::CancelsThenOne => "cancels of a running request",
             Self::Beside(_) => "a slow request beside cancels",
-            Self::Progress => "progress",
+            Self::Progress | Self::ProgressAfterCancel => "progress",
             Self::Processor(_) => "processor time",
             Self::Counter => "the witness of the profile",
         }
@@ -125,9 +135,11 @@ impl Probe {
             Self::Beside([disturbance]) => disturbance.question(),
             Self::Unknown
             | Self::Cancels
+            | Self::CancelsBeside
             | Self::CancelsThenOne
             | Self::Beside(_)
             | Self::Progress
+            | Self::ProgressAfterCancel
             | Self::Processor(_)
             | Self::Counter => Question::SessionSurvives,
         }
@@ -138,10 +150,13 @@ impl Probe {
         match self {
             Self::Unknown => "after a method or a notification that it does not know",
             Self::QuickAfter(disturbance) => disturbance.in_words(),
-            Self::Cancels | Self::CancelsThenOne => "after the cancel of a running request",
+            Self::Cancels | Self::CancelsBeside | Self::CancelsThenOne => {
+                "after the cancel of a running request"
+            }
             Self::Beside([disturbance]) => disturbance.in_words(),
             Self::Beside(_) => "while a slow request ran beside cancels",
-            Self::Progress => "after a request that reports progress was cancelled",
+            Self::Progress => "after a request that reports progress",
+            Self::ProgressAfterCancel => "after a request that reports progress was cancelled",
             Self::Processor(_) | Self::Counter => "while its work was watched",
         }
     }
@@ -153,23 +168,37 @@ impl Probe {
         settings: &CheckSettings,
     ) -> Result<Probed, Lost> {
         let deadline = settings.deadline;
-        let only = |findings| Ok(Probed { findings, tries: None });
+        let only = |findings| Ok(Probed { findings, tries: None, is_lost: false });
         match self {
             Self::Unknown => only(unknown(session, deadline).await?),
             Self::QuickAfter(disturbance) => only(vec![quick_after(session, disturbance, deadline).await?]),
-            Self::Cancels => {
-                let tries = cancel_again_and_again(session, baselines, settings.tries, deadline).await;
-                Ok(Probed { findings: cancel_findings::read(session, baselines, &tries), tries: Some(tries) })
+            Self::Cancels | Self::CancelsBeside => {
+                let mut tries = cancel_again_and_again(session, baselines, settings.tries, deadline).await;
+                let mut others = Vec::new();
+                if self == Self::CancelsBeside && tries.are_silent() {
+                    others = beside(session, baselines, TOGETHER, settings).await?;
+                }
+                tries.await_the_rest(session, baselines, deadline).await;
+                let mut findings = cancel_findings::read(session, baselines, &tries);
+                findings.extend(others);
+                Ok(Probed { findings, tries: Some(tries), is_lost: false })
             }
             Self::CancelsThenOne => {
-                let tries = cancel_again_and_again(session, baselines, settings.tries, deadline).await;
-                if tries.lost.is_some() || tries.quick_after.iter().any(Option::is_none) {
+                let mut tries = cancel_again_and_again(session, baselines, settings.tries, deadline).await;
+                if !tries.are_alive() {
                     return only(Vec::new());
                 }
-                only(beside(session, baselines, &[Disturbance::Nothing], settings).await?)
+                let findings = beside(session, baselines, &[Disturbance::Nothing], settings).await?;
+                tries.await_the_rest(session, baselines, deadline).await;
+                only(findings)
             }
             Self::Beside(disturbances) => only(beside(session, baselines, disturbances, settings).await?),
-            Self::Progress => only(progress(session, baselines, settings).await?),
+            Self::Progress => {
+                let takes = baselines.progress.as_ref().and_then(|progress| progress.takes);
+                let within = takes.unwrap_or_default() * 3 + deadline;
+                only(vec![of_progress(&work::progress_to_the_end(session, within).await?)])
+            }
+            Self::ProgressAfterCancel => only(progress_after_cancel(session, settings).await?),
             Self::Processor(leader) => {
                 let seen = work::by_processor_time(session, baselines, leader).await?;
                 only(seen.map(stops_work).into_iter().collect())
@@ -279,50 +308,45 @@ fn of_end(question: Question, end: End) -> Finding {
     }
 }
 
-async fn progress(
+/// What the progress request showed that ran to its end.
+pub(super) fn of_progress(seen: &work::Progress) -> Finding {
+    let question = Question::ProgressEndsWithAnswer;
+    let mut finding = match (seen.answered.is_some(), seen.before, seen.after) {
+        (false, _, _) => {
+            Finding::new(question, Answer::Unsure, "the request that reports progress was not answered")
+        }
+        (true, 0, 0) => {
+            let why = "no progress was reported: is the notification's method right (`notification`), and the token?";
+            Finding::new(question, Answer::Unsure, why)
+        }
+        (true, before, 0) => Finding::new(
+            question,
+            Answer::Yes,
+            format!("{before} reports before the answer, none in the half second after it"),
+        ),
+        (true, _, after) => {
+            Finding::new(question, Answer::No, format!("{after} reports came after the answer"))
+        }
+    };
+    finding.trace = seen.trace.iter().take(MAX_TRACE).map(TraceLine::shortened).collect();
+    finding
+}
+
+async fn progress_after_cancel(
     session: &mut PeerSession,
-    baselines: &Baselines,
     settings: &CheckSettings,
 ) -> Result<Vec<Finding>, Lost> {
     let mut findings = Vec::new();
-    let takes = baselines.progress.as_ref().and_then(|progress| progress.takes);
-    if takes.is_some() {
-        let seen = work::progress_to_the_end(session, takes, settings.deadline).await?;
-        findings.push(match (seen.answered, seen.before, seen.after) {
-            (false, _, _) => {
-                let why = "the request that reports progress was not answered";
-                Finding::new(Question::ProgressEndsWithAnswer, Answer::Unsure, why)
-            }
-            (true, 0, 0) => {
-                let why = "no progress was reported: is the notification's method right (`notification`), and the token?";
-                Finding::new(Question::ProgressEndsWithAnswer, Answer::Unsure, why)
-            }
-            (true, before, 0) => Finding::new(
-                Question::ProgressEndsWithAnswer,
-                Answer::Yes,
-                format!("{before} reports before the answer, none in the half second after it"),
-            ),
-            (true, _, after) => Finding::new(
-                Question::ProgressEndsWithAnswer,
-                Answer::No,
-                format!("{after} reports came after the answer"),
-            ),
-        });
-    }
-    if !settings.progress {
-        return Ok(findings);
-    }
-    if let Some((seen, interval)) = work::progress_after_a_cancel(session, settings.deadline).await?
+    if let Some((after, interval)) = work::progress_after_a_cancel(session, settings.deadline).await?
         && !interval.is_zero()
     {
         let detail = format!(
-            "progress came every {}; {} reports after its cancel had taken effect",
-            shown(interval),
-            seen.after
+            "progress came every {}; {after} reports after its cancel had taken effect",
+            shown(interval)
         );
         // One report may have been on its way.
-        if seen.after != 1 {
-            let seen = work::Seen { evidence: Evidence::Progress, stopped: seen.after == 0, detail };
+        if after != 1 {
+            let seen = work::Seen { evidence: Evidence::Progress, stopped: after == 0, detail };
             findings.push(stops_work(seen));
         }
     }

@@ -1,15 +1,20 @@
 //! The scenarios, played in the light of what is known about the peer.
 
+use std::time::Instant;
+
 use serde_json::Value;
 
 use super::PeerSource;
 use super::adapt;
+use super::asking::SESSIONS;
 use super::baseline::Baselines;
-use super::facts::{Checker, SESSIONS};
+use super::facts::Checker;
 use super::session::{Lost, PeerSession};
 use super::tries::normal_end;
 use crate::report::{Answer, Cell, CellOutcome, Demand, Evidence, Fact};
-use crate::runner::{Calibration, Failure, OpenSession, Outcomes, Played, Settings, Verdict, play};
+use crate::runner::{
+    Calibration, Failure, OpenSession, Outcomes, Played, Settings, TraceLine, Verdict, play, shorten,
+};
 use crate::vector::{HandshakeMode, Part, Scenario, ShownBy, scenarios_of};
 use crate::wire_format::Shape;
 
@@ -54,7 +59,8 @@ impl Known {
 
 /// A scenario that was played in the shared session, and the ids of its requests.
 struct Shared {
-    cell: usize,
+    /// The number of its scenario.
+    cell: u64,
     ids: Vec<Value>,
 }
 
@@ -68,15 +74,23 @@ impl<P: PeerSource> Checker<'_, P> {
     ) -> Vec<Cell> {
         let known =
             Known::of(baselines, facts, self.wire_format.owes_silence(), self.cancelled_error.clone());
-        let mut cells: Vec<Cell> = Vec::new();
+        let mut cells: Vec<(u64, Cell)> = Vec::new();
         let mut shared: Vec<Shared> = Vec::new();
         let mut strays: Vec<Value> = Vec::new();
-        let asked: Vec<&Scenario> =
-            scenarios_of(self.dialect).filter(|scenario| scenario.vector.role == Part::Serve).collect();
-        for (number, scenario) in (0_u64..).zip(asked) {
+        let asked = scenarios_of(self.dialect).filter(|scenario| scenario.vector.role == Part::Serve);
+        let mut asked: Vec<(u64, &Scenario)> = (0..).zip(asked).collect();
+        // First those after whose cancels silence has to be awaited, which the others do meanwhile.
+        asked.sort_by_key(|(_, scenario)| {
+            let alone = !adapt::can_share_a_session(scenario);
+            (alone, !adapt::needs_cancels(scenario, self.wire_format))
+        });
+        let mut last_cancel = None;
+        for (number, scenario) in asked {
             (self.on_progress)(&scenario.vector.name);
-            if let Some(why) = self.refusal(scenario, &known) {
-                cells.push(Cell::not_asked(scenario, self.source.wire(), why));
+            let why = self.refusal(scenario, &known);
+            let why = why.or_else(|| self.refusal_of_the_vector(scenario, baselines, &known));
+            if let Some(why) = why {
+                cells.push((number, Cell::not_asked(scenario, self.source.wire(), why)));
                 continue;
             }
             let earlier: Vec<Value> = shared.iter().flat_map(|one| one.ids.clone()).collect();
@@ -86,12 +100,41 @@ impl<P: PeerSource> Checker<'_, P> {
             strays.extend(played.strays.iter().cloned());
             let verdict = self.confirmed(scenario, number, played, baselines, &known).await;
             if !ids.is_empty() {
-                shared.push(Shared { cell: cells.len(), ids });
+                shared.push(Shared { cell: number, ids });
+                if let Some(session) =
+                    open.as_ref().filter(|_| adapt::needs_cancels(scenario, self.wire_format))
+                {
+                    last_cancel = Some(session.now());
+                }
             }
-            cells.push(self.cell(scenario, verdict));
+            cells.push((number, self.cell(scenario, verdict)));
         }
-        self.look_at_silence(open, baselines, &mut cells, &shared, strays).await;
-        cells
+        let since = last_cancel.filter(|_| self.wire_format.owes_silence());
+        let until = since.map(|last| normal_end(last, baselines, self.settings.deadline));
+        self.look_at_silence(
+            open,
+            until.filter(|_| baselines.slow_takes().is_some()),
+            &mut cells,
+            &shared,
+            strays,
+        )
+        .await;
+        cells.sort_by_key(|(number, _)| *number);
+        cells.into_iter().map(|(_, cell)| cell).collect()
+    }
+
+    /// Why a scenario cannot be played against this peer at all, which is known without a session.
+    fn refusal_of_the_vector(
+        &self,
+        scenario: &Scenario,
+        baselines: &Baselines,
+        known: &Known,
+    ) -> Option<String> {
+        let (abilities, profile) = self.opened.as_ref()?;
+        let vector = adapt::with_requests_of(scenario, profile, baselines).vector;
+        vector
+            .refusal(self.dialect, *abilities, Some(profile), Some(&known.calibration))
+            .or_else(|| vector.unlike(*abilities).map(str::to_owned))
     }
 
     /// Why a scenario shows nothing about this peer.
@@ -249,25 +292,36 @@ impl<P: PeerSource> Checker<'_, P> {
 
     fn cell(&self, scenario: &Scenario, played: Played) -> Cell {
         let mut cell = Cell::new(scenario, self.source.wire(), played);
+        cell.trace = cell.trace.iter().map(TraceLine::shortened).collect();
+        shorten(&mut cell.why);
         if cell.outcome == CellOutcome::Held && scenario.vector.shown_by == ShownBy::Work {
             cell.evidence = vec![Evidence::Request];
         }
         cell
     }
 
+    /// Whether a scenario leaves this request running, so that its answer comes after the end.
+    fn leaves_running(&self, name: &str, id: &Value) -> bool {
+        let mut asked =
+            scenarios_of(self.dialect).filter(|scenario| scenario.vector.role == Part::Serve).zip(0..);
+        asked.find(|(scenario, _)| scenario.vector.name == name).is_some_and(|(scenario, number)| {
+            let played = adapt::with_fresh_ids(scenario, self.wire_format, number);
+            adapt::left_running(&played, self.wire_format).contains(id)
+        })
+    }
+
     /// Waits until every cancelled request would have ended without a cancel, and looks whether one was answered after all.
     async fn look_at_silence(
         &mut self,
         open: Option<PeerSession>,
-        baselines: &Baselines,
-        cells: &mut [Cell],
+        until: Option<Instant>,
+        cells: &mut [(u64, Cell)],
         shared: &[Shared],
         mut strays: Vec<Value>,
     ) {
         let Some(mut session) = open else { return };
-        if baselines.slow_takes().is_some() && self.wire_format.owes_silence() {
+        if let Some(until) = until {
             (self.on_progress)("silence");
-            let until = normal_end(session.now(), baselines, self.settings.deadline);
             let from = session.received.len();
             // If the session ends now, no answer comes either.
             let _lost = session.listen(until).await;
@@ -276,7 +330,10 @@ impl<P: PeerSource> Checker<'_, P> {
         for frame in strays {
             let Shape::Answer { id } = self.wire_format.shape(&frame) else { continue };
             let Some(one) = shared.iter().find(|one| one.ids.contains(&id)) else { continue };
-            if let Some(cell) = cells.get_mut(one.cell).filter(|cell| cell.outcome == CellOutcome::Held) {
+            let cell = cells.iter_mut().find(|(number, _)| *number == one.cell);
+            if let Some((_, cell)) = cell.filter(|(_, cell)| cell.outcome == CellOutcome::Held)
+                && !self.leaves_running(&cell.scenario, &id)
+            {
                 cell.outcome = CellOutcome::Unsure;
                 cell.evidence.clear();
                 cell.why = format!("this came after the end of the scenario: {frame}");

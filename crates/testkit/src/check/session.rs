@@ -47,6 +47,8 @@ pub(super) struct PeerSession {
     pub(super) noise: Vec<String>,
     /// The answer to `initialize`.
     pub(super) opening: Option<Value>,
+    /// Cancelled requests that were not answered, as they owe it.
+    pub(super) silenced: Vec<Value>,
     /// How the connection ended.
     pub(super) closed: Option<String>,
     /// The request without whose answer the session cannot go on.
@@ -76,6 +78,7 @@ impl PeerSession {
             received: Vec::new(),
             noise: Vec::new(),
             opening: None,
+            silenced: Vec::new(),
             closed: None,
             needed: None,
             next: 0,
@@ -246,6 +249,18 @@ impl PeerSession {
             |frame| matches!(wire_format.shape(frame), Shape::Answer { id: found } if found == *id),
         )
         .await
+    }
+
+    /// Waits until each of these requests is answered, at most until then.
+    pub(super) async fn answers_to(
+        &mut self,
+        ids: impl Iterator<Item = &Value>,
+        until: Instant,
+    ) -> Result<(), Lost> {
+        for id in ids {
+            self.answer(id, until).await?;
+        }
+        Ok(())
     }
 
     /// The answer to a request without which the session cannot go on. Over HTTP the wait ends as soon as the response

@@ -30,7 +30,7 @@ pub(super) struct Asked {
     pub(super) name: &'static str,
     pub(super) statement: &'static str,
     pub(super) demand: Demand,
-    pub(super) source: &'static str,
+    pub(super) source: String,
 }
 
 /// The families of dialects whose documents say the same about these questions.
@@ -39,7 +39,6 @@ enum Family {
     Acp,
     Lsp,
     Mcp,
-    Abp,
 }
 
 impl Family {
@@ -47,14 +46,17 @@ impl Family {
         match dialect {
             "lsp" => Self::Lsp,
             "mcp" | "mcp-2026" => Self::Mcp,
-            "abp" => Self::Abp,
             _ => Self::Acp,
         }
     }
 }
 
+const SILENCE_OF_2026: &str = "MCP 2026-07-28: the page on cancellation says that the server should not send a response, that on stdio that it \
+                               must not: so it is held as a recommendation.";
 const ONE_ANSWER: &str = "JSON-RPC 2.0: a request is answered by one response.";
 const ONLY_ITS_OWN: &str = "JSON-RPC 2.0: each request gets its own response; nobody cancelled this one.";
+const ITS_OWN_CALL: &str = "004: a cancel is about the call with its callId, and each call gets its result.";
+const EACH_BYTE: &str = "each byte of the stream belongs to a message; what does not cannot be read.";
 const NOTHING_SAID: &str = "no document says anything about it.";
 
 impl Question {
@@ -105,7 +107,16 @@ impl Question {
     pub(super) fn asked(self, dialect: &str) -> Asked {
         let family = Family::of(dialect);
         let (name, statement) = self.words();
-        let (demand, source) = self.demand(family);
+        let (demand, source) = match (self, dialect) {
+            (Self::StaysSilent, "mcp-2026") => (Should, SILENCE_OF_2026),
+            (_, "abp") => self.demand_of_abp(),
+            _ => self.demand(family),
+        };
+        // What is quoted of the two revisions reads the same in both.
+        let source = match dialect {
+            "mcp-2026" => source.replace("MCP 2025-11-25", "MCP 2026-07-28"),
+            _ => source.to_owned(),
+        };
         Asked { name, statement, demand, source }
     }
 
@@ -148,12 +159,10 @@ impl Question {
                 Should,
                 "001 says that the receiver may cancel the work, 003 that it must: so it is held as a recommendation.",
             ),
-            (Self::CancelsRunning, Family::Abp) => {
-                (Should, "004: the app stops the operation if it can and reports whether it did.")
-            }
-            (Self::AnswersCancelled, Family::Lsp) => {
-                (Must, "LSP 3.18: a cancelled request still needs a response; it must not be left open.")
-            }
+            (Self::AnswersCancelled, Family::Lsp) => (
+                Must,
+                "LSP 3.18: a cancelled request still needs to send a response back; it can not be left open.",
+            ),
             (Self::AnswersCancelled, Family::Acp) => (
                 Must,
                 "001: the receiver must answer the cancelled request, with -32800 or a valid response.",
@@ -165,26 +174,26 @@ impl Question {
             (Self::CancelledCode, Family::Acp) => {
                 (Must, "001: the answer to a cancelled request is the error -32800 or a valid response.")
             }
-            (Self::CancelledCode, Family::Mcp | Family::Abp) => {
-                (Must, "004: a cancelled call is answered with success false and cancelled true.")
-            }
-            (Self::StaysSilent, Family::Acp | Family::Lsp | Family::Mcp | Family::Abp) => (
+            (Self::CancelledCode, Family::Mcp)
+            | (Self::MalformedCancelIgnored, Family::Acp | Family::Lsp)
+            | (Self::ServesConcurrently, _) => (Open, NOTHING_SAID),
+            (Self::StaysSilent, _) => (
                 Should,
                 "MCP 2025-11-25: the receiver of a cancel should not send a response for the request.",
             ),
-            (Self::AnswersCancelled, Family::Mcp | Family::Abp) | (Self::AnswersOnce, _) => {
-                (Must, ONE_ANSWER)
-            }
+            (Self::AnswersCancelled, Family::Mcp) | (Self::AnswersOnce, _) => (Must, ONE_ANSWER),
             (Self::StopsWork, Family::Mcp) => (
                 Should,
                 "MCP 2025-11-25: the receiver of a cancel should stop processing and free its resources.",
             ),
-            (Self::StopsWork, Family::Lsp) => (Open, "LSP 3.18: a cancel is a hint, and the work may go on."),
+            (Self::StopsWork, Family::Lsp) => (
+                Open,
+                "LSP 3.18: a notification whose method begins with $/ may be ignored, so the work may go on.",
+            ),
             (Self::StopsWork, Family::Acp) => {
                 (Should, "003: the receiver cancels the work and all that belongs to it.")
             }
-            (Self::StopsWork, Family::Abp) => (Should, "004: the app stops the operation if it can."),
-            (Self::SessionSurvives, Family::Acp | Family::Lsp | Family::Mcp | Family::Abp) => {
+            (Self::SessionSurvives, _) => {
                 (Must, "JSON-RPC 2.0: a request that is sent after the cancel of another gets its response.")
             }
             (
@@ -204,7 +213,11 @@ impl Question {
             (Self::ProgressEndsWithAnswer, Family::Mcp) => {
                 (Must, "MCP 2025-11-25: progress notifications must stop after the request has completed.")
             }
-            (Self::ProgressEndsWithAnswer, Family::Acp | Family::Lsp | Family::Abp) => {
+            (Self::ProgressEndsWithAnswer, Family::Lsp) => (
+                Should,
+                "LSP 3.18: a request's workDoneToken is only valid until its response has been sent.",
+            ),
+            (Self::ProgressEndsWithAnswer, Family::Acp) => {
                 (Open, "the protocol does not bind progress to the answer.")
             }
             (Self::UnknownMethodRefused, _) => {
@@ -213,8 +226,6 @@ impl Question {
             (Self::UnknownNotificationIgnored, _) => {
                 (Must, "JSON-RPC 2.0: a notification is never answered, not even with an error.")
             }
-            (Self::MalformedCancelIgnored, Family::Acp | Family::Lsp | Family::Abp)
-            | (Self::ServesConcurrently, _) => (Open, NOTHING_SAID),
             (Self::CleanOutput, Family::Mcp) => (
                 Must,
                 "MCP 2025-11-25: a server must not write anything to its stdout that is not a message.",
@@ -222,9 +233,35 @@ impl Question {
             (Self::CleanOutput, Family::Acp) => {
                 (Must, "ACP: the agent must not write anything to its stdout that is not a message.")
             }
-            (Self::CleanOutput, Family::Lsp | Family::Abp) => {
-                (Must, "each byte of the stream belongs to a message; what does not cannot be read.")
+            (Self::CleanOutput, Family::Lsp) => (Must, EACH_BYTE),
+        }
+    }
+
+    /// ABP's messages are not those of JSON-RPC.
+    const fn demand_of_abp(self) -> (Demand, &'static str) {
+        match self {
+            Self::CancelsRunning => {
+                (Should, "004: the app stops the operation if it can and reports whether it did.")
             }
+            Self::CancelledCode => {
+                (Must, "004: a cancelled call is answered with success false and cancelled true.")
+            }
+            Self::StopsWork => (Should, "004: the app stops the operation if it can."),
+            Self::CleanOutput => (Must, EACH_BYTE),
+            Self::AnswersCancelled
+            | Self::AnswersOnce
+            | Self::SessionSurvives
+            | Self::FreesSlot
+            | Self::SiblingsUntouched
+            | Self::LateCancelIgnored
+            | Self::UnknownCancelIgnored => (Must, ITS_OWN_CALL),
+            Self::StaysSilent
+            | Self::MalformedCancelIgnored
+            | Self::TellsIdsApart
+            | Self::ProgressEndsWithAnswer
+            | Self::UnknownMethodRefused
+            | Self::UnknownNotificationIgnored
+            | Self::ServesConcurrently => (Open, NOTHING_SAID),
         }
     }
 }

@@ -47,6 +47,8 @@ pub(super) struct Try {
     /// From the cancel to the answer.
     pub(super) answered: Option<Duration>,
     pub(super) answers: usize,
+    /// From the request to the answer.
+    took: Option<Duration>,
 }
 
 /// All of them, and what came after.
@@ -57,6 +59,10 @@ pub(super) struct Tries {
     pub(super) quick_after: Vec<Option<Duration>>,
     /// Why the session ended before the last try.
     pub(super) lost: Option<String>,
+    /// Those without an answer so far, with the time of their cancel. They are judged when all of them would have ended.
+    pending: Vec<(Sent, Instant)>,
+    /// How long the slow request took when it was run again without a cancel.
+    seen_again: Option<Duration>,
 }
 
 impl Tries {
@@ -65,6 +71,46 @@ impl Tries {
         let mut all = self.all.iter().map(|one| one.effect.worked());
         let first = all.next()??;
         all.all(|one| one == Some(first)).then_some(first)
+    }
+
+    /// Whether every request that came after a cancel was answered.
+    pub(super) fn are_alive(&self) -> bool {
+        self.lost.is_none() && self.quick_after.iter().all(Option::is_some)
+    }
+
+    /// Whether the first cancel worked, and the silence of the others has to be awaited.
+    pub(super) fn are_silent(&self) -> bool {
+        self.are_alive() && self.worked() == Some(true) && !self.pending.is_empty()
+    }
+
+    /// Waits for those that have no answer yet, and judges them: where silence is owed, until they would have ended. Where an
+    /// answer is owed, longer, as the machine may be busier than it was.
+    pub(super) async fn await_the_rest(
+        &mut self,
+        session: &mut PeerSession,
+        baselines: &Baselines,
+        deadline: Duration,
+    ) {
+        if self.are_alive()
+            && let Some((last, cancelled)) = self.pending.last()
+        {
+            let waited = if session.wire_format.owes_silence() {
+                session.listen(normal_end(last.at, baselines, deadline)).await
+            } else {
+                let until = *cancelled + baselines.slow_takes().unwrap_or_default() * 3 + deadline;
+                session.answers_to(self.pending.iter().map(|(sent, _)| &sent.id), until).await
+            };
+            self.lost = waited.err().map(|Lost(why)| why);
+        }
+        if self.are_alive() {
+            for (sent, cancelled) in std::mem::take(&mut self.pending) {
+                let one = judge(session, baselines, &sent, cancelled);
+                if one.effect == Effect::Silence {
+                    session.silenced.push(sent.id);
+                }
+                self.all.push(one);
+            }
+        }
     }
 
     /// Whether some tries worked and some did not.
@@ -128,7 +174,6 @@ async fn run(
     tries: &mut Tries,
 ) -> Result<(), Lost> {
     let owes_silence = session.wire_format.owes_silence();
-    let mut silent: Vec<(Sent, Instant)> = Vec::new();
     let mut count = count.max(1);
     let mut at = 0;
     while at < count {
@@ -139,29 +184,33 @@ async fn run(
         // The first is awaited for as long as the request would have taken: a peer that ignores cancels is not asked for many
         // at once. The others are looked at together at the end.
         if owes_silence && at > 1 {
-            silent.push((sent, cancelled));
+            tries.pending.push((sent, cancelled));
         } else {
             let until =
                 normal_end(cancelled, baselines, deadline).max(cancelled + least_wait(baselines, deadline));
-            let _answer = session.answer(&sent.id, until).await?;
-            tries.all.push(judge(session, baselines, &sent, cancelled));
+            let answer = session.answer(&sent.id, until).await?;
+            if answer.is_some() || owes_silence {
+                let one = judge(session, baselines, &sent, cancelled);
+                if one.effect == Effect::Silence {
+                    session.silenced.push(sent.id);
+                }
+                tries.all.push(one);
+                look_again(session, baselines, deadline, tries).await?;
+            } else {
+                tries.pending.push((sent, cancelled));
+                count = count.min(3);
+            }
             if tries.all.first().is_some_and(|first| first.effect.worked() != Some(true)) {
                 count = count.min(3);
             }
         }
         let quick = session.send_kind(RequestKind::Quick).await?;
-        let patience = deadline + baselines.slow_takes().unwrap_or_default() * 2;
+        let patience = deadline + baselines.slow_takes().unwrap_or_default() * 5;
         let answer = session.answer(&quick.id, quick.at + patience).await?;
         tries.quick_after.push(answer.map(|answer| answer.at.saturating_duration_since(quick.at)));
         if tries.quick_after.last() == Some(&None) {
             return Ok(());
         }
-    }
-    if let Some((last, _)) = silent.last() {
-        session.listen(normal_end(last.at, baselines, deadline)).await?;
-    }
-    for (sent, cancelled) in silent {
-        tries.all.push(judge(session, baselines, &sent, cancelled));
     }
     Ok(())
 }
@@ -177,10 +226,15 @@ fn judge(session: &PeerSession, baselines: &Baselines, sent: &Sent, cancelled: I
     let Some(answer) = answers.first() else {
         let shows_it = baselines.slow_takes().is_some() && session.wire_format.owes_silence();
         let effect = if shows_it { Effect::Silence } else { Effect::NoAnswer };
-        return Try { effect, answered: None, answers: 0 };
+        return Try { effect, answered: None, answers: 0, took: None };
     };
     let took = answer.at.saturating_duration_since(sent.at);
-    let is_late = baselines.slow_takes().is_some_and(|takes| took >= takes.mul_f64(NORMAL_END));
+    let answered = answer.at.saturating_duration_since(cancelled);
+    // A whole result long after the cancel is the normal one, of a machine that is less busy than before.
+    let is_late = baselines.slow_takes().is_some_and(|takes| {
+        took >= takes.mul_f64(NORMAL_END)
+            || (answered >= takes / 5 && baselines.is_whole(session.wire_format, answer))
+    });
     let normal_error = baselines.slow.as_ref().and_then(|slow| slow.error.clone());
     let error = error_of(session.wire_format, answer);
     let profile = session.profile.requests.get(&RequestKind::Slow);
@@ -191,7 +245,33 @@ fn judge(session: &PeerSession, baselines: &Baselines, sent: &Sent, cancelled: I
         Some(code) => Effect::OtherError(code),
         None => Effect::EarlyResult,
     };
-    Try { effect, answered: Some(answer.at.saturating_duration_since(cancelled)), answers: answers.len() }
+    Try { effect, answered: Some(answered), answers: answers.len(), took: Some(took) }
+}
+
+/// A result that came early may be the normal end on a machine that was busier when the baseline was taken: so the slow
+/// request is run once more without a cancel.
+async fn look_again(
+    session: &mut PeerSession,
+    baselines: &Baselines,
+    deadline: Duration,
+    tries: &mut Tries,
+) -> Result<(), Lost> {
+    let early = |one: &Try| one.effect == Effect::EarlyResult;
+    let Some(normal) = baselines.slow_takes().filter(|_| tries.all.iter().any(early)) else { return Ok(()) };
+    let takes = if let Some(takes) = tries.seen_again {
+        takes
+    } else {
+        let sent = session.send_kind(RequestKind::Slow).await?;
+        let answer = session.answer(&sent.id, sent.at + normal * 2 + deadline).await?;
+        answer.map_or(normal, |answer| answer.at.saturating_duration_since(sent.at)).min(normal)
+    };
+    tries.seen_again = Some(takes);
+    for one in tries.all.iter_mut().filter(|one| early(one)) {
+        if one.took.is_some_and(|took| took >= takes.mul_f64(NORMAL_END)) {
+            one.effect = Effect::NormalEnd;
+        }
+    }
+    Ok(())
 }
 
 /// Whether an answer has the cancelled form of its dialect.

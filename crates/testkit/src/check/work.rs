@@ -6,19 +6,21 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::CheckSettings;
-use super::baseline::{Baselines, shown};
+use super::baseline::{Baselines, error_of, shown};
 use super::processor_time;
-use super::session::{Lost, PeerSession, TOKEN_PLACES, token_for};
+use super::session::{Lost, PeerSession, Received, Sent, TOKEN_PLACES, token_for};
 use super::tries::{Tries, cancel_delay};
 use super::witness::Counter;
 use crate::profile::{RequestKind, follow};
 use crate::report::Evidence;
+use crate::runner::TraceLine;
+use crate::wire_format::WireFormat;
 
 /// How long the peer is watched after a cancel.
 const WATCH: Duration = Duration::from_millis(500);
 
 /// From this share of one processor on, the work of a request is seen in the processor time.
-const BUSY: f64 = 0.3;
+const BUSY: f64 = 0.15;
 
 /// What a witness saw.
 #[derive(Clone, Debug)]
@@ -29,37 +31,53 @@ pub(super) struct Seen {
 }
 
 /// What the progress of one request showed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Progress {
+    pub(super) sent: Sent,
+    /// The answer, if it came.
+    pub(super) answered: Option<Received>,
     /// The notifications before the cancel or the answer.
     pub(super) before: usize,
     /// Those after the answer to the request, or after its cancel if no answer is due.
     pub(super) after: usize,
-    /// Whether it was answered.
-    pub(super) answered: bool,
+    /// What was sent and received meanwhile.
+    pub(super) trace: Vec<TraceLine>,
+}
+
+impl Progress {
+    /// Whether the answer is an error.
+    pub(super) fn is_error(&self, wire_format: WireFormat) -> bool {
+        self.answered.as_ref().is_some_and(|answer| error_of(wire_format, answer).is_some())
+    }
 }
 
 /// Runs the progress request to its normal end and watches what follows.
 pub(super) async fn progress_to_the_end(
     session: &mut PeerSession,
-    takes: Option<Duration>,
-    deadline: Duration,
+    within: Duration,
 ) -> Result<Progress, Lost> {
+    let begun = session.trace.len();
     let sent = session.send_kind(RequestKind::Progress).await?;
     let token = token_of(session, &sent.id);
-    let answer = session.answer(&sent.id, sent.at + takes.unwrap_or_default() * 3 + deadline).await?;
-    let Some(answer) = answer else { return Ok(Progress::default()) };
-    session.listen(answer.at + WATCH).await?;
-    let times = progress_times(session, &token, sent.at);
-    let before = times.iter().filter(|at| **at <= answer.at).count();
-    Ok(Progress { before, after: times.len() - before, answered: true })
+    let answered = session.answer(&sent.id, sent.at + within).await?;
+    let mut progress = Progress { sent, answered, before: 0, after: 0, trace: Vec::new() };
+    if let Some(answer) = &progress.answered {
+        let answered_at = answer.at;
+        session.listen(answered_at + WATCH).await?;
+        let times = progress_times(session, &token, progress.sent.at);
+        progress.before = times.iter().filter(|at| **at <= answered_at).count();
+        progress.after = times.len() - progress.before;
+    }
+    progress.trace = session.trace.get(begun..).unwrap_or_default().to_vec();
+    Ok(progress)
 }
 
-/// Cancels the progress request after its first notifications and watches what follows.
+/// Cancels the progress request after its first notifications and watches what follows. Returns how many came after the
+/// cancel had taken effect, and how often they came before.
 pub(super) async fn progress_after_a_cancel(
     session: &mut PeerSession,
     deadline: Duration,
-) -> Result<Option<(Progress, Duration)>, Lost> {
+) -> Result<Option<(usize, Duration)>, Lost> {
     let sent = session.send_kind(RequestKind::Progress).await?;
     let token = token_of(session, &sent.id);
     // Two notifications show how often they come.
@@ -84,8 +102,7 @@ pub(super) async fn progress_after_a_cancel(
     session.listen(settled + patience).await?;
     let times = progress_times(session, &token, sent.at);
     let after = times.iter().filter(|at| **at > settled).count();
-    let progress = Progress { before: times.len() - after, after, answered: answer.is_some() };
-    Ok(Some((progress, interval)))
+    Ok(Some((after, interval)))
 }
 
 /// The name under which the peer reports progress of the request with this id. Null: it has none.
@@ -141,8 +158,8 @@ pub(super) async fn by_processor_time(
         percent(busy),
         percent(after)
     );
-    // Neither idle nor as busy as before: other work of the peer.
-    let clear = stopped || after > busy * 0.7;
+    // In between: other work of the peer, or of the machine.
+    let clear = stopped || after > busy / 2.0;
     Ok(clear.then_some(Seen { evidence: Evidence::Processor, stopped, detail }))
 }
 

@@ -31,6 +31,7 @@ pub use outcomes::{Outcomes, differences};
 pub use peer::PeerCaller;
 pub use subject::{Abilities, Ended, Line, Seen, Subject, SubjectError};
 pub(crate) use translate::{subset, without_what_is_null};
+pub(crate) use verdict::shorten;
 pub use verdict::{Direction, Failure, Played, TraceLine, Verdict};
 
 use crate::profile::Profile;

@@ -89,6 +89,28 @@ impl TraceLine {
     pub fn new(direction: Direction, text: impl Into<String>) -> Self {
         Self { direction, text: text.into() }
     }
+
+    /// The line without the middle of a very long frame.
+    pub(crate) fn shortened(&self) -> Self {
+        let mut line = self.clone();
+        shorten(&mut line.text);
+        line
+    }
+}
+
+/// The longest text that is kept whole in the report about a foreign peer, in bytes.
+const LONGEST_TEXT: usize = 4_096;
+
+/// Takes the middle out of a very long text and says how much is missing.
+pub(crate) fn shorten(text: &mut String) {
+    if text.len() <= LONGEST_TEXT {
+        return;
+    }
+    let boundary =
+        |from: usize| (from..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    let (from, to) = (boundary(LONGEST_TEXT * 3 / 4), boundary(text.len() - LONGEST_TEXT / 4));
+    let left_out = format!(" [{} bytes left out] ", to - from);
+    text.replace_range(from..to, &left_out);
 }
 
 /// The direction of a frame, seen from the runner.
@@ -99,4 +121,22 @@ pub enum Direction {
     Sent,
     /// From the subject.
     Received,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_of_a_long_frame_is_left_out() {
+        let short = TraceLine::new(Direction::Sent, "a".repeat(LONGEST_TEXT));
+        assert_eq!(short.shortened(), short);
+        // Each character has three bytes, and no cut falls between them.
+        let long = format!("<{}>", "\u{20ac}".repeat(10_000));
+        let text = TraceLine::new(Direction::Received, long.clone()).shortened().text;
+        assert!(text.len() < LONGEST_TEXT + 50);
+        assert!(text.starts_with("<\u{20ac}") && text.ends_with("\u{20ac}>"));
+        let (kept, left_out) = (text.matches('\u{20ac}').count(), text.split(['[', ' ']).nth(2).unwrap());
+        assert_eq!(kept * 3 + 2 + left_out.parse::<usize>().unwrap(), long.len());
+    }
 }
