@@ -82,6 +82,13 @@ def cell(name, fact, fact_name):
     return f"[**no**]{link}" if fact["demand"] == "must" else f"[no]{link} ({fact['demand']})"
 
 
+def scenarios(result):
+    """How many scenarios held, and those that broke."""
+    held = f"{result['scenarios']['held']} held"
+    links = (f"[**{one['scenario']}**](scoreboard/{result['name']}.md#scenario-{one['scenario']})" for one in result["broke"])
+    return ", ".join([held, *(f"{link} broke" for link in links)])
+
+
 def asked(results):
     """The names of the facts that at least one of these programs has, in the order of the reports."""
     names = {}
@@ -93,14 +100,14 @@ def asked(results):
 def table(rows, results):
     facts = asked(results)
     client = rows[0]["kind"] == "client"
-    figures = [] if client else ["alone", "cancel, median", "worst"]
+    figures = [] if client else ["scenarios", "alone", "cancel, median", "worst"]
     head = ["program", "version", "from", "over", *figures, *(f"`{fact}`" for fact in facts)]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row, result in zip(rows, results, strict=True):
         name, times = row["name"], cancels(result)
         cells = [f"[{name}](scoreboard/{name}.md)", row["version"], f"{row['source']}: {row['package']}", over(row)]
         if not client:
-            cells += [time_of(slow(result)), time_of(times and times["median_us"]), time_of(times and times["worst_us"])]
+            cells += [scenarios(result), time_of(slow(result)), time_of(times and times["median_us"]), time_of(times and times["worst_us"])]
         cells += [cell(name, result["facts"].get(fact), fact) for fact in facts]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
