@@ -11,7 +11,7 @@ use rescind_core::dialect::ACP;
 use serde_json::{Value, json};
 
 use crate::harness::{Counted, allocations_of_ours};
-use crate::http_echo::{self, OVER_HTTP};
+use crate::transport_echo::{self, Echoes};
 use crate::{steps, subjects};
 
 /// How much a count of instructions may be above its budget, as a fraction.
@@ -80,13 +80,13 @@ impl Counts {
             (Counted::Settle, settle),
             (Counted::Cancel, cancel),
         ];
-        let over_http = OVER_HTTP.map(|wire| (Counted::Http(wire), http_echo::allocations(wire)));
+        let over = Echoes::all().map(|echoes| (Counted::Over(echoes), transport_echo::allocations(echoes)));
         let count = |(counted, allocations): (Counted, u64)| Count {
             name: counted.name(),
             instructions: counted.least_instructions(TIMES).map(|each| each.round() as u64),
             allocations,
         };
-        Self { made_with: made_with(), counts: all.into_iter().chain(over_http).map(count).collect() }
+        Self { made_with: made_with(), counts: all.into_iter().chain(over).map(count).collect() }
     }
 
     /// Reads a file of [`to_json`](Self::to_json). Returns `None` if it is not one.

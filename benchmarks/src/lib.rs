@@ -13,8 +13,6 @@ pub mod harness;
 pub mod heap;
 #[cfg(feature = "count")]
 pub mod heap_per_request;
-#[cfg(feature = "count")]
-pub mod http_echo;
 pub mod limits;
 #[cfg(feature = "peers")]
 pub mod peers;
@@ -24,6 +22,8 @@ pub mod steps;
 pub mod subject;
 pub mod subjects;
 pub mod table;
+#[cfg(feature = "count")]
+pub mod transport_echo;
 pub mod wires;
 
 /// A text of this many bytes, as params.

@@ -60,7 +60,7 @@ fn tell(budgets: &Counts, measured: &Counts, file: &Path) -> bool {
         println!("INSTRUCTIONS ARE NOT COUNTED: {why}.");
     }
     for Count { name, .. } in budgets.gone(measured) {
-        println!("{name:<28} IS COUNTED NO MORE: take it out of {} with --lower", file.display());
+        println!("{name:<34} IS COUNTED NO MORE: take it out of {} with --lower", file.display());
     }
     for count in &measured.counts {
         let budget = budgets.of(&count.name);
@@ -79,7 +79,7 @@ fn tell(budgets: &Counts, measured: &Counts, file: &Path) -> bool {
                 Verdict::Above => "ABOVE THE BUDGET".to_owned(),
                 Verdict::Lower => format!("lower the budget to {counted} (--lower does it)"),
             };
-            println!("{:<28} {what:<20} {counted:>8} of {budget:>8}  {told}", count.name);
+            println!("{:<34} {what:<20} {counted:>8} of {budget:>8}  {told}", count.name);
         }
     }
     println!(

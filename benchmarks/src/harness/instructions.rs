@@ -13,18 +13,14 @@ use super::figures::{Figure, Row};
 use super::single_thread::PLACE;
 use super::{Results, Run};
 use crate::subject::{BURST, Competitor, Echo, Name, Pace, Subject, Told, set_pace};
-use crate::wires::one_thread;
 #[cfg(feature = "count")]
-use crate::{
-    cross_process::Wire,
-    http_echo::{HttpEcho, OVER_HTTP},
-};
+use crate::transport_echo::{EchoClient, Echoes};
+use crate::wires::one_thread;
 use crate::{steps, subjects};
 
 const COUNTS: &str = "RESCIND_BENCHMARK_COUNTS";
 /// The rounds of two runs whose difference counts, so that what comes before and after the rounds is not included.
 const FEW: usize = 3 * BURST;
-const MANY: usize = FEW + COUNTED;
 const COUNTED: usize = 1000;
 /// A count that takes longer than this hangs.
 const LONGEST: Duration = Duration::from_secs(120);
@@ -36,9 +32,9 @@ pub enum Counted {
     Echo(Name),
     /// A request and its cancel.
     Pair(Name),
-    /// An echo over HTTP, with its streams in memory.
+    /// An echo over a transport, with its streams in memory.
     #[cfg(feature = "count")]
-    Http(Wire),
+    Over(Echoes),
     /// A step of the bare machine: a request arrives.
     Request,
     /// Its handler answers and ends.
@@ -55,7 +51,7 @@ impl Counted {
             Self::Echo(_) => "echo",
             Self::Pair(_) => "request and cancel",
             #[cfg(feature = "count")]
-            Self::Http(wire) => return format!("echo over {}", wire.name()),
+            Self::Over(echoes) => return echoes.name(),
             Self::Request => "machine: receive a request",
             Self::Settle => "machine: answer it and end",
             Self::Cancel => "machine: receive a cancel",
@@ -68,7 +64,7 @@ impl Counted {
         match self {
             Self::Echo(_) | Self::Pair(_) => None,
             #[cfg(feature = "count")]
-            Self::Http(_) => None,
+            Self::Over(_) => None,
             Self::Request => Some("rescind_benchmarks::steps::receive_request"),
             Self::Settle => Some("rescind_benchmarks::steps::settle"),
             Self::Cancel => Some("rescind_benchmarks::steps::receive_cancel"),
@@ -85,8 +81,18 @@ impl Counted {
     #[must_use]
     pub fn least_instructions(self, times: usize) -> Option<f64> {
         let least = |rounds| (0..times).map(|_| self.collected(rounds)).min().flatten();
-        let all = least(MANY)?.saturating_sub(least(FEW)?);
-        Some(all as f64 / COUNTED as f64)
+        let [few, counted] = self.rounds();
+        let all = least(few + counted)?.saturating_sub(least(few)?);
+        Some(all as f64 / counted as f64)
+    }
+
+    /// The rounds that warm up, and those that are counted. Fewer if each takes long.
+    const fn rounds(self) -> [usize; 2] {
+        match self {
+            #[cfg(feature = "count")]
+            Self::Over(Echoes { bytes: 4096.., .. }) => [FEW / 3, COUNTED / 10],
+            _ => [FEW, COUNTED],
+        }
     }
 
     /// The count of callgrind for this program with this many rounds.
@@ -131,8 +137,8 @@ impl Counted {
                 });
             }
             #[cfg(feature = "count")]
-            Self::Http(wire) => {
-                one_thread().block_on(async { HttpEcho::open(wire).await.echo(rounds).await })
+            Self::Over(echoes) => {
+                one_thread().block_on(async { EchoClient::open(echoes).await.echo(rounds).await })
             }
             Self::Request | Self::Settle | Self::Cancel => {
                 let (mut server, now) = (steps::session(&ACP), Instant::now());
@@ -153,7 +159,7 @@ impl Counted {
         if matches!(self, Self::Pair(_)) {
             assert_eq!(subject.pairs(rounds).await, Told::Measured, "it cancels");
         } else {
-            let mut took = Vec::with_capacity(MANY);
+            let mut took = Vec::with_capacity(FEW + COUNTED);
             subject.echo(Echo { bytes: 64, in_flight: 1, count: rounds }, &mut took).await;
         }
     }
@@ -210,7 +216,7 @@ pub fn count_if_asked() {
     let name = find(library, configuration).map_or(subjects::FLOOR.name, |competitor| competitor.name);
     let all = [Counted::Echo(name), Counted::Pair(name), Counted::Request, Counted::Settle, Counted::Cancel];
     #[cfg(feature = "count")]
-    let all = all.into_iter().chain(OVER_HTTP.map(Counted::Http));
+    let all = all.into_iter().chain(Echoes::all().map(Counted::Over));
     let counted = all.into_iter().find(|counted| counted.name() == what).expect("something counted");
     set_pace(Pace::Counted);
     counted.play(rounds.parse().expect("a number"));

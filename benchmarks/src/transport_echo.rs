@@ -1,0 +1,212 @@
+//! Echoes over the transports, both sides in one process, on streams in memory: unlike sockets they repeat.
+
+use std::io;
+use std::time::Duration;
+
+use rescind_core::dialect::Role;
+use rescind_core::{ByteStream, Framing, Link, Peer, Router, Server, Transport, memory_pair};
+use rescind_http::{
+    Acp, AcpTransport, GivenStream, HttpClient, HttpListener, HttpServer, Stateless, StatelessTransport,
+    Streamable, StreamableTransport, count_ids,
+};
+use rescind_websocket::{UpgradeOptions, WebSocketTransport, accept_given, open_given};
+use serde_json::value::RawValue;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::cross_process::{OurClient, Wire, router};
+use crate::heap;
+use crate::wires::one_thread;
+
+/// Waits that would sometimes end during an echo, because callgrind is slow: for the answer before its response becomes
+/// an event stream, and for the response before a cancel.
+const LATE: Duration = Duration::from_secs(3600);
+/// The bytes that a stream holds in each direction.
+const BUFFER: usize = 64 * 1024;
+
+type Streams = UnboundedReceiver<Box<dyn GivenStream>>;
+
+/// A transport in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// The transport that passes frames.
+    Frames,
+    /// Lines in a stream of bytes, as over stdio and named pipes.
+    Lines,
+    /// The same with headers in place of line ends.
+    ContentLength,
+    /// A WebSocket.
+    WebSocket,
+    /// A binding of HTTP.
+    Http(Wire),
+}
+
+/// Echoes of one size over one transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Echoes {
+    /// The transport.
+    pub carrier: Carrier,
+    /// Bytes of the text in the params.
+    pub bytes: usize,
+}
+
+impl Carrier {
+    /// All that are counted. The first two bindings are HTTP/1.1, the last is HTTP/2.
+    const ALL: [Self; 7] = [
+        Self::Frames,
+        Self::Lines,
+        Self::ContentLength,
+        Self::WebSocket,
+        Self::Http(Wire::Streamable),
+        Self::Http(Wire::Stateless),
+        Self::Http(Wire::Acp),
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Frames => "memory",
+            Self::Lines => "lines",
+            Self::ContentLength => "content-length",
+            Self::WebSocket => "websocket",
+            Self::Http(wire) => wire.name(),
+        }
+    }
+
+    /// The transport between processes whose dialect and handshake this one has.
+    const fn wire(self) -> Wire {
+        match self {
+            Self::Frames | Self::Lines | Self::ContentLength => Wire::Stdio,
+            Self::WebSocket => Wire::WebSocket,
+            Self::Http(wire) => wire,
+        }
+    }
+}
+
+impl Echoes {
+    /// The counted transports, each with every size.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let sizes = |carrier| [64, 4 * 1024, 64 * 1024].map(|bytes| Self { carrier, bytes });
+        Carrier::ALL.into_iter().flat_map(sizes)
+    }
+
+    /// The name in the file of budgets.
+    #[must_use]
+    pub fn name(self) -> String {
+        let over = self.carrier.name();
+        match self.bytes {
+            64 => format!("echo over {over}"),
+            bytes => format!("echo of {} KiB over {over}", bytes / 1024),
+        }
+    }
+}
+
+/// A client with its server.
+#[derive(Debug)]
+pub struct EchoClient {
+    client: Peer,
+    params: Box<RawValue>,
+}
+
+impl EchoClient {
+    /// A connection after its handshake. It ends with the runtime.
+    ///
+    /// # Panics
+    /// If it does not open.
+    pub async fn open(echoes: Echoes) -> Self {
+        let wire = echoes.carrier.wire();
+        let link = match echoes.carrier {
+            Carrier::Frames => {
+                let (ours, theirs) = memory_pair();
+                serve(wire, theirs);
+                ours
+            }
+            Carrier::Lines => framed(wire, Framing::Newline).await,
+            Carrier::ContentLength => framed(wire, Framing::ContentLength).await,
+            Carrier::WebSocket => {
+                let (ours, theirs) = tokio::io::duplex(BUFFER);
+                let transport = WebSocketTransport::new("ws://127.0.0.1/");
+                let accepted = accept_given(UpgradeOptions::new(), theirs);
+                let (ours, theirs) = tokio::join!(open_given(&transport, ours), accepted);
+                serve(wire, theirs.expect("the client is accepted"));
+                ours.expect("the server accepts")
+            }
+            Carrier::Http(wire) => http(wire).await,
+        };
+        let client = Peer::builder(wire.dialect()).serve(Router::new()).role(Role::Client);
+        let client = client.attach(link).expect("the runtime runs");
+        OurClient::shake_hands(wire, &client).await;
+        Self { client, params: wire.params(echoes.bytes) }
+    }
+
+    /// This many round trips, one after another.
+    ///
+    /// # Panics
+    /// If the server does not echo.
+    pub async fn echo(&self, count: usize) {
+        for _ in 0..count {
+            let echoed: Box<RawValue> = self.client.call("echo", &self.params).await.expect("an echo");
+            // The stateless revision adds a member to a result.
+            assert!(echoed.get().len() >= self.params.get().len());
+        }
+    }
+}
+
+fn serve(wire: Wire, link: Link) {
+    let peer = Peer::builder(wire.dialect()).serve(router()).role(Role::Server);
+    let peer = peer.attach(link).expect("the runtime runs");
+    tokio::spawn(async move { peer.closed().await });
+}
+
+async fn framed(wire: Wire, framing: Framing) -> Link {
+    let (ours, theirs) = tokio::io::duplex(BUFFER);
+    let [ours, theirs] = [ours, theirs].map(|stream| Box::new(ByteStream::whole(stream).framing(framing)));
+    serve(wire, theirs.open().await.expect("a stream opens"));
+    ours.open().await.expect("a stream opens")
+}
+
+async fn http(wire: Wire) -> Link {
+    count_ids();
+    let (give, streams) = unbounded_channel();
+    let client = HttpClient::new("http://127.0.0.1/").expect("a URL").dial(move || {
+        let (ours, theirs) = tokio::io::duplex(BUFFER);
+        let theirs: Box<dyn GivenStream> = Box::new(theirs);
+        give.send(theirs).map_err(|_| io::ErrorKind::ConnectionRefused)?;
+        Ok(ours)
+    });
+    let client = if wire.is_http2() { client.http2() } else { client };
+    let listener = listen(wire, streams);
+    tokio::spawn(Server::builder([wire.dialect()]).serve(router()).listen(listener).run());
+    connect(wire, client).await
+}
+
+fn listen(wire: Wire, streams: Streams) -> HttpListener {
+    match wire {
+        Wire::Streamable | Wire::Streamable2 => {
+            HttpServer::new(Streamable::new().stream_after(LATE)).serve_given(streams)
+        }
+        Wire::Stateless | Wire::Stateless2 => {
+            HttpServer::new(Stateless::new().stream_after(LATE)).serve_given(streams)
+        }
+        Wire::Acp => HttpServer::new(Acp::new()).serve_given(streams),
+        Wire::Stdio | Wire::NamedPipe | Wire::WebSocket => panic!("it is not HTTP"),
+    }
+}
+
+async fn connect(wire: Wire, client: HttpClient) -> Link {
+    let transport: Box<dyn Transport> = match wire {
+        Wire::Streamable | Wire::Streamable2 => Box::new(StreamableTransport::new(client).cancel_after(LATE)),
+        Wire::Stateless | Wire::Stateless2 => Box::new(StatelessTransport::new(client)),
+        Wire::Acp => Box::new(AcpTransport::new(client)),
+        Wire::Stdio | Wire::NamedPipe | Wire::WebSocket => panic!("it is not HTTP"),
+    };
+    transport.open().await.expect("the wire opens")
+}
+
+/// Allocations of a thousand echoes.
+#[must_use]
+pub fn allocations(echoes: Echoes) -> u64 {
+    let runtime = one_thread();
+    let client = runtime.block_on(EchoClient::open(echoes));
+    // One-time allocations do not belong to a request.
+    runtime.block_on(client.echo(2000));
+    heap::measure(|| runtime.block_on(client.echo(1000))).map_or(0, |heap| heap.count as u64)
+}
