@@ -207,7 +207,10 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
         assert!(nightly.contains(&format!("repeatable {engine}")), "the night leaves {engine} out");
     }
     let workflow = read(".github/workflows/nightly.yml");
-    assert!(workflow.contains("engine: [verify, attacks, matrix, soak, fuzz, deny, plants, scoreboard]"), "of them all");
+    assert!(
+        workflow.contains("engine: [verify, attacks, matrix, soak, fuzz, deny, plants, scoreboard]"),
+        "of them all"
+    );
 }
 
 /// The rows of the search were printed by the current search: a new search of its beginning gives the same result.
