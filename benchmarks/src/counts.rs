@@ -32,6 +32,8 @@ pub struct Count {
     pub instructions: Option<u64>,
     /// For a thousand operations.
     pub allocations: u64,
+    /// Compiler and machine of the instructions, if they differ from [`Counts::made_with`].
+    pub made_with: Option<Vec<String>>,
 }
 
 /// Counts, and the toolchain and machine that they were made with.
@@ -85,6 +87,7 @@ impl Counts {
             name: counted.name(),
             instructions: counted.least_instructions(TIMES).map(|each| each.round() as u64),
             allocations,
+            made_with: None,
         };
         Self { made_with: made_with(), counts: all.into_iter().chain(over).map(count).collect() }
     }
@@ -93,22 +96,26 @@ impl Counts {
     #[must_use]
     pub fn from_json(text: &str) -> Option<Self> {
         let told: Value = serde_json::from_str(text).ok()?;
-        let made_with = told["made_with"].as_array()?.iter();
         let counts = told["counts"].as_array()?.iter().map(|count| {
             let name = count["name"].as_str()?.to_owned();
             let allocations = count["allocations_of_1000"].as_u64()?;
-            Some(Count { name, instructions: count["instructions"].as_u64(), allocations })
+            let instructions = count["instructions"].as_u64();
+            Some(Count { name, instructions, allocations, made_with: texts(&count["made_with"]) })
         });
-        Some(Self {
-            made_with: made_with.map(|one| one.as_str().map(str::to_owned)).collect::<Option<_>>()?,
-            counts: counts.collect::<Option<_>>()?,
-        })
+        Some(Self { made_with: texts(&told["made_with"])?, counts: counts.collect::<Option<_>>()? })
     }
 
     /// The form of the file.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let count = |Count { name, instructions, allocations }: &Count| json!({"name": name, "instructions": instructions, "allocations_of_1000": allocations});
+        let count = |Count { name, instructions, allocations, made_with }: &Count| {
+            let mut told =
+                json!({"name": name, "instructions": instructions, "allocations_of_1000": allocations});
+            if let Some(made_with) = made_with {
+                told["made_with"] = json!(made_with);
+            }
+            told
+        };
         json!({"made_with": self.made_with, "counts": self.counts.iter().map(count).collect::<Vec<_>>()})
     }
 
@@ -125,8 +132,8 @@ impl Counts {
         let instructions = match (count.instructions, budget.instructions) {
             // Otherwise a budget that was written without valgrind would never be judged.
             (_, None) => Verdict::New,
-            (Some(counted), Some(budget)) if self.made_with == measured.made_with => {
-                let ratio = counted as f64 / budget as f64;
+            (Some(counted), Some(instructions)) if self.is_of(budget, measured) => {
+                let ratio = counted as f64 / instructions as f64;
                 if ratio > 1.0 + TOLERANCE {
                     Verdict::Above
                 } else if ratio < 1.0 - SLACK {
@@ -143,6 +150,11 @@ impl Counts {
             std::cmp::Ordering::Greater => Verdict::Above,
         };
         [instructions, allocations]
+    }
+
+    /// Whether the instructions of this budget were counted as the measured ones were.
+    fn is_of(&self, budget: &Count, measured: &Self) -> bool {
+        *budget.made_with.as_ref().unwrap_or(&self.made_with) == measured.made_with
     }
 
     /// The budgets for operations that are not counted any more. Each makes the check fail until it is removed.
@@ -167,18 +179,23 @@ impl Counts {
     /// measured instructions are used.
     #[must_use]
     pub fn lowered(&self, measured: &Self) -> Self {
-        let same = self.made_with == measured.made_with;
         let least = |count: &Count| {
             let Some(budget) = self.of(&count.name) else { return count.clone() };
+            let same = self.is_of(budget, measured);
             let both = count.instructions.zip(budget.instructions).filter(|_| same);
             Count {
                 name: count.name.clone(),
                 instructions: both.map_or(count.instructions, |(a, b)| Some(a.min(b))),
                 allocations: count.allocations.min(budget.allocations),
+                made_with: None,
             }
         };
         Self { made_with: measured.made_with.clone(), counts: measured.counts.iter().map(least).collect() }
     }
+}
+
+fn texts(told: &Value) -> Option<Vec<String>> {
+    told.as_array()?.iter().map(|one| one.as_str().map(str::to_owned)).collect()
 }
 
 /// What instructions depend on besides the source.
@@ -207,7 +224,8 @@ mod tests {
     use super::*;
 
     fn counts(with: &str, instructions: u64, allocations: u64) -> Counts {
-        let count = Count { name: "echo".to_owned(), instructions: Some(instructions), allocations };
+        let name = "echo".to_owned();
+        let count = Count { name, instructions: Some(instructions), allocations, made_with: None };
         Counts { made_with: vec![with.to_owned()], counts: vec![count] }
     }
 
@@ -238,10 +256,21 @@ mod tests {
     }
 
     #[test]
+    fn a_budget_with_a_compiler_of_its_own_is_judged_with_that_one() {
+        let mut budget = counts("rustc 1", 10_000, 15);
+        budget.counts[0].made_with = Some(vec!["rustc 2".to_owned()]);
+        assert_eq!(judged(&budget, &counts("rustc 1", 20_000, 15))[0], Verdict::LogText);
+        assert_eq!(judged(&budget, &counts("rustc 2", 20_000, 15))[0], Verdict::Above);
+        let lowered = budget.lowered(&counts("rustc 2", 9_000, 15));
+        assert_eq!(lowered, counts("rustc 2", 9_000, 15));
+    }
+
+    #[test]
     fn a_budget_without_a_count_fails_until_it_is_removed() {
         let (mut budget, measured) = (counts("rustc 1", 10_000, 15), counts("rustc 1", 10_000, 15));
         assert!(!budget.fails(&measured));
-        budget.counts.push(Count { name: "renamed".to_owned(), instructions: Some(1), allocations: 0 });
+        let name = "renamed".to_owned();
+        budget.counts.push(Count { name, instructions: Some(1), allocations: 0, made_with: None });
         assert_eq!(budget.gone(&measured).map(|count| count.name.as_str()).collect::<Vec<_>>(), ["renamed"]);
         assert!(budget.fails(&measured));
         assert!(!budget.lowered(&measured).fails(&measured));
@@ -273,7 +302,8 @@ mod tests {
     #[test]
     fn the_file_is_read_as_written_and_other_files_are_refused() {
         let mut told = counts("rustc 1", 10_000, 15);
-        told.counts.push(Count { name: "uncounted".to_owned(), instructions: None, allocations: 0 });
+        let (name, made_with) = ("uncounted".to_owned(), Some(vec!["rustc 2".to_owned()]));
+        told.counts.push(Count { name, instructions: None, allocations: 0, made_with });
         assert_eq!(Counts::from_json(&told.to_json().to_string()), Some(told));
         assert_eq!(Counts::from_json("{}"), None);
     }

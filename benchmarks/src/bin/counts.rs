@@ -50,7 +50,10 @@ fn main() -> ExitCode {
 fn tell(budgets: &Counts, measured: &Counts, file: &Path) -> bool {
     println!("made with {}", measured.made_with.join("; "));
     if budgets.made_with != measured.made_with {
-        println!("INSTRUCTIONS ARE NOT JUDGED: the budgets were made with {}", budgets.made_with.join("; "));
+        println!(
+            "INSTRUCTIONS ARE NOT JUDGED for budgets that were made with {}",
+            budgets.made_with.join("; ")
+        );
     }
     let valgrind = Command::new("valgrind").arg("--version").output().is_ok();
     let uncounted = measured.lacks_instructions();

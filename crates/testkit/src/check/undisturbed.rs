@@ -124,12 +124,13 @@ pub(super) async fn run(
         ends.extend(beside.into_iter().map(|disturbance| (disturbance, end.clone())));
     }
     if let Some(own) = &own {
-        // If the other one was not slowed down, neither is this one.
-        let takes = baselines.slow_takes().unwrap_or_default();
-        let prompt =
-            matches!(ends.first(), Some((_, End::Undisturbed))) && session.now() < own.at + takes * 3 / 2;
-        let (at_once, patience) = if prompt { (1, deadline.min(takes / 2)) } else { (at_once, deadline) };
-        ends.push((Disturbance::OtherType, end_of(session, baselines, own, at_once, patience).await?));
+        let prompt = matches!(ends.first(), Some((_, End::Undisturbed)));
+        let end = if prompt && is_overtaken(session, baselines, own, deadline).await? {
+            End::Disturbed("it was not answered, and a request that was sent later was".to_owned())
+        } else {
+            end_of(session, baselines, own, at_once, deadline).await?
+        };
+        ends.push((Disturbance::OtherType, end));
     }
     // A peer that works on one request at a time reads a cancel only now.
     let quick = session.send_kind(RequestKind::Quick).await?;
@@ -166,6 +167,28 @@ pub(super) async fn disturb(
         }
     }
     Ok(())
+}
+
+/// Whether a request of the same kind that is sent later is answered, and this one is not. That needs less time than to
+/// wait until this one must have been answered on a busy machine.
+async fn is_overtaken(
+    session: &mut PeerSession,
+    baselines: &Baselines,
+    sent: &Sent,
+    deadline: Duration,
+) -> Result<bool, Lost> {
+    let Some(takes) = baselines.slow_takes() else { return Ok(false) };
+    if session.answer(&sent.id, sent.at + takes * 2 + deadline.min(takes / 2)).await?.is_some() {
+        return Ok(false);
+    }
+    let later = session.send_kind(RequestKind::Slow).await?;
+    let Some(answer) = session.answer(&later.id, later.at + takes * 3 + deadline).await? else {
+        return Ok(false);
+    };
+    // A peer that works on both at once may be about to answer this one too.
+    let took = answer.at.saturating_duration_since(later.at);
+    let until = answer.at + Duration::from_secs(2) + took / 2;
+    Ok(session.answer(&sent.id, until).await?.is_none())
 }
 
 async fn end_of(
