@@ -33,7 +33,7 @@ pub(crate) enum Command {
                       rescind matrix --wire named-pipe --scenario cancel_running --html matrix.html"
     )]
     Matrix(Matrix),
-    /// Say what another project's agent or server does when it is cancelled.
+    /// Say what another project's agent or server does when a request is cancelled.
     #[command(
         after_help = "Examples:\n  rescind check --dialect mcp --slow 'tools/call {\"name\": \"long\"}' -- node server.mjs\n  rescind check \
                       --dialect acp --init -- my-agent --stdio > my-agent.toml\n  rescind check \

@@ -1,5 +1,5 @@
-//! `rescind check`: says what an agent or server of another project does when it is cancelled, fact by fact, and plays the
-//! scenarios that apply to it.
+//! `rescind check`: says what an agent or server of another project does when a request is cancelled, fact by fact, and
+//! plays the scenarios that apply to it.
 
 mod advice;
 mod init;
