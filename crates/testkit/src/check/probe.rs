@@ -302,7 +302,7 @@ async fn beside(
 
 fn of_end(question: Question, end: End) -> Finding {
     match end {
-        End::Undisturbed => Finding::new(question, Answer::Yes, "the other request came to its own end"),
+        End::Undisturbed => Finding::new(question, Answer::Yes, "no other request was disturbed"),
         End::Disturbed(why) => Finding::new(question, Answer::No, why),
         End::Unknown(why) => Finding::new(question, Answer::Unsure, why),
     }
