@@ -212,6 +212,13 @@ impl Field {
 async fn honest_over(stream: &mut Stream) {
     let echoed = ask(stream, 1001, "test/echo", json!({"value": 5})).await;
     assert_eq!(echoed["result"]["value"], 5);
+    // Handlers run on several threads: an echo of the attack may end after a later one was answered.
+    let mut id = 2000;
+    poll_until("the attack's requests have ended", async || {
+        id += 1;
+        ask(stream, id, "test/stats", json!({})).await["result"]["running"] == 0
+    })
+    .await;
     stream.writer.send(&[request(1002, "test/wait", &json!({})).into()]).await.unwrap();
     let stats = ask(stream, 1003, "test/stats", json!({})).await;
     assert_eq!(stats["result"]["running"], 1, "{stats}");
