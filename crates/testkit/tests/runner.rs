@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use rescind_testkit::runner::{
-    Abilities, Line, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
+    Abilities, Calibration, Line, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
 };
 use rescind_testkit::{Profile, Scenario, scenarios_of};
 
@@ -180,6 +180,50 @@ async fn a_peer_that_answers_but_continues_the_work_fails() {
     let script = [opened(), stats("runner-2", 0), vec![], vec![cancelled]].into_iter().chain(never);
     let played = played("cancel_running", Scripted::new(script), None).await;
     assert!(why(&played).contains("`finished` should be 1 and is 0"), "{played:?}");
+}
+
+/// The settings of a scenario that a check plays after others.
+fn in_a_check(profile: Profile) -> Settings {
+    let mut settings = Settings::default();
+    settings.profile = Some(profile);
+    settings.calibration = Some(Calibration::default());
+    settings
+}
+
+#[tokio::test]
+async fn what_an_earlier_scenario_left_is_not_counted() {
+    let witness =
+        "[witness]\nmethod = \"stats\"\nparams = {}\nrunning = \"running\"\ncancelled = \"cancelled\"\n";
+    let profile = Profile::from_toml(&format!("{PROFILE}{witness}")).unwrap();
+    let counters = |id: u64, running: u64, cancelled: u64| {
+        let result = format!(r#"{{"running":{running},"cancelled":{cancelled}}}"#);
+        vec![frame(&format!(r#"{{"jsonrpc":"2.0","id":"runner-{id}","result":{result}}}"#))]
+    };
+    let cancelled = frame(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"cancelled"}}"#);
+    let barrier = frame(r#"{"jsonrpc":"2.0","id":"runner-5","result":{}}"#);
+    // The request of the earlier scenario is counted as cancelled only after the first look.
+    let before = [opened(), counters(2, 1, 4), counters(3, 0, 5)];
+    let then = [vec![], vec![cancelled], counters(4, 0, 6), vec![barrier]];
+    let mut subject = Scripted::new(before.into_iter().chain(then));
+    let played = play(scenario("cancel_running"), &mut subject, &in_a_check(profile)).await;
+    assert_eq!(played.verdict, Verdict::Held, "{played:?}");
+}
+
+#[tokio::test]
+async fn a_peer_that_others_use_too_is_not_waited_for_without_end() {
+    let witness =
+        "[witness]\nmethod = \"stats\"\nparams = {}\nrunning = \"running\"\ncancelled = \"cancelled\"\n";
+    let profile = Profile::from_toml(&format!("{PROFILE}{witness}")).unwrap();
+    let busy = |id: u64| {
+        vec![frame(&format!(
+            r#"{{"jsonrpc":"2.0","id":"runner-{id}","result":{{"running":3,"cancelled":0}}}}"#
+        ))]
+    };
+    let mut subject = Scripted::new([opened()].into_iter().chain((2..200).map(busy)));
+    let begun = subject.now;
+    let played = play(scenario("cancel_running"), &mut subject, &in_a_check(profile)).await;
+    assert!(played.trace.iter().any(|line| line.text.contains("session/prompt")), "{played:?}");
+    assert!(subject.now - begun < Duration::from_secs(8), "{:?}", subject.now - begun);
 }
 
 const PROFILE: &str = r#"

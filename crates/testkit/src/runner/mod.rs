@@ -5,6 +5,7 @@
 
 mod calibration;
 mod calling;
+mod counters;
 mod exchange;
 mod frames;
 mod lines;

@@ -53,8 +53,8 @@ pub(crate) struct Play<'a, S> {
     /// The number of barriers that were calls of the subject.
     barriers: u64,
     /// The number of the runner's echoes that the fixture counts as handlers.
-    echoes: u64,
-    baseline: Work,
+    pub(super) echoes: u64,
+    pub(super) baseline: Work,
     /// The deadline of the current step.
     pub(super) until: Instant,
     pub(crate) cancel_at: Option<Instant>,
@@ -164,7 +164,7 @@ impl<'a, S: Subject> Play<'a, S> {
         }
         let counts = |step: &Step| matches!(step, Step::Work(_));
         if vector.handshake != HandshakeMode::None && vector.steps.iter().any(counts) && self.has_witness() {
-            self.baseline = self.stats().await?.unwrap_or_default();
+            self.baseline = self.counters_before().await?;
         }
         let mut steps = vector.steps.iter().peekable();
         while let Some(step) = steps.next() {
@@ -292,63 +292,6 @@ impl<'a, S: Subject> Play<'a, S> {
             self.echoes += 1;
         }
         Ok(())
-    }
-
-    /// Whether there are counters to read. The frames of a foreign peer are checked without them too.
-    fn has_witness(&self) -> bool {
-        let witness =
-            |profile: &Profile| profile.witness.as_ref().is_some_and(|witness| !witness.method.is_empty());
-        self.settings.profile.as_ref().is_none_or(witness)
-    }
-
-    /// The counters now. `None`: the subject refused the request.
-    async fn stats(&mut self) -> Result<Option<Work>, Stop> {
-        let witness = self.settings.profile.as_ref().and_then(|profile| profile.witness.as_ref());
-        let (method, params) = match witness {
-            Some(witness) => (witness.method.as_str(), self.bindings.fill(&witness.params)),
-            None => ("test/stats", json!({})),
-        };
-        let answer = self.request(method, params).await?;
-        Ok(self.wire_format()?.value(&answer).map(|result| work::read(result, witness)))
-    }
-
-    pub(crate) async fn counters_become(&mut self, wanted: Work) -> Result<(), Stop> {
-        if !self.has_witness() {
-            return Ok(());
-        }
-        let until = self.subject.now() + self.settings.deadline;
-        let shown = if self.is_foreign() { work::Shown::Some } else { work::Shown::All };
-        let mut looks: u32 = 0;
-        loop {
-            let before = self.trace.len();
-            let difference = match self.stats().await? {
-                Some(now) => {
-                    let counted = work::since(now, self.baseline, self.echoes, shown);
-                    work::difference(wanted, counted, shown)
-                }
-                None => Some("the counters were refused".to_owned()),
-            };
-            let Some(difference) = difference else {
-                // If no answer is allowed, the witness shows that the cancel worked.
-                if wanted.cancelled.is_some_and(|count| count > 0) {
-                    self.cancel_showed();
-                }
-                return Ok(());
-            };
-            if self.subject.now() >= until {
-                return Err(Stop::Broke(
-                    Failure::Counters,
-                    format!("after {:?} {difference}", self.settings.deadline),
-                ));
-            }
-            // Of the requests for counters between the first and the last, those with the same result are removed
-            // from the trace.
-            looks += 1;
-            if looks > 1 && self.trace.len() == before + 2 {
-                self.trace.truncate(before);
-            }
-            self.subject.pause().await;
-        }
     }
 
     /// The last cancel has had a visible effect.
