@@ -314,7 +314,7 @@ impl Session {
         self.timers.set(until, Timer::Grace(key));
     }
 
-    /// Starts the grace of a handler that was signalled without one (002-15).
+    /// Starts the grace of a handler that was signalled without one (GETMCP-15).
     pub(super) fn start_missing_grace(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get(key.0) else { return };
         let signalled = match request.state {

@@ -193,7 +193,7 @@ impl Session {
     }
 
     /// Reads one part of the handshake: the peer's part when it is received, this side's part when it is accepted. The
-    /// result ends the handshake (000-20), opens the session and selects the revision.
+    /// result ends the handshake (ACPDRAFT-20), opens the session and selects the revision.
     pub fn handshake(&mut self, part: HandshakePart, said: &Handshake) {
         self.exit_state.begun = true;
         self.agreement.hear(self.config.dialect.rules(), part, said);

@@ -115,8 +115,8 @@ impl<R> CallBuilder<R> {
         self
     }
 
-    /// Cancels the call when the token is cancelled (000-09, 003-06, 004-04). If the token is cancelled already,
-    /// nothing is sent.
+    /// Cancels the call when the token is cancelled (ACPDRAFT-09, ACPRFD-06, ABP-04). If the token is cancelled
+    /// already, nothing is sent.
     pub fn cancel_on(mut self, token: CancellationToken) -> Self {
         self.tokens.push(token);
         self

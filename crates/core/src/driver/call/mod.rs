@@ -21,7 +21,7 @@ use crate::driver::state::ConnectionInner;
 use crate::error::CallError;
 use crate::id::SlotKey;
 
-/// A call in flight: a future of its answer. Dropping it cancels the call (000-09, 003-06, 004-04).
+/// A call in flight: a future of its answer. Dropping it cancels the call (ACPDRAFT-09, ACPRFD-06, ABP-04).
 ///
 /// The future returns a value also if a cancel was requested and came too late; [`outcome`](Self::outcome) tells the
 /// two apart.

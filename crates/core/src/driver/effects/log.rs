@@ -27,7 +27,7 @@ impl Entry {
     /// Passes the entry to the subscriber.
     pub(crate) fn write(self) {
         match self {
-            // 002-11: the reason of a cancel should be logged.
+            // GETMCP-11: the reason of a cancel should be logged.
             Self::RequestCancelled { request, cause } => tracing::debug!(
                 rpc.method = %LogText::name(&request.data.method),
                 jsonrpc.request.id = %LogText::name(&request.data.id),
