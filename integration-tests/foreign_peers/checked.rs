@@ -72,7 +72,7 @@ pub(crate) fn run_with(
     let text = match profile {
         Some(name) => {
             let folder =
-                Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration-tests/plants/profiles");
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration-tests/foreign_peers/profiles");
             std::fs::read_to_string(folder.join(name)).unwrap()
         }
         None => "name = \"a peer without a profile\"".to_owned(),
