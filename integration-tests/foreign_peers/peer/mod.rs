@@ -1,7 +1,7 @@
 //! A program that speaks MCP (2025-11-25), LSP (3.17) or ACP (version 1) over its stdin and stdout, written from the
 //! specifications with threads of the standard library. It uses no code of the library that tests it.
 //!
-//! `foreign-peer DIALECT [--work=MS] [--MANNER].. [--PLANT]..`: a manner is correct and awkward, a plant is wrong.
+//! `foreign-peer DIALECT [--work=MS] [--MANNER].. [--FAULT]..`: a manner is correct and awkward, a fault is wrong.
 //! `flags.rs` lists both.
 //!
 //! The main thread reads stdin. It does not wait for a request that works. Such a request has a thread of its own, or with
