@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cause::Outcome;
 use crate::driver::call::canceller::Canceller;
-use crate::driver::calls::entry::Settled;
+use crate::driver::call_table::entry::Settled;
 use crate::driver::notifications::subscriptions::Matcher;
 use crate::driver::notifications::{Inbox, Notification, Notifications};
 use crate::driver::state::ConnectionInner;

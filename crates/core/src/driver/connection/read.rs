@@ -10,7 +10,7 @@ use crate::byte_budget::{ByteBudget, MEMORY};
 use crate::clients::Client;
 use crate::dialect::HandshakePart;
 use crate::driver::admission::permits::RequestClient;
-use crate::driver::calls::entry::AnswerContent;
+use crate::driver::call_table::entry::AnswerContent;
 use crate::driver::connection::ConnectionTask;
 use crate::driver::effects::Effects;
 use crate::driver::memory::bytes_of_request;

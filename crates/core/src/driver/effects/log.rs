@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::cause::{Cause, CauseKind};
-use crate::driver::calls::entry::CallSpan;
+use crate::driver::call_table::entry::CallSpan;
 use crate::driver::state::Request;
 use crate::id::CallNumber;
 use crate::log_text::LogText;

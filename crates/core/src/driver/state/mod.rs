@@ -35,7 +35,7 @@ use crate::clients::Client;
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
 use crate::driver::admission::permits::Permits;
-use crate::driver::calls::entry::{AnswerContent, CallEntry, RemoteAction};
+use crate::driver::call_table::entry::{AnswerContent, CallEntry, RemoteAction};
 use crate::driver::interner::Interner;
 use crate::driver::memory::Memory;
 use crate::driver::notifications::queue::NotificationQueue;

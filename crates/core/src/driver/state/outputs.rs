@@ -8,7 +8,7 @@ use tracing::Level;
 use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};
 use crate::driver::admission::permits::{Permits, Task};
-use crate::driver::calls::entry::CallEntry;
+use crate::driver::call_table::entry::CallEntry;
 use crate::driver::effects::log::{Entry, name, outcome_of_reply};
 use crate::driver::effects::{Effects, Start};
 use crate::driver::outbox::{Answer, Control, DataFrame};
