@@ -1,5 +1,6 @@
 //! Executes the outputs of the machine in order.
 
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -139,10 +140,12 @@ impl State {
             None => self.queued.remove(key.0),
         };
         if let Some(Waiting { handler: Some(handler), params }) = waiting {
+            let permit =
+                arriving.as_mut().map(|arriving| take(&mut arriving.client_permit)).unwrap_or_default();
             self.permits.starts(
                 &connection.admission,
                 slot.request.data.request_client(&connection.client),
-                arriving.is_some(),
+                permit,
             );
             slot.task = Task::Running;
             connection.beginning.fetch_add(1, Ordering::SeqCst);
