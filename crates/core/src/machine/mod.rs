@@ -37,6 +37,7 @@ mod call;
 mod cancel;
 mod cancel_tree;
 mod early_cancels;
+mod grace;
 mod handshake;
 mod inbound;
 mod input;
