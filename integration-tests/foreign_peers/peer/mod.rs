@@ -63,6 +63,12 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> ExitCode {
     if peer.flags.is(Manner::SlowStart) {
         thread::sleep(Duration::from_secs(2));
     }
+    let code = serve(&peer, framing);
+    peer.output.close();
+    code
+}
+
+fn serve(peer: &Arc<Peer>, framing: Framing) -> ExitCode {
     let mut input = BufReader::new(stdin().lock());
     loop {
         match framing.read(&mut input) {

@@ -302,6 +302,7 @@ impl Peer {
             }
         }
         if was_cancelled && self.flags.has(Fault::ExitsAfterCancel) {
+            self.output.close();
             exit(0);
         }
     }
