@@ -7,11 +7,12 @@ use rescind::transport::{Decoded, Link, Newline};
 use rescind::{ByteStream, CallContext, CauseKind, Framing, Limits, Outcome, Peer, Router, memory_pair};
 use rescind_core::dialect::Role;
 use rescind_core::{CallSpec, InboundRequest, Origin, Output, RequestId, Session, SessionConfig};
+use rescind_testkit::support::within;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 
-use crate::in_time;
+use crate::HANG;
 
 /// Runs in a thread with a small stack, as the driver's task may.
 #[test]
@@ -53,7 +54,7 @@ async fn a_caller_gets_the_error_that_the_connection_is_lost() {
     let outcome = tokio::spawn(call.outcome());
     tokio::task::yield_now().await;
     drop(far);
-    let outcome = in_time("I13: the caller", outcome).await.unwrap();
+    let outcome = within(HANG, "I13: the caller", outcome).await.unwrap();
     assert!(matches!(outcome, Outcome::Disconnected { .. }), "I13: {outcome:?}");
 }
 
@@ -77,7 +78,7 @@ async fn a_cancel_directly_after_its_request_reaches_the_handler() {
     let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "wait", "params": {}});
     let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}});
     theirs.write_all(format!("{ask}\n{cancel}\n").as_bytes()).await.unwrap();
-    assert_eq!(in_time("L1: the signal", events.recv()).await, Some(CauseKind::Peer));
+    assert_eq!(within(HANG, "L1: the signal", events.recv()).await, Some(CauseKind::Peer));
 }
 
 /// A handler has written much that was not read when its cancel arrives, and no answer is allowed.
@@ -107,13 +108,13 @@ async fn a_silenced_request_drops_its_queued_frames() {
     let (read, mut write) = tokio::io::split(theirs);
     let mut say = async |frame: Value| write.write_all(format!("{frame}\n").as_bytes()).await.unwrap();
     say(json!({"jsonrpc": "2.0", "id": 1, "method": "talk", "params": {}})).await;
-    assert_eq!(in_time("the notes", events.recv()).await, Some("written"));
+    assert_eq!(within(HANG, "the notes", events.recv()).await, Some("written"));
     say(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})).await;
-    assert_eq!(in_time("the signal", events.recv()).await, Some("signalled"));
+    assert_eq!(within(HANG, "the signal", events.recv()).await, Some("signalled"));
     say(json!({"jsonrpc": "2.0", "id": 2, "method": "echo", "params": {"done": true}})).await;
     let mut lines = BufReader::new(read).lines();
     let mut notes = 0;
-    while let Some(line) = in_time("the answer", lines.next_line()).await.unwrap() {
+    while let Some(line) = within(HANG, "the answer", lines.next_line()).await.unwrap() {
         if line.contains("\"done\"") {
             break;
         }
@@ -141,5 +142,5 @@ async fn a_frame_larger_than_the_pipe_arrives_whole() {
     let client = Peer::builder(ACP).attach(link(theirs)).unwrap();
     let much = json!({"text": "x".repeat(10_000)});
     let call = client.call::<_, Value>("echo", &much).start().unwrap();
-    assert_eq!(in_time("I13: the answer", call).await.unwrap(), much);
+    assert_eq!(within(HANG, "I13: the answer", call).await.unwrap(), much);
 }

@@ -20,7 +20,6 @@ mod table;
 mod websocket;
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -33,11 +32,6 @@ use crate::table::{Row, mutations};
 const HANG: Duration = Duration::from_secs(5);
 /// The longest time for one bug.
 const LONGEST: Duration = Duration::from_secs(120);
-
-/// Fails a test that hangs.
-async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(HANG, wait).await.unwrap_or_else(|_| panic!("hangs: {what}"))
-}
 
 #[test]
 fn every_bug_has_its_row() {

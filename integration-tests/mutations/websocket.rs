@@ -7,11 +7,12 @@ use rescind::dialect::ACP;
 use rescind::transport::Listener;
 use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
 use rescind::{CallContext, CauseKind, Router, Server};
+use rescind_testkit::support::within;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::in_time;
+use crate::HANG;
 
 /// An agent that reports why its handler of `wait` ended, and a client that reads only on request.
 async fn served(
@@ -53,7 +54,7 @@ async fn a_peer_that_answers_no_ping_is_lost() {
     let (mut events, mut client, serving) = served(options).await;
     client.send(ask(1, "wait")).await.unwrap();
     // A client answers pings while it reads, and this one never does.
-    let cause = in_time("L3: the loss", events.recv()).await;
+    let cause = within(HANG, "L3: the loss", events.recv()).await;
     assert_eq!(cause, Some(CauseKind::Disconnected));
     serving.abort();
 }
@@ -68,6 +69,6 @@ async fn a_cancel_reaches_the_handler_while_answers_wait() {
     client.flush().await.unwrap();
     let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 0}});
     client.send(Message::text(cancel.to_string())).await.unwrap();
-    assert_eq!(in_time("L2: the handler's end", events.recv()).await, Some(CauseKind::Peer));
+    assert_eq!(within(HANG, "L2: the handler's end", events.recv()).await, Some(CauseKind::Peer));
     serving.abort();
 }

@@ -14,7 +14,7 @@ LONGEST = 240
 KINDS = {
     "lsp": ("Language servers", "LSP 3.18"),
     "mcp": ("MCP servers", "MCP 2025-11-25"),
-    "acp": ("ACP agents", "ACP (001 is its page on cancellation, 003 a later proposal)"),
+    "acp": ("ACP agents", "ACP's page on cancellation (ACP) and a later proposal of it (ACPRFD)"),
     "client": ("Clients", "rescind check --client"),
 }
 DEMANDS = {

@@ -102,7 +102,7 @@ async fn a_cancelled_prompt_cascades_as_the_page_draws_it() -> Result<(), Box<dy
     };
     println!("\nthe prompt ended with {answer}\n\n{}", log.mermaid());
     if !log.is_as_drawn() {
-        return Err("the messages did not pass in the order 001 draws".into());
+        return Err("the messages did not pass in the order of ACP's page on cancellation".into());
     }
     peer.shutdown(std::time::Duration::from_secs(1)).await;
     agent.await?.map_err(|error| error.to_string())?;
@@ -123,7 +123,7 @@ const PARTS: [(&str, &str); 6] = [
     ("stopReason", "6. The prompt ends"),
 ];
 
-/// The messages as 001 draws them, without their ids.
+/// The messages as ACP's page on cancellation draws them, without their ids.
 const DRAWN: [&str; 9] = [
     "Client->>Agent: session/prompt",
     "Agent-->>Client: session/update",

@@ -199,7 +199,7 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
         ".ci/verify full",
         ".ci/attacks full",
         ".ci/matrix",
-        ".ci/plants",
+        ".ci/foreign-peers",
         ".ci/scoreboard",
         ".ci/soak 600",
         "FUZZ_SECONDS=600 .ci/fuzz",
@@ -208,7 +208,7 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
     }
     let workflow = read(".github/workflows/nightly.yml");
     assert!(
-        workflow.contains("engine: [verify, attacks, matrix, soak, fuzz, deny, plants, scoreboard]"),
+        workflow.contains("engine: [verify, attacks, matrix, soak, fuzz, deny, foreign-peers, scoreboard]"),
         "of them all"
     );
 }

@@ -1,4 +1,6 @@
 //! The only reader of members: it reads a JSON object in one pass and keeps the requested members as they were sent.
+//! Before that it checks that a frame is UTF-8 and not nested too deep.
+//!
 //! The codecs read envelopes and params with it, and so do transports that must read some members of a body. Codecs try
 //! its fast way first, `scan`.
 
@@ -10,8 +12,18 @@ use serde_json::value::RawValue;
 
 use crate::message::BadMessage;
 
+/// The deepest nesting that is read. `serde_json` skips a raw value without a limit of its own, so the depth is checked
+/// first.
+const MAX_DEPTH: usize = 127;
+
 /// The longest string that is examined byte by byte, in bytes.
 const MAX_STRING_BYTES: usize = 256;
+
+/// The frame as text, if it is UTF-8 and not nested too deep.
+pub(crate) fn text(frame: &[u8]) -> Result<&str, BadMessage> {
+    let text = std::str::from_utf8(frame).map_err(|_| BadMessage::NotUtf8)?;
+    if is_too_deep(frame) { Err(BadMessage::TooDeep) } else { Ok(text) }
+}
 
 /// The kind of the outermost JSON value of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,6 +256,39 @@ fn raw_value(text: &str) -> Option<(Part<'_>, &str)> {
     Some((Part::Raw(value), text.get(values.byte_offset()..)?))
 }
 
+fn is_too_deep(frame: &[u8]) -> bool {
+    // `[` and `{` differ in one bit. A frame with few of them is not nested too deep, whether they are in strings or
+    // not. They are counted as bytes over short pieces, so that many are compared at once.
+    let opened = |piece: &[u8]| piece.iter().map(|byte| u8::from((byte | 0x20) == b'{')).sum::<u8>();
+    if frame.chunks(240).map(|piece| usize::from(opened(piece))).sum::<usize>() <= MAX_DEPTH {
+        return false;
+    }
+    let mut depth = 0usize;
+    let mut in_string = false;
+    let mut escaped = false;
+    for byte in frame {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return true;
+        }
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,6 +306,21 @@ mod tests {
         for part in short.into_iter().flatten() {
             assert_eq!(part.raw().map(RawValue::get), Some(part.get()), "{text:?}");
         }
+    }
+
+    #[test]
+    fn brackets_inside_strings_do_not_count_as_depth() {
+        let flat = format!("{{\"a\":\"{}\"}}", "[{\\\"".repeat(500));
+        assert!(text(flat.as_bytes()).is_ok());
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(text(nested(127).as_bytes()).is_ok());
+        assert_eq!(text(nested(128).as_bytes()), Err(BadMessage::TooDeep));
+        assert_eq!(text(nested(100_000).as_bytes()), Err(BadMessage::TooDeep));
+        // There is one bracket more than the limit, and the nesting is exactly at the limit.
+        let beside = format!("[[],{}]", nested(126));
+        assert!(text(beside.as_bytes()).is_ok(), "the deepest nesting that is read");
+        let wide = format!("[{}]", vec!["{}"; 10_000].join(","));
+        assert!(text(wide.as_bytes()).is_ok());
     }
 
     #[test]

@@ -55,11 +55,11 @@ impl fmt::Debug for SessionId {
 
 /// The cancelled requests whose handlers still run, of any number of sessions. A clone is the same registry, and cheap.
 ///
-/// A request is listed from its cancel signal until its handler ends, however it ends (002-17). So a new request with a
-/// reused id is never reported as cancelled because of an earlier one. A request that is not cancelled costs nothing.
+/// A request is listed from its cancel signal until its handler ends, however it ends (GETMCP-17). So a new request with
+/// a reused id is never reported as cancelled because of an earlier one. A request that is not cancelled costs nothing.
 ///
-/// [`is_cancelled`](Self::is_cancelled) computes one hash and does one look-up (002-14) under the read lock of one of
-/// sixteen shards. No other code runs under that lock.
+/// [`is_cancelled`](Self::is_cancelled) computes one hash and does one look-up (GETMCP-14) under the read lock of one
+/// of sixteen shards. No other code runs under that lock.
 ///
 /// ```
 /// use rescind_core::{Registry, RequestId, SessionId};
@@ -86,7 +86,7 @@ impl Registry {
         Self::default()
     }
 
-    /// Whether the request is cancelled and its handler has not ended (002-12).
+    /// Whether the request is cancelled and its handler has not ended (GETMCP-12).
     #[must_use]
     pub fn is_cancelled(&self, session: &SessionId, request: &RequestId) -> bool {
         let (shard, hash) = self.0.of(session, request);
@@ -162,7 +162,7 @@ impl fmt::Debug for Registry {
 mod tests {
     use super::*;
 
-    // covers: 002-12, 002-14, 002-16
+    // covers: GETMCP-12, GETMCP-14, GETMCP-16
     #[test]
     fn the_same_id_in_two_sessions_is_two_records() {
         let registry = Registry::new();

@@ -94,7 +94,7 @@ async fn calls_and_cancels(served: &mut Served, peer: &Peer, name: &str) {
 
 #[tokio::test]
 async fn both_wires_call_and_cancel_under_one_path() {
-    //
+    // covers: RULE-13
     let mut served = serve(AcpEndpoint::new(server())).await;
     let http = client(over_http(&served)).await;
     let websocket = client(over_websocket(&served)).await;
@@ -139,7 +139,7 @@ async fn the_end_of_the_one_connection_leaves_the_other() {
 
 #[tokio::test]
 async fn a_websocket_has_a_connection_id_of_its_own() {
-    //
+    // covers: RULE-13
     let served = serve(AcpEndpoint::new(server())).await;
     let ids = Arc::new(Mutex::new(Vec::new()));
     for _ in 0..2 {
@@ -241,7 +241,7 @@ async fn an_upgrade_over_http_1_0_is_a_get_like_any_other() {
 
 #[tokio::test]
 async fn binary_messages_are_ignored_and_counted() {
-    //
+    // covers: RULE-05
     let ignored = IgnoredCounter::new();
     let link = LinkOptions::new().binary(rescind::websocket::BinaryMessages::Ignore(ignored.clone()));
     let endpoint = AcpEndpoint::new(server()).websocket(UpgradeOptions::new().path("/other").link(link));

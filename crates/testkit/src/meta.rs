@@ -11,7 +11,7 @@ const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const UNSUPPORTED_VERSION: ErrorCode = ErrorCode(-32_022);
 
-/// Checks that `_meta` has the revision and the client's capabilities, which each request must carry.
+/// Checks that `_meta` has the revision and the client's capabilities, which each request must carry (RULE-11).
 ///
 /// # Errors
 /// The answer to a request that lacks one of them or names a revision that is not served.

@@ -229,7 +229,7 @@ impl WireFormat {
     /// Whether an answer to `initialize` lacks a declaration without which no cancel may be sent.
     #[must_use]
     pub fn declares_no_cancels(self, answer: &Value) -> bool {
-        // Either of its two names, in the order of their places (000-14 to 000-16, 000-63).
+        // Either of its two names, in the order of their places (ACPDRAFT-14 to ACPDRAFT-16, ACPDRAFT-63).
         let places = [
             "/result/agentCapabilities/cancellation/request",
             "/result/agentCapabilities/cancellation/supportsRequestCancellation",

@@ -75,11 +75,16 @@ fn waiting(section: &str) -> BTreeMap<String, String> {
 #[test]
 fn the_table_is_read_whole() {
     let rows = rows();
-    let count = |start: &str| rows.keys().filter(|id| id.starts_with(start)).count();
-    assert_eq!(
-        [count("000-"), count("001-"), count("002-"), count("003-"), count("004-"), count("X-")],
-        [64, 19, 20, 36, 33, 18]
-    );
+    let prefixes = ["ACPDRAFT", "ACP", "GETMCP", "ACPRFD", "ABP", "RULE"];
+    let count = |prefix: &str| rows.keys().filter(|id| id.starts_with(&format!("{prefix}-"))).count();
+    assert_eq!(prefixes.map(count), [64, 19, 20, 36, 33, 18]);
+    assert_eq!(rows.len(), 190, "a row has a prefix of its own");
+    for prefix in prefixes {
+        assert!(
+            TABLE.contains(&format!("\n| `{prefix}` | ")),
+            "the head of the page does not explain {prefix}"
+        );
+    }
 }
 
 #[test]

@@ -161,10 +161,14 @@ async fn a_lost_stream_detaches_its_request_and_cancels_it_after_the_grace_that_
     watch.lose(0);
     assert_eq!(events.recv().await.unwrap(), "disconnected");
     assert_eq!(lost.elapsed().as_secs(), 30, "the grace was waited for");
-    assert_eq!(ended(&watch).await[0].ends, [PostEnd::Frame(FrameKind::Answer)], "X-01: nobody cancelled it");
+    assert_eq!(
+        ended(&watch).await[0].ends,
+        [PostEnd::Frame(FrameKind::Answer)],
+        "RULE-01: nobody cancelled it"
+    );
 }
 
-//
+// covers: RULE-15
 #[tokio::test(start_paused = true)]
 async fn the_dialect_decides_the_effect_of_a_lost_stream() {
     for (dialect, cause, seconds) in
@@ -181,7 +185,7 @@ async fn the_dialect_decides_the_effect_of_a_lost_stream() {
     }
 }
 
-//
+// covers: RULE-15
 #[tokio::test(start_paused = true)]
 async fn in_mcp_a_lost_stream_cancels_nothing_during_the_session() {
     let (client, server, watch, mut events) = connect(&MCP, IdScope::Session);

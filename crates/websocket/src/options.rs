@@ -3,6 +3,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The options of a connection, for both sides.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use rescind_websocket::{LinkOptions, UpgradeOptions};
+///
+/// // The same for a client: `rescind_websocket::connect(url).link(..)`.
+/// let options = LinkOptions::new().max_frame(1024 * 1024).ping_every(Duration::from_secs(60));
+/// let server = UpgradeOptions::new().link(options);
+/// # drop(server);
+/// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LinkOptions {

@@ -107,8 +107,8 @@ async fn a_client_that_disconnects_cancels_its_requests() {
     serving.abort();
 }
 
-/// 004: each text message has one envelope. Of the transports in that document, this library carries this one.
-// covers: 004-18, 004-20
+/// ABP: each text message has one envelope. Of the transports in that document, this library carries this one.
+// covers: ABP-18, ABP-20
 #[tokio::test]
 async fn abp_is_one_envelope_a_text_message() {
     let (peer, mut client) = fixture("abp", LinkOptions::new()).await;
@@ -132,7 +132,7 @@ async fn abp_is_one_envelope_a_text_message() {
 
 /// ACP's draft of its HTTP and WebSocket binding: binary frames are ignored. This test also checks that the session
 /// continues.
-//
+// covers: RULE-05
 #[tokio::test]
 async fn acp_ignores_binary_messages_and_goes_on() {
     for dialect in ["acp", "acp-v2", "acp-draft"] {

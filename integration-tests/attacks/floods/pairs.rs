@@ -20,7 +20,7 @@ const PAIRS_MEMORY: usize = 16 * MIB;
 /// How many times slower others may be served meanwhile, at their 99th percentile.
 const SLOWER: u32 = 5;
 /// How many requests are taken in before their cancels are sent. POSTs may overtake one another, and with unordered
-/// ids an early cancel is dropped after many requests have ended (SEMANTICS, Order). Its request then continues,
+/// ids an early cancel is dropped after many requests have ended (docs/semantics.md, Order). Its request then continues,
 /// and a flood would finally only wait for such requests.
 const TOGETHER: usize = 64;
 /// The most handlers then. The other requests wait in the queue.

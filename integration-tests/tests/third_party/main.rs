@@ -12,17 +12,7 @@ mod program;
 mod run;
 mod scenarios;
 
-use std::future::Future;
-use std::time::Duration;
-
-use tokio::time::timeout;
-
-/// Far more than any of these tests needs. A test that hangs fails.
-const LIMIT: Duration = Duration::from_secs(30);
-
-async fn in_time(name: &str, test: impl Future<Output = ()>) {
-    assert!(timeout(LIMIT, test).await.is_ok(), "{name} hangs");
-}
+use rescind_testkit::support::in_time;
 
 macro_rules! third_party {
     (in $module:ident: $program:expr; $($name:ident: $test:path,)*) => {

@@ -141,7 +141,7 @@ pub(super) async fn call(side: Side, judge: &Judge, from: From<'_>, job: &Job) -
     };
     watch.over = true;
     judge.returns(nonce, &outcome);
-    // I7, and 004-31: after the call has ended, a canceller does nothing.
+    // I7, and ABP-31: after the call has ended, a canceller does nothing.
     let late = canceller.cancel("late");
     let mut state = judge.state();
     let second = state.calls.get(&nonce).is_some_and(|call| call.result.is_some());

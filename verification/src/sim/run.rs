@@ -44,7 +44,7 @@ pub(super) async fn play(case: &Case, seed: u64, watch: &Watch) -> Judge {
     let disturbing = tokio::spawn(disturb(Arc::clone(&plan), net.clone(), judge.clone()));
     let mut rng = Rng::new(case.mix(seed ^ 0x5eed));
     let setting = Setting { case, plan: &plan, net: &net, judge: &judge };
-    match within(&judge, "L3", "to open", setting.open(&mut rng)).await {
+    match judged(&judge, "L3", "to open", setting.open(&mut rng)).await {
         Some(Ok(opened)) => talk(case, &plan, &judge, opened).await,
         Some(Err(why)) => {
             judge.note(|| format!("it did not open: {why}"));
@@ -64,7 +64,7 @@ pub(super) async fn play(case: &Case, seed: u64, watch: &Watch) -> Judge {
 }
 
 /// Waits for a future. If it hangs, the invariant is violated.
-async fn within<T>(
+async fn judged<T>(
     judge: &Judge,
     invariant: &'static str,
     what: &str,
@@ -141,7 +141,7 @@ async fn shake_hands(case: &Case, plan: &Plan, judge: &Judge, client: &Peer) {
         judge.note(|| format!("the handshake is cancelled: {result:?}"));
         judge.state().handshake_cancelled = result != CancelResult::AlreadySettled;
     }
-    let Some(outcome) = within(judge, "I13", "to shake hands", call.outcome()).await else { return };
+    let Some(outcome) = judged(judge, "I13", "to shake hands", call.outcome()).await else { return };
     judge.state().is_open = matches!(outcome, Outcome::Completed(_));
     judge.note(|| format!("the handshake: {outcome:?}"));
     let hindered = judge.state().is_open
@@ -242,7 +242,7 @@ async fn shut_down(plan: &Plan, judge: &Judge, peers: &PerSide<Option<Peer>>, si
     let (begun, drain) = (Instant::now(), Duration::from_millis(drain));
     let limits = plan.limits.of(side);
     let most = drain + limits.cancel_grace + limits.flush_timeout + SLACK;
-    let Some(left) = within(judge, "L3", "to shut down", peer.shutdown(drain)).await else { return };
+    let Some(left) = judged(judge, "L3", "to shut down", peer.shutdown(drain)).await else { return };
     let took = begun.elapsed();
     judge.note(|| format!("{side} is shut down, {left} handlers are left"));
     judge.holds(took <= most, "L3", || format!("the {side} took {took:?} to shut down, {most:?} it may"));
@@ -250,7 +250,7 @@ async fn shut_down(plan: &Plan, judge: &Judge, peers: &PerSide<Option<Peer>>, si
 
 /// The connection of a side closes, its callers get their results, its handlers end, and nothing of them is left.
 async fn is_over(plan: &Plan, judge: &Judge, side: Side, peer: &Peer) {
-    if within(judge, "L3", "to close", peer.closed()).await.is_none() {
+    if judged(judge, "L3", "to close", peer.closed()).await.is_none() {
         return;
     }
     judge.note(|| format!("{side} is closed"));

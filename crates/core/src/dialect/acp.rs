@@ -9,17 +9,21 @@ use super::rules::{
 };
 use crate::message::ErrorCode;
 
-/// ACP version 1 (sources 001 and 003): `$/cancel_request` with `params.requestId`.
+/// ACP version 1: `$/cancel_request` with `params.requestId`.
+///
+/// Cites the rows `ACP` and `ACPRFD` of the testkit's COVERAGE.md.
 pub const ACP: Dialect = Dialect::from_static(&ACP_RULES, &ACP_CODEC);
 
 /// ACP version 2 (its schema of November 2026): as [`ACP`], but a cancel for an unknown id is always ignored.
 pub const ACP_V2: Dialect = Dialect::from_static(&ACP_V2_RULES, &ACP_V2_CODEC);
 
-/// The proposal of 2025-11-13 (source 000): `$/cancelRequest` with `params.id`, only towards a side that declared it.
+/// The proposal of 2025-11-13: `$/cancelRequest` with `params.id`, only towards a side that declared it.
+///
+/// Cites the rows `ACPDRAFT` of the testkit's COVERAGE.md.
 pub const ACP_DRAFT: Dialect = Dialect::from_static(&ACP_DRAFT_RULES, &ACP_DRAFT_CODEC);
 
-/// X-13: the draft of remote transports. `initialize` opens a connection and goes without its header; the methods of a
-/// session need the session's header; the answer to `session/load` comes on the connection's stream.
+/// RULE-13: the draft of remote transports. `initialize` opens a connection and goes without its header; the methods of
+/// a session need the session's header; the answer to `session/load` comes on the connection's stream.
 pub static ACP_BODIES: SessionBodies = SessionBodies {
     opening: INITIALIZE,
     connection: "connectionId",
@@ -43,36 +47,36 @@ pub static ACP_BODIES: SessionBodies = SessionBodies {
 const INITIALIZE: &str = "initialize";
 const LOAD: &str = "session/load";
 
-/// 001-02, 003-12.
+/// ACP-02, ACPRFD-12.
 const CANCEL_REQUEST: CancelName = CancelName { method: "$/cancel_request", key: "requestId" };
-/// 000-17.
+/// ACPDRAFT-17.
 const CANCEL_REQUEST_DRAFT: CancelName = CancelName { method: "$/cancelRequest", key: "id" };
 
-/// 003-24, 003-25.
+/// ACPRFD-24, ACPRFD-25.
 const REQUEST_CANCELLED: CancelledError =
     CancelledError { code: ErrorCode::REQUEST_CANCELLED, message: "Request cancelled", says_why: false };
-/// 000-37, 000-38.
+/// ACPDRAFT-37, ACPDRAFT-38.
 const CANCELLED: CancelledError = CancelledError { message: "Cancelled", ..REQUEST_CANCELLED };
 
 /// "Prompt Turn", "Cancellation", for the client: it MUST answer all pending permission requests with the outcome
 /// `cancelled`.
 const PERMISSION: (&str, &str) = ("session/request_permission", r#"{"outcome":{"outcome":"cancelled"}}"#);
-/// 001-09. The same section, for the agent: it MUST answer a cancelled prompt with this stop reason, whatever its work
+/// ACP-09. The same section, for the agent: it MUST answer a cancelled prompt with this stop reason, whatever its work
 /// failed with.
 const CALLED_OFF: &[(&str, &str)] = &[("session/prompt", r#"{"stopReason":"cancelled"}"#), PERMISSION];
 
 static ACP_RULES: Rules = Rules {
     name: "acp",
-    // The sources do not state it (003-02). Rescind protects the handshake, because a connection whose handshake was
+    // The sources do not state it (ACPRFD-02). Rescind protects the handshake, because a connection whose handshake was
     // cancelled is of no use.
     handshake: Some(INITIALIZE),
-    // 001-06: a value after the cancel is an answer too.
+    // ACP-06: a value after the cancel is an answer too.
     decided: DecidedBy::Handler,
     peer_cancelled: CancelledReply::Error(REQUEST_CANCELLED),
-    // 001-12: the same error whatever the source of the cancel.
+    // ACP-12: the same error whatever the source of the cancel.
     local_cancelled: REQUEST_CANCELLED,
     called_off: CALLED_OFF,
-    // 003-13, X-08.
+    // ACPRFD-13, RULE-08.
     reserved_prefix: Some("$/"),
     early: EarlyCancel::WhereUnordered,
     lost_stream: LostStream::Detach,
@@ -87,7 +91,7 @@ static ACP_CODEC: JsonRpc = JsonRpc {
 
 static ACP_V2_RULES: Rules = Rules {
     name: "acp-v2",
-    // X-02: an unknown id MUST be ignored.
+    // RULE-02: an unknown id MUST be ignored.
     early: EarlyCancel::Never,
     handshake: Some(INITIALIZE),
     peer_cancelled: CancelledReply::Error(REQUEST_CANCELLED),
@@ -105,13 +109,13 @@ static ACP_V2_CODEC: JsonRpc = JsonRpc {
 
 static ACP_DRAFT_RULES: Rules = Rules {
     name: "acp-draft",
-    // 000-06, 000-21.
+    // ACPDRAFT-06, ACPDRAFT-21.
     handshake: Some(INITIALIZE),
     peer_cancelled: CancelledReply::Error(CANCELLED),
     local_cancelled: CANCELLED,
     // The proposal extends version 1.
     called_off: CALLED_OFF,
-    // 000-18 .. 000-25.
+    // ACPDRAFT-18 .. ACPDRAFT-25.
     gate: CapabilityGate::Declared,
     reserved_prefix: Some("$/"),
     early: EarlyCancel::WhereUnordered,
@@ -119,7 +123,7 @@ static ACP_DRAFT_RULES: Rules = Rules {
 };
 static ACP_DRAFT_CODEC: JsonRpc = JsonRpc {
     also_accepted: &[CANCEL_REQUEST],
-    // 000-15, 000-16.
+    // ACPDRAFT-15, ACPDRAFT-16.
     declaration: Some(Declaration { in_params: "clientCapabilities", in_result: "agentCapabilities" }),
     opening: FirstMessage::NumberedVersion(1),
     ..JsonRpc::new(CANCEL_REQUEST_DRAFT)

@@ -1,4 +1,4 @@
-//! Shallow JSON: the limits of a frame, the values of an array, and writes of members.
+//! Shallow JSON: the values of an array, and writes of members.
 
 use std::fmt;
 use std::io::Write;
@@ -6,18 +6,8 @@ use std::io::Write;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, Visitor};
 use serde_json::value::RawValue;
 
-pub(super) use crate::members::{PickedMembers, Shape, member, present, shape, string};
+pub(super) use crate::members::{PickedMembers, Shape, member, present, shape, string, text};
 use crate::message::BadMessage;
-
-/// The deepest nesting that is read. `serde_json` skips a raw value without a limit of its own, so the depth is checked
-/// first.
-pub(super) const MAX_DEPTH: usize = 127;
-
-/// The frame as text, if it is UTF-8 and not nested too deep.
-pub(super) fn text(frame: &[u8]) -> Result<&str, BadMessage> {
-    let text = std::str::from_utf8(frame).map_err(|_| BadMessage::NotUtf8)?;
-    if is_too_deep(frame) { Err(BadMessage::TooDeep) } else { Ok(text) }
-}
 
 /// Why a text that is not an object is not a message.
 pub(super) fn not_an_object(text: &str) -> BadMessage {
@@ -25,39 +15,6 @@ pub(super) fn not_an_object(text: &str) -> BadMessage {
         Ok(IgnoredAny) => BadMessage::NotAnObject,
         Err(_) => BadMessage::NotJson,
     }
-}
-
-fn is_too_deep(frame: &[u8]) -> bool {
-    // `[` and `{` differ in one bit. A frame with few of them is not nested too deep, whether they are in strings or
-    // not. They are counted as bytes over short pieces, so that many are compared at once.
-    let opened = |piece: &[u8]| piece.iter().map(|byte| u8::from((byte | 0x20) == b'{')).sum::<u8>();
-    if frame.chunks(240).map(|piece| usize::from(opened(piece))).sum::<usize>() <= MAX_DEPTH {
-        return false;
-    }
-    let mut depth = 0usize;
-    let mut in_string = false;
-    let mut escaped = false;
-    for byte in frame {
-        if in_string {
-            match byte {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => in_string = false,
-                _ => {}
-            }
-            continue;
-        }
-        match byte {
-            b'"' => in_string = true,
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > MAX_DEPTH {
-            return true;
-        }
-    }
-    false
 }
 
 /// The values of an array, at most `limit` of them.
@@ -158,21 +115,6 @@ pub(super) fn raw(text: &str) -> Option<&RawValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn brackets_inside_strings_do_not_count_as_depth() {
-        let flat = format!("{{\"a\":\"{}\"}}", "[{\\\"".repeat(500));
-        assert!(text(flat.as_bytes()).is_ok());
-        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(text(nested(127).as_bytes()).is_ok());
-        assert_eq!(text(nested(128).as_bytes()), Err(BadMessage::TooDeep));
-        assert_eq!(text(nested(100_000).as_bytes()), Err(BadMessage::TooDeep));
-        // There is one bracket more than the limit, and the nesting is exactly at the limit.
-        let beside = format!("[[],{}]", nested(126));
-        assert!(text(beside.as_bytes()).is_ok(), "the deepest nesting that is read");
-        let wide = format!("[{}]", vec!["{}"; 10_000].join(","));
-        assert!(text(wide.as_bytes()).is_ok());
-    }
 
     #[test]
     fn a_member_is_added_to_any_object() {

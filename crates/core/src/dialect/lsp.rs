@@ -21,7 +21,7 @@ static RULES: Rules = Rules {
     lifecycle: Some(ServerLifecycle { shutdown: "shutdown", shutdown_result: "null", exit: "exit" }),
     // "Cancellation Support": -32800, or a value.
     peer_cancelled: CancelledReply::Error(error(ErrorCode::REQUEST_CANCELLED)),
-    // X-01: -32800 is reserved for the client's cancels.
+    // RULE-01: -32800 is reserved for the client's cancels.
     local_cancelled: error(ErrorCode::REQUEST_FAILED),
     // "ErrorCodes": only for requests that declare that the server may cancel them.
     server_cancelled: Some(error(ErrorCode::SERVER_CANCELLED)),
@@ -33,7 +33,7 @@ static RULES: Rules = Rules {
         ErrorCode::SERVER_CANCELLED,
         ErrorCode::REQUEST_FAILED,
     ],
-    // "$ Notifications and Requests", X-08.
+    // "$ Notifications and Requests", RULE-08.
     reserved_prefix: Some("$/"),
     early: EarlyCancel::WhereUnordered,
     // "Request, Notification and Response Ordering": a server may reorder "as long as this reordering doesn't affect the

@@ -10,7 +10,9 @@ use super::rules::{
 };
 use crate::message::ErrorCode;
 
-/// MCP 2024-11-05 to 2025-11-25 (source 002): `notifications/cancelled`, and no answer to a cancelled request.
+/// MCP 2024-11-05 to 2025-11-25: `notifications/cancelled`, and no answer to a cancelled request.
+///
+/// Cites the rows `GETMCP` of the testkit's COVERAGE.md.
 pub const MCP: Dialect = Dialect::from_static(&MCP_RULES, &MCP_CODEC);
 
 /// MCP 2026-07-28: no session and no handshake. Only clients cancel.
@@ -31,7 +33,7 @@ pub static MCP_2026_BODIES: MirroredBodies = MirroredBodies {
 const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const TOOL_CALL: &str = "tools/call";
 
-/// 002-06, 002-07.
+/// GETMCP-06, GETMCP-07.
 const CANCELLED: CancelName = CancelName { method: "notifications/cancelled", key: "requestId" };
 
 /// "Lifecycle", "Shutdown": a client closes the input of its server and waits until it exits. 2026-07-28 requires it to
@@ -53,7 +55,7 @@ static MCP_RULES: Rules = Rules {
     // The same section: the receiver SHOULD NOT answer. So the result of the handler does not matter.
     decided: DecidedBy::Cancel,
     peer_cancelled: CancelledReply::Silence,
-    // a request that its caller did not cancel needs an answer.
+    // RULE-01: a request that its caller did not cancel needs an answer.
     local_cancelled: CancelledError {
         code: ErrorCode::REQUEST_CANCELLED,
         message: "Request cancelled",
@@ -67,14 +69,14 @@ static MCP_RULES: Rules = Rules {
     half_close_at_most: EXIT,
     call_timeout: CALL_TIMEOUT,
     max_call_timeout: MAX_CALL_TIMEOUT,
-    // an id is never null.
+    // RULE-03: an id is never null.
     refusal: RefusalStyle::NoIdMember,
-    //
+    // RULE-04.
     batch_revision: Some("2025-03-26"),
     ..BASE
 };
 static MCP_CODEC: JsonRpc = JsonRpc {
-    // 002-09.
+    // GETMCP-09.
     reason: ReasonField::Param("reason"),
     // "Progress": a token in the request's `_meta`, number or string.
     progress: Some(Progress {
@@ -98,7 +100,7 @@ static MCP_2026_RULES: Rules = Rules {
     name: "mcp-2026",
     handshake: None,
     decided: DecidedBy::Cancel,
-    // no further message of any kind.
+    // RULE-10: no further message of any kind.
     peer_cancelled: CancelledReply::Silence,
     local_cancelled: CancelledError {
         code: ErrorCode::REQUEST_CANCELLED,
@@ -131,7 +133,7 @@ static MCP_2026_CODEC: JsonRpc = JsonRpc {
         create: None,
         cancel: None,
     }),
-    // each result names its type.
+    // RULE-11: each result names its type.
     result_mark: Some(("resultType", "complete")),
     // The schema's result of a listen request repeats the request's id.
     graceful_id: Some("io.modelcontextprotocol/subscriptionId"),

@@ -13,6 +13,23 @@ pub fn negotiate(dialects: impl IntoIterator<Item = Dialect>) -> Negotiation {
 
 /// The dialects that a connection may use. A message that none of them recognises is refused and decides nothing: the
 /// next message is examined in the same way.
+///
+/// ```
+/// use rescind_core::dialect::{ACP, MCP, negotiate};
+///
+/// let negotiation = negotiate([ACP, MCP]);
+/// assert!(negotiation.settled().is_none());
+///
+/// let params = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;
+/// let hello = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{params}}}"#);
+/// assert_eq!(negotiation.recognise(hello.as_bytes()).map(|dialect| dialect.name()), Ok("mcp"));
+///
+/// // An unknown first message is refused, and the next one may decide.
+/// let frame = br#"{"jsonrpc":"2.0","id":1,"method":"hello"}"#;
+/// let why = negotiation.recognise(frame).unwrap_err();
+/// let mut refusal = Vec::new();
+/// assert!(negotiation.refuse(&mut refusal, frame, why));
+/// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Negotiation {

@@ -53,7 +53,7 @@ impl CallContext {
         &self.0.data
     }
 
-    /// Whether the request is cancelled: one atomic load, cheap enough for any loop (004-17).
+    /// Whether the request is cancelled: one atomic load, cheap enough for any loop (ABP-17).
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.data.is_cancelled()
@@ -173,7 +173,7 @@ impl CallContext {
         self.0.connection.step(|state, now, _| state.session.local_cancel(now, self.0.data.key, cause))
     }
 
-    /// A token that is cancelled with the request, for code that takes a `CancellationToken` (004-17).
+    /// A token that is cancelled with the request, for code that takes a `CancellationToken` (ABP-17).
     #[must_use]
     pub fn token(&self) -> CancellationToken {
         let token = {
@@ -215,7 +215,7 @@ impl CallContext {
     }
 
     /// The session of the request. Together with [`request_id`](Self::request_id) it identifies the request in the
-    /// [`registry`](Self::registry) (002-16).
+    /// [`registry`](Self::registry) (GETMCP-16).
     #[must_use]
     pub fn session(&self) -> &SessionId {
         self.0.session()

@@ -6,7 +6,7 @@
 mod admission;
 mod builder;
 mod call;
-mod calls;
+mod call_table;
 mod connection;
 mod context;
 mod effects;

@@ -91,6 +91,23 @@ impl Router {
 }
 
 /// A call to a peer, as a tower service takes it.
+///
+/// ```
+/// use rescind_core::{CallContext, CallRequest, Peer, Router, dialect, memory_pair};
+/// use tower_service::Service;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (client, server) = memory_pair();
+/// # let router = Router::new().method("greet", async |_: CallContext, (name,): (String,)| Ok(format!("Hello, {name}")));
+/// # let _serving = Peer::builder(dialect::ACP).serve(router).attach(server)?;
+/// let mut peer = Peer::builder(dialect::ACP).attach(client)?;
+/// // Layers around the peer see this value. Dropping the future cancels the call.
+/// let answer = Service::call(&mut peer, CallRequest::new("greet", &["Ada"])?).await?;
+/// assert_eq!(answer.get(), r#""Hello, Ada""#);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct CallRequest {
     method: Arc<str>,

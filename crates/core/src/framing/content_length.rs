@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    //
+    // covers: RULE-14
     fn an_unknown_charset_refuses_only_its_own_body() {
         let next = "Content-Length: 2\r\nContent-Type: a/b; x=y; Charset=\"UTF8\"\r\n\r\n{}";
         for charset in ["latin1", "\"utf-16\"", ""] {

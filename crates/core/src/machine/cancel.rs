@@ -298,64 +298,6 @@ impl Session {
         self.begin_cascade(key);
     }
 
-    pub(super) fn start_grace(&mut self, now: Instant, key: InboundKey) {
-        let waits = self.lifecycle.waits_for_values()
-            && self.rules().answer_after_cancel == AnswerAfterCancel::ResultIfFinished;
-        if waits && self.request_cause(key).is_some_and(|cause| cause.kind() == CauseKind::Peer) {
-            return;
-        }
-        let until = later(now, self.config.limits.cancel_grace);
-        let Some(request) = self.requests.get_mut(key.0) else { return };
-        if request.aborted {
-            return;
-        }
-        let grace = &mut request.extras_mut(&mut self.request_extras).alarms.grace;
-        self.timers.clear(grace.replace(until), Timer::Grace(key));
-        self.timers.set(until, Timer::Grace(key));
-    }
-
-    /// Starts the grace of a handler that was signalled without one (002-15).
-    pub(super) fn start_missing_grace(&mut self, now: Instant, key: InboundKey) {
-        let Some(request) = self.requests.get(key.0) else { return };
-        let signalled = match request.state {
-            State::Cancelling => true,
-            // A handler without its signal is shielded.
-            State::Draining { .. } => request.cause().is_some(),
-            State::Queued | State::Running | State::CancelPending | State::Ended => false,
-        };
-        if signalled && request.extras().shields == 0 && request.extras().alarms.grace.is_none() {
-            self.start_grace(now, key);
-        }
-    }
-
-    pub(super) fn grace_over(&mut self, now: Instant, key: InboundKey) {
-        let Some(request) = self.requests.get_mut(key.0) else { return };
-        self.timers.clear(request.take_alarm(|alarms| &mut alarms.grace), Timer::Grace(key));
-        match request.state {
-            State::Queued | State::Running | State::CancelPending | State::Ended => return,
-            State::Cancelling => {
-                let cause = request.cause().cloned();
-                self.settle_cancelled(now, key, cause);
-            }
-            State::Draining { .. } => {}
-        }
-        if failpoint::active(Failpoint::RapidReset) {
-            self.abort(key);
-            self.local_ended(now, key);
-            return;
-        }
-        self.abort(key);
-    }
-
-    /// Aborts a handler's task, once.
-    fn abort(&mut self, key: InboundKey) {
-        let Some(request) = self.requests.get_mut(key.0) else { return };
-        if !std::mem::replace(&mut request.aborted, true) {
-            self.emit(Event::Aborted(key));
-            self.push(Output::Abort(key));
-        }
-    }
-
     /// Whether a cancel with this cause settles the request at once.
     pub(super) fn is_decided_by(&self, cause: &Cause) -> bool {
         let rules = self.rules();

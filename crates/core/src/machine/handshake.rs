@@ -40,7 +40,7 @@ impl Agreement {
     }
 
     /// Reads one part. The result ends the handshake: for the server when the machine accepts it, for the client when
-    /// it has received it (000-20).
+    /// it has received it (ACPDRAFT-20).
     pub(super) fn hear(&mut self, rules: &Rules, part: HandshakePart, said: &Handshake) {
         let ours = matches!(
             (part, self.role),

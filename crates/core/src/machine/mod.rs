@@ -37,6 +37,7 @@ mod call;
 mod cancel;
 mod cancel_tree;
 mod early_cancels;
+mod grace;
 mod handshake;
 mod inbound;
 mod input;
@@ -116,6 +117,34 @@ impl SessionConfig {
 }
 
 /// The state of one connection. The [module's docs](self) have its states and invariants.
+///
+/// A driver gives it inputs and executes its outputs:
+///
+/// ```
+/// use std::time::Instant;
+///
+/// use rescind_core::dialect::{ACP, Role};
+/// use rescind_core::{HandlerResult, InboundRequest, Origin, Output, ReplyBody, RequestId, Session, SessionConfig};
+///
+/// let mut session = Session::new(SessionConfig::new(ACP, Role::Server));
+/// let now = Instant::now();
+/// let id = RequestId::from(7);
+///
+/// let request = session.recv_request(now, InboundRequest::new(id.clone(), "search")).unwrap();
+/// assert_eq!(session.poll_output(), Some(Output::Start(request)));
+///
+/// // The peer cancels the request: its handler gets a signal, and may still answer.
+/// session.recv_cancel(now, Some(id), None, None, &Origin::STREAM);
+/// assert!(matches!(session.poll_output(), Some(Output::Signal { key, .. }) if key == request));
+///
+/// // The handler stops because of the signal. The peer gets the dialect's cancelled answer.
+/// session.local_answer(now, request, HandlerResult::Stopped);
+/// let Some(Output::Reply(reply)) = session.poll_output() else { panic!("a reply comes first") };
+/// assert!(matches!(reply.body, ReplyBody::Cancelled(_)));
+/// session.local_ended(now, request);
+/// assert_eq!(session.poll_output(), Some(Output::Released(request)));
+/// assert_eq!(session.poll_output(), None);
+/// ```
 #[derive(Debug)]
 #[cfg_attr(feature = "verify", derive(Clone))]
 pub struct Session {
@@ -193,7 +222,7 @@ impl Session {
     }
 
     /// Reads one part of the handshake: the peer's part when it is received, this side's part when it is accepted. The
-    /// result ends the handshake (000-20), opens the session and selects the revision.
+    /// result ends the handshake (ACPDRAFT-20), opens the session and selects the revision.
     pub fn handshake(&mut self, part: HandshakePart, said: &Handshake) {
         self.exit_state.begun = true;
         self.agreement.hear(self.config.dialect.rules(), part, said);

@@ -13,6 +13,25 @@ use super::BoxFuture;
 use crate::id::Principal;
 
 /// The head of an HTTP request, or of the request that opens a WebSocket, and what is known of its connection.
+///
+/// ```
+/// use rescind_core::{AuthRefusal, AuthRequest, Credential, Principal};
+///
+/// async fn hook(request: AuthRequest) -> Result<Credential, AuthRefusal> {
+///     match request.header("Authorization") {
+///         Some("Bearer a-secret") => Ok(Credential::of(Principal("ada".into()))),
+///         Some(_) | None => Err(AuthRefusal::unauthorized("Bearer")),
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), AuthRefusal> {
+/// // A test of a hook makes the request itself.
+/// let request = AuthRequest::new("POST", "/mcp").with_header("authorization", b"Bearer a-secret");
+/// assert_eq!(hook(request).await?.principal(), Some(&Principal("ada".into())));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct AuthRequest {
@@ -57,6 +76,18 @@ enum Expiry {
 }
 
 /// The answer of an auth hook that refuses a request.
+///
+/// ```
+/// use rescind_core::AuthRefusal;
+///
+/// let refusal = AuthRefusal::bearer("https://agents.example/.well-known/oauth-protected-resource");
+/// assert_eq!(refusal.status(), 401);
+/// let challenge = r#"Bearer resource_metadata="https://agents.example/.well-known/oauth-protected-resource""#;
+/// assert_eq!(refusal.headers().next(), Some(("WWW-Authenticate", challenge)));
+///
+/// let refusal = AuthRefusal::new(429, "too many requests").with_header("Retry-After", "30");
+/// assert_eq!(refusal.to_string(), "too many requests (429)");
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{text} ({status})")]
 #[must_use]

@@ -25,6 +25,35 @@ type BoxError = Box<dyn Error + Send + Sync>;
 ///
 /// The sink is flushed before it holds more than 64 KiB, or one larger frame. The end of the stream is reported as
 /// [`HalfClosed`](TransportEvent::HalfClosed). An error of the stream ends the connection.
+///
+/// ```
+/// use std::io;
+///
+/// use bytes::Bytes;
+/// use rescind_core::{CallContext, FrameStream, Peer, Router, dialect};
+/// use tokio::sync::mpsc;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // Two channels of frames, as a stream and a sink.
+/// let (input, frames) = mpsc::channel::<Bytes>(16);
+/// let stream = futures_util::stream::unfold(frames, async |mut frames| {
+///     let frame = frames.recv().await?;
+///     Some((Ok::<_, io::Error>(frame), frames))
+/// });
+/// let (frames, mut output) = mpsc::channel::<Bytes>(16);
+/// let sink = futures_util::sink::unfold(frames, async |frames, frame| frames.send(frame).await.map(|()| frames));
+///
+/// let router = Router::new().method("greet", async |_: CallContext, (name,): (String,)| Ok(format!("Hello, {name}")));
+/// let transport = FrameStream::new(stream, sink).name("channels");
+/// let peer = Peer::builder(dialect::ACP).serve(router).connect(transport).await?;
+///
+/// input.send(Bytes::from(r#"{"jsonrpc":"2.0","id":1,"method":"greet","params":["Ada"]}"#)).await?;
+/// assert_eq!(output.recv().await.as_deref(), Some(&br#"{"jsonrpc":"2.0","id":1,"result":"Hello, Ada"}"#[..]));
+/// # drop(peer);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a transport does nothing until it is opened"]
 pub struct FrameStream<I, O> {
     stream: I,

@@ -11,6 +11,17 @@ use std::net::{IpAddr, Ipv6Addr};
 /// port.
 ///
 /// A browser that was directed to this server with another name (DNS rebinding) sends that name, and is refused.
+///
+/// ```
+/// use rescind_core::{HostPolicy, HostRefusal};
+///
+/// let mut hosts = HostPolicy::default();
+/// hosts.allow("agent.example")?;
+/// assert!(hosts.check(None, [&b"agent.example:8080"[..]]).is_ok());
+/// assert!(hosts.check(None, [&b"localhost"[..]]).is_ok());
+/// assert_eq!(hosts.check(None, [&b"rebound.example"[..]]).err(), Some(HostRefusal::NotServed));
+/// # Ok::<(), rescind_core::InvalidAllowEntry>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct HostPolicy {
     listed: Vec<Listed<HostName>>,
@@ -30,6 +41,20 @@ enum OtherHosts {
 /// The pages that may send requests. Default: pages of loopback, and pages of the same host and port as the request.
 ///
 /// A request without `Origin` is accepted: a page of another origin always sends one.
+///
+/// ```
+/// use rescind_core::{HostPolicy, OriginPolicy};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let host = HostPolicy::default().check(None, [&b"localhost:8080"[..]])?;
+/// let mut origins = OriginPolicy::default();
+/// origins.allow("https://app.example")?;
+/// assert_eq!(origins.check([&b"https://app.example"[..]], &host)?, Some("https://app.example"));
+/// assert_eq!(origins.check([], &host)?, None);
+/// assert!(origins.check([&b"https://other.example"[..]], &host).is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct OriginPolicy {
     listed: Vec<ListedOrigin>,

@@ -81,7 +81,7 @@ async fn a_call_returns_what_its_handler_returns() {
     pair.settle().await;
 }
 
-// covers: 000-09, 003-06, 004-04
+// covers: ACPDRAFT-09, ACPRFD-06, ABP-04
 #[tokio::test(start_paused = true)]
 async fn dropping_a_call_cancels_its_request() {
     let mut pair = pair();
@@ -93,7 +93,7 @@ async fn dropping_a_call_cancels_its_request() {
     assert_eq!(pair.server.stats().cancelled, 1);
 }
 
-// covers: 004-31
+// covers: ABP-31
 #[tokio::test(start_paused = true)]
 async fn a_canceller_cancels_once_and_returns_the_result() {
     let mut pair = pair();
@@ -129,7 +129,7 @@ async fn a_call_cancelled_before_it_is_written_never_reaches_the_wire() {
     pair.settle().await;
 }
 
-// covers: 000-09, 003-06, 004-04, 004-16
+// covers: ACPDRAFT-09, ACPRFD-06, ABP-04, ABP-16
 #[tokio::test(start_paused = true)]
 async fn a_token_cancels_a_call_and_a_call_gives_a_token() {
     let mut pair = pair();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-// covers: 004-17
+// covers: ABP-17
 #[tokio::test(start_paused = true)]
 async fn a_handler_sees_its_cancel_as_a_token_and_can_be_cancelled_by_one() {
     let (event_tx, mut event_rx) = mpsc::unbounded_channel();

@@ -64,7 +64,7 @@ fn deaf() -> Router {
         .notification("nothing", |_: Peer, _: Value| async {})
 }
 
-// covers: 001-09
+// covers: ACP-09
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_prompt_ends_with_its_stop_reason_whatever_its_handler_does() {
     for (dialect, cancel, key) in
@@ -89,7 +89,7 @@ async fn a_cancelled_prompt_ends_with_its_stop_reason_whatever_its_handler_does(
                 "{prompt}"
             );
         }
-        // A cancel that does not come from the client does not cancel the turn (001-12).
+        // A cancel that does not come from the client does not cancel the turn (ACP-12).
         client.send(json!({"jsonrpc": "2.0", "id": 4, "method": "session/prompt", "params": {"prompt": "shutdown"}})).await;
         assert_eq!(client.next().await["error"]["code"], -32_800);
         client.send(json!({"jsonrpc": "2.0", "id": 5, "method": "other"})).await;
@@ -103,7 +103,7 @@ async fn a_cancelled_prompt_ends_with_its_stop_reason_whatever_its_handler_does(
     assert_eq!(client.next().await["error"]["code"], -32_800);
 }
 
-// covers: 001-18
+// covers: ACP-18
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_permission_request_is_answered_with_the_outcome_cancelled() {
     for dialect in [ACP, ACP_V2] {

@@ -239,7 +239,7 @@ async fn a_detached_child_goes_on_when_its_parent_is_cancelled() {
 
 #[tokio::test]
 async fn a_cancel_goes_down_a_thousand_hops_between_two_peers() {
-    // SEMANTICS "Cascade": no recursion and no long lock
+    // docs/semantics.md, Cascade: no recursion and no long lock
     const DEPTH: u64 = 1000;
     let deepest = Arc::new(Notify::new());
     let side = || {

@@ -45,7 +45,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     panic!("{what}");
 }
 
-// covers: 002-12, 002-14, 002-16
+// covers: GETMCP-12, GETMCP-14, GETMCP-16
 #[tokio::test(start_paused = true)]
 async fn the_registry_answers_by_session_and_request_id() {
     let registry = Registry::new();

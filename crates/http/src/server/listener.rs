@@ -35,6 +35,24 @@ impl AcceptQueue {
 /// The links that a binding opens: one for each session, or one for all if the protocol has no sessions.
 ///
 /// When it is dropped, everything that belongs to it ends: the port, connections, event streams, links.
+///
+/// ```
+/// use rescind_core::{Listener, Router, Server, dialect};
+/// use rescind_http::{HttpServer, Stateless};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let listener = HttpServer::new(Stateless::new()).path("/mcp").bind("127.0.0.1:0").await?;
+/// println!("listening on {}", listener.endpoint());
+/// // The counts can be read while the server has the listener.
+/// let counts = listener.counts();
+/// let server = Server::builder(dialect::MCP_2026).serve(Router::new()).listen(listener);
+/// let serving = tokio::spawn(server.run());
+/// println!("{} notifications were dropped", counts.dropped_notifications());
+/// # serving.abort();
+/// # Ok(())
+/// # }
+/// ```
 pub struct HttpListener {
     links: mpsc::Receiver<Link>,
     endpoint: Endpoint,

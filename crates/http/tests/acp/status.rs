@@ -4,7 +4,7 @@ use crate::support::{JSON, ask, hello, open, post, prompt, request, serve};
 
 #[tokio::test]
 async fn every_refusal_has_its_status() {
-    //
+    // covers: RULE-13
     let served = serve().await;
     let address = served.address();
     let id = open(address, &[]).await;
@@ -105,7 +105,7 @@ async fn every_refusal_has_its_status() {
 
 #[tokio::test]
 async fn a_connection_belongs_to_the_principal_that_opened_it() {
-    //
+    // covers: RULE-06, RULE-13
     let served = serve().await;
     let address = served.address();
     let id = open(address, &[("X-User", "ann")]).await;
@@ -117,7 +117,7 @@ async fn a_connection_belongs_to_the_principal_that_opened_it() {
 
 #[tokio::test]
 async fn initialize_is_answered_on_its_own_post_and_a_refused_one_opens_nothing() {
-    //
+    // covers: RULE-13
     let served = serve().await;
     let address = served.address();
     let got = post(address, &[], &hello()).await;

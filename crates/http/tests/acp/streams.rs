@@ -14,7 +14,7 @@ use crate::support::{
 
 #[tokio::test]
 async fn a_cancel_counts_with_or_without_its_sessions_header() {
-    //
+    // covers: RULE-06
     let mut served = serve().await;
     let address = served.address().to_owned();
     let id = open(&address, &[]).await;
@@ -38,7 +38,7 @@ async fn a_cancel_counts_with_or_without_its_sessions_header() {
 
 #[tokio::test]
 async fn a_cancel_on_another_connection_has_no_effect() {
-    //
+    // covers: RULE-06
     let mut served = serve().await;
     let address = served.address().to_owned();
     let (one, two) = (open(&address, &[]).await, open(&address, &[]).await);
@@ -65,7 +65,7 @@ async fn client(url: &str, http2: bool) -> Peer {
 
 #[tokio::test]
 async fn our_client_speaks_either_http_and_its_cancel_never_overtakes() {
-    //
+    // covers: RULE-13
     for http2 in [true, false] {
         let mut served = serve().await;
         let peer = client(&served.url, http2).await;
@@ -124,7 +124,7 @@ async fn serve_routes(app: axum::Router) -> (String, tokio::task::JoinHandle<()>
 
 #[tokio::test]
 async fn the_stream_of_a_session_the_server_does_not_know_yet_is_asked_for_again() {
-    //
+    // covers: RULE-13
     let (service, listener) = server().mount();
     let refused = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&refused);
@@ -155,7 +155,7 @@ async fn the_stream_of_a_session_the_server_does_not_know_yet_is_asked_for_again
 
 #[tokio::test]
 async fn a_connection_id_only_in_the_body_of_an_answer_is_accepted() {
-    //
+    // covers: RULE-13
     let (service, listener) = server().mount();
     let nameless = |request: axum::extract::Request, next: axum::middleware::Next| async move {
         let mut response = next.run(request).await;
@@ -176,7 +176,7 @@ async fn a_connection_id_only_in_the_body_of_an_answer_is_accepted() {
 
 #[tokio::test]
 async fn an_answer_goes_with_the_session_that_asked_and_loading_one_is_answered_on_the_connections_stream() {
-    //
+    // covers: RULE-13
     let mut served = serve().await;
     let address = served.address().to_owned();
     let id = open(&address, &[]).await;
@@ -203,7 +203,7 @@ async fn an_answer_goes_with_the_session_that_asked_and_loading_one_is_answered_
 
 #[tokio::test]
 async fn a_session_is_unknown_until_a_message_names_it() {
-    //
+    // covers: RULE-13
     let mut served = serve().await;
     let address = served.address().to_owned();
     let (id, other) = (open(&address, &[]).await, open(&address, &[]).await);

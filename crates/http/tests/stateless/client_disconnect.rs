@@ -26,7 +26,7 @@ async fn read_until(stream: &mut tokio::net::TcpStream, wanted: &str) -> String 
 
 #[tokio::test]
 async fn closing_an_event_stream_cancels_only_its_request() {
-    //
+    // covers: RULE-12, RULE-15
     let mut served = serve().await;
     let mut one = ask_to_wait(&served, "one", true).await;
     served.hears("one started").await;
@@ -43,7 +43,7 @@ async fn closing_an_event_stream_cancels_only_its_request() {
 
 #[tokio::test]
 async fn closing_before_the_head_cancels_too() {
-    //
+    // covers: RULE-15
     let listener = rescind_http::HttpServer::new(
         rescind_http::Stateless::new().stream_after(std::time::Duration::from_secs(600)),
     );
@@ -70,7 +70,7 @@ fn params(name: &str) -> Value {
 
 #[tokio::test]
 async fn our_client_cancels_by_closing_its_stream_in_http1_and_http2() {
-    //
+    // covers: RULE-11, RULE-15
     for http2 in [false, true] {
         let mut served = serve().await;
         let client = client(&served, http2).await;

@@ -10,7 +10,7 @@ type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a Value, u16, i64);
 
 #[tokio::test]
 async fn every_refusal_has_its_status_and_its_code() {
-    //
+    // covers: RULE-11
     let served = serve().await;
     let address = served.address();
     let list = message(7, "tools/list", &json!({}));
@@ -65,7 +65,7 @@ async fn every_refusal_has_its_status_and_its_code() {
 
 #[tokio::test]
 async fn an_unsupported_version_is_refused_with_the_supported_ones() {
-    //
+    // covers: RULE-11
     let served = serve().await;
     let mut body = message(7, "tools/list", &json!({}));
     body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("v999");
@@ -80,7 +80,7 @@ async fn an_unsupported_version_is_refused_with_the_supported_ones() {
 
 #[tokio::test]
 async fn an_invalid_message_is_refused_before_any_handler_runs() {
-    //
+    // covers: RULE-11
     let served = serve().await;
     let address = served.address();
     for method in ["GET", "DELETE"] {
@@ -99,7 +99,7 @@ async fn an_invalid_message_is_refused_before_any_handler_runs() {
         let got = ask(address, "POST", &USUAL, body).await;
         let error = got.json();
         assert_eq!((got.status, &error["error"]["code"]), (400, &json!(code)), "{body}");
-        assert!(error.get("id").is_none(), "X-03: {error}");
+        assert!(error.get("id").is_none(), "RULE-03: {error}");
     }
     let list = message(1, "tools/list", &json!({})).to_string();
     let usual = |at: usize, value: &'static str| {
@@ -124,7 +124,7 @@ async fn an_invalid_message_is_refused_before_any_handler_runs() {
 
 #[tokio::test]
 async fn an_answer_has_its_content_type_and_a_notification_gets_202() {
-    //
+    // covers: RULE-11
     let served = serve().await;
     let address = served.address();
     // White space around a header's value and the case of its name do not matter.
@@ -137,7 +137,7 @@ async fn an_answer_has_its_content_type_and_a_notification_gets_202() {
     assert!(!got.head.contains("mcp-session-id"), "no session is made or named");
     let reported = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}});
     let got = post(address, &[("Mcp-Method", "notifications/cancelled")], &reported).await;
-    assert_eq!((got.status, got.body.as_str()), (202, ""), "X-12: it is taken and does nothing");
+    assert_eq!((got.status, got.body.as_str()), (202, ""), "RULE-12: it is taken and does nothing");
     // The document does not define which headers a notification has. A header that it has must match.
     assert_eq!(post(address, &[], &reported).await.status, 202);
     let got = post(address, &[("Mcp-Method", "notifications/progress")], &reported).await;
@@ -146,7 +146,7 @@ async fn an_answer_has_its_content_type_and_a_notification_gets_202() {
 
 #[tokio::test]
 async fn a_message_about_a_task_has_the_tasks_id_as_its_name() {
-    //
+    // covers: RULE-11
     let served = serve().await;
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
         let body = message(5, method, &json!({"taskId": "t-1"}));
@@ -169,7 +169,7 @@ async fn a_message_about_a_task_has_the_tasks_id_as_its_name() {
 
 #[tokio::test]
 async fn a_mirrored_header_must_equal_its_argument() {
-    //
+    // covers: RULE-11
     let binding = Stateless::new().mirror("query", &["region"], "Region").unwrap();
     let served = listen(HttpServer::new(binding).bind("127.0.0.1:0").await.unwrap());
     let arguments = json!({"name": "query", "arguments": {"region": "größe"}});

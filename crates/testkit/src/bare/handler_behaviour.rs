@@ -165,7 +165,7 @@ impl Connection {
     fn end_handler(&mut self, now: Instant, key: InboundKey, end: HandlerResult, value: Value) {
         let Some(handler) = self.handlers.get_mut(&key) else { return };
         let (end, value) = match (&handler.job.prompt, end) {
-            // 001-09: a prompt ends with a result, by whichever message it was cancelled.
+            // ACP-09: a prompt ends with a result, by whichever message it was cancelled.
             (Some(_), HandlerResult::Stopped | HandlerResult::Error) => {
                 (HandlerResult::Value, json!({"stopReason": "cancelled"}))
             }

@@ -55,7 +55,7 @@ const SILENCE_OF_2026: &str = "MCP 2026-07-28: the page on cancellation says tha
                                must not: so it is held as a recommendation.";
 const ONE_ANSWER: &str = "JSON-RPC 2.0: a request is answered by one response.";
 const ONLY_ITS_OWN: &str = "JSON-RPC 2.0: each request gets its own response; nobody cancelled this one.";
-const ITS_OWN_CALL: &str = "004: a cancel is about the call with its callId, and each call gets its result.";
+const ITS_OWN_CALL: &str = "ABP: a cancel is about the call with its callId, and each call gets its result.";
 const EACH_BYTE: &str = "each byte of the stream belongs to a message; what does not cannot be read.";
 const NOTHING_SAID: &str = "no document says anything about it.";
 
@@ -157,7 +157,7 @@ impl Question {
             }
             (Self::CancelsRunning, Family::Acp) => (
                 Should,
-                "001 says that the receiver may cancel the work, 003 that it must: so it is held as a recommendation.",
+                "ACP says that the receiver may cancel the work, ACPRFD that it must: so it is held as a recommendation.",
             ),
             (Self::AnswersCancelled, Family::Lsp) => (
                 Must,
@@ -165,14 +165,14 @@ impl Question {
             ),
             (Self::AnswersCancelled, Family::Acp) => (
                 Must,
-                "001: the receiver must answer the cancelled request, with -32800 or a valid response.",
+                "ACP: the receiver must answer the cancelled request, with -32800 or a valid response.",
             ),
             (Self::CancelledCode, Family::Lsp) => (
                 Should,
                 "LSP 3.18: if a cancelled request is answered with an error, its code is advised to be -32800.",
             ),
             (Self::CancelledCode, Family::Acp) => {
-                (Must, "001: the answer to a cancelled request is the error -32800 or a valid response.")
+                (Must, "ACP: the answer to a cancelled request is the error -32800 or a valid response.")
             }
             (Self::CancelledCode, Family::Mcp)
             | (Self::MalformedCancelIgnored, Family::Acp | Family::Lsp)
@@ -191,7 +191,7 @@ impl Question {
                 "LSP 3.18: a notification whose method begins with $/ may be ignored, so the work may go on.",
             ),
             (Self::StopsWork, Family::Acp) => {
-                (Should, "003: the receiver cancels the work and all that belongs to it.")
+                (Should, "ACPRFD: the receiver cancels the work and all that belongs to it.")
             }
             (Self::SessionSurvives, _) => {
                 (Must, "JSON-RPC 2.0: a request that is sent after the cancel of another gets its response.")
@@ -241,12 +241,12 @@ impl Question {
     const fn demand_of_abp(self) -> (Demand, &'static str) {
         match self {
             Self::CancelsRunning => {
-                (Should, "004: the app stops the operation if it can and reports whether it did.")
+                (Should, "ABP: the app stops the operation if it can and reports whether it did.")
             }
             Self::CancelledCode => {
-                (Must, "004: a cancelled call is answered with success false and cancelled true.")
+                (Must, "ABP: a cancelled call is answered with success false and cancelled true.")
             }
-            Self::StopsWork => (Should, "004: the app stops the operation if it can."),
+            Self::StopsWork => (Should, "ABP: the app stops the operation if it can."),
             Self::CleanOutput => (Must, EACH_BYTE),
             Self::AnswersCancelled
             | Self::AnswersOnce

@@ -115,7 +115,7 @@ fn call_of(payload: Option<&RawValue>) -> Result<Called<'_>, BadMessage> {
     if method == INITIALIZE {
         return Err(BadMessage::InvalidMethod);
     }
-    // 004-11: a call may have no callId. An empty callId is an error of its caller, because no cancel could name it.
+    // ABP-11: a call may have no callId. An empty callId is an error of its caller, because no cancel could name it.
     let cancel_key = match json::present(inner).or(json::present(outer)) {
         None => CancelKey::None,
         Some(key) if key.get() == r#""""# => return Err(BadMessage::InvalidId(InvalidId::NotAnId)),

@@ -97,7 +97,7 @@ pub(super) fn error(out: &mut Vec<u8>, to: &ReplyTo<'_>, error: &ErrorObject) {
     let PickedMembers { values: [code, retryable, details], .. } =
         PickedMembers::of(error.data.as_deref(), ["code", "retryable", "details"]);
     let code = code.and_then(json::string);
-    // Only the cancelled answer says "cancelled", so that the answer and the acknowledgement never disagree (004-25).
+    // Only the cancelled answer says "cancelled", so that the answer and the acknowledgement never disagree (ABP-25).
     let code = match code.as_deref() {
         Some(word::CANCELLED) => word::OPERATION_FAILED,
         Some(code) => code,
@@ -160,7 +160,7 @@ pub(super) fn refusal(out: &mut Vec<u8>, to: Option<&ReplyTo<'_>>, why: Refusal)
 
 const NOT_INITIALIZED_TEXT: &str = "The session is not initialized; send initialize first";
 
-/// The acknowledgement, as the edge table of 004 defines it for each case.
+/// The acknowledgement, as the edge table of ABP's document defines it for each case.
 pub(super) fn ack(out: &mut Vec<u8>, ack: &RequestId, key: Option<&RequestId>, status: AckStatus) {
     start(out, CANCEL_RESULT);
     ack.write_json(out);

@@ -26,23 +26,25 @@ use crate::id::{CallNumber, RequestId};
 use crate::machine::AckStatus;
 use crate::message::{ErrorObject, Incoming};
 
-/// ABP 0.1 (source 004). Cancels are requests of the agent, and each has an acknowledgement of its own.
+/// ABP 0.1. Cancels are requests of the agent, and each has an acknowledgement of its own.
+///
+/// Cites the rows `ABP` of the testkit's COVERAGE.md.
 pub const ABP: Dialect = Dialect::from_static(&RULES, &Abp);
 
 static RULES: Rules = Rules {
     name: "abp",
     handshake: Some(INITIALIZE),
-    // 004-26: a call or a cancel without a session gets NOT_INITIALIZED.
+    // ABP-26: a call or a cancel without a session gets NOT_INITIALIZED.
     session_required: true,
-    // 004-05: there are no partial results. 004-25: the acknowledgement and the result follow from one decision.
+    // ABP-05: there are no partial results. ABP-25: the acknowledgement and the result follow from one decision.
     decided: DecidedBy::Cancel,
     peer_cancelled: CancelledReply::OwnShape,
     ack: AckStyle::Acknowledged,
-    // 004-13: agent to app.
+    // ABP-13: agent to app.
     cancel_from: CancelFrom::Client,
-    // 004 does not say what a lost stream means. Rescind cancels the request.
+    // ABP's document does not say what a lost stream means. Rescind cancels the request.
     lost_stream: LostStream::Cancel,
-    // 004-22 and 004-23: late and repeated cancels are answered with the result of the call.
+    // ABP-22 and ABP-23: late and repeated cancels are answered with the result of the call.
     settled_memory: SettledMemory::ForAcks,
     refusal: RefusalStyle::Nothing,
     ..BASE
@@ -162,7 +164,7 @@ impl Codec for Abp {
     }
 
     fn declare(&self, _: HandshakePart, _: &RawValue, _: bool) -> Option<Box<RawValue>> {
-        // 004-06: there is no flag.
+        // ABP-06: there is no flag.
         None
     }
 

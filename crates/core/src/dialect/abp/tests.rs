@@ -1,4 +1,4 @@
-//! ABP's envelope and the edge table of source 004.
+//! ABP's envelope and the edge table of its document.
 
 use std::time::Duration;
 
@@ -236,7 +236,7 @@ fn errors_keep_their_code_word() {
         ErrorObject::new(ErrorCode(1), "m").with_data(&json!({"code": "TIMEOUT", "details": {"ms": 5}}));
     let shown = json!({"code": "TIMEOUT", "message": "m", "retryable": true, "details": {"ms": 5}});
     assert_eq!(payload(&own), shown);
-    // A handler cannot say "cancelled" with an error, because the acknowledgement would be false (004-25).
+    // A handler cannot say "cancelled" with an error, because the acknowledgement would be false (ABP-25).
     let forged = ErrorObject::new(ErrorCode(1), "m").with_data(&json!({"code": "CANCELLED"}));
     assert_eq!(payload(&forged)["code"], "OPERATION_FAILED");
     assert_eq!(payload(&ErrorObject::new(ErrorCode::REQUEST_CANCELLED, "m"))["code"], "OPERATION_FAILED");

@@ -64,7 +64,7 @@ impl JsonRpc {
     ) -> Result<Incoming<'a>, BadMessage> {
         let Some(id) = id else {
             return match self.cancel_named(&method) {
-                // A cancel that names no request is ignored and counted, whatever its params are (002-07).
+                // A cancel that names no request is ignored and counted, whatever its params are (GETMCP-07).
                 Some(cancel) => Ok(Incoming::Cancel(self.read_cancel(cancel, params))),
                 None => Ok(Incoming::Notification { method, params: structured(params)? }),
             };

@@ -28,7 +28,7 @@ impl JsonRpc {
             Some(text) => Some(text.into_owned()),
             None => version.get().parse::<i64>().ok().map(|number| number.to_string()),
         });
-        // Without a declaration the default is `false` (000-14).
+        // Without a declaration the default is `false` (ACPDRAFT-14).
         let handles_cancels = self.declaration.map(|place| declared_flag(place, part, body).unwrap_or(false));
         let exempting = self.exempting.map(|name| declared_requests(name, body));
         Handshake::new(handles_cancels, revision).with_exempting(exempting)
@@ -41,7 +41,7 @@ impl JsonRpc {
         handles_cancels: bool,
     ) -> Option<Box<RawValue>> {
         let place = self.declaration?;
-        // An omitted flag means `false` (000-63).
+        // An omitted flag means `false` (ACPDRAFT-63).
         if !handles_cancels || declared_flag(place, part, body).is_some() {
             return None;
         }
@@ -100,7 +100,7 @@ impl Declaration {
     }
 }
 
-/// The flag, from the first of the places where a writer may have put it (000-24).
+/// The flag, from the first of the places where a writer may have put it (ACPDRAFT-24).
 fn declared_flag(place: Declaration, part: HandshakePart, body: &RawValue) -> Option<bool> {
     let PickedMembers { values: [capabilities, outermost], .. } =
         PickedMembers::of(Some(body), [place.holder(part), PROSE_NAME]);

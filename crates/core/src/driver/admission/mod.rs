@@ -166,7 +166,7 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::admission::permits::{Permits, RequestClient, Task};
+    use crate::driver::admission::permits::{ClientPermit, Permits, RequestClient, Task};
 
     fn of(limits: ServerLimits) -> Admission {
         Admission::new(ServerLimits { client_share: Share::ALL, ..limits })
@@ -201,8 +201,8 @@ mod tests {
         let (mut here, mut there) = (Permits::default(), Permits::default());
         for permits in [&mut here, &mut there] {
             assert_eq!(admission.admit(&client), Ok(()));
-            permits.admitted(request_client);
-            permits.starts(&admission, request_client, true);
+            let permit = permits.admitted(request_client);
+            permits.starts(&admission, request_client, permit);
             permits.give_back(&admission, Some(&client));
         }
         // In one step a handler ends here and the next one starts. Meanwhile a request arrives elsewhere.
@@ -213,7 +213,7 @@ mod tests {
             Err("server_running"),
             "I10: it took the permit of a queued request"
         );
-        here.starts(&admission, request_client, false);
+        here.starts(&admission, request_client, ClientPermit::None);
         here.give_back(&admission, Some(&client));
         assert_eq!(admission.admit(&client), Err("server_running"));
         // If no request waits, the permit is free for all.
@@ -231,8 +231,7 @@ mod tests {
         for request_client in [RequestClient::OfConnection(&client), RequestClient::OfRequest(&client)] {
             for _ in 0..10 {
                 assert_eq!(admission.admit(&client), Ok(()));
-                permits.admitted(request_client);
-                permits.arrived(&client);
+                permits.admitted(request_client).give_back(&client);
                 permits.give_back(
                     &admission,
                     matches!(request_client, RequestClient::OfConnection(_)).then_some(&*client),
@@ -253,16 +252,15 @@ mod tests {
         let mut permits = Permits::default();
         for client in [&one, &other] {
             assert_eq!(admission.admit(client), Ok(()));
-            permits.admitted(RequestClient::OfRequest(client));
-            permits.starts(&admission, RequestClient::OfRequest(client), true);
-            permits.arrived(client);
+            let permit = permits.admitted(RequestClient::OfRequest(client));
+            permits.starts(&admission, RequestClient::OfRequest(client), permit);
             permits.give_back(&admission, None);
         }
         let held = || (admission.alive(), one.held(Resource::Running), other.held(Resource::Running));
         assert_eq!(held(), (2, 1, 1));
         // A request of the first client ends, and a waiting request of the other client starts with its permit.
         permits.ends(&admission, RequestClient::OfRequest(&one), Task::Running);
-        permits.starts(&admission, RequestClient::OfRequest(&other), false);
+        permits.starts(&admission, RequestClient::OfRequest(&other), ClientPermit::None);
         permits.give_back(&admission, None);
         assert_eq!(held(), (2, 0, 2));
         for _ in 0..2 {
@@ -278,7 +276,7 @@ mod tests {
         let client = any_client(&admission);
         let request_client = RequestClient::OfConnection(&client);
         let mut permits = Permits::default();
-        permits.starts(&admission, request_client, false);
+        permits.starts(&admission, request_client, ClientPermit::None);
         Permits::drains(&admission, request_client);
         assert_eq!(admission.admit(&client), Err("server_draining"));
         permits.ends(&admission, request_client, Task::Draining);

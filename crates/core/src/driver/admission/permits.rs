@@ -30,30 +30,52 @@ pub(crate) enum Task {
 #[derive(Debug, Default)]
 pub(crate) struct Permits {
     held: usize,
-    /// The admitted request still has its client's permit.
-    arriving: bool,
+}
+
+/// Whether an admitted request has a permit of a client of its own. If the request starts in the step of its admission,
+/// the permit is passed to its handler. Else it is given back.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) enum ClientPermit {
+    #[default]
+    None,
+    Held,
+}
+
+impl ClientPermit {
+    /// The step of the admission ends.
+    pub(crate) fn give_back(self, client: &Client) {
+        match self {
+            Self::None => {}
+            Self::Held => {
+                client.give_back(Resource::Running, 1);
+            }
+        }
+    }
 }
 
 impl Permits {
-    /// The permit of a request that was admitted.
-    pub(crate) const fn admitted(&mut self, request_client: RequestClient<'_>) {
+    /// The permit of a request that was admitted. Its client has counted it already.
+    pub(crate) const fn admitted(&mut self, request_client: RequestClient<'_>) -> ClientPermit {
         self.held += 1;
-        self.arriving = matches!(request_client, RequestClient::OfRequest(_));
-    }
-
-    /// The step of the admitted request ends. If the request did not start, its client gets the permit back.
-    pub(crate) fn arrived(&mut self, client: &Client) {
-        if std::mem::take(&mut self.arriving) {
-            client.give_back(Resource::Running, 1);
+        match request_client {
+            RequestClient::OfConnection(_) => ClientPermit::None,
+            RequestClient::OfRequest(_) => ClientPermit::Held,
         }
     }
 
-    /// A handler starts. `arrives`: its request was admitted in this step.
-    pub(crate) fn starts(&mut self, admission: &Admission, request_client: RequestClient<'_>, arrives: bool) {
-        match request_client {
-            RequestClient::OfRequest(_) if arrives && std::mem::take(&mut self.arriving) => {}
-            RequestClient::OfRequest(client) => drop(client.take_anyway(Resource::Running)),
-            RequestClient::OfConnection(_) => {}
+    /// A handler starts. `permit`: that of its client, if its request was admitted in this step.
+    pub(crate) fn starts(
+        &mut self,
+        admission: &Admission,
+        request_client: RequestClient<'_>,
+        permit: ClientPermit,
+    ) {
+        match (request_client, permit) {
+            (RequestClient::OfRequest(client), ClientPermit::None) => {
+                client.take_anyway(Resource::Running);
+            }
+            (RequestClient::OfRequest(_), ClientPermit::Held) | (RequestClient::OfConnection(_), _) => {}
         }
         if let Some(left) = self.held.checked_sub(1) {
             self.held = left;

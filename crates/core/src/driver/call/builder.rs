@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::dialect::HandshakePart;
 use crate::driver::call::Call;
-use crate::driver::calls::cross_connection::{ForeignParent, place_child};
-use crate::driver::calls::entry::{CallSpan, Extras, Settled, StagedCall, Started};
+use crate::driver::call_table::cross_connection::{ForeignParent, place_child};
+use crate::driver::call_table::entry::{CallSpan, Extras, Settled, StagedCall, Started};
 use crate::driver::context::CallContext;
 use crate::driver::notifications::subscriptions::{Belongs, Matcher};
 use crate::driver::notifications::{Inbox, Notification};
@@ -115,8 +115,8 @@ impl<R> CallBuilder<R> {
         self
     }
 
-    /// Cancels the call when the token is cancelled (000-09, 003-06, 004-04). If the token is cancelled already,
-    /// nothing is sent.
+    /// Cancels the call when the token is cancelled (ACPDRAFT-09, ACPRFD-06, ABP-04). If the token is cancelled
+    /// already, nothing is sent.
     pub fn cancel_on(mut self, token: CancellationToken) -> Self {
         self.tokens.push(token);
         self

@@ -12,7 +12,7 @@ use crate::id::SlotKey;
 use crate::machine::CancelResult;
 
 /// Cancels one call, from any thread, also outside a runtime. Cheap to clone. It does nothing once its call has ended
-/// (004-31).
+/// (ABP-31).
 ///
 /// ```
 /// use rescind_core::{CallContext, Outcome, Peer, Router, dialect, memory_pair};

@@ -14,14 +14,14 @@ use serde::de::DeserializeOwned;
 
 use crate::cause::Outcome;
 use crate::driver::call::canceller::Canceller;
-use crate::driver::calls::entry::Settled;
+use crate::driver::call_table::entry::Settled;
 use crate::driver::notifications::subscriptions::Matcher;
 use crate::driver::notifications::{Inbox, Notification, Notifications};
 use crate::driver::state::ConnectionInner;
 use crate::error::CallError;
 use crate::id::SlotKey;
 
-/// A call in flight: a future of its answer. Dropping it cancels the call (000-09, 003-06, 004-04).
+/// A call in flight: a future of its answer. Dropping it cancels the call (ACPDRAFT-09, ACPRFD-06, ABP-04).
 ///
 /// The future returns a value also if a cancel was requested and came too late; [`outcome`](Self::outcome) tells the
 /// two apart.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::cause::Cause;
-use crate::driver::calls::entry::StagedCall;
+use crate::driver::call_table::entry::StagedCall;
 use crate::driver::effects::Effects;
 use crate::driver::outbox::{Answer, Control, DataFrame, Notification};
 use crate::driver::state::State;

@@ -10,7 +10,7 @@ use crate::byte_budget::{ByteBudget, MEMORY};
 use crate::clients::Client;
 use crate::dialect::HandshakePart;
 use crate::driver::admission::permits::RequestClient;
-use crate::driver::calls::entry::AnswerContent;
+use crate::driver::call_table::entry::AnswerContent;
 use crate::driver::connection::ConnectionTask;
 use crate::driver::effects::Effects;
 use crate::driver::memory::bytes_of_request;
@@ -142,10 +142,10 @@ impl ConnectionTask {
             .traits
             .exchange_scoped
             .then(|| SessionId::from(format!("{}/{}", connection.session_id.as_str(), inbound.exchange.0)));
-        let mut arriving = Arriving { key: None, waiting: Some(waiting), started: ExchangeId::NONE };
+        let mut arriving = Arriving::new(waiting);
         let act = |state: &mut State, now: Instant, _: &mut Effects, payload: &mut Payload<'_>| {
-            if arrival.admission.is_ok() {
-                state.permits.admitted(match &client {
+            if let (Ok(()), Payload::Request(arriving)) = (arrival.admission, &mut *payload) {
+                arriving.client_permit = state.permits.admitted(match &client {
                     Some(client) => RequestClient::OfRequest(client),
                     None => RequestClient::OfConnection(&connection.client),
                 });
@@ -190,14 +190,15 @@ impl ConnectionTask {
         };
         // Most requests start in this step. Only those that wait for a permit are kept.
         connection.step_with(Payload::Request(&mut arriving), act, |state, payload, ()| {
-            if let Payload::Request(Arriving { key: Some(key), waiting, .. }) = payload {
-                if let (Some(mut waiting), Some(_)) = (waiting.take(), state.inbound.get(key.0)) {
+            let Payload::Request(arriving) = payload else { return };
+            if let (Some(key), Some(mut waiting)) = (arriving.key, arriving.waiting.take()) {
+                if state.inbound.get(key.0).is_some() {
                     waiting.params = waiting.params.map(unpinned);
                     state.queued.insert(key.0, waiting);
                 }
             }
             if let Some(client) = &client {
-                state.permits.arrived(client);
+                std::mem::take(&mut arriving.client_permit).give_back(client);
             }
         });
         self.begin_exchange(arriving.started);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::cause::{Cause, CauseKind};
-use crate::driver::calls::entry::CallSpan;
+use crate::driver::call_table::entry::CallSpan;
 use crate::driver::state::Request;
 use crate::id::CallNumber;
 use crate::log_text::LogText;
@@ -27,7 +27,7 @@ impl Entry {
     /// Passes the entry to the subscriber.
     pub(crate) fn write(self) {
         match self {
-            // 002-11: the reason of a cancel should be logged.
+            // GETMCP-11: the reason of a cancel should be logged.
             Self::RequestCancelled { request, cause } => tracing::debug!(
                 rpc.method = %LogText::name(&request.data.method),
                 jsonrpc.request.id = %LogText::name(&request.data.id),

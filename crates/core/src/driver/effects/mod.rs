@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use tracing::Level;
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 
-use crate::driver::calls::entry::RemoteAction;
+use crate::driver::call_table::entry::RemoteAction;
 use crate::driver::effects::log::Entry;
 use crate::driver::notifications::Inbox;
 use crate::driver::notifications::subscriptions::Matcher;

@@ -34,8 +34,8 @@ use crate::byte_budget::ByteBudget;
 use crate::clients::Client;
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
-use crate::driver::admission::permits::Permits;
-use crate::driver::calls::entry::{AnswerContent, CallEntry, RemoteAction};
+use crate::driver::admission::permits::{ClientPermit, Permits};
+use crate::driver::call_table::entry::{AnswerContent, CallEntry, RemoteAction};
 use crate::driver::interner::Interner;
 use crate::driver::memory::Memory;
 use crate::driver::notifications::queue::NotificationQueue;
@@ -166,9 +166,22 @@ pub(crate) struct Arriving {
     /// `None` until the machine has accepted it.
     pub(crate) key: Option<InboundKey>,
     pub(crate) waiting: Option<Waiting>,
+    /// The permit of its client, until it starts.
+    pub(crate) client_permit: ClientPermit,
     /// The exchange on which it has started in this step. The connection's task tells the transport at once; any other
     /// start is queued for the task.
     pub(crate) started: ExchangeId,
+}
+
+impl Arriving {
+    pub(crate) const fn new(waiting: Waiting) -> Self {
+        Self {
+            key: None,
+            waiting: Some(waiting),
+            client_permit: ClientPermit::None,
+            started: ExchangeId::NONE,
+        }
+    }
 }
 
 /// What the mutex guards (D1).

@@ -1,5 +1,6 @@
 //! Executes the outputs of the machine in order.
 
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use tracing::Level;
 use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};
 use crate::driver::admission::permits::{Permits, Task};
-use crate::driver::calls::entry::CallEntry;
+use crate::driver::call_table::entry::CallEntry;
 use crate::driver::effects::log::{Entry, name, outcome_of_reply};
 use crate::driver::effects::{Effects, Start};
 use crate::driver::outbox::{Answer, Control, DataFrame};
@@ -139,10 +140,12 @@ impl State {
             None => self.queued.remove(key.0),
         };
         if let Some(Waiting { handler: Some(handler), params }) = waiting {
+            let permit =
+                arriving.as_mut().map(|arriving| take(&mut arriving.client_permit)).unwrap_or_default();
             self.permits.starts(
                 &connection.admission,
                 slot.request.data.request_client(&connection.client),
-                arriving.is_some(),
+                permit,
             );
             slot.task = Task::Running;
             connection.beginning.fetch_add(1, Ordering::SeqCst);

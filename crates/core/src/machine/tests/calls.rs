@@ -145,7 +145,7 @@ fn a_cancelled_handshake_call_sends_no_cancel_message() {
 
 #[test]
 fn no_cancel_is_sent_to_a_peer_that_did_not_declare_support() {
-    // 000-23, 000-25
+    // ACPDRAFT-23, ACPDRAFT-25
     let mut bench = Bench::client(ACP_DRAFT);
     bench.session.handshake(HandshakePart::Params, &Handshake::new(Some(true), None));
     bench.session.handshake(HandshakePart::Result, &Handshake::new(None, None));
@@ -169,7 +169,7 @@ fn a_server_sends_no_cancel_where_only_clients_cancel() {
 
 #[test]
 fn a_deadline_cancels_the_call() {
-    // 004-30
+    // ABP-30
     let mut bench = Bench::client(ACP);
     let deadline = Some(bench.now + Duration::from_secs(1));
     let _call = bench.written(&CallSpec { deadline, ..CallSpec::new("a") });
@@ -180,7 +180,7 @@ fn a_deadline_cancels_the_call() {
 
 #[test]
 fn acknowledgements_are_reported_and_a_negative_one_ends_the_wait_limit() {
-    // 004-07
+    // ABP-07
     let mut bench = Bench::client(ABP);
     let call = bench.written(&CallSpec::new("a"));
     let (_, outputs) = bench.cancel_ours(call);

@@ -14,7 +14,7 @@ fn with_handler_decides_a_cancel_only_signals() {
 
 #[test]
 fn a_handler_that_fails_after_its_cancel_is_answered_as_cancelled() {
-    // 001-07; the ACP TypeScript SDK answers -32603 here
+    // ACP-07; the ACP TypeScript SDK answers -32603 here
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     bench.cancel(1);
@@ -53,7 +53,7 @@ fn a_handler_that_ignores_its_cancel_is_answered_for_and_aborted_after_the_grace
 
 #[test]
 fn a_cancel_after_the_answer_is_ignored() {
-    // I6, 000-44
+    // I6, ACPDRAFT-44
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     assert_eq!(bench.answer(key, HandlerResult::Value), [reply(key, 1, ReplyBody::Handler)]);
@@ -75,7 +75,7 @@ fn a_million_unknown_cancels_leave_nothing() {
 
 #[test]
 fn a_silenced_request_sends_nothing_more_and_its_late_value_is_dropped() {
-    // I2, X-10
+    // I2, RULE-10
     let mut bench = Bench::new(MCP);
     let key = bench.running(1);
     let outputs = bench.cancel(1);
@@ -89,7 +89,7 @@ fn a_silenced_request_sends_nothing_more_and_its_late_value_is_dropped() {
 
 #[test]
 fn a_local_cancel_is_answered_even_if_a_peers_cancel_is_not() {
-    //
+    // RULE-01
     let mut bench = Bench::new(MCP);
     let key = bench.running(1);
     let cause = Cause::new(CauseKind::Limit);
@@ -111,7 +111,7 @@ fn the_first_cause_wins_and_is_kept() {
 
 #[test]
 fn result_if_finished_sends_the_value_even_after_a_cancel() {
-    // 002-15, 002-20
+    // GETMCP-15, GETMCP-20
     let dialect = MCP.to_builder().answer_after_cancel(AnswerAfterCancel::ResultIfFinished).build();
     let mut bench = Bench::new(dialect);
     let key = bench.running(1);
@@ -122,7 +122,7 @@ fn result_if_finished_sends_the_value_even_after_a_cancel() {
 
 #[test]
 fn a_cancel_from_the_server_is_ignored_where_only_clients_cancel() {
-    // 002-01
+    // GETMCP-01
     let dialect = MCP.to_builder().cancel_from(CancelFrom::Client).build();
     let mut bench = Bench::client(dialect);
     let key = bench.running(1);
@@ -188,7 +188,7 @@ fn a_cancel_by_another_principal_is_treated_as_unknown() {
 
 #[test]
 fn ids_are_separate_per_exchange_if_the_exchange_is_the_scope() {
-    // X-12, I4
+    // RULE-12, I4
     let mut bench = Bench::with(MCP_2026, |config| {
         config.ordered = false;
         config.exchange_scoped = true;
@@ -203,7 +203,7 @@ fn ids_are_separate_per_exchange_if_the_exchange_is_the_scope() {
     let second = bench.session.recv_request(bench.now, two).unwrap();
     let _ = bench.outputs();
     bench.session.recv_cancel(bench.now, Some(7.into()), None, None, &at(3));
-    assert_eq!(signals(&bench.outputs()), 0, "X-12: a posted cancel named a request");
+    assert_eq!(signals(&bench.outputs()), 0, "RULE-12: a posted cancel named a request");
     bench.session.recv_exchange_closed(bench.now, ExchangeId(2));
     let outputs = bench.outputs();
     assert!(outputs.contains(&Output::Signal { key: second, cause: peer() }));
@@ -280,7 +280,7 @@ fn a_lost_stream_detaches_and_cancels_after_its_grace_unless_it_is_resumed() {
 
 #[test]
 fn a_malformed_cancel_is_counted_and_changes_nothing() {
-    // 002-07
+    // GETMCP-07
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     bench.session.recv_cancel(bench.now, None, None, None, &Origin::STREAM);
@@ -290,7 +290,7 @@ fn a_malformed_cancel_is_counted_and_changes_nothing() {
 
 #[test]
 fn cancels_are_ignored_before_the_handshake_is_over_and_without_declaration() {
-    // 000-20, 000-53, I9
+    // ACPDRAFT-20, ACPDRAFT-53, I9
     let mut bench = Bench::new(ACP_DRAFT);
     let key = bench.running(2);
     assert_eq!(signals(&bench.cancel(2)), 0, "I9: cancelled before the exchange");
@@ -300,12 +300,12 @@ fn cancels_are_ignored_before_the_handshake_is_over_and_without_declaration() {
     let mut silent = Bench::new(ACP_DRAFT);
     let _key = silent.running(2);
     silent.session.handshake(HandshakePart::Result, &Handshake::new(Some(false), None));
-    assert_eq!(signals(&silent.cancel(2)), 0, "000-53");
+    assert_eq!(signals(&silent.cancel(2)), 0, "ACPDRAFT-53");
 }
 
 #[test]
 fn an_acknowledged_cancel_is_acknowledged_before_the_answer() {
-    // 004-28
+    // ABP-28
     let mut bench = abp();
     let key = bench.running_call(1, "c1");
     let outputs = bench.cancel_call_id("c1", 2);
@@ -319,7 +319,7 @@ fn an_acknowledged_cancel_is_acknowledged_before_the_answer() {
 
 #[test]
 fn the_acknowledgements_of_the_edge_table() {
-    // 004-21, 004-22, 004-23, 004-24, 004-25, I7
+    // ABP-21, ABP-22, ABP-23, ABP-24, ABP-25, I7
     let mut bench = abp();
     assert_eq!(ack(&bench.cancel_call_id("none", 9)), Some(AckStatus::NotFound));
     let done = bench.running_call(1, "done");
@@ -377,7 +377,7 @@ fn in_dialects_with_silence_a_shield_delays_only_the_signal() {
 
 #[test]
 fn a_cancel_that_overtakes_its_request_is_kept_if_the_dialect_allows_it() {
-    // X-02 for ACP_V2; StreamJsonRpc #56
+    // RULE-02 for ACP_V2; StreamJsonRpc #56
     let mut bench = Bench::new(MCP);
     assert_eq!(bench.cancel(1), [Output::Event(Event::ParkedCancel)]);
     assert!(bench.session.recv_request(bench.now, Bench::arrival(1, "tools/call")).is_none());
@@ -386,19 +386,19 @@ fn a_cancel_that_overtakes_its_request_is_kept_if_the_dialect_allows_it() {
     assert_eq!(ordered.cancel(1), [Output::Event(Event::UnknownCancel)]);
     let _runs = ordered.running(1);
     let mut v2 = Bench::with(crate::dialect::ACP_V2, |config| config.ordered = false);
-    assert_eq!(v2.cancel(1), [Output::Event(Event::UnknownCancel)], "X-02");
+    assert_eq!(v2.cancel(1), [Output::Event(Event::UnknownCancel)], "RULE-02");
 }
 
 #[test]
 fn a_late_cancel_never_hits_a_reused_id() {
-    // 000-45, 002-18, I14; Effect #7131
+    // ACPDRAFT-45, GETMCP-18, I14; Effect #7131
     let mut bench = Bench::new(MCP);
     let first = bench.running(1);
     let _ = bench.answer(first, HandlerResult::Value);
     let _ = bench.ended(first);
     assert_eq!(bench.cancel(1), [Output::Event(Event::UnknownCancel)]);
     let second = bench.running(1);
-    assert_eq!(bench.session.request_cause(second), None, "002-18");
+    assert_eq!(bench.session.request_cause(second), None, "GETMCP-18");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn an_early_cancel_does_not_reach_a_task_and_is_not_kept_for_the_next_request() 
 
 #[test]
 fn an_early_cancel_for_the_handshakes_id_is_not_kept_for_the_next_request() {
-    // I9, 002-18
+    // I9, GETMCP-18
     let mut bench = Bench::new(MCP);
     bench.cancel(1);
     let (key, _) = bench.arrive(Bench::arrival(1, "initialize"));
@@ -78,7 +78,7 @@ fn another_principals_cancel_of_an_id_in_use_is_not_kept() {
 
 #[test]
 fn a_call_is_not_cancelled_by_the_id_of_its_request() {
-    // 004-25: a cancel names the call by its callId
+    // ABP-25: a cancel names the call by its callId
     let mut bench = abp();
     let _runs = bench.running_call(1, "c1");
     bench.session.recv_cancel(bench.now, Some(1.into()), None, Some(9.into()), &Origin::STREAM);
@@ -152,7 +152,7 @@ fn a_refused_id_counts_among_the_forgotten() {
 
 #[test]
 fn the_ack_for_a_call_refused_as_cancelled_says_cancelled() {
-    // 004-25: ack true if and only if the result is cancelled
+    // ABP-25: ack true if and only if the result is cancelled
     let mut bench = abp();
     let _busy = bench.running_call(1, "c1");
     bench.session.local_shutdown(bench.now, Duration::from_secs(10));
@@ -180,7 +180,7 @@ fn a_refused_second_use_of_a_call_id_changes_nothing_about_the_first() {
 
 #[test]
 fn a_call_id_is_used_again_while_the_old_handler_drains() {
-    // 004-22, I14
+    // ABP-22, I14
     let mut bench = abp();
     let old = bench.running_call(1, "c1");
     let _ = bench.cancel_call_id("c1", 8);
@@ -194,7 +194,7 @@ fn a_call_id_is_used_again_while_the_old_handler_drains() {
 
 #[test]
 fn another_principal_learns_nothing_about_the_end_of_a_call() {
-    // SEMANTICS, Keys: a cancel from another principal is a cancel for an unknown id
+    // docs/semantics.md, Keys: a cancel from another principal is a cancel for an unknown id
     let mut bench = abp();
     let named = CancelKey::Named(RequestId::text("c1").unwrap());
     let of_alice = InboundRequest { cancel_key: named, origin: principal("alice"), ..Bench::arrival(1, "a") };
@@ -214,7 +214,7 @@ fn another_principal_learns_nothing_about_the_end_of_a_call() {
 
 #[test]
 fn a_cancel_later_than_the_settled_cache_does_not_cancel_a_reused_id() {
-    // 002-18, I14: a client may use an id again after its answer
+    // GETMCP-18, I14: a client may use an id again after its answer
     let mut bench = Bench::new(MCP);
     for id in [RequestId::number(1), RequestId::text("a").unwrap()] {
         let request = || InboundRequest { id: id.clone(), ..Bench::arrival(1, "tools/call") };

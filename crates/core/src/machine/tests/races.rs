@@ -87,7 +87,7 @@ fn a_shielded_handler_is_answered_for_before_the_end_of_input_closes_the_connect
 
 #[test]
 fn a_deaf_tool_that_was_cancelled_is_still_aborted_when_its_client_is_gone() {
-    // L3, 002-15: with ResultIfFinished a disconnect ends the wait
+    // L3, GETMCP-15: with ResultIfFinished a disconnect ends the wait
     let mut bench = Bench::new(patient());
     let key = bench.running(1);
     bench.cancel(1);
@@ -115,7 +115,7 @@ fn a_deaf_tool_that_was_cancelled_is_still_aborted_after_the_end_of_input() {
 
 #[test]
 fn a_connection_lost_while_shutting_down_keeps_no_handler_past_the_deadline() {
-    // SEMANTICS, Shutdown: the total time is at most the sum of the limits
+    // docs/semantics.md, Shutdown: the total time is at most the sum of the limits
     for lost in [DisconnectPolicy::Keep, DisconnectPolicy::Detach] {
         let mut bench = Bench::new(ACP);
         let key = bench.running(1);
@@ -235,7 +235,7 @@ fn a_subscription_that_was_not_sent_cannot_be_ended_by_the_server() {
 
 #[test]
 fn an_ineffective_cancel_is_acknowledged_as_such() {
-    // 004-13, 004-14: agent to app only, and each cancel is acknowledged
+    // ABP-13, ABP-14: agent to app only, and each cancel is acknowledged
     let mut bench = Bench::client(ABP);
     bench.session.handshake(HandshakePart::Result, &Handshake::default());
     let _call = bench.written(&CallSpec::new("a"));
@@ -244,7 +244,7 @@ fn an_ineffective_cancel_is_acknowledged_as_such() {
 
 #[test]
 fn a_timeout_returns_even_if_the_app_says_it_did_not_cancel_and_never_answers() {
-    // 004-30
+    // ABP-30
     let mut bench = Bench::client(ABP);
     let deadline = Some(bench.now + seconds(1));
     let call = bench.written(&CallSpec { deadline, ..CallSpec::new("a") });
@@ -259,7 +259,7 @@ fn a_timeout_returns_even_if_the_app_says_it_did_not_cancel_and_never_answers() 
 
 #[test]
 fn a_deadline_ends_a_call_cancelled_before_it_that_the_app_says_it_did_not_cancel() {
-    // 004-30
+    // ABP-30
     let mut bench = Bench::client(ABP);
     let deadline = Some(bench.now + seconds(60));
     let call = bench.written(&CallSpec { deadline, ..CallSpec::new("a") });

@@ -118,7 +118,7 @@ fn a_queued_request_is_refused_when_its_time_is_over() {
 
 #[test]
 fn a_queued_request_that_is_cancelled_is_never_entered() {
-    // 004-27, I3
+    // ABP-27, I3
     let mut bench = Bench::with(ACP, |config| config.limits.max_running_handlers = 1);
     let running = bench.running(1);
     let queued = bench.session.recv_request(bench.now, Bench::arrival(2, "test/wait")).unwrap();
@@ -160,7 +160,7 @@ fn blocking_work_counts_among_all_that_runs() {
 
 #[test]
 fn a_reserved_request_is_not_found_and_cancels_nothing() {
-    //
+    // RULE-08
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     assert!(bench.session.recv_request(bench.now, Bench::arrival(2, "$/cancel_request")).is_none());
@@ -171,7 +171,7 @@ fn a_reserved_request_is_not_found_and_cancels_nothing() {
 
 #[test]
 fn a_call_without_session_is_refused_as_not_initialized() {
-    // 004-26
+    // ABP-26
     let mut bench = Bench::new(ABP);
     assert!(bench.session.recv_request(bench.now, Bench::arrival(1, "test/echo")).is_none());
     let outputs = bench.outputs();

@@ -11,7 +11,7 @@ fn cancels(outputs: &[Output]) -> Vec<OutboundKey> {
         .iter()
         .filter_map(|output| match output {
             Output::SendCancel { call, cause, .. } => {
-                assert_eq!(cause.reason(), None, "002-11: a cascade passed a reason on");
+                assert_eq!(cause.reason(), None, "GETMCP-11: a cascade passed a reason on");
                 assert_eq!(cause.kind(), CauseKind::Parent);
                 Some(*call)
             }
@@ -31,7 +31,7 @@ fn each_child_is_cancelled_once_and_a_new_child_is_refused_as_cancelled() {
     let unrelated = bench.written(&child_of(other));
     let outputs = bench.cancel(1);
     let cancelled = cancels(&outputs);
-    assert_eq!(cancelled, [first, second], "I5; 001 draws the cancels in the order of the requests");
+    assert_eq!(cancelled, [first, second], "I5; ACP's page draws the cancels in the order of the requests");
     assert!(!cancelled.contains(&unrelated), "I4");
     assert!(cancels(&bench.cancel(1)).is_empty(), "I5: cancelled again");
     let born = bench.session.local_call(bench.now, &child_of(parent));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::flags::{Flags, Manner, Plant};
+use super::flags::{Fault, Flags, Manner};
 use super::framing::Framing;
 use super::helper::Helper;
 use super::output::Output;
@@ -169,8 +169,8 @@ impl Peer {
     }
 
     fn hears_cancels(&self) -> bool {
-        let deaf = [Plant::IgnoresCancel, Plant::WorkGoesOn, Plant::AnswersTwiceLate];
-        !deaf.into_iter().any(|plant| self.flags.has(plant))
+        let deaf = [Fault::IgnoresCancel, Fault::WorkGoesOn, Fault::AnswersTwiceLate];
+        !deaf.into_iter().any(|fault| self.flags.has(fault))
     }
 
     /// Waits until this time. `false`: the request was cancelled before.
@@ -204,26 +204,26 @@ impl Peer {
     /// Handles the cancel of one request. Returns the exit code if it ends the program.
     pub(super) fn recv_cancel(&self, id: Option<&Value>) -> Option<ExitCode> {
         let Some(id) = id else {
-            return self.flags.has(Plant::MalformedCancelKills).then_some(ExitCode::FAILURE);
+            return self.flags.has(Fault::MalformedCancelKills).then_some(ExitCode::FAILURE);
         };
-        let loose = self.flags.has(Plant::TextIdCancelsNumber);
+        let loose = self.flags.has(Fault::TextIdCancelsNumber);
         let text = |id: &Value| id.as_str().map_or_else(|| id.to_string(), str::to_owned);
         let is_it = |other: &Value| other == id || (loose && text(other) == text(id));
         let mut state = self.lock();
         let named = state.running.iter().find(|it| is_it(&it.request.id)).map(|it| it.key);
         let Some(mut key) = named else {
             if !state.answered.iter().any(is_it) {
-                return self.flags.has(Plant::UnknownCancelKills).then_some(ExitCode::FAILURE);
+                return self.flags.has(Fault::UnknownCancelKills).then_some(ExitCode::FAILURE);
             }
-            state.next_is_cancelled |= self.flags.has(Plant::LateCancelKillsNext);
+            state.next_is_cancelled |= self.flags.has(Fault::LateCancelKillsNext);
             return None;
         };
         let other = state.running.iter().find(|it| it.slow && it.key != key).map(|it| it.key);
         if let Some(other) = other {
-            if self.flags.has(Plant::CancelsSibling) {
+            if self.flags.has(Fault::CancelsSibling) {
                 key = other;
             }
-            if self.flags.has(Plant::CrossingIds) {
+            if self.flags.has(Fault::CrossingIds) {
                 let theirs = state.entry(other).map(|it| it.answer_id.clone());
                 let ours = state.entry(key).map(|it| it.answer_id.clone());
                 for (at, id) in [(key, theirs), (other, ours)] {
@@ -240,7 +240,7 @@ impl Peer {
     /// Handles the cancel of a session's turn.
     pub(super) fn recv_cancel_of_session(&self, session: Option<&str>) -> Option<ExitCode> {
         let Some(session) = session else {
-            return self.flags.has(Plant::MalformedCancelKills).then_some(ExitCode::FAILURE);
+            return self.flags.has(Fault::MalformedCancelKills).then_some(ExitCode::FAILURE);
         };
         let is_in = |it: &&Running| {
             it.slow && it.request.params.get("sessionId").and_then(Value::as_str) == Some(session)
@@ -256,8 +256,8 @@ impl Peer {
         let Some(entry) = state.entry(key).filter(|it| it.cancel.is_none()) else { return };
         entry.cancel = Some(cancel);
         self.changed.notify_all();
-        let at_once = [Plant::WorkGoesOn, Plant::AnswersTwiceLate];
-        if at_once.into_iter().any(|plant| self.flags.has(plant)) {
+        let at_once = [Fault::WorkGoesOn, Fault::AnswersTwiceLate];
+        if at_once.into_iter().any(|fault| self.flags.has(fault)) {
             entry.is_answered = true;
             let id = entry.answer_id.clone();
             drop(state);
@@ -273,12 +273,12 @@ impl Peer {
         let Some(at) = state.running.iter().position(|it| it.key == key) else { return };
         let entry = state.running.swap_remove(at);
         let was_cancelled = entry.cancel.is_some();
-        if entry.has_slot && !(was_cancelled && self.flags.has(Plant::SlotNotFreed)) {
+        if entry.has_slot && !(was_cancelled && self.flags.has(Fault::SlotNotFreed)) {
             state.taken_slots -= 1;
         }
         state.answered.push(entry.request.id.clone());
-        let silent = state.dead || (entry.is_answered && !self.flags.has(Plant::AnswersTwiceLate));
-        if was_cancelled && self.flags.has(Plant::DeadAfterCancel) {
+        let silent = state.dead || (entry.is_answered && !self.flags.has(Fault::AnswersTwiceLate));
+        if was_cancelled && self.flags.has(Fault::DeadAfterCancel) {
             state.dead = true;
         }
         drop(state);
@@ -292,16 +292,17 @@ impl Peer {
             let message = answer.message(&entry.answer_id, self.flags.is(Manner::ErrorNull));
             self.output.send(&message);
             let doubles = was_cancelled || self.answers_cancels_by_silence();
-            if entry.slow && doubles && self.flags.has(Plant::AnswersTwice) {
+            if entry.slow && doubles && self.flags.has(Fault::AnswersTwice) {
                 self.output.send(&message);
             }
         }
-        if entry.slow && self.flags.has(Plant::ProgressAfterAnswer) {
+        if entry.slow && self.flags.has(Fault::ProgressAfterAnswer) {
             if let Some(message) = self.protocol.progress(&entry.request, u32::MAX, u32::MAX) {
                 self.output.send(&message);
             }
         }
-        if was_cancelled && self.flags.has(Plant::ExitsAfterCancel) {
+        if was_cancelled && self.flags.has(Fault::ExitsAfterCancel) {
+            self.output.close();
             exit(0);
         }
     }
@@ -311,12 +312,12 @@ impl Peer {
     }
 
     fn cancelled_answer(&self, cancel: Cancel, partial: Option<Value>) -> Option<Answer> {
-        let answers = [Plant::AnswersCancelled, Plant::AnswersAfterSilence];
-        if self.flags.has(Plant::NeverAnswersCancelled) {
+        let answers = [Fault::AnswersCancelled, Fault::AnswersAfterSilence];
+        if self.flags.has(Fault::NeverAnswersCancelled) {
             None
-        } else if answers.into_iter().any(|plant| self.flags.has(plant)) {
+        } else if answers.into_iter().any(|fault| self.flags.has(fault)) {
             Some(Answer::error(rpc::REQUEST_CANCELLED, "the request was cancelled"))
-        } else if self.flags.has(Plant::WrongCancelledCode) {
+        } else if self.flags.has(Fault::WrongCancelledCode) {
             Some(Answer::error(rpc::INTERNAL_ERROR, "interrupted"))
         } else {
             self.protocol.cancelled(&self.flags, cancel, partial)

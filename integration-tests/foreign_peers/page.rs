@@ -20,7 +20,8 @@ pub(crate) fn trial() -> Trial {
         if std::env::var_os("RESCIND_PRINT").is_some() {
             std::fs::write(PAGE, renewed)?;
         } else if page != renewed {
-            let how = "renew it: RESCIND_PRINT=docs/check.md cargo test -p rescind-cli --test plants page";
+            let how =
+                "renew it: RESCIND_PRINT=docs/check.md cargo test -p rescind-cli --test foreign_peers page";
             return Err(Failed::from(how));
         }
         Ok(())

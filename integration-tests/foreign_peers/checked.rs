@@ -13,14 +13,14 @@ use rescind_testkit::runner::LinkSubject;
 use serde_json::Value;
 
 /// A foreign peer as a program.
-struct Plant {
+struct ForeignPeer {
     dialect: &'static str,
     flags: Vec<String>,
     profile: Profile,
     last: Arc<Mutex<Option<ChildHandle>>>,
 }
 
-impl PeerSource for Plant {
+impl PeerSource for ForeignPeer {
     fn start(&mut self) -> Started {
         let arguments =
             [&[crate::AS_PEER.to_owned(), self.dialect.to_owned()], self.flags.as_slice()].concat();
@@ -72,7 +72,7 @@ pub(crate) fn run_with(
     let text = match profile {
         Some(name) => {
             let folder =
-                Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration-tests/plants/profiles");
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration-tests/foreign_peers/profiles");
             std::fs::read_to_string(folder.join(name)).unwrap()
         }
         None => "name = \"a peer without a profile\"".to_owned(),
@@ -80,10 +80,10 @@ pub(crate) fn run_with(
     let mut flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
     flags.push("--work=1000".to_owned());
     let profile = Profile::from_toml(&text).unwrap();
-    let mut plant = Plant { dialect, flags, profile, last: Arc::default() };
+    let mut peer = ForeignPeer { dialect, flags, profile, last: Arc::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let begun = Instant::now();
-    let report = runtime.block_on(check(dialect, &mut plant, settings, |_| {})).map_err(|why| why.0)?;
+    let report = runtime.block_on(check(dialect, &mut peer, settings, |_| {})).map_err(|why| why.0)?;
     runtime.shutdown_timeout(Duration::from_secs(5));
     Ok(Checked { report: serde_json::to_value(report).unwrap(), took: begun.elapsed() })
 }

@@ -6,7 +6,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::flags::{Flags, Manner, Plant};
+use super::flags::{Fault, Flags, Manner};
 use super::requests::{Cancel, Peer, Taken};
 use super::rpc::{self, Answer, Message, Request};
 
@@ -74,7 +74,7 @@ impl Peer {
             Message::Notification { method, params } => match self.protocol.notice(self, &method, &params) {
                 Notice::Known => None,
                 Notice::Unknown => {
-                    if self.flags.has(Plant::AnswersNotification) {
+                    if self.flags.has(Fault::AnswersNotification) {
                         self.output.send(&Answer::method_not_found(&method).message(&Value::Null, false));
                     }
                     None
@@ -146,7 +146,7 @@ impl Peer {
     }
 
     fn before_work(&self) {
-        if self.flags.has(Plant::StdoutNoise) {
+        if self.flags.has(Fault::StdoutNoise) {
             self.output.write(b"counting...\n");
         }
         self.chat();
@@ -162,7 +162,7 @@ impl Peer {
     }
 
     pub(super) fn refuse_method(&self, method: &str) -> Answer {
-        if self.flags.has(Plant::WrongUnknownMethod) {
+        if self.flags.has(Fault::WrongUnknownMethod) {
             return Answer::Result(Value::Null);
         }
         Answer::method_not_found(method)

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::flags::{Manner, Plant};
+use super::flags::{Fault, Manner};
 use super::requests::Peer;
 
 /// How often a peer with `--slices` looks at cancels.
@@ -37,7 +37,7 @@ impl Peer {
                 self.wait_until(key, until)
             };
             if !goes_on {
-                if self.flags.has(Plant::AnswersAfterSilence) {
+                if self.flags.has(Fault::AnswersAfterSilence) {
                     self.spend(begun + total, || true);
                 }
                 return Err(step - 1);

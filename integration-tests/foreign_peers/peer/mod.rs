@@ -1,7 +1,7 @@
 //! A program that speaks MCP (2025-11-25), LSP (3.17) or ACP (version 1) over its stdin and stdout, written from the
 //! specifications with threads of the standard library. It uses no code of the library that tests it.
 //!
-//! `foreign-peer DIALECT [--work=MS] [--MANNER].. [--PLANT]..`: a manner is correct and awkward, a plant is wrong.
+//! `foreign-peer DIALECT [--work=MS] [--MANNER].. [--FAULT]..`: a manner is correct and awkward, a fault is wrong.
 //! `flags.rs` lists both.
 //!
 //! The main thread reads stdin. It does not wait for a request that works. Such a request has a thread of its own, or with
@@ -63,6 +63,12 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> ExitCode {
     if peer.flags.is(Manner::SlowStart) {
         thread::sleep(Duration::from_secs(2));
     }
+    let code = serve(&peer, framing);
+    peer.output.close();
+    code
+}
+
+fn serve(peer: &Arc<Peer>, framing: Framing) -> ExitCode {
     let mut input = BufReader::new(stdin().lock());
     loop {
         match framing.read(&mut input) {

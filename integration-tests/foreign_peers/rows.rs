@@ -36,7 +36,7 @@ impl Checks {
         // Only Linux reports the processor time of a process group.
         for row in WRONG.iter().filter(|row| cfg!(target_os = "linux") || !is_by_processor(row)) {
             for dialect in row.dialects {
-                let name = format!("check::wrong::{dialect}--{}{}", row.plant, row.with.concat());
+                let name = format!("check::wrong::{dialect}--{}{}", row.fault, row.with.concat());
                 let checks = self.clone();
                 trials.push(Trial::test(name, move || checks.wrong(row, dialect)));
             }
@@ -90,7 +90,7 @@ impl Checks {
     }
 
     fn wrong(&self, row: &Row, dialect: &'static str) -> Result<(), Failed> {
-        let flag = format!("--{}", row.plant);
+        let flag = format!("--{}", row.fault);
         let flags = [&[flag.as_str()], row.with].concat();
         let by_processor = is_by_processor(row);
         let _beside = (!by_processor).then(|| self.processor.read());

@@ -17,7 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     }
     for row in &WRONG {
         for dialect in row.dialects {
-            let name = format!("driver::wrong::{dialect}--{}{}", row.plant, row.with.concat());
+            let name = format!("driver::wrong::{dialect}--{}{}", row.fault, row.with.concat());
             trials.push(Trial::test(name, move || is_wrong(row, dialect)));
         }
     }
@@ -38,12 +38,12 @@ fn is_right(row: &RightRow, dialect: &'static str) -> Result<(), Failed> {
 }
 
 fn is_wrong(row: &Row, dialect: &'static str) -> Result<(), Failed> {
-    let flag = format!("--{}", row.plant);
+    let flag = format!("--{}", row.fault);
     let (_, ask) = QUESTIONS.iter().find(|(name, _)| *name == row.question).ok_or("no such question")?;
     let flags = [&[flag.as_str()], row.with].concat();
     let mut session = Session::open(dialect, &flags);
     match ask(&mut session) {
-        Ok(()) => Err(format!("{} is not wrong in `{}`", row.plant, row.question).into()),
+        Ok(()) => Err(format!("{} is not wrong in `{}`", row.fault, row.question).into()),
         Err(_) => Ok(()),
     }
 }

@@ -34,6 +34,11 @@ impl Output {
             drop(stdout().flush());
         }
     }
+
+    /// Waits for the frame that is being written, and writes no other: the program is about to exit.
+    pub(super) fn close(&self) {
+        std::mem::forget(self.whole.lock().unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 /// A line on stderr, which both protocols leave to logs.

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Weak};
 
 use crate::cause::{Cause, CauseKind};
-use crate::driver::calls::entry::RemoteAction;
+use crate::driver::call_table::entry::RemoteAction;
 use crate::driver::state::ConnectionInner;
 use crate::id::{InboundKey, SlotKey};
 use crate::machine::{CallRefused, ForeignChild};

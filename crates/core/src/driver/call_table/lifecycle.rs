@@ -6,7 +6,7 @@ use std::time::Instant;
 use tracing::Level;
 
 use crate::cause::{Cancelled, Cause, CauseKind};
-use crate::driver::calls::entry::{AnswerContent, CallEntry, Extras, Settled, StagedCall, Started};
+use crate::driver::call_table::entry::{AnswerContent, CallEntry, Extras, Settled, StagedCall, Started};
 use crate::driver::effects::Effects;
 use crate::driver::effects::log::{Entry, end_of_call};
 use crate::driver::notifications::subscriptions::Matcher;

@@ -46,7 +46,7 @@ pub(super) enum Manner {
 
 /// Wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Plant {
+pub(super) enum Fault {
     /// A cancelled request runs to its normal end. Wrong only where a protocol demands more.
     IgnoresCancel,
     /// A slow request is answered twice: at once where it was cancelled and that is answered, else at its end.
@@ -112,35 +112,35 @@ const MANNERS: [(&str, Manner); 18] = [
     ("--pieces", Manner::Pieces),
 ];
 
-const PLANTS: [(&str, Plant); 21] = [
-    ("--ignores-cancel", Plant::IgnoresCancel),
-    ("--answers-twice", Plant::AnswersTwice),
-    ("--answers-twice-late", Plant::AnswersTwiceLate),
-    ("--answers-after-silence", Plant::AnswersAfterSilence),
-    ("--answers-cancelled", Plant::AnswersCancelled),
-    ("--wrong-cancelled-code", Plant::WrongCancelledCode),
-    ("--crossing-ids", Plant::CrossingIds),
-    ("--dead-after-cancel", Plant::DeadAfterCancel),
-    ("--slot-not-freed", Plant::SlotNotFreed),
-    ("--progress-after-answer", Plant::ProgressAfterAnswer),
-    ("--late-cancel-kills-next", Plant::LateCancelKillsNext),
-    ("--unknown-cancel-kills", Plant::UnknownCancelKills),
-    ("--never-answers-cancelled", Plant::NeverAnswersCancelled),
-    ("--cancels-sibling", Plant::CancelsSibling),
-    ("--work-goes-on", Plant::WorkGoesOn),
-    ("--exits-after-cancel", Plant::ExitsAfterCancel),
-    ("--malformed-cancel-kills", Plant::MalformedCancelKills),
-    ("--stdout-noise", Plant::StdoutNoise),
-    ("--wrong-unknown-method", Plant::WrongUnknownMethod),
-    ("--answers-notification", Plant::AnswersNotification),
-    ("--text-id-cancels-number", Plant::TextIdCancelsNumber),
+const FAULTS: [(&str, Fault); 21] = [
+    ("--ignores-cancel", Fault::IgnoresCancel),
+    ("--answers-twice", Fault::AnswersTwice),
+    ("--answers-twice-late", Fault::AnswersTwiceLate),
+    ("--answers-after-silence", Fault::AnswersAfterSilence),
+    ("--answers-cancelled", Fault::AnswersCancelled),
+    ("--wrong-cancelled-code", Fault::WrongCancelledCode),
+    ("--crossing-ids", Fault::CrossingIds),
+    ("--dead-after-cancel", Fault::DeadAfterCancel),
+    ("--slot-not-freed", Fault::SlotNotFreed),
+    ("--progress-after-answer", Fault::ProgressAfterAnswer),
+    ("--late-cancel-kills-next", Fault::LateCancelKillsNext),
+    ("--unknown-cancel-kills", Fault::UnknownCancelKills),
+    ("--never-answers-cancelled", Fault::NeverAnswersCancelled),
+    ("--cancels-sibling", Fault::CancelsSibling),
+    ("--work-goes-on", Fault::WorkGoesOn),
+    ("--exits-after-cancel", Fault::ExitsAfterCancel),
+    ("--malformed-cancel-kills", Fault::MalformedCancelKills),
+    ("--stdout-noise", Fault::StdoutNoise),
+    ("--wrong-unknown-method", Fault::WrongUnknownMethod),
+    ("--answers-notification", Fault::AnswersNotification),
+    ("--text-id-cancels-number", Fault::TextIdCancelsNumber),
 ];
 
 /// What was asked for.
 #[derive(Debug)]
 pub(super) struct Flags {
     manners: Vec<Manner>,
-    plants: Vec<Plant>,
+    faults: Vec<Fault>,
     /// How long a slow request works whose params do not say it, in milliseconds.
     pub(super) work_ms: u64,
 }
@@ -148,14 +148,14 @@ pub(super) struct Flags {
 impl Flags {
     /// The error is the first unknown argument.
     pub(super) fn read(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut flags = Self { manners: Vec::new(), plants: Vec::new(), work_ms: 1500 };
+        let mut flags = Self { manners: Vec::new(), faults: Vec::new(), work_ms: 1500 };
         for argument in arguments {
             if let Some(ms) = argument.strip_prefix("--work=").and_then(|ms| ms.parse().ok()) {
                 flags.work_ms = ms;
             } else if let Some((_, manner)) = MANNERS.iter().find(|(name, _)| *name == argument) {
                 flags.manners.push(*manner);
-            } else if let Some((_, plant)) = PLANTS.iter().find(|(name, _)| *name == argument) {
-                flags.plants.push(*plant);
+            } else if let Some((_, fault)) = FAULTS.iter().find(|(name, _)| *name == argument) {
+                flags.faults.push(*fault);
             } else {
                 return Err(argument);
             }
@@ -167,7 +167,7 @@ impl Flags {
         self.manners.contains(&manner)
     }
 
-    pub(super) fn has(&self, plant: Plant) -> bool {
-        self.plants.contains(&plant)
+    pub(super) fn has(&self, fault: Fault) -> bool {
+        self.faults.contains(&fault)
     }
 }

@@ -1,5 +1,5 @@
 //! What the specifications demand, asked by hand: each question has a session of its own. A right peer answers all of
-//! them, a plant is wrong in the one that is named beside it.
+//! them. A wrong peer fails the one that is named beside its fault.
 
 use serde_json::{Value, json};
 
