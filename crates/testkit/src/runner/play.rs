@@ -5,16 +5,15 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Settings;
 use super::lines::{Closed, LineState};
 use super::outcomes::Outcomes;
 use super::slow_requests::SlowRequest;
 use super::subject::{Abilities, Subject, SubjectError};
 use super::translate::Translator;
 use super::verdict::{Failure, Played, TraceLine, Verdict};
-use super::{Settings, work};
 use crate::fixture::Handled;
 use crate::pattern::Bindings;
-use crate::profile::Profile;
 use crate::report::Evidence;
 use crate::requirements::Requirements;
 use crate::step::{Step, Work};
