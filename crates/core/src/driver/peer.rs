@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::clients::Clients;
 use crate::dialect::Dialect;
 use crate::driver::call::builder::CallBuilder;
+use crate::driver::context::CallContext;
 use crate::driver::params::Frame;
 use crate::driver::state::ConnectionInner;
 use crate::error::{CallError, ConnectionError};
@@ -158,6 +160,14 @@ impl Peer {
         }
     }
 
+    /// The clients with which the connection is counted: those of its server, or those of
+    /// [`PeerBuilder::clients`](crate::PeerBuilder::clients). A connection that belongs to this one, such as the other
+    /// side of a gateway, counts its bytes in the same limit if it is built with them.
+    #[must_use]
+    pub fn clients(&self) -> &Clients {
+        &self.0.admission.clients
+    }
+
     /// The session's name in the [`registry`](Self::registry).
     #[must_use]
     pub fn session(&self) -> &SessionId {
@@ -180,6 +190,14 @@ impl Peer {
     #[must_use]
     pub fn meta(&self) -> &PeerInfo {
         &self.0.meta
+    }
+}
+
+impl CallContext {
+    /// The peer that sent the request.
+    #[must_use]
+    pub fn peer(&self) -> Peer {
+        Peer::new(self.connection())
     }
 }
 
@@ -216,7 +234,6 @@ pub struct QueueStats {
 mod tests {
     use super::*;
     use crate::dialect::ACP;
-    use crate::driver::context::CallContext;
     use crate::driver::router::Router;
     use crate::transport::memory_pair;
     use serde_json::{Value, json};

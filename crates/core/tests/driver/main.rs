@@ -19,6 +19,7 @@ mod memory;
 mod notification_order;
 mod notifications;
 mod opening;
+mod passing_on;
 mod protocol_requirements;
 mod router;
 mod server_drain;

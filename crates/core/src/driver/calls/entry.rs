@@ -54,6 +54,10 @@ pub(crate) struct Extras {
     pub(crate) inbox: Option<Arc<Inbox>>,
     /// How progress changes its deadline.
     pub(crate) renewal: Option<Renewal>,
+    /// Whether its handle gets the answer only after the notifications before the answer are handled.
+    pub(crate) in_order: bool,
+    /// How it ended, while the notifications before its answer are not handled.
+    pub(crate) held_back: Option<Box<Settled>>,
     /// The readers that select notifications for it.
     pub(crate) readers: Vec<Seq>,
     pub(crate) span: CallSpan,

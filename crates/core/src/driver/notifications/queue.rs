@@ -8,7 +8,7 @@ use std::task::Waker;
 use bytes::Bytes;
 
 use crate::driver::params::unpinned;
-use crate::id::InboundKey;
+use crate::id::{InboundKey, SlotKey};
 use crate::machine::Limits;
 
 /// A notification that waits for its handler.
@@ -54,6 +54,10 @@ pub(crate) struct NotificationQueue<H> {
     /// The last one that the task took.
     taken: u64,
     turns: Vec<Turn>,
+    /// Calls that were answered and wait until this notification is handled.
+    answered: Vec<(u64, SlotKey)>,
+    /// The connection's task reads nothing until at most this many wait.
+    paused: Option<usize>,
     pub(crate) dropped: u64,
 }
 
@@ -76,6 +80,8 @@ impl<H> Default for NotificationQueue<H> {
             worked: false,
             taken: 0,
             turns: Vec::new(),
+            answered: Vec::new(),
+            paused: None,
             dropped: 0,
         }
     }
@@ -165,6 +171,40 @@ impl<H> NotificationQueue<H> {
     pub(crate) fn take_turn_of(&mut self, request: InboundKey) -> Option<Waker> {
         let place = self.turns.iter().position(|turn| turn.request == request)?;
         Some(self.turns.swap_remove(place).waker)
+    }
+
+    /// A call was answered. It is not settled before this notification is handled.
+    pub(crate) fn answer_after(&mut self, number: u64, call: SlotKey) {
+        self.answered.push((number, call));
+    }
+
+    /// The calls whose answers wait no longer, in the order of their answers.
+    #[must_use]
+    pub(crate) fn take_answered(&mut self) -> Vec<SlotKey> {
+        if self.answered.is_empty() {
+            return Vec::new();
+        }
+        let (due, waiting): (Vec<_>, _) =
+            std::mem::take(&mut self.answered).into_iter().partition(|(number, _)| self.is_handled(*number));
+        self.answered = waiting;
+        due.into_iter().map(|(_, call)| call).collect()
+    }
+
+    /// Whether so many wait that the connection's task reads no more. It reads again when half of them are handled.
+    pub(crate) fn pauses(&mut self, most: usize) -> bool {
+        if self.paused.is_none() && self.waiting.len() > most {
+            self.paused = Some(most / 2);
+        }
+        self.paused.is_some()
+    }
+
+    /// Whether the connection's task must be woken, because it may read again.
+    pub(crate) fn resumes(&mut self) -> bool {
+        let resumes = self.paused.is_some_and(|most| self.waiting.len() <= most);
+        if resumes {
+            self.paused = None;
+        }
+        resumes
     }
 
     /// A notification that was handled out of order is done.

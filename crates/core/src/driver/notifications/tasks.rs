@@ -7,6 +7,7 @@
 //!
 //! Where the dialect or the router requires order, the task of a request waits, before it starts the handler, until the
 //! handlers of the notifications before the request have ended. A cancel ends that wait, and the handler does not run.
+//! In the same way the answer to a call waits for the notifications before it, if the call requires that.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,11 +74,17 @@ impl ConnectionInner {
     }
 
     fn next_notice(&self) -> Option<HandledNotice> {
-        let (notice, turns) = {
+        let mut driver = None;
+        let (notice, turns, answered) = {
             let mut state = self.lock();
-            (state.notices.pop(), state.notices.take_turns())
+            let taken = (state.notices.pop(), state.notices.take_turns(), state.release_answered());
+            if state.notices.resumes() {
+                state.dirty = true;
+                driver = state.driver.take();
+            }
+            taken
         };
-        turns.into_iter().for_each(Waker::wake);
+        turns.into_iter().chain(answered).chain(driver).for_each(Waker::wake);
         notice
     }
 
