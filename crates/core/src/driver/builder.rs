@@ -280,6 +280,9 @@ impl PeerBuilder {
         }
         let peer = Peer::new(&connection);
         let router = self.router.unwrap_or_default();
+        if router.reads_ahead().is_some() {
+            connection.lock().notices.outlast = true;
+        }
         runtime.spawn(ConnectionTask::new(connection, router, link, pending, permit));
         Ok(peer)
     }

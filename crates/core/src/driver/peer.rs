@@ -103,6 +103,17 @@ impl Peer {
         }
     }
 
+    /// Waits until the handlers of the notifications that have arrived so far have ended, except those of
+    /// [`Router::concurrent_notification`](crate::Router::concurrent_notification). After the connection has closed, it
+    /// waits only for the handler that runs, unless the router handles the others too
+    /// ([`Router::pause_reading_at`](crate::Router::pause_reading_at)).
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn notifications_handled(&self) {
+        self.0.notifications_handled().await;
+    }
+
     /// The exit code that the peer requests of this process with LSP's `exit`, which also closes the connection: 0
     /// after `shutdown`, else 1. `None`: the peer sent no `exit`.
     ///

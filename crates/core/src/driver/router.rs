@@ -132,8 +132,8 @@ impl Router {
     /// [`Limits::max_queued_notifications`](crate::Limits::max_queued_notifications) are dropped.
     ///
     /// While reading is stopped, cancels and answers of the peer are not read either, and its disconnect is not noticed.
-    /// Use it where notifications are passed on to a slower reader and none may be lost. Their handlers must end when
-    /// that reader is gone.
+    /// Notifications that arrived before the connection closed are handled nevertheless. Use it where notifications are
+    /// passed on to a slower reader and none may be lost. Their handlers must end when that reader is gone.
     #[must_use]
     pub const fn pause_reading_at(mut self, waiting: usize) -> Self {
         self.reads_ahead = Some(waiting);

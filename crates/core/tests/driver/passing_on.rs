@@ -185,3 +185,25 @@ async fn a_request_knows_its_peer_and_the_clients_that_count_it() {
     let answer: (String, usize) = client.call("call_back", &json!({})).await.unwrap();
     assert_eq!(answer, ("here".to_owned(), 77 << 20));
 }
+
+#[tokio::test]
+async fn notifications_before_the_end_are_handled_where_none_may_be_lost() {
+    for pauses in [true, false] {
+        let steps = Steps::allowing(0);
+        let (near, far) = memory_pair();
+        let router = if pauses { steps.router().pause_reading_at(100) } else { steps.router() };
+        let client = Peer::builder(dialect::ACP).serve(router).attach(near).unwrap();
+        let server = Peer::builder(dialect::ACP).attach(far).unwrap();
+        for _ in 0..5 {
+            server.try_notify("step", &json!({})).unwrap();
+        }
+        steps.taken.notified().await;
+        drop(server);
+        client.closed().await.unwrap();
+        steps.allowed.add_permits(5);
+        client.notifications_handled().await;
+        // Without the option only the handler that ran at the end runs on.
+        assert_eq!(steps.handled(), if pauses { 5 } else { 1 });
+        client.notifications_handled().await;
+    }
+}

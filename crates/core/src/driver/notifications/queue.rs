@@ -58,6 +58,10 @@ pub(crate) struct NotificationQueue<H> {
     answered: Vec<(u64, SlotKey)>,
     /// The connection's task reads nothing until at most this many wait.
     paused: Option<usize>,
+    /// Whether notifications are handled also after the connection is gone.
+    pub(crate) outlast: bool,
+    /// Tasks that wait until notifications are handled.
+    watchers: Vec<Waker>,
     pub(crate) dropped: u64,
 }
 
@@ -82,6 +86,8 @@ impl<H> Default for NotificationQueue<H> {
             turns: Vec::new(),
             answered: Vec::new(),
             paused: None,
+            outlast: false,
+            watchers: Vec::new(),
             dropped: 0,
         }
     }
@@ -190,6 +196,16 @@ impl<H> NotificationQueue<H> {
         due.into_iter().map(|(_, call)| call).collect()
     }
 
+    /// Wakes this task when the next notification is taken, or none is left.
+    pub(crate) fn watch(&mut self, waker: Waker) {
+        self.watchers.push(waker);
+    }
+
+    #[must_use]
+    pub(crate) fn take_watchers(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.watchers)
+    }
+
     /// Whether so many wait that the connection's task reads no more. It reads again when half of them are handled.
     pub(crate) fn pauses(&mut self, most: usize) -> bool {
         if self.paused.is_none() && self.waiting.len() > most {
@@ -213,9 +229,12 @@ impl<H> NotificationQueue<H> {
         self.bytes -= bytes;
     }
 
-    /// Empties the queue when the connection is gone. Drop the returned notifications without the lock (D2).
+    /// Empties the queue when the connection is gone, unless its notifications are handled nevertheless. Drop the returned notifications without the lock (D2).
     #[must_use]
     pub(crate) fn clear(&mut self) -> VecDeque<Notice<H>> {
+        if self.outlast {
+            return VecDeque::new();
+        }
         let waiting = std::mem::take(&mut self.waiting);
         self.bytes -= waiting.iter().map(Notice::weight).sum::<usize>();
         waiting

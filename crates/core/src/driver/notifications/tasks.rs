@@ -75,17 +75,34 @@ impl ConnectionInner {
 
     fn next_notice(&self) -> Option<HandledNotice> {
         let mut driver = None;
-        let (notice, turns, answered) = {
+        let (notice, turns, answered, watchers) = {
             let mut state = self.lock();
-            let taken = (state.notices.pop(), state.notices.take_turns(), state.release_answered());
+            let notice = state.notices.pop();
+            let (turns, watchers) = (state.notices.take_turns(), state.notices.take_watchers());
+            let answered = state.release_answered();
             if state.notices.resumes() {
                 state.dirty = true;
                 driver = state.driver.take();
             }
-            taken
+            (notice, turns, answered, watchers)
         };
-        turns.into_iter().chain(answered).chain(driver).for_each(Waker::wake);
+        turns.into_iter().chain(answered).chain(watchers).chain(driver).for_each(Waker::wake);
         notice
+    }
+
+    /// Waits until the handlers of the notifications that have arrived so far have ended.
+    pub(crate) async fn notifications_handled(&self) {
+        let after = self.lock().notices.last_open();
+        poll_fn(|cx| {
+            let waker = cx.waker().clone();
+            let mut state = self.lock();
+            if after == 0 || state.notices.is_handled(after) {
+                return Poll::Ready(());
+            }
+            state.notices.watch(waker);
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Waits until the handlers that were started for requests before this notification have been polled once, for at
