@@ -87,10 +87,35 @@ impl Bridge {
         upstream: Upstream,
     ) -> Result<Peer, ConnectionError> {
         let session = Session::new(&self.0, Box::pin(std::future::ready(Ok(upstream))));
-        let builder = Peer::builder(self.0.downstream.clone()).limits(self.0.limits.clone());
-        let peer = session.downstream(builder).connect(downstream).await?;
+        let peer = self.open(&session, downstream).await?;
         session.begin(|| peer.clone());
         Ok(peer)
+    }
+
+    /// As [`between`](Self::between), with an upstream that is opened at the first message of the downstream side. If it
+    /// cannot be opened, the error is the answer to the requests that wait.
+    ///
+    /// # Errors
+    /// Those of [`between`](Self::between).
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the attempt.
+    pub async fn join<O, E>(&self, downstream: impl Transport, open: O) -> Result<Peer, ConnectionError>
+    where
+        O: Future<Output = Result<Upstream, E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        let opening = async move { open.await.map_err(|error| error.to_string()) };
+        self.open(&Session::new(&self.0, Box::pin(opening)), downstream).await
+    }
+
+    async fn open(
+        &self,
+        session: &Arc<Session>,
+        downstream: impl Transport,
+    ) -> Result<Peer, ConnectionError> {
+        let builder = Peer::builder(self.0.downstream.clone()).limits(self.0.limits.clone());
+        session.downstream(builder).connect(downstream).await
     }
 
     /// A server that opens an upstream for each session it accepts, at the session's first message. `open` is called

@@ -1,10 +1,13 @@
 //! One session: a downstream connection, and the upstream connection that is opened for it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use rescind_core::dialect::{Dialect, Role};
-use rescind_core::{BoxFuture, ConnectionError, Declaration, Event, Limits, Peer, PeerBuilder};
+use rescind_core::{
+    BoxFuture, ConnectionError, Declaration, Event, Limits, Peer, PeerBuilder, TransportError,
+};
 use tokio::sync::{Notify, watch};
 
 use crate::passing::{downstream_router, upstream_router};
@@ -41,6 +44,10 @@ pub(crate) struct Session {
     pub(crate) turns: tokio::sync::Mutex<()>,
     downstream: OnceLock<Peer>,
     pub(crate) downstream_tokens: ProgressTokens,
+    /// Why the upstream did not take its last request that failed alone.
+    failure: Mutex<Option<String>>,
+    /// Whether requests of the upstream can fail alone.
+    fail_alone: AtomicBool,
     /// Notified when the upstream did not take notifications for so long that some were dropped.
     overflow: Notify,
 }
@@ -62,6 +69,8 @@ impl Session {
             turns: tokio::sync::Mutex::default(),
             downstream: OnceLock::new(),
             downstream_tokens: ProgressTokens::default(),
+            failure: Mutex::new(None),
+            fail_alone: AtomicBool::new(false),
             overflow: Notify::new(),
         })
     }
@@ -100,8 +109,13 @@ impl Session {
         }
     }
 
-    /// The reason why the upstream is gone. Waits until it is known.
+    /// The reason why a request was not answered. If the connection has ended, it waits until the reason is known.
     pub(crate) async fn lost(&self) -> Arc<str> {
+        let open = matches!(&*self.state.borrow(), State::Open(peer) if !peer.is_closed());
+        if open && self.fail_alone.load(Ordering::Relaxed) {
+            let known = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            return known.unwrap_or_else(|| "the connection failed before the answer".to_owned()).into();
+        }
         let mut state = self.state.subscribe();
         match state.wait_for(|state| matches!(state, State::Lost(_))).await.as_deref() {
             Ok(State::Lost(why)) => Arc::clone(why),
@@ -172,6 +186,8 @@ impl Session {
     /// Opens the upstream connection on its link.
     fn open(self: &Arc<Self>, downstream: &Peer, upstream: Upstream) -> Result<Opened, String> {
         let Upstream { name, link, end } = upstream;
+        self.fail_alone.store(link.traits.opens_exchanges, Ordering::Relaxed);
+        let (session, named) = (Arc::downgrade(self), name.clone());
         let peer = Peer::builder(self.settings.upstream.clone())
             .role(Role::Client)
             .serve(upstream_router(self, downstream))
@@ -179,6 +195,7 @@ impl Session {
             .declare_cancellation(self.settings.declare)
             .call_timeout(None)
             .clients(downstream.clients())
+            .on_call_failure(move |error| note_failure(&session, &named, error))
             .attach(link)
             .map_err(|error| error.to_string())?;
         Ok((peer, name, end))
@@ -210,6 +227,12 @@ fn watch_for_overflow(session: &Weak<Session>, event: &Event) {
     if session.downstream.get().is_some_and(|peer| peer.queue_stats().notifications_dropped > 0) {
         session.overflow.notify_one();
     }
+}
+
+fn note_failure(session: &Weak<Session>, name: &str, error: &TransportError) {
+    let Some(session) = session.upgrade() else { return };
+    let text = format!("{name} did not answer: {}", error.source);
+    *session.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
 }
 
 /// How the upstream ended, with its name.

@@ -49,6 +49,7 @@
 //! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of your own: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `http-body-util`, `getrandom`, `base64`, `tower-service` |
 //! | `http` with `websocket` | ACP's endpoint, with both on one path: `AcpEndpoint` | no others |
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
+//! | `bridge` | two connections joined, of any transports: [`bridge`] | `rescind-bridge` |
 //! | `rustls` | `wss` and `https`, for the transports that are enabled: [`tls`] | `tokio-rustls`, `rustls-native-certs` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |
 //! | `lsp-types` | LSP's methods with the types of `gen-lsp-types`: [`lsp`] | `gen-lsp-types` |
@@ -130,6 +131,8 @@ pub mod tls {
 #[cfg(all(feature = "http", feature = "websocket"))]
 pub use acp_endpoint::{AcpEndpoint, AcpListener};
 
+#[cfg(feature = "bridge")]
+pub use rescind_bridge as bridge;
 #[cfg(feature = "http")]
 pub use rescind_http as http;
 #[cfg(feature = "named-pipe")]

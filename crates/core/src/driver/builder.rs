@@ -16,13 +16,13 @@ use crate::driver::connection::ConnectionTask;
 use crate::driver::connection::negotiate::PendingNegotiation;
 use crate::driver::peer::Peer;
 use crate::driver::router::Router;
-use crate::driver::state::{Config, ConnectionInner, EventHook};
+use crate::driver::state::{Config, ConnectionInner, EventHook, FailureHook};
 use crate::driver::timeouts::{Setting, Timeouts};
 use crate::error::{ApiMisuse, ConnectionError};
 use crate::machine::{Event, Limits, Session, SessionConfig};
 use crate::registry::{Registry, SessionId};
 use crate::sync::Handle;
-use crate::transport::{Inbound, Link, Transport};
+use crate::transport::{Inbound, Link, Transport, TransportError};
 
 /// Whether this side declares that it handles cancels, in dialects with such a declaration (ACP's draft).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +62,7 @@ pub struct PeerBuilder {
     registry: Registry,
     session: Option<SessionId>,
     on_event: Option<EventHook>,
+    on_call_failure: Option<FailureHook>,
     admission: Option<Arc<Admission>>,
 }
 
@@ -85,6 +86,7 @@ impl PeerBuilder {
             registry: Registry::new(),
             session: None,
             on_event: None,
+            on_call_failure: None,
             admission: None,
         }
     }
@@ -148,6 +150,14 @@ impl PeerBuilder {
     /// is ever dropped.
     pub fn on_event(mut self, hook: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(hook));
+        self
+    }
+
+    /// Calls this function when the transport could not carry one call, and the connection goes on (clients over HTTP).
+    /// The call itself ends as [`Outcome::Disconnected`](crate::Outcome::Disconnected) afterwards, without the reason.
+    /// It must not block.
+    pub fn on_call_failure(mut self, hook: impl Fn(&TransportError) + Send + Sync + 'static) -> Self {
+        self.on_call_failure = Some(Arc::new(hook));
         self
     }
 
@@ -273,6 +283,7 @@ impl PeerBuilder {
             timeouts: self.timeouts,
             serves,
             on_event: self.on_event,
+            on_call_failure: self.on_call_failure,
         };
         let connection = Arc::new(ConnectionInner::new(parts, Session::new(config)));
         if let Some(permit) = &permit {

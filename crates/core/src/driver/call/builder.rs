@@ -40,6 +40,7 @@ use crate::message::CancelExemption;
 /// # }
 /// ```
 #[must_use = "a call begins when the builder is awaited or started"]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct CallBuilder<R> {
     connection: Arc<ConnectionInner>,
     frame: Result<Frame, CallError>,

@@ -96,6 +96,9 @@ impl ConnectionTask {
             TransportEvent::ExchangeFailed { exchange, sent, error } => {
                 tracing::debug!(error = %crate::log_text::LogText::text(&error), "an exchange failed");
                 let Some(number) = exchange.call() else { return };
+                if let Some(hook) = &connection.on_call_failure {
+                    hook(&error);
+                }
                 connection.step(|state, now, _| state.session.recv_exchange_failed(now, number, sent));
             }
         }

@@ -53,10 +53,13 @@ use crate::registry::{Registry, SessionId};
 use crate::slot_map::{SideTable, SlotMap};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{AbortHandle, Handle, Mutex};
-use crate::transport::{BoxFuture, Capabilities, PeerInfo};
+use crate::transport::{BoxFuture, Capabilities, PeerInfo, TransportError};
 
 /// A function that is called for each event of a connection.
 pub(crate) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// A function that is called for each failure of one call.
+pub(crate) type FailureHook = Arc<dyn Fn(&TransportError) + Send + Sync>;
 
 /// One connection. All its handles share it.
 pub(crate) struct ConnectionInner {
@@ -96,6 +99,7 @@ pub(crate) struct Config {
     pub(crate) timeouts: Timeouts,
     pub(crate) serves: bool,
     pub(crate) on_event: Option<EventHook>,
+    pub(crate) on_call_failure: Option<FailureHook>,
 }
 
 impl Deref for ConnectionInner {
