@@ -1,7 +1,7 @@
 //! A bridge between two connections of Rescind, of any transports.
 //!
-//! What is no cancel passes unchanged, in both directions: methods, params and results byte for byte, errors with their
-//! code, message and data, notifications in their order. Each connection has request ids of its own. A request that is
+//! Messages other than cancels pass unchanged, in both directions: methods, params and results byte for byte, errors with
+//! their code, message and data, notifications in their order. Each connection has request ids of its own. A request that is
 //! passed on is a child of the request received: a cancel goes on at once, under the other connection's id.
 //!
 //! [`Bridge::between`] joins two connections. [`Bridge::serve`] opens one upstream session for each session that a

@@ -15,7 +15,7 @@ const READ_AHEAD: usize = 256;
 
 type Answer = Result<Box<RawValue>, HandlerError>;
 
-/// What the downstream side asks is passed to the upstream side.
+/// Passes messages of the downstream side to the upstream side.
 pub(crate) fn downstream_router(session: &Arc<Session>) -> Router {
     let (requests, notifications) = (Arc::clone(session), Arc::clone(session));
     Router::new()
@@ -30,7 +30,7 @@ pub(crate) fn downstream_router(session: &Arc<Session>) -> Router {
         })
 }
 
-/// What the upstream side asks is passed to the downstream side, which is there as long as the upstream side is.
+/// Passes messages of the upstream side to the downstream side, which is open at least as long.
 pub(crate) fn upstream_router(session: &Arc<Session>, downstream: &Peer) -> Router {
     let (requests, notifications) = (Arc::clone(session), Arc::clone(session));
     let (asked, told) = (downstream.clone(), downstream.clone());

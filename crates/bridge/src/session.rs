@@ -161,7 +161,7 @@ impl Session {
         tokio::select! {
             biased;
             closed = upstream.closed() => {
-                // What it wrote before its end is passed on first, as long as the client reads.
+                // Its last notifications are passed on first, as long as the client reads.
                 tokio::select! {
                     () = upstream.notifications_handled() => {}
                     _ = downstream.closed() => {}

@@ -45,7 +45,7 @@ async fn a_server_that_is_lost_is_named_in_the_answer_to_each_open_request() {
         client.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"work","params":{{}}}}"#)).await;
         server.frame().await;
     }
-    // What it wrote before its end is passed on first.
+    // Its last notification is passed on first.
     server.send(r#"{"jsonrpc":"2.0","method":"last","params":[]}"#).await;
     drop(server);
     client.expect(r#"{"jsonrpc":"2.0","method":"last","params":[]}"#).await;

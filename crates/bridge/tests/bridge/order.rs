@@ -64,10 +64,7 @@ async fn messages_that_wait_for_a_slow_upstream_keep_their_order() {
     let (opens, open) = oneshot::channel::<Upstream>();
     let open = std::sync::Mutex::new(Some(open));
     let bridge = Bridge::new(ACP).unwrap();
-    let server = bridge.serve(move || {
-        let open = open.lock().unwrap().take().unwrap();
-        async move { open.await }
-    });
+    let server = bridge.serve(move || open.lock().unwrap().take().unwrap());
     let serving = tokio::spawn(server.listen(listener).run());
     let link = rescind_core::Transport::open(Box::new(transport)).await.unwrap();
     let mut client = End(link);

@@ -1,4 +1,4 @@
-//! What is no cancel passes unchanged.
+//! Messages other than cancels pass unchanged.
 
 use rescind_bridge::{Bridge, NotBridged};
 use rescind_core::dialect::{ABP, ACP, ALL, LSP, MCP, MCP_2026};
@@ -69,11 +69,11 @@ async fn errors_pass_with_their_code_message_and_data_in_both_directions() {
         r#"{"code":-32603,"message":"","data":"text"}"#,
     ];
     for (number, error) in (1..).zip(errors) {
-        ends.client.send(&format!(r#"{{"jsonrpc":"2.0","id":7,"method":"m","params":{{}}}}"#)).await;
+        ends.client.send(r#"{"jsonrpc":"2.0","id":7,"method":"m","params":{}}"#).await;
         ends.server.frame().await;
         ends.server.send(&format!(r#"{{"jsonrpc":"2.0","id":{number},"error":{error}}}"#)).await;
         ends.client.expect(&format!(r#"{{"jsonrpc":"2.0","id":7,"error":{error}}}"#)).await;
-        ends.server.send(&format!(r#"{{"jsonrpc":"2.0","id":7,"method":"m","params":{{}}}}"#)).await;
+        ends.server.send(r#"{"jsonrpc":"2.0","id":7,"method":"m","params":{}}"#).await;
         ends.client.frame().await;
         ends.client.send(&format!(r#"{{"jsonrpc":"2.0","id":{number},"error":{error}}}"#)).await;
         ends.server.expect(&format!(r#"{{"jsonrpc":"2.0","id":7,"error":{error}}}"#)).await;
