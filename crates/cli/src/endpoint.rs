@@ -167,6 +167,13 @@ pub(crate) struct Target {
     pub(crate) authority: Option<PathBuf>,
     /// The authority that must have issued the certificate of a server's client. `None`: no certificate is requested.
     pub(crate) client_authority: Option<PathBuf>,
+    /// The settings that only `bridge` has.
+    pub(crate) settings: Box<Settings>,
+}
+
+/// The settings of an endpoint that only `bridge` has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
     /// The bearer token that a server requires, or that a client sends.
     pub(crate) token: Option<Token>,
     /// The most sessions of a server. `None`: the transport's default.
@@ -244,10 +251,7 @@ impl Target {
             identity,
             authority: flags.tls_ca,
             client_authority: flags.client_ca,
-            token: None,
-            sessions: None,
-            idle: None,
-            origins: Vec::new(),
+            settings: Box::default(),
         })
     }
 

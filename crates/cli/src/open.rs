@@ -38,10 +38,10 @@ pub(crate) async fn listen(target: &Target) -> Result<AnyListener, String> {
             if target.dialect.starts_with("acp") {
                 options = options.answer_with("acp-connection-id", connection_id);
             }
-            if let Some(token) = &target.token {
+            if let Some(token) = &target.settings.token {
                 options = options.auth(token.hook());
             }
-            for origin in &target.origins {
+            for origin in &target.settings.origins {
                 options = options.allow_origin(origin).map_err(|error| error.to_string())?;
             }
             if web.path != "/" {
@@ -71,7 +71,7 @@ pub(crate) async fn connect(target: &Target, within: Duration) -> Result<Link, S
         Endpoint::WebSocket(_) => {
             let transport = rescind::websocket::connect(&target.endpoint.to_string());
             let mut transport = transport.options(link_options(target.dialect)).handshake_timeout(within);
-            if let Some(token) = &target.token {
+            if let Some(token) = &target.settings.token {
                 transport = transport.header("authorization", &token.header());
             }
             if let Some(tls) = client_tls(target)? {
@@ -121,19 +121,19 @@ async fn bind(target: &Target, web: &Web, binding: impl ServerBinding) -> Result
 fn server<B: ServerBinding>(target: &Target, web: &Web, binding: B) -> Result<HttpServer<B>, String> {
     let server = HttpServer::new(binding).path(web.path_alone());
     let mut server = server.allow_host(&web.host).map_err(|error| error.to_string())?;
-    for origin in &target.origins {
+    for origin in &target.settings.origins {
         server = server.allow_origin(origin).map_err(|error| error.to_string())?;
     }
-    if let Some(token) = &target.token {
+    if let Some(token) = &target.settings.token {
         server = server.auth(token.hook());
-        if !target.origins.is_empty() {
+        if !target.settings.origins.is_empty() {
             server = server.allow_header("authorization").map_err(|error| source(&error))?;
         }
     }
-    if let Some(sessions) = target.sessions {
+    if let Some(sessions) = target.settings.sessions {
         server = server.sessions(sessions);
     }
-    if let Some(idle) = target.idle {
+    if let Some(idle) = target.settings.idle {
         server = server.session_idle(idle);
     }
     Ok(match server_tls(target)? {
@@ -154,7 +154,7 @@ fn bound(
 fn http_client(target: &Target, within: Duration) -> Result<Box<dyn Transport>, String> {
     let mut client = HttpClient::new(&target.endpoint.to_string()).map_err(|error| source(&error))?;
     client = client.connect_timeout(within);
-    if let Some(token) = &target.token {
+    if let Some(token) = &target.settings.token {
         client = client.header("authorization", &token.header()).map_err(|error| source(&error))?;
     }
     if let Some(tls) = client_tls(target)? {

@@ -50,7 +50,7 @@ pub(crate) struct BridgeArgs {
     /// Listen beyond this machine without TLS, for example behind a reverse proxy on another machine.
     #[arg(long, help_heading = LISTEN)]
     pub(crate) insecure: bool,
-    /// Accept web pages of this origin, such as https://app.example. May be repeated. [default: those of this machine]
+    /// Accept web pages of this origin, such as `https://app.example`. May be repeated. [default: those of this machine]
     #[arg(long = "allow-origin", help_heading = LISTEN, value_name = "ORIGIN")]
     pub(crate) origins: Vec<String>,
     /// Pass this variable of the bridge's environment to COMMAND, or set it. May be repeated.

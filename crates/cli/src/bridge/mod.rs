@@ -70,10 +70,10 @@ fn listen_target(args: &BridgeArgs, dialect: &Dialect) -> Result<Target, Failure
                     of its own; listen on ws://, pipe: or stdio"
             .to_owned());
     }
-    target.token = args.token_file.as_deref().map(Token::read).transpose()?;
-    target.sessions = usize::try_from(args.max_sessions).ok();
-    target.idle = args.idle.map(Duration::from_secs);
-    target.origins.clone_from(&args.origins);
+    target.settings.token = args.token_file.as_deref().map(Token::read).transpose()?;
+    target.settings.sessions = usize::try_from(args.max_sessions).ok();
+    target.settings.idle = args.idle.map(Duration::from_secs);
+    target.settings.origins.clone_from(&args.origins);
     Ok(target)
 }
 
@@ -131,7 +131,7 @@ impl Behind {
             return Err(format!("--to-token-file is for ws:// and http://, and not for {endpoint}"));
         }
         let mut target = Target::new(endpoint.clone(), dialect, args.upstream_flags(), Side::Client)?;
-        target.token = args.to_token_file.as_deref().map(Token::read).transpose()?;
+        target.settings.token = args.to_token_file.as_deref().map(Token::read).transpose()?;
         Ok(Self::Endpoint(Box::new(target)))
     }
 
@@ -214,8 +214,8 @@ async fn serve(
 }
 
 fn limits(args: &BridgeArgs, target: &Target) -> ServerLimits {
-    let sessions = target.sessions.unwrap_or(usize::MAX);
-    let limits = ServerLimits::default().max_connections(sessions).idle_timeout(target.idle);
+    let sessions = target.settings.sessions.unwrap_or(usize::MAX);
+    let limits = ServerLimits::default().max_connections(sessions).idle_timeout(target.settings.idle);
     match &target.endpoint {
         // All clients of this machine have one address, and so have all clients of a proxy.
         Endpoint::WebSocket(web) | Endpoint::Http(web) if !web.is_loopback() && !args.insecure => limits,

@@ -55,3 +55,36 @@ async fn a_web_page_of_another_origin_is_refused_unless_it_is_allowed() {
         assert_eq!(opened.is_ok(), is_served, "{allowed:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_are_checked_on_both_sides_of_a_bridge() {
+    let files = Files::new();
+    let write = |name: &str, host: &str| {
+        let made = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
+        let certificate = files.write(&format!("{name}.pem"), &made.cert.pem());
+        (certificate, files.write(&format!("{name}.key"), &made.signing_key.serialize_pem()))
+    };
+    let (certificate, key) = write("server", "localhost");
+    let (stranger, _) = write("stranger", "localhost");
+    let child = fixture("mcp");
+    let tls = ["--tls-cert", &certificate, "--tls-key", &key];
+    let far =
+        Bridge::listen("mcp", "https://127.0.0.1:0/mcp", &[&tls[..], words(&child).as_slice()].concat());
+    let url = far.endpoint.replace("127.0.0.1", "localhost");
+    for (authority, is_served) in [(&certificate, true), (&stranger, false)] {
+        let near = Bridge::listen("mcp", "ws://127.0.0.1:0/mcp", &["--tls-ca", authority, &url]);
+        let client = near.stranger("mcp").await;
+        if is_served {
+            soon("the handshake", client.call::<_, Value>("initialize", &hello("mcp"))).await.unwrap();
+        } else {
+            let error = error_of(&client, "initialize", &hello("mcp")).await;
+            assert!(error.message.contains("could not be reached"), "{error}");
+        }
+    }
+    // With an authority for clients it refuses a client that shows no certificate.
+    let more = [&tls[..], &["--client-ca", &stranger], words(&child).as_slice()].concat();
+    let strict = Bridge::listen("mcp", "https://127.0.0.1:0/mcp", &more);
+    let url = strict.endpoint.replace("127.0.0.1", "localhost");
+    let near = Bridge::listen("mcp", "ws://127.0.0.1:0/mcp", &["--tls-ca", &certificate, &url]);
+    error_of(&near.stranger("mcp").await, "initialize", &hello("mcp")).await;
+}
