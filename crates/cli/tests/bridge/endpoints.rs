@@ -4,13 +4,14 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::process::Stdio;
 
-use rescind::Outcome;
+use rescind::dialect::{Dialect, Role};
+use rescind::{CallContext, CauseKind, Outcome, Peer, Router};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::common::{Fixture, rescind, text};
-use crate::program::{Bridge, error_of, fixture, hello, soon, words};
+use crate::program::{Bridge, error_of, fixture, hello, soon, transport, words};
 
 /// A client that writes lines to the bridge's stdin.
 #[test]
@@ -120,6 +121,43 @@ async fn a_cancel_passes_two_bridges() {
     match soon("the answer", call.outcome()).await {
         Outcome::CompletedAfterCancel(value) => assert_eq!(value["partial"], true, "{value}"),
         other => panic!("{other:?}"),
+    }
+}
+
+/// The program asks its client while it works for it, over HTTP too, and a cancel of the work reaches what it asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_the_program_reach_its_client_over_each_transport_and_are_cancelled_with_their_parent() {
+    for (dialect, listen) in
+        [("mcp", "http://127.0.0.1:0/mcp"), ("mcp", "ws://127.0.0.1:0/mcp"), ("acp", "ws://127.0.0.1:0/acp")]
+    {
+        let bridge = Bridge::listen(dialect, listen, &words(&fixture(dialect)));
+        let (asked, mut asks) = tokio::sync::mpsc::unbounded_channel();
+        let (stopped, mut stops) = tokio::sync::mpsc::unbounded_channel();
+        let router = Router::new().method("test/wait", move |ctx: CallContext, _: Value| {
+            asked.send(()).unwrap();
+            let stopped = stopped.clone();
+            async move {
+                let cause = ctx.cancelled().await;
+                stopped.send(cause.kind()).unwrap();
+                ctx.stopped::<Value>(cause)
+            }
+        });
+        let link = soon("the connection", transport(&bridge.endpoint).open()).await.unwrap();
+        let dialect_of = Dialect::by_name(dialect).unwrap();
+        let client = Peer::builder(dialect_of).role(Role::Client).serve(router).attach(link).unwrap();
+        soon("the handshake", client.call::<_, Value>("initialize", &hello(dialect))).await.unwrap();
+        if dialect == "mcp" {
+            client.notify("notifications/initialized", &json!({})).await.unwrap();
+        }
+        let nested = json!({"depth": 1, "width": 2});
+        let call = client.call::<_, Value>("test/nested", &nested).start().unwrap();
+        for _ in 0..2 {
+            soon("a request of the program", asks.recv()).await.unwrap();
+        }
+        call.canceller().cancel("");
+        for _ in 0..2 {
+            assert_eq!(soon("its cancel", stops.recv()).await, Some(CauseKind::Peer), "{dialect} {listen}");
+        }
     }
 }
 
