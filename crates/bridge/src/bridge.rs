@@ -34,6 +34,7 @@ impl Bridge {
             limits: Limits::default(),
             declare: Declaration::Withheld,
             sessions: Sessions::new(),
+            on_loss: None,
         })))
     }
 
@@ -60,15 +61,16 @@ impl Bridge {
         self.with(|settings| settings.limits = limits)
     }
 
+    /// Calls this function with the reason when the upstream of a session cannot be opened or is lost. The clients get
+    /// the same text. It contains what upstreams wrote, so escape it in logs. It must not block. Call it before the
+    /// first session.
+    #[must_use]
+    pub fn on_loss(self, hook: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.on_loss = Some(Arc::new(hook)))
+    }
+
     fn with(self, change: impl FnOnce(&mut Settings)) -> Self {
-        let old = &self.0;
-        let mut settings = Settings {
-            downstream: old.downstream.clone(),
-            upstream: old.upstream.clone(),
-            limits: old.limits.clone(),
-            declare: old.declare,
-            sessions: old.sessions.clone(),
-        };
+        let mut settings = Settings::clone(&self.0);
         change(&mut settings);
         Self(Arc::new(settings))
     }

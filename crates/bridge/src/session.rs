@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::passing::{downstream_router, upstream_router};
 use crate::progress::ProgressTokens;
-use crate::sessions::Sessions;
+use crate::sessions::{Counted, Sessions};
 use crate::upstream::Upstream;
 
 /// The time for the errors of open requests to be written, after the upstream is lost.
@@ -22,14 +22,18 @@ const READ_TIME: Duration = Duration::from_secs(30);
 /// How long the text about the end of an upstream is waited for, for example the exit status of a child process.
 const END_TIME: Duration = Duration::from_secs(1);
 
+/// Called with the reason when the upstream of a session is lost.
+pub(crate) type LossHook = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// The settings that all sessions of a bridge share.
-#[derive(Debug)]
+#[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) downstream: Dialect,
     pub(crate) upstream: Dialect,
     pub(crate) limits: Limits,
     pub(crate) declare: Declaration,
     pub(crate) sessions: Sessions,
+    pub(crate) on_loss: Option<LossHook>,
 }
 
 /// Opens the upstream.
@@ -137,8 +141,8 @@ impl Session {
         let session = Arc::clone(self);
         tokio::spawn(async move {
             let _ = session.downstream.set(downstream.clone());
-            session.keep(&downstream, opening).await;
-            drop(counted);
+            let kept = Kept(session, counted);
+            kept.0.keep(&downstream, opening).await;
         });
     }
 
@@ -151,8 +155,7 @@ impl Session {
         let (upstream, name, mut end) = match opened.and_then(|upstream| self.open(downstream, upstream)) {
             Ok(opened) => opened,
             Err(why) => {
-                tracing::debug!(error = %rescind_core::LogText::name(&why), "the upstream of a session could not be opened");
-                self.lose(&why);
+                self.fail(&why);
                 downstream.shutdown(ANSWER_TIME).await;
                 return;
             }
@@ -167,12 +170,12 @@ impl Session {
                     _ = downstream.closed() => {}
                     () = tokio::time::sleep(READ_TIME) => {}
                 }
-                self.lose(&describe(&name, closed, &mut end).await);
+                self.fail(&describe(&name, closed, &mut end).await);
                 downstream.shutdown(ANSWER_TIME).await;
             }
             _ = downstream.closed() => self.lose("the client has left"),
             () = self.overflow.notified() => {
-                self.lose(&format!("{name} does not read: too many notifications wait for it"));
+                self.fail(&format!("{name} does not read: too many notifications wait for it"));
                 tokio::join!(upstream.shutdown(Duration::ZERO), downstream.shutdown(ANSWER_TIME));
             }
         }
@@ -201,6 +204,14 @@ impl Session {
         Ok((peer, name, end))
     }
 
+    /// The upstream is lost, although the client is there.
+    fn fail(&self, why: &str) {
+        if let Some(hook) = &self.settings.on_loss {
+            hook(why);
+        }
+        self.lose(why);
+    }
+
     fn lose(&self, why: &str) {
         self.state.send_replace(State::Lost(why.into()));
     }
@@ -211,6 +222,18 @@ impl Session {
         {
             // It fails only if the upstream is gone, or reads nothing.
             let _ = upstream.try_notify(lifecycle.exit, &());
+        }
+    }
+}
+
+/// A session that is being kept, until its task has ended, also by a panic: nobody waits for its upstream then.
+struct Kept(Arc<Session>, #[expect(dead_code, reason = "it counts until it is dropped")] Counted);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let is_lost = matches!(&*self.0.state.borrow(), State::Lost(_));
+        if !is_lost {
+            self.0.lose("the session has ended");
         }
     }
 }

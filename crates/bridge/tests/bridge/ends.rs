@@ -116,6 +116,37 @@ async fn an_upstream_that_cannot_be_opened_is_the_answer_to_all_that_wait() {
 }
 
 #[tokio::test]
+async fn an_upstream_whose_opening_panics_keeps_nobody_waiting() {
+    let (client, downstream) = memory_pair();
+    let bridge = Bridge::new(ACP).unwrap();
+    let panics = async { std::future::ready(None::<Result<Upstream, &str>>).await.unwrap() };
+    let _peer = bridge.join(downstream, panics).await.unwrap();
+    let mut client = End(client);
+    client.send(ASK).await;
+    let error = r#"{"code":-32603,"message":"the session has ended"}"#;
+    client.expect(&format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#)).await;
+    bridge.ended().await;
+}
+
+#[tokio::test]
+async fn losses_are_reported_and_clients_that_leave_are_not() {
+    let losses = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&losses);
+    let bridge = Bridge::new(ACP).unwrap().on_loss(move |why| seen.lock().unwrap().push(why.to_owned()));
+    for server_ends in [false, true] {
+        let Ends { client, server, bridge, .. } = Ends::of(bridge.clone()).await;
+        if server_ends {
+            drop(server);
+            bridge.ended().await;
+        } else {
+            drop(client);
+            bridge.ended().await;
+        }
+    }
+    assert_eq!(*losses.lock().unwrap(), ["the server closed the connection"]);
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_while_the_upstream_opens_stops_the_attempt() {
     struct Stopped(Arc<AtomicBool>);
     impl Drop for Stopped {

@@ -5,11 +5,12 @@ mod child;
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rescind::bridge::{Bridge, Upstream};
 use rescind::dialect::Dialect;
-use rescind::{ServerLimits, Share};
+use rescind::{LogText, ServerLimits, Share};
 
 pub(crate) use args::BridgeArgs;
 #[cfg(target_os = "linux")]
@@ -33,11 +34,18 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     let to_dialect = named(args.to_dialect.unwrap_or(args.dialect))?;
     let bridge = Bridge::new(dialect.clone()).and_then(|bridge| bridge.to(to_dialect.clone()));
     let bridge = bridge.map_err(|error| error.to_string())?;
+    let lost = Arc::new(AtomicBool::new(false));
+    let is_lost = Arc::clone(&lost);
+    // The operator of a bridge sees why sessions fail, as their clients do.
+    let bridge = bridge.on_loss(move |why| {
+        is_lost.store(true, Ordering::Relaxed);
+        output::message(&format!("rescind: {}\n", LogText::text(&why)));
+    });
     let target = listen_target(&args, &dialect)?;
     let behind = Arc::new(Behind::new(&args, &to_dialect)?);
     let drain = Duration::from_secs(args.drain);
     match target.endpoint {
-        Endpoint::Stdio => serve_stdio(&bridge, &target, &behind, drain).await,
+        Endpoint::Stdio => serve_stdio(&bridge, &target, &behind, drain, &lost).await,
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
             serve(&bridge, &args, &target, &behind, drain).await
         }
@@ -155,6 +163,7 @@ async fn serve_stdio(
     target: &Target,
     behind: &Arc<Behind>,
     drain: Duration,
+    lost: &AtomicBool,
 ) -> Result<Exit, Failure> {
     let stop = stop_signal();
     let transport = rescind::stdio::this_process().framing(target.framing);
@@ -170,6 +179,7 @@ async fn serve_stdio(
     bridge.ended().await;
     // LSP's `exit` defines the exit status of the process.
     Ok(match client.exit_code() {
+        None if lost.load(Ordering::Relaxed) => Exit::Broke,
         None | Some(0) => Exit::Held,
         Some(_) => Exit::Broke,
     })

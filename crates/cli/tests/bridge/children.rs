@@ -89,6 +89,24 @@ async fn noise_on_stdout_and_a_flood_on_stderr_disturb_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_8_mib_passes_and_one_above_the_limit_ends_nothing() {
+    let bridge = Bridge::listen("acp", WS, &words(&fixture("acp")));
+    echo(&bridge.client("acp").await, &json!("x".repeat(8 << 20))).await;
+
+    let answer = r#"'{"jsonrpc":"2.0","id":2,"result":"small"}'"#;
+    let script = format!(
+        "read -r one; head -c 17000000 /dev/zero | tr '\\0' x; echo; read -r two; echo {answer}; cat >&2"
+    );
+    let bridge = Bridge::listen("acp", WS, &["--", "sh", "-c", &script]);
+    let client = bridge.stranger("acp").await;
+    let large = client.call::<_, Value>("large", &json!({})).start().unwrap();
+    let small: String = soon("the answer", client.call("small", &json!({}))).await.unwrap();
+    assert_eq!(small, "small");
+    large.canceller().cancel("");
+    assert!(soon("the cancelled answer", large.outcome()).await.is_cancelled());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_never_reads_is_answered_for_after_the_grace_and_ended() {
     let lives = Lives::new();
     let bridge = Bridge::listen("acp", WS, &words(&lives.child("exec sleep 1000")));

@@ -49,6 +49,27 @@ fn a_client_over_stdio_reaches_a_server_over_http_and_the_end_of_its_input_ends_
 }
 
 #[test]
+fn over_stdio_the_end_of_the_program_ends_the_bridge_with_status_1() {
+    let script = "echo 'no licence' >&2; exit 3";
+    let mut bridge = rescind(&["bridge", "--dialect", "mcp", "--listen", "stdio", "--", "sh", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The client keeps its end open.
+    let mut stdin = bridge.stdin.take().unwrap();
+    writeln!(stdin, "{}", json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello("mcp")}))
+        .unwrap();
+    let done = bridge.wait_with_output().unwrap();
+    let answer: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert_eq!(message, "`sh` ended: exit status: 3; stderr ends: no licence");
+    assert_eq!((done.status.code(), text(&done.stderr)), (Some(1), format!("rescind: {message}\n").as_str()));
+    drop(stdin);
+}
+
+#[test]
 fn a_language_server_over_stdio_is_ended_by_exit_with_its_status() {
     for (shuts_down, status) in [(true, 0), (false, 1)] {
         let mut bridge =
