@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use rescind_core::{
-    CallContext, CallError, CauseKind, ErrorCode, ErrorObject, HandlerError, LogText, Outcome, Peer, Router,
+    Call, CallContext, CallError, Cause, CauseKind, ErrorCode, ErrorObject, HandlerError, LogText, Outcome,
+    Peer, Router,
 };
 use serde_json::value::RawValue;
 
@@ -63,24 +64,35 @@ async fn ask(session: &Arc<Session>, to: &Peer, ctx: &CallContext, params: &RawV
     answer(session, ctx, start(to, ctx, params)?).await
 }
 
-/// The call to the other side, as a child of the request received.
-fn start(
-    to: &Peer,
-    ctx: &CallContext,
-    params: &RawValue,
-) -> Result<rescind_core::Call<Box<RawValue>>, HandlerError> {
-    let call = to.call(ctx.method(), params).child_of(ctx).no_timeout().in_order();
-    call.start().map_err(|error| match error {
-        CallError::TooMany { .. } | CallError::Params { .. } => failed(&error.to_string()),
-        error => error.into(),
-    })
+/// A call to the other side.
+struct Started {
+    call: Call<Box<RawValue>>,
+    /// Its request was cancelled before it could be passed on, so the call is not its child.
+    late: bool,
 }
 
-async fn answer(
-    session: &Arc<Session>,
-    ctx: &CallContext,
-    call: rescind_core::Call<Box<RawValue>>,
-) -> Answer {
+/// The call to the other side, as a child of the request received.
+///
+/// A child of a cancelled request would not be sent. A cancel that the caller wrote directly after its request must have
+/// the result that it has without a bridge: the other side gets both and answers. So such a call is no child.
+fn start(to: &Peer, ctx: &CallContext, params: &RawValue) -> Result<Started, HandlerError> {
+    let call = to.call(ctx.method(), params).no_timeout().in_order();
+    let late = ctx.cause().is_some_and(|cause| cause.kind() == CauseKind::Peer);
+    let call = if late { call } else { call.child_of(ctx) };
+    let started = call.start().map_err(|error| match error {
+        CallError::TooMany { .. } | CallError::Params { .. } => failed(&error.to_string()),
+        error => error.into(),
+    });
+    Ok(Started { call: started?, late })
+}
+
+async fn answer(session: &Arc<Session>, ctx: &CallContext, started: Started) -> Answer {
+    let Started { call, late } = started;
+    if late {
+        // In this turn the other connection's task writes the request, if its transport has room.
+        tokio::task::yield_now().await;
+        call.canceller().cancel_because(Cause::new(CauseKind::Parent));
+    }
     match call.outcome().await {
         Outcome::Completed(value) | Outcome::CompletedAfterCancel(value) => Ok(value),
         Outcome::Failed(error) => Err(error_of(ctx, error)),

@@ -114,16 +114,29 @@ async fn in_mcp_a_cancelled_request_is_answered_with_silence_and_its_id_is_free(
 }
 
 #[tokio::test]
-async fn a_cancel_in_the_same_write_as_its_request_reaches_the_request_or_keeps_it_back() {
-    let mut ends = Ends::in_dialect(ACP).await;
-    // The bridge has no turn between the two frames.
-    ends.client.send(r#"{"jsonrpc":"2.0","id":1,"method":"work","params":{}}"#).await;
-    ends.client.send(&cancel(&ACP, "1")).await;
-    ends.client
-        .expect(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"Request cancelled"}}"#)
-        .await;
-    ends.server.is_silent().await;
-    ask(&mut ends, "2").await;
+async fn a_cancel_in_the_same_write_as_its_request_is_passed_on_after_the_request() {
+    for (dialect, is_answered) in [(ACP, true), (MCP, false)] {
+        let mut ends = Ends::in_dialect(dialect.clone()).await;
+        for round in 0..20 {
+            let id = format!("\"{round}\"");
+            // The bridge has no turn between the two frames.
+            ends.client
+                .send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"work","params":{{}}}}"#))
+                .await;
+            ends.client.send(&cancel(&dialect, &id)).await;
+            // A cancel takes a number of its own.
+            let number = (2 * round + 1).to_string();
+            let request = format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"work","params":{{}}}}"#);
+            ends.server.expect(&request).await;
+            ends.server.expect(&cancel(&dialect, &number)).await;
+            ends.server.send(&format!(r#"{{"jsonrpc":"2.0","id":{number},"result":"a part"}}"#)).await;
+            if is_answered {
+                ends.client.expect(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"a part"}}"#)).await;
+            } else {
+                ends.client.is_silent().await;
+            }
+        }
+    }
 }
 
 #[tokio::test]
