@@ -149,3 +149,34 @@ async fn an_idle_session_is_closed_with_its_upstream() {
     assert!((60..70).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     client.closed().await;
 }
+
+#[tokio::test]
+async fn frames_that_wait_for_an_upstream_count_in_the_budget_of_the_server() {
+    let (far_ends, mut opened) = tokio::sync::mpsc::unbounded_channel();
+    let bridge = Bridge::new(MCP).unwrap();
+    let server = bridge.serve(move || {
+        let (near, far) = memory_pair();
+        far_ends.send(far).unwrap();
+        std::future::ready(Ok::<_, String>(Upstream::new("slow", near)))
+    });
+    let (listener, transport) = memory_listener();
+    let server = server.listen(listener);
+    let handle = server.handle();
+    tokio::spawn(server.run());
+    let mut client = client(&transport).await;
+    let note = format!(r#"{{"jsonrpc":"2.0","method":"note","params":["{}"]}}"#, "x".repeat(10_000));
+    for _ in 0..100 {
+        client.send(&note).await;
+    }
+    client.is_silent().await;
+    // The transport holds some 64 KiB of the million bytes.
+    assert!(handle.counts().memory() > 800_000, "{}", handle.counts().memory());
+    let mut far = End(opened.recv().await.unwrap());
+    for _ in 0..100 {
+        far.expect(&note).await;
+    }
+    assert!(handle.counts().memory() < 100_000, "{}", handle.counts().memory());
+    drop((client, far));
+    bridge.ended().await;
+    assert_eq!(handle.counts().memory(), 0);
+}
