@@ -89,6 +89,22 @@ async fn noise_on_stdout_and_a_flood_on_stderr_disturb_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_closes_its_output_and_runs_on_is_ended_and_its_requests_are_answered() {
+    let lives = Lives::new();
+    let script = "read -r line; exec 1>&-; while read -r line; do :; done; exec sleep 1000";
+    let bridge = Bridge::listen("acp", WS, &words(&lives.child(script)));
+    let client = bridge.stranger("acp").await;
+    let (error, life) = tokio::join!(error_of_work(&client), lives.begun());
+    assert!(error.message.starts_with("`sh` "), "{error}");
+    drop(soon("the close", client.closed()).await);
+    life.ended().await;
+}
+
+async fn error_of_work(client: &Peer) -> rescind::ErrorObject {
+    error_of(client, "work", &json!({})).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_message_of_8_mib_passes_and_one_above_the_limit_ends_nothing() {
     let bridge = Bridge::listen("acp", WS, &words(&fixture("acp")));
     echo(&bridge.client("acp").await, &json!("x".repeat(8 << 20))).await;
