@@ -87,6 +87,7 @@ static NO_EXTRAS: Extras = Extras {
     name: None,
     fixed: None,
     cause: None,
+    cancelled_at: None,
     held_acks: Vec::new(),
     shields: 0,
     alarms: Alarms { queue: None, grace: None, shield: None, detach: None },
