@@ -15,6 +15,7 @@ use crate::driver::admission::session_permit::SessionPermit;
 use crate::driver::connection::ConnectionTask;
 use crate::driver::connection::negotiate::PendingNegotiation;
 use crate::driver::peer::Peer;
+use crate::driver::request_log::log::RequestLog;
 use crate::driver::router::Router;
 use crate::driver::state::{Config, ConnectionInner, EventHook};
 use crate::driver::timeouts::{Setting, Timeouts};
@@ -63,6 +64,7 @@ pub struct PeerBuilder {
     session: Option<SessionId>,
     on_event: Option<EventHook>,
     admission: Option<Arc<Admission>>,
+    request_log: Option<RequestLog>,
 }
 
 impl Peer {
@@ -86,6 +88,7 @@ impl PeerBuilder {
             session: None,
             on_event: None,
             admission: None,
+            request_log: None,
         }
     }
 
@@ -148,6 +151,12 @@ impl PeerBuilder {
     /// is ever dropped.
     pub fn on_event(mut self, hook: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(hook));
+        self
+    }
+
+    /// Records the connection in this log, from its first message.
+    pub fn request_log(mut self, log: &RequestLog) -> Self {
+        self.request_log = Some(log.clone());
         self
     }
 
@@ -278,6 +287,12 @@ impl PeerBuilder {
         if let Some(permit) = &permit {
             permit.opened(&connection);
         }
+        // The server's log is read after the slot has the connection: whoever adds the log sees the slot, or it is seen
+        // here.
+        let server_log = connection.admission.request_log();
+        for log in self.request_log.iter().chain(&server_log) {
+            connection.record_into(log);
+        }
         let peer = Peer::new(&connection);
         let router = self.router.unwrap_or_default();
         runtime.spawn(ConnectionTask::new(connection, router, link, pending, permit));
@@ -296,6 +311,10 @@ impl OpenConnection for ConnectionInner {
 
     fn shut_down(self: Arc<Self>, drain: Duration) {
         self.step(|state, now, _| state.session.local_shutdown(now, drain));
+    }
+
+    fn record_in(self: Arc<Self>, log: &RequestLog) {
+        self.record_into(log);
     }
 }
 
