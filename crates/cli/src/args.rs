@@ -211,6 +211,8 @@ pub(crate) struct Fixture {
     /// Do not declare that cancels are handled, if the dialect has such a declaration.
     #[arg(long)]
     pub(crate) no_cancel_capability: bool,
+    #[command(flatten)]
+    pub(crate) page: Page,
     /// A JSON file with settings of the fixture, in the format of a vector's `options`.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) options: Option<PathBuf>,
@@ -229,6 +231,15 @@ impl Fixture {
             client_ca: self.client_ca.clone(),
         }
     }
+}
+
+/// The live page of a command that serves.
+#[derive(Debug, Args)]
+pub(crate) struct Page {
+    /// Serve a live page of the requests at this address of loopback, with a button that stops each. Port 0 takes a free
+    /// port. The line `page on URL` on stderr has its URL: whoever has the URL can stop requests.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) page: Option<String>,
 }
 
 /// `rescind relay`.

@@ -12,6 +12,7 @@ mod log;
 mod matrix;
 mod open;
 mod output;
+mod page;
 mod relay;
 mod signals;
 mod summary;
