@@ -237,7 +237,7 @@ impl Fixture {
 #[derive(Debug, Args)]
 pub(crate) struct Page {
     /// Serve a live page of the requests at this address of loopback, with a button that stops each. Port 0 takes a free
-    /// port. The line `page on URL` on stderr has its URL: whoever has the URL can stop requests.
+    /// port. The line `page on URL` on stderr has its URL: the URL is all that is needed to stop requests.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) page: Option<String>,
 }

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! # What guards it
-//! - It listens on loopback only, unless [`Page::beyond_loopback`] says otherwise.
+//! - It listens on loopback only, unless [`Page::beyond_loopback`] is called.
 //! - Its URL has a token of 256 random bits, which is compared in constant time. A wrong token is answered as any unknown
 //!   path. The token is new with each start.
 //! - `Host` is checked, so that no other name leads a browser to it (DNS rebinding).
@@ -64,7 +64,7 @@ pub struct Page {
 #[non_exhaustive]
 pub enum PageError {
     /// The address is not loopback, and [`Page::beyond_loopback`] was not called.
-    #[error("{0} is not a loopback address: whoever reaches the page and learns its URL can stop requests")]
+    #[error("{0} is not a loopback address: all that is needed to stop requests is the URL of the page")]
     NotLoopback(SocketAddr),
     /// The address cannot be used, or the system returned no random bytes.
     #[error(transparent)]
@@ -118,14 +118,14 @@ impl Page {
         Ok(self)
     }
 
-    /// Allows an address beyond loopback. The page has no TLS: whoever reads the network reads the token, so put a proxy
+    /// Allows an address beyond loopback. The page has no TLS, so the token can be read from the network: put a proxy
     /// with TLS in front of it.
     pub const fn beyond_loopback(mut self) -> Self {
         self.is_public = true;
         self
     }
 
-    /// The path of the page, with its token. Whoever has it sees the page and stops requests.
+    /// The path of the page, with its token, which is all that is needed to see the page and to stop requests.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/{}/", self.token.as_str())

@@ -37,7 +37,7 @@ impl PageServer {
         Self { listener, address, path, router }
     }
 
-    /// The URL of the page, with its token: whoever has it sees the page and stops requests.
+    /// The URL of the page, with its token, which is all that is needed to see the page and to stop requests.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}{}", self.address, self.path)

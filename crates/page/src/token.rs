@@ -7,7 +7,7 @@ use subtle::ConstantTimeEq as _;
 /// 256 bits of the operating system.
 const BYTES: usize = 32;
 
-/// A secret of 256 random bits, in hexadecimal. Whoever has it sees the page and stops requests.
+/// A secret of 256 random bits, in hexadecimal. It is all that is needed to see the page and to stop requests.
 #[derive(Clone)]
 pub(crate) struct Token(String);
 

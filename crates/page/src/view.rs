@@ -1,4 +1,4 @@
-//! What the page is told: one JSON document with everything that it shows.
+//! The view: one JSON document with everything that the page shows.
 //!
 //! Texts of the peer are made printable here and cut ([`LogText`]). The page shows them as text only.
 

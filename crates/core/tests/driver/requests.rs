@@ -14,7 +14,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::protocol_requirements::meet;
 
-/// Handlers that end only when they are released, whatever they are told.
+/// Handlers that end only when they are released, also after a cancel.
 pub(crate) fn held(release: &Arc<Semaphore>) -> Router {
     let (plain, shielded) = (Arc::clone(release), Arc::clone(release));
     Router::new()
@@ -60,7 +60,7 @@ async fn until(watch: &mut RequestWatch, wanted: impl Fn(&RequestEvent) -> bool)
     }
 }
 
-/// Lets other tasks run until this is so.
+/// Yields to other tasks until this is true.
 pub(crate) async fn yield_until(done: impl Fn() -> bool) {
     for _ in 0..10_000 {
         if done() {

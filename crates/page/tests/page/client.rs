@@ -1,4 +1,4 @@
-//! A client that writes what it is told, and a server whose requests wait.
+//! A client that writes any bytes, and a server whose requests wait.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

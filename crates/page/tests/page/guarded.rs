@@ -1,4 +1,4 @@
-//! Who is let in.
+//! The checks of the token, the host and the origin, and the bounds.
 
 use std::net::SocketAddr;
 
@@ -119,7 +119,7 @@ async fn viewers_are_bounded_and_one_that_does_not_read_stops_nobody() {
         viewers.push(viewer);
     }
     assert!(shown.events().await.status().await.contains("503"), "I11");
-    // Nobody reads while many requests run. The one who reads then gets the newest view, not all of them.
+    // No viewer reads while many requests run. A viewer that reads then gets the newest view, not all of them.
     let client = shown.client().await;
     for number in 0..300 {
         let _: serde_json::Value = client.call("echo", &serde_json::json!({"number": number})).await.unwrap();

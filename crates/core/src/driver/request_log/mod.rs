@@ -3,8 +3,10 @@
 //! A connection records nothing until it is added to a [`RequestLog`](log::RequestLog). Until then each output of the
 //! machine costs one check of a flag.
 
+pub(crate) mod events;
 pub(crate) mod info;
 pub(crate) mod log;
 pub(crate) mod recorder;
+pub(crate) mod shared;
 pub(crate) mod stamp;
 pub(crate) mod watch;

@@ -4,18 +4,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use crate::driver::request_log::events::RequestEvent;
 use crate::driver::request_log::info::{
     Direction, EndedRequest, RequestInfo, RequestKey, RequestOutcome, recorded_method,
 };
-use crate::driver::request_log::log::Shared;
-use crate::driver::request_log::watch::RequestEvent;
+use crate::driver::request_log::shared::Shared;
 use crate::id::CallKey;
 use crate::machine::{AcceptedCancel, RequestStatus};
 
 /// The logs whose readers must be notified when no lock is held.
 pub(crate) type Notified = Vec<Arc<Shared>>;
 
-/// The logs of a connection, and what they were told last of each request in flight.
+/// The logs of a connection, and the last state of each request in flight that they have.
 pub(crate) struct Recorder {
     connection: u64,
     logs: Vec<Weak<Shared>>,

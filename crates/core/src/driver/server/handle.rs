@@ -85,7 +85,7 @@ impl ServerHandle {
         self.admission.record_requests()
     }
 
-    /// Whether the server was told to drain, or has ended.
+    /// Whether the server drains, or has ended.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.phase.draining.is_cancelled() || self.phase.ended.is_cancelled()
