@@ -1,7 +1,7 @@
 //! A server with a live page: its requests as they run, in a browser, with a button that stops each.
 //!
 //! Run it with an address, `cargo run -p rescind-examples --example live_page 127.0.0.1:8080`, and open the URL that it
-//! prints: four editors keep an agent busy until Ctrl-C. Without an address it stops one request by itself and ends.
+//! prints: four editors keep an agent busy until Ctrl-C. Without an address it stops one request and ends.
 
 use std::error::Error;
 use std::time::Duration;
@@ -76,7 +76,7 @@ async fn list(_: CallContext, (number,): (u64,)) -> Result<Value, HandlerError> 
     Ok(json!({"sessions": []}))
 }
 
-/// An editor: most of its prompts end by themselves, and its user cancels every third.
+/// An editor whose user cancels every third prompt.
 async fn editor(transport: MemoryTransport, number: u64) -> Result<(), HandlerError> {
     let work = async |ctx: CallContext, (ms,): (u64,)| {
         ctx.run_until_cancelled(sleep(Duration::from_millis(ms))).await?;

@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(events.kept.len(), MAX_EVENTS, "I11");
         let missed = 10_000 - MAX_EVENTS as u64;
         assert_eq!(events.read(0), Some(RequestEvent::Missed(missed)));
-        // What stands in the event is its number here.
+        // Each event has its number as its content here.
         assert_eq!(events.read(missed), Some(RequestEvent::Missed(missed)));
         assert_eq!(events.read(9_999), Some(RequestEvent::Missed(9_999)));
         assert_eq!((events.read(10_000), events.next()), (None, 10_000));

@@ -34,7 +34,7 @@ impl Recorder {
         Self { connection, logs: Vec::new(), known: HashMap::new() }
     }
 
-    /// Adds a log, which is told all requests in flight. It has no effect for a log that was added before.
+    /// Adds a log, which gets all requests in flight. It has no effect for a log that was added before.
     pub(crate) fn add(&mut self, log: &Arc<Shared>, in_flight: Vec<RequestInfo>) {
         if self.logs.iter().any(|known| known.as_ptr() == Arc::as_ptr(log)) {
             return;
@@ -50,7 +50,7 @@ impl Recorder {
         self.logs.iter().any(|log| log.strong_count() > 0)
     }
 
-    /// What was told of a request last.
+    /// The last state of a request that the logs have.
     pub(crate) fn known(&self, direction: Direction, key: CallKey) -> Option<&RequestInfo> {
         self.known.get(&(direction, key)).map(|known| &known.info)
     }
@@ -61,7 +61,7 @@ impl Recorder {
         self.tell(&event, notified);
     }
 
-    /// A request has this status and this cancel now. It is told if that is new. The first cancel is kept.
+    /// A request has this status and this cancel now. The logs get it if it is new. The first cancel is kept.
     pub(crate) fn changed(
         &mut self,
         key: (Direction, CallKey),
