@@ -225,6 +225,8 @@ pub(crate) struct Fixture {
     /// Do not declare that cancels are handled, if the dialect has such a declaration.
     #[arg(long)]
     pub(crate) no_cancel_capability: bool,
+    #[command(flatten)]
+    pub(crate) page: Page,
     /// A JSON file with settings of the fixture, in the format of a vector's `options`.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) options: Option<PathBuf>,
@@ -243,6 +245,15 @@ impl Fixture {
             client_ca: self.client_ca.clone(),
         }
     }
+}
+
+/// The live page of a command that serves.
+#[derive(Debug, Args)]
+pub(crate) struct Page {
+    /// Serve a live page of the requests at this address of loopback, with a button that stops each. Port 0 takes a free
+    /// port. The line `page on URL` on stderr has its URL: the URL is all that is needed to stop requests.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) page: Option<String>,
 }
 
 /// `rescind relay`.

@@ -13,6 +13,7 @@ mod log;
 mod matrix;
 mod open;
 mod output;
+mod page;
 mod relay;
 mod signals;
 mod summary;

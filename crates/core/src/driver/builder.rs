@@ -15,6 +15,7 @@ use crate::driver::admission::session_permit::SessionPermit;
 use crate::driver::connection::ConnectionTask;
 use crate::driver::connection::negotiate::PendingNegotiation;
 use crate::driver::peer::Peer;
+use crate::driver::request_log::log::RequestLog;
 use crate::driver::router::Router;
 use crate::driver::state::{Config, ConnectionInner, EventHook, FailureHook};
 use crate::driver::timeouts::{Setting, Timeouts};
@@ -64,6 +65,7 @@ pub struct PeerBuilder {
     on_event: Option<EventHook>,
     on_call_failure: Option<FailureHook>,
     admission: Option<Arc<Admission>>,
+    request_log: Option<RequestLog>,
 }
 
 impl Peer {
@@ -88,6 +90,7 @@ impl PeerBuilder {
             on_event: None,
             on_call_failure: None,
             admission: None,
+            request_log: None,
         }
     }
 
@@ -158,6 +161,12 @@ impl PeerBuilder {
     /// It must not block.
     pub fn on_call_failure(mut self, hook: impl Fn(&TransportError) + Send + Sync + 'static) -> Self {
         self.on_call_failure = Some(Arc::new(hook));
+        self
+    }
+
+    /// Records the connection in this log, from its first message.
+    pub fn request_log(mut self, log: &RequestLog) -> Self {
+        self.request_log = Some(log.clone());
         self
     }
 
@@ -289,6 +298,12 @@ impl PeerBuilder {
         if let Some(permit) = &permit {
             permit.opened(&connection);
         }
+        // The server's log is read after the slot has the connection: whoever adds the log sees the slot, or it is seen
+        // here.
+        let server_log = connection.admission.request_log();
+        for log in self.request_log.iter().chain(&server_log) {
+            connection.record_into(log);
+        }
         let peer = Peer::new(&connection);
         let router = self.router.unwrap_or_default();
         if router.reads_ahead().is_some() {
@@ -310,6 +325,10 @@ impl OpenConnection for ConnectionInner {
 
     fn shut_down(self: Arc<Self>, drain: Duration) {
         self.step(|state, now, _| state.session.local_shutdown(now, drain));
+    }
+
+    fn record_in(self: Arc<Self>, log: &RequestLog) {
+        self.record_into(log);
     }
 }
 

@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::cause::{Cause, CauseKind};
 use crate::clients::Clients;
 use crate::dialect::Dialect;
 use crate::driver::call::builder::CallBuilder;
 use crate::driver::context::CallContext;
 use crate::driver::params::Frame;
+use crate::driver::request_log::info::{RequestInfo, RequestKey};
+use crate::driver::request_log::log::RequestLog;
+use crate::driver::request_log::watch::RequestWatch;
 use crate::driver::state::ConnectionInner;
 use crate::error::{CallError, ConnectionError};
 use crate::machine::Stats;
@@ -177,6 +181,35 @@ impl Peer {
     #[must_use]
     pub fn clients(&self) -> &Clients {
         &self.0.admission.clients
+    }
+
+    /// The requests of the peer and the calls of this side that are in flight. A connection that no
+    /// [`RequestLog`] records knows them too, with little less: see [`RequestInfo`].
+    #[must_use]
+    pub fn requests(&self) -> Vec<RequestInfo> {
+        self.0.requests_in_flight(usize::MAX)
+    }
+
+    /// The changes of its requests and calls from now on. Those in flight are reported as started first. To follow
+    /// several connections, add each to one [`RequestLog`].
+    #[must_use]
+    pub fn watch_requests(&self) -> RequestWatch {
+        let log = RequestLog::new();
+        let watch = log.watch();
+        self.0.record_into(&log);
+        watch
+    }
+
+    /// Records the connection in this log from now on. To record it from its first message, use
+    /// [`PeerBuilder::request_log`](crate::PeerBuilder::request_log).
+    pub fn record_in(&self, log: &RequestLog) {
+        self.0.record_into(log);
+    }
+
+    /// Stops a received request of this connection, as [`RequestLog::stop`] does.
+    #[expect(clippy::must_use_candidate, reason = "most callers have no use for the answer")]
+    pub fn stop_request(&self, key: RequestKey, reason: &str) -> bool {
+        self.0.stop_request(key, Cause::new(CauseKind::Operator).with_reason(reason))
     }
 
     /// The session's name in the [`registry`](Self::registry).

@@ -245,6 +245,7 @@ impl<R> CallBuilder<R> {
         let mut extras =
             (foreign.is_some() || inbox.is_some() || span.is_some() || self.in_order).then(|| {
                 Box::new(Extras {
+                    foreign_parent: foreign.as_ref().and(parent.as_ref()).map(CallContext::request_key),
                     release_parent: foreign.map(ForeignParent::into_release),
                     inbox: inbox.clone(),
                     in_order: self.in_order,
@@ -254,8 +255,8 @@ impl<R> CallBuilder<R> {
                 })
             });
         let (mut belongs, mut late) = (self.belongs, None);
-        let started = self.connection.step(|state, now, _| {
-            let started = state.start_call(&self.connection, now, &spec, staged, &mut extras)?;
+        let started = self.connection.step(|state, now, effects| {
+            let started = state.start_call(&self.connection, now, &spec, staged, &mut extras, effects)?;
             if let Some(said) = &said {
                 state.session.handshake(HandshakePart::Params, said);
             }
@@ -268,8 +269,7 @@ impl<R> CallBuilder<R> {
             }
             Ok(started)
         });
-        // A call that is refused does not take it. Dropping it may run code of the user, so it is dropped without the
-        // lock (D2).
+        // A refused call does not take it. Its drop may run code of the user, so it is done without the lock (D2).
         drop((belongs, late));
         if let Some(release) = extras.and_then(|extras| extras.release_parent) {
             release();

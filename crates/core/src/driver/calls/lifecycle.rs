@@ -13,6 +13,7 @@ use crate::driver::effects::log::{Entry, end_of_call};
 use crate::driver::notifications::queue::NotificationQueue;
 use crate::driver::notifications::subscriptions::Matcher;
 use crate::driver::outbox::DataFrame;
+use crate::driver::request_log::stamp::Stamp;
 use crate::driver::state::{ConnectionInner, Payload, State};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, ExchangeId, OutboundKey, SlotKey};
@@ -29,10 +30,11 @@ impl State {
         spec: &CallSpec<'_>,
         mut frame: Box<StagedCall>,
         extras: &mut Option<Box<Extras>>,
+        effects: &mut Effects,
     ) -> Result<Started, CallRefused> {
         let (key, number) = self.session.local_call(now, spec)?;
         let exchange = self.exchange_of_call(connection, spec, number);
-        let method = self.methods.share(frame.method);
+        let (method, index) = self.methods.share(frame.method);
         frame.method = Arc::clone(&method);
         let mut extras = extras.take();
         let own_exchange = exchange.call().is_some();
@@ -49,11 +51,14 @@ impl State {
             settled: None,
             ended: false,
             held: true,
+            method: index,
+            made: Stamp::of(now, connection.opened),
             waker: None,
             extras,
         }));
         self.outbound.insert(key.0, slot_key);
         self.outbox.push_data(DataFrame::Call(slot_key));
+        self.record_call(connection, slot_key, now, effects);
         Ok(Started { slot_key, number, method })
     }
 
