@@ -6,6 +6,9 @@ use clap::{Args, Parser, Subcommand};
 use rescind_testkit::wires::WIRES;
 
 use crate::binding::Binding;
+use crate::bridge::BridgeArgs;
+#[cfg(target_os = "linux")]
+use crate::bridge::ChildArgs;
 use crate::endpoint::{Endpoint, Flags};
 
 /// Cancel single requests between two programs, with the same outcome on every wire.
@@ -49,9 +52,20 @@ pub(crate) enum Command {
                       --tls-cert server.pem --tls-key server.key --client-ca ca.pem"
     )]
     Fixture(Fixture),
+    /// Put a program that speaks over stdio behind a network endpoint, or the reverse, with cancels kept.
+    #[command(
+        after_help = "Examples:\n  rescind bridge --dialect mcp --listen http://127.0.0.1:8080/mcp -- npx my-mcp-server\n  rescind bridge --dialect acp --listen \
+                      ws://127.0.0.1:8080/acp -- my-agent --stdio\n  rescind bridge --dialect mcp --listen stdio https://tools.example/mcp\n  rescind bridge \
+                      --dialect lsp --listen pipe:clangd -- clangd"
+    )]
+    Bridge(Box<BridgeArgs>),
     /// Copy between this process's stdin and stdout and a loopback address. Used by `matrix` and `check --client`.
     #[command(hide = true)]
     Relay(Relay),
+    /// Become another program that ends with the process that started it. Used by `bridge`.
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    Child(ChildArgs),
 }
 
 /// `rescind matrix`.
@@ -211,6 +225,8 @@ pub(crate) struct Fixture {
     /// Do not declare that cancels are handled, if the dialect has such a declaration.
     #[arg(long)]
     pub(crate) no_cancel_capability: bool,
+    #[command(flatten)]
+    pub(crate) page: Page,
     /// A JSON file with settings of the fixture, in the format of a vector's `options`.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) options: Option<PathBuf>,
@@ -231,6 +247,15 @@ impl Fixture {
     }
 }
 
+/// The live page of a command that serves.
+#[derive(Debug, Args)]
+pub(crate) struct Page {
+    /// Serve a live page of the requests at this address of loopback, with a button that stops each. Port 0 takes a free
+    /// port. The line `page on URL` on stderr has its URL: the URL is all that is needed to stop requests.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) page: Option<String>,
+}
+
 /// `rescind relay`.
 #[derive(Debug, Args)]
 pub(crate) struct Relay {
@@ -240,7 +265,7 @@ pub(crate) struct Relay {
     pub(crate) word: String,
 }
 
-fn dialect(name: &str) -> Result<&'static str, String> {
+pub(crate) fn dialect(name: &str) -> Result<&'static str, String> {
     let names = rescind::dialect::ALL.each_ref().map(rescind::dialect::Dialect::name);
     let found = names.into_iter().find(|known| *known == name);
     found.ok_or_else(|| format!("the dialects are {}", names.join(", ")))

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use http::Uri;
 use rescind::Framing;
@@ -10,6 +11,7 @@ use rescind::dialect::Dialect;
 use rescind::named_pipe::PipeAddress;
 
 use crate::binding::Binding;
+use crate::token::Token;
 
 /// An endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +127,15 @@ impl fmt::Display for Endpoint {
     }
 }
 
+impl Web {
+    /// Whether only programs of this machine can connect to it.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        host.eq_ignore_ascii_case("localhost")
+            || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+}
+
 /// The side of this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -156,6 +167,21 @@ pub(crate) struct Target {
     pub(crate) authority: Option<PathBuf>,
     /// The authority that must have issued the certificate of a server's client. `None`: no certificate is requested.
     pub(crate) client_authority: Option<PathBuf>,
+    /// The settings that only `bridge` has.
+    pub(crate) settings: Box<Settings>,
+}
+
+/// The settings of an endpoint that only `bridge` has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// The bearer token that a server requires, or that a client sends.
+    pub(crate) token: Option<Token>,
+    /// The most sessions of a server. `None`: the transport's default.
+    pub(crate) sessions: Option<usize>,
+    /// The longest time for which a server keeps an unused session. `None`: the transport's default.
+    pub(crate) idle: Option<Duration>,
+    /// The origins of web pages that a server accepts besides its own.
+    pub(crate) origins: Vec<String>,
 }
 
 impl Target {
@@ -225,6 +251,7 @@ impl Target {
             identity,
             authority: flags.tls_ca,
             client_authority: flags.client_ca,
+            settings: Box::default(),
         })
     }
 

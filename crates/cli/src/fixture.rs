@@ -2,7 +2,10 @@
 
 use std::path::Path;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use rescind::requests::RequestLog;
 use rescind::transport::{Listener as _, Transport};
 use rescind::{Framing, Peer};
 use rescind_testkit::Options;
@@ -13,7 +16,7 @@ use crate::args::Fixture as Args;
 use crate::endpoint::{Endpoint, Side, Target};
 use crate::open::{self, AnyListener};
 use crate::signals::stop_signal;
-use crate::{Exit, Failure, output};
+use crate::{Exit, Failure, output, page};
 
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let mut options = match &args.options {
@@ -27,15 +30,23 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         .ok_or_else(|| format!("there is no fixture for the dialect {}", args.dialect))?;
     let flags = args.flags();
     let target = Target::new(args.listen, fixture.dialect(), flags, Side::Server)?;
+    let draining = Arc::new(AtomicBool::new(false));
+    let log = RequestLog::new();
+    if args.page.page.is_some() {
+        fixture.record_in(&log);
+    }
+    let is_draining = Arc::clone(&draining);
+    let title = format!("rescind fixture ({})", args.dialect);
+    let _page = page::start(&args.page, &title, &log, move || is_draining.load(Ordering::Relaxed)).await?;
     match target.endpoint {
-        Endpoint::Stdio => serve_stdio(&fixture, target.framing).await,
+        Endpoint::Stdio => serve_stdio(&fixture, target.framing, &draining).await,
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
-            serve(&fixture, open::listen(&target).await?).await
+            serve(&fixture, open::listen(&target).await?, &draining).await
         }
     }
 }
 
-async fn serve_stdio(fixture: &Fixture, framing: Framing) -> Result<Exit, Failure> {
+async fn serve_stdio(fixture: &Fixture, framing: Framing, draining: &AtomicBool) -> Result<Exit, Failure> {
     let stop = stop_signal();
     let transport = rescind::stdio::this_process().framing(framing);
     let link = Box::new(transport).open().await.map_err(|error| error.to_string())?;
@@ -44,6 +55,7 @@ async fn serve_stdio(fixture: &Fixture, framing: Framing) -> Result<Exit, Failur
         biased;
         closed = peer.closed() => drop(closed),
         () = stop => {
+            draining.store(true, Ordering::Relaxed);
             let _still_running = peer.shutdown(fixture.drain_deadline()).await;
         }
     }
@@ -55,7 +67,7 @@ async fn serve_stdio(fixture: &Fixture, framing: Framing) -> Result<Exit, Failur
 }
 
 /// Serves every connection with the same fixture, so that its counters include all of them.
-async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Failure> {
+async fn serve(fixture: &Fixture, mut listener: AnyListener, draining: &AtomicBool) -> Result<Exit, Failure> {
     // Created before the line is printed, because its reader may send the signal at once.
     let mut stop = pin!(stop_signal());
     output::message(&format!("listening on {}\n", listener.endpoint()));
@@ -82,6 +94,7 @@ async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Fai
             }
         }
     }
+    draining.store(true, Ordering::Relaxed);
     // Over HTTP the answers are sent through the listener, so it is dropped last. Others close their address now.
     let _needed = listener.as_mut().stop_accepting().then_some(listener);
     let mut ends = JoinSet::new();

@@ -3,6 +3,7 @@
 mod allocator;
 mod args;
 mod binding;
+mod bridge;
 mod check;
 mod client_check;
 mod endpoint;
@@ -12,10 +13,12 @@ mod log;
 mod matrix;
 mod open;
 mod output;
+mod page;
 mod relay;
 mod signals;
 mod summary;
 mod table;
+mod token;
 
 use std::process::ExitCode;
 
@@ -54,7 +57,16 @@ fn main() -> ExitCode {
     if matches!(cli.command, Command::Fixture(_)) {
         allocator::give_back_large_blocks();
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+    #[cfg(target_os = "linux")]
+    if let Command::Child(args) = &cli.command {
+        return bridge::replace_by_child(args);
+    }
+    let mut builder = match &cli.command {
+        // Requests are passed on in their order, and children are started by the thread that lives longest.
+        Command::Bridge(_) => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = match builder.worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             output::message(&format!("rescind: the runtime could not be started: {error}\n"));
@@ -67,7 +79,10 @@ fn main() -> ExitCode {
             Command::Check(args) if args.client => client_check::run(*args).await,
             Command::Check(args) => Box::pin(check::run(*args)).await,
             Command::Fixture(args) => fixture::run(args).await,
+            Command::Bridge(args) => Box::pin(bridge::run(*args)).await,
             Command::Relay(args) => relay::run(args).await,
+            #[cfg(target_os = "linux")]
+            Command::Child(_) => Ok(Exit::Held),
         }
     });
     // A handler on a blocking thread that does not stop must not keep the program running.

@@ -38,6 +38,12 @@ pub(crate) async fn listen(target: &Target) -> Result<AnyListener, String> {
             if target.dialect.starts_with("acp") {
                 options = options.answer_with("acp-connection-id", connection_id);
             }
+            if let Some(token) = &target.settings.token {
+                options = options.auth(token.hook());
+            }
+            for origin in &target.settings.origins {
+                options = options.allow_origin(origin).map_err(|error| error.to_string())?;
+            }
             if web.path != "/" {
                 options = options.path(&web.path);
             }
@@ -65,6 +71,9 @@ pub(crate) async fn connect(target: &Target, within: Duration) -> Result<Link, S
         Endpoint::WebSocket(_) => {
             let transport = rescind::websocket::connect(&target.endpoint.to_string());
             let mut transport = transport.options(link_options(target.dialect)).handshake_timeout(within);
+            if let Some(token) = &target.settings.token {
+                transport = transport.header("authorization", &token.header());
+            }
             if let Some(tls) = client_tls(target)? {
                 transport = transport.tls(tls);
             }
@@ -111,7 +120,22 @@ async fn bind(target: &Target, web: &Web, binding: impl ServerBinding) -> Result
 
 fn server<B: ServerBinding>(target: &Target, web: &Web, binding: B) -> Result<HttpServer<B>, String> {
     let server = HttpServer::new(binding).path(web.path_alone());
-    let server = server.allow_host(&web.host).map_err(|error| error.to_string())?;
+    let mut server = server.allow_host(&web.host).map_err(|error| error.to_string())?;
+    for origin in &target.settings.origins {
+        server = server.allow_origin(origin).map_err(|error| error.to_string())?;
+    }
+    if let Some(token) = &target.settings.token {
+        server = server.auth(token.hook());
+        if !target.settings.origins.is_empty() {
+            server = server.allow_header("authorization").map_err(|error| source(&error))?;
+        }
+    }
+    if let Some(sessions) = target.settings.sessions {
+        server = server.sessions(sessions);
+    }
+    if let Some(idle) = target.settings.idle {
+        server = server.session_idle(idle);
+    }
     Ok(match server_tls(target)? {
         None => server,
         Some(tls) => server.tls(tls),
@@ -130,6 +154,9 @@ fn bound(
 fn http_client(target: &Target, within: Duration) -> Result<Box<dyn Transport>, String> {
     let mut client = HttpClient::new(&target.endpoint.to_string()).map_err(|error| source(&error))?;
     client = client.connect_timeout(within);
+    if let Some(token) = &target.settings.token {
+        client = client.header("authorization", &token.header()).map_err(|error| source(&error))?;
+    }
     if let Some(tls) = client_tls(target)? {
         client = client.tls(tls);
     }

@@ -44,6 +44,8 @@ pub enum CauseKind {
     Limit,
     /// Code of this side cancelled it.
     Local,
+    /// An operator of this side stopped it.
+    Operator,
 }
 
 impl Cause {
@@ -97,6 +99,7 @@ impl CauseKind {
             Self::Shutdown => "shutdown",
             Self::Limit => "limit",
             Self::Local => "local",
+            Self::Operator => "operator",
         }
     }
 }
@@ -113,6 +116,7 @@ impl fmt::Display for CauseKind {
             Self::Shutdown => "this side shuts down",
             Self::Limit => "a limit was reached",
             Self::Local => "this side's code asked",
+            Self::Operator => "an operator stopped it",
         })
     }
 }

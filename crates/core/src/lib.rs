@@ -44,6 +44,12 @@ pub use driver::{
 };
 #[cfg(feature = "tower")]
 pub use driver::{CallRequest, RawParams, ServiceRequest};
+#[cfg(feature = "tokio")]
+pub use driver::{
+    Direction, EndedRequest, InvalidRequestKey, MAX_ENDED_REQUESTS, MAX_RECORDED_METHOD_BYTES, OutcomeCounts,
+    RequestCounts, RequestEvent, RequestInfo, RequestKey, RequestLog, RequestOutcome, RequestWatch,
+    SessionInfo,
+};
 pub use error::{ApiMisuse, CallError, ConnectionError, ProtocolViolation};
 pub use framing::{BadFrame, ContentLength, Decoded, Decoder, Framing, Newline};
 pub use id::{
@@ -54,9 +60,9 @@ pub use log_text::LogText;
 #[cfg(feature = "verify")]
 pub use machine::inspect;
 pub use machine::{
-    AckStatus, AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult, ClientLimits, CloseCause,
-    DisconnectPolicy, Event, ForeignChild, HandlerResult, InboundRequest, Limits, Origin, Output, Reply,
-    ReplyBody, Session, SessionConfig, Settlement, Stats, Work,
+    AcceptedCancel, AckStatus, AfterCancel, AnswerKind, CallRefused, CallSpec, CallState, CancelResult,
+    ClientLimits, CloseCause, DisconnectPolicy, Event, ForeignChild, HandlerResult, InboundRequest, Limits,
+    Origin, Output, Reply, ReplyBody, RequestStatus, Session, SessionConfig, Settlement, Stats, Work,
 };
 pub use message::{
     AnswerBody, BadMessage, CancelExemption, CancelKey, ErrorCode, ErrorObject, Incoming, IncomingCancel,

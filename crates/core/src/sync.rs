@@ -6,9 +6,9 @@ pub(crate) use std::sync::{Mutex, MutexGuard, RwLock};
 
 #[cfg(not(rescind_shuttle))]
 pub(crate) mod atomic {
-    #[cfg(feature = "tokio")]
-    pub(crate) use std::sync::atomic::fence;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    #[cfg(feature = "tokio")]
+    pub(crate) use std::sync::atomic::{AtomicU8, fence};
 }
 
 #[cfg(all(feature = "tokio", not(rescind_shuttle)))]
@@ -19,7 +19,7 @@ pub(crate) use shuttle::sync::{Mutex, MutexGuard, RwLock};
 
 #[cfg(rescind_shuttle)]
 pub(crate) mod atomic {
-    pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+    pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 }
 
 #[cfg(rescind_shuttle)]

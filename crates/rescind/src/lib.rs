@@ -49,6 +49,8 @@
 //! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of your own: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `http-body-util`, `getrandom`, `base64`, `tower-service` |
 //! | `http` with `websocket` | ACP's endpoint, with both on one path: `AcpEndpoint` | no others |
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
+//! | `bridge` | two connections joined, of any transports: [`bridge`] | `rescind-bridge` |
+//! | `page` | the live page of a server, with stop buttons and metrics: [`page`] | `rescind-page`, `axum`, `hyper`, `hyper-util`, `prometheus-client`, `getrandom`, `subtle` |
 //! | `rustls` | `wss` and `https`, for the transports that are enabled: [`tls`] | `tokio-rustls`, `rustls-native-certs` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |
 //! | `lsp-types` | LSP's methods with the types of `gen-lsp-types`: [`lsp`] | `gen-lsp-types` |
@@ -88,9 +90,21 @@ pub use rescind_core::{CallRequest, RawParams, ServiceRequest};
 pub mod machine {
     pub use rescind_core::{
         AckStatus, AfterCancel, AnswerBody, AnswerKind, BadMessage, CallKey, CallNumber, CallRefused,
-        CallSpec, CancelExemption, CancelKey, CloseCause, DisconnectPolicy, ForeignChild, HandlerResult,
-        InboundKey, InboundRequest, Incoming, IncomingCancel, IncomingRequest, InvalidId, MAX_ID_BYTES,
-        Origin, OutboundKey, Output, Reply, ReplyBody, Scope, Session, SessionConfig, Settlement, Work,
+        CallSpec, CallState, CancelExemption, CancelKey, CloseCause, DisconnectPolicy, ForeignChild,
+        HandlerResult, InboundKey, InboundRequest, Incoming, IncomingCancel, IncomingRequest, InvalidId,
+        MAX_ID_BYTES, Origin, OutboundKey, Output, Reply, ReplyBody, Scope, Session, SessionConfig,
+        Settlement, Work,
+    };
+}
+
+/// The requests of a connection or of a server as an operator sees them: snapshots, a watch of changes, and those that
+/// have ended. It begins with [`Peer::requests`](crate::Peer::requests) or
+/// [`ServerHandle::request_log`](crate::ServerHandle::request_log).
+pub mod requests {
+    pub use rescind_core::{
+        AcceptedCancel, Direction, EndedRequest, InvalidRequestKey, MAX_ENDED_REQUESTS,
+        MAX_RECORDED_METHOD_BYTES, OutcomeCounts, RequestCounts, RequestEvent, RequestInfo, RequestKey,
+        RequestLog, RequestOutcome, RequestStatus, RequestWatch, SessionInfo,
     };
 }
 
@@ -130,10 +144,14 @@ pub mod tls {
 #[cfg(all(feature = "http", feature = "websocket"))]
 pub use acp_endpoint::{AcpEndpoint, AcpListener};
 
+#[cfg(feature = "bridge")]
+pub use rescind_bridge as bridge;
 #[cfg(feature = "http")]
 pub use rescind_http as http;
 #[cfg(feature = "named-pipe")]
 pub use rescind_named_pipe as named_pipe;
+#[cfg(feature = "page")]
+pub use rescind_page as page;
 #[cfg(feature = "stdio")]
 pub use rescind_stdio as stdio;
 #[cfg(feature = "websocket")]

@@ -1,10 +1,12 @@
 //! Plain pages in headless Chromium that communicate with our servers without a library: `interop/page.html` over
-//! WebSocket, and `interop/other-origin.html` over HTTP, from an origin other than the server's.
+//! WebSocket, and `interop/other-origin.html` over HTTP, from an origin other than the server's. And the live page of a
+//! server.
 //!
 //! They need Node, so `cargo test` reports them as ignored, and `interop/run` runs them.
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "what the test is made of is part of it")]
 
 mod abp;
+mod live_page;
 mod other_origin;
 
 use std::path::Path;

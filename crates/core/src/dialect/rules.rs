@@ -90,6 +90,9 @@ pub struct ServerLifecycle {
     pub exit: &'static str,
 }
 
+/// The text of the cancelled answer to a request that an operator stopped, in each dialect.
+pub(super) const STOPPED_BY_OPERATOR: &str = "Request cancelled by an operator";
+
 /// An error with a fixed code and text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CancelledError {

@@ -15,14 +15,15 @@ use crate::driver::admission::session_permit::SessionPermit;
 use crate::driver::connection::ConnectionTask;
 use crate::driver::connection::negotiate::PendingNegotiation;
 use crate::driver::peer::Peer;
+use crate::driver::request_log::log::RequestLog;
 use crate::driver::router::Router;
-use crate::driver::state::{Config, ConnectionInner, EventHook};
+use crate::driver::state::{Config, ConnectionInner, EventHook, FailureHook};
 use crate::driver::timeouts::{Setting, Timeouts};
 use crate::error::{ApiMisuse, ConnectionError};
 use crate::machine::{Event, Limits, Session, SessionConfig};
 use crate::registry::{Registry, SessionId};
 use crate::sync::Handle;
-use crate::transport::{Inbound, Link, Transport};
+use crate::transport::{Inbound, Link, Transport, TransportError};
 
 /// Whether this side declares that it handles cancels, in dialects with such a declaration (ACP's draft).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,7 +63,9 @@ pub struct PeerBuilder {
     registry: Registry,
     session: Option<SessionId>,
     on_event: Option<EventHook>,
+    on_call_failure: Option<FailureHook>,
     admission: Option<Arc<Admission>>,
+    request_log: Option<RequestLog>,
 }
 
 impl Peer {
@@ -85,7 +88,9 @@ impl PeerBuilder {
             registry: Registry::new(),
             session: None,
             on_event: None,
+            on_call_failure: None,
             admission: None,
+            request_log: None,
         }
     }
 
@@ -148,6 +153,20 @@ impl PeerBuilder {
     /// is ever dropped.
     pub fn on_event(mut self, hook: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(hook));
+        self
+    }
+
+    /// Calls this function when the transport could not carry one call, and the connection goes on (clients over HTTP).
+    /// The call itself ends as [`Outcome::Disconnected`](crate::Outcome::Disconnected) afterwards, without the reason.
+    /// It must not block.
+    pub fn on_call_failure(mut self, hook: impl Fn(&TransportError) + Send + Sync + 'static) -> Self {
+        self.on_call_failure = Some(Arc::new(hook));
+        self
+    }
+
+    /// Records the connection in this log, from its first message.
+    pub fn request_log(mut self, log: &RequestLog) -> Self {
+        self.request_log = Some(log.clone());
         self
     }
 
@@ -273,13 +292,23 @@ impl PeerBuilder {
             timeouts: self.timeouts,
             serves,
             on_event: self.on_event,
+            on_call_failure: self.on_call_failure,
         };
         let connection = Arc::new(ConnectionInner::new(parts, Session::new(config)));
         if let Some(permit) = &permit {
             permit.opened(&connection);
         }
+        // The server's log is read after the slot has the connection: whoever adds the log sees the slot, or it is seen
+        // here.
+        let server_log = connection.admission.request_log();
+        for log in self.request_log.iter().chain(&server_log) {
+            connection.record_into(log);
+        }
         let peer = Peer::new(&connection);
         let router = self.router.unwrap_or_default();
+        if router.reads_ahead().is_some() {
+            connection.lock().notices.outlast = true;
+        }
         runtime.spawn(ConnectionTask::new(connection, router, link, pending, permit));
         Ok(peer)
     }
@@ -296,6 +325,10 @@ impl OpenConnection for ConnectionInner {
 
     fn shut_down(self: Arc<Self>, drain: Duration) {
         self.step(|state, now, _| state.session.local_shutdown(now, drain));
+    }
+
+    fn record_in(self: Arc<Self>, log: &RequestLog) {
+        self.record_into(log);
     }
 }
 

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cause::{Cause, CauseKind};
 use crate::driver::handler::error::{HandlerError, Stopped};
 use crate::driver::params::Frame;
+use crate::driver::request_log::info::{Direction, RequestKey};
 use crate::driver::requests::data::RequestData;
 use crate::driver::state::{ConnectionInner, Request};
 use crate::error::CallError;
@@ -225,6 +226,12 @@ impl CallContext {
     #[must_use]
     pub fn request_id(&self) -> &RequestId {
         &self.0.data.id
+    }
+
+    /// The request's key in snapshots and in a [`RequestLog`](crate::RequestLog).
+    #[must_use]
+    pub fn request_key(&self) -> RequestKey {
+        self.0.connection.request_key(Direction::Received, self.0.data.key.0)
     }
 
     /// The request's method.

@@ -18,6 +18,7 @@ mod notifications;
 mod outbox;
 mod params;
 mod peer;
+mod request_log;
 mod requests;
 mod router;
 mod server;
@@ -30,14 +31,23 @@ pub use admission::counts::ServerCounts;
 pub use admission::limits::ServerLimits;
 pub use builder::{Declaration, PeerBuilder};
 pub use call::Call;
-pub use call::builder::{CallBuilder, Starting};
+pub use call::builder::CallBuilder;
 pub use call::canceller::Canceller;
+pub use call::starting::Starting;
 pub use context::CallContext;
 pub use handler::error::{HandlerError, Stopped};
 pub use method::{Method, MethodHandler};
 pub use notifications::arrival_order::ArrivalOrder;
 pub use notifications::{Notification, Notifications};
 pub use peer::{Peer, QueueStats};
+pub use request_log::events::RequestEvent;
+pub use request_log::info::{
+    Direction, EndedRequest, InvalidRequestKey, MAX_RECORDED_METHOD_BYTES, RequestInfo, RequestKey,
+    RequestOutcome, SessionInfo,
+};
+pub use request_log::log::RequestLog;
+pub use request_log::shared::{MAX_ENDED_REQUESTS, OutcomeCounts, RequestCounts};
+pub use request_log::watch::RequestWatch;
 pub use router::Router;
 pub use server::{Server, ServerBuilder, ServerHandle};
 #[cfg(feature = "tower")]

@@ -5,9 +5,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::cause::{Cause, CauseKind};
+use crate::clients::Clients;
 use crate::dialect::Dialect;
 use crate::driver::call::builder::CallBuilder;
+use crate::driver::context::CallContext;
 use crate::driver::params::Frame;
+use crate::driver::request_log::info::{RequestInfo, RequestKey};
+use crate::driver::request_log::log::RequestLog;
+use crate::driver::request_log::watch::RequestWatch;
 use crate::driver::state::ConnectionInner;
 use crate::error::{CallError, ConnectionError};
 use crate::machine::Stats;
@@ -101,6 +107,17 @@ impl Peer {
         }
     }
 
+    /// Waits until the handlers of the notifications that have arrived so far have ended, except those of
+    /// [`Router::concurrent_notification`](crate::Router::concurrent_notification). After the connection has closed, it
+    /// waits only for the handler that runs, unless the router handles the others too
+    /// ([`Router::pause_reading_at`](crate::Router::pause_reading_at)).
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn notifications_handled(&self) {
+        self.0.notifications_handled().await;
+    }
+
     /// The exit code that the peer requests of this process with LSP's `exit`, which also closes the connection: 0
     /// after `shutdown`, else 1. `None`: the peer sent no `exit`.
     ///
@@ -158,6 +175,43 @@ impl Peer {
         }
     }
 
+    /// The clients with which the connection is counted: those of its server, or those of
+    /// [`PeerBuilder::clients`](crate::PeerBuilder::clients). A connection that belongs to this one, such as the other
+    /// side of a gateway, counts its bytes in the same limit if it is built with them.
+    #[must_use]
+    pub fn clients(&self) -> &Clients {
+        &self.0.admission.clients
+    }
+
+    /// The requests of the peer and the calls of this side that are in flight. A connection that no
+    /// [`RequestLog`] records knows them too, with little less: see [`RequestInfo`].
+    #[must_use]
+    pub fn requests(&self) -> Vec<RequestInfo> {
+        self.0.requests_in_flight(usize::MAX)
+    }
+
+    /// The changes of its requests and calls from now on. Those in flight are reported as started first. To follow
+    /// several connections, add each to one [`RequestLog`].
+    #[must_use]
+    pub fn watch_requests(&self) -> RequestWatch {
+        let log = RequestLog::new();
+        let watch = log.watch();
+        self.0.record_into(&log);
+        watch
+    }
+
+    /// Records the connection in this log from now on. To record it from its first message, use
+    /// [`PeerBuilder::request_log`](crate::PeerBuilder::request_log).
+    pub fn record_in(&self, log: &RequestLog) {
+        self.0.record_into(log);
+    }
+
+    /// Stops a received request of this connection, as [`RequestLog::stop`] does.
+    #[expect(clippy::must_use_candidate, reason = "most callers have no use for the answer")]
+    pub fn stop_request(&self, key: RequestKey, reason: &str) -> bool {
+        self.0.stop_request(key, Cause::new(CauseKind::Operator).with_reason(reason))
+    }
+
     /// The session's name in the [`registry`](Self::registry).
     #[must_use]
     pub fn session(&self) -> &SessionId {
@@ -180,6 +234,14 @@ impl Peer {
     #[must_use]
     pub fn meta(&self) -> &PeerInfo {
         &self.0.meta
+    }
+}
+
+impl CallContext {
+    /// The peer that sent the request.
+    #[must_use]
+    pub fn peer(&self) -> Peer {
+        Peer::new(self.connection())
     }
 }
 
@@ -216,7 +278,6 @@ pub struct QueueStats {
 mod tests {
     use super::*;
     use crate::dialect::ACP;
-    use crate::driver::context::CallContext;
     use crate::driver::router::Router;
     use crate::transport::memory_pair;
     use serde_json::{Value, json};

@@ -45,6 +45,7 @@ pub struct Router {
     notifications: HashMap<Arc<str>, Arc<dyn NotificationHandler>>,
     notification_fallback: Option<Arc<dyn NotificationHandler>>,
     in_order: bool,
+    reads_ahead: Option<usize>,
 }
 
 #[derive(Default)]
@@ -126,6 +127,19 @@ impl Router {
         self
     }
 
+    /// Stops reading from the peer while more than about this many of its notifications wait for their handlers.
+    /// Reading goes on when half of them are handled. Default: reading never stops, and notifications above
+    /// [`Limits::max_queued_notifications`](crate::Limits::max_queued_notifications) are dropped.
+    ///
+    /// While reading is stopped, cancels and answers of the peer are not read either, and its disconnect is not noticed.
+    /// Notifications that arrived before the connection closed are handled nevertheless. Use it where notifications are
+    /// passed on to a slower reader and none may be lost. Their handlers must end when that reader is gone.
+    #[must_use]
+    pub const fn pause_reading_at(mut self, waiting: usize) -> Self {
+        self.reads_ahead = Some(waiting);
+        self
+    }
+
     /// Handles a notification. Such handlers run one at a time, in the order in which the notifications arrived.
     ///
     /// A notification whose params cannot be read is logged and dropped.
@@ -202,6 +216,10 @@ impl Router {
 
     pub(crate) const fn is_in_order(&self) -> bool {
         self.in_order
+    }
+
+    pub(crate) const fn reads_ahead(&self) -> Option<usize> {
+        self.reads_ahead
     }
 
     pub(crate) fn serves_nothing(&self) -> bool {

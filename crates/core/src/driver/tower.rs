@@ -13,7 +13,8 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde_json::value::RawValue;
 use tower_service::Service;
 
-use crate::driver::call::builder::{CallBuilder, Starting};
+use crate::driver::call::builder::CallBuilder;
+use crate::driver::call::starting::Starting;
 use crate::driver::context::CallContext;
 use crate::driver::handler::AsyncHandler;
 use crate::driver::handler::error::HandlerError;

@@ -29,6 +29,8 @@ pub(super) struct Call {
 pub(super) struct Extras {
     /// The first cancel.
     pub(super) cause: Option<Cause>,
+    /// When that was. It decides nothing: views of the call show it.
+    pub(super) cancelled_at: Option<Instant>,
     /// Its deadline, once it is cancelled: it also ends the wait for the peer.
     pub(super) deadline: Option<Instant>,
     pub(super) cancel: CancelFrame,

@@ -252,7 +252,8 @@ impl Session {
         let silent =
             cause.kind() == CauseKind::Peer && self.rules().peer_cancelled == CancelledReply::Silence;
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        request.extras_mut(&mut self.request_extras).cause = Some(cause.clone());
+        let extras = request.extras_mut(&mut self.request_extras);
+        (extras.cause, extras.cancelled_at) = (Some(cause.clone()), Some(now));
         self.timers.clear(request.take_alarm(|alarms| &mut alarms.detach), Timer::Detach(key));
         let named = request.cancel_id().cloned();
         if request.state == State::Queued {

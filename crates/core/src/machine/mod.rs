@@ -53,6 +53,7 @@ mod settled_cache;
 mod shares;
 mod shield;
 mod stats;
+mod status;
 mod timers;
 
 #[cfg(test)]
@@ -75,6 +76,7 @@ pub use limits::Limits;
 pub use output::{AckStatus, CloseCause, Event, ForeignChild, Output, Reply, ReplyBody, Settlement};
 pub use shares::ClientLimits;
 pub use stats::Stats;
+pub use status::{AcceptedCancel, CallState, RequestStatus};
 
 /// The most timers that fire in one step. A thousand requests that were cancelled together have one deadline; other
 /// work runs in between.

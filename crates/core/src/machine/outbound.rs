@@ -168,7 +168,7 @@ impl Session {
                 }
                 let extras = open.extras_mut(&mut self.call_extras);
                 (extras.cause, extras.cancel) = (Some(cause.clone()), CancelFrame::Waiting(next));
-                extras.deadline = deadline;
+                (extras.cancelled_at, extras.deadline) = (Some(now), deadline);
                 open.state = State::Cancelling;
                 let number = open.number;
                 self.next_number += 1;

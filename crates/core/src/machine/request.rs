@@ -40,6 +40,8 @@ pub(super) struct Extras {
     pub(super) fixed: Option<Fixed>,
     /// The first accepted cancel. Set in `CancelPending` and `Cancelling`, and in `Draining` if a cancel settled it.
     pub(super) cause: Option<Cause>,
+    /// When it was accepted. It decides nothing: views of the request show it.
+    pub(super) cancelled_at: Option<Instant>,
     /// Acknowledgements that wait for the end of a shield.
     pub(super) held_acks: Vec<(RequestId, ExchangeId)>,
     /// The critical sections that it has entered and not left.
@@ -76,7 +78,8 @@ impl Fixed {
             | CauseKind::Parent
             | CauseKind::Disconnected
             | CauseKind::Shutdown
-            | CauseKind::Limit => !is_called_off,
+            | CauseKind::Limit
+            | CauseKind::Operator => !is_called_off,
         };
         if applies { Some(result) } else { None }
     }
@@ -87,6 +90,7 @@ static NO_EXTRAS: Extras = Extras {
     name: None,
     fixed: None,
     cause: None,
+    cancelled_at: None,
     held_acks: Vec::new(),
     shields: 0,
     alarms: Alarms { queue: None, grace: None, shield: None, detach: None },

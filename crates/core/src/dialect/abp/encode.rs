@@ -7,9 +7,10 @@ use serde_json::value::RawValue;
 use super::{
     CALL, CANCEL, CANCEL_RESULT, INITIALIZE, NOTIFICATION, PROGRESS, SHUTDOWN, TAG_INITIALIZE, word,
 };
+use crate::cause::{Cause, CauseKind};
 use crate::dialect::codec::{CallFrame, ReplyTo};
 use crate::dialect::json::{self, PickedMembers, push, push_json, push_number, push_string};
-use crate::dialect::rules::Refusal;
+use crate::dialect::rules::{Refusal, STOPPED_BY_OPERATOR};
 use crate::id::{CallNumber, RequestId};
 use crate::machine::AckStatus;
 use crate::message::{BadMessage, ErrorObject};
@@ -122,9 +123,14 @@ pub(super) fn error(out: &mut Vec<u8>, to: &ReplyTo<'_>, error: &ErrorObject) {
     }
 }
 
-pub(super) fn cancelled(out: &mut Vec<u8>, to: &ReplyTo<'_>) {
+pub(super) fn cancelled(out: &mut Vec<u8>, to: &ReplyTo<'_>, cause: &Cause) {
     start_answer(out, to);
-    push(out, r#"{"success":false,"cancelled":true}}"#);
+    push(out, r#"{"success":false,"cancelled":true"#);
+    if cause.kind() == CauseKind::Operator {
+        push(out, r#","error":"#);
+        push_error(out, word::CANCELLED, STOPPED_BY_OPERATOR, false);
+    }
+    push(out, "}}");
 }
 
 /// ABP has no message about a frame without an id. A second call with an id in use gets no answer either, because the

@@ -126,8 +126,8 @@ impl Codec for Abp {
         encode::error(out, to, error);
     }
 
-    fn encode_cancelled(&self, _: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, _: &Cause) {
-        encode::cancelled(out, to);
+    fn encode_cancelled(&self, _: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, cause: &Cause) {
+        encode::cancelled(out, to, cause);
     }
 
     fn encode_refusal(&self, _: &Rules, out: &mut Vec<u8>, to: Option<&ReplyTo<'_>>, why: Refusal) -> bool {

@@ -98,6 +98,21 @@ fn a_cancelled_call_is_answered_with_nothing_but_that() {
 }
 
 #[test]
+fn the_answer_to_a_call_that_an_operator_stopped_says_so() {
+    let id = RequestId::text("e1").unwrap();
+    let text = written(|out| {
+        ABP.codec().encode_cancelled(ABP.rules(), out, &to(&id), &Cause::new(CauseKind::Operator));
+    });
+    let error = r#"{"code":"CANCELLED","message":"Request cancelled by an operator","retryable":false}"#;
+    assert!(text.ends_with(&format!(r#"{{"success":false,"cancelled":true,"error":{error}}}}}"#)), "{text}");
+    let text = text.replace("e1", "1");
+    let Incoming::Answer { body, .. } = ABP.codec().decode(text.as_bytes()) else {
+        panic!("it is an answer: {text}");
+    };
+    assert!(matches!(body, AnswerBody::Cancelled), "{body:?}");
+}
+
+#[test]
 fn acknowledgements_match_the_edge_table() {
     assert_eq!(ack(Some("k"), AckStatus::Cancelled), r#"{"callId":"k","cancelled":true}}"#);
     let not_found = r#"{"callId":"k","cancelled":false,"reason":"Operation not found"}}"#;

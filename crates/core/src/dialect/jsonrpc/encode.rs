@@ -7,7 +7,7 @@ use super::{JsonRpc, ReasonField, TokenField};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::codec::{CallFrame, ReplyTo};
 use crate::dialect::json::{self, PickedMembers, Shape, push, push_json, push_number, push_string};
-use crate::dialect::rules::{CancelledReply, Refusal, RefusalStyle, Rules};
+use crate::dialect::rules::{CancelledReply, Refusal, RefusalStyle, Rules, STOPPED_BY_OPERATOR};
 use crate::id::CallNumber;
 use crate::message::{ErrorCode, ErrorObject};
 
@@ -159,8 +159,10 @@ pub(super) fn cancelled(rules: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, caus
     };
     start_answer(out, to);
     start_error(out, said.code);
-    push_string(out, said.message);
-    if said.says_why {
+    let by_operator = cause.kind() == CauseKind::Operator;
+    // The code is the dialect's. The caller cannot know why its request ended, so the text says it in each dialect.
+    push_string(out, if by_operator { STOPPED_BY_OPERATOR } else { said.message });
+    if said.says_why || by_operator {
         push(out, r#","data":{"reason":"#);
         push_string(out, cause.kind().name());
         out.push(b'}');

@@ -285,6 +285,28 @@ fn cancels_are_written_as_each_source_shows_them() {
 }
 
 #[test]
+fn the_answer_to_a_request_that_an_operator_stopped_says_so_in_each_dialect() {
+    let id = RequestId::number(2);
+    let codes = [
+        (ACP, -32800),
+        (ACP_V2, -32800),
+        (ACP_DRAFT, -32800),
+        (LSP, -32803),
+        (MCP, -32800),
+        (MCP_2026, -32800),
+    ];
+    for (dialect, code) in codes {
+        let to = ReplyTo { id: &id, tag: 0, server_cancellable: false };
+        let text = written(|out| {
+            let cause = Cause::new(CauseKind::Operator).with_reason("it was too slow");
+            dialect.codec().encode_cancelled(dialect.rules(), out, &to, &cause);
+        });
+        let error = r#""message":"Request cancelled by an operator","data":{"reason":"operator"}}}"#;
+        assert_eq!(text, format!(r#"{{"jsonrpc":"2.0","id":2,"error":{{"code":{code},{error}"#));
+    }
+}
+
+#[test]
 fn the_cancelled_answer_depends_on_who_cancelled() {
     let id = RequestId::number(2);
     let answer = |dialect: &Dialect, kind: CauseKind, server_cancellable: bool| {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::clients::Client;
+use crate::driver::request_log::log::RequestLog;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -27,6 +28,8 @@ pub(crate) trait OpenConnection: Send + Sync {
     fn shut_down_idle(self: Arc<Self>);
     /// Shuts it down. Its handlers have `drain` to end before they are cancelled.
     fn shut_down(self: Arc<Self>, drain: Duration);
+    /// Records it in this log from now on.
+    fn record_in(self: Arc<Self>, log: &RequestLog);
 }
 
 /// The slots of a server's connections.
@@ -153,6 +156,17 @@ impl ConnectionSlots {
         };
         for slot in slots {
             slot.request_end(EndReason::Drain(drain));
+        }
+    }
+
+    /// Records every open connection in this log.
+    pub(crate) fn record_in(&self, log: &RequestLog) {
+        let slots: Vec<_> = self.table().taken.values().cloned().collect();
+        for slot in slots {
+            let connection = slot.state().connection.as_ref().and_then(Weak::upgrade);
+            if let Some(connection) = connection {
+                connection.record_in(log);
+            }
         }
     }
 

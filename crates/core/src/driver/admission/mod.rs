@@ -6,14 +6,17 @@ pub(crate) mod limits;
 pub(crate) mod permits;
 pub(crate) mod session_permit;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, Weak};
 
 use crate::byte_budget::ByteBudget;
 use crate::clients::{Client, Clients, Resource, Share};
 use crate::driver::admission::connection_slots::ConnectionSlots;
 use crate::driver::admission::limits::ServerLimits;
+use crate::driver::request_log::log::RequestLog;
+use crate::driver::request_log::shared::Shared;
 use crate::machine::{ClientLimits, Limits};
 use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// The counts that [`ServerLimits`] bounds. A connection without a server has its own, without limits.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub(crate) struct Admission {
     draining_shared: AtomicUsize,
     sessions: AtomicUsize,
     pub(crate) slots: ConnectionSlots,
+    /// The log that records all connections, while anyone reads it.
+    request_log: Mutex<Weak<Shared>>,
 }
 
 impl Admission {
@@ -43,6 +48,7 @@ impl Admission {
             draining_shared: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             slots: ConnectionSlots::default(),
+            request_log: Mutex::new(Weak::new()),
         }
     }
 
@@ -148,6 +154,30 @@ impl Admission {
     pub(crate) fn close_session(&self, client: &Client) {
         client.give_back(Resource::Sessions, 1);
         self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// The log that records all connections.
+    pub(crate) fn request_log(&self) -> Option<RequestLog> {
+        self.kept_log().upgrade().map(RequestLog::of)
+    }
+
+    /// The log that records all connections, from now on if there was none.
+    pub(crate) fn record_requests(&self) -> RequestLog {
+        let log = {
+            let mut kept = self.kept_log();
+            if let Some(log) = kept.upgrade() {
+                return RequestLog::of(log);
+            }
+            let log = RequestLog::new();
+            *kept = Arc::downgrade(log.shared());
+            log
+        };
+        self.slots.record_in(&log);
+        log
+    }
+
+    fn kept_log(&self) -> MutexGuard<'_, Weak<Shared>> {
+        self.request_log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn alive(&self) -> usize {

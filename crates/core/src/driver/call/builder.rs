@@ -3,11 +3,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
-use std::future::{Future, IntoFuture};
+use std::future::IntoFuture;
 use std::marker::PhantomData;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -18,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::dialect::HandshakePart;
 use crate::driver::call::Call;
+use crate::driver::call::starting::Starting;
 use crate::driver::call_table::cross_connection::{ForeignParent, place_child};
 use crate::driver::call_table::entry::{CallSpan, Extras, Settled, StagedCall, Started};
 use crate::driver::context::CallContext;
@@ -41,6 +40,7 @@ use crate::message::CancelExemption;
 /// # }
 /// ```
 #[must_use = "a call begins when the builder is awaited or started"]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct CallBuilder<R> {
     connection: Arc<ConnectionInner>,
     frame: Result<Frame, CallError>,
@@ -51,6 +51,7 @@ pub struct CallBuilder<R> {
     after_cancel: Option<AfterCancel>,
     progress: bool,
     partial: bool,
+    in_order: bool,
     belongs: Option<Belongs>,
     answer: PhantomData<fn() -> R>,
 }
@@ -75,6 +76,7 @@ impl<R> CallBuilder<R> {
             after_cancel: None,
             progress: false,
             partial: false,
+            in_order: false,
             belongs: None,
             answer: PhantomData,
         }
@@ -131,6 +133,16 @@ impl<R> CallBuilder<R> {
     /// Sets how the caller proceeds after a cancel. It replaces the dialect's default.
     pub const fn after_cancel(mut self, after: AfterCancel) -> Self {
         self.after_cancel = Some(after);
+        self
+    }
+
+    /// The call ends only after the handlers of the notifications that arrived before its answer have ended, except
+    /// those of [`Router::concurrent_notification`](crate::Router::concurrent_notification). Use it where notifications
+    /// and answers are passed on, as in a bridge. A cancelled call does not wait.
+    ///
+    /// The handler of a notification must not wait for such a call: each would wait for the other.
+    pub const fn in_order(mut self) -> Self {
+        self.in_order = true;
         self
     }
 
@@ -230,18 +242,21 @@ impl<R> CallBuilder<R> {
         let reads = self.progress || self.partial;
         let inbox = (reads || self.belongs.is_some()).then(|| Inbox::new(reads));
         let span = open_span(&self.connection, &method);
-        let mut extras = (foreign.is_some() || inbox.is_some() || span.is_some()).then(|| {
-            Box::new(Extras {
-                release_parent: foreign.map(ForeignParent::into_release),
-                inbox: inbox.clone(),
-                renewal: time.renewal,
-                span: span.clone(),
-                ..Extras::default()
-            })
-        });
+        let mut extras =
+            (foreign.is_some() || inbox.is_some() || span.is_some() || self.in_order).then(|| {
+                Box::new(Extras {
+                    foreign_parent: foreign.as_ref().and(parent.as_ref()).map(CallContext::request_key),
+                    release_parent: foreign.map(ForeignParent::into_release),
+                    inbox: inbox.clone(),
+                    in_order: self.in_order,
+                    renewal: time.renewal,
+                    span: span.clone(),
+                    ..Extras::default()
+                })
+            });
         let (mut belongs, mut late) = (self.belongs, None);
-        let started = self.connection.step(|state, now, _| {
-            let started = state.start_call(&self.connection, now, &spec, staged, &mut extras)?;
+        let started = self.connection.step(|state, now, effects| {
+            let started = state.start_call(&self.connection, now, &spec, staged, &mut extras, effects)?;
             if let Some(said) = &said {
                 state.session.handshake(HandshakePart::Params, said);
             }
@@ -254,8 +269,7 @@ impl<R> CallBuilder<R> {
             }
             Ok(started)
         });
-        // A call that is refused does not take it. Dropping it may run code of the user, so it is dropped without the
-        // lock (D2).
+        // A refused call does not take it. Its drop may run code of the user, so it is done without the lock (D2).
         drop((belongs, late));
         if let Some(release) = extras.and_then(|extras| extras.release_parent) {
             release();
@@ -368,32 +382,5 @@ impl<R> fmt::Debug for CallBuilder<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let method = self.frame.as_ref().map(|frame| &*frame.method);
         f.debug_struct("CallBuilder").field("method", &method).finish_non_exhaustive()
-    }
-}
-
-/// A call that was started by awaiting its builder. Dropping it cancels the call.
-#[must_use = "futures do nothing unless they are polled"]
-pub struct Starting<R>(Result<Call<R>, Option<CallError>>);
-
-impl<R> Starting<R> {
-    pub(crate) fn new(started: Result<Call<R>, CallError>) -> Self {
-        Self(started.map_err(Some))
-    }
-}
-
-impl<R: DeserializeOwned> Future for Starting<R> {
-    type Output = Result<R, CallError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            Ok(call) => Pin::new(call).poll(cx),
-            Err(error) => Poll::Ready(Err(error.take().unwrap_or(CallError::Ended))),
-        }
-    }
-}
-
-impl<R> fmt::Debug for Starting<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Starting").field(&self.0).finish()
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod builder;
 pub(crate) mod canceller;
+pub(crate) mod starting;
 
 use std::fmt;
 use std::future::{Future, poll_fn};

@@ -8,9 +8,12 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use crate::cause::{Cancelled, Cause};
+use crate::driver::interner::MethodIndex;
 use crate::driver::notifications::Inbox;
 use crate::driver::notifications::subscriptions::Seq;
 use crate::driver::params::part_of;
+use crate::driver::request_log::info::RequestKey;
+use crate::driver::request_log::stamp::Stamp;
 use crate::driver::timeouts::Renewal;
 use crate::id::{CallNumber, ExchangeId, OutboundKey, SlotKey};
 use crate::message::{AnswerBody, ErrorObject};
@@ -35,6 +38,10 @@ pub(crate) struct CallEntry {
     pub(crate) ended: bool,
     /// Whether a handle will read how it ended.
     pub(crate) held: bool,
+    /// Its method, among those that the connection keeps.
+    pub(crate) method: MethodIndex,
+    /// When it was made.
+    pub(crate) made: Stamp,
     pub(crate) waker: Option<Waker>,
     /// The data that only few calls have.
     pub(crate) extras: Option<Box<Extras>>,
@@ -54,12 +61,18 @@ pub(crate) struct Extras {
     pub(crate) inbox: Option<Arc<Inbox>>,
     /// How progress changes its deadline.
     pub(crate) renewal: Option<Renewal>,
+    /// Whether its handle gets the answer only after the notifications before the answer are handled.
+    pub(crate) in_order: bool,
+    /// How it ended, while the notifications before its answer are not handled.
+    pub(crate) held_back: Option<Box<Settled>>,
     /// The readers that select notifications for it.
     pub(crate) readers: Vec<Seq>,
     pub(crate) span: CallSpan,
     pub(crate) watches: Vec<AbortHandle>,
     /// Releases its parent on another connection.
     pub(crate) release_parent: Option<RemoteAction>,
+    /// The same parent.
+    pub(crate) foreign_parent: Option<RequestKey>,
 }
 
 /// A call that was staged.

@@ -1,6 +1,7 @@
 //! Calls of this side, from their start until their handles have read how they ended.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
 use tracing::Level;
@@ -9,8 +10,10 @@ use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::driver::call_table::entry::{AnswerContent, CallEntry, Extras, Settled, StagedCall, Started};
 use crate::driver::effects::Effects;
 use crate::driver::effects::log::{Entry, end_of_call};
+use crate::driver::notifications::queue::NotificationQueue;
 use crate::driver::notifications::subscriptions::Matcher;
 use crate::driver::outbox::DataFrame;
+use crate::driver::request_log::stamp::Stamp;
 use crate::driver::state::{ConnectionInner, Payload, State};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, ExchangeId, OutboundKey, SlotKey};
@@ -27,10 +30,11 @@ impl State {
         spec: &CallSpec<'_>,
         mut frame: Box<StagedCall>,
         extras: &mut Option<Box<Extras>>,
+        effects: &mut Effects,
     ) -> Result<Started, CallRefused> {
         let (key, number) = self.session.local_call(now, spec)?;
         let exchange = self.exchange_of_call(connection, spec, number);
-        let method = self.methods.share(frame.method);
+        let (method, index) = self.methods.share(frame.method);
         frame.method = Arc::clone(&method);
         let mut extras = extras.take();
         let own_exchange = exchange.call().is_some();
@@ -47,11 +51,14 @@ impl State {
             settled: None,
             ended: false,
             held: true,
+            method: index,
+            made: Stamp::of(now, connection.opened),
             waker: None,
             extras,
         }));
         self.outbound.insert(key.0, slot_key);
         self.outbox.push_data(DataFrame::Call(slot_key));
+        self.record_call(connection, slot_key, now, effects);
         Ok(Started { slot_key, number, method })
     }
 
@@ -119,7 +126,9 @@ impl State {
             (Settlement::Answered { .. }, Payload::None | Payload::Request(_) | Payload::Offer(_))
             | (Settlement::Cancelled { .. } | Settlement::Disconnected { .. }, _) => None,
         };
-        let Some((slot_key, entry)) = self.entry_of(call) else { return };
+        // As `entry_of`, which would borrow the whole state.
+        let Some(&slot_key) = self.outbound.get(call.0) else { return };
+        let Some(entry) = self.calls.get_mut(slot_key.0) else { return };
         let is_error = matches!(said, Some(AnswerContent::Error(_) | AnswerContent::Malformed(_)));
         let forgotten = failpoint::active(Failpoint::ForgottenCallers)
             && matches!(settlement, Settlement::Disconnected { .. });
@@ -148,7 +157,9 @@ impl State {
             (Settlement::Disconnected { may_have_run }, _) => Settled::Disconnected { may_have_run },
         }));
         entry.frame = None;
-        effects.wakers.extend(entry.waker.take().filter(|_| !forgotten));
+        if !hold_back(entry, slot_key, &mut self.notices) {
+            effects.wakers.extend(entry.waker.take().filter(|_| !forgotten));
+        }
         let waits = entry.cancel_waits();
         if let Some(extras) = entry.extras.as_mut() {
             let readers = std::mem::take(&mut extras.readers);
@@ -171,6 +182,20 @@ impl State {
         self.free_call(slot_key);
     }
 
+    /// Settles the calls that waited only for notifications, and returns the wakers of their handles.
+    #[must_use]
+    pub(crate) fn release_answered(&mut self) -> Vec<Waker> {
+        let due = self.notices.take_answered();
+        due.into_iter()
+            .filter_map(|slot_key| {
+                // A call whose handle was dropped has no entry any more.
+                let entry = self.calls.get_mut(slot_key.0)?;
+                entry.settled = entry.extras().held_back.take();
+                entry.waker.take()
+            })
+            .collect()
+    }
+
     /// Adds a reader to a call. If the call has ended, the reader is returned, and the caller drops it without the lock
     /// (D2): no notification belongs to a call that has ended.
     #[must_use]
@@ -183,6 +208,18 @@ impl State {
             Some(_) | None => Some(matcher),
         }
     }
+}
+
+/// Holds back how a call ended, if its handle must get it after notifications that are not handled yet.
+fn hold_back<H>(entry: &mut CallEntry, slot_key: SlotKey, notices: &mut NotificationQueue<H>) -> bool {
+    let Some(extras) = entry.extras.as_mut().filter(|extras| extras.in_order) else { return false };
+    let after = notices.last_open();
+    let waits = after > 0 && !matches!(entry.settled.as_deref(), Some(Settled::Cancelled(_)));
+    if waits {
+        extras.held_back = entry.settled.take();
+        notices.answer_after(after, slot_key);
+    }
+    waits
 }
 
 impl ConnectionInner {

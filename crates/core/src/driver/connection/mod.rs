@@ -136,6 +136,9 @@ impl ConnectionTask {
 
     /// Reads a batch of frames. Returns whether there may be more.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.own.router.reads_ahead().is_some_and(|most| self.connection.lock().notices.pauses(most)) {
+            return false;
+        }
         for _ in 0..MAX_FRAMES_PER_ROUND {
             if let Some(inbound) = self.pending.pop_front() {
                 self.recv(&inbound);

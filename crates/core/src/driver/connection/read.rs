@@ -19,6 +19,7 @@ use crate::driver::notifications::queue::Notice;
 use crate::driver::notifications::subscriptions::{Matcher, Readers};
 use crate::driver::outbox::Control;
 use crate::driver::params::{part_of, unpinned};
+use crate::driver::request_log::stamp::Stamp;
 use crate::driver::requests::data::{Arrived, RequestData};
 use crate::driver::requests::slot::InboundSlot;
 use crate::driver::state::{Arriving, Payload, Request, State, Waiting};
@@ -96,6 +97,9 @@ impl ConnectionTask {
             TransportEvent::ExchangeFailed { exchange, sent, error } => {
                 tracing::debug!(error = %crate::log_text::LogText::text(&error), "an exchange failed");
                 let Some(number) = exchange.call() else { return };
+                if let Some(hook) = &connection.on_call_failure {
+                    hook(&error);
+                }
                 connection.step(|state, now, _| state.session.recv_exchange_failed(now, number, sent));
             }
         }
@@ -143,7 +147,7 @@ impl ConnectionTask {
             .exchange_scoped
             .then(|| SessionId::from(format!("{}/{}", connection.session_id.as_str(), inbound.exchange.0)));
         let mut arriving = Arriving::new(waiting);
-        let act = |state: &mut State, now: Instant, _: &mut Effects, payload: &mut Payload<'_>| {
+        let act = |state: &mut State, now: Instant, effects: &mut Effects, payload: &mut Payload<'_>| {
             if let (Ok(()), Payload::Request(arriving)) = (arrival.admission, &mut *payload) {
                 arriving.client_permit = state.permits.admitted(match &client {
                     Some(client) => RequestClient::OfRequest(client),
@@ -171,6 +175,7 @@ impl ConnectionTask {
                 key,
                 id,
                 method,
+                came_at: Stamp::of(now, connection.opened),
                 exchange,
                 progress_token,
                 after,
@@ -184,6 +189,7 @@ impl ConnectionTask {
             );
             state.memory.request_came(counted);
             state.inbound.insert(key.0, slot);
+            state.record_arrival(connection, key, now, effects);
             if let Payload::Request(arriving) = payload {
                 arriving.key = Some(key);
             }

@@ -15,6 +15,7 @@ use crate::driver::call_table::entry::RemoteAction;
 use crate::driver::effects::log::Entry;
 use crate::driver::notifications::Inbox;
 use crate::driver::notifications::subscriptions::Matcher;
+use crate::driver::request_log::recorder::Notified;
 use crate::driver::state::{ConnectionInner, Handler, Request};
 use crate::machine::Event;
 use crate::sync::AbortHandle;
@@ -46,6 +47,8 @@ pub(crate) struct Rare {
     /// Parents on other connections whose children have ended.
     pub(crate) parent_releases: Vec<RemoteAction>,
     pub(crate) events: Vec<Event>,
+    /// The request logs in which something was recorded.
+    pub(crate) recorded: Notified,
     /// The connection has closed.
     pub(crate) closed: bool,
     pub(crate) log: Vec<Entry>,
@@ -123,6 +126,9 @@ impl Rare {
                     tracing::warn!("the event hook panicked");
                 }
             }
+        }
+        for log in self.recorded {
+            log.changed.notify_waiters();
         }
         if self.closed {
             connection.closed.notify_waiters();

@@ -8,7 +8,7 @@ use std::task::Waker;
 use bytes::Bytes;
 
 use crate::driver::params::unpinned;
-use crate::id::InboundKey;
+use crate::id::{InboundKey, SlotKey};
 use crate::machine::Limits;
 
 /// A notification that waits for its handler.
@@ -54,6 +54,14 @@ pub(crate) struct NotificationQueue<H> {
     /// The last one that the task took.
     taken: u64,
     turns: Vec<Turn>,
+    /// Calls that were answered and wait until this notification is handled.
+    answered: Vec<(u64, SlotKey)>,
+    /// The connection's task reads nothing until at most this many wait.
+    paused: Option<usize>,
+    /// Whether notifications are handled also after the connection is gone.
+    pub(crate) outlast: bool,
+    /// Tasks that wait until notifications are handled.
+    watchers: Vec<Waker>,
     pub(crate) dropped: u64,
 }
 
@@ -76,6 +84,10 @@ impl<H> Default for NotificationQueue<H> {
             worked: false,
             taken: 0,
             turns: Vec::new(),
+            answered: Vec::new(),
+            paused: None,
+            outlast: false,
+            watchers: Vec::new(),
             dropped: 0,
         }
     }
@@ -167,15 +179,62 @@ impl<H> NotificationQueue<H> {
         Some(self.turns.swap_remove(place).waker)
     }
 
+    /// A call was answered. It is not settled before this notification is handled.
+    pub(crate) fn answer_after(&mut self, number: u64, call: SlotKey) {
+        self.answered.push((number, call));
+    }
+
+    /// The calls whose answers wait no longer, in the order of their answers.
+    #[must_use]
+    pub(crate) fn take_answered(&mut self) -> Vec<SlotKey> {
+        if self.answered.is_empty() {
+            return Vec::new();
+        }
+        let (due, waiting): (Vec<_>, _) =
+            std::mem::take(&mut self.answered).into_iter().partition(|(number, _)| self.is_handled(*number));
+        self.answered = waiting;
+        due.into_iter().map(|(_, call)| call).collect()
+    }
+
+    /// Wakes this task when the next notification is taken, or none is left.
+    pub(crate) fn watch(&mut self, waker: Waker) {
+        self.watchers.push(waker);
+    }
+
+    #[must_use]
+    pub(crate) fn take_watchers(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.watchers)
+    }
+
+    /// Whether so many wait that the connection's task reads no more. It reads again when half of them are handled.
+    pub(crate) fn pauses(&mut self, most: usize) -> bool {
+        if self.paused.is_none() && self.waiting.len() > most {
+            self.paused = Some(most / 2);
+        }
+        self.paused.is_some()
+    }
+
+    /// Whether the connection's task must be woken, because it may read again.
+    pub(crate) fn resumes(&mut self) -> bool {
+        let resumes = self.paused.is_some_and(|most| self.waiting.len() <= most);
+        if resumes {
+            self.paused = None;
+        }
+        resumes
+    }
+
     /// A notification that was handled out of order is done.
     pub(crate) const fn concurrent_done(&mut self, bytes: usize) {
         self.concurrent -= 1;
         self.bytes -= bytes;
     }
 
-    /// Empties the queue when the connection is gone. Drop the returned notifications without the lock (D2).
+    /// Empties the queue when the connection is gone, unless its notifications are handled nevertheless. Drop the returned notifications without the lock (D2).
     #[must_use]
     pub(crate) fn clear(&mut self) -> VecDeque<Notice<H>> {
+        if self.outlast {
+            return VecDeque::new();
+        }
         let waiting = std::mem::take(&mut self.waiting);
         self.bytes -= waiting.iter().map(Notice::weight).sum::<usize>();
         waiting

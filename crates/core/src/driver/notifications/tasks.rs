@@ -7,6 +7,7 @@
 //!
 //! Where the dialect or the router requires order, the task of a request waits, before it starts the handler, until the
 //! handlers of the notifications before the request have ended. A cancel ends that wait, and the handler does not run.
+//! In the same way the answer to a call waits for the notifications before it, if the call requires that.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,12 +74,35 @@ impl ConnectionInner {
     }
 
     fn next_notice(&self) -> Option<HandledNotice> {
-        let (notice, turns) = {
+        let mut driver = None;
+        let (notice, turns, answered, watchers) = {
             let mut state = self.lock();
-            (state.notices.pop(), state.notices.take_turns())
+            let notice = state.notices.pop();
+            let (turns, watchers) = (state.notices.take_turns(), state.notices.take_watchers());
+            let answered = state.release_answered();
+            if state.notices.resumes() {
+                state.dirty = true;
+                driver = state.driver.take();
+            }
+            (notice, turns, answered, watchers)
         };
-        turns.into_iter().for_each(Waker::wake);
+        turns.into_iter().chain(answered).chain(watchers).chain(driver).for_each(Waker::wake);
         notice
+    }
+
+    /// Waits until the handlers of the notifications that have arrived so far have ended.
+    pub(crate) async fn notifications_handled(&self) {
+        let after = self.lock().notices.last_open();
+        poll_fn(|cx| {
+            let waker = cx.waker().clone();
+            let mut state = self.lock();
+            if after == 0 || state.notices.is_handled(after) {
+                return Poll::Ready(());
+            }
+            state.notices.watch(waker);
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Waits until the handlers that were started for requests before this notification have been polled once, for at

@@ -16,9 +16,10 @@ use crate::byte_budget::HeldBytes;
 use crate::cause::Cause;
 use crate::clients::Client;
 use crate::driver::admission::permits::RequestClient;
+use crate::driver::request_log::stamp::Stamp;
 use crate::id::{ExchangeId, InboundKey, RequestId};
 use crate::registry::SessionId;
-use crate::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use crate::sync::{AbortHandle, Mutex, MutexGuard};
 
 /// The data that the contexts of a handler share. It lives until the last of them is dropped.
@@ -28,6 +29,7 @@ pub(crate) struct RequestData {
     pub(crate) key: InboundKey,
     pub(crate) id: RequestId,
     pub(crate) method: Arc<str>,
+    pub(crate) came_at: Stamp,
     /// The data with which only few requests arrive.
     apart: Option<Box<Apart>>,
     /// The data that only few requests get later.
@@ -37,12 +39,17 @@ pub(crate) struct RequestData {
     abort_wanted: AtomicBool,
     /// Set before any task is woken. `is_cancelled` reads nothing else.
     cancelled: AtomicBool,
-    /// Its handler was polled once.
-    begun: AtomicBool,
+    /// How far the task of its handler is. Only the guard of the task sets it.
+    task: AtomicU8,
     begun_awaited: AtomicBool,
-    /// The end of its task was reported.
-    end_reported: AtomicBool,
 }
+
+/// The handler was not polled.
+const NOT_BEGUN: u8 = 0;
+/// The handler was polled once, or will never be polled.
+const BEGUN: u8 = 1;
+/// The end of the task was reported, which is after it has begun.
+const END_REPORTED: u8 = 2;
 
 /// The data with which only few requests arrive.
 struct Apart {
@@ -76,6 +83,7 @@ pub(crate) struct Arrived {
     pub(crate) key: InboundKey,
     pub(crate) id: RequestId,
     pub(crate) method: Arc<str>,
+    pub(crate) came_at: Stamp,
     pub(crate) exchange: ExchangeId,
     pub(crate) progress_token: Option<Box<RawValue>>,
     /// The last notification that is not done. 0: there is none.
@@ -90,7 +98,8 @@ pub(crate) struct Arrived {
 
 impl RequestData {
     pub(crate) fn new(arrived: Arrived) -> Self {
-        let Arrived { key, id, method, exchange, progress_token, after, client, bytes, scope } = arrived;
+        let Arrived { key, id, method, came_at, exchange, progress_token, after, client, bytes, scope } =
+            arrived;
         let is_apart = exchange != ExchangeId::NONE
             || progress_token.is_some()
             || scope.is_some()
@@ -100,6 +109,7 @@ impl RequestData {
             key,
             id,
             method,
+            came_at,
             apart: is_apart.then(|| {
                 let held = client.as_ref().map(|client| client.budget().hold(bytes as usize));
                 Box::new(Apart { exchange, progress_token, scope, after, client, _held: held })
@@ -109,9 +119,8 @@ impl RequestData {
             abort: OnceLock::new(),
             abort_wanted: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
-            begun: AtomicBool::new(false),
+            task: AtomicU8::new(NOT_BEGUN),
             begun_awaited: AtomicBool::new(false),
-            end_reported: AtomicBool::new(false),
         }
     }
 
@@ -168,12 +177,12 @@ impl RequestData {
     }
 
     pub(crate) fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::SeqCst)
+        self.task.load(Ordering::SeqCst) != NOT_BEGUN
     }
 
     /// Its handler was polled once, or will never be polled. `true`: this is the first report of that.
     pub(crate) fn set_begun(&self) -> bool {
-        !self.begun.load(Ordering::Relaxed) && !self.begun.swap(true, Ordering::SeqCst)
+        self.task.load(Ordering::Relaxed) == NOT_BEGUN && self.task.swap(BEGUN, Ordering::SeqCst) == NOT_BEGUN
     }
 
     /// Wakes the tasks that wait for [`begun`](Self::begun).
@@ -216,11 +225,11 @@ impl RequestData {
 
     /// Whether the end of its task was reported. Only its guard reads and sets this, and the guard belongs to the task.
     pub(crate) fn end_is_reported(&self) -> bool {
-        self.end_reported.load(Ordering::Relaxed)
+        self.task.load(Ordering::Relaxed) == END_REPORTED
     }
 
     pub(crate) fn set_end_reported(&self) {
-        self.end_reported.store(true, Ordering::Relaxed);
+        self.task.store(END_REPORTED, Ordering::Relaxed);
     }
 
     /// Stores the handle that aborts the task. An abort that was requested before is done now.

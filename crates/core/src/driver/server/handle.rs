@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::driver::admission::Admission;
 use crate::driver::admission::counts::ServerCounts;
+use crate::driver::request_log::log::RequestLog;
 
 /// A handle of a [`Server`](crate::Server). It stays usable while the server runs and after it has ended. Cheap to
 /// clone.
@@ -75,6 +76,19 @@ impl ServerHandle {
     /// Dropping the future loses nothing.
     pub async fn closed(&self) {
         self.phase.ended.cancelled().await;
+    }
+
+    /// The log of the requests of all its connections, of those that are open and those to come. Recording begins with
+    /// the first call, and ends when the log and its watches are dropped.
+    #[must_use]
+    pub fn request_log(&self) -> RequestLog {
+        self.admission.record_requests()
+    }
+
+    /// Whether the server drains, or has ended.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.phase.draining.is_cancelled() || self.phase.ended.is_cancelled()
     }
 
     /// The counts over all connections of the server.

@@ -27,6 +27,7 @@ use handle::Phase;
 pub use handle::ServerHandle;
 
 type PeerHook = Arc<dyn Fn(Peer) + Send + Sync>;
+type PeerSetup = Arc<dyn Fn(PeerBuilder) -> PeerBuilder + Send + Sync>;
 
 /// Serves every connection of a listener with one router, with limits over all connections.
 ///
@@ -51,6 +52,7 @@ pub struct Server {
     peers: PeerBuilder,
     admission: Arc<Admission>,
     on_peer: Option<PeerHook>,
+    each_peer: Option<PeerSetup>,
     phase: Phase,
     /// Ends `phase.ended` when the server is dropped, also if it never ran.
     _ended: DropGuard,
@@ -64,6 +66,7 @@ impl Server {
             peers: PeerBuilder::new(dialects).role(Role::Server),
             limits: ServerLimits::default(),
             on_peer: None,
+            each_peer: None,
         }
     }
 
@@ -135,7 +138,11 @@ impl Server {
             }
         };
         let slot = Arc::clone(permit.slot());
-        let peers = self.peers.clone().admission(&self.admission);
+        let peers = match &self.each_peer {
+            Some(setup) => setup(self.peers.clone()),
+            None => self.peers.clone(),
+        };
+        let peers = peers.admission(&self.admission);
         let on_peer = self.on_peer.clone();
         runtime.spawn(async move {
             let mut opening = pin!(peers.connect_at(link, Some(permit)));
@@ -178,6 +185,7 @@ pub struct ServerBuilder {
     peers: PeerBuilder,
     limits: ServerLimits,
     on_peer: Option<PeerHook>,
+    each_peer: Option<PeerSetup>,
 }
 
 impl ServerBuilder {
@@ -190,6 +198,30 @@ impl ServerBuilder {
     /// Calls this function with each connection that opens. It must not block.
     pub fn on_peer(mut self, hook: impl Fn(Peer) + Send + Sync + 'static) -> Self {
         self.on_peer = Some(Arc::new(hook));
+        self
+    }
+
+    /// Changes the options of each connection before it opens, for example to give each connection a router of its own.
+    /// The function gets what was set for all connections. It must not block.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    ///
+    /// use rescind_core::{CallContext, Router, Server, dialect};
+    ///
+    /// // Each connection counts its own calls.
+    /// let server = Server::builder(dialect::ACP).each_peer(|peer| {
+    ///     let calls = Arc::new(AtomicU64::new(0));
+    ///     peer.serve(Router::new().method("count", move |_: CallContext, (): ()| {
+    ///         let number = calls.fetch_add(1, Ordering::Relaxed);
+    ///         async move { Ok(number) }
+    ///     }))
+    /// });
+    /// # drop(server);
+    /// ```
+    pub fn each_peer(mut self, setup: impl Fn(PeerBuilder) -> PeerBuilder + Send + Sync + 'static) -> Self {
+        self.each_peer = Some(Arc::new(setup));
         self
     }
 
@@ -224,7 +256,8 @@ impl ServerBuilder {
         listener.as_mut().share_among(&admission.clients);
         let phase = Phase::default();
         let ended = phase.ended.clone().drop_guard();
-        Server { listener, peers: self.peers, admission, on_peer: self.on_peer, phase, _ended: ended }
+        let (peers, on_peer, each_peer) = (self.peers, self.on_peer, self.each_peer);
+        Server { listener, peers, admission, on_peer, each_peer, phase, _ended: ended }
     }
 }
 

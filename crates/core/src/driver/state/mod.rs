@@ -9,7 +9,7 @@
 //! - D3 The mutexes of two connections are never held together. Effects on another connection (a child or a parent
 //!   there) run after the lock is released. So there is no cycle of locks, and a program may call any function from any
 //!   callback.
-//! - D4 While it is held, only a shard of the registry may be locked. That lock is a leaf.
+//! - D4 While it is held, only a shard of the registry or a request log may be locked. Those locks are leaves.
 //! - D5 Only the connection's task uses the transport. A step that queues a frame wakes the task if it sleeps.
 //!
 //! # Deadlock
@@ -19,11 +19,13 @@
 //! frames does not delay reading.
 
 pub(crate) mod outputs;
+pub(crate) mod record;
 pub(crate) mod step;
 
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -42,6 +44,7 @@ use crate::driver::notifications::queue::NotificationQueue;
 use crate::driver::notifications::send_waiters::SendWaiters;
 use crate::driver::notifications::subscriptions::Subscriptions;
 use crate::driver::outbox::{Answer, Outbox};
+use crate::driver::request_log::recorder::Recorder;
 use crate::driver::requests::data::RequestData;
 use crate::driver::requests::progress_tokens::ProgressTokens;
 use crate::driver::requests::slot::InboundSlot;
@@ -53,10 +56,13 @@ use crate::registry::{Registry, SessionId};
 use crate::slot_map::{SideTable, SlotMap};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{AbortHandle, Handle, Mutex};
-use crate::transport::{BoxFuture, Capabilities, PeerInfo};
+use crate::transport::{BoxFuture, Capabilities, PeerInfo, TransportError};
 
 /// A function that is called for each event of a connection.
 pub(crate) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// A function that is called for each failure of one call.
+pub(crate) type FailureHook = Arc<dyn Fn(&TransportError) + Send + Sync>;
 
 /// One connection. All its handles share it.
 pub(crate) struct ConnectionInner {
@@ -64,6 +70,10 @@ pub(crate) struct ConnectionInner {
     config: Config,
     pub(crate) seed: u128,
     pub(crate) max_frame: usize,
+    /// Its number in this process.
+    pub(crate) number: u64,
+    /// When it opened.
+    pub(crate) opened: Instant,
     /// Handles that keep the connection open.
     pub(crate) handles: AtomicUsize,
     /// The connection must close. Read without the lock.
@@ -96,6 +106,7 @@ pub(crate) struct Config {
     pub(crate) timeouts: Timeouts,
     pub(crate) serves: bool,
     pub(crate) on_event: Option<EventHook>,
+    pub(crate) on_call_failure: Option<FailureHook>,
 }
 
 impl Deref for ConnectionInner {
@@ -218,6 +229,8 @@ pub(crate) struct State {
     pub(crate) armed: Option<Instant>,
     /// Something has happened since the task looked last.
     pub(crate) dirty: bool,
+    /// What is recorded. `None`: no log records the connection.
+    pub(crate) recorder: Option<Box<Recorder>>,
 }
 
 impl ConnectionInner {
@@ -248,10 +261,13 @@ impl ConnectionInner {
                 driver: None,
                 armed: None,
                 dirty: false,
+                recorder: None,
             }),
             config,
             seed: draw_seed(),
             max_frame,
+            number: next_number(),
+            opened: now(),
             handles: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             walking: AtomicBool::new(false),
@@ -290,6 +306,12 @@ impl std::fmt::Debug for Request {
 /// The present time of the runtime's clock, which a test may pause.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
+}
+
+/// A number that no other connection of this process has.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
 /// A random number for this connection, from the keys with which the standard library seeds its hash maps.

@@ -30,7 +30,11 @@ impl State {
         payload: &mut Payload<'_>,
         effects: &mut Effects,
     ) {
+        let is_recorded = self.recorder.is_some();
         while let Some(output) = self.session.poll_output() {
+            if is_recorded {
+                self.record(now, &output, payload, effects);
+            }
             self.apply_one(connection, now, output, payload, effects);
         }
         if self.outbox.reserved() > 0 && self.outbox.reserve_is_spent(self.session.limits()) {

@@ -1,0 +1,279 @@
+//! One session: a downstream connection, and the upstream connection that is opened for it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use rescind_core::dialect::{Dialect, Role};
+use rescind_core::{
+    BoxFuture, ConnectionError, Declaration, Event, Limits, Peer, PeerBuilder, TransportError,
+};
+use tokio::sync::{Notify, watch};
+
+use crate::passing::{downstream_router, upstream_router};
+use crate::progress::ProgressTokens;
+use crate::sessions::{Counted, Sessions};
+use crate::upstream::Upstream;
+
+/// The time for the errors of open requests to be written, after the upstream is lost.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// How long a client may take to read what its upstream wrote before its end.
+const READ_TIME: Duration = Duration::from_secs(30);
+/// How long the text about the end of an upstream is waited for, for example the exit status of a child process.
+const END_TIME: Duration = Duration::from_secs(1);
+
+/// Called with the reason when the upstream of a session is lost.
+pub(crate) type LossHook = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// The settings that all sessions of a bridge share.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) downstream: Dialect,
+    pub(crate) upstream: Dialect,
+    pub(crate) limits: Limits,
+    pub(crate) declare: Declaration,
+    pub(crate) sessions: Sessions,
+    pub(crate) on_loss: Option<LossHook>,
+}
+
+/// Opens the upstream.
+pub(crate) type Opening = BoxFuture<'static, Result<Upstream, String>>;
+
+pub(crate) struct Session {
+    settings: Arc<Settings>,
+    /// Until the first message arrives.
+    opening: Mutex<Option<Opening>>,
+    state: watch::Sender<State>,
+    /// Messages that wait for the upstream go on in the order in which they came.
+    pub(crate) turns: tokio::sync::Mutex<()>,
+    downstream: OnceLock<Peer>,
+    pub(crate) downstream_tokens: ProgressTokens,
+    /// Why the upstream did not take its last request that failed alone.
+    failure: Mutex<Option<String>>,
+    /// Whether requests of the upstream can fail alone.
+    fail_alone: AtomicBool,
+    /// Notified when the upstream did not take notifications for so long that some were dropped.
+    overflow: Notify,
+}
+
+enum State {
+    /// The upstream is not open yet.
+    Opening,
+    Open(Peer),
+    /// The upstream is gone, or could not be opened, for this reason.
+    Lost(Arc<str>),
+}
+
+impl Session {
+    pub(crate) fn new(settings: &Arc<Settings>, opening: Opening) -> Arc<Self> {
+        Arc::new(Self {
+            settings: Arc::clone(settings),
+            opening: Mutex::new(Some(opening)),
+            state: watch::Sender::new(State::Opening),
+            turns: tokio::sync::Mutex::default(),
+            downstream: OnceLock::new(),
+            downstream_tokens: ProgressTokens::default(),
+            failure: Mutex::new(None),
+            fail_alone: AtomicBool::new(false),
+            overflow: Notify::new(),
+        })
+    }
+
+    /// The options of the downstream connection.
+    pub(crate) fn downstream(self: &Arc<Self>, peer: PeerBuilder) -> PeerBuilder {
+        // The hook lives as long as the connection, which the session holds.
+        let session = Arc::downgrade(self);
+        peer.role(Role::Server)
+            .serve(downstream_router(self))
+            .declare_cancellation(self.settings.declare)
+            .call_timeout(None)
+            .on_event(move |event| watch_for_overflow(&session, event))
+    }
+
+    /// The upstream. The first call opens it. `downstream` is the connection of this session.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(crate) async fn upstream(
+        self: &Arc<Self>,
+        downstream: impl FnOnce() -> Peer,
+    ) -> Result<Peer, Arc<str>> {
+        match &*self.state.borrow() {
+            State::Open(peer) => return Ok(peer.clone()),
+            State::Lost(why) => return Err(Arc::clone(why)),
+            State::Opening => {}
+        }
+        self.begin(downstream);
+        let mut state = self.state.subscribe();
+        let known = state.wait_for(|state| !matches!(state, State::Opening)).await;
+        match known.as_deref() {
+            Ok(State::Open(peer)) => Ok(peer.clone()),
+            Ok(State::Lost(why)) => Err(Arc::clone(why)),
+            Ok(State::Opening) | Err(_) => Err("the session has ended".into()),
+        }
+    }
+
+    /// The reason why a request was not answered. If the connection has ended, it waits until the reason is known.
+    pub(crate) async fn lost(&self) -> Arc<str> {
+        let open = matches!(&*self.state.borrow(), State::Open(peer) if !peer.is_closed());
+        if open && self.fail_alone.load(Ordering::Relaxed) {
+            let known = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            return known.unwrap_or_else(|| "the connection failed before the answer".to_owned()).into();
+        }
+        let mut state = self.state.subscribe();
+        match state.wait_for(|state| matches!(state, State::Lost(_))).await.as_deref() {
+            Ok(State::Lost(why)) => Arc::clone(why),
+            Ok(State::Opening | State::Open(_)) | Err(_) => "the session has ended".into(),
+        }
+    }
+
+    /// Whether this notification of the downstream side ends the session.
+    pub(crate) fn ends_with(&self, method: &str) -> bool {
+        self.settings.downstream.rules().lifecycle.is_some_and(|lifecycle| lifecycle.exit == method)
+    }
+
+    /// Opens the upstream, once, and starts the task that keeps the two connections together.
+    pub(crate) fn begin(self: &Arc<Self>, downstream: impl FnOnce() -> Peer) {
+        let taken = self.opening.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(opening) = taken else { return };
+        let downstream = downstream();
+        let counted = self.settings.sessions.add();
+        let session = Arc::clone(self);
+        tokio::spawn(async move {
+            let _ = session.downstream.set(downstream.clone());
+            let kept = Kept(session, counted);
+            kept.0.keep(&downstream, opening).await;
+        });
+    }
+
+    async fn keep(self: &Arc<Self>, downstream: &Peer, opening: Opening) {
+        let opened = tokio::select! {
+            biased;
+            _ = downstream.closed() => return self.lose("the client has left"),
+            opened = opening => opened,
+        };
+        let (upstream, name, mut end) = match opened.and_then(|upstream| self.open(downstream, upstream)) {
+            Ok(opened) => opened,
+            Err(why) => {
+                self.fail(&why);
+                downstream.shutdown(ANSWER_TIME).await;
+                return;
+            }
+        };
+        self.state.send_replace(State::Open(upstream.clone()));
+        tokio::select! {
+            biased;
+            closed = upstream.closed() => {
+                // Its last notifications are passed on first, as long as the client reads.
+                tokio::select! {
+                    () = upstream.notifications_handled() => {}
+                    _ = downstream.closed() => {}
+                    () = tokio::time::sleep(READ_TIME) => {}
+                }
+                self.fail(&describe(&name, closed, &mut end).await);
+                downstream.shutdown(ANSWER_TIME).await;
+            }
+            _ = downstream.closed() => self.lose("the client has left"),
+            () = self.overflow.notified() => {
+                self.fail(&format!("{name} does not read: too many notifications wait for it"));
+                tokio::join!(upstream.shutdown(Duration::ZERO), downstream.shutdown(ANSWER_TIME));
+            }
+        }
+        self.pass_exit(downstream, &upstream);
+        upstream.shutdown(Duration::ZERO).await;
+        if let Some(end) = end {
+            end.await;
+        }
+    }
+
+    /// Opens the upstream connection on its link.
+    fn open(self: &Arc<Self>, downstream: &Peer, upstream: Upstream) -> Result<Opened, String> {
+        let Upstream { name, link, end } = upstream;
+        self.fail_alone.store(link.traits.opens_exchanges, Ordering::Relaxed);
+        let (session, named) = (Arc::downgrade(self), name.clone());
+        let peer = Peer::builder(self.settings.upstream.clone())
+            .role(Role::Client)
+            .serve(upstream_router(self, downstream))
+            .limits(self.settings.limits.clone())
+            .declare_cancellation(self.settings.declare)
+            .call_timeout(None)
+            .clients(downstream.clients())
+            .on_call_failure(move |error| note_failure(&session, &named, error))
+            .attach(link)
+            .map_err(|error| error.to_string())?;
+        Ok((peer, name, end))
+    }
+
+    /// The upstream is lost, although the client is there.
+    fn fail(&self, why: &str) {
+        if let Some(hook) = &self.settings.on_loss {
+            hook(why);
+        }
+        self.lose(why);
+    }
+
+    fn lose(&self, why: &str) {
+        self.state.send_replace(State::Lost(why.into()));
+    }
+
+    /// Passes on the notification that ends a server's process, which has closed the downstream connection.
+    fn pass_exit(&self, downstream: &Peer, upstream: &Peer) {
+        if let (Some(_), Some(lifecycle)) = (downstream.exit_code(), self.settings.upstream.rules().lifecycle)
+        {
+            // It fails only if the upstream is gone, or reads nothing.
+            let _ = upstream.try_notify(lifecycle.exit, &());
+        }
+    }
+}
+
+/// A session that is being kept, until its task has ended, also by a panic: nobody waits for its upstream then.
+struct Kept(Arc<Session>, #[expect(dead_code, reason = "it counts until it is dropped")] Counted);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let is_lost = matches!(&*self.0.state.borrow(), State::Lost(_));
+        if !is_lost {
+            self.0.lose("the session has ended");
+        }
+    }
+}
+
+type Opened = (Peer, String, Option<BoxFuture<'static, String>>);
+
+/// A notification of the downstream side was dropped, because the upstream side does not read. Nothing may be lost, so
+/// the session ends.
+fn watch_for_overflow(session: &Weak<Session>, event: &Event) {
+    if !matches!(event, Event::LimitReached(_)) {
+        return;
+    }
+    let Some(session) = session.upgrade() else { return };
+    if session.downstream.get().is_some_and(|peer| peer.queue_stats().notifications_dropped > 0) {
+        session.overflow.notify_one();
+    }
+}
+
+fn note_failure(session: &Weak<Session>, name: &str, error: &TransportError) {
+    let Some(session) = session.upgrade() else { return };
+    let text = format!("{name} did not answer: {}", error.source);
+    *session.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+}
+
+/// How the upstream ended, with its name.
+async fn describe(
+    name: &str,
+    closed: Result<(), ConnectionError>,
+    end: &mut Option<BoxFuture<'static, String>>,
+) -> String {
+    let known = match end.as_mut() {
+        Some(ending) => tokio::time::timeout(END_TIME, ending).await.ok(),
+        None => None,
+    };
+    match (known, closed) {
+        (Some(text), _) => {
+            *end = None;
+            format!("{name} ended: {text}")
+        }
+        (None, Err(error)) => format!("{name} is lost: {error}"),
+        (None, Ok(())) => format!("{name} closed the connection"),
+    }
+}

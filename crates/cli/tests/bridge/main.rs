@@ -1,0 +1,13 @@
+//! `rescind bridge` as a program: children and endpoints behind it, and what its users see when something goes wrong.
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
+
+#[expect(dead_code, reason = "these tests use a part of it")]
+#[path = "../common/mod.rs"]
+mod common;
+
+mod access;
+mod children;
+mod endpoints;
+mod program;
+mod usage;

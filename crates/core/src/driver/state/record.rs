@@ -1,0 +1,333 @@
+//! What is recorded of a step, for connections that a log records, and the snapshot of the requests in flight.
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use crate::cause::{Cause, CauseKind};
+use crate::driver::call_table::entry::AnswerContent;
+use crate::driver::effects::Effects;
+use crate::driver::outbox::Answer;
+use crate::driver::request_log::info::{Direction, RequestInfo, RequestKey, RequestOutcome, SessionInfo};
+use crate::driver::request_log::log::RequestLog;
+use crate::driver::request_log::recorder::Recorder;
+use crate::driver::request_log::shared::Recorded;
+use crate::driver::requests::slot::{InboundSlot, Unserved};
+use crate::driver::state::{ConnectionInner, Payload, Request, State, now};
+use crate::id::{CallKey, InboundKey, OutboundKey, RequestId, SlotKey};
+use crate::machine::{AcceptedCancel, Output, ReplyBody, RequestStatus, Settlement};
+use crate::message::ErrorCode;
+
+impl State {
+    /// A request has arrived, or is in the queue.
+    pub(crate) fn record_arrival(
+        &mut self,
+        connection: &ConnectionInner,
+        key: InboundKey,
+        now: Instant,
+        effects: &mut Effects,
+    ) {
+        if self.recorder.is_none() {
+            return;
+        }
+        let Some(slot) = self.inbound.get(key.0) else { return };
+        let Some(info) = self.request_info(connection, slot, now) else { return };
+        if let Some(recorder) = &mut self.recorder {
+            recorder.started(info, &mut effects.rare().recorded);
+        }
+    }
+
+    /// A call was made.
+    pub(crate) fn record_call(
+        &mut self,
+        connection: &ConnectionInner,
+        slot_key: SlotKey,
+        now: Instant,
+        effects: &mut Effects,
+    ) {
+        if self.recorder.is_none() {
+            return;
+        }
+        let Some(info) = self.call_info(connection, slot_key, now) else { return };
+        if let Some(recorder) = &mut self.recorder {
+            recorder.started(info, &mut effects.rare().recorded);
+        }
+    }
+
+    /// Records an output before it is executed.
+    pub(crate) fn record(
+        &mut self,
+        now: Instant,
+        output: &Output,
+        payload: &Payload<'_>,
+        effects: &mut Effects,
+    ) {
+        let Some(mut recorder) = self.recorder.take() else { return };
+        if !recorder.has_readers() {
+            return;
+        }
+        self.record_in(&mut recorder, now, output, payload, effects);
+        self.recorder = Some(recorder);
+    }
+
+    fn record_in(
+        &self,
+        recorder: &mut Recorder,
+        now: Instant,
+        output: &Output,
+        payload: &Payload<'_>,
+        effects: &mut Effects,
+    ) {
+        let notified = &mut effects.rare().recorded;
+        match output {
+            Output::Start(key) | Output::Signal { key, .. } | Output::Abort(key) => {
+                if let Some((status, cancel)) = self.session.request_status(*key) {
+                    recorder.changed(received(*key), status, cancel, notified);
+                }
+            }
+            Output::Reply(reply) => {
+                recorder.decided(received(reply.key), self.outcome_of_reply(reply.key, &reply.body, payload));
+                let cause = match &reply.body {
+                    ReplyBody::Cancelled(cause) => Some(cause.clone()),
+                    ReplyBody::Handler | ReplyBody::Graceful(_) | ReplyBody::Refused(_) => None,
+                };
+                let (status, cancel) = self.settled(reply.key, now, cause);
+                recorder.changed(received(reply.key), status, cancel, notified);
+            }
+            Output::Silence { key, .. } => {
+                recorder.decided(received(*key), RequestOutcome::Cancelled);
+                // Silence is owed after a cancel of the peer only.
+                let (status, cancel) = self.settled(*key, now, Some(Cause::new(CauseKind::Peer)));
+                recorder.changed(received(*key), status, cancel, notified);
+            }
+            Output::Released(key) => recorder.ended(received(*key), now, notified),
+            Output::SendCancel { call, cause, .. } => {
+                let cancel = Some(AcceptedCancel::new(cause.clone(), now));
+                recorder.changed(made(*call), RequestStatus::Cancelling, cancel, notified);
+            }
+            Output::Settle { call, settlement } => {
+                let (outcome, cause) = outcome_of_call(settlement, payload);
+                recorder.decided(made(*call), outcome);
+                if let Some(cause) = cause {
+                    let cancel = Some(AcceptedCancel::new(cause, now));
+                    recorder.changed(made(*call), RequestStatus::Cancelling, cancel, notified);
+                }
+                recorder.ended(made(*call), now, notified);
+            }
+            Output::Refuse { .. }
+            | Output::RefuseCancelled { .. }
+            | Output::ExchangeEnd { .. }
+            | Output::Ack { .. }
+            | Output::TakeBack(_)
+            | Output::Acked { .. }
+            | Output::CancelForeign(_)
+            | Output::Event(_)
+            | Output::Close(_) => {}
+        }
+    }
+
+    /// The status of a request that is answered, and its cancel. The machine has forgotten a request that was cancelled
+    /// in the queue.
+    fn settled(
+        &self,
+        key: InboundKey,
+        now: Instant,
+        cause: Option<Cause>,
+    ) -> (RequestStatus, Option<AcceptedCancel>) {
+        let known = self.session.request_status(key).and_then(|(_, cancel)| cancel);
+        (RequestStatus::Draining, known.or_else(|| Some(AcceptedCancel::new(cause?, now))))
+    }
+
+    fn outcome_of_reply(&self, key: InboundKey, body: &ReplyBody, payload: &Payload<'_>) -> RequestOutcome {
+        match body {
+            ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => RequestOutcome::Cancelled,
+            ReplyBody::Refused(crate::dialect::Refusal::Overloaded(_)) => RequestOutcome::Refused,
+            ReplyBody::Refused(_) => RequestOutcome::Failed(ErrorCode::INTERNAL_ERROR),
+            ReplyBody::Handler => match self.inbound.get(key.0).map(|slot| slot.unserved) {
+                Some(Unserved::NotFound) => RequestOutcome::Failed(ErrorCode::METHOD_NOT_FOUND),
+                Some(Unserved::Shutdown) => RequestOutcome::Completed,
+                Some(Unserved::No) | None => match payload {
+                    Payload::Offer(Some(Answer::Value(_))) => RequestOutcome::Completed,
+                    Payload::Offer(Some(Answer::Error(error))) => RequestOutcome::Failed(error.code),
+                    Payload::Offer(Some(Answer::Refused(_)) | None)
+                    | Payload::None
+                    | Payload::Request(_)
+                    | Payload::AnswerContent(_) => RequestOutcome::Failed(ErrorCode::INTERNAL_ERROR),
+                },
+            },
+        }
+    }
+
+    /// The requests and calls in flight, at most this many.
+    fn request_infos(&self, connection: &ConnectionInner, now: Instant, at_most: usize) -> Vec<RequestInfo> {
+        let received = self.inbound.values().filter_map(|slot| self.request_info(connection, slot, now));
+        let calls = self.calls.iter().filter_map(|(key, _)| self.call_info(connection, SlotKey(key), now));
+        received.chain(calls).take(at_most).collect()
+    }
+
+    fn request_info(
+        &self,
+        connection: &ConnectionInner,
+        slot: &InboundSlot<Request>,
+        now: Instant,
+    ) -> Option<RequestInfo> {
+        let data = &slot.request.data;
+        let (status, cancel) = self.session.request_status(data.key)?;
+        Some(RequestInfo {
+            key: connection.request_key(Direction::Received, data.key.0),
+            session: slot.request.session().clone(),
+            id: data.id.clone(),
+            method: Some(Arc::clone(&data.method)),
+            status,
+            started: data.came_at.time(now, connection.opened),
+            parent: None,
+            cancel,
+        })
+    }
+
+    fn call_info(
+        &self,
+        connection: &ConnectionInner,
+        slot_key: SlotKey,
+        now: Instant,
+    ) -> Option<RequestInfo> {
+        let entry = self.calls.get(slot_key.0).filter(|entry| !entry.ended)?;
+        let call = self.session.call_status(entry.key)?;
+        let known = self.recorder.as_ref().and_then(|recorder| recorder.known(Direction::Made, entry.key.0));
+        let staged = || entry.frame.as_ref().map(|frame| Arc::clone(&frame.method));
+        let parent = call.parent.map(|parent| connection.request_key(Direction::Received, parent.0));
+        let elsewhere = || entry.extras.as_ref().and_then(|extras| extras.foreign_parent);
+        Some(RequestInfo {
+            key: connection.request_key(Direction::Made, entry.key.0),
+            session: connection.session_id.clone(),
+            id: RequestId::number(i64::try_from(call.number.0).unwrap_or(i64::MAX)),
+            method: known
+                .and_then(|known| known.method.clone())
+                .or_else(staged)
+                .or_else(|| self.methods.at(entry.method)),
+            status: call.status,
+            started: entry.made.time(now, connection.opened),
+            parent: parent.or_else(elsewhere).or_else(|| known?.parent),
+            cancel: call.cancel,
+        })
+    }
+}
+
+const fn received(key: InboundKey) -> (Direction, CallKey) {
+    (Direction::Received, key.0)
+}
+
+const fn made(key: OutboundKey) -> (Direction, CallKey) {
+    (Direction::Made, key.0)
+}
+
+/// How a call ended, and the cause of its cancel.
+fn outcome_of_call(settlement: &Settlement, payload: &Payload<'_>) -> (RequestOutcome, Option<Cause>) {
+    match settlement {
+        Settlement::Answered { cancelled } => {
+            let outcome = match payload {
+                Payload::AnswerContent(Some(AnswerContent::Value(_))) => RequestOutcome::Completed,
+                Payload::AnswerContent(Some(AnswerContent::Error(error))) => {
+                    RequestOutcome::Failed(error.code)
+                }
+                Payload::AnswerContent(Some(AnswerContent::Malformed(_))) => RequestOutcome::Unreadable,
+                Payload::AnswerContent(Some(AnswerContent::Cancelled) | None)
+                | Payload::None
+                | Payload::Request(_)
+                | Payload::Offer(_) => RequestOutcome::Failed(ErrorCode::INTERNAL_ERROR),
+            };
+            (outcome, cancelled.clone())
+        }
+        Settlement::Cancelled { cause, confirmed: _ } => (RequestOutcome::Cancelled, Some(cause.clone())),
+        Settlement::Disconnected { .. } => (RequestOutcome::Disconnected, None),
+    }
+}
+
+impl ConnectionInner {
+    /// The key of a request or a call of this connection.
+    pub(crate) const fn request_key(&self, direction: Direction, key: CallKey) -> RequestKey {
+        RequestKey { connection: self.number, direction, key }
+    }
+
+    /// Records the connection in this log from now on.
+    pub(crate) fn record_into(self: &Arc<Self>, log: &RequestLog) {
+        let log = log.shared();
+        {
+            let mut state = self.lock();
+            let in_flight = state.request_infos(self, now(), usize::MAX);
+            let recorder = state.recorder.get_or_insert_with(|| Box::new(Recorder::new(self.number)));
+            recorder.add(log, in_flight);
+        }
+        let connection: Weak<Self> = Arc::downgrade(self);
+        log.add(self.number, connection);
+        log.changed.notify_waiters();
+    }
+
+    pub(crate) fn requests_in_flight(&self, at_most: usize) -> Vec<RequestInfo> {
+        self.lock().request_infos(self, now(), at_most)
+    }
+
+    /// Cancels a received request. `true`: it was open and not cancelled before.
+    pub(crate) fn stop_request(self: &Arc<Self>, key: RequestKey, cause: Cause) -> bool {
+        if key.connection != self.number || key.direction != Direction::Received {
+            return false;
+        }
+        self.step(|state, now, _| state.session.local_cancel(now, InboundKey(key.key), cause))
+    }
+}
+
+impl Recorded for ConnectionInner {
+    fn is_over(&self) -> bool {
+        let state = self.lock();
+        state.end.is_some() && state.session.is_finished()
+    }
+
+    fn info(&self) -> SessionInfo {
+        SessionInfo {
+            connection: self.number,
+            session: self.session_id.clone(),
+            dialect: self.dialect.name(),
+            role: self.role,
+            peer: self.meta.clone(),
+            opened: self.opened,
+            stats: self.lock().session.stats(),
+        }
+    }
+
+    fn requests(&self, at_most: usize) -> Vec<RequestInfo> {
+        self.requests_in_flight(at_most)
+    }
+
+    fn stop(self: Arc<Self>, key: RequestKey, cause: Cause) -> bool {
+        self.stop_request(key, cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::dialect::ACP_V2;
+    use crate::driver::context::CallContext;
+    use crate::driver::peer::Peer;
+    use crate::driver::request_log::log::RequestLog;
+    use crate::driver::router::Router;
+    use crate::transport::memory_pair;
+
+    /// The recorder is not visible from outside.
+    #[tokio::test]
+    async fn a_connection_whose_logs_are_dropped_records_nothing_any_more() {
+        let (near, far) = memory_pair();
+        let router = Router::new().method("echo", |_: CallContext, params: Value| async move { Ok(params) });
+        let server = Peer::builder(ACP_V2).serve(router).attach(far).unwrap();
+        let client = Peer::builder(ACP_V2).attach(near).unwrap();
+        assert!(server.connection().lock().recorder.is_none(), "nobody looks");
+        let (log, watch) = (RequestLog::new(), server.watch_requests());
+        server.record_in(&log);
+        drop(log);
+        let _: Value = client.call("echo", &json!({})).await.unwrap();
+        assert!(server.connection().lock().recorder.is_some(), "the watch reads");
+        drop(watch);
+        let _: Value = client.call("echo", &json!({})).await.unwrap();
+        assert!(server.connection().lock().recorder.is_none(), "I3: it records for nobody");
+    }
+}

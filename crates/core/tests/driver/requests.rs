@@ -1,0 +1,372 @@
+//! Snapshots of requests, the watch of their changes, and the log of several connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rescind_core::dialect::{ACP_V2, MCP_2026, Role};
+use rescind_core::{
+    CallContext, CauseKind, Direction, ErrorCode, ErrorObject, HandlerError, Limits, MAX_ENDED_REQUESTS,
+    Outcome, Peer, RequestEvent, RequestId, RequestInfo, RequestLog, RequestOutcome, RequestStatus,
+    RequestWatch, Router, Server, memory_listener, memory_pair,
+};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, Semaphore};
+
+use crate::protocol_requirements::meet;
+
+/// Handlers that end only when they are released, also after a cancel.
+pub(crate) fn held(release: &Arc<Semaphore>) -> Router {
+    let (plain, shielded) = (Arc::clone(release), Arc::clone(release));
+    Router::new()
+        .method("hold", move |_: CallContext, _: Value| {
+            let release = Arc::clone(&plain);
+            async move {
+                release.acquire().await?.forget();
+                Ok(json!("done"))
+            }
+        })
+        .method("shield", move |ctx: CallContext, _: Value| {
+            let release = Arc::clone(&shielded);
+            async move {
+                ctx.shield(release.acquire()).await?.forget();
+                let cause = ctx.cancelled().await;
+                ctx.stopped::<Value>(cause)
+            }
+        })
+        .method("echo", |_: CallContext, params: Value| async move { Ok(params) })
+        .method("fail", |_: CallContext, _: Value| async {
+            Err::<Value, _>(HandlerError::from(ErrorObject::new(ErrorCode(7), "no")))
+        })
+}
+
+pub(crate) fn pair(router: Router, limits: Limits) -> (Peer, Peer) {
+    let (near, far) = memory_pair();
+    let server = Peer::builder(ACP_V2).serve(router).limits(limits).attach(far).unwrap();
+    (Peer::builder(ACP_V2).attach(near).unwrap(), server)
+}
+
+pub(crate) fn of<'a>(requests: &'a [RequestInfo], method: &str) -> &'a RequestInfo {
+    let named = |request: &&RequestInfo| request.method.as_deref() == Some(method);
+    requests.iter().find(named).unwrap_or_else(|| panic!("{method} is in flight: {requests:?}"))
+}
+
+/// Reads changes until this one.
+async fn until(watch: &mut RequestWatch, wanted: impl Fn(&RequestEvent) -> bool) -> RequestEvent {
+    loop {
+        let event = watch.next().await;
+        if wanted(&event) {
+            return event;
+        }
+    }
+}
+
+/// Yields to other tasks until this is true.
+pub(crate) async fn yield_until(done: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if done() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("it does not come");
+}
+
+fn started(count: usize) -> impl Fn(&RequestEvent) -> bool {
+    let left = std::cell::Cell::new(count);
+    move |event| {
+        left.set(left.get() - usize::from(matches!(event, RequestEvent::Started(_))));
+        left.get() == 0
+    }
+}
+
+const fn is_ended(event: &RequestEvent) -> bool {
+    matches!(event, RequestEvent::Ended(_))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_shows_each_status_with_age_and_cancel() {
+    let release = Arc::new(Semaphore::new(0));
+    let limits = Limits::default().max_running_handlers(2).cancel_grace(Duration::from_secs(3600));
+    let (client, server) = pair(held(&release), limits);
+    let mut watch = server.watch_requests();
+    let calls =
+        ["hold", "shield", "echo"].map(|method| client.call::<_, Value>(method, &json!({})).start().unwrap());
+    until(&mut watch, started(3)).await;
+    tokio::time::advance(Duration::from_secs(5)).await;
+    let requests = server.requests();
+    let shown = ["hold", "shield", "echo"].map(|method| of(&requests, method));
+    let (running, queued) = (RequestStatus::Running, RequestStatus::Queued);
+    assert_eq!(shown.map(|request| request.status), [running, running, queued]);
+    assert_eq!(shown.map(|request| request.id.clone()), [1, 2, 3].map(RequestId::number));
+    let now = tokio::time::Instant::now().into_std();
+    for request in shown {
+        assert_eq!(now - request.started, Duration::from_secs(5));
+        assert_eq!((request.cancel.as_ref(), request.parent), (None, None));
+        assert_eq!((request.key.direction(), &request.session), (Direction::Received, server.session()));
+    }
+    for call in &calls[..2] {
+        let _ = call.canceller().cancel("the user pressed Stop");
+    }
+    until(&mut watch, |event| matches!(event, RequestEvent::Changed(_))).await;
+    tokio::task::yield_now().await;
+    let requests = server.requests();
+    let [hold, shield] = ["hold", "shield"].map(|method| of(&requests, method));
+    assert_eq!((hold.status, shield.status), (RequestStatus::Cancelling, RequestStatus::Shielded));
+    for request in [hold, shield] {
+        let cancel = request.cancel.as_ref().unwrap();
+        assert_eq!((cancel.cause.kind(), cancel.at), (CauseKind::Peer, now));
+    }
+    let made = client.requests();
+    assert_eq!(of(&made, "hold").status, RequestStatus::Cancelling);
+    assert_eq!(of(&made, "hold").cancel.as_ref().map(|cancel| cancel.cause.kind()), Some(CauseKind::Caller));
+    assert_eq!(of(&made, "echo").status, RequestStatus::Running);
+    release.add_permits(2);
+    let ended = calls.map(rescind_core::Call::outcome);
+    let [hold, shield, echo] = ended;
+    assert_eq!(hold.await, Outcome::CompletedAfterCancel(json!("done")));
+    assert!(shield.await.is_cancelled());
+    assert_eq!(echo.await, Outcome::Completed(json!({})));
+    assert_eq!((server.requests(), client.requests()), (vec![], vec![]), "I3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_runs_after_its_answer_is_shown_as_draining() {
+    let release = Arc::new(Semaphore::new(0));
+    let (near, far) = memory_pair();
+    let server = Peer::builder(MCP_2026).serve(held(&release)).attach(far).unwrap();
+    let client = Peer::builder(MCP_2026).attach(near).unwrap();
+    let mut watch = server.watch_requests();
+    let call = client.call::<_, Value>("hold", &json!({})).start().unwrap();
+    until(&mut watch, started(1)).await;
+    drop(call);
+    until(&mut watch, |event| matches!(event, RequestEvent::Changed(_))).await;
+    let [request] = &*server.requests() else { panic!("it still runs") };
+    assert_eq!(request.status, RequestStatus::Draining);
+    assert_eq!(request.cancel.as_ref().map(|cancel| cancel.cause.kind()), Some(CauseKind::Peer));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    release.add_permits(1);
+    let RequestEvent::Ended(ended) = until(&mut watch, is_ended).await else { unreachable!() };
+    assert_eq!(ended.outcome, RequestOutcome::Cancelled);
+    assert_eq!((ended.took(), ended.cancel_took()), (Duration::from_secs(1), Some(Duration::from_secs(1))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_directions_are_shown_and_a_call_names_its_parent_here_and_on_another_connection() {
+    let gone = Arc::new(Notify::new());
+    let answers = {
+        let gone = Arc::clone(&gone);
+        move || {
+            let gone = Arc::clone(&gone);
+            Router::new().method("ask", move |_: CallContext, _: Value| {
+                let gone = Arc::clone(&gone);
+                async move {
+                    gone.notified().await;
+                    Ok(Value::Null)
+                }
+            })
+        }
+    };
+    let (upstream_near, upstream_far) = memory_pair();
+    let _upstream = Peer::builder(ACP_V2).serve(answers()).attach(upstream_far).unwrap();
+    let upstream = Peer::builder(ACP_V2).attach(upstream_near).unwrap();
+    let gateway = upstream.clone();
+    let router = Router::new().method("work", move |ctx: CallContext, _: Value| {
+        let here = ctx.call::<_, Value>("ask", &json!({})).start();
+        let there = gateway.call::<_, Value>("ask", &json!({})).child_of(&ctx).start();
+        async move {
+            let (here, there) = (here?, there?);
+            let cause = ctx.cancelled().await;
+            drop((here, there));
+            ctx.stopped::<Value>(cause)
+        }
+    });
+    let (near, far) = memory_pair();
+    let server = Peer::builder(ACP_V2).serve(router).attach(far).unwrap();
+    let client = Peer::builder(ACP_V2).serve(answers()).attach(near).unwrap();
+    let log = RequestLog::new();
+    let mut watch = log.watch();
+    for peer in [&server, &upstream] {
+        peer.record_in(&log);
+        peer.record_in(&log);
+    }
+    let call = client.call::<_, Value>("work", &json!({})).start().unwrap();
+    until(&mut watch, started(3)).await;
+    let requests = server.requests();
+    let (work, ask) = (of(&requests, "work"), of(&requests, "ask"));
+    assert_eq!((requests.len(), work.parent, ask.parent), (2, None, Some(work.key)));
+    assert_eq!((ask.key.direction(), &ask.id), (Direction::Made, &RequestId::number(1)));
+    let there = upstream.requests();
+    assert_eq!(
+        (there.len(), of(&there, "ask").parent),
+        (1, Some(work.key)),
+        "its parent is on another connection"
+    );
+    assert_eq!(log.requests(100).len(), 3);
+    assert_eq!(log.requests(2).len(), 2);
+    // The client shows the same two from the other side, with no log.
+    let seen = client.requests();
+    assert_eq!(of(&seen, "work").key.direction(), Direction::Made);
+    yield_until(|| client.requests().len() == 2).await;
+    assert!(log.stop(work.key, ""));
+    drop(call);
+    for _ in 0..2 {
+        // The parent is known also after the cascade has unlinked its children.
+        let RequestEvent::Ended(child) = until(&mut watch, is_ended).await else { unreachable!() };
+        assert_eq!((child.request.parent, child.outcome), (Some(work.key), RequestOutcome::Cancelled));
+    }
+    gone.notify_waiters();
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_outcome_is_reported_once_with_its_times_and_counted() {
+    let release = Arc::new(Semaphore::new(0));
+    let (near, far) = memory_pair();
+    let log = RequestLog::new();
+    let limits = Limits::default().max_running_handlers(1).queue_timeout(Duration::from_secs(1));
+    let server =
+        Peer::builder(ACP_V2).serve(held(&release)).limits(limits).request_log(&log).attach(far).unwrap();
+    let client = Peer::builder(ACP_V2).request_log(&log).attach(near).unwrap();
+    let call = |method: &'static str| client.call::<_, Value>(method, &json!({}));
+    let _: Value = call("echo").await.unwrap();
+    assert!(call("fail").await.is_err());
+    assert!(call("unknown").await.is_err());
+    let hold = call("hold").start().unwrap();
+    let refused = call("echo").await;
+    assert!(refused.is_err(), "it waited for too long: {refused:?}");
+    drop(hold);
+    yield_until(|| server.requests().iter().any(|request| request.cancel.is_some())).await;
+    release.add_permits(1);
+    yield_until(|| log.ended().len() == 10).await;
+    let of = |direction: Direction| {
+        let ended = log.ended().into_iter().filter(move |ended| ended.request.key.direction() == direction);
+        ended.map(|ended| (ended.request.method.unwrap().to_string(), ended.outcome)).collect::<Vec<_>>()
+    };
+    let failed = |code: i64| RequestOutcome::Failed(ErrorCode(code));
+    let expected = |method: &str, outcome| (method.to_owned(), outcome);
+    assert_eq!(
+        of(Direction::Received),
+        [
+            expected("echo", RequestOutcome::Completed),
+            expected("fail", failed(7)),
+            expected("unknown", failed(-32601)),
+            expected("echo", RequestOutcome::Refused),
+            expected("hold", RequestOutcome::Completed),
+        ]
+    );
+    let made = of(Direction::Made);
+    assert_eq!(made.first(), Some(&expected("echo", RequestOutcome::Completed)));
+    assert_eq!(made.last(), Some(&expected("hold", RequestOutcome::Cancelled)));
+    let counts = log.counts();
+    let received = counts.received;
+    assert_eq!((received.started, received.completed, received.failed, received.refused), (5, 2, 2, 1));
+    assert_eq!(
+        (received.ended_after_cancel, counts.made.cancelled, counts.made.ended_after_cancel),
+        (1, 1, 1)
+    );
+    assert_eq!(counts.made.started, 5);
+    let last = log.ended().pop().unwrap();
+    assert!(last.took() >= Duration::from_secs(1), "{last:?}");
+    drop(server);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_connection_ends_its_requests_as_disconnected() {
+    let release = Arc::new(Semaphore::new(0));
+    let (server, mut lines) = meet(ACP_V2, Role::Server, held(&release)).await;
+    let log = RequestLog::new();
+    let mut watch = log.watch();
+    server.record_in(&log);
+    lines.send(json!({"jsonrpc": "2.0", "id": 7, "method": "hold", "params": {}})).await;
+    until(&mut watch, started(1)).await;
+    assert_eq!(log.sessions().len(), 1);
+    drop(lines);
+    // The loss is noticed when something is written.
+    server.try_notify("anybody/there", &json!({})).unwrap();
+    let RequestEvent::Ended(ended) = until(&mut watch, is_ended).await else { unreachable!() };
+    assert_eq!(ended.outcome, RequestOutcome::Disconnected);
+    assert_eq!(ended.request.cancel.map(|cancel| cancel.cause.kind()), Some(CauseKind::Disconnected));
+    let _ = server.closed().await;
+    yield_until(|| log.sessions().is_empty()).await;
+    assert_eq!((log.requests(10), log.ended().len()), (vec![], 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_watcher_learns_how_many_changes_it_missed_and_a_new_snapshot_is_right() {
+    let release = Arc::new(Semaphore::new(0));
+    let (client, server) = pair(held(&release), Limits::default());
+    let log = RequestLog::new();
+    let (mut slow, mut never) = (log.watch(), log.watch());
+    server.record_in(&log);
+    for _ in 0..1000 {
+        let _: Value = client.call("echo", &json!({})).await.unwrap();
+    }
+    let hold = client.call::<_, Value>("hold", &json!({})).start().unwrap();
+    let mut quick = log.watch();
+    until(&mut quick, started(1)).await;
+    let RequestEvent::Missed(missed) = slow.next().await else { panic!("it read too late") };
+    assert!(missed >= 1000, "{missed}");
+    let mut read = 0;
+    while let Some(event) = slow.try_next() {
+        assert!(!matches!(event, RequestEvent::Missed(_)), "it misses once");
+        read += 1;
+    }
+    assert_eq!(missed + read, log.version(), "each change was read or is known to be missed");
+    assert_eq!(of(&log.requests(10), "hold").status, RequestStatus::Running);
+    drop(hold);
+    assert!(matches!(never.try_next(), Some(RequestEvent::Missed(_))));
+    assert_eq!(log.counts().received.completed, 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_200_ended_requests_are_kept() {
+    let (client, server) = pair(held(&Arc::new(Semaphore::new(0))), Limits::default());
+    let log = RequestLog::new();
+    server.record_in(&log);
+    for number in 0..MAX_ENDED_REQUESTS + 50 {
+        let _: Value = client.call("echo", &json!({"number": number})).await.unwrap();
+    }
+    let ended = log.ended();
+    let ids: Vec<_> = ended.iter().map(|ended| ended.request.id.as_number().unwrap()).collect();
+    assert_eq!(ids, (51..=250).collect::<Vec<i64>>(), "I11: the oldest first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_servers_log_has_its_sessions_from_before_and_after_and_stops_requests_on_each() {
+    let release = Arc::new(Semaphore::new(0));
+    let (listener, connector) = memory_listener();
+    let server = Server::builder([ACP_V2]).serve(held(&release)).listen(listener);
+    let handle = server.handle();
+    tokio::spawn(server.run());
+    let connect = async || Peer::builder(ACP_V2).connect(connector.clone()).await.unwrap();
+    let hello = json!({"protocolVersion": 2});
+    let first = connect().await;
+    let of_first = first.call::<_, Value>("hold", &hello).start().unwrap();
+    yield_until(|| handle.counts().running() == 1).await;
+    let log = handle.request_log();
+    assert_eq!(log.requests(10).len(), 1, "a request from before is known");
+    let mut watch = handle.request_log().watch();
+    let second = connect().await;
+    let of_second = second.call::<_, Value>("hold", &hello).start().unwrap();
+    until(&mut watch, started(1)).await;
+    let sessions = log.sessions();
+    assert_eq!(sessions.len(), 2);
+    let requests = log.requests(10);
+    let mut connections: Vec<_> = requests.iter().map(|request| request.key.connection()).collect();
+    connections.dedup();
+    assert_eq!(connections, sessions.iter().map(|session| session.connection).collect::<Vec<_>>());
+    assert!(sessions.iter().all(|session| session.stats.running == 1 && session.dialect.starts_with("acp")));
+    assert!(!handle.is_draining());
+    for request in &requests {
+        assert!(log.stop(request.key, "the operator went home"));
+        assert_eq!(request.key.to_string().parse(), Ok(request.key));
+    }
+    release.add_permits(2);
+    drop((of_first, of_second, first, second));
+    yield_until(|| log.sessions().is_empty()).await;
+    assert_eq!(log.ended().len(), 2);
+    assert!(!log.stop(requests[0].key, ""), "its connection is gone");
+    drop((log, watch));
+    assert_eq!(handle.request_log().counts().received.started, 0, "the log that nobody held is gone");
+    handle.drain(Duration::ZERO).await;
+    assert!(handle.is_draining());
+}
