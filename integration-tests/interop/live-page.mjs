@@ -14,10 +14,10 @@ const must = (holds, what) => {
   if (!holds) throw new Error(`it does not hold: ${what}`);
 };
 
-// The text of a row that has this method, in the table of this id.
-const rowOf = (page, table, wanted) => page.evaluate((table, wanted) => {
+// The texts of the rows that have this method, in the table of this id.
+const rowsOf = (page, table, wanted) => page.evaluate((table, wanted) => {
   const rows = [...document.getElementById(table).tBodies[0].rows];
-  return rows.find((row) => row.querySelector(".method").textContent === wanted)?.innerText ?? null;
+  return rows.filter((row) => row.querySelector(".method").textContent === wanted).map((row) => row.innerText);
 }, table, wanted);
 
 const until = (page, table, wanted, there) => page.waitForFunction((table, wanted, there) => {
@@ -45,7 +45,7 @@ try {
     const { page, faults } = await check(browser, wide);
     const other = await check(browser, phone);
 
-    must(/running/.test(await rowOf(page, "running", method)), "the request runs");
+    must((await rowsOf(page, "running", method)).some((row) => /running/.test(row)), "the request runs");
     // The peer's method is text: no element came of it, and no script of it has run.
     const hostile = await page.evaluate(() => document.querySelectorAll("img, iframe, script:not([nonce])").length);
     must(hostile === 0, "no element was made of a text");
@@ -73,13 +73,15 @@ try {
     await button.tap();
     await until(other.page, "running", method, false);
     await until(other.page, "ended", method, true);
-    must(await rowOf(page, "running", method), "a paused page keeps what it shows");
+    must((await rowsOf(page, "running", method)).length > 0, "a paused page keeps what it shows");
     await page.keyboard.press("p");
     await until(page, "running", method, false);
     await until(page, "ended", method, true);
+    // Behind a bridge the call that passed it on has a row too.
+    const stopped = (row) => /cancelled/.test(row) && /by an operator \(stopped on the live page\), ended .* later/.test(row);
     for (const shown of [page, other.page]) {
-      const row = await rowOf(shown, "ended", method);
-      must(/cancelled/.test(row) && /by an operator \(stopped on the live page\), ended .* later/.test(row), row);
+      const rows = await rowsOf(shown, "ended", method);
+      must(rows.some(stopped), rows.join("; "));
     }
     must([...faults, ...other.faults].length === 0, [...faults, ...other.faults].join("; "));
   });

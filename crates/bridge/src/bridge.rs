@@ -5,7 +5,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use rescind_core::dialect::Dialect;
-use rescind_core::{ConnectionError, Declaration, Limits, Peer, Server, ServerBuilder, Transport};
+use rescind_core::{
+    ConnectionError, Declaration, Limits, Peer, RequestLog, Server, ServerBuilder, Transport,
+};
 
 use crate::relay_dialect::{NotBridged, check_pair, relayed};
 use crate::session::{Session, Settings};
@@ -35,6 +37,7 @@ impl Bridge {
             declare: Declaration::Withheld,
             sessions: Sessions::new(),
             on_loss: None,
+            request_log: None,
         })))
     }
 
@@ -67,6 +70,13 @@ impl Bridge {
     #[must_use]
     pub fn on_loss(self, hook: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.on_loss = Some(Arc::new(hook)))
+    }
+
+    /// Records the connections of both sides in this log, so that it shows each request with the call that passes it on.
+    /// A request that is stopped there is stopped on the other side too. Call it before the first session.
+    #[must_use]
+    pub fn request_log(self, log: &RequestLog) -> Self {
+        self.with(|settings| settings.request_log = Some(log.clone()))
     }
 
     fn with(self, change: impl FnOnce(&mut Settings)) -> Self {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rescind_core::dialect::{Dialect, Role};
 use rescind_core::{
-    BoxFuture, ConnectionError, Declaration, Event, Limits, Peer, PeerBuilder, TransportError,
+    BoxFuture, ConnectionError, Declaration, Event, Limits, Peer, PeerBuilder, RequestLog, TransportError,
 };
 use tokio::sync::{Notify, watch};
 
@@ -34,6 +34,18 @@ pub(crate) struct Settings {
     pub(crate) declare: Declaration,
     pub(crate) sessions: Sessions,
     pub(crate) on_loss: Option<LossHook>,
+    pub(crate) request_log: Option<RequestLog>,
+}
+
+impl Settings {
+    /// A connection of a session, with the options that both sides have.
+    fn peer(&self, builder: PeerBuilder) -> PeerBuilder {
+        let builder = builder.declare_cancellation(self.declare).call_timeout(None);
+        match &self.request_log {
+            Some(log) => builder.request_log(log),
+            None => builder,
+        }
+    }
 }
 
 /// Opens the upstream.
@@ -83,10 +95,10 @@ impl Session {
     pub(crate) fn downstream(self: &Arc<Self>, peer: PeerBuilder) -> PeerBuilder {
         // The hook lives as long as the connection, which the session holds.
         let session = Arc::downgrade(self);
-        peer.role(Role::Server)
+        self.settings
+            .peer(peer)
+            .role(Role::Server)
             .serve(downstream_router(self))
-            .declare_cancellation(self.settings.declare)
-            .call_timeout(None)
             .on_event(move |event| watch_for_overflow(&session, event))
     }
 
@@ -191,12 +203,13 @@ impl Session {
         let Upstream { name, link, end } = upstream;
         self.fail_alone.store(link.traits.opens_exchanges, Ordering::Relaxed);
         let (session, named) = (Arc::downgrade(self), name.clone());
-        let peer = Peer::builder(self.settings.upstream.clone())
+        let builder = Peer::builder(self.settings.upstream.clone());
+        let peer = self
+            .settings
+            .peer(builder)
             .role(Role::Client)
             .serve(upstream_router(self, downstream))
             .limits(self.settings.limits.clone())
-            .declare_cancellation(self.settings.declare)
-            .call_timeout(None)
             .clients(downstream.clients())
             .on_call_failure(move |error| note_failure(&session, &named, error))
             .attach(link)

@@ -3,9 +3,12 @@
 
 use std::path::Path;
 
+use rescind::bridge::{Bridge, Upstream};
 use rescind::dialect::LSP;
 use rescind::page::Page;
-use rescind::{CallContext, Outcome, Peer, Router, Server, memory_listener};
+use rescind::requests::RequestLog;
+use rescind::transport::Transport;
+use rescind::{CallContext, Outcome, Peer, Router, Server, memory_listener, memory_pair};
 use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -18,18 +21,41 @@ const HOSTILE: &str = "</td><img src=x onerror=alert(1)><script>alert(2)</script
 #[tokio::test]
 #[ignore = "it needs Node.js and headless Chromium: `integration-tests/interop/run`"]
 async fn a_slow_request_is_seen_stopped_by_a_click_and_its_caller_learns_who_did_it() {
-    let router = Router::new()
+    let (listener, transport) = memory_listener();
+    let server = Server::builder([LSP]).serve(router()).listen(listener);
+    let page = Page::of_server(&server.handle()).expect("the system has random bytes");
+    tokio::spawn(server.run());
+    stopped_on(page, transport).await;
+}
+
+#[tokio::test]
+#[ignore = "it needs Node.js and headless Chromium: `integration-tests/interop/run`"]
+async fn a_slow_request_that_a_bridge_passes_on_is_stopped_by_a_click() {
+    let log = RequestLog::new();
+    let bridge = Bridge::new(LSP).expect("LSP can be bridged").request_log(&log);
+    let (listener, transport) = memory_listener();
+    let server = bridge.serve(|| async {
+        let (near, far) = memory_pair();
+        let serving = Peer::builder(LSP).serve(router()).attach(far);
+        serving.map(|_| Upstream::new("the server", near))
+    });
+    tokio::spawn(server.listen(listener).run());
+    stopped_on(Page::new(&log).expect("the system has random bytes"), transport).await;
+}
+
+fn router() -> Router {
+    Router::new()
         .method("initialize", async |_: CallContext, _: Value| Ok(json!({"capabilities": {}})))
         .method("slow/work", async |ctx: CallContext, _: Value| {
             let cause = ctx.cancelled().await;
             ctx.stopped::<Value>(cause)
-        });
-    let (listener, transport) = memory_listener();
-    let server = Server::builder([LSP]).serve(router).listen(listener);
-    let page = Page::of_server(&server.handle()).expect("the system has random bytes");
+        })
+}
+
+/// A client makes a slow request, which the browser stops on the page.
+async fn stopped_on(page: Page, transport: impl Transport) {
     let page = page.bind("127.0.0.1:0").await.expect("loopback can be listened on");
     let url = page.url();
-    tokio::spawn(server.run());
     tokio::spawn(page.run());
 
     let client = Peer::builder(LSP).connect(transport).await.expect("it connects");

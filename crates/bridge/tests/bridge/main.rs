@@ -7,3 +7,4 @@ mod ends_of_a_bridge;
 mod order;
 mod passing;
 mod serving;
+mod stopping;

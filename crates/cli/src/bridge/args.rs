@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{WireOptions, dialect};
+use crate::args::{Page, WireOptions, dialect};
 use crate::binding::Binding;
 use crate::endpoint::{Endpoint, Flags};
 
@@ -72,6 +72,8 @@ pub(crate) struct BridgeArgs {
     /// The certificate authority to trust, for a wss:// or https:// endpoint behind the bridge. [default: the system's]
     #[arg(long, help_heading = BEHIND, value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) page: Page,
     /// The server behind the bridge, connected to once for each session: pipe:, ws://, wss://, http:// or https://.
     #[arg(value_name = "ENDPOINT", required_unless_present = "command")]
     pub(crate) endpoint: Option<Endpoint>,

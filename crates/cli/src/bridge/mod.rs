@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rescind::bridge::{Bridge, Upstream};
 use rescind::dialect::Dialect;
+use rescind::requests::RequestLog;
 use rescind::{LogText, ServerLimits, Share};
 
 pub(crate) use args::BridgeArgs;
@@ -24,7 +25,7 @@ use crate::endpoint::{Endpoint, Security, Side, Target, Web};
 use crate::open;
 use crate::signals::stop_signal;
 use crate::token::Token;
-use crate::{Exit, Failure, output};
+use crate::{Exit, Failure, output, page};
 
 /// How long a connection to the endpoint behind the bridge may take to open.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -41,13 +42,18 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
         is_lost.store(true, Ordering::Relaxed);
         output::message(&format!("rescind: {}\n", LogText::text(&why)));
     });
+    let log = RequestLog::new();
+    let bridge = if args.page.page.is_some() { bridge.request_log(&log) } else { bridge };
+    let draining = Arc::new(AtomicBool::new(false));
     let target = listen_target(&args, &dialect)?;
     let behind = Arc::new(Behind::new(&args, &to_dialect)?);
-    let drain = Duration::from_secs(args.drain);
+    let drain = Drain { time: Duration::from_secs(args.drain), begun: Arc::clone(&draining) };
+    let title = format!("rescind bridge ({})", args.dialect);
+    let _page = page::start(&args.page, &title, &log, move || draining.load(Ordering::Relaxed)).await?;
     match target.endpoint {
-        Endpoint::Stdio => serve_stdio(&bridge, &target, &behind, drain, &lost).await,
+        Endpoint::Stdio => serve_stdio(&bridge, &target, &behind, &drain, &lost).await,
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
-            serve(&bridge, &args, &target, &behind, drain).await
+            serve(&bridge, &args, &target, &behind, &drain).await
         }
     }
 }
@@ -158,11 +164,25 @@ impl Behind {
     }
 }
 
+/// How long running requests have to end after a signal.
+struct Drain {
+    time: Duration,
+    /// Whether it has begun, for `/readyz`.
+    begun: Arc<AtomicBool>,
+}
+
+impl Drain {
+    fn begin(&self) -> Duration {
+        self.begun.store(true, Ordering::Relaxed);
+        self.time
+    }
+}
+
 async fn serve_stdio(
     bridge: &Bridge,
     target: &Target,
     behind: &Arc<Behind>,
-    drain: Duration,
+    drain: &Drain,
     lost: &AtomicBool,
 ) -> Result<Exit, Failure> {
     let stop = stop_signal();
@@ -173,7 +193,7 @@ async fn serve_stdio(
         biased;
         closed = client.closed() => drop(closed),
         () = stop => {
-            let _still_running = client.shutdown(drain).await;
+            let _still_running = client.shutdown(drain.begin()).await;
         }
     }
     bridge.ended().await;
@@ -190,7 +210,7 @@ async fn serve(
     args: &BridgeArgs,
     target: &Target,
     behind: &Arc<Behind>,
-    drain: Duration,
+    drain: &Drain,
 ) -> Result<Exit, Failure> {
     let mut stop = pin!(stop_signal());
     let listener = open::listen(target).await?;
@@ -210,7 +230,7 @@ async fn serve(
     let mut again = pin!(stop_signal());
     let drained = async {
         tokio::select! {
-            _ = handle.drain(drain) => {}
+            _ = handle.drain(drain.begin()) => {}
             // A second signal: what runs is cancelled now.
             () = &mut again => {
                 handle.drain(Duration::ZERO).await;

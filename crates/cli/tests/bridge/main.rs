@@ -9,5 +9,6 @@ mod common;
 mod access;
 mod children;
 mod endpoints;
+mod live_page;
 mod program;
 mod usage;
