@@ -13,7 +13,6 @@ use crate::driver::effects::log::{Entry, end_of_call};
 use crate::driver::notifications::queue::NotificationQueue;
 use crate::driver::notifications::subscriptions::Matcher;
 use crate::driver::outbox::DataFrame;
-use crate::driver::request_log::stamp::Stamp;
 use crate::driver::state::{ConnectionInner, Payload, State};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, ExchangeId, OutboundKey, SlotKey};
@@ -52,7 +51,7 @@ impl State {
             ended: false,
             held: true,
             method: index,
-            made: Stamp::of(now, connection.opened),
+            made: self.last_stamp.of(now, connection.opened),
             waker: None,
             extras,
         }));

@@ -19,7 +19,6 @@ use crate::driver::notifications::queue::Notice;
 use crate::driver::notifications::subscriptions::{Matcher, Readers};
 use crate::driver::outbox::Control;
 use crate::driver::params::{part_of, unpinned};
-use crate::driver::request_log::stamp::Stamp;
 use crate::driver::requests::data::{Arrived, RequestData};
 use crate::driver::requests::slot::InboundSlot;
 use crate::driver::state::{Arriving, Payload, Request, State, Waiting};
@@ -175,7 +174,7 @@ impl ConnectionTask {
                 key,
                 id,
                 method,
-                came_at: Stamp::of(now, connection.opened),
+                came_at: state.last_stamp.of(now, connection.opened),
                 exchange,
                 progress_token,
                 after,

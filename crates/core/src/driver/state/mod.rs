@@ -45,6 +45,7 @@ use crate::driver::notifications::send_waiters::SendWaiters;
 use crate::driver::notifications::subscriptions::Subscriptions;
 use crate::driver::outbox::{Answer, Outbox};
 use crate::driver::request_log::recorder::Recorder;
+use crate::driver::request_log::stamp::LastStamp;
 use crate::driver::requests::data::RequestData;
 use crate::driver::requests::progress_tokens::ProgressTokens;
 use crate::driver::requests::slot::InboundSlot;
@@ -231,6 +232,8 @@ pub(crate) struct State {
     pub(crate) dirty: bool,
     /// What is recorded. `None`: no log records the connection.
     pub(crate) recorder: Option<Box<Recorder>>,
+    /// The time of the last request or call, as it is kept.
+    pub(crate) last_stamp: LastStamp,
 }
 
 impl ConnectionInner {
@@ -262,6 +265,7 @@ impl ConnectionInner {
                 armed: None,
                 dirty: false,
                 recorder: None,
+                last_stamp: LastStamp::default(),
             }),
             config,
             seed: draw_seed(),

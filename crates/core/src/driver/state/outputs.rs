@@ -23,6 +23,7 @@ use crate::transport::ExchangeEnd;
 
 impl State {
     /// Executes the outputs of the machine with the lock held. Effects outside of the lock are added to `effects`.
+    #[inline]
     pub(crate) fn apply(
         &mut self,
         connection: &Arc<ConnectionInner>,
