@@ -62,8 +62,8 @@ fn main() -> ExitCode {
         return bridge::replace_by_child(args);
     }
     let mut builder = match &cli.command {
-        // Requests are passed on in their order, and children are started by the thread that lives longest.
-        Command::Bridge(_) => tokio::runtime::Builder::new_current_thread(),
+        // A bridge passes requests on in their order, and starts its children by the thread that lives longest.
+        Command::Bridge(_) | Command::Matrix(_) => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     let runtime = match builder.worker_threads(2).enable_all().build() {

@@ -1,4 +1,4 @@
-//! The summary of a matrix, which fits a screen: two lines for each dialect, a column for each wire.
+//! The summary of a matrix, which fits a screen: a column for each wire, and below them one for each bridge.
 
 use std::fmt::Write as _;
 
@@ -14,6 +14,9 @@ The time runs from the cancel to the answer of its request, or to its first effe
 
 ";
 
+/// The beginning of the names of bridges: `bridge:websocket>stdio`.
+const BRIDGE: &str = "bridge:";
+
 /// A field of the grid: what held of what was asked, and how long a cancel took.
 struct Field {
     count: String,
@@ -21,34 +24,80 @@ struct Field {
     style: Style,
 }
 
-/// The grid alone.
+/// The grids of the wires and of the bridges.
 pub(crate) fn grid(report: &Report, wires: &[&str], colour: Colour) -> String {
-    let rows: Vec<(&str, Vec<Field>)> = dialects(report)
-        .into_iter()
-        .map(|dialect| (dialect, wires.iter().map(|wire| field(report, dialect, wire)).collect()))
-        .collect();
-    let first = rows.iter().map(|(dialect, _)| dialect.len()).max().unwrap_or(0);
-    let widths: Vec<usize> = wires
-        .iter()
-        .enumerate()
-        .map(|(column, wire)| {
-            let fields = rows.iter().filter_map(|(_, fields)| fields.get(column));
-            let widest = fields.map(|field| field.count.len().max(field.time.len())).max();
-            widest.unwrap_or(0).max(wire.len())
-        })
-        .collect();
-
+    let (bridges, wires): (Vec<&str>, Vec<&str>) =
+        wires.iter().copied().partition(|wire| wire.starts_with(BRIDGE));
     let mut text = LEGEND.to_owned();
+    if !wires.is_empty() {
+        grid_of_wires(&mut text, report, &wires, colour);
+    }
+    if !bridges.is_empty() {
+        grid_of_bridges(&mut text, report, &bridges, colour);
+    }
+    text
+}
+
+/// Two lines for each dialect.
+fn grid_of_wires(text: &mut String, report: &Report, wires: &[&str], colour: Colour) {
+    let rows = rows(report, wires);
+    let first = first_width(&rows);
+    let widths = widths(wires, &rows, |field| field.count.len().max(field.time.len()));
     let heading = wires.iter().map(|wire| (*wire, Style::new().bold()));
-    line(&mut text, ("", first), heading, &widths, colour);
+    line(text, ("", first), heading, &widths, colour);
     for (dialect, fields) in &rows {
         let counts = fields.iter().map(|field| (field.count.as_str(), field.style));
-        line(&mut text, (dialect, first), counts, &widths, colour);
+        line(text, (dialect, first), counts, &widths, colour);
         let times = fields.iter().map(|field| (field.time.as_str(), Style::new().dimmed()));
-        line(&mut text, ("", first), times, &widths, colour);
+        line(text, ("", first), times, &widths, colour);
     }
     text.push('\n');
-    text
+}
+
+/// One line for each dialect that a bridge carries, below the wire of the clients and the wire behind the bridge.
+fn grid_of_bridges(text: &mut String, report: &Report, bridges: &[&str], colour: Colour) {
+    let mut rows = rows(report, bridges);
+    rows.retain(|(_, fields)| fields.iter().any(|field| !field.time.is_empty()));
+    let first = first_width(&rows).max(BRIDGE.len());
+    let names = bridges.iter().map(|bridge| bridge.strip_prefix(BRIDGE).unwrap_or(bridge));
+    let (clients, behind): (Vec<&str>, Vec<&str>) =
+        names.map(|name| name.split_at(name.find('>').unwrap_or(name.len()))).unzip();
+    let joined = |field: &Field| format!("{} {}", field.count, field.time).trim_end().to_owned();
+    let longest: Vec<&str> = clients.iter().zip(&behind).map(|(one, two)| longer(one, two)).collect();
+    let widths = widths(&longest, &rows, |field| joined(field).len());
+    for (name, heading) in [(BRIDGE, &clients), ("", &behind)] {
+        let heading = heading.iter().map(|part| (*part, Style::new().bold()));
+        line(text, (name, first), heading, &widths, colour);
+    }
+    for (dialect, fields) in &rows {
+        let joined: Vec<String> = fields.iter().map(joined).collect();
+        let shown = joined.iter().zip(fields).map(|(text, field)| (text.as_str(), field.style));
+        line(text, (dialect, first), shown, &widths, colour);
+    }
+    text.push('\n');
+}
+
+fn longer<'a>(one: &'a str, two: &'a str) -> &'a str {
+    if two.len() > one.len() { two } else { one }
+}
+
+/// The fields of each dialect.
+type Rows<'a> = Vec<(&'a str, Vec<Field>)>;
+
+fn rows<'a>(report: &'a Report, wires: &[&str]) -> Rows<'a> {
+    let fields = |dialect| wires.iter().map(|wire| field(report, dialect, wire)).collect();
+    dialects(report).into_iter().map(|dialect| (dialect, fields(dialect))).collect()
+}
+
+fn first_width(rows: &Rows<'_>) -> usize {
+    rows.iter().map(|(dialect, _)| dialect.len()).max().unwrap_or(0)
+}
+
+/// The width of each column.
+fn widths(headings: &[&str], rows: &Rows<'_>, width: impl Fn(&Field) -> usize) -> Vec<usize> {
+    let widest = |column: usize| rows.iter().filter_map(|(_, fields)| fields.get(column)).map(&width).max();
+    let columns = headings.iter().enumerate();
+    columns.map(|(column, heading)| widest(column).unwrap_or(0).max(heading.len())).collect()
 }
 
 /// The last line.
@@ -111,7 +160,7 @@ pub(crate) fn time_text(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use rescind_testkit::scenarios;
-    use rescind_testkit::wires::WIRES;
+    use rescind_testkit::wires::{WIRES, not_asked};
 
     use super::*;
 
@@ -146,11 +195,39 @@ mod tests {
     }
 
     #[test]
+    fn bridges_come_below_the_wires_with_a_line_for_each_dialect() {
+        let report = Report::new(vec![
+            cell("acp", "memory", CellOutcome::Held, Some(300)),
+            cell("acp", "bridge:websocket>stdio", CellOutcome::Held, Some(743)),
+            cell("acp", "bridge:stdio>http-streamable", CellOutcome::Broke, Some(8_000)),
+            cell("abp", "memory", CellOutcome::Held, None),
+            cell("abp", "bridge:websocket>stdio", CellOutcome::NotAsked, None),
+        ]);
+        let wires = ["memory", "bridge:websocket>stdio", "bridge:stdio>http-streamable"];
+        let text = grid(&report, &wires, Colour::Off);
+        let (_, bridges) = text.split_once("\n\nbridge:").unwrap();
+        let lines: Vec<&str> = bridges.lines().map(str::trim_end).collect();
+        assert_eq!(
+            lines,
+            [
+                "  websocket   stdio",
+                "         >stdio      >http-streamable",
+                "acp      1/1 743 us  0/1 8.0 ms",
+                "",
+            ]
+        );
+        let alone = grid(&report, &["bridge:websocket>stdio"], Colour::Off);
+        assert!(alone.strip_prefix(LEGEND).unwrap().starts_with("bridge:"), "{alone}");
+    }
+
+    #[test]
     fn the_whole_matrix_fits_a_screen() {
         let mut cells = Vec::new();
-        for dialect in rescind::dialect::ALL.each_ref().map(rescind::dialect::Dialect::name) {
-            for wire in WIRES {
-                cells.extend((0..120).map(|_| cell(dialect, wire, CellOutcome::Held, Some(99_900))));
+        for wire in WIRES {
+            for scenario in scenarios() {
+                let is_asked = not_asked(wire, scenario).unwrap().is_none();
+                let outcome = if is_asked { CellOutcome::Held } else { CellOutcome::NotAsked };
+                cells.push(cell(scenario.dialect, wire, outcome, is_asked.then_some(99_900)));
             }
         }
         let report = Report::new(cells);

@@ -8,9 +8,10 @@ use rescind_http::{
     Streamable, StreamableTransport,
 };
 
+use super::bridge::Listens;
 use super::late_connection::late;
 use super::loopback::Loopback;
-use super::{Reached, Wire};
+use super::{Served, Wire};
 use crate::vector::Scenario;
 
 /// A binding: its server side and its client side.
@@ -40,16 +41,17 @@ impl<B: ServerBinding + Send, T: Transport + Clone> Http<B, T> {
         let client = HttpClient::new(&listener.endpoint().0).map_err(|error| error.to_string())?;
         Ok((listener, (self.client)(client)))
     }
+
+    async fn loopback(&self) -> Result<Loopback, String> {
+        let (listener, transport) = self.listen().await?;
+        let transport = move || -> Box<dyn Transport> { Box::new(transport.clone()) };
+        Ok(Loopback { listener: Box::pin(listener), transport: Box::new(transport), half_close: false })
+    }
 }
 
 impl<B: ServerBinding + Send, T: Transport + Clone> Wire for Http<B, T> {
-    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Reached, String>> {
-        Box::pin(async move {
-            let (listener, transport) = self.listen().await?;
-            let transport = move || -> Box<dyn Transport> { Box::new(transport.clone()) };
-            let loopback = Loopback { listener: Box::pin(listener), transport: Box::new(transport) };
-            Ok(loopback.reach(super::fixture(scenario)?))
-        })
+    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Served, String>> {
+        Box::pin(async move { Ok(self.loopback().await?.serve(super::fixture(scenario)?)) })
     }
 
     fn pair<'a>(&'a self, _: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>> {
@@ -60,5 +62,11 @@ impl<B: ServerBinding + Send, T: Transport + Clone> Wire for Http<B, T> {
             let far = late(listener, Capabilities { opens_exchanges: false, ..near.traits });
             Ok((near, far))
         })
+    }
+}
+
+impl<B: ServerBinding + Send, T: Transport + Clone> Listens for Http<B, T> {
+    fn listen<'a>(&'a self, _: &'a Scenario) -> BoxFuture<'a, Result<Loopback, String>> {
+        Box::pin(self.loopback())
     }
 }

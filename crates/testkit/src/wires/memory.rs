@@ -2,14 +2,13 @@
 
 use rescind_core::{BoxFuture, Link, memory_pair};
 
-use super::{Reached, Wire};
-use crate::runner::LinkSubject;
+use super::{Served, Wire};
 use crate::vector::Scenario;
 
 pub(super) struct Memory;
 
 impl Wire for Memory {
-    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Reached, String>> {
+    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Served, String>> {
         Box::pin(async move {
             let fixture = super::fixture(scenario)?;
             let connect = move || -> BoxFuture<'static, Result<Link, String>> {
@@ -19,9 +18,13 @@ impl Wire for Memory {
                     fixture.serve(theirs).map(|_peer| ours).map_err(|error| error.to_string())
                 })
             };
-            let subject =
-                LinkSubject::new(Box::new(connect)).with_many_lines().with_half_close().with_options();
-            Ok(Reached { subject, end: Box::pin(async {}) })
+            Ok(Served {
+                connect: Box::new(connect),
+                many_lines: true,
+                half_close: true,
+                exit_report: None,
+                end: Box::pin(async {}),
+            })
         })
     }
 

@@ -4,6 +4,7 @@
 //! transport and gives a caller one end of a connection. One row of `ROWS` lists the dialects that it carries and
 //! what it cannot do. A cell without a play always has a reason.
 
+mod bridge;
 mod http;
 mod late_connection;
 mod loopback;
@@ -43,36 +44,37 @@ pub const WIRES: [&str; ROWS.len()] = {
     names
 };
 
-const ROWS: [Row; 7] = [
+const ROWS: [Row; 12] = [
     Row {
         name: "memory",
         carries: every_dialect,
         kind: Kind::Connection,
         lacks: &[],
+        changes: &[],
         wire: |_| Box::new(memory::Memory),
     },
     Row {
         name: "stdio",
         carries: every_dialect,
         kind: Kind::Connection,
-        lacks: &[(Lack::ManySessions, "over stdio an agent is a process, and a process is one session")],
+        lacks: &[ONE_SESSION],
+        changes: &[],
         wire: |program| Box::new(stdio::Stdio::new(program)),
     },
     Row {
         name: "websocket",
         carries: every_dialect,
         kind: Kind::Connection,
-        lacks: &[(
-            Lack::HalfClose,
-            "a WebSocket closes in both directions at once: a close frame is answered by one",
-        )],
+        lacks: &[BOTH_DIRECTIONS],
+        changes: &[],
         wire: |_| Box::new(websocket::WebSocket),
     },
     Row {
         name: "http-streamable",
-        carries: |dialect| dialect != "mcp-2026",
+        carries: streamable,
         kind: Kind::Posts,
-        lacks: &[(Lack::HalfClose, "a session over HTTP has no input that could end alone")],
+        lacks: &[NO_INPUT],
+        changes: &[],
         wire: |_| Box::new(http::STREAMABLE),
     },
     Row {
@@ -80,13 +82,15 @@ const ROWS: [Row; 7] = [
         carries: |dialect| dialect == "mcp-2026",
         kind: Kind::Exchanges,
         lacks: &[(Lack::HalfClose, "a POST's input ends with the POST")],
+        changes: &[],
         wire: |_| Box::new(http::STATELESS),
     },
     Row {
         name: "http-acp",
-        carries: |dialect| matches!(dialect, "acp" | "acp-v2" | "acp-draft"),
+        carries: http_acp,
         kind: Kind::Opened,
-        lacks: &[(Lack::HalfClose, "a connection over HTTP has no input that could end alone")],
+        lacks: &[NO_INPUT],
+        changes: &[],
         wire: |_| Box::new(http::ACP),
     },
     Row {
@@ -94,9 +98,56 @@ const ROWS: [Row; 7] = [
         carries: every_dialect,
         kind: Kind::Connection,
         lacks: named_pipe::LACKS,
+        changes: &[],
         wire: |_| Box::new(named_pipe::NamedPipe),
     },
+    Row {
+        name: "bridge:websocket>stdio",
+        carries: bridge::carries,
+        kind: Kind::Connection,
+        lacks: &[BOTH_DIRECTIONS, bridge::A_CHILD_EACH],
+        changes: &[bridge::CHANGES],
+        wire: |program| bridge::listening(websocket::WebSocket, stdio::Stdio::new(program)),
+    },
+    Row {
+        name: "bridge:http-streamable>stdio",
+        carries: |dialect| bridge::carries(dialect) && streamable(dialect),
+        kind: Kind::Posts,
+        lacks: &[NO_INPUT, bridge::A_CHILD_EACH],
+        changes: &[bridge::CHANGES, bridge::CHANGES_OVER_HTTP],
+        wire: |program| bridge::listening(http::STREAMABLE, stdio::Stdio::new(program)),
+    },
+    Row {
+        name: "bridge:stdio>http-streamable",
+        carries: |dialect| bridge::carries(dialect) && streamable(dialect),
+        kind: Kind::Connection,
+        lacks: &[ONE_SESSION],
+        changes: &[bridge::CHANGES, bridge::CHANGES_BEFORE_HTTP],
+        wire: |program| bridge::started(stdio::Stdio::new(program), http::STREAMABLE),
+    },
+    Row {
+        name: "bridge:named-pipe>websocket",
+        carries: bridge::carries,
+        kind: Kind::Connection,
+        lacks: named_pipe::LACKS,
+        changes: &[bridge::CHANGES],
+        wire: |_| bridge::listening(named_pipe::NamedPipe, websocket::WebSocket),
+    },
+    Row {
+        name: "bridge:http-acp>stdio",
+        carries: http_acp,
+        kind: Kind::Opened,
+        lacks: &[NO_INPUT, bridge::A_CHILD_EACH],
+        changes: &[bridge::CHANGES],
+        wire: |program| bridge::listening(http::ACP, stdio::Stdio::new(program)),
+    },
 ];
+
+const ONE_SESSION: (Lack, &str) =
+    (Lack::ManySessions, "over stdio an agent is a process, and a process is one session");
+const BOTH_DIRECTIONS: (Lack, &str) =
+    (Lack::HalfClose, "a WebSocket closes in both directions at once: a close frame is answered by one");
+const NO_INPUT: (Lack, &str) = (Lack::HalfClose, "a connection over HTTP has no input that could end alone");
 
 /// A wire of the matrix.
 struct Row {
@@ -105,6 +156,8 @@ struct Row {
     kind: Kind,
     /// Features that no scenario can use on it, with the reason.
     lacks: &'static [(Lack, &'static str)],
+    /// Scenarios whose outcome is different on it by its nature.
+    changes: &'static [&'static [Change]],
     wire: fn(&Program) -> Box<dyn Wire>,
 }
 
@@ -154,23 +207,72 @@ fn every_dialect(_: &str) -> bool {
     true
 }
 
+fn streamable(dialect: &str) -> bool {
+    dialect != "mcp-2026"
+}
+
+fn http_acp(dialect: &str) -> bool {
+    matches!(dialect, "acp" | "acp-v2" | "acp-draft")
+}
+
+/// Scenarios that a wire changes.
+#[derive(Debug)]
+struct Change {
+    scenarios: &'static [&'static str],
+    dialects: fn(&str) -> bool,
+    why: &'static str,
+}
+
 /// How a wire is set up for one play.
 trait Wire: Send + Sync {
     /// Creates a fixture for the scenario and connects to it.
-    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Reached, String>>;
+    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Served, String>>;
+
+    /// Whether the fixture gets other ids than those that the client sends.
+    fn renumbers(&self) -> bool {
+        false
+    }
 
     /// The two ends of one connection: a client's end for our caller, a server's end for the scenario.
     fn pair<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>>;
 }
 
 /// A fixture that serves.
-struct Reached {
-    subject: LinkSubject,
-    /// Awaited after the subject is dropped, so that nothing is left running.
+struct Served {
+    connect: Connect,
+    /// Whether each connection reaches the same fixture.
+    many_lines: bool,
+    half_close: bool,
+    exit_report: Option<Box<dyn FnMut() -> Option<String> + Send>>,
+    /// Awaited after the connections are closed, so that nothing is left running.
     end: BoxFuture<'static, ()>,
 }
 
+/// A fixture as the subject of a scenario.
+struct Reached {
+    subject: LinkSubject,
+    end: BoxFuture<'static, ()>,
+}
+
+impl Served {
+    fn reach(self) -> Reached {
+        let mut subject = LinkSubject::new(self.connect).with_options();
+        if self.many_lines {
+            subject = subject.with_many_lines();
+        }
+        if self.half_close {
+            subject = subject.with_half_close();
+        }
+        if let Some(exit_report) = self.exit_report {
+            subject = subject.with_exit_report(exit_report);
+        }
+        Reached { subject, end: self.end }
+    }
+}
+
 /// Plays a scenario on a wire. `program` is started by the wires that need a separate process.
+///
+/// A bridge keeps the order of requests on a single-threaded runtime, so play its wires on one.
 ///
 /// # Errors
 /// If there is no such wire, or it cannot be set up on this machine.
@@ -188,19 +290,10 @@ pub async fn play_on(
         return Ok(Cell::not_asked(scenario, wire, why));
     }
     let wire = (row.wire)(program);
-    let played = match scenario.vector.role {
-        Part::Serve => {
-            let Reached { mut subject, end } = wire.fixture(scenario).await?;
-            let played = play(scenario, &mut subject, settings).await;
-            drop(subject);
-            end.await;
-            played
-        }
-        Part::Call => {
-            let (near, far) = wire.pair(scenario).await?;
-            play_calling(scenario, near, far, !row.has(Lack::HalfClose), settings).await?
-        }
-    };
+    let mut played = row.play(scenario, wire.as_ref(), settings).await?;
+    if wire.renumbers() {
+        played.outcomes.renumbered();
+    }
     Ok(Cell::new(scenario, row.name, played))
 }
 
@@ -222,6 +315,37 @@ impl Row {
         self.lacks.iter().any(|(it, _)| *it == lack)
     }
 
+    async fn play(
+        &self,
+        scenario: &Scenario,
+        wire: &dyn Wire,
+        settings: &Settings,
+    ) -> Result<Played, String> {
+        match scenario.vector.role {
+            Part::Serve => {
+                let Reached { mut subject, end } = wire.fixture(scenario).await?.reach();
+                let played = play(scenario, &mut subject, settings).await;
+                drop(subject);
+                end.await;
+                Ok(played)
+            }
+            Part::Call => {
+                let (near, far) = wire.pair(scenario).await?;
+                play_calling(scenario, near, far, !self.has(Lack::HalfClose), settings).await
+            }
+        }
+    }
+
+    /// How this wire changes the scenario.
+    fn change(&self, scenario: &Scenario) -> Option<&'static Change> {
+        let name = scenario.vector.name.as_str();
+        self.changes
+            .iter()
+            .copied()
+            .flatten()
+            .find(|change| change.scenarios.contains(&name) && (change.dialects)(scenario.dialect))
+    }
+
     /// Why this scenario cannot be played here. `None`: it can.
     fn cannot(&self, scenario: &Scenario) -> Option<&'static str> {
         if !(self.carries)(scenario.dialect) {
@@ -229,6 +353,9 @@ impl Row {
         }
         if let Some(why) = scenario.vector.unlike(self.kind.abilities()) {
             return Some(why);
+        }
+        if let Some(change) = self.change(scenario) {
+            return Some(change.why);
         }
         let requirements = scenario.vector.requirements(scenario.dialect);
         let found = self.lacks.iter().find(|(lack, _)| match lack {

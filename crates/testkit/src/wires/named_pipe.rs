@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rescind_core::{BoxFuture, Link, Transport};
 use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
 
+use super::bridge::Listens;
 use super::loopback::Loopback;
-use super::{Lack, Reached, Wire, framing_of};
+use super::{Lack, Served, Wire, framing_of};
 use crate::vector::Scenario;
 
 /// Features that no scenario can use on a pipe.
@@ -27,21 +28,25 @@ async fn listen(scenario: &Scenario) -> Result<Loopback, String> {
     let listener = NamedPipeListener::bind(&address).await.map_err(|error| error.to_string())?;
     let transport =
         move || -> Box<dyn Transport> { Box::new(NamedPipeTransport::new(address.clone()).framing(framing)) };
-    Ok(Loopback { listener: Box::pin(listener.framing(framing)), transport: Box::new(transport) })
+    Ok(Loopback {
+        listener: Box::pin(listener.framing(framing)),
+        transport: Box::new(transport),
+        half_close: LACKS.is_empty(),
+    })
 }
 
 impl Wire for NamedPipe {
-    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Reached, String>> {
-        Box::pin(async move {
-            let mut reached = listen(scenario).await?.reach(super::fixture(scenario)?);
-            if LACKS.is_empty() {
-                reached.subject = reached.subject.with_half_close();
-            }
-            Ok(reached)
-        })
+    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Served, String>> {
+        Box::pin(async move { Ok(listen(scenario).await?.serve(super::fixture(scenario)?)) })
     }
 
     fn pair<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>> {
         Box::pin(async move { listen(scenario).await?.pair().await })
+    }
+}
+
+impl Listens for NamedPipe {
+    fn listen<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Loopback, String>> {
+        Box::pin(listen(scenario))
     }
 }

@@ -11,8 +11,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::{Program, Reached, Wire, framing_of, only};
-use crate::runner::LinkSubject;
+use super::{Program, Served, Wire, framing_of, only};
 use crate::vector::Scenario;
 
 pub(super) struct Stdio(Program);
@@ -22,7 +21,7 @@ impl Stdio {
         Self(program.clone())
     }
 
-    fn start(&self, scenario: &Scenario) -> Result<Reached, String> {
+    fn start(&self, scenario: &Scenario) -> Result<Served, String> {
         let mut command = self
             .0
             .command()
@@ -40,18 +39,22 @@ impl Stdio {
             let status = ended.exit_status()?;
             (!status.success()).then(|| format!("{status}; stderr: {}", ended.stderr_tail()))
         };
-        let subject =
-            LinkSubject::new(only(link)).with_half_close().with_options().with_exit_report(exit_report);
         let end = async move {
             let _status = child.wait().await;
             drop(options);
         };
-        Ok(Reached { subject, end: Box::pin(end) })
+        Ok(Served {
+            connect: only(link),
+            many_lines: false,
+            half_close: true,
+            exit_report: Some(Box::new(exit_report)),
+            end: Box::pin(end),
+        })
     }
 }
 
 impl Wire for Stdio {
-    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Reached, String>> {
+    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Served, String>> {
         Box::pin(async move { self.start(scenario) })
     }
 
