@@ -216,6 +216,26 @@ const several = {
   },
 };
 
+/** Where each of several clients has an agent of its own, behind a bridge. The clients' ids are equal too. */
+const agentEach = {
+  async "equal-ids-of-two-clients-with-an-agent-each"(peer) {
+    const other = await peer.another();
+    const [mine, theirs] = [await peer.call("test/wait", {}), await other.call("test/wait", {})];
+    must(mine.id === theirs.id, `the ids are ${mine.id} and ${theirs.id}: this shows nothing`);
+    await peer.statsUntil("the first runs", running(1));
+    mine.cancel();
+    mustBeCancelled(await within("the answer", mine.answer));
+    await idle(peer);
+    // Answered after the request before it has begun.
+    await other.ask("other-echo", "test/echo", { value: 1 });
+    const { result } = await other.ask("other-stats", "test/stats", {});
+    must(result?.running === 1, `the agent of the other client reports ${JSON.stringify(result)}`);
+    theirs.cancel();
+    mustBeCancelled(await within("the other answer", theirs.answer));
+    other.connection.close();
+  },
+};
+
 /** Where two messages may come in another order than they were sent: a cancel may be there before its request. */
 const unordered = {
   async "cancel-before-its-request"(peer) {
@@ -230,6 +250,7 @@ const scenarios = {
   stdio: all,
   http: [...all.filter(({ name }) => !name.startsWith("eof-") && name !== "cancel-unknown-then-use"), ...list(several), ...list(unordered)],
   ws: [...all.filter(({ name }) => !name.startsWith("eof-")), ...list(several)],
+  "ws to a bridge": [...all.filter(({ name }) => !name.startsWith("eof-")), ...list(agentEach)],
 };
 
-await main("acp-client.mjs", (command, { over }) => new AcpPeer(command, over), ({ over }) => scenarios[over]);
+await main("acp-client.mjs", (command, { over }) => new AcpPeer(command, over), ({ over, bridged }) => scenarios[bridged ? `${over} to a bridge` : over]);

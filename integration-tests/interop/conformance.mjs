@@ -1,6 +1,7 @@
 // Plays scenarios of @modelcontextprotocol/conformance against the server given after `--`, which says on its stderr where
 // it listens. What fails must be exactly what conformance-expected.json lists, a check at a time.
-//   node conformance.mjs [--only SCENARIO] -- COMMAND ARG...
+//   node conformance.mjs [--only SCENARIO] [--revision REVISION] [--expected NAME] -- COMMAND ARG...
+// NAME is a member of conformance-expected.json. Default: `direct`.
 // The suite needs Node 22: an older one runs it with the `node` package of the lock file.
 
 import { spawn } from "node:child_process";
@@ -30,9 +31,16 @@ const EXPECTED = JSON.parse(readFileSync(new URL("conformance-expected.json", im
 
 const words = process.argv.slice(2);
 const split = words.indexOf("--");
-const only = words[0] === "--only" ? words[1] : undefined;
-if (split < 0 || split === words.length - 1 || split !== (only === undefined ? 0 : 2)) {
-  console.error("usage: node conformance.mjs [--only SCENARIO] -- COMMAND ARG...");
+const flags = { "--only": undefined, "--revision": undefined, "--expected": "direct" };
+const given = words.slice(0, Math.max(split, 0));
+for (let at = 0; at < given.length; at += 2) {
+  if (given[at] in flags && given[at + 1] !== undefined) flags[given[at]] = given[at + 1];
+  else given.length = 0;
+}
+const only = flags["--only"];
+const expected = EXPECTED[flags["--expected"]];
+if (split < 0 || split === words.length - 1 || given.length !== split || expected === undefined) {
+  console.error("usage: node conformance.mjs [--only SCENARIO] [--revision REVISION] [--expected NAME] -- COMMAND ARG...");
   process.exit(2);
 }
 
@@ -75,9 +83,10 @@ const server = new Peer(words.slice(split + 1), "http");
 const total = { scenarios: 0, ok: 0, known: 0, failed: 0 };
 try {
   const url = await server.endpoint();
-  for (const [revision, scenarios] of Object.entries(SCENARIOS)) {
+  const revisions = Object.entries(SCENARIOS).filter(([revision]) => [undefined, revision].includes(flags["--revision"]));
+  for (const [revision, scenarios] of revisions) {
     for (const scenario of scenarios.filter((name) => only === undefined || name === only)) {
-      const known = EXPECTED[revision]?.[scenario] ?? {};
+      const known = expected[revision]?.[scenario] ?? {};
       const checks = await play(node, url, revision, scenario);
       const named = (status) => checks.filter((check) => check.status === status);
       const failed = named("FAILURE");

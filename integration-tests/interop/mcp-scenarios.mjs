@@ -350,6 +350,26 @@ const withSeveral = {
   },
 };
 
+/** Where each of several clients has a server of its own, behind a bridge. */
+const withServerEach = {
+  async "equal-ids-of-two-clients-with-a-server-each"(peer) {
+    const other = await peer.another();
+    const [mine, theirs] = [await peer.tool("wait"), await other.tool("wait")];
+    must(idKey(mine.id) === idKey(theirs.id), `the ids are ${idKey(mine.id)} and ${idKey(theirs.id)}: this shows nothing`);
+    await peer.statsUntil("the first runs", running(1));
+    mine.cancel();
+    await mustBeGivenUp(mine);
+    await idle(peer);
+    await other.barrier();
+    mustBeSilent(other, theirs.id);
+    must((await other.stats()).running === 1, "the cancel of one client stopped the other's request");
+    theirs.cancel();
+    await mustBeGivenUp(theirs);
+    await idle(other);
+    await other.library.close();
+  },
+};
+
 /** Where a session can be ended by the client. */
 const withSessions = {
   async "session-ended-while-waiting"(peer) {
@@ -365,14 +385,15 @@ const withSessions = {
 };
 
 /** What a wire has, out of what the clients can play. */
-export function scenariosOver(over, { asks = false, stateless = false } = {}) {
+export function scenariosOver(over, { asks = false, stateless = false, bridged = false } = {}) {
   const http = over === "http";
   return list({
     ...(http ? {} : onStreams),
     ...everywhere,
     ...(stateless && http ? {} : byMessage),
     ...(asks ? withAsks : {}),
-    ...(http ? withSeveral : {}),
-    ...(http && !stateless ? withSessions : {}),
+    ...(http && !bridged ? withSeveral : {}),
+    ...(http && bridged ? withServerEach : {}),
+    ...(http && !stateless && !bridged ? withSessions : {}),
   });
 }

@@ -1,7 +1,8 @@
 //! The MCP server that the protocol's conformance suite tests, on one endpoint for the revisions with sessions and the one without.
 //!
 //! Run it with `cargo run -p rescind-examples --example mcp_conformance`: it serves, and is its own client. With `-- --listen 127.0.0.1:0` it
-//! serves until it gets SIGTERM. Its tools are those of the suite.
+//! serves until it gets SIGTERM. With `-- --stdio` it serves the revisions with sessions on its stdin and stdout, for a bridge. Its tools are those
+//! of the suite.
 
 use std::error::Error;
 use std::time::Duration;
@@ -240,7 +241,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = match arguments.as_slice() {
         [] => None,
         [flag, address] if flag == "--listen" => Some(address),
-        _ => return Err("usage: mcp_conformance [--listen HOST:PORT]".into()),
+        [flag] if flag == "--stdio" => {
+            let client =
+                Peer::builder(MCP).serve(with_sessions()).connect(rescind::stdio::this_process()).await?;
+            return Ok(client.closed().await?);
+        }
+        _ => return Err("usage: mcp_conformance [--listen HOST:PORT | --stdio]".into()),
     };
     let mut serving = serve(address.map_or("127.0.0.1:0", String::as_str)).await?;
     eprintln!("listening on {}", serving.url);
