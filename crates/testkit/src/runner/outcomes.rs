@@ -140,7 +140,7 @@ impl Outcomes {
     }
 
     /// The handlers reported other ids than those that the client sent, as behind a bridge. Then only the signals of
-    /// the handlers are compared, because requests of the runner cannot be told from others. A signal may be missing: a
+    /// the handlers are compared, because requests of the runner look like others. A signal may be missing: a
     /// request that is cancelled before it is passed on has no handler. After the end of a connection no signals are
     /// compared: a bridge then cancels what the connection asked for.
     pub fn renumbered(&mut self) {

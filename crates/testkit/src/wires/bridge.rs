@@ -19,7 +19,7 @@ const BEHIND: &str = "the fixture";
 pub(super) const A_CHILD_EACH: (Lack, &str) =
     (Lack::ManySessions, "behind this bridge each session has a process of its own");
 
-/// What a bridge changes by its nature. docs/bridge.md lists it.
+/// The changes of every bridge. docs/bridge.md lists it.
 pub(super) const CHANGES: &[Change] = &[
     Change {
         scenarios: &["child_cancelled_with_parent", "detached_child_goes_on"],
@@ -75,7 +75,7 @@ pub(super) const CHANGES: &[Change] = &[
     },
 ];
 
-/// What a bridge changes for clients over HTTP, where answers and notifications have streams of their own.
+/// Changes for clients over HTTP, where answers and notifications have streams of their own.
 pub(super) const CHANGES_OVER_HTTP: &[Change] = &[
     Change {
         scenarios: &["prompt_without_session"],
@@ -89,7 +89,7 @@ pub(super) const CHANGES_OVER_HTTP: &[Change] = &[
     },
 ];
 
-/// What a bridge changes if the fixture is behind HTTP.
+/// Changes of a bridge before a fixture over HTTP.
 pub(super) const CHANGES_BEFORE_HTTP: &[Change] = &[Change {
     scenarios: &["batch_where_allowed", "oldest_revision"],
     dialects: mcp,
