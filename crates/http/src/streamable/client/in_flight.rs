@@ -8,7 +8,8 @@ use http::header::CONTENT_TYPE;
 use http::response::Parts;
 use http::{HeaderValue, Response, StatusCode};
 use rescind_core::{
-    BadFrame, ExchangeId, FrameKind, Inbound, Outbound, TransportError, TransportErrorKind, TransportEvent,
+    BadFrame, ExchangeId, FrameKind, Inbound, Outbound, TraceContext, TransportError, TransportErrorKind,
+    TransportEvent,
 };
 
 use super::state::{Client, InFlight, Standing, State};
@@ -142,16 +143,17 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         bytes: out.body.len(),
         leaving: leaves.then(|| Leaving(Arc::clone(client))),
     };
-    let task = spawn(run(send_guard, out.body, out.exchange, waits, opens));
+    let task = spawn(run(send_guard, out, waits, opens));
     if let Some(flight) = client.state().in_flight.get_mut(&number) {
         flight.task = Some(task.abort_handle());
     }
 }
 
-async fn run(mut send_guard: RunningSend, body: Bytes, exchange: ExchangeId, waits: Vec<u64>, opens: bool) {
+async fn run(mut send_guard: RunningSend, out: Outbound, waits: Vec<u64>, opens: bool) {
+    let exchange = out.exchange;
     let client = Arc::clone(&send_guard.client);
     client.after(&waits).await;
-    let sent = send(&mut send_guard, body, opens).await;
+    let sent = send(&mut send_guard, out.body, out.head.trace, opens).await;
     if opens {
         settle_opening(&client, sent.as_ref().ok());
     }
@@ -173,11 +175,16 @@ async fn run(mut send_guard: RunningSend, body: Bytes, exchange: ExchangeId, wai
 async fn send(
     send_guard: &mut RunningSend,
     body: Bytes,
+    trace: Option<Arc<TraceContext>>,
     opens: bool,
 ) -> Result<Response<ResponseBody>, Failed> {
     let client = Arc::clone(&send_guard.client);
+    let mut headers = client.post_headers();
+    if let Some(trace) = trace {
+        trace.set_headers(&mut headers);
+    }
     let leaving = send_guard.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
-    let sending = client.requester.post(send_guard.kind, client.post_headers(), body, leaving);
+    let sending = client.requester.post(send_guard.kind, headers, body, leaving);
     let mut sending = pin!(sending);
     if send_guard.kind != FrameKind::Request || opens {
         return sending.await;
@@ -278,7 +285,10 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
             listen::begin(client);
         }
     }
-    let _ = client.inbound_queue.send(Inbound { body, exchange, principal: None, address: None }).await;
+    let _ = client
+        .inbound_queue
+        .send(Inbound { body, exchange, principal: None, address: None, trace: None })
+        .await;
 }
 
 /// Reads a body to its end. If a message is above the limit, the driver gets an event as well.
