@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rescind_core::dialect::{Dialect, Role};
 use rescind_core::{
-    BoxFuture, ConnectionError, Declaration, Event, Limits, Peer, PeerBuilder, RequestLog, TransportError,
+    BoxFuture, ConnectionError, Declaration, Event, Limits, Peer, PeerBuilder, RequestLog, TracePropagator,
+    TransportError,
 };
 use tokio::sync::{Notify, watch};
 
@@ -25,6 +26,9 @@ const END_TIME: Duration = Duration::from_secs(1);
 /// Called with the reason when the upstream of a session is lost.
 pub(crate) type LossHook = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// The propagator that the connections of a bridge share.
+pub(crate) type Propagator = Arc<dyn TracePropagator>;
+
 /// The settings that all sessions of a bridge share.
 #[derive(Clone)]
 pub(crate) struct Settings {
@@ -35,12 +39,16 @@ pub(crate) struct Settings {
     pub(crate) sessions: Sessions,
     pub(crate) on_loss: Option<LossHook>,
     pub(crate) request_log: Option<RequestLog>,
+    pub(crate) propagator: Propagator,
 }
 
 impl Settings {
     /// A connection of a session, with the options that both sides have.
     fn peer(&self, builder: PeerBuilder) -> PeerBuilder {
-        let builder = builder.declare_cancellation(self.declare).call_timeout(None);
+        let builder = builder
+            .declare_cancellation(self.declare)
+            .call_timeout(None)
+            .trace_propagator(Arc::clone(&self.propagator));
         match &self.request_log {
             Some(log) => builder.request_log(log),
             None => builder,
