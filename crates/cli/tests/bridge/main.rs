@@ -8,6 +8,7 @@ mod common;
 
 mod access;
 mod children;
+mod dying_children;
 mod endpoints;
 mod live_page;
 mod program;
