@@ -10,6 +10,7 @@ mod access;
 mod children;
 mod dying_children;
 mod endpoints;
+mod failing_clients;
 mod failing_endpoints;
 mod live_page;
 mod program;
