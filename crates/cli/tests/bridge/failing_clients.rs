@@ -1,4 +1,4 @@
-//! Clients that leave, and clients that send what is no message or too much.
+//! Clients that leave, and clients that send invalid or too large frames.
 
 use std::time::Duration;
 
