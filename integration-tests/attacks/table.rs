@@ -70,8 +70,8 @@ fn gone(built: &Built) -> Result<(), Failed> {
 /// test and points to its file.
 fn is_backed(page: &str, heading: &str, least: usize, built: &Built) -> Result<(), Failed> {
     let text = read(page)?;
-    let lines = text.lines().skip_while(|line| *line != heading).skip(1);
-    let rows = lines.take_while(|line| !line.starts_with("## ")).filter(|line| line.starts_with("| "));
+    let below = text.lines().skip_while(|line| *line != heading).skip(1);
+    let rows = below.take_while(|line| !line.starts_with("## ")).filter(|line| line.starts_with("| "));
     // The rows after the head of each table.
     let rows = rows.filter(|row| !row.ends_with("| test |"));
     let mut kept = 0;

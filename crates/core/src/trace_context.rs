@@ -131,6 +131,7 @@ impl TraceContext {
     ///
     /// Of one trace, the header is nearer to this side: each hop may write it, and `_meta` is the first caller's. Of two
     /// traces, `_meta` is the one that the caller of the request meant.
+    #[cfg(feature = "tokio")]
     pub(crate) fn nearer(header: Option<Arc<Self>>, meta: Option<Self>) -> Option<Arc<Self>> {
         match (header, meta) {
             (Some(header), Some(meta)) if header.trace_id == meta.trace_id => Some(header),
@@ -247,6 +248,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "tokio")]
     #[test]
     fn of_one_trace_the_header_is_nearer_and_of_two_the_meta_counts() {
         let of = |trace: u8, span: u8| TraceContext::new([trace; 16], [span; 8], 1).unwrap();
