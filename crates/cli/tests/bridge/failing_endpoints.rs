@@ -32,9 +32,8 @@ async fn answer_one(stream: TcpStream, answer: &(impl Fn(&str, &Value) -> String
         stream.read_line(&mut head).await.ok().filter(|read| *read > 0)?;
         match head.get(from..)?.trim_end().to_ascii_lowercase().split_once(": ") {
             Some(("content-length", bytes)) => length = bytes.parse().ok()?,
-            Some(_) => {}
             None if head.ends_with("\r\n\r\n") => break,
-            None => {}
+            Some(_) | None => {}
         }
     }
     let mut body = vec![0; length];
