@@ -140,10 +140,6 @@ impl ConnectionTask {
             return false;
         }
         for _ in 0..MAX_FRAMES_PER_ROUND {
-            // A request that is read after the decision to close would be answered as cancelled, which nobody did.
-            if self.connection.closing.load(Ordering::Relaxed) {
-                return false;
-            }
             if let Some(inbound) = self.pending.pop_front() {
                 self.recv(&inbound);
             } else {

@@ -144,12 +144,13 @@ impl ConnectionTask {
             admission,
         };
         let is_handshake = connection.dialect.rules().handshake == Some(&*mount.method);
-        let scope = connection
-            .traits
-            .exchange_scoped
-            .then(|| SessionId::from(format!("{}/{}", connection.session_id.as_str(), inbound.exchange.0)));
+        let scope = self.scope_of(inbound);
         let mut arriving = Arriving::new(waiting);
         let act = |state: &mut State, now: Instant, effects: &mut Effects, payload: &mut Payload<'_>| {
+            // The connection closes: the machine would answer as if the request had been cancelled.
+            if state.close.is_some() {
+                return;
+            }
             if let (Ok(()), Payload::Request(arriving)) = (arrival.admission, &mut *payload) {
                 arriving.client_permit = state.permits.admitted(match &client {
                     Some(client) => RequestClient::OfRequest(client),
@@ -339,6 +340,13 @@ impl ConnectionTask {
                 state.outbox.push_control(Control::ExchangeEnd { exchange, how: ExchangeEnd::Accepted });
             });
         }
+    }
+
+    /// The session of a request in the registry, if its id is unique only in its exchange.
+    fn scope_of(&self, inbound: &Inbound) -> Option<SessionId> {
+        let session = self.connection.session_id.as_str();
+        let scoped = self.connection.traits.exchange_scoped;
+        scoped.then(|| SessionId::from(format!("{session}/{}", inbound.exchange.0)))
     }
 
     /// The client of a request, if the connection carries several clients.

@@ -34,6 +34,8 @@ struct RunningSend {
     bytes: usize,
     /// For a cancel that may be sent at once.
     leaving: Option<Leaving>,
+    /// Until its request is made.
+    trace: Option<Arc<TraceContext>>,
 }
 
 impl RunningSend {
@@ -141,19 +143,19 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         number,
         kind,
         bytes: out.body.len(),
+        trace: out.head.trace,
         leaving: leaves.then(|| Leaving(Arc::clone(client))),
     };
-    let task = spawn(run(send_guard, out, waits, opens));
+    let task = spawn(run(send_guard, out.body, out.exchange, waits, opens));
     if let Some(flight) = client.state().in_flight.get_mut(&number) {
         flight.task = Some(task.abort_handle());
     }
 }
 
-async fn run(mut send_guard: RunningSend, out: Outbound, waits: Vec<u64>, opens: bool) {
-    let exchange = out.exchange;
+async fn run(mut send_guard: RunningSend, body: Bytes, exchange: ExchangeId, waits: Vec<u64>, opens: bool) {
     let client = Arc::clone(&send_guard.client);
     client.after(&waits).await;
-    let sent = send(&mut send_guard, out.body, out.head.trace, opens).await;
+    let sent = send(&mut send_guard, body, opens).await;
     if opens {
         settle_opening(&client, sent.as_ref().ok());
     }
@@ -175,12 +177,11 @@ async fn run(mut send_guard: RunningSend, out: Outbound, waits: Vec<u64>, opens:
 async fn send(
     send_guard: &mut RunningSend,
     body: Bytes,
-    trace: Option<Arc<TraceContext>>,
     opens: bool,
 ) -> Result<Response<ResponseBody>, Failed> {
     let client = Arc::clone(&send_guard.client);
     let mut headers = client.post_headers();
-    if let Some(trace) = trace {
+    if let Some(trace) = send_guard.trace.take() {
         trace.set_headers(&mut headers);
     }
     let leaving = send_guard.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
