@@ -70,7 +70,7 @@ fn is_request(inbound: &Inbound) -> bool {
 }
 
 fn answer(inbound: Inbound) -> Outbound {
-    let head = FrameInfo { kind: FrameKind::Answer, id: None, method: None };
+    let head = FrameInfo { kind: FrameKind::Answer, id: None, method: None, trace: None };
     let exchange = inbound.exchange;
     Outbound { body: inbound.body, exchange, lane: Lane::Data, head, last: exchange.is_peers() }
 }

@@ -125,7 +125,7 @@ impl RawClient {
             ready @ std::task::Poll::Ready(_) => ready,
         });
         in_time("room", ready).await.expect("the connection goes on");
-        let head = FrameInfo { kind, id: None, method: None };
+        let head = FrameInfo { kind, id: None, method: None, trace: None };
         let out = Outbound { body: body.into(), exchange, lane: Lane::Data, head, last: false };
         tx.as_mut().start_send(out).expect("the connection goes on");
     }

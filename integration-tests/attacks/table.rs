@@ -1,4 +1,4 @@
-//! Every row of the attack table and every promise of docs/promises.md has its tests: a missing or ignored test, or one
+//! Every row of the attack table, every promise of docs/promises.md and every fault of docs/bridge.md has its tests: a missing or ignored test, or one
 //! that is not a test any more, fails here.
 
 use std::path::Path;
@@ -21,7 +21,13 @@ pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
     };
     let mut trials: Vec<_> = rows().into_iter().enumerate().map(held).collect();
     let promised = Arc::clone(&built);
-    trials.push(Trial::test("table::every_promise_is_a_test", move || promises(&promised)));
+    trials.push(Trial::test("table::every_promise_is_a_test", move || {
+        is_backed("docs/promises.md", "# Promises", 10, &promised)
+    }));
+    let faults = Arc::clone(&built);
+    trials.push(Trial::test("table::every_fault_of_the_bridge_is_a_test", move || {
+        is_backed("docs/bridge.md", "## Faults", 30, &faults)
+    }));
     trials.push(Trial::test("table::a_test_that_is_gone_is_told", move || gone(&built)));
     trials
 }
@@ -60,15 +66,19 @@ fn gone(built: &Built) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The table of `docs/promises.md`: each link names a test and points to its file.
-fn promises(built: &Built) -> Result<(), Failed> {
-    let page = read("docs/promises.md")?;
-    let rows = page.lines().filter(|line| line.starts_with("| ")).skip(1);
+/// The table below this heading of a page, with at least this number of rows: each row has links, and each link names a
+/// test and points to its file.
+fn is_backed(page: &str, heading: &str, least: usize, built: &Built) -> Result<(), Failed> {
+    let text = read(page)?;
+    let below = text.lines().skip_while(|line| *line != heading).skip(1);
+    let rows = below.take_while(|line| !line.starts_with("## ")).filter(|line| line.starts_with("| "));
+    // The rows after the head of each table.
+    let rows = rows.filter(|row| !row.ends_with("| test |"));
     let mut kept = 0;
     for row in rows {
         let links: Vec<_> = row.split("[`").skip(1).filter_map(|link| link.split_once("`](")).collect();
         if links.is_empty() {
-            return Err(format!("nothing backs this promise: {row}").into());
+            return Err(format!("nothing backs this row of {page}: {row}").into());
         }
         for (test, rest) in links {
             let file = rest.split(')').next().unwrap_or_default().trim_start_matches("../");
@@ -78,7 +88,7 @@ fn promises(built: &Built) -> Result<(), Failed> {
         }
         kept += 1;
     }
-    if kept < 10 { Err(format!("the page has {kept} promises").into()) } else { Ok(()) }
+    if kept < least { Err(format!("{page} has {kept} rows below {heading}").into()) } else { Ok(()) }
 }
 
 /// Whether the test exists: a function that is marked as a test; one that a macro of its file or the conformance

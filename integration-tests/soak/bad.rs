@@ -167,7 +167,7 @@ async fn send(
         ready @ std::task::Poll::Ready(_) => ready,
     })
     .await?;
-    let head = FrameInfo { kind, id: None, method: method.map(Into::into) };
+    let head = FrameInfo { kind, id: None, method: method.map(Into::into), trace: None };
     let out = Outbound { body: body.to_string().into(), exchange, lane: Lane::Data, head, last: false };
     tx.as_mut().start_send(out)
 }

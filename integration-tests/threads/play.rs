@@ -86,7 +86,7 @@ pub fn frame(kind: FrameKind, body: &Value) -> Outbound {
         body: body.to_string().into(),
         exchange: ExchangeId::NONE,
         lane: Lane::Data,
-        head: FrameInfo { kind, id: None, method: None },
+        head: FrameInfo { kind, id: None, method: None, trace: None },
         last: false,
     }
 }

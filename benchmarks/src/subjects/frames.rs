@@ -224,7 +224,7 @@ async fn serve(mut link: Link) {
 async fn send(link: &mut Link, frame: &[u8], kind: FrameKind, id: RequestId) -> Result<(), TransportError> {
     let lane = Lane::Data;
     poll_fn(|cx| link.tx.as_mut().poll_ready(lane, cx)).await?;
-    let head = FrameInfo { kind, id: Some(id), method: None };
+    let head = FrameInfo { kind, id: Some(id), method: None, trace: None };
     let body = Bytes::copy_from_slice(frame);
     let out = Outbound { body, exchange: ExchangeId::NONE, lane, head, last: false };
     link.tx.as_mut().start_send(out)?;

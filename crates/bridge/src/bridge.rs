@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rescind_core::dialect::Dialect;
 use rescind_core::{
-    ConnectionError, Declaration, Limits, Peer, RequestLog, Server, ServerBuilder, Transport,
+    ConnectionError, Declaration, Limits, Peer, RequestLog, Server, ServerBuilder, TracePropagator, Transport,
 };
 
 use crate::relay_dialect::{NotBridged, check_pair, relayed};
@@ -38,6 +38,7 @@ impl Bridge {
             sessions: Sessions::new(),
             on_loss: None,
             request_log: None,
+            propagator: Arc::new(()),
         })))
     }
 
@@ -77,6 +78,15 @@ impl Bridge {
     #[must_use]
     pub fn request_log(self, log: &RequestLog) -> Self {
         self.with(|settings| settings.request_log = Some(log.clone()))
+    }
+
+    /// Joins the spans of the bridge with the traces of other programs: the span of a request continues the trace that
+    /// the request belongs to, and over HTTP the upstream gets the span that passes the request on. Default: a trace
+    /// passes on unchanged, from the headers or the `_meta` of a request to the headers of the request upstream. `_meta`
+    /// itself passes unchanged in both cases. Call it before the first session.
+    #[must_use]
+    pub fn trace_propagator(self, propagator: impl TracePropagator + 'static) -> Self {
+        self.with(|settings| settings.propagator = Arc::new(propagator))
     }
 
     fn with(self, change: impl FnOnce(&mut Settings)) -> Self {

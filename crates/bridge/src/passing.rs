@@ -49,6 +49,7 @@ pub(crate) fn upstream_router(session: &Arc<Session>, downstream: &Peer) -> Rout
 }
 
 async fn ask_upstream(session: &Arc<Session>, ctx: CallContext, params: &RawValue) -> Answer {
+    let _open = session.count_open();
     let _token = session.downstream_tokens.register(&ctx);
     let start = async {
         // Taken in the order of arrival, also while the upstream is being opened.

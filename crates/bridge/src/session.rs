@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rescind_core::dialect::{Dialect, Role};
 use rescind_core::{
-    BoxFuture, ConnectionError, Declaration, Event, Limits, Peer, PeerBuilder, RequestLog, TransportError,
+    BoxFuture, ConnectionError, Declaration, Event, Limits, Peer, PeerBuilder, RequestLog, TracePropagator,
+    TransportError,
 };
 use tokio::sync::{Notify, watch};
 
@@ -25,6 +26,9 @@ const END_TIME: Duration = Duration::from_secs(1);
 /// Called with the reason when the upstream of a session is lost.
 pub(crate) type LossHook = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// The propagator that the connections of a bridge share.
+pub(crate) type Propagator = Arc<dyn TracePropagator>;
+
 /// The settings that all sessions of a bridge share.
 #[derive(Clone)]
 pub(crate) struct Settings {
@@ -35,12 +39,16 @@ pub(crate) struct Settings {
     pub(crate) sessions: Sessions,
     pub(crate) on_loss: Option<LossHook>,
     pub(crate) request_log: Option<RequestLog>,
+    pub(crate) propagator: Propagator,
 }
 
 impl Settings {
     /// A connection of a session, with the options that both sides have.
     fn peer(&self, builder: PeerBuilder) -> PeerBuilder {
-        let builder = builder.declare_cancellation(self.declare).call_timeout(None);
+        let builder = builder
+            .declare_cancellation(self.declare)
+            .call_timeout(None)
+            .trace_propagator(Arc::clone(&self.propagator));
         match &self.request_log {
             Some(log) => builder.request_log(log),
             None => builder,
@@ -60,6 +68,8 @@ pub(crate) struct Session {
     pub(crate) turns: tokio::sync::Mutex<()>,
     downstream: OnceLock<Peer>,
     pub(crate) downstream_tokens: ProgressTokens,
+    /// Requests of the downstream side whose handlers run.
+    open: watch::Sender<usize>,
     /// Why the upstream did not take its last request that failed alone.
     failure: Mutex<Option<String>>,
     /// Whether requests of the upstream can fail alone.
@@ -85,6 +95,7 @@ impl Session {
             turns: tokio::sync::Mutex::default(),
             downstream: OnceLock::new(),
             downstream_tokens: ProgressTokens::default(),
+            open: watch::Sender::new(0),
             failure: Mutex::new(None),
             fail_alone: AtomicBool::new(false),
             overflow: Notify::new(),
@@ -139,6 +150,21 @@ impl Session {
         }
     }
 
+    /// Counts a request of the downstream side until its handler has ended.
+    pub(crate) fn count_open(&self) -> OpenRequest<'_> {
+        self.open.send_modify(|open| *open += 1);
+        OpenRequest(&self.open)
+    }
+
+    /// Closes the downstream connection after the upstream is lost. A request that comes while the connection shuts down
+    /// would be answered as cancelled, so the shutdown begins when the open requests have their answers.
+    async fn close(&self, downstream: &Peer) {
+        let mut open = self.open.subscribe();
+        let answered = async { drop(open.wait_for(|open| *open == 0).await) };
+        let _late = tokio::time::timeout(ANSWER_TIME, answered).await;
+        downstream.shutdown(ANSWER_TIME).await;
+    }
+
     /// Whether this notification of the downstream side ends the session.
     pub(crate) fn ends_with(&self, method: &str) -> bool {
         self.settings.downstream.rules().lifecycle.is_some_and(|lifecycle| lifecycle.exit == method)
@@ -168,7 +194,7 @@ impl Session {
             Ok(opened) => opened,
             Err(why) => {
                 self.fail(&why);
-                downstream.shutdown(ANSWER_TIME).await;
+                self.close(downstream).await;
                 return;
             }
         };
@@ -183,12 +209,12 @@ impl Session {
                     () = tokio::time::sleep(READ_TIME) => {}
                 }
                 self.fail(&describe(&name, closed, &mut end).await);
-                downstream.shutdown(ANSWER_TIME).await;
+                self.close(downstream).await;
             }
             _ = downstream.closed() => self.lose("the client has left"),
             () = self.overflow.notified() => {
                 self.fail(&format!("{name} does not read: too many notifications wait for it"));
-                tokio::join!(upstream.shutdown(Duration::ZERO), downstream.shutdown(ANSWER_TIME));
+                tokio::join!(upstream.shutdown(Duration::ZERO), self.close(downstream));
             }
         }
         self.pass_exit(downstream, &upstream);
@@ -236,6 +262,15 @@ impl Session {
             // It fails only if the upstream is gone, or reads nothing.
             let _ = upstream.try_notify(lifecycle.exit, &());
         }
+    }
+}
+
+/// A request of the downstream side, until it is dropped.
+pub(crate) struct OpenRequest<'a>(&'a watch::Sender<usize>);
+
+impl Drop for OpenRequest<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open -= 1);
     }
 }
 

@@ -28,6 +28,7 @@ mod slot_map;
 mod sync;
 #[cfg(feature = "rustls")]
 mod tls;
+mod trace_context;
 mod transport;
 
 pub use byte_budget::{ByteBudget, HeldBytes, MEMORY};
@@ -40,7 +41,7 @@ pub use dialect::{ACP_BODIES, MCP_2026_BODIES, MCP_OPENING, MirroredBodies, Sess
 pub use driver::{
     ArrivalOrder, Call, CallBuilder, CallContext, Canceller, Declaration, HandlerError, Method,
     MethodHandler, Notification, Notifications, Peer, PeerBuilder, QueueStats, Router, Server, ServerBuilder,
-    ServerCounts, ServerHandle, ServerLimits, Starting, Stopped,
+    ServerCounts, ServerHandle, ServerLimits, Starting, Stopped, TracePropagator,
 };
 #[cfg(feature = "tower")]
 pub use driver::{CallRequest, RawParams, ServiceRequest};
@@ -75,6 +76,7 @@ pub use tls::{ClientTls, Pem, ServerTls, TlsError};
 #[cfg(feature = "rustls")]
 #[doc(no_inline)]
 pub use tokio_rustls::rustls;
+pub use trace_context::TraceContext;
 #[cfg(feature = "tokio")]
 pub use transport::{
     AuthHook, AuthRefusal, AuthRequest, ByteStream, ClientCertificates, Credential, FrameStream, MemoryFull,

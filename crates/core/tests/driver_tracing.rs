@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
 
-use rescind_core::{CallContext, Peer, Router, dialect, memory_pair};
+use rescind_core::{CallContext, Peer, Router, TraceContext, TracePropagator, dialect, memory_pair};
 use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -185,4 +185,60 @@ async fn the_span_of_a_call_that_is_not_cancelled_records_no_cancel() {
         assert!(!seen.contains_key("cancel.source") && !seen.contains_key("cancel.outcome"), "{seen:?}");
     }
     assert_eq!(spans.0.lock().unwrap().open, 0, "I3: a span is left open");
+}
+
+/// Keeps the names of the spans that it is asked about.
+#[derive(Clone, Default)]
+struct Propagator(Arc<Mutex<Vec<String>>>);
+
+impl Propagator {
+    fn note(&self, what: &str, span: &tracing::Span, trace: &str) {
+        let name = span.metadata().map_or("none", Metadata::name);
+        self.0.lock().unwrap().push(format!("{what} {name} {trace}"));
+    }
+}
+
+impl TracePropagator for Propagator {
+    fn set_parent(&self, span: &tracing::Span, parent: &TraceContext) {
+        self.note("parent of", span, &parent.traceparent());
+    }
+
+    fn context(&self, span: &tracing::Span) -> Option<TraceContext> {
+        self.note("context of", span, "");
+        None
+    }
+}
+
+const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+#[tokio::test]
+async fn the_span_of_a_request_gets_the_parent_that_its_meta_names() {
+    let spans = Spans::default();
+    let _subscribed = tracing::subscriber::set_default(spans.clone());
+    let (client, server) = memory_pair();
+    let router = Router::new().method("trace", |ctx: CallContext, _: Value| async move {
+        Ok(ctx.trace_context().map(TraceContext::traceparent))
+    });
+    let (near, far) = (Propagator::default(), Propagator::default());
+    let server = Peer::builder(dialect::MCP).serve(router).trace_propagator(far.clone()).attach(server);
+    let _server = server.unwrap();
+    let peer = Peer::builder(dialect::MCP).trace_propagator(near.clone()).attach(client).unwrap();
+    let trace = async |params: Value| peer.call::<_, Option<String>>("trace", &params).await.unwrap();
+    assert_eq!(trace(json!({"_meta": {"traceparent": PARENT}})).await.as_deref(), Some(PARENT));
+    assert_eq!(trace(json!({"_meta": {"traceparent": "00-no-trace-01"}})).await, None);
+    assert_eq!(trace(json!({})).await, None);
+    assert_eq!(*far.0.lock().unwrap(), [format!("parent of rescind.request {PARENT}")]);
+    assert_eq!(*near.0.lock().unwrap(), ["context of rescind.call "; 3]);
+}
+
+#[tokio::test]
+async fn without_a_propagator_no_trace_is_read() {
+    let (client, server) = memory_pair();
+    let router = Router::new().method("trace", |ctx: CallContext, _: Value| async move {
+        Ok(ctx.trace_context().map(TraceContext::traceparent))
+    });
+    let _server = Peer::builder(dialect::MCP).serve(router).attach(server).unwrap();
+    let peer = Peer::builder(dialect::MCP).attach(client).unwrap();
+    let params = json!({"_meta": {"traceparent": PARENT}});
+    assert_eq!(peer.call::<_, Option<String>>("trace", &params).await.unwrap(), None);
 }

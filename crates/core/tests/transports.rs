@@ -30,7 +30,7 @@ fn note(bytes: usize) -> Outbound {
         body: vec![b' '; bytes].into(),
         exchange: ExchangeId(7),
         lane: Lane::Data,
-        head: FrameInfo { kind: FrameKind::Notification, id: None, method: None },
+        head: FrameInfo { kind: FrameKind::Notification, id: None, method: None, trace: None },
         last: false,
     }
 }

@@ -57,7 +57,7 @@ impl ServerBinding for McpRevisions {
 /// The methods and headers that web pages may use, of both bindings.
 const PAGE_ACCESS: PageAccess = PageAccess {
     methods: "GET, POST, DELETE",
-    headers: "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id",
+    headers: "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id, traceparent, tracestate",
     exposed: "Mcp-Session-Id, WWW-Authenticate, Retry-After",
     parameters: Parameters::Read,
 };

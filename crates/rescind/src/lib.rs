@@ -77,7 +77,8 @@ pub use rescind_core::{
     LogText, MAX_REASON_BYTES, MemoryListener, MemoryTransport, Method, MethodHandler, Notification,
     Notifications, OriginPolicy, Outcome, Peer, PeerAddress, PeerBuilder, Principal, ProtocolViolation,
     QueueStats, Registry, RequestId, Router, Server, ServerBuilder, ServerCounts, ServerHandle, ServerLimits,
-    SessionId, Share, Starting, Stats, Stopped, dialect, memory_listener, memory_pair,
+    SessionId, Share, Starting, Stats, Stopped, TraceContext, TracePropagator, dialect, memory_listener,
+    memory_pair,
 };
 /// The result of a handler. An error is the peer's answer; [`Stopped`] becomes the dialect's cancelled answer.
 pub type HandlerResult<T> = Result<T, HandlerError>;

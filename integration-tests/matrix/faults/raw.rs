@@ -133,7 +133,7 @@ impl Raw {
 
     pub(crate) async fn say(&mut self, body: &[u8]) {
         if let Self::Frames(link) = self {
-            let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
+            let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None, trace: None };
             let body = body.to_vec().into();
             let out = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Data, head, last: false };
             std::future::poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Data, cx)).await.unwrap();

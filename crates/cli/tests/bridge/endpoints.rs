@@ -5,13 +5,15 @@ use std::net::TcpListener;
 use std::process::Stdio;
 
 use rescind::dialect::{Dialect, Role};
-use rescind::{CallContext, CauseKind, Outcome, Peer, Router};
+use rescind::http::{HttpClient, HttpServer, Streamable, StreamableTransport};
+use rescind::transport::Listener as _;
+use rescind::{CallContext, CauseKind, Credential, Outcome, Peer, Router, Server};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::common::{Fixture, rescind, text};
-use crate::program::{Bridge, error_of, fixture, hello, soon, transport, words};
+use crate::program::{Bridge, connect, error_of, fixture, hello, soon, transport, words};
 
 /// A client that writes lines to the bridge's stdin.
 #[test]
@@ -211,4 +213,50 @@ async fn a_response_that_answers_no_request_is_named_in_the_answer() {
         assert!(error.message.starts_with(&url) && error.message.contains(part), "{error}");
         serving.abort();
     }
+}
+
+/// An upstream over HTTP sees the trace in its headers, whether it came in headers or in `_meta`, and `_meta` unchanged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_is_carried_to_the_headers_of_the_upstream_and_the_params_stay_as_they_are() {
+    const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const META: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+    let (head, mut heads) = tokio::sync::mpsc::unbounded_channel();
+    let server = HttpServer::new(Streamable::new()).auth(move |request| {
+        let header = |name: &str| request.header(name).map(ToOwned::to_owned);
+        if request.method() == "POST" {
+            head.send((header("traceparent"), header("tracestate"))).unwrap();
+        }
+        async { Ok(Credential::anonymous()) }
+    });
+    let listener = server.bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().to_string();
+    let router = Router::new()
+        .method("initialize", async |_: CallContext, _: Value| Ok(json!({"protocolVersion": "2025-11-25"})))
+        .method("params", async |_: CallContext, params: Box<serde_json::value::RawValue>| Ok(params));
+    let serving = tokio::spawn(Server::builder(rescind::dialect::MCP).serve(router).listen(listener).run());
+    let bridge = Bridge::listen("mcp", "http://127.0.0.1:0/mcp", &[&url]);
+    for (header, meta, expected) in [
+        (None, None, None),
+        (Some(HEADER), None, Some(HEADER)),
+        (None, Some(META), Some(META)),
+        (Some(HEADER), Some(META), Some(META)),
+        (Some("00-no-trace-01"), Some("neither"), None),
+    ] {
+        let mut client = HttpClient::new(&bridge.endpoint).unwrap();
+        if let Some(header) = header {
+            client = client.header("traceparent", header).unwrap();
+            client = client.header("tracestate", "vendor=1").unwrap();
+        }
+        let client = connect("mcp", Box::new(StreamableTransport::new(client))).await;
+        soon("the handshake", client.call::<_, Value>("initialize", &hello("mcp"))).await.unwrap();
+        while heads.try_recv().is_ok() {}
+        let meta = meta.map_or(json!({}), |meta| json!({"traceparent": meta}));
+        let params = json!({"z": 1.50, "_meta": meta, "a": []});
+        let passed: Value = soon("the answer", client.call("params", &params)).await.unwrap();
+        assert_eq!(passed, params);
+        let state = (expected == Some(HEADER)).then(|| "vendor=1".to_owned());
+        let sent = soon("the request", heads.recv()).await.unwrap();
+        assert_eq!(sent, (expected.map(ToOwned::to_owned), state), "{header:?} {params}");
+    }
+    serving.abort();
 }

@@ -8,7 +8,10 @@ mod common;
 
 mod access;
 mod children;
+mod dying_children;
 mod endpoints;
+mod failing_clients;
+mod failing_endpoints;
 mod live_page;
 mod program;
 mod usage;

@@ -19,6 +19,7 @@ use crate::driver::request_log::log::RequestLog;
 use crate::driver::router::Router;
 use crate::driver::state::{Config, ConnectionInner, EventHook, FailureHook};
 use crate::driver::timeouts::{Setting, Timeouts};
+use crate::driver::trace_propagator::TracePropagator;
 use crate::error::{ApiMisuse, ConnectionError};
 use crate::machine::{Event, Limits, Session, SessionConfig};
 use crate::registry::{Registry, SessionId};
@@ -66,6 +67,7 @@ pub struct PeerBuilder {
     on_call_failure: Option<FailureHook>,
     admission: Option<Arc<Admission>>,
     request_log: Option<RequestLog>,
+    propagator: Option<Arc<dyn TracePropagator>>,
 }
 
 impl Peer {
@@ -91,6 +93,7 @@ impl PeerBuilder {
             on_call_failure: None,
             admission: None,
             request_log: None,
+            propagator: None,
         }
     }
 
@@ -161,6 +164,13 @@ impl PeerBuilder {
     /// It must not block.
     pub fn on_call_failure(mut self, hook: impl Fn(&TransportError) + Send + Sync + 'static) -> Self {
         self.on_call_failure = Some(Arc::new(hook));
+        self
+    }
+
+    /// Reads the trace context of each request, and joins the spans of the connection with the traces of other programs.
+    /// Without it, contexts are neither read nor sent.
+    pub fn trace_propagator(mut self, propagator: impl TracePropagator + 'static) -> Self {
+        self.propagator = Some(Arc::new(propagator));
         self
     }
 
@@ -293,6 +303,7 @@ impl PeerBuilder {
             serves,
             on_event: self.on_event,
             on_call_failure: self.on_call_failure,
+            propagator: self.propagator,
         };
         let connection = Arc::new(ConnectionInner::new(parts, Session::new(config)));
         if let Some(permit) = &permit {

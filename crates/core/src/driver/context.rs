@@ -19,6 +19,7 @@ use crate::error::CallError;
 use crate::id::RequestId;
 use crate::registry::{Registry, SessionId};
 use crate::sync::AbortHandle;
+use crate::trace_context::TraceContext;
 
 /// The request that a handler serves. A clone is the same request. Once the request is answered, calls and
 /// notifications fail with [`CallError::Ended`].
@@ -220,6 +221,16 @@ impl CallContext {
     #[must_use]
     pub fn session(&self) -> &SessionId {
         self.0.session()
+    }
+
+    /// The trace that the request belongs to. `None`: it came without one, or the connection has no
+    /// [`trace_propagator`](crate::PeerBuilder::trace_propagator).
+    ///
+    /// If the headers of the request and its `_meta` name one trace, the header's span is the caller, because each hop may
+    /// write it. If they name different traces, that of `_meta` is used.
+    #[must_use]
+    pub fn trace_context(&self) -> Option<&TraceContext> {
+        self.0.data.trace().map(|trace| &**trace)
     }
 
     /// The request's id, as the peer wrote it.

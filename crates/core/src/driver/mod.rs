@@ -26,6 +26,7 @@ mod state;
 mod timeouts;
 #[cfg(feature = "tower")]
 mod tower;
+mod trace_propagator;
 
 pub use admission::counts::ServerCounts;
 pub use admission::limits::ServerLimits;
@@ -52,3 +53,4 @@ pub use router::Router;
 pub use server::{Server, ServerBuilder, ServerHandle};
 #[cfg(feature = "tower")]
 pub use tower::{CallRequest, RawParams, ServiceRequest};
+pub use trace_propagator::TracePropagator;

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use bytes::Bytes;
 use super::TransportError;
 use crate::framing::BadFrame;
 use crate::id::{ExchangeId, Principal};
+use crate::trace_context::TraceContext;
 
 /// The half that receives frames.
 pub trait Receiver: Send {
@@ -67,12 +69,14 @@ pub struct Inbound {
     pub principal: Option<Principal>,
     /// The address of the sender, on transports where one connection carries several clients.
     pub address: Option<IpAddr>,
+    /// The trace that the request belongs to, on transports with headers for each message.
+    pub trace: Option<Arc<TraceContext>>,
 }
 
 impl Inbound {
     /// A frame of a byte stream.
     #[must_use]
     pub const fn new(body: Bytes) -> Self {
-        Self { body, exchange: ExchangeId::NONE, principal: None, address: None }
+        Self { body, exchange: ExchangeId::NONE, principal: None, address: None, trace: None }
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::TransportError;
 use crate::id::{ExchangeId, RequestId};
+use crate::trace_context::TraceContext;
 
 /// The half that sends frames. It buffers at most 64 KiB, or one larger frame, without a flush: so control frames are
 /// not delayed, and a request that waits can still be taken back.
@@ -114,6 +115,8 @@ pub struct FrameInfo {
     pub id: Option<RequestId>,
     /// Its method.
     pub method: Option<Arc<str>>,
+    /// The trace that a request belongs to, for transports with headers for each message.
+    pub trace: Option<Arc<TraceContext>>,
 }
 
 /// The kinds of frames.

@@ -57,7 +57,7 @@ const TRAITS: Capabilities = Capabilities {
 };
 
 fn on(exchange: ExchangeId, body: &Value) -> Inbound {
-    Inbound { body: Bytes::from(body.to_string()), exchange, principal: None, address: None }
+    Inbound { body: Bytes::from(body.to_string()), exchange, principal: None, address: None, trace: None }
 }
 
 #[tokio::test]

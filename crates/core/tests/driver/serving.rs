@@ -404,7 +404,7 @@ impl Stuck {
         if std::future::poll_fn(|cx| tx.as_mut().poll_ready(Lane::Control, cx)).await.is_err() {
             return;
         }
-        let head = FrameInfo { kind: FrameKind::Request, id: None, method: None };
+        let head = FrameInfo { kind: FrameKind::Request, id: None, method: None, trace: None };
         let body = text.to_owned().into();
         let out = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Control, head, last: false };
         let _ = tx.as_mut().start_send(out);

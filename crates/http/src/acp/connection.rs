@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use rescind_core::{
     ByteBudget, ExchangeId, FrameKind, HeldBytes, Inbound, Outbound, Principal, RequestId, SessionBodies,
-    TransportEvent,
+    TraceContext, TransportEvent,
 };
 use tokio::time::Instant;
 
@@ -144,6 +144,7 @@ impl Connection {
         (body, held): (Bytes, HeldBytes),
         message: &Message<'_>,
         principal: Option<Principal>,
+        trace: Option<Arc<TraceContext>>,
         session: Option<&str>,
     ) -> Result<(), SendRefused> {
         if message.is_request() {
@@ -156,6 +157,7 @@ impl Connection {
             let mut inbound = Inbound::new(body);
             inbound.exchange = if message.is_request() { exchange_of(lane) } else { ExchangeId::NONE };
             inbound.principal = principal;
+            inbound.trace = trace;
             wakes.add(self.inbound_queue.push_under_lock(inbound, held)?);
             if message.is_request() {
                 state.sessions.begun(lane);

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
-use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal};
+use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal, TraceContext};
 
 use super::connection::Connection;
 use super::known_sessions::NoStream;
@@ -31,7 +31,7 @@ const ALLOWED: &str = "GET, POST, DELETE";
 /// The methods and headers that web pages may use.
 const PAGE_ACCESS: PageAccess = PageAccess {
     methods: ALLOWED,
-    headers: "Acp-Connection-Id, Acp-Session-Id, Accept, Authorization, Content-Type",
+    headers: "Acp-Connection-Id, Acp-Session-Id, Accept, Authorization, Content-Type, traceparent, tracestate",
     exposed: "Acp-Connection-Id, Acp-Session-Id, WWW-Authenticate, Retry-After",
     parameters: Parameters::Ignored,
 };
@@ -119,7 +119,8 @@ impl AcpServer {
         if answers.and_then(|id| connection.asked_by(&id, reported)) == Some(false) {
             return Err(Refused::bad("Acp-Session-Id must name the session that asked"));
         }
-        connection.post((body.clone(), bytes), &message, principal, reported).map_err(not_taken)?;
+        let trace = TraceContext::of_headers(&head.headers).map(Arc::new);
+        connection.post((body.clone(), bytes), &message, principal, trace, reported).map_err(not_taken)?;
         Ok(response_body::plain(StatusCode::ACCEPTED))
     }
 

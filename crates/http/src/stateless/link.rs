@@ -9,7 +9,7 @@ use http::StatusCode;
 use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
     ByteBudget, ExchangeEnd, ExchangeId, FrameKind, HeldBytes, Inbound, Outbound, Principal, RejectReason,
-    TransportError, TransportErrorKind, TransportEvent,
+    TraceContext, TransportError, TransportErrorKind, TransportEvent,
 };
 use tokio::time::Instant;
 
@@ -53,11 +53,12 @@ impl StatelessLink {
         (body, held): (Bytes, HeldBytes),
         principal: Option<Principal>,
         address: Option<IpAddr>,
+        trace: Option<Arc<TraceContext>>,
         budget: &ByteBudget,
     ) -> Result<(ExchangeId, u64), SendRefused> {
         let (exchange, token) = self.exchanges.step(|table, _| table.begin_post(KEPT, budget.clone()))?;
         self.inbound_queue
-            .push(Inbound { body, exchange, principal, address }, held)
+            .push(Inbound { body, exchange, principal, address, trace }, held)
             .inspect_err(|_| drop(self.exchanges.lock().open.remove(&exchange.0)))?;
         Ok((exchange, token))
     }
@@ -178,7 +179,7 @@ mod tests {
     fn post(exchanges: &StatelessLink) -> (ExchangeId, u64) {
         {
             let budget = ByteBudget::default();
-            exchanges.post((Bytes::from_static(b"{}"), budget.hold(2)), None, None, &budget).unwrap()
+            exchanges.post((Bytes::from_static(b"{}"), budget.hold(2)), None, None, None, &budget).unwrap()
         }
     }
 
@@ -188,7 +189,7 @@ mod tests {
         body: impl Into<Bytes>,
         kind: FrameKind,
     ) {
-        let head = FrameInfo { kind, id: None, method: None };
+        let head = FrameInfo { kind, id: None, method: None, trace: None };
         let last = kind == FrameKind::Answer;
         exchanges.send(Outbound { body: body.into(), exchange, lane: Lane::Data, head, last }).unwrap();
     }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, PeerInfo, Principal};
+use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, PeerInfo, Principal, TraceContext};
 
 use super::Stateless;
 use super::link::StatelessLink;
@@ -26,7 +26,7 @@ const ALLOWED: &str = "POST";
 /// The methods and headers that web pages may use.
 const PAGE_ACCESS: PageAccess = PageAccess {
     methods: ALLOWED,
-    headers: "Accept, Authorization, Content-Type, MCP-Protocol-Version, Mcp-Method, Mcp-Name",
+    headers: "Accept, Authorization, Content-Type, MCP-Protocol-Version, Mcp-Method, Mcp-Name, traceparent, tracestate",
     exposed: "WWW-Authenticate, Retry-After",
     parameters: Parameters::Read,
 };
@@ -102,9 +102,10 @@ impl StatelessServer {
             Ok(kind) => kind,
             Err(unfit) => return Ok(unfit),
         };
+        let trace = TraceContext::of_headers(&headers).map(Arc::new);
         drop(headers);
         let exchanges = self.exchanges()?;
-        let posted = exchanges.post((body, held), principal, address, budget);
+        let posted = exchanges.post((body, held), principal, address, trace, budget);
         let (exchange, token) = posted.map_err(|why| match why {
             SendRefused::Full => Refused::too_many("too many messages wait"),
             SendRefused::Closed => Refused::unavailable("this server has ended"),

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal};
+use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal, TraceContext};
 
 use super::session_state::{NotResumed, SessionState};
 use super::{SecondStream, Streamable, link};
@@ -29,7 +29,7 @@ const ALLOWED: &str = "GET, POST, DELETE";
 /// The methods and headers that web pages may use.
 const PAGE_ACCESS: PageAccess = PageAccess {
     methods: ALLOWED,
-    headers: "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Session-Id",
+    headers: "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Session-Id, traceparent, tracestate",
     exposed: "Mcp-Session-Id, WWW-Authenticate, Retry-After",
     parameters: Parameters::Ignored,
 };
@@ -81,6 +81,7 @@ impl StreamableServer {
         let limit = self.limit(known.is_some());
         body::check_length(request.version(), headers, limit)?;
         let from = PeerAddress::of(&request);
+        let trace = TraceContext::of_headers(headers).map(Arc::new);
         let budget = match &known {
             Some(session) => {
                 body::check_room(headers, &session.budget)?;
@@ -88,7 +89,7 @@ impl StreamableServer {
             }
             None => self.settings.clients.client(principal.as_ref(), from).budget().clone(),
         };
-        Ok(Posted { body: request.into_body(), known, principal, from, budget, primed })
+        Ok(Posted { body: request.into_body(), known, principal, from, budget, primed, trace })
     }
 
     /// The largest body, in bytes. A body that opens a session is small.
@@ -98,7 +99,7 @@ impl StreamableServer {
     }
 
     async fn post(&self, posted: Posted) -> Result<Response<ResponseBody>, Refused> {
-        let Posted { body, known, principal, from, budget, primed } = posted;
+        let Posted { body, known, principal, from, budget, primed, trace } = posted;
         let limit = self.limit(known.is_some());
         let (body, held) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
         if body.is_empty() {
@@ -114,7 +115,7 @@ impl StreamableServer {
                 return Err(Refused::bad("the header Mcp-Session-Id is required: this message opens none"));
             }
         };
-        let (exchange, token) = session.post(body.clone(), held).map_err(|why| match why {
+        let (exchange, token) = session.post(body.clone(), held, trace).map_err(|why| match why {
             SendRefused::Full => Refused::too_many("too many messages of this session wait"),
             SendRefused::Closed => ended(),
         })?;
@@ -283,6 +284,7 @@ struct Posted {
     budget: ByteBudget,
     /// Whether its client understands an event without data.
     primed: bool,
+    trace: Option<Arc<TraceContext>>,
 }
 
 impl Responder for StreamableServer {

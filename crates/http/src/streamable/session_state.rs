@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rescind_core::{ByteBudget, ExchangeId, HeldBytes, Inbound, Principal, TransportEvent};
+use rescind_core::{ByteBudget, ExchangeId, HeldBytes, Inbound, Principal, TraceContext, TransportEvent};
 use tokio::time::Instant;
 
 use super::link::RULES;
@@ -86,10 +86,15 @@ impl SessionState {
     }
 
     /// Takes the message of a POST. The token identifies the reader if the response becomes a stream.
-    pub(super) fn post(&self, body: Bytes, held: HeldBytes) -> Result<(ExchangeId, u64), SendRefused> {
+    pub(super) fn post(
+        &self,
+        body: Bytes,
+        held: HeldBytes,
+        trace: Option<Arc<TraceContext>>,
+    ) -> Result<(ExchangeId, u64), SendRefused> {
         let (exchange, token) = self.exchanges.step(|table, _| table.begin_post(self.settings.kept, ()))?;
         self.touch();
-        let inbound = Inbound { body, exchange, principal: self.principal.clone(), address: None };
+        let inbound = Inbound { body, exchange, principal: self.principal.clone(), address: None, trace };
         self.inbound_queue
             .push(inbound, held)
             .inspect_err(|_| drop(self.exchanges.lock().open.remove(&exchange.0)))?;
@@ -188,8 +193,12 @@ mod tests {
     use crate::server::link::Linked;
 
     fn answer(exchange: ExchangeId) -> Outbound {
-        let head =
-            rescind_core::FrameInfo { kind: FrameKind::Answer, id: Some(RequestId::number(1)), method: None };
+        let head = rescind_core::FrameInfo {
+            kind: FrameKind::Answer,
+            id: Some(RequestId::number(1)),
+            method: None,
+            trace: None,
+        };
         Outbound { body: Bytes::from_static(b"{}"), exchange, lane: Lane::Data, head, last: true }
     }
 
@@ -202,7 +211,8 @@ mod tests {
         ];
         for answer in answers {
             let session = SessionState::new("session".into(), None, None, &Arc::default(), Weak::new());
-            let (exchange, token) = session.post(Bytes::from_static(b"{}"), session.budget.hold(2)).unwrap();
+            let (exchange, token) =
+                session.post(Bytes::from_static(b"{}"), session.budget.hold(2), None).unwrap();
             answer(&session, exchange);
             session.left(exchange.0, token);
             assert!(session.exchanges.lock().open.is_empty());
@@ -222,7 +232,7 @@ mod tests {
     #[tokio::test]
     async fn a_close_that_waits_for_a_reader_does_not_wake_itself() {
         let session = SessionState::new("session".into(), None, None, &Arc::default(), Weak::new());
-        let (exchange, _) = session.post(Bytes::from_static(b"{}"), session.budget.hold(2)).unwrap();
+        let (exchange, _) = session.post(Bytes::from_static(b"{}"), session.budget.hold(2), None).unwrap();
         session.send(answer(exchange)).unwrap();
         let count = Arc::new(Wakes::default());
         let waker = std::task::Waker::from(Arc::clone(&count));

@@ -64,6 +64,7 @@ pub(crate) async fn connect<T: Transport>(
         kind: FrameKind::Request,
         id: Some(RequestId::number(1)),
         method: Some("initialize".into()),
+        trace: None,
     };
     let body = wrap(says, FrameKind::Request, b"{}").into();
     let exchange = ExchangeId::of_call(CallNumber(1));
@@ -91,7 +92,8 @@ pub(crate) async fn serve<C>(
         if says == Says::Version {
             return (link, Some(asked.exchange));
         }
-        let head = FrameInfo { kind: FrameKind::Answer, id: Some(RequestId::number(1)), method: None };
+        let head =
+            FrameInfo { kind: FrameKind::Answer, id: Some(RequestId::number(1)), method: None, trace: None };
         let body = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.into();
         let answer = Outbound { body, exchange: asked.exchange, lane: Lane::Data, head, last: true };
         link.tx.as_mut().start_send(answer).unwrap();

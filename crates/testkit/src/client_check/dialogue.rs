@@ -131,7 +131,7 @@ impl Dialogue {
     ) {
         let method = frame.get("method").and_then(Value::as_str).map(Into::into);
         let id = id.and_then(|id| RequestId::from_json(&id.to_string()).ok());
-        let head = FrameInfo { kind, id, method };
+        let head = FrameInfo { kind, id, method, trace: None };
         let body = Bytes::from(frame.to_string());
         let out = Outbound { body, exchange, lane: Lane::Data, head, last };
         let sent = async {

@@ -89,7 +89,7 @@ pub(super) async fn raw(harness: &impl Harness) -> (Link, Box<dyn RawBytes>) {
 /// A frame to send.
 pub(super) fn frame(kind: FrameKind, lane: Lane, body: impl Into<Bytes>) -> Outbound {
     let method = Some(Arc::from("conformance"));
-    let head = FrameInfo { kind, id: None, method };
+    let head = FrameInfo { kind, id: None, method, trace: None };
     Outbound { body: body.into(), exchange: ExchangeId::NONE, lane, head, last: false }
 }
 

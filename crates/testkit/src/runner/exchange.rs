@@ -203,6 +203,6 @@ impl FrameSummary {
             _ => self.id.as_ref(),
         };
         let id = id.and_then(|id| RequestId::from_json(&id.to_string()).ok());
-        FrameInfo { kind: self.kind, id, method: self.method.as_deref().map(Into::into) }
+        FrameInfo { kind: self.kind, id, method: self.method.as_deref().map(Into::into), trace: None }
     }
 }

@@ -7,7 +7,7 @@ use rescind_core::{ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, Trans
 
 /// A notification without an exchange.
 pub fn note(lane: Lane, body: impl Into<Bytes>) -> Outbound {
-    let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
+    let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None, trace: None };
     Outbound { body: body.into(), exchange: ExchangeId::NONE, lane, head, last: false }
 }
 

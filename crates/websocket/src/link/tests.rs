@@ -28,7 +28,7 @@ async fn is_pending(link: &mut Link) -> bool {
 }
 
 fn note(lane: Lane, body: String) -> Outbound {
-    let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
+    let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None, trace: None };
     Outbound { body: body.into(), exchange: ExchangeId::NONE, lane, head, last: false }
 }
 

@@ -28,6 +28,7 @@ use crate::driver::timeouts::{CallTime, Setting};
 use crate::error::CallError;
 use crate::machine::{AfterCancel, CallRefused, CallSpec};
 use crate::message::CancelExemption;
+use crate::trace_context::TraceContext;
 
 /// A call that has not started. [`start`](Self::start) starts it; awaiting the builder starts it and waits for its
 /// answer.
@@ -232,16 +233,17 @@ impl<R> CallBuilder<R> {
         let mut token = spec
             .parent
             .and_then(|_| self.connection.dialect.codec().reported_token(&method, frame.params.as_deref()));
+        let span = open_span(&self.connection, &method);
         let staged = Box::new(StagedCall {
             method: Arc::clone(&method),
             params: frame.params,
             timeout: time.timeout,
             progress: self.progress,
             partial: self.partial,
+            trace: trace_of(&self.connection, span.as_deref(), parent.as_ref()),
         });
         let reads = self.progress || self.partial;
         let inbox = (reads || self.belongs.is_some()).then(|| Inbox::new(reads));
-        let span = open_span(&self.connection, &method);
         let mut extras =
             (foreign.is_some() || inbox.is_some() || span.is_some() || self.in_order).then(|| {
                 Box::new(Extras {
@@ -342,6 +344,7 @@ fn exempt_of(connection: &ConnectionInner, frame: &Frame) -> CancelExemption {
 fn open_span(connection: &ConnectionInner, method: &str) -> CallSpan {
     let span = tracing::info_span!(
         "rescind.call",
+        otel.kind = "client",
         rpc.system.name = connection.rpc_system(),
         rpc.method = %crate::log_text::LogText::name(method),
         jsonrpc.request.id = tracing::field::Empty,
@@ -349,6 +352,19 @@ fn open_span(connection: &ConnectionInner, method: &str) -> CallSpan {
         cancel.outcome = tracing::field::Empty,
     );
     (!span.is_disabled()).then(|| Arc::new(span))
+}
+
+/// The trace that a call belongs to: that of its span, or else that of the request whose child it is.
+fn trace_of(
+    connection: &ConnectionInner,
+    span: Option<&tracing::Span>,
+    parent: Option<&CallContext>,
+) -> Option<Arc<TraceContext>> {
+    let propagator = connection.propagator.as_ref()?;
+    match propagator.context(span.unwrap_or(&tracing::Span::none())) {
+        Some(context) => Some(Arc::new(context)),
+        None => parent?.data().trace().cloned(),
+    }
 }
 
 /// Adds this side's declaration to its half of the handshake, and reads that half.

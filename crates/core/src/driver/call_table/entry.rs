@@ -18,6 +18,7 @@ use crate::driver::timeouts::Renewal;
 use crate::id::{CallNumber, ExchangeId, OutboundKey, SlotKey};
 use crate::message::{AnswerBody, ErrorObject};
 use crate::sync::AbortHandle;
+use crate::trace_context::TraceContext;
 
 /// The span of a call. Cloning a [`tracing::Span`] calls the subscriber, which must not happen under the lock.
 pub(crate) type CallSpan = Option<Arc<tracing::Span>>;
@@ -90,6 +91,7 @@ pub(crate) struct StagedCall {
     pub(crate) timeout: Option<Duration>,
     pub(crate) progress: bool,
     pub(crate) partial: bool,
+    pub(crate) trace: Option<Arc<TraceContext>>,
 }
 
 /// The content of an answer.

@@ -362,6 +362,12 @@ impl Drop for ConnectionTask {
 impl Inbound {
     /// A member of a batch, with the origin of the batch.
     pub(crate) fn member(&self, body: bytes::Bytes) -> Self {
-        Self { body, exchange: self.exchange, principal: self.principal.clone(), address: self.address }
+        Self {
+            body,
+            exchange: self.exchange,
+            principal: self.principal.clone(),
+            address: self.address,
+            trace: self.trace.clone(),
+        }
     }
 }

@@ -84,7 +84,7 @@ impl PendingNegotiation {
     }
 
     fn refuse(&mut self, body: Vec<u8>, exchange: ExchangeId) {
-        let head = FrameInfo { kind: FrameKind::Answer, id: None, method: None };
+        let head = FrameInfo { kind: FrameKind::Answer, id: None, method: None, trace: None };
         let (body, lane, last) = (Bytes::from(body), Lane::Control, exchange.is_peers());
         self.refusal = Some(Outbound { body, exchange, lane, head, last });
     }

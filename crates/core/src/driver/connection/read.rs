@@ -21,11 +21,12 @@ use crate::driver::outbox::Control;
 use crate::driver::params::{part_of, unpinned};
 use crate::driver::requests::data::{Arrived, RequestData};
 use crate::driver::requests::slot::InboundSlot;
-use crate::driver::state::{Arriving, Payload, Request, State, Waiting};
+use crate::driver::state::{Arriving, ConnectionInner, Payload, Request, State, Waiting};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
 use crate::message::{AnswerBody, BadMessage, Incoming, IncomingCancel, IncomingRequest};
 use crate::registry::SessionId;
+use crate::trace_context::TraceContext;
 use crate::transport::{ExchangeEnd, Inbound, TransportEvent};
 
 impl ConnectionTask {
@@ -118,6 +119,7 @@ impl ConnectionTask {
         };
         let progress_token = request.usable_token().map(ToOwned::to_owned);
         let ignores_token = progress_token.is_none() && request.progress_token.is_some();
+        let trace = trace_of(connection, inbound, request.params);
         let id = request.id.clone();
         let client = self.client_of(inbound);
         let bytes = bytes_of_request(inbound);
@@ -141,12 +143,13 @@ impl ConnectionTask {
             admission,
         };
         let is_handshake = connection.dialect.rules().handshake == Some(&*mount.method);
-        let scope = connection
-            .traits
-            .exchange_scoped
-            .then(|| SessionId::from(format!("{}/{}", connection.session_id.as_str(), inbound.exchange.0)));
+        let scope = self.scope_of(inbound);
         let mut arriving = Arriving::new(waiting);
         let act = |state: &mut State, now: Instant, effects: &mut Effects, payload: &mut Payload<'_>| {
+            // The connection closes: the machine would answer as if the request had been cancelled.
+            if state.close.is_some() {
+                return;
+            }
             if let (Ok(()), Payload::Request(arriving)) = (arrival.admission, &mut *payload) {
                 arriving.client_permit = state.permits.admitted(match &client {
                     Some(client) => RequestClient::OfRequest(client),
@@ -165,20 +168,19 @@ impl ConnectionTask {
             if let Some(said) = &said {
                 state.session.handshake(HandshakePart::Params, said);
             }
-            let exchange = inbound.exchange;
-            let method = Arc::clone(&mount.method);
             let after = state.notices.last_open();
             // If the connection carries several clients, the bytes count for the client alone.
             let counted = if client.is_some() { 0 } else { bytes };
             let arrived = Arrived {
                 key,
                 id,
-                method,
+                method: Arc::clone(&mount.method),
                 came_at: state.last_stamp.of(now, connection.opened),
-                exchange,
+                exchange: inbound.exchange,
                 progress_token,
                 after,
                 client: client.clone(),
+                trace,
                 bytes,
                 scope,
             };
@@ -339,6 +341,13 @@ impl ConnectionTask {
         }
     }
 
+    /// The session of a request in the registry, if its id is unique only in its exchange.
+    fn scope_of(&self, inbound: &Inbound) -> Option<SessionId> {
+        let session = self.connection.session_id.as_str();
+        let scoped = self.connection.traits.exchange_scoped;
+        scoped.then(|| SessionId::from(format!("{session}/{}", inbound.exchange.0)))
+    }
+
     /// The client of a request, if the connection carries several clients.
     fn client_of(&self, inbound: &Inbound) -> Option<Arc<Client>> {
         let clients = &self.connection.admission.clients;
@@ -357,6 +366,16 @@ impl ConnectionTask {
         let principal = inbound.principal.clone().or_else(|| self.connection.meta.principal.clone());
         Origin { scope, exchange: inbound.exchange, principal, client: None }
     }
+}
+
+/// The trace that a request belongs to, if the connection reads traces.
+fn trace_of(
+    connection: &ConnectionInner,
+    inbound: &Inbound,
+    params: Option<&RawValue>,
+) -> Option<Arc<TraceContext>> {
+    connection.propagator.as_ref()?;
+    TraceContext::nearer(inbound.trace.clone(), params.and_then(TraceContext::of_params))
 }
 
 /// Passes a notification to the first reader that selects it. Code of the user runs here, without the lock. A selection

@@ -122,6 +122,7 @@ impl ConnectionTask {
                     kind: FrameKind::Request,
                     id: id_of(number),
                     method: Some(Arc::clone(&call.method)),
+                    trace: call.trace,
                 };
                 let sent = self.scratch.len() <= connection.max_frame
                     && self.start_send(Lane::Data, exchange, head, Last::No)?;
@@ -148,7 +149,8 @@ impl ConnectionTask {
                 // I12: on an exchange of the peer the cancel follows its request. An exchange of this side carries one
                 // message, so the cancel opens another.
                 let exchange = exchange.call().map_or(exchange, |_| ExchangeId::of_call(cancel));
-                let head = FrameInfo { kind: FrameKind::Cancel, id: id_of(number), method: None };
+                let head =
+                    FrameInfo { kind: FrameKind::Cancel, id: id_of(number), method: None, trace: None };
                 self.start_send(Lane::Control, exchange, head, Last::No).map(drop)
             }
             Outgoing::Control(control) => self.send_control(&connection, control),
@@ -160,7 +162,12 @@ impl ConnectionTask {
                     &frame.method,
                     frame.params.as_deref(),
                 );
-                let head = FrameInfo { kind: FrameKind::Notification, id: None, method: Some(frame.method) };
+                let head = FrameInfo {
+                    kind: FrameKind::Notification,
+                    id: None,
+                    method: Some(frame.method),
+                    trace: None,
+                };
                 self.start_send(Lane::Data, frame.exchange, head, Last::No).map(drop)
             }
         }
@@ -215,7 +222,7 @@ impl ConnectionTask {
             }
         };
         self.note_rejection(exchange, reason.filter(|_| written));
-        let head = FrameInfo { kind: FrameKind::Answer, id, method: None };
+        let head = FrameInfo { kind: FrameKind::Answer, id, method: None, trace: None };
         if !written || !self.start_send(Lane::Control, exchange, head, Last::Yes)? {
             self.finish_exchange(exchange, otherwise);
         }
@@ -290,7 +297,12 @@ impl ConnectionTask {
             reason = Some(RejectReason::Internal);
         }
         self.note_rejection(reply.exchange, reason.filter(|_| written));
-        let head = |id: &RequestId| FrameInfo { kind: FrameKind::Answer, id: Some(id.clone()), method: None };
+        let head = |id: &RequestId| FrameInfo {
+            kind: FrameKind::Answer,
+            id: Some(id.clone()),
+            method: None,
+            trace: None,
+        };
         if !written || !self.start_send(Lane::Data, reply.exchange, head(&reply.id), Last::Yes)? {
             self.finish_exchange(reply.exchange, ExchangeEnd::Refused);
             tracing::warn!(jsonrpc.request.id = %crate::log_text::LogText::name(&reply.id), "an answer could not be written");

@@ -37,6 +37,7 @@ impl Guard {
         let request = &self.0.data;
         let span = tracing::info_span!(
             "rescind.request",
+            otel.kind = "server",
             rpc.system.name = self.0.connection.rpc_system(),
             rpc.method = %crate::log_text::LogText::name(&request.method),
             jsonrpc.request.id = %crate::log_text::LogText::name(&request.id),
@@ -44,6 +45,9 @@ impl Guard {
             cancel.outcome = tracing::field::Empty,
         );
         if !span.is_disabled() {
+            if let (Some(propagator), Some(trace)) = (&self.0.connection.propagator, request.trace()) {
+                propagator.set_parent(&span, trace);
+            }
             request.put_span(Some(span));
         }
     }

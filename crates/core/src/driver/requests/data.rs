@@ -21,6 +21,7 @@ use crate::id::{ExchangeId, InboundKey, RequestId};
 use crate::registry::SessionId;
 use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use crate::sync::{AbortHandle, Mutex, MutexGuard};
+use crate::trace_context::TraceContext;
 
 /// The data that the contexts of a handler share. It lives until the last of them is dropped.
 ///
@@ -61,6 +62,7 @@ struct Apart {
     after: u64,
     /// Its client, if its connection carries several clients.
     client: Option<Arc<Client>>,
+    trace: Option<Arc<TraceContext>>,
     /// Its bytes, if they count for its client and not for its connection.
     _held: Option<HeldBytes>,
 }
@@ -90,6 +92,7 @@ pub(crate) struct Arrived {
     pub(crate) after: u64,
     /// Its client, if its connection carries several clients.
     pub(crate) client: Option<Arc<Client>>,
+    pub(crate) trace: Option<Arc<TraceContext>>,
     /// The bytes of its frame.
     pub(crate) bytes: u32,
     /// Its own session in the registry, if its id is unique only in its exchange.
@@ -98,13 +101,25 @@ pub(crate) struct Arrived {
 
 impl RequestData {
     pub(crate) fn new(arrived: Arrived) -> Self {
-        let Arrived { key, id, method, came_at, exchange, progress_token, after, client, bytes, scope } =
-            arrived;
+        let Arrived {
+            key,
+            id,
+            method,
+            came_at,
+            exchange,
+            progress_token,
+            after,
+            client,
+            trace,
+            bytes,
+            scope,
+        } = arrived;
         let is_apart = exchange != ExchangeId::NONE
             || progress_token.is_some()
             || scope.is_some()
             || after > 0
-            || client.is_some();
+            || client.is_some()
+            || trace.is_some();
         Self {
             key,
             id,
@@ -112,7 +127,7 @@ impl RequestData {
             came_at,
             apart: is_apart.then(|| {
                 let held = client.as_ref().map(|client| client.budget().hold(bytes as usize));
-                Box::new(Apart { exchange, progress_token, scope, after, client, _held: held })
+                Box::new(Apart { exchange, progress_token, scope, after, client, trace, _held: held })
             }),
             late: OnceLock::new(),
             signal: Notify::new(),
@@ -130,6 +145,10 @@ impl RequestData {
 
     pub(crate) fn progress_token(&self) -> Option<&RawValue> {
         self.apart.as_ref()?.progress_token.as_deref()
+    }
+
+    pub(crate) fn trace(&self) -> Option<&Arc<TraceContext>> {
+        self.apart.as_ref()?.trace.as_ref()
     }
 
     /// Its client. `connections`: the client of its connection.

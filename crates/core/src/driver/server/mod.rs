@@ -17,6 +17,7 @@ use crate::driver::admission::limits::ServerLimits;
 use crate::driver::builder::PeerBuilder;
 use crate::driver::peer::Peer;
 use crate::driver::router::Router;
+use crate::driver::trace_propagator::TracePropagator;
 use crate::error::{ApiMisuse, ConnectionError};
 use crate::machine::{Event, Limits};
 use crate::registry::Registry;
@@ -246,6 +247,13 @@ impl ServerBuilder {
     /// Calls this function for each event of each connection. It must not block.
     pub fn on_event(mut self, hook: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.peers = self.peers.on_event(hook);
+        self
+    }
+
+    /// Reads the trace context of each request, and joins the spans of each connection with the traces of other
+    /// programs, as [`PeerBuilder::trace_propagator`] does.
+    pub fn trace_propagator(mut self, propagator: impl TracePropagator + 'static) -> Self {
+        self.peers = self.peers.trace_propagator(propagator);
         self
     }
 

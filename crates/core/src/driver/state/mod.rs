@@ -50,6 +50,7 @@ use crate::driver::requests::data::RequestData;
 use crate::driver::requests::progress_tokens::ProgressTokens;
 use crate::driver::requests::slot::InboundSlot;
 use crate::driver::timeouts::Timeouts;
+use crate::driver::trace_propagator::TracePropagator;
 use crate::error::ConnectionError;
 use crate::id::{ExchangeId, InboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, Session, Work};
@@ -108,6 +109,8 @@ pub(crate) struct Config {
     pub(crate) serves: bool,
     pub(crate) on_event: Option<EventHook>,
     pub(crate) on_call_failure: Option<FailureHook>,
+    /// `None`: traces are not read.
+    pub(crate) propagator: Option<Arc<dyn TracePropagator>>,
 }
 
 impl Deref for ConnectionInner {

@@ -152,7 +152,7 @@ mod tests {
             body: vec![b' '; bytes].into(),
             exchange: ExchangeId::NONE,
             lane: Lane::Data,
-            head: FrameInfo { kind: FrameKind::Notification, id: None, method: None },
+            head: FrameInfo { kind: FrameKind::Notification, id: None, method: None, trace: None },
             last: false,
         };
         let mut cx = Context::from_waker(std::task::Waker::noop());

@@ -170,7 +170,8 @@ impl Wire {
     /// Delivers a frame on an exchange of the peer; 0: on none.
     pub(crate) fn says(&self, exchange: u64, frame: &impl ToString) {
         let body = Bytes::from(frame.to_string());
-        let inbound = Inbound { body, exchange: ExchangeId(exchange), principal: None, address: None };
+        let inbound =
+            Inbound { body, exchange: ExchangeId(exchange), principal: None, address: None, trace: None };
         self.tells(TransportEvent::Message(inbound));
     }
 

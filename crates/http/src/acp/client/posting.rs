@@ -42,6 +42,9 @@ impl Client {
         let mut headers = self.headers(session.as_deref());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
+        if let Some(trace) = &out.head.trace {
+            trace.set_headers(&mut headers);
+        }
         match self.posted(out.head.kind, headers, out.body).await {
             Ok(()) => {}
             Err(Failed { sent, error }) if asks => {

@@ -8,7 +8,7 @@ use super::*;
 fn fill(connection: &Connection, session: &str) {
     let body = Bytes::from(format!(r#"{{"method":"said","params":{{"sessionId":"{session}"}}}}"#));
     for _ in 0..=connection.settings.unread_limit.0 {
-        let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
+        let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None, trace: None };
         let (exchange, lane) = (ExchangeId::NONE, Lane::Data);
         connection.send(Outbound { body: body.clone(), exchange, lane, head, last: false }).unwrap();
     }
@@ -40,13 +40,16 @@ async fn idle_session_names_are_replaced_by_new_ones() {
     let (_read, _) = connection.listen(Some(&named(0)), UnknownSessions::Opened).unwrap();
     let body = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"sessionId":"s1"}}"#);
     let message = Message::of(&body, &ACP_BODIES);
-    connection.post((body.clone(), connection.budget.hold(0)), &message, None, Some(&named(1))).unwrap();
+    connection
+        .post((body.clone(), connection.budget.hold(0)), &message, None, None, Some(&named(1)))
+        .unwrap();
     for n in 2..5000 {
         let body =
             Bytes::from(format!(r#"{{"jsonrpc":"2.0","method":"m","params":{{"sessionId":"s{n}"}}}}"#));
         let _ = connection.post(
             (body.clone(), connection.budget.hold(0)),
             &Message::of(&body, &ACP_BODIES),
+            None,
             None,
             Some(&named(n)),
         );

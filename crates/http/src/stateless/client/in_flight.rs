@@ -9,7 +9,8 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use rescind_core::{
-    ExchangeId, FrameKind, Inbound, Outbound, TransportError, TransportErrorKind, TransportEvent,
+    ExchangeId, FrameKind, Inbound, Outbound, TraceContext, TransportError, TransportErrorKind,
+    TransportEvent,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -31,11 +32,11 @@ impl Client {
         state.next += 1;
         let key = out.exchange.call().map_or(state.next, |_| out.exchange.0);
         let client = Arc::clone(self);
-        let (exchange, body) = (out.exchange, out.body);
+        let (exchange, body, trace) = (out.exchange, out.body, out.head.trace);
         let given_up = CancellationToken::new();
         let token = given_up.clone();
         let task = spawn(async move {
-            let ended = client.run(key, exchange, body, &token).await;
+            let ended = client.run(key, exchange, body, trace, &token).await;
             let asks = client.remove(key).is_some_and(|flight| flight.asks && !flight.is_given_up());
             match ended {
                 Err(Failed { sent, error }) if asks => {
@@ -60,12 +61,16 @@ impl Client {
         key: u64,
         exchange: ExchangeId,
         body: Bytes,
+        trace: Option<Arc<TraceContext>>,
         given_up: &CancellationToken,
     ) -> Result<(), Failed> {
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
         Message::of(Envelope::of(&body), self.bodies).headers(&mut headers, &self.mirrors);
+        if let Some(trace) = trace {
+            trace.set_headers(&mut headers);
+        }
         let mut given_up = pin!(given_up.cancelled());
         let (response, is_given_up) = {
             let mut sending = pin!(self.requester.post(FrameKind::Request, headers, body, None));

@@ -8,7 +8,8 @@ use http::header::CONTENT_TYPE;
 use http::response::Parts;
 use http::{HeaderValue, Response, StatusCode};
 use rescind_core::{
-    BadFrame, ExchangeId, FrameKind, Inbound, Outbound, TransportError, TransportErrorKind, TransportEvent,
+    BadFrame, ExchangeId, FrameKind, Inbound, Outbound, TraceContext, TransportError, TransportErrorKind,
+    TransportEvent,
 };
 
 use super::state::{Client, InFlight, Standing, State};
@@ -33,6 +34,8 @@ struct RunningSend {
     bytes: usize,
     /// For a cancel that may be sent at once.
     leaving: Option<Leaving>,
+    /// Until its request is made.
+    trace: Option<Arc<TraceContext>>,
 }
 
 impl RunningSend {
@@ -140,6 +143,7 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         number,
         kind,
         bytes: out.body.len(),
+        trace: out.head.trace,
         leaving: leaves.then(|| Leaving(Arc::clone(client))),
     };
     let task = spawn(run(send_guard, out.body, out.exchange, waits, opens));
@@ -176,8 +180,12 @@ async fn send(
     opens: bool,
 ) -> Result<Response<ResponseBody>, Failed> {
     let client = Arc::clone(&send_guard.client);
+    let mut headers = client.post_headers();
+    if let Some(trace) = send_guard.trace.take() {
+        trace.set_headers(&mut headers);
+    }
     let leaving = send_guard.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
-    let sending = client.requester.post(send_guard.kind, client.post_headers(), body, leaving);
+    let sending = client.requester.post(send_guard.kind, headers, body, leaving);
     let mut sending = pin!(sending);
     if send_guard.kind != FrameKind::Request || opens {
         return sending.await;
@@ -278,7 +286,10 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
             listen::begin(client);
         }
     }
-    let _ = client.inbound_queue.send(Inbound { body, exchange, principal: None, address: None }).await;
+    let _ = client
+        .inbound_queue
+        .send(Inbound { body, exchange, principal: None, address: None, trace: None })
+        .await;
 }
 
 /// Reads a body to its end. If a message is above the limit, the driver gets an event as well.

@@ -63,8 +63,13 @@ async fn listen(client: Arc<Client>) {
                 let each = |body| {
                     let client = Arc::clone(&client);
                     async move {
-                        let inbound =
-                            Inbound { body, exchange: ExchangeId::NONE, principal: None, address: None };
+                        let inbound = Inbound {
+                            body,
+                            exchange: ExchangeId::NONE,
+                            principal: None,
+                            address: None,
+                            trace: None,
+                        };
                         let _ = client.inbound_queue.send(inbound).await;
                     }
                 };
