@@ -25,6 +25,7 @@ use crate::driver::notifications::{Inbox, Notification};
 use crate::driver::params::Frame;
 use crate::driver::state::{ConnectionInner, now};
 use crate::driver::timeouts::{CallTime, Setting};
+use crate::driver::trace_propagator::TracePropagator;
 use crate::error::CallError;
 use crate::machine::{AfterCancel, CallRefused, CallSpec};
 use crate::message::CancelExemption;
@@ -240,7 +241,10 @@ impl<R> CallBuilder<R> {
             timeout: time.timeout,
             progress: self.progress,
             partial: self.partial,
-            trace: trace_of(&self.connection, span.as_deref(), parent.as_ref()),
+            trace: match &self.connection.propagator {
+                Some(propagator) => trace_of(propagator.as_ref(), span.as_deref(), parent.as_ref()),
+                None => None,
+            },
         });
         let reads = self.progress || self.partial;
         let inbox = (reads || self.belongs.is_some()).then(|| Inbox::new(reads));
@@ -354,13 +358,14 @@ fn open_span(connection: &ConnectionInner, method: &str) -> CallSpan {
     (!span.is_disabled()).then(|| Arc::new(span))
 }
 
-/// The trace that a call belongs to: that of its span, or else that of the request whose child it is.
+/// The trace that a call belongs to: that of its span, or else that of the request whose child it is. Few connections
+/// have traces.
+#[cold]
 fn trace_of(
-    connection: &ConnectionInner,
+    propagator: &dyn TracePropagator,
     span: Option<&tracing::Span>,
     parent: Option<&CallContext>,
 ) -> Option<Arc<TraceContext>> {
-    let propagator = connection.propagator.as_ref()?;
     match propagator.context(span.unwrap_or(&tracing::Span::none())) {
         Some(context) => Some(Arc::new(context)),
         None => parent?.data().trace().cloned(),
