@@ -140,6 +140,11 @@ impl ConnectionTask {
             return false;
         }
         for _ in 0..MAX_FRAMES_PER_ROUND {
+            // A request that is read after the decision to close would be answered as cancelled (I1), although nobody
+            // cancelled it.
+            if self.connection.closing.load(Ordering::Relaxed) {
+                return false;
+            }
             if let Some(inbound) = self.pending.pop_front() {
                 self.recv(&inbound);
             } else {

@@ -146,10 +146,6 @@ impl ConnectionTask {
         let scope = self.scope_of(inbound);
         let mut arriving = Arriving::new(waiting);
         let act = |state: &mut State, now: Instant, effects: &mut Effects, payload: &mut Payload<'_>| {
-            // The connection closes: the machine would answer as if the request had been cancelled.
-            if state.close.is_some() {
-                return;
-            }
             if let (Ok(()), Payload::Request(arriving)) = (arrival.admission, &mut *payload) {
                 arriving.client_permit = state.permits.admitted(match &client {
                     Some(client) => RequestClient::OfRequest(client),
