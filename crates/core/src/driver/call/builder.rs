@@ -241,25 +241,27 @@ impl<R> CallBuilder<R> {
             timeout: time.timeout,
             progress: self.progress,
             partial: self.partial,
-            trace: match &self.connection.propagator {
-                Some(propagator) => trace_of(propagator.as_ref(), span.as_deref(), parent.as_ref()),
-                None => None,
-            },
         });
+        let trace = match &self.connection.propagator {
+            Some(propagator) => trace_of(propagator.as_ref(), span.as_deref(), parent.as_ref()),
+            None => None,
+        };
         let reads = self.progress || self.partial;
         let inbox = (reads || self.belongs.is_some()).then(|| Inbox::new(reads));
-        let mut extras =
-            (foreign.is_some() || inbox.is_some() || span.is_some() || self.in_order).then(|| {
-                Box::new(Extras {
-                    foreign_parent: foreign.as_ref().and(parent.as_ref()).map(CallContext::request_key),
-                    release_parent: foreign.map(ForeignParent::into_release),
-                    inbox: inbox.clone(),
-                    in_order: self.in_order,
-                    renewal: time.renewal,
-                    span: span.clone(),
-                    ..Extras::default()
-                })
-            });
+        let has_extras =
+            foreign.is_some() || inbox.is_some() || span.is_some() || trace.is_some() || self.in_order;
+        let mut extras = has_extras.then(|| {
+            Box::new(Extras {
+                foreign_parent: foreign.as_ref().and(parent.as_ref()).map(CallContext::request_key),
+                release_parent: foreign.map(ForeignParent::into_release),
+                inbox: inbox.clone(),
+                in_order: self.in_order,
+                renewal: time.renewal,
+                span: span.clone(),
+                trace,
+                ..Extras::default()
+            })
+        });
         let (mut belongs, mut late) = (self.belongs, None);
         let started = self.connection.step(|state, now, effects| {
             let started = state.start_call(&self.connection, now, &spec, staged, &mut extras, effects)?;

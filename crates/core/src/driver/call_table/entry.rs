@@ -69,6 +69,8 @@ pub(crate) struct Extras {
     /// The readers that select notifications for it.
     pub(crate) readers: Vec<Seq>,
     pub(crate) span: CallSpan,
+    /// The trace of its request, until the request is written.
+    pub(crate) trace: Option<Arc<TraceContext>>,
     pub(crate) watches: Vec<AbortHandle>,
     /// Releases its parent on another connection.
     pub(crate) release_parent: Option<RemoteAction>,
@@ -91,7 +93,6 @@ pub(crate) struct StagedCall {
     pub(crate) timeout: Option<Duration>,
     pub(crate) progress: bool,
     pub(crate) partial: bool,
-    pub(crate) trace: Option<Arc<TraceContext>>,
 }
 
 /// The content of an answer.

@@ -1,5 +1,6 @@
 //! Frames that are taken out of the outbox, and the inputs of the machine about them.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cause::Cause;
@@ -9,14 +10,30 @@ use crate::driver::outbox::{Answer, Control, DataFrame, Notification};
 use crate::driver::state::State;
 use crate::id::{CallNumber, ExchangeId, OutboundKey};
 use crate::machine::Reply;
+use crate::trace_context::TraceContext;
 use crate::transport::Lane;
 
 /// A frame that was taken out of the outbox: it counts as written (T4).
 pub(crate) enum Outgoing {
-    Call { key: OutboundKey, number: CallNumber, exchange: ExchangeId, call: Box<StagedCall> },
-    Cancel { key: OutboundKey, number: CallNumber, exchange: ExchangeId, cancel: CallNumber, cause: Cause },
+    Call {
+        key: OutboundKey,
+        number: CallNumber,
+        exchange: ExchangeId,
+        call: Box<StagedCall>,
+        trace: Option<Arc<TraceContext>>,
+    },
+    Cancel {
+        key: OutboundKey,
+        number: CallNumber,
+        exchange: ExchangeId,
+        cancel: CallNumber,
+        cause: Cause,
+    },
     Control(Control),
-    Answer { reply: Reply, answer: Option<Answer> },
+    Answer {
+        reply: Reply,
+        answer: Option<Answer>,
+    },
     Notification(Notification),
 }
 
@@ -68,14 +85,15 @@ impl State {
                 let taken = self.calls.get_mut(slot_key.0).and_then(|entry| {
                     let call = entry.frame.take()?;
                     let number = self.session.call_number(entry.key)?;
-                    Some((call, entry.key, number, entry.exchange(number)))
+                    let trace = entry.extras.as_mut().and_then(|extras| extras.trace.take());
+                    Some((call, entry.key, number, entry.exchange(number), trace))
                 });
-                let Some((call, key, number, exchange)) = taken else {
+                let Some((call, key, number, exchange, trace)) = taken else {
                     self.outbox.found_empty();
                     return None;
                 };
                 self.session.local_written(now, key);
-                Some(Outgoing::Call { key, number, exchange, call })
+                Some(Outgoing::Call { key, number, exchange, call, trace })
             }
             DataFrame::Answer { reply, answer } => Some(Outgoing::Answer { reply, answer }),
             DataFrame::Notification(frame) => {

@@ -108,7 +108,7 @@ impl ConnectionTask {
         let connection = Arc::clone(&self.connection);
         self.scratch.clear();
         match outgoing {
-            Outgoing::Call { key, number, exchange, call } => {
+            Outgoing::Call { key, number, exchange, call, trace } => {
                 let mut frame = CallFrame::new(number, connection.seed, &call.method, call.params.as_deref());
                 frame.partial = call.partial;
                 frame.timeout = call.timeout;
@@ -122,7 +122,7 @@ impl ConnectionTask {
                     kind: FrameKind::Request,
                     id: id_of(number),
                     method: Some(Arc::clone(&call.method)),
-                    trace: call.trace,
+                    trace,
                 };
                 let sent = self.scratch.len() <= connection.max_frame
                     && self.start_send(Lane::Data, exchange, head, Last::No)?;
