@@ -256,6 +256,7 @@ function parse(program, words) {
 async function runOne(connect, options, { name, play }) {
   const { command, known } = options;
   const peer = connect(command, options);
+  peer.bridged = options.bridged === true;
   let deviation;
   try {
     // A command that cannot be started has no scenarios: that rejects `exited`.

@@ -165,10 +165,10 @@ const scenarios = {
 
   async "cancel-with-an-id"(peer) {
     const waiting = peer.start(1, "test/wait", {});
+    await peer.statsUntil("the request runs", running(1));
     const answer = await peer.ask("cancel", peer.cancelMethod, peer.cancelFrame(1).params);
     must(answer.error?.code === -32601, `a cancel sent as a request was answered with ${show(answer)}, not with error -32601`);
-    // It still runs then, or has not begun: an answer of a bridge in between says nothing of the agent.
-    await peer.statsUntil("a cancel sent as a request cancelled nothing", running(1));
+    must((await peer.stats()).running === 1, "a cancel sent as a request cancelled something");
     await peer.send(peer.cancelFrame(1));
     mustBeCancelled(await waiting);
   },
@@ -296,7 +296,11 @@ const scenarios = {
     const answers = await within("200 answers", Promise.all(calls.map((call) => call.answer)), 20_000);
     answers.forEach((answer, n) => (n % 2 === 1 ? mustBeCancelled(answer, `request ${n}`) : mustHoldResult(answer, { value: n }, `request ${n}`)));
     const stats = await idle(peer);
-    must(stats.cancelled === 100, `test/stats says ${show(stats)}: not 100 cancelled`);
+    if (peer.bridged) {
+      // A bridge does not pass on a request that was cancelled before its program read that far.
+      const seen = stats.cancelled <= 100 && stats.started === 100 + stats.cancelled && stats.finished === 100;
+      must(seen, `test/stats says ${show(stats)}: not 100 finished and the others cancelled`);
+    } else must(stats.cancelled === 100, `test/stats says ${show(stats)}: not 100 cancelled`);
     calls.forEach((call) => mustAnswerOnce(peer, call.id));
   },
 };
