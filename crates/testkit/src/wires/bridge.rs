@@ -91,9 +91,9 @@ pub(super) const CHANGES_OVER_HTTP: &[Change] = &[
 
 /// Changes of a bridge before a fixture over HTTP.
 pub(super) const CHANGES_BEFORE_HTTP: &[Change] = &[Change {
-    scenarios: &["batch_where_allowed", "oldest_revision"],
-    dialects: mcp,
-    why: "a server over HTTP agrees on no revision as old as that",
+    scenarios: &["early_cancel_waits", "late_cancel_of_a_forgotten_id", "revision_over_http"],
+    dialects: every_dialect,
+    why: "it needs a wire that does not keep the order of frames, and that of the client keeps it",
 }];
 
 fn mcp(dialect: &str) -> bool {

@@ -120,7 +120,7 @@ const ROWS: [Row; 12] = [
     Row {
         name: "bridge:stdio>http-streamable",
         carries: |dialect| bridge::carries(dialect) && streamable(dialect),
-        kind: Kind::Connection,
+        kind: Kind::Posts,
         lacks: &[ONE_SESSION],
         changes: &[bridge::CHANGES, bridge::CHANGES_BEFORE_HTTP],
         wire: |program| bridge::started(stdio::Stdio::new(program), http::STREAMABLE),
