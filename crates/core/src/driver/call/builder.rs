@@ -242,10 +242,8 @@ impl<R> CallBuilder<R> {
             progress: self.progress,
             partial: self.partial,
         });
-        let trace = match &self.connection.propagator {
-            Some(propagator) => trace_of(propagator.as_ref(), span.as_deref(), parent.as_ref()),
-            None => None,
-        };
+        let propagator = self.connection.propagator.as_deref();
+        let trace = propagator.and_then(|found| trace_of(found, span.as_deref(), parent.as_ref()));
         let reads = self.progress || self.partial;
         let inbox = (reads || self.belongs.is_some()).then(|| Inbox::new(reads));
         let has_extras =
