@@ -50,8 +50,8 @@
     byId("facts").querySelector("ul").append(make("li", {}, made, told));
   }
 
-  // A long name may be broken behind its underscores.
-  const broken = (name) => name.split(/(?<=_)/).flatMap((part) => [part, make("wbr")]);
+  // Where a long name may be broken: behind an underscore or a colon, and before the `>` of a bridge.
+  const broken = (name) => name.split(/(?<=[_:])|(?=>)/).flatMap((part) => [part, make("wbr")]);
 
   const button = (cell) => {
     const label = `${cell.dialect} ${cell.scenario} over ${cell.wire}: ${WORDS[cell.outcome]}`;
@@ -64,7 +64,7 @@
   };
 
   for (const [dialect, block] of blocks) {
-    const head = make("tr", {}, make("th", { text: "scenario", scope: "col" }), ...wires.map((wire) => make("th", { text: wire, scope: "col" })));
+    const head = make("tr", {}, make("th", { text: "scenario", scope: "col" }), ...wires.map((wire) => make("th", { scope: "col" }, ...broken(wire))));
     const body = make("tbody");
     for (const [scenario, row] of [...block].sort(([a], [b]) => (a < b ? -1 : 1))) {
       const line = make("tr", {}, make("th", { scope: "row" }, ...broken(scenario)));
