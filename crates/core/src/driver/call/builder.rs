@@ -25,7 +25,6 @@ use crate::driver::notifications::{Inbox, Notification};
 use crate::driver::params::Frame;
 use crate::driver::state::{ConnectionInner, now};
 use crate::driver::timeouts::{CallTime, Setting};
-use crate::driver::trace_propagator::TracePropagator;
 use crate::error::CallError;
 use crate::machine::{AfterCancel, CallRefused, CallSpec};
 use crate::message::CancelExemption;
@@ -242,12 +241,10 @@ impl<R> CallBuilder<R> {
             progress: self.progress,
             partial: self.partial,
         });
-        let propagator = self.connection.propagator.as_deref();
-        let trace = propagator.and_then(|found| trace_of(found, span.as_deref(), parent.as_ref()));
         let reads = self.progress || self.partial;
         let inbox = (reads || self.belongs.is_some()).then(|| Inbox::new(reads));
-        let has_extras =
-            foreign.is_some() || inbox.is_some() || span.is_some() || trace.is_some() || self.in_order;
+        let traced = self.connection.propagator.is_some();
+        let has_extras = foreign.is_some() || inbox.is_some() || span.is_some() || traced || self.in_order;
         let mut extras = has_extras.then(|| {
             Box::new(Extras {
                 foreign_parent: foreign.as_ref().and(parent.as_ref()).map(CallContext::request_key),
@@ -256,7 +253,7 @@ impl<R> CallBuilder<R> {
                 in_order: self.in_order,
                 renewal: time.renewal,
                 span: span.clone(),
-                trace,
+                trace: trace_of(&self.connection, span.as_deref(), parent.as_ref()),
                 ..Extras::default()
             })
         });
@@ -358,14 +355,13 @@ fn open_span(connection: &ConnectionInner, method: &str) -> CallSpan {
     (!span.is_disabled()).then(|| Arc::new(span))
 }
 
-/// The trace that a call belongs to: that of its span, or else that of the request whose child it is. Few connections
-/// have traces.
-#[cold]
+/// The trace that a call belongs to: that of its span, or else that of the request whose child it is.
 fn trace_of(
-    propagator: &dyn TracePropagator,
+    connection: &ConnectionInner,
     span: Option<&tracing::Span>,
     parent: Option<&CallContext>,
 ) -> Option<Arc<TraceContext>> {
+    let propagator = connection.propagator.as_ref()?;
     match propagator.context(span.unwrap_or(&tracing::Span::none())) {
         Some(context) => Some(Arc::new(context)),
         None => parent?.data().trace().cloned(),
