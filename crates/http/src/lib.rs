@@ -86,7 +86,8 @@ pub use client::HttpClient;
 pub use rescind_core::{ClientTls, Pem, ServerTls};
 pub use revisions::McpRevisions;
 pub use server::{
-    HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ResponseBody, ServerBinding, Stalled,
+    HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ResponseBody, RouteRefusal, RoutedAnswer,
+    RoutedBody, ServerBinding, SessionRoute, SessionRouter, Stalled,
 };
 pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};

@@ -12,6 +12,7 @@ use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
 use crate::driver::admission::connection_slots::OpenConnection;
 use crate::driver::admission::session_permit::SessionPermit;
+use crate::driver::cluster_keys::ClusterKeys;
 use crate::driver::connection::ConnectionTask;
 use crate::driver::connection::negotiate::PendingNegotiation;
 use crate::driver::peer::Peer;
@@ -68,6 +69,7 @@ pub struct PeerBuilder {
     admission: Option<Arc<Admission>>,
     request_log: Option<RequestLog>,
     propagator: Option<Arc<dyn TracePropagator>>,
+    cluster_keys: Option<Arc<dyn ClusterKeys>>,
 }
 
 impl Peer {
@@ -94,6 +96,7 @@ impl PeerBuilder {
             admission: None,
             request_log: None,
             propagator: None,
+            cluster_keys: None,
         }
     }
 
@@ -171,6 +174,12 @@ impl PeerBuilder {
     /// Without it, contexts are neither read nor sent.
     pub fn trace_propagator(mut self, propagator: impl TracePropagator + 'static) -> Self {
         self.propagator = Some(Arc::new(propagator));
+        self
+    }
+
+    /// Makes the keys that [`CallContext::cluster_key`](crate::CallContext::cluster_key) returns.
+    pub fn cluster_keys(mut self, keys: Arc<dyn ClusterKeys>) -> Self {
+        self.cluster_keys = Some(keys);
         self
     }
 
@@ -304,6 +313,7 @@ impl PeerBuilder {
             on_event: self.on_event,
             on_call_failure: self.on_call_failure,
             propagator: self.propagator,
+            cluster_keys: self.cluster_keys,
         };
         let connection = Arc::new(ConnectionInner::new(parts, Session::new(config)));
         if let Some(permit) = &permit {

@@ -191,10 +191,18 @@ impl CallContext {
     /// Cancels the request from this side when the token is cancelled. The task that waits for the token ends with the
     /// request.
     pub fn cancel_on(&self, token: CancellationToken) {
+        self.cancel_with(async move {
+            token.cancelled().await;
+            Cause::new(CauseKind::Local)
+        });
+    }
+
+    /// Cancels the request from this side with the cause that this future returns. The future is dropped when the
+    /// request ends.
+    pub fn cancel_with(&self, cause: impl Future<Output = Cause> + Send + 'static) {
         let context = self.clone();
         let watch = self.0.connection.runtime.spawn(async move {
-            token.cancelled().await;
-            context.cancel_local(Cause::new(CauseKind::Local));
+            context.cancel_local(cause.await);
         });
         self.end_with(watch.abort_handle());
     }
@@ -243,6 +251,14 @@ impl CallContext {
     #[must_use]
     pub fn request_key(&self) -> RequestKey {
         self.0.connection.request_key(Direction::Received, self.0.data.key.0)
+    }
+
+    /// The key by which any process of the cluster can cancel this request: opaque, not guessable, and never that of
+    /// another request. `None`: the connection has no [`cluster_keys`](crate::PeerBuilder::cluster_keys), or the request
+    /// has ended.
+    #[must_use]
+    pub fn cluster_key(&self) -> Option<Arc<str>> {
+        self.0.connection.cluster_keys.as_ref()?.key_of(self)
     }
 
     /// The request's method.

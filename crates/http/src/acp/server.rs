@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::UPGRADE;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal, TraceContext};
 
 use super::connection::Connection;
@@ -284,6 +284,10 @@ impl Responder for AcpServer {
 
     fn page_access(&self) -> &'static PageAccess {
         &PAGE_ACCESS
+    }
+
+    fn session_header(&self) -> Option<HeaderName> {
+        Some(ACP_CONNECTION_ID)
     }
 
     fn shut(&self) {

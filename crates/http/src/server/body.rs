@@ -31,7 +31,8 @@ pub(crate) enum RequestBody {
 }
 
 /// A body that broke off. The cause is not used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the body broke off")]
 pub(crate) struct Broken;
 
 impl RequestBody {

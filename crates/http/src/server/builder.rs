@@ -13,7 +13,7 @@ use super::cors::Credentials;
 use super::replay_buffer::Retention;
 use super::settings::HalfClose;
 use super::shutdown::{ShutdownSignal, shutdown_pair};
-use super::{AcceptQueue, HttpListener, HttpService, ServerBinding, Settings};
+use super::{AcceptQueue, HttpListener, HttpService, ServerBinding, SessionRouter, Settings};
 use crate::test_io::Source;
 
 /// A server of one binding, before it serves. [`bind`](Self::bind) listens on an address; [`mount`](Self::mount) makes
@@ -138,6 +138,13 @@ impl<B: ServerBinding> HttpServer<B> {
         A: Future<Output = Result<Credential, AuthRefusal>> + Send + 'static,
     {
         self.settings.auth = Some(AuthHook::new(hook));
+        self
+    }
+
+    /// Sets the router of sessions, for servers that share their sessions among several processes. Default: none; every
+    /// session is served by the process that opened it.
+    pub fn session_router(mut self, router: Arc<dyn SessionRouter>) -> Self {
+        self.settings.session_router = Some(router);
         self
     }
 

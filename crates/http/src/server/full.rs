@@ -16,9 +16,9 @@ use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 /// hold are counted.
 const UNWATCHED: usize = 4 * 1024;
 
-/// The reader of a response took nothing for too long, and the rest of the response was dropped.
+/// The rest of a response was dropped: its reader took nothing for too long, or the process that sent it is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the reader of this response took nothing for too long")]
+#[error("the response was dropped before its end")]
 pub struct Stalled;
 
 /// A message that is being sent.

@@ -26,6 +26,7 @@ pub(crate) mod refusal;
 pub(crate) mod replay_buffer;
 pub(crate) mod response_body;
 mod service;
+mod session_router;
 pub(crate) mod sessions;
 mod settings;
 mod shutdown;
@@ -35,7 +36,7 @@ mod write_timeout;
 
 use std::sync::Arc;
 
-use http::{Request, Response};
+use http::{HeaderName, Request, Response};
 use rescind_core::BoxFuture;
 
 pub use builder::HttpServer;
@@ -44,6 +45,7 @@ pub use full::Stalled;
 pub use listener::HttpListener;
 pub use response_body::ResponseBody;
 pub use service::HttpService;
+pub use session_router::{RouteRefusal, RoutedAnswer, RoutedBody, SessionRoute, SessionRouter};
 pub use settings::HalfClose;
 
 pub(crate) use body::RequestBody;
@@ -71,6 +73,11 @@ pub(crate) trait Responder: Send + Sync + 'static {
 
     /// The methods and headers that pages of other origins may use.
     fn page_access(&self) -> &'static PageAccess;
+
+    /// The header that names the session of a request. `None`: there are no sessions.
+    fn session_header(&self) -> Option<HeaderName> {
+        None
+    }
 
     /// Called when the listener has ended: every link ends.
     fn shut(&self);

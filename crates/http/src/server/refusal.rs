@@ -122,8 +122,9 @@ impl Refused {
         Self::unavailable("the limit memory is reached")
     }
 
-    fn after(self, wait: Duration) -> Self {
-        self.with(RETRY_AFTER, HeaderValue::from(wait.as_secs()))
+    /// Says after how long the client may try again, in whole seconds.
+    pub(crate) fn after(self, wait: Duration) -> Self {
+        self.with(RETRY_AFTER, HeaderValue::from(wait.as_secs() + u64::from(wait.subsec_nanos() > 0)))
     }
 
     pub(crate) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {

@@ -13,6 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::full::{Full, Stalled};
+use super::session_router::RoutedBody;
 use crate::headers::{EVENT_STREAM, JSON};
 use crate::lazy_sleep::LazySleep;
 
@@ -36,6 +37,8 @@ pub struct ResponseBody(Inner);
 enum Inner {
     Full(Full),
     Events(Events),
+    /// The response of another process, as it comes.
+    Routed(RoutedBody),
 }
 
 struct Events {
@@ -62,6 +65,10 @@ impl ResponseBody {
 
     pub(crate) fn full(body: Bytes) -> Self {
         Self(Inner::Full(Full::new(body)))
+    }
+
+    pub(crate) fn routed(body: RoutedBody) -> Self {
+        Self(Inner::Routed(body))
     }
 
     /// Drops a message if its reader takes nothing for this time.
@@ -96,7 +103,7 @@ impl ResponseBody {
     /// Ends a stream at this time, as if its client had lost it.
     pub(crate) fn expires(mut self, at: Instant) -> Self {
         match &mut self.0 {
-            Inner::Full(_) => {}
+            Inner::Full(_) | Inner::Routed(_) => {}
             Inner::Events(events) => events.expires = Some(LazySleep::until(at)),
         }
         self
@@ -168,6 +175,7 @@ impl Body for ResponseBody {
         let next = match &mut self.0 {
             Inner::Full(body) => Poll::Ready(body.next().transpose()),
             Inner::Events(events) => events.poll_next(cx).map(|event| event.map(Ok)),
+            Inner::Routed(body) => return Pin::new(body).poll_frame(cx).map_err(|_| Stalled),
         };
         next.map(|bytes| bytes.map(|bytes| bytes.map(Frame::data)))
     }
@@ -176,6 +184,7 @@ impl Body for ResponseBody {
         match &self.0 {
             Inner::Full(body) => body.left() == 0,
             Inner::Events(events) => events.over && events.rest.is_empty(),
+            Inner::Routed(body) => body.is_end_stream(),
         }
     }
 
@@ -183,6 +192,7 @@ impl Body for ResponseBody {
         match &self.0 {
             Inner::Full(body) => SizeHint::with_exact(body.left().try_into().unwrap_or(u64::MAX)),
             Inner::Events(_) => SizeHint::default(),
+            Inner::Routed(body) => body.size_hint(),
         }
     }
 }
@@ -192,6 +202,7 @@ impl fmt::Debug for ResponseBody {
         let name = match &self.0 {
             Inner::Full(_) => "Full",
             Inner::Events(_) => "Events",
+            Inner::Routed(_) => "Routed",
         };
         f.debug_tuple("ResponseBody").field(&name).finish()
     }

@@ -12,6 +12,7 @@ use tower_service::Service;
 
 use super::cors::{self, Credentials, Page};
 use super::refusal::Refused;
+use super::session_router::{self, FromElsewhere, Routed, RoutedAnswer};
 use super::{RequestBody, Responder, ResponseBody, Settings, auth, checks};
 
 /// The approximate bytes that a request uses besides its head: its stream, its task, the entries of its fields.
@@ -50,11 +51,12 @@ impl HttpService {
         request: Request<RequestBody>,
         path: &str,
     ) -> BoxFuture<'static, Response<ResponseBody>> {
-        let held = match self.admitted(&request) {
-            Ok(()) => self.hold_head(&request),
+        let routed = match self.admitted(&request) {
+            Ok(()) => self.route(request, path),
             Err(refused) => Err(refused),
         };
-        let held = match held {
+        let held = routed.and_then(|routed| Ok((self.hold_head(&routed.request)?, routed)));
+        let (held, Routed { request, elsewhere }) = match held {
             Ok(held) => held,
             Err(refused) => {
                 let mut response = self.refuse(refused);
@@ -63,7 +65,7 @@ impl HttpService {
             }
         };
         let Some(page) = Page::of(request.headers(), self.credentials()) else {
-            let answer = self.answer(request, path);
+            let answer = self.answer(request, elsewhere, path);
             return Box::pin(async move {
                 let response = answer.await;
                 drop(held);
@@ -74,10 +76,12 @@ impl HttpService {
         if is_under(path, &request) && cors::is_preflight(request.method(), request.headers()) {
             return Box::pin(ready(page.preflight(request.headers(), access, &self.settings.pages)));
         }
-        let answer = self.answer(request, path);
+        let answer = self.answer(request, elsewhere, path);
         Box::pin(async move {
             let mut response = answer.await;
-            page.open(&mut response, access);
+            if response.extensions().get::<FromElsewhere>().is_none() {
+                page.open(&mut response, access);
+            }
             drop(held);
             response
         })
@@ -95,9 +99,20 @@ impl HttpService {
         client.budget().try_hold(bytes).or_else(reserved).ok_or_else(Refused::memory)
     }
 
+    /// Asks the router of the sessions, if there is one.
+    fn route(&self, request: Request<RequestBody>, path: &str) -> Result<Routed, Refused> {
+        match &self.settings.session_router {
+            Some(router) if is_under(path, &request) => {
+                Routed::by(&**router, self.responder.session_header().as_ref(), request)
+            }
+            Some(_) | None => Ok(Routed { request, elsewhere: None }),
+        }
+    }
+
     fn answer(
         &self,
         request: Request<RequestBody>,
+        elsewhere: Option<RoutedAnswer>,
         path: &str,
     ) -> BoxFuture<'static, Response<ResponseBody>> {
         if !is_under(path, &request) {
@@ -105,6 +120,9 @@ impl HttpService {
             return Box::pin(ready(self.refuse(refused)));
         }
         let responder = Arc::clone(&self.responder);
+        if let Some(elsewhere) = elsewhere {
+            return Box::pin(session_router::answer(responder, elsewhere, request));
+        }
         match &self.settings.auth {
             None => responder.respond(request, None),
             Some(hook) => {

@@ -73,7 +73,7 @@ impl<T: OwnedSession> Sessions<T> {
         settings: &Settings,
         make: impl Fn(&Arc<str>) -> Arc<T>,
     ) -> Result<Arc<T>, NotOpened> {
-        let id = random_id().ok_or(NotOpened::NoRandomness)?;
+        let id = settings.new_session_id().ok_or(NotOpened::NoRandomness)?;
         match self.try_open(&id, client, settings, &make) {
             Err(full @ (NotOpened::TooMany | NotOpened::TooManyOfOne)) => {
                 if !self.make_room(full, client, settings) {

@@ -8,6 +8,8 @@ use rescind_core::{AuthHook, Client, Clients, HostPolicy, OriginPolicy, Principa
 use super::cors::PageSettings;
 use super::counts::HttpCounts;
 use super::replay_buffer::Retention;
+use super::session_router::SessionRouter;
+use super::sessions::random_id;
 
 /// The meaning of an HTTP/1.1 client that closes its half of the connection before the response arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +56,18 @@ pub(crate) struct Settings {
     pub(crate) kept: Retention,
     pub(crate) counts: HttpCounts,
     pub(crate) clients: Served,
+    /// For servers that share their sessions.
+    pub(crate) session_router: Option<Arc<dyn SessionRouter>>,
+}
+
+impl Settings {
+    /// The id of a new session. `None`: the operating system gave no random bytes.
+    pub(crate) fn new_session_id(&self) -> Option<Arc<str>> {
+        match &self.session_router {
+            Some(router) => router.new_session_id().map(Into::into),
+            None => random_id(),
+        }
+    }
 }
 
 /// The clients of the server that accepts the links. Before there is such a server, the defaults apply.
@@ -91,6 +105,7 @@ impl Default for Settings {
             kept: Retention { events: 256, bytes: 64 * 1024 },
             counts: HttpCounts::default(),
             clients: Served::default(),
+            session_router: None,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal, TraceContext};
 
 use super::session_state::{NotResumed, SessionState};
@@ -305,6 +305,10 @@ impl Responder for StreamableServer {
 
     fn page_access(&self) -> &'static PageAccess {
         &PAGE_ACCESS
+    }
+
+    fn session_header(&self) -> Option<HeaderName> {
+        Some(MCP_SESSION_ID)
     }
 
     fn shut(&self) {

@@ -15,6 +15,7 @@ use crate::driver::admission::Admission;
 use crate::driver::admission::counts::ServerCounts;
 use crate::driver::admission::limits::ServerLimits;
 use crate::driver::builder::PeerBuilder;
+use crate::driver::cluster_keys::ClusterKeys;
 use crate::driver::peer::Peer;
 use crate::driver::router::Router;
 use crate::driver::trace_propagator::TracePropagator;
@@ -254,6 +255,12 @@ impl ServerBuilder {
     /// programs, as [`PeerBuilder::trace_propagator`] does.
     pub fn trace_propagator(mut self, propagator: impl TracePropagator + 'static) -> Self {
         self.peers = self.peers.trace_propagator(propagator);
+        self
+    }
+
+    /// Makes the keys that [`CallContext::cluster_key`](crate::CallContext::cluster_key) returns.
+    pub fn cluster_keys(mut self, keys: Arc<dyn ClusterKeys>) -> Self {
+        self.peers = self.peers.cluster_keys(keys);
         self
     }
 

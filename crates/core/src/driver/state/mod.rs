@@ -38,6 +38,7 @@ use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
 use crate::driver::admission::permits::{ClientPermit, Permits};
 use crate::driver::call_table::entry::{AnswerContent, CallEntry, RemoteAction};
+use crate::driver::cluster_keys::ClusterKeys;
 use crate::driver::interner::Interner;
 use crate::driver::memory::Memory;
 use crate::driver::notifications::queue::NotificationQueue;
@@ -111,6 +112,8 @@ pub(crate) struct Config {
     pub(crate) on_call_failure: Option<FailureHook>,
     /// `None`: traces are not read.
     pub(crate) propagator: Option<Arc<dyn TracePropagator>>,
+    /// `None`: the connection is not part of a cluster.
+    pub(crate) cluster_keys: Option<Arc<dyn ClusterKeys>>,
 }
 
 impl Deref for ConnectionInner {

@@ -1,0 +1,76 @@
+//! What a cluster keeps outside its nodes: which nodes live, which cancels were recorded, and who is told of them.
+//!
+//! An engine is Redis, NATS, or the nodes themselves with a list of their addresses.
+
+// fixed
+#[cfg(feature = "nats")]
+pub(crate) mod nats;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rescind_core::BoxFuture;
+
+/// Why the engine did not do something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// It cannot be reached, or did not answer in time.
+    #[error("the engine of the cluster cannot be reached: {0}")]
+    Away(String),
+    /// It answered with an error, for example because its memory is full.
+    #[error("the engine of the cluster refused: {0}")]
+    Refused(String),
+}
+
+/// The answer to a heartbeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Beat {
+    /// The entry is this node's.
+    Held,
+    /// Another node holds the name, with this entry.
+    Taken(String),
+}
+
+pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, EngineError>>;
+
+/// Where the engine reports what happens.
+pub(crate) trait EngineEvents: Send + Sync {
+    /// The doorbell of a signal rang.
+    fn rung(&self, signal: &str, value: &str);
+
+    /// Doorbells may have been missed: the connection was lost and is back.
+    fn restored(&self);
+}
+
+/// An engine. Each signal has a name; its value is recorded before its doorbell rings.
+pub(crate) trait Engine: Send + Sync {
+    /// Records a signal for this time, then rings. The first value of a signal stays.
+    fn signal<'a>(&'a self, name: &'a str, value: &'a str, keep: Duration) -> Answer<'a, ()>;
+
+    /// Listens to the doorbells of these signals. When it returns, every later ring is reported.
+    fn subscribe<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, ()>;
+
+    /// Listens to them no more.
+    fn unsubscribe<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, ()>;
+
+    /// The recorded values of these signals, in their order.
+    fn look<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, Vec<Option<String>>>;
+
+    /// Writes or renews the entry of a node, unless another one holds the name.
+    fn beat<'a>(&'a self, node: &'a str, entry: &'a str, keep: Duration) -> Answer<'a, Beat>;
+
+    /// Removes the entry of a node if it is this one.
+    fn leave<'a>(&'a self, node: &'a str, entry: &'a str) -> Answer<'a, ()>;
+
+    /// The nodes that live, and their entries.
+    fn members(&self) -> Answer<'_, Vec<(String, String)>>;
+
+    /// Adds a job to the queue of the workers.
+    fn push_job<'a>(&'a self, job: &'a str) -> Answer<'a, ()>;
+
+    /// Takes the oldest job. `None`: there was none for some seconds.
+    fn take_job(&self) -> Answer<'_, Option<String>>;
+}

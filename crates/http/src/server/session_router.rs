@@ -1,0 +1,143 @@
+//! Where the sessions of a server are, if several processes share them.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, Request, Response, StatusCode, request};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use rescind_core::BoxFuture;
+
+use super::refusal::Refused;
+use super::{RequestBody, Responder, ResponseBody, checks};
+
+/// The body of a request or a response on its way between two processes.
+pub type RoutedBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
+
+/// Answers one request in place of this server.
+pub type RoutedAnswer = Box<
+    dyn FnOnce(Request<RoutedBody>) -> BoxFuture<'static, Result<Response<RoutedBody>, RouteRefusal>> + Send,
+>;
+
+/// Decides which process serves a request, for servers that share their sessions.
+///
+/// The crate `rescind-cluster` implements it. A server calls it for each request that has passed the checks of Host and
+/// Origin, before the auth hook: the process that serves the request calls its own hook.
+pub trait SessionRouter: Send + Sync + 'static {
+    /// The id of a new session of this process. `None`: the operating system gave no random bytes.
+    fn new_session_id(&self) -> Option<String>;
+
+    /// Where a request is served. `session`: the session or connection that it names. The router may change the head,
+    /// for example the [`PeerAddress`](rescind_core::PeerAddress) in its extensions.
+    fn route(&self, head: &mut request::Parts, session: Option<&str>) -> SessionRoute;
+}
+
+/// Where a request is served.
+#[non_exhaustive]
+pub enum SessionRoute {
+    /// By this server.
+    Here,
+    /// By the router: it sends the request to another process, or it is a message between processes.
+    Elsewhere(RoutedAnswer),
+    /// By nobody.
+    Refused(RouteRefusal),
+}
+
+/// The refusal of a request by a router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteRefusal {
+    status: StatusCode,
+    text: String,
+    retry_after: Option<Duration>,
+}
+
+impl RouteRefusal {
+    /// A refusal with this status and text.
+    #[must_use]
+    pub const fn new(status: StatusCode, text: String) -> Self {
+        Self { status, text, retry_after: None }
+    }
+
+    /// The time after which the client may try again, in the header `Retry-After`. It is rounded up to whole seconds.
+    #[must_use]
+    pub const fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    /// The status.
+    #[must_use]
+    pub const fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    fn refused(self) -> Refused {
+        let refused = Refused::new(self.status, self.text);
+        match self.retry_after {
+            Some(wait) => refused.after(wait),
+            None => refused,
+        }
+    }
+}
+
+impl fmt::Debug for SessionRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Here => f.write_str("Here"),
+            Self::Elsewhere(_) => f.write_str("Elsewhere"),
+            Self::Refused(refusal) => f.debug_tuple("Refused").field(refusal).finish(),
+        }
+    }
+}
+
+/// A request after the router has seen it.
+pub(super) struct Routed {
+    pub(super) request: Request<RequestBody>,
+    /// Answers it. `None`: this server does.
+    pub(super) elsewhere: Option<RoutedAnswer>,
+}
+
+/// Marks the response of another process, which has all its headers already.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FromElsewhere;
+
+impl Routed {
+    /// Passes the head of a request to the router. `session`: the header that names a session in this binding.
+    pub(super) fn by(
+        router: &dyn SessionRouter,
+        session: Option<&HeaderName>,
+        request: Request<RequestBody>,
+    ) -> Result<Self, Refused> {
+        let (mut head, body) = request.into_parts();
+        let named = match session {
+            Some(name) => checks::single(&head.headers, name)?.map(str::to_owned),
+            None => None,
+        };
+        let elsewhere = match router.route(&mut head, named.as_deref()) {
+            SessionRoute::Here => None,
+            SessionRoute::Elsewhere(answer) => Some(answer),
+            SessionRoute::Refused(refusal) => return Err(refusal.refused()),
+        };
+        Ok(Self { request: Request::from_parts(head, body), elsewhere })
+    }
+}
+
+/// Lets the router answer a request.
+pub(super) async fn answer(
+    responder: Arc<dyn Responder>,
+    elsewhere: RoutedAnswer,
+    request: Request<RequestBody>,
+) -> Response<ResponseBody> {
+    let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
+    match elsewhere(request).await {
+        Ok(response) => {
+            let mut response = response.map(ResponseBody::routed);
+            response.extensions_mut().insert(FromElsewhere);
+            response
+        }
+        Err(refusal) => responder.refuse(refusal.refused()),
+    }
+}
