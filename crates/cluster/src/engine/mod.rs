@@ -2,7 +2,7 @@
 //!
 //! An engine is Redis, NATS, or the nodes themselves with a list of their addresses.
 
-// fixed
+pub(crate) mod fixed;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
 #[cfg(feature = "redis")]
@@ -67,6 +67,11 @@ pub(crate) trait Engine: Send + Sync {
 
     /// The nodes that live, and their entries.
     fn members(&self) -> Answer<'_, Vec<(String, String)>>;
+
+    /// Whether the members are a list of an operator, whose entries have no signatures.
+    fn is_list(&self) -> bool {
+        false
+    }
 
     /// Adds a job to the queue of the workers.
     fn push_job<'a>(&'a self, job: &'a str) -> Answer<'a, ()>;

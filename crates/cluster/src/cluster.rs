@@ -1,0 +1,450 @@
+//! One process of a cluster.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use http::{Uri, request};
+use http_body_util::{BodyExt, Limited};
+use rescind_core::{CallContext, ClusterKeys, PeerAddress, RequestKey};
+use rescind_http::{RouteRefusal, SessionRoute, SessionRouter};
+use tokio::task::AbortHandle;
+
+use crate::address::ClusterAddress;
+use crate::cancel_bus::{CancelBus, CancelWatch, cancelled};
+use crate::engine::fixed::{FixedEngine, node_url};
+use crate::engine::{Beat, Engine, EngineError, EngineEvents};
+use crate::hop::forward::forward;
+use crate::hop::message::{About, Hop, HopKind, Unverified};
+use crate::hop::pool::Pool;
+use crate::hop::send::{Failed, send};
+use crate::hop::serve::{Hello, refused, serve};
+use crate::membership::{Located, Membership, OwnEntry, TIME_TO_LIVE};
+use crate::names::{Incarnation, NodeName, SignedName};
+use crate::secret::{Purpose, Secret};
+use crate::signals::Signals;
+
+/// The most bytes of an answer to a hello.
+const MAX_HELLO: usize = 4 * 1024;
+/// The time in which a node must answer a hello.
+const HELLO: Duration = Duration::from_secs(1);
+/// How often a name is tried that another process seems to hold.
+const RETRY_NAME: Duration = Duration::from_millis(500);
+
+/// One process of a cluster: it holds sessions, reaches those of other processes, and cancels requests by their keys. A clone
+/// is the same process.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use rescind_cluster::{Cluster, Secret};
+/// use rescind_core::{Listener, Router, Server, dialect};
+/// use rescind_http::{HttpServer, Streamable};
+///
+/// # async fn serve(router: Router) -> Result<(), Box<dyn std::error::Error>> {
+/// let secret = Secret::read("/run/secrets/cluster")?;
+/// let cluster = Cluster::connect("redis://127.0.0.1:6379".parse()?, Some("n1".parse()?), secret).await?;
+/// let listener =
+///     HttpServer::new(Streamable::new()).path("/mcp").session_router(cluster.router()).bind("0.0.0.0:8000").await?;
+/// cluster.join("http://10.0.0.1:8000/mcp").await?;
+/// Server::builder([dialect::MCP]).serve(router).cluster_keys(cluster.keys()).listen(listener).run().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Cluster(Arc<Inner>);
+
+/// The parts of a process in a cluster.
+pub(crate) struct Inner {
+    pub(crate) node: Option<NodeName>,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) secret: Secret,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) membership: Membership,
+    pub(crate) pool: Pool,
+    /// The keys of running requests.
+    keys: Mutex<HashMap<RequestKey, Arc<str>>>,
+    tasks: Mutex<Vec<AbortHandle>>,
+    own: Mutex<Option<OwnEntry>>,
+}
+
+/// Why a process is not part of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The engine did not answer, or refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A node must have a name.
+    #[error("this process has no name in the cluster")]
+    NoName,
+    /// Another living process has the name.
+    #[error("another living node has the name {0}")]
+    NameTaken(NodeName),
+    /// The URL is not one that others could use.
+    #[error("{0}")]
+    Url(String),
+    /// Without a secret of its own a cluster is for one machine.
+    #[error("without a secret only addresses of loopback can be advertised: {0} is none")]
+    NotLoopback(String),
+    /// The program is built without this engine.
+    #[error("this program is built without {0}")]
+    NotBuiltIn(&'static str),
+    /// The operating system gave no random bytes.
+    #[error("the operating system gave no random bytes")]
+    NoRandomness,
+}
+
+impl Cluster {
+    /// Connects to a cluster. `node`: the name of this process, if it holds sessions; a process that only cancels or works
+    /// needs none.
+    ///
+    /// # Errors
+    /// The engine cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the attempt.
+    pub async fn connect(
+        address: ClusterAddress,
+        node: Option<NodeName>,
+        secret: Secret,
+    ) -> Result<Self, JoinError> {
+        let signals = Arc::new(Signals::default());
+        let pool = Pool::default();
+        let events: Arc<dyn EngineEvents> = Arc::clone(&signals) as _;
+        let engine: Arc<dyn Engine> = match address {
+            ClusterAddress::Static(list) => {
+                Arc::new(FixedEngine::new(list, node.clone(), secret.clone(), pool.clone(), events))
+            }
+            ClusterAddress::Redis(url) => redis(&url, events).await?,
+            ClusterAddress::Nats(url) => nats(&url, events).await?,
+        };
+        let following = tokio::spawn(signals.follow(Arc::clone(&engine)));
+        let inner = Inner {
+            node,
+            incarnation: Incarnation::new().ok_or(JoinError::NoRandomness)?,
+            membership: Membership::new(Arc::clone(&engine), secret.clone()),
+            secret,
+            engine,
+            signals,
+            pool,
+            keys: Mutex::default(),
+            tasks: Mutex::new(vec![following.abort_handle()]),
+            own: Mutex::default(),
+        };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// Sets the certificates for `https` between nodes, before [`join`](Self::join). With a client certificate in it, and
+    /// servers that require one, the nodes know each other by TLS as well.
+    #[cfg(feature = "rustls")]
+    pub fn tls(&self, tls: rescind_http::ClientTls) {
+        self.0.pool.set_tls(tls);
+    }
+
+    /// The router of sessions for [`HttpServer::session_router`](rescind_http::HttpServer::session_router).
+    #[must_use]
+    pub fn router(&self) -> Arc<dyn SessionRouter> {
+        Arc::new(self.clone())
+    }
+
+    /// The keys of requests for [`ServerBuilder::cluster_keys`](rescind_core::ServerBuilder::cluster_keys).
+    #[must_use]
+    pub fn keys(&self) -> Arc<dyn ClusterKeys> {
+        Arc::new(Keys(Arc::downgrade(&self.0)))
+    }
+
+    /// Cancels requests by their keys.
+    #[must_use]
+    pub fn cancel_bus(&self) -> CancelBus {
+        CancelBus(Arc::clone(&self.0))
+    }
+
+    /// The nodes that live.
+    #[must_use]
+    pub fn membership(&self) -> &Membership {
+        &self.0.membership
+    }
+
+    /// Makes this process a node that the others reach at `url`: it sends a heartbeat every 3 s, and counts as living for
+    /// 10 s after the last one. A name whose former process does not answer any more is taken over.
+    ///
+    /// # Errors
+    /// [`JoinError::NameTaken`] if another living process has the name; [`JoinError::Url`] and
+    /// [`JoinError::NotLoopback`] for a URL that cannot be used; [`JoinError::Engine`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the attempt. The name may be held for 10 s.
+    pub async fn join(&self, url: &str) -> Result<(), JoinError> {
+        let inner = &self.0;
+        let name = inner.node.as_ref().ok_or(JoinError::NoName)?;
+        let url = node_url(url).map_err(JoinError::Url)?;
+        if !inner.secret.is_given() && !inner.engine.is_list() && !is_loopback(&url) {
+            return Err(JoinError::NotLoopback(url.to_string()));
+        }
+        let own = OwnEntry::new(name, &url, inner.incarnation, &inner.secret);
+        self.take_name(name, &own).await?;
+        inner.membership.read().await?;
+        *lock(&inner.own) = Some(own.clone());
+        let keeping = tokio::spawn(inner.membership.clone().keep(Some(own)));
+        lock(&inner.tasks).push(keeping.abort_handle());
+        Ok(())
+    }
+
+    /// Reads the members every 3 s, for a process that is no node.
+    pub(crate) fn observe(&self) {
+        let keeping = tokio::spawn(self.0.membership.clone().keep(None));
+        lock(&self.0.tasks).push(keeping.abort_handle());
+    }
+
+    /// Leaves the cluster: no other node sends requests here any more. Call it when the sessions have ended. A process that
+    /// ends without it counts as living for 10 s.
+    ///
+    /// # Errors
+    /// The engine does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has the effect of a process that ends without it.
+    pub async fn leave(&self) -> Result<(), EngineError> {
+        let own = lock(&self.0.own).take();
+        lock(&self.0.tasks).drain(..).for_each(|task| task.abort());
+        match own {
+            Some(own) => self.0.engine.leave(own.name.as_str(), &own.text).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the entry of this node, once no living process holds its name.
+    async fn take_name(&self, name: &NodeName, own: &OwnEntry) -> Result<(), JoinError> {
+        let inner = &self.0;
+        let patience = tokio::time::Instant::now() + TIME_TO_LIVE + RETRY_NAME;
+        while let Beat::Taken(entry) = inner.membership.beat(own).await? {
+            let holder = OwnEntry::read(&entry);
+            let found = match &holder {
+                Some((url, _)) => self.greet(url).await,
+                None => Greeted::Silent,
+            };
+            match (found, holder) {
+                (Greeted::Lives(life), Some((_, held))) if Some(&life) == held.as_ref() => {
+                    return Err(JoinError::NameTaken(name.clone()));
+                }
+                // Its process has ended: nobody listens there, or another life does.
+                (Greeted::Lives(_) | Greeted::Nobody, _) => inner.engine.leave(name.as_str(), &entry).await?,
+                // It may be stopped. Then its entry ends by itself.
+                (Greeted::Silent, _) if tokio::time::Instant::now() > patience => {
+                    return Err(JoinError::NameTaken(name.clone()));
+                }
+                (Greeted::Silent, _) => tokio::time::sleep(RETRY_NAME).await,
+            }
+        }
+        if inner.engine.is_list() {
+            inner.membership.read().await?;
+            if let Located::At(listed) = inner.membership.locate(name).await
+                && let Greeted::Lives(life) = self.greet(&listed.url).await
+                && life != inner.incarnation.to_string()
+            {
+                return Err(JoinError::NameTaken(name.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the node at this URL which life of which node it is.
+    async fn greet(&self, url: &Uri) -> Greeted {
+        let inner = &self.0;
+        let asked = async {
+            let sent =
+                send(&inner.pool, &inner.secret, inner.node.as_ref(), HopKind::Hello, None, url, Vec::new());
+            let response = match sent.await {
+                Ok(response) => response,
+                Err(Failed::Refused) => return Greeted::Nobody,
+                Err(Failed::Other(_)) => return Greeted::Silent,
+            };
+            let body = Limited::new(response.into_body(), MAX_HELLO).collect().await;
+            let hello = body.ok().and_then(|body| serde_json::from_slice::<Hello>(&body.to_bytes()).ok());
+            hello.map_or(Greeted::Nobody, |hello| Greeted::Lives(hello.incarnation))
+        };
+        tokio::time::timeout(HELLO, asked).await.unwrap_or(Greeted::Silent)
+    }
+}
+
+/// What was found at the address of a node.
+enum Greeted {
+    /// A node in this life.
+    Lives(String),
+    /// No node of this cluster.
+    Nobody,
+    /// Nothing yet.
+    Silent,
+}
+
+impl Inner {
+    pub(crate) fn hello(&self) -> Hello {
+        let node = self.node.as_ref().map_or_else(String::new, ToString::to_string);
+        Hello { node, incarnation: self.incarnation.to_string() }
+    }
+
+    /// Checks that a message is of this cluster, and for this node.
+    pub(crate) fn verify(&self, message: Unverified, about: About<'_>) -> Result<Hop, RouteRefusal> {
+        let own = self.node.as_ref().ok_or_else(refused)?;
+        message.verify(&self.secret, own, about).map_err(|_| refused())
+    }
+
+    /// Makes a signed name of this node.
+    fn new_name(&self, purpose: Purpose) -> Option<Arc<str>> {
+        let name = SignedName::new(purpose, &self.secret, self.node.as_ref()?, self.incarnation)?;
+        Some(Arc::clone(name.text()))
+    }
+}
+
+impl SessionRouter for Cluster {
+    fn new_session_id(&self) -> Option<String> {
+        self.0.new_name(Purpose::Session).map(|name| name.to_string())
+    }
+
+    fn route(&self, head: &mut request::Parts, session: Option<&str>) -> SessionRoute {
+        match Hop::take(&mut head.headers) {
+            Some(Ok(message)) => self.route_message(message, head, session),
+            Some(Err(_)) => SessionRoute::Refused(refused()),
+            None => self.route_client(session),
+        }
+    }
+}
+
+impl Cluster {
+    /// A request of a client: to the owner of its session.
+    fn route_client(&self, session: Option<&str>) -> SessionRoute {
+        let inner = &self.0;
+        let named = session.and_then(|id| SignedName::parse(Purpose::Session, &inner.secret, id));
+        match named {
+            Some(session) if Some(&session.node) != inner.node.as_ref() => {
+                let cluster = Arc::clone(inner);
+                SessionRoute::Elsewhere(Box::new(move |request| Box::pin(forward(cluster, session, request))))
+            }
+            // A session that no node of this cluster made is unknown here as well.
+            Some(_) | None => SessionRoute::Here,
+        }
+    }
+
+    /// A message of another node. A forwarded request is served here, whether or not its session is known here: it is never
+    /// forwarded again.
+    fn route_message(
+        &self,
+        message: Unverified,
+        head: &mut request::Parts,
+        session: Option<&str>,
+    ) -> SessionRoute {
+        if message.kind() != HopKind::Forward {
+            let cluster = Arc::clone(&self.0);
+            return SessionRoute::Elsewhere(Box::new(move |request| {
+                Box::pin(serve(cluster, message, request))
+            }));
+        }
+        let subject = session.unwrap_or_default().as_bytes();
+        let verified = self.0.verify(message, About { method: &head.method, uri: &head.uri, subject });
+        let hop = match verified {
+            Ok(hop) => hop,
+            Err(refusal) => return SessionRoute::Refused(refusal),
+        };
+        // The limits of a client count for its own address, and not for that of the node that it reached.
+        head.extensions.remove::<PeerAddress>();
+        if let Some(client) = hop.client {
+            head.extensions.insert(PeerAddress(client));
+        }
+        SessionRoute::Here
+    }
+}
+
+/// Makes the keys of requests. It does not keep the cluster alive.
+struct Keys(Weak<Inner>);
+
+impl ClusterKeys for Keys {
+    fn key_of(&self, request: &CallContext) -> Option<Arc<str>> {
+        let inner = self.0.upgrade()?;
+        let number = request.request_key();
+        let (key, watch) = {
+            let mut keys = lock(&inner.keys);
+            if let Some(key) = keys.get(&number) {
+                return Some(Arc::clone(key));
+            }
+            let key = inner.new_name(Purpose::Key)?;
+            let watch = CancelWatch::new(inner.signals.watch(&cancelled(&key).into()));
+            keys.insert(number, Arc::clone(&key));
+            (key, watch)
+        };
+        let listed = Listed { cluster: Weak::clone(&self.0), number };
+        request.cancel_with(async move {
+            let _listed = listed;
+            watch.cancelled().await
+        });
+        Some(key)
+    }
+}
+
+/// The key of a running request, in the list of its cluster until this value is dropped.
+struct Listed {
+    cluster: Weak<Inner>,
+    number: RequestKey,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.cluster.upgrade() {
+            lock(&cluster.keys).remove(&self.number);
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        lock(&self.tasks).drain(..).for_each(|task| task.abort());
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner")
+            .field("node", &self.node)
+            .field("membership", &self.membership)
+            .field("signals", &self.signals)
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_loopback(url: &Uri) -> bool {
+    let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// The prefix of all names in an engine.
+#[cfg(any(feature = "redis", feature = "nats"))]
+const PREFIX: &str = "rescind";
+
+#[cfg(feature = "redis")]
+async fn redis(url: &str, events: Arc<dyn EngineEvents>) -> Result<Arc<dyn Engine>, JoinError> {
+    Ok(Arc::new(crate::engine::redis::RedisEngine::connect(url, PREFIX, events).await?))
+}
+
+#[cfg(not(feature = "redis"))]
+#[expect(clippy::unused_async, reason = "it waits where Redis is built in")]
+async fn redis(_: &str, _: Arc<dyn EngineEvents>) -> Result<Arc<dyn Engine>, JoinError> {
+    Err(JoinError::NotBuiltIn("Redis (feature `redis`)"))
+}
+
+#[cfg(feature = "nats")]
+async fn nats(url: &str, events: Arc<dyn EngineEvents>) -> Result<Arc<dyn Engine>, JoinError> {
+    Ok(Arc::new(crate::engine::nats::NatsEngine::connect(url, PREFIX, events).await?))
+}
+
+#[cfg(not(feature = "nats"))]
+#[expect(clippy::unused_async, reason = "it waits where NATS is built in")]
+async fn nats(_: &str, _: Arc<dyn EngineEvents>) -> Result<Arc<dyn Engine>, JoinError> {
+    Err(JoinError::NotBuiltIn("NATS (feature `nats`)"))
+}

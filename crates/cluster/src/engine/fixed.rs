@@ -1,0 +1,320 @@
+//! A cluster without an engine: a list of nodes. Each node records the signals of its own requests, and the others send
+//! signals to it or wait for them there.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::{Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Limited};
+use rescind_core::LogText;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::{Answer, Beat, Engine, EngineError, EngineEvents};
+use crate::hop::message::HopKind;
+use crate::hop::pool::{NodeBody, Pool};
+use crate::hop::send::send;
+use crate::hop::serve::SignalMessage;
+use crate::membership::OwnEntry;
+use crate::names::NodeName;
+use crate::secret::Secret;
+
+/// The most signals that a node keeps. Above it the oldest is forgotten.
+const MAX_SIGNALS: usize = 100_000;
+/// The time in which another node must answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// The longest value of a signal, in bytes.
+const MAX_VALUE: usize = 16 * 1024;
+
+/// The nodes of a cluster without an engine, and their URLs. A clone is the same list.
+#[derive(Clone, Debug, Default)]
+pub struct NodeList(Arc<Mutex<Nodes>>);
+
+#[derive(Debug, Default)]
+struct Nodes {
+    urls: HashMap<NodeName, Uri>,
+    /// Read anew whenever the members are read.
+    file: Option<PathBuf>,
+}
+
+impl NodeList {
+    /// An empty list.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A list in a file: a line `NAME=URL` for each node; `#` begins a comment. It is read again when a node is not known,
+    /// and every three seconds.
+    #[must_use]
+    pub fn of_file(file: impl Into<PathBuf>) -> Self {
+        let list = Self::default();
+        list.nodes().file = Some(file.into());
+        list
+    }
+
+    /// Adds a node, or changes its URL.
+    pub fn set(&self, name: NodeName, url: Uri) {
+        self.nodes().urls.insert(name, url);
+    }
+
+    /// Removes a node.
+    pub fn remove(&self, name: &NodeName) {
+        self.nodes().urls.remove(name);
+    }
+
+    fn nodes(&self) -> MutexGuard<'_, Nodes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn url(&self, name: &NodeName) -> Option<Uri> {
+        self.nodes().urls.get(name).cloned()
+    }
+
+    async fn read(&self) -> Result<(), EngineError> {
+        let Some(file) = self.nodes().file.clone() else { return Ok(()) };
+        let text = tokio::fs::read_to_string(&file).await;
+        let text = text.map_err(|error| EngineError::Away(format!("{}: {error}", file.display())))?;
+        let urls = parse(&text.replace('\n', ",")).map_err(EngineError::Refused)?;
+        self.nodes().urls = urls;
+        Ok(())
+    }
+}
+
+/// Reads `NAME=URL,NAME=URL`.
+pub(crate) fn parse(list: &str) -> Result<HashMap<NodeName, Uri>, String> {
+    let entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty() && !entry.starts_with('#'));
+    entries
+        .map(|entry| {
+            let (name, url) = entry.split_once('=').ok_or_else(|| format!("{entry:?} is not NAME=URL"))?;
+            let name = name.trim().parse().map_err(|error| format!("{name:?}: {error}"))?;
+            Ok((name, node_url(url.trim())?))
+        })
+        .collect()
+}
+
+/// Reads the URL of a node.
+pub(crate) fn node_url(url: &str) -> Result<Uri, String> {
+    let uri: Uri = url.parse().map_err(|error| format!("{url:?} is no URL: {error}"))?;
+    match (uri.scheme_str(), uri.host()) {
+        (Some("http" | "https"), Some(host)) if !host.is_empty() => Ok(uri),
+        _ => Err(format!("{url:?} is no http:// or https:// URL")),
+    }
+}
+
+impl FromIterator<(NodeName, Uri)> for NodeList {
+    fn from_iter<I: IntoIterator<Item = (NodeName, Uri)>>(nodes: I) -> Self {
+        let list = Self::default();
+        list.nodes().urls.extend(nodes);
+        list
+    }
+}
+
+/// The engine of a list of nodes.
+pub(crate) struct FixedEngine {
+    list: NodeList,
+    own: Option<NodeName>,
+    secret: Secret,
+    pool: Pool,
+    events: Arc<dyn EngineEvents>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    recorded: HashMap<Arc<str>, Recorded>,
+    /// In the order in which they were recorded.
+    order: VecDeque<Arc<str>>,
+    /// The tasks that wait at other nodes.
+    waiting: HashMap<Arc<str>, AbortHandle>,
+}
+
+struct Recorded {
+    value: String,
+    until: Instant,
+}
+
+impl FixedEngine {
+    pub(crate) fn new(
+        list: NodeList,
+        own: Option<NodeName>,
+        secret: Secret,
+        pool: Pool,
+        events: Arc<dyn EngineEvents>,
+    ) -> Self {
+        Self { list, own, secret, pool, events, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the signal is recorded. `None`: here.
+    async fn place(&self, signal: &str) -> Result<Option<(NodeName, Uri)>, EngineError> {
+        let node = signal.split('.').nth(1).and_then(|name| name.parse::<NodeName>().ok());
+        let node =
+            node.ok_or_else(|| EngineError::Refused("the name of a signal names no node".to_owned()))?;
+        if self.own.as_ref() == Some(&node) {
+            return Ok(None);
+        }
+        if self.list.url(&node).is_none() {
+            self.list.read().await?;
+        }
+        match self.list.url(&node) {
+            Some(url) => Ok(Some((node, url))),
+            None => Err(EngineError::Refused(format!("there is no node {node}"))),
+        }
+    }
+
+    fn record(&self, name: &str, value: &str, keep: Duration) {
+        let mut state = self.state();
+        let now = Instant::now();
+        while let Some(oldest) = state.order.front().cloned() {
+            let is_over = state.recorded.get(&oldest).is_none_or(|recorded| recorded.until <= now);
+            if !is_over && state.order.len() < MAX_SIGNALS {
+                break;
+            }
+            state.order.pop_front();
+            state.recorded.remove(&oldest);
+        }
+        let name: Arc<str> = name.into();
+        if !state.recorded.contains_key(&name) {
+            let recorded = Recorded { value: value.to_owned(), until: now + keep };
+            state.recorded.insert(Arc::clone(&name), recorded);
+            state.order.push_back(name);
+        }
+    }
+
+    /// The value of a signal of this node.
+    fn recorded(&self, name: &str) -> Option<String> {
+        let state = self.state();
+        let recorded = state.recorded.get(name)?;
+        (recorded.until > Instant::now()).then(|| recorded.value.clone())
+    }
+
+    async fn send(
+        &self,
+        kind: HopKind,
+        (node, url): (NodeName, Uri),
+        message: &SignalMessage,
+    ) -> Result<Response<NodeBody>, EngineError> {
+        let body = serde_json::to_vec(message).unwrap_or_default();
+        let sent = send(&self.pool, &self.secret, self.own.as_ref(), kind, Some(&node), &url, body);
+        let response = tokio::time::timeout(ANSWER, sent)
+            .await
+            .map_err(|_| EngineError::Away(format!("the node {node} does not answer")))?
+            .map_err(|why| EngineError::Away(format!("the node {node}: {why}")))?;
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            StatusCode::FORBIDDEN => Err(EngineError::Refused(format!("the node {node} has another secret"))),
+            status => Err(EngineError::Refused(format!("the node {node} answered {status}"))),
+        }
+    }
+
+    /// Waits at another node for a signal of that node.
+    async fn wait(&self, name: &Arc<str>, place: (NodeName, Uri)) -> Result<(), EngineError> {
+        let message = SignalMessage { name: name.to_string(), value: String::new(), keep_ms: 0 };
+        let response = self.send(HopKind::Watch, place, &message).await?;
+        let (events, signal) = (Arc::clone(&self.events), Arc::clone(name));
+        let task = tokio::spawn(async move {
+            match Limited::new(response.into_body(), MAX_VALUE).collect().await {
+                Ok(value) => events.rung(&signal, &String::from_utf8_lossy(&value.to_bytes())),
+                Err(error) => {
+                    tracing::debug!(error = %LogText::text(&error), "a signal is not waited for any more");
+                    events.restored();
+                }
+            }
+        });
+        let before = self.state().waiting.insert(Arc::clone(name), task.abort_handle());
+        if let Some(before) = before {
+            before.abort();
+        }
+        Ok(())
+    }
+}
+
+impl Engine for FixedEngine {
+    fn signal<'a>(&'a self, name: &'a str, value: &'a str, keep: Duration) -> Answer<'a, ()> {
+        Box::pin(async move {
+            if let Some(place) = self.place(name).await? {
+                let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
+                let message = SignalMessage { name: name.to_owned(), value: value.to_owned(), keep_ms };
+                self.send(HopKind::Signal, place, &message).await?;
+            } else {
+                self.record(name, value, keep);
+                self.events.rung(name, value);
+            }
+            Ok(())
+        })
+    }
+
+    fn subscribe<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, ()> {
+        Box::pin(async move {
+            for name in names {
+                if let Some(place) = self.place(name).await? {
+                    self.wait(name, place).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn unsubscribe<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, ()> {
+        Box::pin(async move {
+            for name in names {
+                let waiting = self.state().waiting.remove(name);
+                if let Some(waiting) = waiting {
+                    waiting.abort();
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Another node tells of its signals when they are waited for, also of those before.
+    fn look<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, Vec<Option<String>>> {
+        Box::pin(async move { Ok(names.iter().map(|name| self.recorded(name)).collect()) })
+    }
+
+    fn beat<'a>(&'a self, _: &'a str, _: &'a str, _: Duration) -> Answer<'a, Beat> {
+        Box::pin(async { Ok(Beat::Held) })
+    }
+
+    fn leave<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn members(&self) -> Answer<'_, Vec<(String, String)>> {
+        Box::pin(async {
+            self.list.read().await?;
+            let nodes = self.list.nodes();
+            Ok(nodes.urls.iter().map(|(name, url)| (name.to_string(), OwnEntry::of_list(url))).collect())
+        })
+    }
+
+    fn is_list(&self) -> bool {
+        true
+    }
+
+    fn push_job<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
+        Box::pin(async { Err(no_queue()) })
+    }
+
+    fn take_job(&self) -> Answer<'_, Option<String>> {
+        Box::pin(async { Err(no_queue()) })
+    }
+}
+
+fn no_queue() -> EngineError {
+    EngineError::Refused("a list of nodes has no queue of jobs: use Redis or NATS".to_owned())
+}
+
+impl Drop for FixedEngine {
+    fn drop(&mut self) {
+        for (_, waiting) in self.state().waiting.drain() {
+            waiting.abort();
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The header by which a node shows another that a message is of their cluster.
+//!
+//! It carries a signature of itself, the method, the path and the named session, with the secret that both have. The secret
+//! is never sent. A message without a valid signature is refused, and so is one for another node. Who can read the traffic
+//! between nodes can repeat a message, which does no more than the message did: use TLS where that traffic can be read.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+
+use crate::names::NodeName;
+use crate::secret::{Purpose, Secret};
+
+/// The header.
+pub(crate) const HOP: HeaderName = HeaderName::from_static("rescind-hop");
+/// The sender of a message that is no node, such as a command that cancels.
+const NO_NODE: &str = "-";
+const NO_ADDRESS: &str = "-";
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HopKind {
+    /// A request of a client for a session of the receiver.
+    Forward,
+    /// Asks which node this is.
+    Hello,
+    /// Records a signal.
+    Signal,
+    /// Waits for a signal.
+    Watch,
+}
+
+const KINDS: [(HopKind, &str); 4] = [
+    (HopKind::Forward, "forward"),
+    (HopKind::Hello, "hello"),
+    (HopKind::Signal, "signal"),
+    (HopKind::Watch, "watch"),
+];
+
+impl HopKind {
+    fn name(self) -> &'static str {
+        KINDS.into_iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        KINDS.into_iter().find(|(_, known)| *known == name).map(|(kind, _)| kind)
+    }
+}
+
+/// The content of the header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hop {
+    pub(crate) kind: HopKind,
+    /// `None`: the sender is no node.
+    pub(crate) from: Option<NodeName>,
+    /// The receiver. `None`: whoever is at the address. Only for [`HopKind::Hello`].
+    pub(crate) to: Option<NodeName>,
+    /// The address of the client whose request it is.
+    pub(crate) client: Option<IpAddr>,
+}
+
+/// What a signature covers besides the header: what the message is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) uri: &'a Uri,
+    /// The session of a request, or the body of a signal.
+    pub(crate) subject: &'a [u8],
+}
+
+impl Hop {
+    fn unsigned(&self) -> String {
+        let node = |name: &Option<NodeName>| name.as_ref().map_or(NO_NODE, NodeName::as_str).to_owned();
+        let client = self.client.map_or(NO_ADDRESS.to_owned(), |client| client.to_string());
+        format!("v1;{};{};{};{client}", self.kind.name(), node(&self.from), node(&self.to))
+    }
+
+    /// Adds the header to a message.
+    pub(crate) fn put(&self, secret: &Secret, about: About<'_>, headers: &mut HeaderMap) {
+        let unsigned = self.unsigned();
+        let signature = secret.sign(Purpose::Hop, &about.parts(&unsigned));
+        if let Ok(value) = HeaderValue::try_from(format!("{unsigned};{signature}")) {
+            headers.insert(HOP, value);
+        }
+    }
+
+    /// Takes the header out of a message for `own`. `None`: there is none. An error: it is not signed by this cluster, or
+    /// for another node.
+    pub(crate) fn take(headers: &mut HeaderMap) -> Option<Result<Unverified, NotOurs>> {
+        let mut values = headers.get_all(HOP).into_iter();
+        let value = values.next()?;
+        let read = value.to_str().ok().filter(|_| values.next().is_none()).and_then(Unverified::parse);
+        headers.remove(HOP);
+        Some(read.ok_or(NotOurs))
+    }
+}
+
+impl About<'_> {
+    fn parts<'a>(&'a self, unsigned: &'a str) -> [&'a [u8]; 4] {
+        let path = self.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+        [unsigned.as_bytes(), self.method.as_str().as_bytes(), path.as_bytes(), self.subject]
+    }
+}
+
+/// A message that is not of this cluster, or not for this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotOurs;
+
+/// The content of a header whose signature is not checked yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Unverified {
+    hop: Hop,
+    unsigned: String,
+    signature: String,
+}
+
+impl Unverified {
+    fn parse(text: &str) -> Option<Self> {
+        let (unsigned, signature) = text.rsplit_once(';')?;
+        let parts: Vec<&str> = unsigned.split(';').collect();
+        let ["v1", kind, from, to, client] = *parts.as_slice() else { return None };
+        let node = |name: &str| match name {
+            NO_NODE => Some(None),
+            name => name.parse().ok().map(Some),
+        };
+        let hop = Hop {
+            kind: HopKind::parse(kind)?,
+            from: node(from)?,
+            to: node(to)?,
+            client: if client == NO_ADDRESS { None } else { Some(client.parse().ok()?) },
+        };
+        Some(Self { hop, unsigned: unsigned.to_owned(), signature: signature.to_owned() })
+    }
+
+    /// What it says it is. It decides what else the signature covers.
+    pub(crate) const fn kind(&self) -> HopKind {
+        self.hop.kind
+    }
+
+    /// Checks the signature and the receiver.
+    pub(crate) fn verify(self, secret: &Secret, own: &NodeName, about: About<'_>) -> Result<Hop, NotOurs> {
+        let is_signed = secret.is_signed(Purpose::Hop, &about.parts(&self.unsigned), &self.signature);
+        let is_for_us = match &self.hop.to {
+            Some(to) => to == own,
+            None => self.hop.kind == HopKind::Hello,
+        };
+        if is_signed && is_for_us { Ok(self.hop) } else { Err(NotOurs) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about<'a>(method: &'a Method, uri: &'a Uri, subject: &'a [u8]) -> About<'a> {
+        About { method, uri, subject }
+    }
+
+    fn hop(kind: HopKind, to: Option<&str>) -> Hop {
+        Hop {
+            kind,
+            from: Some("n1".parse().unwrap()),
+            to: to.map(|to| to.parse().unwrap()),
+            client: Some(IpAddr::from([192, 0, 2, 7])),
+        }
+    }
+
+    #[test]
+    fn only_the_message_that_was_signed_is_accepted() {
+        let (secret, other) = (Secret::new(*b"0123456789abcdef").unwrap(), Secret::of_loopback());
+        let (uri, elsewhere) = (Uri::from_static("/mcp?a=1"), Uri::from_static("/mcp?a=2"));
+        let (own, another) = ("n2".parse().unwrap(), "n3".parse().unwrap());
+        let sent = hop(HopKind::Forward, Some("n2"));
+        let mut headers = HeaderMap::new();
+        sent.put(&secret, about(&Method::POST, &uri, b"session"), &mut headers);
+        let taken = |headers: &HeaderMap| Hop::take(&mut headers.clone()).unwrap();
+        let verified = |secret: &Secret, own: &NodeName, method: &Method, uri: &Uri, subject: &[u8]| {
+            taken(&headers).unwrap().verify(secret, own, about(method, uri, subject))
+        };
+        assert_eq!(verified(&secret, &own, &Method::POST, &uri, b"session"), Ok(sent));
+        assert_eq!(verified(&other, &own, &Method::POST, &uri, b"session"), Err(NotOurs));
+        assert_eq!(verified(&secret, &another, &Method::POST, &uri, b"session"), Err(NotOurs));
+        assert_eq!(verified(&secret, &own, &Method::GET, &uri, b"session"), Err(NotOurs));
+        assert_eq!(verified(&secret, &own, &Method::POST, &elsewhere, b"session"), Err(NotOurs));
+        assert_eq!(verified(&secret, &own, &Method::POST, &uri, b"another"), Err(NotOurs));
+        let mut twice = headers.clone();
+        twice.append(HOP, headers[HOP].clone());
+        assert!(taken(&twice).is_err(), "one is meant");
+        for text in [
+            "",
+            "v1",
+            "v1;forward;n1;n2;-",
+            "v1;other;n1;n2;-;00",
+            "v2;forward;n1;n2;-;00",
+            "v1;forward;n1;n2;x;00",
+        ] {
+            let headers = HeaderMap::from_iter([(HOP, HeaderValue::from_static(text))]);
+            let read =
+                taken(&headers).and_then(|read| read.verify(&secret, &own, about(&Method::POST, &uri, b"")));
+            assert_eq!(read, Err(NotOurs), "{text}");
+        }
+        assert!(Hop::take(&mut HeaderMap::new()).is_none());
+    }
+
+    #[test]
+    fn only_a_hello_needs_no_receiver() {
+        let secret = Secret::of_loopback();
+        let (uri, own) = (Uri::from_static("/"), "n2".parse().unwrap());
+        for (kind, accepted) in [(HopKind::Hello, true), (HopKind::Signal, false), (HopKind::Forward, false)]
+        {
+            let mut headers = HeaderMap::new();
+            let about = about(&Method::POST, &uri, b"");
+            hop(kind, None).put(&secret, about, &mut headers);
+            let read = Hop::take(&mut headers).unwrap().unwrap().verify(&secret, &own, about);
+            assert_eq!(read.is_ok(), accepted, "{kind:?}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The nodes that live, and their addresses.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use http::Uri;
+use rescind_core::LogText;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::engine::{Beat, Engine, EngineError};
+use crate::names::{Incarnation, NodeName};
+use crate::secret::{Purpose, Secret};
+
+/// The interval of heartbeats, and of reading those of the others.
+pub(crate) const BEAT: Duration = Duration::from_secs(3);
+/// How long a node counts as living after its last heartbeat.
+pub(crate) const TIME_TO_LIVE: Duration = Duration::from_secs(10);
+/// The least time between two readings for nodes that are not known.
+const BETWEEN_READINGS: Duration = Duration::from_millis(200);
+
+/// A node that lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its name.
+    pub name: NodeName,
+    /// The URL by which other nodes reach it.
+    pub url: Uri,
+    /// `None`: a list of addresses does not have it.
+    pub(crate) incarnation: Option<Incarnation>,
+}
+
+/// The nodes that live, as this process last read them. A clone is the same view.
+#[derive(Clone)]
+pub struct Membership(Arc<Shared>);
+
+struct Shared {
+    engine: Arc<dyn Engine>,
+    secret: Secret,
+    view: RwLock<View>,
+    /// Held while the engine is read for a node that is not known.
+    reading: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct View {
+    members: HashMap<NodeName, Member>,
+    /// The last reading failed, so nodes may be missing, and dead ones may be left.
+    is_away: bool,
+    read_at: Option<Instant>,
+}
+
+/// Where a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Located {
+    At(Member),
+    /// No such node lives.
+    Gone,
+    /// It is not known, and the engine cannot be asked.
+    Unknown,
+}
+
+/// A node's entry in the engine.
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    url: String,
+    #[serde(default)]
+    incarnation: Option<String>,
+    /// Without it the entry is that of a list, which is the operator's own.
+    #[serde(default)]
+    signature: Option<String>,
+}
+
+impl Membership {
+    pub(crate) fn new(engine: Arc<dyn Engine>, secret: Secret) -> Self {
+        Self(Arc::new(Shared {
+            engine,
+            secret,
+            view: RwLock::default(),
+            reading: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    fn view<T>(&self, look: impl FnOnce(&View) -> T) -> T {
+        look(&self.0.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The nodes that live, in the order of their names.
+    #[must_use]
+    pub fn members(&self) -> Vec<Member> {
+        let mut members: Vec<_> = self.view(|view| view.members.values().cloned().collect());
+        members.sort_by(|one, other| one.name.cmp(&other.name));
+        members
+    }
+
+    /// Whether the engine could be read the last time. While it is away, the members that were read last are used.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.view(|view| !view.is_away && view.read_at.is_some())
+    }
+
+    /// Reads the members from the engine.
+    pub(crate) async fn read(&self) -> Result<(), EngineError> {
+        let read = self.0.engine.members().await;
+        let mut view = self.0.view.write().unwrap_or_else(PoisonError::into_inner);
+        view.read_at = Some(Instant::now());
+        match read {
+            Ok(entries) => {
+                view.is_away = false;
+                view.members = entries
+                    .iter()
+                    .filter_map(|(name, entry)| self.member(name, entry))
+                    .map(|member| (member.name.clone(), member))
+                    .collect();
+                Ok(())
+            }
+            Err(error) => {
+                view.is_away = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// An entry that this cluster's secret has not signed is none: its address would be of somebody else.
+    fn member(&self, name: &str, entry: &str) -> Option<Member> {
+        let read: Entry = serde_json::from_str(entry).ok()?;
+        let incarnation = read.incarnation.as_deref();
+        if let Some(incarnation) = incarnation {
+            let parts = [name, &read.url, incarnation].map(str::as_bytes);
+            if !self.0.secret.is_signed(Purpose::Member, &parts, read.signature.as_deref()?) {
+                tracing::warn!(node = %LogText::name(name), "the entry of a node is not signed with the secret of this cluster");
+                return None;
+            }
+        } else if !self.0.engine.is_list() {
+            return None;
+        }
+        Some(Member {
+            name: name.parse().ok()?,
+            url: read.url.parse().ok()?,
+            incarnation: incarnation.and_then(|text| text.parse().ok()),
+        })
+    }
+
+    /// Where a node is, as it was last read.
+    fn cached(&self, name: &NodeName) -> Option<Member> {
+        self.view(|view| view.members.get(name).cloned())
+    }
+
+    /// Where a node is. A node that is not known is looked for in the engine, at most five times a second.
+    pub(crate) async fn locate(&self, name: &NodeName) -> Located {
+        match self.cached(name) {
+            Some(member) => Located::At(member),
+            None => self.locate_again(name).await,
+        }
+    }
+
+    /// Where a node is, read from the engine if that was not just done.
+    pub(crate) async fn locate_again(&self, name: &NodeName) -> Located {
+        let asked = Instant::now();
+        let _reading = self.0.reading.lock().await;
+        let read_at = self.view(|view| view.read_at);
+        if read_at.is_none_or(|at| at < asked && at.elapsed() >= BETWEEN_READINGS)
+            && let Err(error) = self.read().await
+        {
+            tracing::debug!(error = %LogText::text(&error), "the members could not be read");
+        }
+        match self.cached(name) {
+            Some(member) => Located::At(member),
+            None if self.view(|view| view.is_away) => Located::Unknown,
+            None => Located::Gone,
+        }
+    }
+
+    /// Writes or renews the entry of this node.
+    pub(crate) async fn beat(&self, entry: &OwnEntry) -> Result<Beat, EngineError> {
+        self.0.engine.beat(entry.name.as_str(), &entry.text, TIME_TO_LIVE).await
+    }
+
+    /// Renews the entry of this node and reads those of the others, until it is dropped.
+    pub(crate) async fn keep(self, own: Option<OwnEntry>) {
+        let mut due = tokio::time::interval(BEAT);
+        due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            due.tick().await;
+            if let Some(own) = &own {
+                match self.beat(own).await {
+                    Ok(Beat::Held) => {}
+                    Ok(Beat::Taken(_)) => {
+                        tracing::error!(node = %own.name, "another process has the name of this node: sessions of this one are not reached");
+                    }
+                    Err(error) => {
+                        tracing::debug!(error = %LogText::text(&error), "a heartbeat failed");
+                    }
+                }
+            }
+            if let Err(error) = self.read().await {
+                tracing::debug!(error = %LogText::text(&error), "the members could not be read");
+            }
+        }
+    }
+}
+
+/// The entry of this node.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnEntry {
+    pub(crate) name: NodeName,
+    pub(crate) text: String,
+}
+
+impl OwnEntry {
+    pub(crate) fn new(name: &NodeName, url: &Uri, incarnation: Incarnation, secret: &Secret) -> Self {
+        let (url, incarnation) = (url.to_string(), incarnation.to_string());
+        let parts = [name.as_str(), &url, &incarnation].map(str::as_bytes);
+        let signature = Some(secret.sign(Purpose::Member, &parts).to_string());
+        let entry = Entry { url, incarnation: Some(incarnation), signature };
+        Self { name: name.clone(), text: serde_json::to_string(&entry).unwrap_or_default() }
+    }
+
+    /// The URL and the life in an entry, such as that of another node.
+    pub(crate) fn read(entry: &str) -> Option<(Uri, Option<String>)> {
+        let entry = serde_json::from_str::<Entry>(entry).ok()?;
+        Some((entry.url.parse().ok()?, entry.incarnation))
+    }
+
+    /// The entry of a node in a list of addresses.
+    pub(crate) fn of_list(url: &Uri) -> String {
+        let entry = Entry { url: url.to_string(), incarnation: None, signature: None };
+        serde_json::to_string(&entry).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Membership").field("members", &self.members()).finish_non_exhaustive()
+    }
+}
