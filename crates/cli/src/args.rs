@@ -9,7 +9,11 @@ use crate::binding::Binding;
 use crate::bridge::BridgeArgs;
 #[cfg(target_os = "linux")]
 use crate::bridge::ChildArgs;
+use crate::cancel::CancelArgs;
+use crate::cluster::ClusterArgs;
 use crate::endpoint::{Endpoint, Flags};
+use crate::token::NamedToken;
+use crate::worker::WorkerArgs;
 
 /// Cancel single requests between two programs, with the same outcome on every wire.
 #[derive(Debug, Parser)]
@@ -49,9 +53,10 @@ pub(crate) enum Command {
     #[command(
         after_help = "Examples:\n  rescind fixture --dialect acp --listen stdio\n  rescind fixture --dialect lsp --listen \
                       pipe:my-fixture --framing content-length\n  rescind fixture --dialect mcp --listen https://127.0.0.1:8443/mcp \
-                      --tls-cert server.pem --tls-key server.key --client-ca ca.pem"
+                      --tls-cert server.pem --tls-key server.key --client-ca ca.pem\n  rescind fixture --dialect mcp --listen \
+                      http://127.0.0.1:0/mcp --cluster redis://127.0.0.1:6379 --node n1"
     )]
-    Fixture(Fixture),
+    Fixture(Box<Fixture>),
     /// Put a program that speaks over stdio behind a network endpoint, or the reverse, with cancels kept.
     #[command(
         after_help = "Examples:\n  rescind bridge --dialect mcp --listen http://127.0.0.1:8080/mcp -- npx my-mcp-server\n  rescind bridge --dialect acp --listen \
@@ -59,6 +64,14 @@ pub(crate) enum Command {
                       --dialect lsp --listen pipe:clangd -- clangd"
     )]
     Bridge(Box<BridgeArgs>),
+    /// Cancel a request of a cluster by its key.
+    #[command(
+        after_help = "Exit codes: 0 the cancel is recorded; 1 it is not: the engine is away, or the key or the secret is wrong; 2 the usage is \
+                      wrong.\n\nExample:\n  rescind cancel --cluster redis://127.0.0.1:6379 --secret-file secret --reason 'too dear' n1.0123.."
+    )]
+    Cancel(CancelArgs),
+    /// Do the jobs that `test/remote` of a fixture hands out, and print an event a line.
+    Worker(WorkerArgs),
     /// Copy between this process's stdin and stdout and a loopback address. Used by `matrix` and `check --client`.
     #[command(hide = true)]
     Relay(Relay),
@@ -227,6 +240,12 @@ pub(crate) struct Fixture {
     pub(crate) no_cancel_capability: bool,
     #[command(flatten)]
     pub(crate) page: Page,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    /// Accept only requests with one of these bearer tokens, each of which makes a client its own principal; may be
+    /// repeated. For ws://, wss://, http:// and https://. [default: everybody is accepted]
+    #[arg(long = "token", value_name = "NAME=SECRET")]
+    pub(crate) tokens: Vec<NamedToken>,
     /// A JSON file with settings of the fixture, in the format of a vector's `options`.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) options: Option<PathBuf>,

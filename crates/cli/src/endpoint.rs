@@ -3,15 +3,17 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
 use rescind::Framing;
 use rescind::dialect::Dialect;
+use rescind::http::SessionRouter;
 use rescind::named_pipe::PipeAddress;
 
 use crate::binding::Binding;
-use crate::token::Token;
+use crate::token::{NamedToken, Token};
 
 /// An endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +138,15 @@ impl Web {
     }
 }
 
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("token", &self.token)
+            .field("sessions", &self.sessions)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The side of this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -167,15 +178,19 @@ pub(crate) struct Target {
     pub(crate) authority: Option<PathBuf>,
     /// The authority that must have issued the certificate of a server's client. `None`: no certificate is requested.
     pub(crate) client_authority: Option<PathBuf>,
-    /// The settings that only `bridge` has.
+    /// The settings that only some commands have.
     pub(crate) settings: Box<Settings>,
 }
 
-/// The settings of an endpoint that only `bridge` has.
-#[derive(Clone, Debug, Default)]
+/// The settings of an endpoint that only some commands have.
+#[derive(Clone, Default)]
 pub(crate) struct Settings {
     /// The bearer token that a server requires, or that a client sends.
     pub(crate) token: Option<Token>,
+    /// The bearer tokens of a server's clients. Each is a principal.
+    pub(crate) principals: Vec<NamedToken>,
+    /// Where the sessions of a server are, if it is one of several.
+    pub(crate) router: Option<Arc<dyn SessionRouter>>,
     /// The most sessions of a server. `None`: the transport's default.
     pub(crate) sessions: Option<usize>,
     /// The longest time for which a server keeps an unused session. `None`: the transport's default.

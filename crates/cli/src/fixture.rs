@@ -13,6 +13,7 @@ use rescind_testkit::fixture::Fixture;
 use tokio::task::JoinSet;
 
 use crate::args::Fixture as Args;
+use crate::cluster::Node;
 use crate::endpoint::{Endpoint, Side, Target};
 use crate::open::{self, AnyListener};
 use crate::signals::stop_signal;
@@ -29,7 +30,15 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let fixture = Fixture::new(args.dialect, options)
         .ok_or_else(|| format!("there is no fixture for the dialect {}", args.dialect))?;
     let flags = args.flags();
-    let target = Target::new(args.listen, fixture.dialect(), flags, Side::Server)?;
+    let mut target = Target::new(args.listen, fixture.dialect(), flags, Side::Server)?;
+    if !args.tokens.is_empty() && !matches!(target.endpoint, Endpoint::WebSocket(_) | Endpoint::Http(_)) {
+        return Err(format!("--token is for ws:// and http:// endpoints, and not for {}", target.endpoint));
+    }
+    target.settings.principals = args.tokens;
+    let node = args.cluster.connect(&mut target).await?;
+    if let Some(node) = &node {
+        fixture.join(node.hooks());
+    }
     let draining = Arc::new(AtomicBool::new(false));
     let log = RequestLog::new();
     if args.page.page.is_some() {
@@ -41,7 +50,11 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     match target.endpoint {
         Endpoint::Stdio => serve_stdio(&fixture, target.framing, &draining).await,
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
-            serve(&fixture, open::listen(&target).await?, &draining).await
+            let served = serve(&fixture, open::listen(&target).await?, node.as_ref(), &draining).await;
+            if let Some(node) = &node {
+                node.leave().await;
+            }
+            served
         }
     }
 }
@@ -67,7 +80,15 @@ async fn serve_stdio(fixture: &Fixture, framing: Framing, draining: &AtomicBool)
 }
 
 /// Serves every connection with the same fixture, so that its counters include all of them.
-async fn serve(fixture: &Fixture, mut listener: AnyListener, draining: &AtomicBool) -> Result<Exit, Failure> {
+async fn serve(
+    fixture: &Fixture,
+    mut listener: AnyListener,
+    node: Option<&Node>,
+    draining: &AtomicBool,
+) -> Result<Exit, Failure> {
+    if let Some(node) = node {
+        node.join(&listener.endpoint().0).await?;
+    }
     // Created before the line is printed, because its reader may send the signal at once.
     let mut stop = pin!(stop_signal());
     output::message(&format!("listening on {}\n", listener.endpoint()));

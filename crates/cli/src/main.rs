@@ -4,8 +4,10 @@ mod allocator;
 mod args;
 mod binding;
 mod bridge;
+mod cancel;
 mod check;
 mod client_check;
+mod cluster;
 mod endpoint;
 mod fixture;
 mod html;
@@ -19,6 +21,7 @@ mod signals;
 mod summary;
 mod table;
 mod token;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -78,8 +81,10 @@ fn main() -> ExitCode {
             Command::Matrix(args) => matrix::run(args).await,
             Command::Check(args) if args.client => client_check::run(*args).await,
             Command::Check(args) => Box::pin(check::run(*args)).await,
-            Command::Fixture(args) => fixture::run(args).await,
+            Command::Fixture(args) => Box::pin(fixture::run(*args)).await,
             Command::Bridge(args) => Box::pin(bridge::run(*args)).await,
+            Command::Cancel(args) => cancel::run(args).await,
+            Command::Worker(args) => worker::run(args).await,
             Command::Relay(args) => relay::run(args).await,
             #[cfg(target_os = "linux")]
             Command::Child(_) => Ok(Exit::Held),

@@ -1,6 +1,7 @@
 //! Opens an endpoint as a listener or as a connection.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rescind::AcpEndpoint;
@@ -16,6 +17,7 @@ use rescind::websocket::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOpt
 
 use crate::binding::Binding;
 use crate::endpoint::{Endpoint, Target, Web};
+use crate::token::NamedToken;
 
 /// A listener of any transport.
 pub(crate) type AnyListener = Pin<Box<dyn Listener>>;
@@ -40,6 +42,9 @@ pub(crate) async fn listen(target: &Target) -> Result<AnyListener, String> {
             }
             if let Some(token) = &target.settings.token {
                 options = options.auth(token.hook());
+            }
+            if !target.settings.principals.is_empty() {
+                options = options.auth(NamedToken::hook(target.settings.principals.clone()));
             }
             for origin in &target.settings.origins {
                 options = options.allow_origin(origin).map_err(|error| error.to_string())?;
@@ -129,6 +134,12 @@ fn server<B: ServerBinding>(target: &Target, web: &Web, binding: B) -> Result<Ht
         if !target.settings.origins.is_empty() {
             server = server.allow_header("authorization").map_err(|error| source(&error))?;
         }
+    }
+    if !target.settings.principals.is_empty() {
+        server = server.auth(NamedToken::hook(target.settings.principals.clone()));
+    }
+    if let Some(router) = &target.settings.router {
+        server = server.session_router(Arc::clone(router));
     }
     if let Some(sessions) = target.settings.sessions {
         server = server.sessions(sessions);

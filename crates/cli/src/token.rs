@@ -3,9 +3,10 @@
 use std::fmt;
 use std::future::{Ready, ready};
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use rescind::{AuthRefusal, AuthRequest, Credential};
+use rescind::{AuthRefusal, AuthRequest, Credential, Principal};
 use subtle::ConstantTimeEq as _;
 
 /// The shortest token.
@@ -57,6 +58,41 @@ impl Token {
         let Some((scheme, shown)) = header.split_once(' ') else { return false };
         // The comparison takes the same time whatever the first wrong byte is.
         scheme.eq_ignore_ascii_case("bearer") && bool::from(shown.trim().as_bytes().ct_eq(self.0.as_bytes()))
+    }
+}
+
+/// A token with the name of the principal that shows it: `NAME=SECRET`.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedToken {
+    name: Arc<str>,
+    token: Token,
+}
+
+impl FromStr for NamedToken {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, secret) = text.split_once('=').ok_or("it is not NAME=SECRET")?;
+        if name.is_empty() || secret.is_empty() || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("give NAME=SECRET, with a secret of letters, digits and signs".to_owned());
+        }
+        Ok(Self { name: name.into(), token: Token(secret.into()) })
+    }
+}
+
+impl NamedToken {
+    /// Accepts only requests that show one of these, as its principal.
+    pub(crate) fn hook(
+        tokens: Vec<Self>,
+    ) -> impl Fn(AuthRequest) -> Ready<Result<Credential, AuthRefusal>> + Send + Sync + 'static {
+        move |request| {
+            let header = request.header("authorization").unwrap_or_default().to_owned();
+            let shown = tokens.iter().find(|named| named.token.is_shown_by(&header));
+            ready(match shown {
+                Some(named) => Ok(Credential::of(Principal(named.name.to_string().into()))),
+                None => Err(AuthRefusal::unauthorized("Bearer")),
+            })
+        }
     }
 }
 

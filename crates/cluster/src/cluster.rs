@@ -21,6 +21,7 @@ use crate::hop::message::{About, Hop, HopKind, Unverified};
 use crate::hop::pool::Pool;
 use crate::hop::send::{Failed, send};
 use crate::hop::serve::{Hello, refused, serve};
+use crate::jobs::Jobs;
 use crate::membership::{Located, Membership, OwnEntry, TIME_TO_LIVE};
 use crate::names::{Incarnation, NodeName, SignedName};
 use crate::secret::{Purpose, Secret};
@@ -163,6 +164,12 @@ impl Cluster {
         CancelBus(Arc::clone(&self.0))
     }
 
+    /// Hands work to other processes.
+    #[must_use]
+    pub fn jobs(&self) -> Jobs {
+        Jobs(Arc::clone(&self.0))
+    }
+
     /// The nodes that live.
     #[must_use]
     pub fn membership(&self) -> &Membership {
@@ -189,15 +196,9 @@ impl Cluster {
         self.take_name(name, &own).await?;
         inner.membership.read().await?;
         *lock(&inner.own) = Some(own.clone());
-        let keeping = tokio::spawn(inner.membership.clone().keep(Some(own)));
+        let keeping = tokio::spawn(inner.membership.clone().keep(own));
         lock(&inner.tasks).push(keeping.abort_handle());
         Ok(())
-    }
-
-    /// Reads the members every 3 s, for a process that is no node.
-    pub(crate) fn observe(&self) {
-        let keeping = tokio::spawn(self.0.membership.clone().keep(None));
-        lock(&self.0.tasks).push(keeping.abort_handle());
     }
 
     /// Leaves the cluster: no other node sends requests here any more. Call it when the sessions have ended. A process that

@@ -179,21 +179,17 @@ impl Membership {
     }
 
     /// Renews the entry of this node and reads those of the others, until it is dropped.
-    pub(crate) async fn keep(self, own: Option<OwnEntry>) {
+    pub(crate) async fn keep(self, own: OwnEntry) {
         let mut due = tokio::time::interval(BEAT);
         due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             due.tick().await;
-            if let Some(own) = &own {
-                match self.beat(own).await {
-                    Ok(Beat::Held) => {}
-                    Ok(Beat::Taken(_)) => {
-                        tracing::error!(node = %own.name, "another process has the name of this node: sessions of this one are not reached");
-                    }
-                    Err(error) => {
-                        tracing::debug!(error = %LogText::text(&error), "a heartbeat failed");
-                    }
+            match self.beat(&own).await {
+                Ok(Beat::Held) => {}
+                Ok(Beat::Taken(_)) => {
+                    tracing::error!(node = %own.name, "another process has the name of this node: sessions of this one are not reached");
                 }
+                Err(error) => tracing::debug!(error = %LogText::text(&error), "a heartbeat failed"),
             }
             if let Err(error) = self.read().await {
                 tracing::debug!(error = %LogText::text(&error), "the members could not be read");

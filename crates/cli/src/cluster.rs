@@ -1,0 +1,109 @@
+//! The cluster of `fixture` and `bridge`: its options, and how the process becomes a node.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use rescind::{CallContext, ErrorObject, HandlerError};
+use rescind_cluster::{Cluster, ClusterAddress, NodeName, Secret};
+use rescind_testkit::fixture::ClusterHooks;
+use serde_json::json;
+
+use crate::Failure;
+use crate::endpoint::{Endpoint, Target};
+
+/// The headings of the help.
+const HEADING: &str = "Several processes";
+
+/// The options that make a server one node of a cluster.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterArgs {
+    /// Share sessions with the other nodes of this cluster: redis://HOST:PORT, nats://HOST:PORT, static:NAME=URL,... or
+    /// static:@FILE. For http:// and https:// endpoints with sessions.
+    #[arg(long, value_name = "URL", help_heading = HEADING, requires = "node")]
+    pub(crate) cluster: Option<ClusterAddress>,
+    /// The name of this node.
+    #[arg(long, value_name = "NAME", help_heading = HEADING, requires = "cluster")]
+    pub(crate) node: Option<NodeName>,
+    /// The URL by which the other nodes reach this one. [default: that of the listener]
+    #[arg(long, value_name = "URL", help_heading = HEADING, requires = "cluster")]
+    pub(crate) advertise: Option<String>,
+    /// The secret that all nodes share, of at least 16 bytes. Without it only addresses of loopback can be advertised with
+    /// redis: and nats:.
+    #[arg(long, value_name = "FILE", help_heading = HEADING, requires = "cluster")]
+    pub(crate) secret_file: Option<PathBuf>,
+}
+
+/// This process in its cluster, before it is a node.
+pub(crate) struct Node {
+    pub(crate) cluster: Cluster,
+    advertise: Option<String>,
+}
+
+/// Reads the secret, or takes that of a cluster of one machine.
+pub(crate) fn secret(file: Option<&Path>) -> Result<Secret, Failure> {
+    match file {
+        None => Ok(Secret::of_loopback()),
+        Some(file) => Secret::read(file).map_err(|error| format!("{}: {error}", file.display())),
+    }
+}
+
+impl ClusterArgs {
+    /// Connects to the cluster, if one is given, and sets the router of the endpoint's sessions.
+    ///
+    /// # Errors
+    /// The reason why it cannot, in one sentence.
+    pub(crate) async fn connect(&self, target: &mut Target) -> Result<Option<Node>, Failure> {
+        let Some(address) = &self.cluster else { return Ok(None) };
+        if !matches!(target.endpoint, Endpoint::Http(_)) {
+            let endpoint = &target.endpoint;
+            return Err(format!("--cluster is for http:// and https:// endpoints, and not for {endpoint}"));
+        }
+        let secret = secret(self.secret_file.as_deref())?;
+        let cluster = Cluster::connect(address.clone(), self.node.clone(), secret).await;
+        let cluster = cluster.map_err(|error| error.to_string())?;
+        target.settings.router = Some(cluster.router());
+        Ok(Some(Node { cluster, advertise: self.advertise.clone() }))
+    }
+}
+
+impl Node {
+    /// Becomes a node that the others reach at the listener's URL, or at the one that is advertised.
+    ///
+    /// # Errors
+    /// The reason why it cannot, in one sentence.
+    pub(crate) async fn join(&self, listener: &str) -> Result<(), Failure> {
+        let url = self.advertise.as_deref().unwrap_or(listener);
+        self.cluster.join(url).await.map_err(|error| error.to_string())
+    }
+
+    /// Leaves the cluster. The engine may be away, and the entry ends by itself then.
+    pub(crate) async fn leave(&self) {
+        let leaving = tokio::time::timeout(Duration::from_secs(1), self.cluster.leave()).await;
+        if let Ok(Err(error)) = leaving {
+            tracing::debug!(error = %rescind::LogText::text(&error), "the cluster was not left");
+        }
+    }
+
+    /// What the fixture needs of the cluster.
+    pub(crate) fn hooks(&self) -> ClusterHooks {
+        let cluster = self.cluster.clone();
+        let remote = move |ctx: CallContext, time: Duration| -> rescind::transport::BoxFuture<'static, _> {
+            let jobs = cluster.jobs();
+            Box::pin(async move {
+                let key = ctx.cluster_key().ok_or_else(ErrorObject::internal)?;
+                let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                let job = jobs.submit(&key, json!({ "ms": ms })).await;
+                let job = job.map_err(|error| {
+                    HandlerError::from(ErrorObject::new(
+                        rescind::ErrorCode::INTERNAL_ERROR,
+                        error.to_string(),
+                    ))
+                })?;
+                Ok(job.finished().await)
+            })
+        };
+        ClusterHooks { keys: self.cluster.keys(), remote: Arc::new(remote) }
+    }
+}
