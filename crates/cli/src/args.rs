@@ -242,6 +242,9 @@ pub(crate) struct Fixture {
     pub(crate) page: Page,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
+    /// Let any message without a session open one. Used by `matrix`.
+    #[arg(long, hide = true)]
+    pub(crate) any_opening: bool,
     /// Accept only requests with one of these bearer tokens, each of which makes a client its own principal; may be
     /// repeated. For ws://, wss://, http:// and https://. [default: everybody is accepted]
     #[arg(long = "token", value_name = "NAME=SECRET")]

@@ -189,6 +189,8 @@ pub(crate) struct Settings {
     pub(crate) token: Option<Token>,
     /// The bearer tokens of a server's clients. Each is a principal.
     pub(crate) principals: Vec<NamedToken>,
+    /// Any message opens a session of a streamable server, also in MCP.
+    pub(crate) any_opening: bool,
     /// Where the sessions of a server are, if it is one of several.
     pub(crate) router: Option<Arc<dyn SessionRouter>>,
     /// The most sessions of a server. `None`: the transport's default.

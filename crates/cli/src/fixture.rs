@@ -35,6 +35,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         return Err(format!("--token is for ws:// and http:// endpoints, and not for {}", target.endpoint));
     }
     target.settings.principals = args.tokens;
+    target.settings.any_opening = args.any_opening;
     let node = args.cluster.connect(&mut target).await?;
     if let Some(node) = &node {
         fixture.join(node.hooks());

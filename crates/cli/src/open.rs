@@ -107,7 +107,9 @@ fn link_options(dialect: &str) -> LinkOptions {
 
 async fn listen_http(target: &Target, web: &Web) -> Result<AnyListener, String> {
     match target.binding {
-        Binding::Streamable if target.dialect == "mcp" => bind(target, web, Streamable::new()).await,
+        Binding::Streamable if target.dialect == "mcp" && !target.settings.any_opening => {
+            bind(target, web, Streamable::new()).await
+        }
         // The protocol decides which messages are allowed before the handshake.
         Binding::Streamable => bind(target, web, Streamable::new().opened_by_any_message()).await,
         Binding::Stateless => bind(target, web, Stateless::new()).await,

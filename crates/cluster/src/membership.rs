@@ -156,15 +156,18 @@ impl Membership {
         }
     }
 
-    /// Where a node is, read from the engine if that was not just done.
+    /// Where a node is, read from the engine after this call began. Several that ask at once share one reading.
     pub(crate) async fn locate_again(&self, name: &NodeName) -> Located {
         let asked = Instant::now();
         let _reading = self.0.reading.lock().await;
         let read_at = self.view(|view| view.read_at);
-        if read_at.is_none_or(|at| at < asked && at.elapsed() >= BETWEEN_READINGS)
-            && let Err(error) = self.read().await
-        {
-            tracing::debug!(error = %LogText::text(&error), "the members could not be read");
+        if read_at.is_none_or(|at| at < asked) {
+            if let Some(at) = read_at {
+                tokio::time::sleep_until(at + BETWEEN_READINGS).await;
+            }
+            if let Err(error) = self.read().await {
+                tracing::debug!(error = %LogText::text(&error), "the members could not be read");
+            }
         }
         match self.cached(name) {
             Some(member) => Located::At(member),

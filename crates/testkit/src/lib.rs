@@ -24,11 +24,15 @@ mod step;
 pub mod support;
 mod vector;
 // For the engines of verification. Not part of the stable API.
+#[cfg(feature = "wires")]
+mod balancer;
 #[doc(hidden)]
 pub mod wire_format;
 #[cfg(feature = "wires")]
 pub mod wires;
 
+#[cfg(feature = "wires")]
+pub use balancer::Balancer;
 pub use bare::BareMachine;
 pub use files::allow_open_files;
 pub use options::{

@@ -17,7 +17,7 @@ use crate::vector::Scenario;
 /// A binding: its server side and its client side.
 pub(super) struct Http<B, T> {
     server: fn() -> B,
-    client: fn(HttpClient) -> T,
+    pub(super) client: fn(HttpClient) -> T,
 }
 
 /// Any message opens a session here, so that scenarios without a handshake run in every protocol. Frames are sent in
@@ -34,10 +34,15 @@ pub(super) const STATELESS: Http<Stateless, StatelessTransport> =
 /// In HTTP/2, as its protocol requires.
 pub(super) const ACP: Http<Acp, AcpTransport> = Http { server: Acp::new, client: AcpTransport::new };
 
+impl<B: ServerBinding, T> Http<B, T> {
+    pub(super) fn server(&self) -> HttpServer<B> {
+        HttpServer::new((self.server)())
+    }
+}
+
 impl<B: ServerBinding + Send, T: Transport + Clone> Http<B, T> {
     async fn listen(&self) -> Result<(HttpListener, T), String> {
-        let server = HttpServer::new((self.server)());
-        let listener = server.bind("127.0.0.1:0").await.map_err(|error| error.to_string())?;
+        let listener = self.server().bind("127.0.0.1:0").await.map_err(|error| error.to_string())?;
         let client = HttpClient::new(&listener.endpoint().0).map_err(|error| error.to_string())?;
         Ok((listener, (self.client)(client)))
     }

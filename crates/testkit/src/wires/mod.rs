@@ -5,11 +5,13 @@
 //! what it cannot do. A cell without a play always has a reason.
 
 mod bridge;
+mod cluster;
 mod http;
 mod late_connection;
 mod loopback;
 mod memory;
 mod named_pipe;
+mod options_file;
 mod program;
 mod stdio;
 mod websocket;
@@ -44,7 +46,7 @@ pub const WIRES: [&str; ROWS.len()] = {
     names
 };
 
-const ROWS: [Row; 12] = [
+const ROWS: [Row; 14] = [
     Row {
         name: "memory",
         carries: every_dialect,
@@ -140,6 +142,22 @@ const ROWS: [Row; 12] = [
         lacks: &[NO_INPUT, bridge::A_CHILD_EACH],
         changes: &[bridge::CHANGES],
         wire: |program| bridge::listening(http::ACP, stdio::Stdio::new(program)),
+    },
+    Row {
+        name: "http-streamable@3",
+        carries: streamable,
+        kind: Kind::Posts,
+        lacks: &[NO_INPUT],
+        changes: &[],
+        wire: |program| Box::new(cluster::Replicas::new(program, http::STREAMABLE)),
+    },
+    Row {
+        name: "http-acp@3",
+        carries: http_acp,
+        kind: Kind::Opened,
+        lacks: &[NO_INPUT],
+        changes: &[],
+        wire: |program| Box::new(cluster::Replicas::new(program, http::ACP)),
     },
 ];
 

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use rescind_stdio::Command;
 
-/// The program that is started if a wire needs a separate process.
+/// The program that is started if a wire needs separate processes.
 ///
 /// It is run as `PROGRAM ARG.. fixture --dialect D --listen stdio [--options FILE.json]` to serve the fixture, and as
 /// `PROGRAM ARG.. relay ADDRESS WORD` to send the word to a TCP address and then copy between it and its stdin and
@@ -33,6 +33,13 @@ impl Program {
     pub fn arg(mut self, argument: impl Into<String>) -> Self {
         self.leading.push(argument.into());
         self
+    }
+
+    /// The program as a process that is not a peer by its stdin and stdout.
+    pub(super) fn process(&self) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(&self.path);
+        command.args(&self.leading);
+        command
     }
 
     pub(super) fn command(&self) -> Command {

@@ -2,15 +2,14 @@
 //! relay.
 
 use std::io;
-use std::path::PathBuf;
 use std::process::id;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rescind_core::{BoxFuture, ByteStream, Link, Transport};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use super::options_file::OptionsFile;
 use super::{Program, Served, Wire, framing_of, only};
 use crate::vector::Scenario;
 
@@ -27,11 +26,9 @@ impl Stdio {
             .command()
             .args(["fixture", "--dialect", scenario.dialect, "--listen", "stdio"])
             .framing(framing_of(scenario)?);
-        let mut options = None;
-        if !scenario.vector.options.is_default() {
-            let file = OptionsFile::write(scenario)?;
-            command = command.arg("--options").arg(&file.0);
-            options = Some(file);
+        let options = OptionsFile::write(scenario)?;
+        if let Some(file) = &options {
+            command = command.arg("--options").arg(file.path());
         }
         let (link, child) = command.start().map_err(|error| error.to_string())?;
         let ended = child.clone();
@@ -95,26 +92,5 @@ async fn accept_with_word(listener: &TcpListener, word: &[u8]) -> io::Result<Tcp
                 }
             }
         }
-    }
-}
-
-/// The options of a vector as a file, which is deleted on drop.
-struct OptionsFile(PathBuf);
-
-impl OptionsFile {
-    fn write(scenario: &Scenario) -> Result<Self, String> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("rescind-options-{}-{}.json", id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        let text = serde_json::to_string(&scenario.vector.options).map_err(|error| error.to_string())?;
-        std::fs::write(&path, text)
-            .map_err(|error| format!("the options could not be written to {}: {error}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for OptionsFile {
-    fn drop(&mut self) {
-        drop(std::fs::remove_file(&self.0));
     }
 }
