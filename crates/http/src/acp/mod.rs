@@ -18,6 +18,7 @@ mod client;
 mod connection;
 mod cookie_store;
 mod known_sessions;
+mod lanes;
 mod link;
 mod message;
 mod server;

@@ -25,13 +25,13 @@ use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, EventSource, ResponseBody};
 use crate::server::sessions::{NotOpened, Sessions, random_id};
-use crate::server::{AcceptQueue, RequestBody, Responder, Settings, auth, body, checks};
+use crate::server::{AcceptQueue, RequestBody, Responder, Settings, auth, body, checks, events};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// The methods and headers that web pages may use.
 const PAGE_ACCESS: PageAccess = PageAccess {
     methods: ALLOWED,
-    headers: "Acp-Connection-Id, Acp-Session-Id, Accept, Authorization, Content-Type, traceparent, tracestate",
+    headers: "Acp-Connection-Id, Acp-Session-Id, Accept, Authorization, Content-Type, Last-Event-ID, traceparent, tracestate",
     exposed: "Acp-Connection-Id, Acp-Session-Id, WWW-Authenticate, Retry-After",
     parameters: Parameters::Ignored,
 };
@@ -179,10 +179,13 @@ impl AcpServer {
         checks::accepts_events(headers)?;
         let connection = self.required(headers, principal)?;
         let session = session_named(headers)?;
+        let last = events::last_event(headers)?;
         let (lane, token) =
-            connection.listen(session, self.config.unknown_sessions).map_err(|why| match why {
+            connection.listen(session, self.config.unknown_sessions, last).map_err(|why| match why {
                 NoStream::TooMany => Refused::too_many("this connection has as many sessions as it may"),
                 NoStream::Unknown => Refused::not_found("this connection does not know that session"),
+                NoStream::Foreign => Refused::foreign_event(),
+                NoStream::Forgotten => Refused::forgotten_events(),
             })?;
         let reported = [(ACP_CONNECTION_ID, Some(&*connection.id)), (ACP_SESSION_ID, session)]
             .map(|(name, value)| (name, value.and_then(|value| HeaderValue::from_str(value).ok())));

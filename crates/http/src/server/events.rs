@@ -30,6 +30,14 @@ pub(crate) fn priming(id: (u64, u64), retry: Option<Duration>) -> Bytes {
     out.freeze()
 }
 
+/// Only an id. A client remembers it and gets no event, because there is no line of data (WHATWG HTML, 9.2.6).
+pub(crate) fn id_only(id: (u64, u64)) -> Bytes {
+    let mut out = BytesMut::with_capacity(48);
+    put_id(&mut out, Some(id));
+    out.put_slice(b"\n");
+    out.freeze()
+}
+
 fn put_id(out: &mut BytesMut, id: Option<(u64, u64)>) {
     if let Some((stream, number)) = id {
         let _ = writeln!(out, "id: {stream}-{number}");
