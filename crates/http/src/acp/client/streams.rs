@@ -12,7 +12,7 @@ use rescind_core::Inbound;
 use super::state::Client;
 use crate::acp::message::Message;
 use crate::client::{EventStream, ResponseBody};
-use crate::headers::EVENT_STREAM;
+use crate::headers::{EVENT_STREAM, LAST_EVENT_ID};
 
 /// The most streams of one client: those of its sessions and the connection's own.
 const STREAMS: usize = 1024;
@@ -39,6 +39,7 @@ impl Client {
 
     /// Reads a stream until the connection ends (B2).
     async fn read_stream(self: Arc<Self>, session: Option<String>) {
+        let mut last = None;
         let mut failed_attempts = 0;
         let mut refused_wait = RETRY;
         loop {
@@ -48,11 +49,18 @@ impl Client {
             taken.as_mut().enable();
             let mut headers = self.headers(session.as_deref());
             headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
+            headers.extend(last.clone().map(|last| (LAST_EVENT_ID, last)));
             match self.send(Method::GET, headers, Bytes::new()).await {
                 Ok(response) if response.status() == StatusCode::OK => {
                     failed_attempts = 0;
                     refused_wait = RETRY;
-                    self.read(response.into_body(), session.as_deref()).await;
+                    self.read(response.into_body(), session.as_deref(), &mut last).await;
+                }
+                // The missed events are lost, but new ones can still be read.
+                Ok(response) if last.is_some() && refuses_resume(response.status()) => {
+                    tracing::debug!(status = %response.status(), "a stream could not be resumed");
+                    last = None;
+                    continue;
                 }
                 // For a session's stream, 404 may mean that the server knows the session only after it is loaded. The
                 // connection's own stream reports a connection that has ended.
@@ -81,9 +89,19 @@ impl Client {
         }
     }
 
-    async fn read(self: &Arc<Self>, body: ResponseBody, session: Option<&str>) {
+    /// Reads events until the response ends. `last` is the id of the last event, if the server sends ids.
+    async fn read(
+        self: &Arc<Self>,
+        body: ResponseBody,
+        session: Option<&str>,
+        last: &mut Option<HeaderValue>,
+    ) {
         let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue);
         while let Some(event) = events.next().await {
+            if let Some(id) = event.id {
+                // An empty id means that there is none (WHATWG HTML, 9.2.6).
+                *last = HeaderValue::from_bytes(id.as_bytes()).ok().filter(|id| !id.is_empty());
+            }
             if !event.data.is_empty() {
                 self.take(event.data, session).await;
             }
@@ -109,4 +127,9 @@ impl Client {
         }
         let _ = self.inbound_queue.send(Inbound::new(body)).await;
     }
+}
+
+/// Whether a server refuses to resume a stream: with 400 as MCP's streamable HTTP, or with 409 as a proposal for ACP.
+fn refuses_resume(status: StatusCode) -> bool {
+    matches!(status, StatusCode::BAD_REQUEST | StatusCode::CONFLICT)
 }
