@@ -43,6 +43,17 @@ pub(super) const OWN: u64 = 0;
 /// The most outgoing requests whose stream is remembered.
 const ROUTES: usize = 65_536;
 
+/// Where a reader of a stream starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// With what no reader has taken.
+    Waiting,
+    /// With the first event: the client has received none.
+    First,
+    /// After this event.
+    After { stream: u64, number: u64 },
+}
+
 pub(super) struct Connection {
     pub(super) id: Arc<str>,
     pub(super) principal: Option<Principal>,
@@ -183,27 +194,30 @@ impl Connection {
         self.state().opening.poll(cx)
     }
 
-    /// Attaches a reader to a stream: the one of this session, or the connection's own. `last`: the stream and the number
-    /// of the event after which the client resumes.
+    /// Attaches a reader to a stream: the one of this session, or the connection's own.
     pub(super) fn listen(
         &self,
         session: Option<&str>,
         unknown: UnknownSessions,
-        last: Option<(u64, u64)>,
+        start: Start,
     ) -> Result<(u64, u64), NoStream> {
         self.step(|state, wakes| {
             let lane = match session {
                 None => OWN,
                 Some(name) => state.lane_to_read(name, unknown)?,
             };
-            match last {
-                Some((stream, _)) if stream != lane => return Err(NoStream::Foreign),
-                Some((_, last)) => state.lanes.rewind(lane, last)?,
-                None => {}
+            match start {
+                Start::Waiting => {}
+                Start::First => state.lanes.rewind(lane, 0)?,
+                Start::After { stream, number } if stream == lane => state.lanes.rewind(lane, number)?,
+                Start::After { .. } => return Err(NoStream::Foreign),
             }
             let attached = state.lanes.step(lane, |buffer| {
                 let was_lost = !buffer.has_reader();
-                let reader = if last.is_some() { buffer.attach() } else { buffer.attach_without_id() };
+                let reader = match start {
+                    Start::Waiting | Start::First => buffer.attach_without_id(),
+                    Start::After { .. } => buffer.attach(),
+                };
                 (was_lost, reader)
             });
             let (was_lost, (token, displaced)) = attached.ok_or(NoStream::Unknown)?;

@@ -10,13 +10,13 @@ use http::header::UPGRADE;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal, TraceContext};
 
-use super::connection::Connection;
+use super::connection::{Connection, Start};
 use super::known_sessions::NoStream;
 use super::message::{Message, naming};
 use super::sessions::MAX_NAME_BYTES;
 use super::{Acp, UpgradeHook, link};
 use crate::envelope::{Envelope, EnvelopeError};
-use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
+use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID, LAST_EVENT_ID};
 use crate::inbound_queue::SendRefused;
 use crate::server::checks::single;
 use crate::server::cors::{PageAccess, Parameters};
@@ -179,9 +179,9 @@ impl AcpServer {
         checks::accepts_events(headers)?;
         let connection = self.required(headers, principal)?;
         let session = session_named(headers)?;
-        let last = events::last_event(headers)?;
+        let start = start_of(headers)?;
         let (lane, token) =
-            connection.listen(session, self.config.unknown_sessions, last).map_err(|why| match why {
+            connection.listen(session, self.config.unknown_sessions, start).map_err(|why| match why {
                 NoStream::TooMany => Refused::too_many("this connection has as many sessions as it may"),
                 NoStream::Unknown => Refused::not_found("this connection does not know that session"),
                 NoStream::Foreign => Refused::foreign_event(),
@@ -267,6 +267,15 @@ fn session_named(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
         return Err(Refused::bad(format!("Acp-Session-Id has more than {MAX_NAME_BYTES} bytes")));
     }
     Ok(name)
+}
+
+/// Where the reader of a stream starts (A6).
+fn start_of(headers: &HeaderMap) -> Result<Start, Refused> {
+    if headers.get(LAST_EVENT_ID).is_some_and(HeaderValue::is_empty) {
+        return Ok(Start::First);
+    }
+    let last = events::last_event(headers)?;
+    Ok(last.map_or(Start::Waiting, |(stream, number)| Start::After { stream, number }))
 }
 
 impl Responder for AcpServer {

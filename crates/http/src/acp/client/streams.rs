@@ -9,6 +9,7 @@ use http::header::ACCEPT;
 use http::{HeaderValue, Method, StatusCode};
 use rescind_core::Inbound;
 
+use super::position::Position;
 use super::state::Client;
 use crate::acp::message::Message;
 use crate::client::{EventStream, ResponseBody};
@@ -39,7 +40,7 @@ impl Client {
 
     /// Reads a stream until the connection ends (B2).
     async fn read_stream(self: Arc<Self>, session: Option<String>) {
-        let mut last = None;
+        let mut position = Position::default();
         let mut failed_attempts = 0;
         let mut refused_wait = RETRY;
         loop {
@@ -49,17 +50,17 @@ impl Client {
             taken.as_mut().enable();
             let mut headers = self.headers(session.as_deref());
             headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
-            headers.extend(last.clone().map(|last| (LAST_EVENT_ID, last)));
+            headers.extend(position.header().map(|last| (LAST_EVENT_ID, last)));
             match self.send(Method::GET, headers, Bytes::new()).await {
                 Ok(response) if response.status() == StatusCode::OK => {
                     failed_attempts = 0;
                     refused_wait = RETRY;
-                    self.read(response.into_body(), session.as_deref(), &mut last).await;
+                    position.opened();
+                    self.read(response.into_body(), session.as_deref(), &mut position).await;
                 }
                 // The missed events are lost, but new ones can still be read.
-                Ok(response) if last.is_some() && refuses_resume(response.status()) => {
+                Ok(response) if position.was_refused(response.status()) => {
                     tracing::debug!(status = %response.status(), "a stream could not be resumed");
-                    last = None;
                     continue;
                 }
                 // For a session's stream, 404 may mean that the server knows the session only after it is loaded. The
@@ -78,6 +79,9 @@ impl Client {
                 }
                 Err(failed) => {
                     tracing::debug!(error = %rescind_core::LogText::text(&failed.error), "a stream could not be opened");
+                    if failed.sent {
+                        position.opened();
+                    }
                     failed_attempts += 1;
                     if failed_attempts >= ATTEMPTS {
                         self.inbound_queue.fail(failed.error);
@@ -89,19 +93,11 @@ impl Client {
         }
     }
 
-    /// Reads events until the response ends. `last` is the id of the last event, if the server sends ids.
-    async fn read(
-        self: &Arc<Self>,
-        body: ResponseBody,
-        session: Option<&str>,
-        last: &mut Option<HeaderValue>,
-    ) {
+    /// Reads events until the response ends.
+    async fn read(self: &Arc<Self>, body: ResponseBody, session: Option<&str>, position: &mut Position) {
         let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue);
         while let Some(event) = events.next().await {
-            if let Some(id) = event.id {
-                // An empty id means that there is none (WHATWG HTML, 9.2.6).
-                *last = HeaderValue::from_bytes(id.as_bytes()).ok().filter(|id| !id.is_empty());
-            }
+            position.received(event.id.as_deref());
             if !event.data.is_empty() {
                 self.take(event.data, session).await;
             }
@@ -127,9 +123,4 @@ impl Client {
         }
         let _ = self.inbound_queue.send(Inbound::new(body)).await;
     }
-}
-
-/// Whether a server refuses to resume a stream: with 400 as MCP's streamable HTTP, or with 409 as a proposal for ACP.
-fn refuses_resume(status: StatusCode) -> bool {
-    matches!(status, StatusCode::BAD_REQUEST | StatusCode::CONFLICT)
 }

@@ -32,7 +32,7 @@ async fn only_a_stream_that_was_full_all_the_time_is_cut() {
     let connection = Connection::new("c".into(), None, None, &Arc::default(), Weak::new(), &ACP_BODIES);
     let wait = Duration::from_secs(30);
     let [stalled, late] = ["stalled", "late"]
-        .map(|session| connection.listen(Some(session), UnknownSessions::Opened, None).unwrap());
+        .map(|session| connection.listen(Some(session), UnknownSessions::Opened, Start::Waiting).unwrap());
     fill(&connection, "stalled");
     let since = Instant::now();
     tokio::time::advance(wait).await;
@@ -45,7 +45,7 @@ async fn only_a_stream_that_was_full_all_the_time_is_cut() {
 async fn kept_events_count_in_the_budget_until_the_connection_ends() {
     let settings = Settings { kept: Retention { events: 2, bytes: 1024 }, ..Settings::default() };
     let connection = Connection::new("c".into(), None, None, &Arc::new(settings), Weak::new(), &ACP_BODIES);
-    let reader = connection.listen(Some("s1"), UnknownSessions::Opened, None).unwrap();
+    let reader = connection.listen(Some("s1"), UnknownSessions::Opened, Start::Waiting).unwrap();
     assert!(is_read(&connection, reader), "the event with only an id");
     let size = say(&connection, "s1");
     for _ in 0..2 {
@@ -69,7 +69,7 @@ async fn what_all_streams_keep_is_a_part_of_the_connections_memory() {
     connection.budget.set_limit(64 * 1024);
     for n in 0..100 {
         let session = format!("s{n}");
-        let reader = connection.listen(Some(&session), UnknownSessions::Opened, None).unwrap();
+        let reader = connection.listen(Some(&session), UnknownSessions::Opened, Start::Waiting).unwrap();
         assert!(is_read(&connection, reader), "the event with only an id");
         for _ in 0..10 {
             say(&connection, &session);
@@ -83,14 +83,15 @@ async fn what_all_streams_keep_is_a_part_of_the_connections_memory() {
 #[tokio::test]
 async fn only_an_id_of_the_same_stream_resumes_it() {
     let connection = Connection::new("c".into(), None, None, &Arc::default(), Weak::new(), &ACP_BODIES);
-    let listen = |session: &str, last| connection.listen(Some(session), UnknownSessions::Opened, last);
-    let [(one, _), (two, _)] = ["s1", "s2"].map(|session| listen(session, None).unwrap());
+    let listen = |session: &str, start| connection.listen(Some(session), UnknownSessions::Opened, start);
+    let after = |stream, number| Start::After { stream, number };
+    let [(one, _), (two, _)] = ["s1", "s2"].map(|session| listen(session, Start::Waiting).unwrap());
     let size = say(&connection, "s1");
-    assert_eq!(listen("s1", Some((two, 0))), Err(NoStream::Foreign));
-    assert_eq!(listen("s2", Some((one, 0))), Err(NoStream::Foreign));
-    assert_eq!(listen("s1", Some((OWN, 0))), Err(NoStream::Foreign));
-    assert_eq!(listen("s1", Some((one, 2))), Err(NoStream::Forgotten), "it was never sent");
-    let reader = listen("s1", Some((one, 0))).unwrap();
+    assert_eq!(listen("s1", after(two, 0)), Err(NoStream::Foreign));
+    assert_eq!(listen("s2", after(one, 0)), Err(NoStream::Foreign));
+    assert_eq!(listen("s1", after(OWN, 0)), Err(NoStream::Foreign));
+    assert_eq!(listen("s1", after(one, 2)), Err(NoStream::Forgotten), "it was never sent");
+    let reader = listen("s1", after(one, 0)).unwrap();
     assert!(is_read(&connection, reader));
     assert_eq!(connection.budget.used(), size, "it was not doubled");
 }
@@ -100,7 +101,7 @@ async fn idle_session_names_are_replaced_by_new_ones() {
     let settings = Arc::<Settings>::default();
     let connection = Connection::new("c".into(), None, None, &settings, Weak::new(), &ACP_BODIES);
     let named = |n: usize| format!("s{n}");
-    let (_read, _) = connection.listen(Some(&named(0)), UnknownSessions::Opened, None).unwrap();
+    let (_read, _) = connection.listen(Some(&named(0)), UnknownSessions::Opened, Start::Waiting).unwrap();
     let body = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"sessionId":"s1"}}"#);
     let message = Message::of(&body, &ACP_BODIES);
     connection
