@@ -1,4 +1,4 @@
-//! The event streams of a connection, and the bound of what they keep together for a client that resumes one.
+//! The event streams of a connection, and the bound of the events that they keep for a client that resumes one.
 
 use std::task::{Context, Poll};
 
@@ -12,7 +12,7 @@ use crate::server::replay_buffer::{Forgotten, ReplayBuffer, Retention};
 const KEPT: usize = 8 * 1024 * 1024;
 /// The part of the connection's memory limit that they may keep: 1 / `PART`.
 const PART: usize = 4;
-/// What a kept event counts in addition to its bytes.
+/// The size that is counted for a kept event in addition to its bytes.
 const EVENT: usize = 256;
 
 /// The streams, by their numbers. Each keeps its own newest events. If all together keep too much, the one that keeps
@@ -21,7 +21,7 @@ const EVENT: usize = 256;
 pub(super) struct Lanes {
     buffers: IntMap<ReplayBuffer>,
     retention: Retention,
-    /// What all streams keep.
+    /// The size of the kept events of all streams.
     kept: usize,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn most_kept(memory: usize) -> usize {
     KEPT.min(memory / PART)
 }
 
-/// What the kept events of a stream count.
+/// The size of the kept events of a stream.
 fn kept(buffer: &ReplayBuffer) -> usize {
     let (events, bytes) = buffer.kept();
     bytes + events * EVENT
@@ -76,7 +76,7 @@ impl Lanes {
         Some(result)
     }
 
-    /// The next event of a stream for this reader. What the streams keep is at most `most` afterwards.
+    /// The next event of a stream for this reader. Afterwards the streams keep at most `most`.
     pub(super) fn poll_next(
         &mut self,
         lane: u64,
@@ -109,7 +109,7 @@ impl Lanes {
         self.kept = 0;
     }
 
-    /// What all streams keep.
+    /// The size of the kept events of all streams.
     #[cfg(test)]
     pub(super) const fn kept(&self) -> usize {
         self.kept
