@@ -50,12 +50,19 @@
 //! cancel when its request has arrived, or after 250 ms, and keeps the order of notifications.
 //! [`StreamableTransport::in_order`] keeps the order of all messages.
 //!
+//! # The binding `acp`
+//!
+//! ACP's streamable HTTP: a POST gets 202, and messages of the agent are sent on one event stream for the connection and
+//! one for each session. A stream that is lost is resumed with `Last-Event-ID`, which ACP's draft leaves to a later
+//! revision. The client of this crate does so, and works with servers whose events have no ids. See [`Acp`].
+//!
 //! # Bounds
 //!
 //! A session reads the messages of its client without delay. It holds at most 32 KiB that its client does not read.
 //! Above that its senders wait, and after 30 s the stream that is not read is cut. For a stream that the client has not
 //! opened, at most 1024 messages and 1 MiB are held. Above that the oldest notifications are dropped, and requests of
-//! this side fail without being sent. Up to 256 events and 64 KiB of each stream are kept for a client that resumes.
+//! this side fail without being sent. Up to 256 events and 64 KiB of each stream are kept for a client that resumes. All
+//! streams of a connection of `acp` keep at most 8 MiB together.
 //! All these are settings of [`HttpServer`]. [`HttpListener::counts`] counts dropped messages and ended sessions.
 #![doc = include_str!("refusals.md")]
 

@@ -21,14 +21,14 @@ use tokio::time::Instant;
 
 use super::UnknownSessions;
 use super::known_sessions::NoStream;
+use super::lanes::{Lanes, most_kept};
 use super::message::Message;
 use super::server::Connections;
 use super::sessions::{Found, Sessions};
 use crate::inbound_queue::{InboundQueue, SendRefused};
-use crate::int_map::IntMap;
 use crate::server::json_or_event_stream::{Response, ResponseKind};
 use crate::server::link::Linked;
-use crate::server::replay_buffer::{ReplayBuffer, Retention};
+use crate::server::replay_buffer::ReplayBuffer;
 use crate::server::sessions::OwnedSession;
 use crate::server::{HttpCounts, Settings};
 use crate::sync::{Mutex, MutexGuard};
@@ -42,8 +42,17 @@ const FIRST: u64 = OPENING.0 + 1;
 pub(super) const OWN: u64 = 0;
 /// The most outgoing requests whose stream is remembered.
 const ROUTES: usize = 65_536;
-/// An event that a reader has taken is not kept: a stream cannot be resumed from the event where it was cut.
-const KEPT: Retention = Retention { events: 1, bytes: 0 };
+
+/// Where a reader of a stream starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// With what no reader has taken.
+    Waiting,
+    /// With the first event: the client has received none.
+    First,
+    /// After this event.
+    After { stream: u64, number: u64 },
+}
 
 pub(super) struct Connection {
     pub(super) id: Arc<str>,
@@ -62,7 +71,7 @@ pub(super) struct Connection {
 }
 
 pub(super) struct State {
-    pub(super) lanes: IntMap<ReplayBuffer>,
+    pub(super) lanes: Lanes,
     /// The sessions that a message from either side has named.
     pub(super) sessions: Sessions,
     /// The streams on which our own requests were sent.
@@ -85,7 +94,7 @@ impl Connection {
         bodies: &'static SessionBodies,
     ) -> Arc<Self> {
         let state = State {
-            lanes: IntMap::from_iter([(OWN, ReplayBuffer::new(OWN, KEPT))]),
+            lanes: Lanes::new(settings.kept),
             sessions: Sessions::default(),
             asked: HashMap::new(),
             opening: Response::Undecided(None),
@@ -166,7 +175,7 @@ impl Connection {
                 state.asked.remove(&id);
             }
             // D1: no reader could receive an answer.
-            if message.is_request() && state.lanes.get(&lane).is_some_and(|buffer| !buffer.has_reader()) {
+            if message.is_request() && state.lanes.get(lane).is_some_and(|buffer| !buffer.has_reader()) {
                 wakes.add(self.inbound_queue.push_event_under_lock(closed(lane)));
             }
             Ok(())
@@ -190,15 +199,28 @@ impl Connection {
         &self,
         session: Option<&str>,
         unknown: UnknownSessions,
+        start: Start,
     ) -> Result<(u64, u64), NoStream> {
         self.step(|state, wakes| {
             let lane = match session {
                 None => OWN,
                 Some(name) => state.lane_to_read(name, unknown)?,
             };
-            let buffer = state.lanes.get_mut(&lane).ok_or(NoStream::Unknown)?;
-            let was_lost = !buffer.has_reader();
-            let (token, displaced) = buffer.attach();
+            match start {
+                Start::Waiting => {}
+                Start::First => state.lanes.rewind(lane, 0)?,
+                Start::After { stream, number } if stream == lane => state.lanes.rewind(lane, number)?,
+                Start::After { .. } => return Err(NoStream::Foreign),
+            }
+            let attached = state.lanes.step(lane, |buffer| {
+                let was_lost = !buffer.has_reader();
+                let reader = match start {
+                    Start::Waiting | Start::First => buffer.attach_without_id(),
+                    Start::After { .. } => buffer.attach(),
+                };
+                (was_lost, reader)
+            });
+            let (was_lost, (token, displaced)) = attached.ok_or(NoStream::Unknown)?;
             wakes.add(displaced);
             if was_lost {
                 let resumed = TransportEvent::ExchangeResumed { exchange: exchange_of(lane) };
@@ -210,8 +232,9 @@ impl Connection {
 
     pub(super) fn poll_event(&self, lane: u64, token: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.step(|state, wakes| {
-            let Some(buffer) = state.lanes.get_mut(&lane) else { return Poll::Ready(None) };
-            let event = buffer.poll_next(token, cx);
+            // After the end no client finds the connection, so nothing is kept for one.
+            let most = if state.closed { 0 } else { most_kept(self.budget.limit()) };
+            let event = state.lanes.poll_next(lane, token, most, cx);
             if event.is_ready() {
                 wakes.add(state.driver.take());
             }
@@ -223,7 +246,7 @@ impl Connection {
     /// requests on that stream continue (D1).
     pub(super) fn left(&self, lane: u64, token: u64) {
         self.step(|state, wakes| {
-            if state.lanes.get_mut(&lane).is_some_and(|buffer| buffer.detach(token)) {
+            if state.lanes.step(lane, |buffer| buffer.detach(token)) == Some(true) {
                 wakes.add(self.inbound_queue.push_event_under_lock(closed(lane)));
             }
             wakes.add(state.driver.take());
@@ -275,7 +298,7 @@ impl State {
         let asked = self.sessions.is_full().then(|| self.asked.values().copied().collect::<HashSet<_>>());
         let is_idle = |lane: u64| {
             let is_quiet = |buffer: &ReplayBuffer| !buffer.has_reader() && buffer.waiting().0 == 0;
-            self.lanes.get(&lane).is_none_or(is_quiet)
+            self.lanes.get(lane).is_none_or(is_quiet)
                 && asked.as_ref().is_none_or(|asked| !asked.contains(&lane))
         };
         let (lane, gone) = match self.sessions.add(name, is_idle) {
@@ -283,14 +306,13 @@ impl State {
             Found::New { lane, gone } => (lane, gone),
         };
         if let Some(gone) = gone {
-            self.lanes.remove(&gone);
+            self.lanes.remove(gone);
             self.counts.session_forgotten();
         }
-        let mut buffer = ReplayBuffer::new(lane, KEPT);
+        self.lanes.add(lane);
         if self.closed {
-            buffer.end();
+            self.lanes.step(lane, ReplayBuffer::end);
         }
-        self.lanes.insert(lane, buffer);
         lane
     }
 

@@ -6,6 +6,7 @@ use rescind_core::SessionBodies;
 use super::UnknownSessions;
 use super::connection::{OWN, State};
 use super::message::Message;
+use crate::server::replay_buffer::Forgotten;
 
 /// Why a stream is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,16 @@ pub(super) enum NoStream {
     Unknown,
     /// The connection has reached its limit of sessions.
     TooMany,
+    /// The event after which the client resumes is none of this stream.
+    Foreign,
+    /// Events after the one that the client names are not kept any more.
+    Forgotten,
+}
+
+impl From<Forgotten> for NoStream {
+    fn from(_: Forgotten) -> Self {
+        Self::Forgotten
+    }
 }
 
 impl State {

@@ -48,7 +48,7 @@ impl Linked for Connection {
     fn has_room(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.state();
         let most = self.settings.unread_limit;
-        let has_room = !state.lanes.values().any(|buffer| is_full(buffer, most));
+        let has_room = !state.lanes.all().any(|buffer| is_full(buffer, most));
         if !has_room {
             state.driver = Some(cx.waker().clone());
         }
@@ -60,10 +60,10 @@ impl Linked for Connection {
         let most = self.settings.unread_limit;
         self.step(|state, wakes| {
             let is_cut = |buffer: &ReplayBuffer| is_full(buffer, most) && buffer.is_stalled(since);
-            for (lane, buffer) in state.lanes.iter_mut().filter(|(_, buffer)| is_cut(buffer)) {
+            for lane in state.lanes.which(is_cut) {
                 tracing::debug!(lane, "an event stream was cut, because its client does not read it");
-                wakes.add(buffer.cut());
-                wakes.add(self.inbound_queue.push_event_under_lock(closed(*lane)));
+                wakes.add(state.lanes.step(lane, ReplayBuffer::cut).flatten());
+                wakes.add(self.inbound_queue.push_event_under_lock(closed(lane)));
             }
         });
     }
@@ -85,16 +85,19 @@ impl Linked for Connection {
                 state.learn(&out.body, self.bodies);
             }
             let droppable = out.head.kind == FrameKind::Notification;
-            let Some(buffer) = state.lanes.get_mut(&lane) else { return Ok(()) };
-            wakes.add(buffer.push(out.body, droppable));
-            let (messages, bytes) = self.settings.unread_limit;
-            while buffer.waiting().0 > messages || buffer.waiting().1 > bytes {
-                if buffer.has_reader() || !buffer.drop_oldest() {
-                    break;
+            let pushed = state.lanes.step(lane, |buffer| {
+                let waker = buffer.push(out.body, droppable);
+                let (messages, bytes) = self.settings.unread_limit;
+                while buffer.waiting().0 > messages || buffer.waiting().1 > bytes {
+                    if buffer.has_reader() || !buffer.drop_oldest() {
+                        break;
+                    }
+                    self.settings.counts.notification_dropped();
                 }
-                self.settings.counts.notification_dropped();
-            }
-            let waiting: usize = state.lanes.values().map(|buffer| buffer.waiting().1).sum();
+                waker
+            });
+            wakes.add(pushed.flatten());
+            let waiting: usize = state.lanes.all().map(|buffer| buffer.waiting().1).sum();
             if waiting > MOST {
                 let text = "the client reads none of what waits for it";
                 return Err(TransportError::new(TransportErrorKind::Closed, text));
@@ -110,14 +113,18 @@ impl Linked for Connection {
         }
     }
 
-    /// Nothing more is taken in. Streams end after their waiting messages. The id is unknown from now on.
+    /// Nothing more is taken in. Streams end after their waiting messages. The id is unknown from now on, so no stream
+    /// can be resumed and nothing is kept.
     fn end(&self) {
         self.forget();
         self.step(|state, wakes| {
             state.closed = true;
             wakes.add(state.driver.take());
             wakes.add(state.opening.decide(ResponseKind::Ended));
-            state.lanes.values_mut().for_each(|lane| wakes.add(lane.end()));
+            state.lanes.forget_kept();
+            for lane in state.lanes.which(|_| true) {
+                wakes.add(state.lanes.step(lane, ReplayBuffer::end).flatten());
+            }
         });
         self.inbound_queue.end();
     }
@@ -126,7 +133,7 @@ impl Linked for Connection {
 impl IdleSession for Connection {
     fn idle_at(&self) -> Option<Instant> {
         let state = self.state();
-        let busy = state.lanes.values().any(ReplayBuffer::has_reader) || state.opening.is_undecided();
+        let busy = state.lanes.all().any(ReplayBuffer::has_reader) || state.opening.is_undecided();
         (!busy).then(|| state.used + self.settings.session_idle)
     }
 

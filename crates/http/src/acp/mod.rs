@@ -8,16 +8,23 @@
 //!   is sent on the stream of the request that it names and cannot overtake it. Everything else is sent on the
 //!   connection's own stream, and so is the answer to `session/load`.
 //! - A3 The messages that wait for a stream are bounded. Above the limit, notifications are dropped first, then the
-//!   reader is cut off, then the connection ends.
+//!   reader is cut off, then the connection ends. The events that are kept for a client that resumes have bounds of
+//!   their own, for each stream and for the connection.
 //! - A4 Only the principal that opened a connection can find it.
 //! - A5 A lost stream is reported as closed, for the requests whose answers use it. A stream that comes back is
 //!   reported as resumed. A connection ends by DELETE, with its link, or when no client has used it or read one of its
 //!   streams for too long.
+//! - A6 Each event has an id of its stream and its number in it. A GET with `Last-Event-ID` gets the events after that
+//!   one, if they are kept, and otherwise 400. An id of another stream gets 400 too. An empty value means that the client
+//!   has received no event. A GET without the header gets the events that no reader has taken, after a block that has only
+//!   the id before them. So a client that never sends the header gets no event twice. ACP's draft leaves resumption to a
+//!   later revision: all this is ours, in the form of MCP's streamable HTTP.
 
 mod client;
 mod connection;
 mod cookie_store;
 mod known_sessions;
+mod lanes;
 mod link;
 mod message;
 mod server;
@@ -45,6 +52,12 @@ pub(crate) type UpgradeHook =
 /// A request whose stream is lost, or that has no stream from the beginning, continues for a while
 /// ([`Limits::detach_grace`](rescind_core::Limits::detach_grace), 30 s). Then it is cancelled, unless the client has
 /// opened the stream. An unused connection ends after [`HttpServer::session_idle`](crate::HttpServer::session_idle).
+///
+/// A lost stream is resumed with `Last-Event-ID`, also over another TCP connection: the events after that id are sent
+/// again, up to [`HttpServer::resume_buffer`](crate::HttpServer::resume_buffer) for each stream and 8 MiB for all streams
+/// of a connection. If they are not kept any more, the GET gets 400, and one without the header gets the messages that
+/// wait. The draft does not define this yet. A proposal for a later revision uses the same header, with 409 instead of
+/// 400; [`AcpTransport`] understands both.
 ///
 /// A GET for a session that its connection does not know gets 404, as the draft requires. A connection knows a session
 /// after a message of either side has named it. See [`unknown_sessions`](Self::unknown_sessions).

@@ -10,13 +10,13 @@ use http::header::UPGRADE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal, TraceContext};
 
-use super::connection::Connection;
+use super::connection::{Connection, Start};
 use super::known_sessions::NoStream;
 use super::message::{Message, naming};
 use super::sessions::MAX_NAME_BYTES;
 use super::{Acp, UpgradeHook, link};
 use crate::envelope::{Envelope, EnvelopeError};
-use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
+use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID, LAST_EVENT_ID};
 use crate::inbound_queue::SendRefused;
 use crate::server::checks::single;
 use crate::server::cors::{PageAccess, Parameters};
@@ -25,13 +25,13 @@ use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, EventSource, ResponseBody};
 use crate::server::sessions::{NotOpened, Sessions, random_id};
-use crate::server::{AcceptQueue, RequestBody, Responder, Settings, auth, body, checks};
+use crate::server::{AcceptQueue, RequestBody, Responder, Settings, auth, body, checks, events};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// The methods and headers that web pages may use.
 const PAGE_ACCESS: PageAccess = PageAccess {
     methods: ALLOWED,
-    headers: "Acp-Connection-Id, Acp-Session-Id, Accept, Authorization, Content-Type, traceparent, tracestate",
+    headers: "Acp-Connection-Id, Acp-Session-Id, Accept, Authorization, Content-Type, Last-Event-ID, traceparent, tracestate",
     exposed: "Acp-Connection-Id, Acp-Session-Id, WWW-Authenticate, Retry-After",
     parameters: Parameters::Ignored,
 };
@@ -179,10 +179,13 @@ impl AcpServer {
         checks::accepts_events(headers)?;
         let connection = self.required(headers, principal)?;
         let session = session_named(headers)?;
+        let start = start_of(headers)?;
         let (lane, token) =
-            connection.listen(session, self.config.unknown_sessions).map_err(|why| match why {
+            connection.listen(session, self.config.unknown_sessions, start).map_err(|why| match why {
                 NoStream::TooMany => Refused::too_many("this connection has as many sessions as it may"),
                 NoStream::Unknown => Refused::not_found("this connection does not know that session"),
+                NoStream::Foreign => Refused::foreign_event(),
+                NoStream::Forgotten => Refused::forgotten_events(),
             })?;
         let reported = [(ACP_CONNECTION_ID, Some(&*connection.id)), (ACP_SESSION_ID, session)]
             .map(|(name, value)| (name, value.and_then(|value| HeaderValue::from_str(value).ok())));
@@ -264,6 +267,15 @@ fn session_named(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
         return Err(Refused::bad(format!("Acp-Session-Id has more than {MAX_NAME_BYTES} bytes")));
     }
     Ok(name)
+}
+
+/// Where the reader of a stream starts (A6).
+fn start_of(headers: &HeaderMap) -> Result<Start, Refused> {
+    if headers.get(LAST_EVENT_ID).is_some_and(HeaderValue::is_empty) {
+        return Ok(Start::First);
+    }
+    let last = events::last_event(headers)?;
+    Ok(last.map_or(Start::Waiting, |(stream, number)| Start::After { stream, number }))
 }
 
 impl Responder for AcpServer {

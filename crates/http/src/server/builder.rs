@@ -227,7 +227,10 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// How much of each event stream is kept for a client that resumes it. Default: 256 events and 64 KiB.
+    /// How much of each event stream is kept for a client that resumes it. Default: 256 events and 64 KiB. The newest
+    /// event is kept whatever its size. In the binding [`Acp`](crate::Acp) all streams of a connection keep at most 8 MiB
+    /// together, newest events included, and at most a quarter of its
+    /// [`max_memory_bytes`](rescind_core::Limits::max_memory_bytes). With 0 events nothing is kept.
     pub const fn resume_buffer(mut self, events: usize, bytes: usize) -> Self {
         self.settings.kept = Retention { events, bytes };
         self

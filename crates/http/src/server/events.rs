@@ -4,6 +4,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use http::HeaderMap;
+
+use super::refusal::Refused;
+use crate::headers::LAST_EVENT_ID;
 
 /// One event with one line of data. It has an id if a cut stream may be resumed after it.
 pub(crate) fn event(id: Option<(u64, u64)>, data: &[u8]) -> Bytes {
@@ -26,6 +30,14 @@ pub(crate) fn priming(id: (u64, u64), retry: Option<Duration>) -> Bytes {
     out.freeze()
 }
 
+/// Only an id. A client remembers it and gets no event, because there is no line of data (WHATWG HTML, 9.2.6).
+pub(crate) fn id_only(id: (u64, u64)) -> Bytes {
+    let mut out = BytesMut::with_capacity(48);
+    put_id(&mut out, Some(id));
+    out.put_slice(b"\n");
+    out.freeze()
+}
+
 fn put_id(out: &mut BytesMut, id: Option<(u64, u64)>) {
     if let Some((stream, number)) = id {
         let _ = writeln!(out, "id: {stream}-{number}");
@@ -37,6 +49,13 @@ pub(crate) fn parse_id(id: &str) -> Option<(u64, u64)> {
     let number = |digits: &str| digits.parse::<u64>().ok().filter(|number| number.to_string() == digits);
     let (stream, place) = id.split_once('-')?;
     Some((number(stream)?, number(place)?))
+}
+
+/// The event after which a client resumes a stream, if it names one: the stream and the number of the event.
+pub(crate) fn last_event(headers: &HeaderMap) -> Result<Option<(u64, u64)>, Refused> {
+    let Some(last) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
+    let last = last.to_str().ok().and_then(parse_id);
+    last.map(Some).ok_or_else(Refused::foreign_event)
 }
 
 #[cfg(test)]

@@ -43,6 +43,16 @@ impl Refused {
         Self { code: PARSE_ERROR, ..Self::bad(text) }
     }
 
+    /// 400: the `Last-Event-ID` is not the id of an event of the stream.
+    pub(crate) fn foreign_event() -> Self {
+        Self::bad("Last-Event-ID is none of this server's")
+    }
+
+    /// 400: a stream cannot be resumed after this event.
+    pub(crate) fn forgotten_events() -> Self {
+        Self::bad("the events after this Last-Event-ID are not kept any more")
+    }
+
     /// The refusal of the auth hook. A header that HTTP does not allow is left out.
     pub(crate) fn by_hook(refusal: &AuthRefusal) -> Self {
         let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::FORBIDDEN);

@@ -52,6 +52,8 @@ enum Content {
 struct Reader {
     token: u64,
     waker: Option<Waker>,
+    /// Whether it has yet to get the id after which it can resume the stream.
+    lacks_id: bool,
 }
 
 /// Some events after the one that a client named are not kept any more.
@@ -125,9 +127,22 @@ impl ReplayBuffer {
         (self.waiting.len(), self.waiting_bytes)
     }
 
-    /// The bytes of the events that were read and are kept.
-    pub(crate) const fn kept_bytes(&self) -> usize {
-        self.read_bytes
+    /// The events that were read and are kept, in number and in bytes.
+    pub(crate) fn kept(&self) -> (usize, usize) {
+        (self.read.len(), self.read_bytes)
+    }
+
+    /// Drops the oldest event that is kept.
+    pub(crate) fn forget_oldest(&mut self) {
+        if let Some(stored) = self.read.pop_front() {
+            self.read_bytes -= stored.size();
+        }
+    }
+
+    /// Drops all events that are kept.
+    pub(crate) fn forget_all(&mut self) {
+        self.read.clear();
+        self.read_bytes = 0;
     }
 
     pub(crate) const fn has_reader(&self) -> bool {
@@ -151,9 +166,19 @@ impl ReplayBuffer {
 
     /// Attaches a new reader. The reader before it, if any, ends.
     pub(crate) fn attach(&mut self) -> (u64, Option<Waker>) {
+        self.replace_reader(false)
+    }
+
+    /// The same, for a reader that knows no id of this stream. If events have ids, it gets one at once, so that it can
+    /// resume the stream even if it loses the first event.
+    pub(crate) fn attach_without_id(&mut self) -> (u64, Option<Waker>) {
+        self.replace_reader(self.kept.events > 0)
+    }
+
+    fn replace_reader(&mut self, lacks_id: bool) -> (u64, Option<Waker>) {
         self.readers += 1;
         self.moved = Instant::now();
-        let displaced = self.reader.replace(Reader { token: self.readers, waker: None });
+        let displaced = self.reader.replace(Reader { token: self.readers, waker: None, lacks_id });
         (self.readers, displaced.and_then(|reader| reader.waker))
     }
 
@@ -202,6 +227,10 @@ impl ReplayBuffer {
         let Some(reader) = self.reader.as_mut().filter(|reader| reader.token == token) else {
             return Poll::Ready(None);
         };
+        if std::mem::take(&mut reader.lacks_id) {
+            let next = self.waiting.front().map_or(self.next, |stored| stored.number);
+            return Poll::Ready(Some(events::id_only((self.stream, next.saturating_sub(1)))));
+        }
         let Some(stored) = self.waiting.pop_front() else {
             if self.ended {
                 return Poll::Ready(None);
@@ -223,9 +252,7 @@ impl ReplayBuffer {
         self.read.push_back(stored);
         while self.read.len() > 1 && (self.read.len() > self.kept.events || self.read_bytes > self.kept.bytes)
         {
-            if let Some(stored) = self.read.pop_front() {
-                self.read_bytes -= stored.size();
-            }
+            self.forget_oldest();
         }
         Poll::Ready(Some(event))
     }
@@ -279,7 +306,7 @@ mod tests {
             buffer.push(Bytes::from("x"), true);
             assert!(next(&mut buffer, token).is_ready());
         }
-        assert_eq!((buffer.kept_bytes(), buffer.rewind(2)), (2, Err(Forgotten)));
+        assert_eq!((buffer.kept(), buffer.rewind(2)), ((2, 2), Err(Forgotten)));
         assert_eq!(buffer.rewind(3), Ok(()));
         let mut buffer = ReplayBuffer::new(7, Retention { events: 9, bytes: 4 });
         let (token, _) = buffer.attach();
@@ -287,7 +314,45 @@ mod tests {
             buffer.push(Bytes::from("x".repeat(size)), true);
             assert!(next(&mut buffer, token).is_ready());
         }
-        assert_eq!((buffer.kept_bytes(), buffer.rewind(2)), (100, Ok(())), "the newest is kept");
+        assert_eq!((buffer.kept(), buffer.rewind(2)), ((1, 100), Ok(())), "the newest is kept");
+    }
+
+    #[test]
+    fn a_forgotten_event_cannot_be_read_again_and_newer_ones_can() {
+        let mut buffer = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
+        let (token, _) = buffer.attach();
+        for body in ["1", "22"] {
+            buffer.push(Bytes::from(body), true);
+            assert!(next(&mut buffer, token).is_ready());
+        }
+        buffer.forget_oldest();
+        assert_eq!((buffer.kept(), buffer.rewind(0)), ((1, 2), Err(Forgotten)));
+        buffer.forget_oldest();
+        buffer.forget_oldest();
+        assert_eq!((buffer.kept(), buffer.rewind(1)), ((0, 0), Err(Forgotten)));
+        assert_eq!(buffer.rewind(2), Ok(()), "nothing was missed");
+    }
+
+    #[test]
+    fn a_reader_without_an_id_gets_one_after_which_it_misses_nothing() {
+        let id = |number: u64| Poll::Ready(Some(format!("id: 7-{number}\n\n")));
+        let mut buffer = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
+        let (first, _) = buffer.attach_without_id();
+        assert_eq!(next(&mut buffer, first), id(0));
+        assert_eq!(next(&mut buffer, first), Poll::Pending);
+        for body in ["1", "2", "3"] {
+            buffer.push(Bytes::from(body), true);
+        }
+        assert_eq!(next(&mut buffer, first), event(1, "1"));
+        assert_eq!(next(&mut buffer, first), event(2, "2"));
+        let (second, _) = buffer.attach_without_id();
+        assert_eq!(next(&mut buffer, second), id(2), "the third waits");
+        assert_eq!(buffer.rewind(0), Ok(()));
+        let (third, _) = buffer.attach();
+        assert_eq!(next(&mut buffer, third), event(1, "1"));
+        let mut buffer = ReplayBuffer::new(7, Retention { events: 0, bytes: 0 });
+        let (token, _) = buffer.attach_without_id();
+        assert_eq!(next(&mut buffer, token), Poll::Pending, "its events have no ids");
     }
 
     #[test]

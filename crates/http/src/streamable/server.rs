@@ -13,7 +13,7 @@ use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal, Tr
 use super::session_state::{NotResumed, SessionState};
 use super::{SecondStream, Streamable, link};
 use crate::envelope::Envelope;
-use crate::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::inbound_queue::SendRefused;
 use crate::server::checks::single;
 use crate::server::cors::{PageAccess, Parameters};
@@ -183,15 +183,13 @@ impl StreamableServer {
         checks::accepts_events(headers)?;
         self.check_version(headers)?;
         let session = self.required(headers, principal)?;
-        let Some(last) = headers.get(LAST_EVENT_ID) else {
+        let Some((stream, last)) = events::last_event(headers)? else {
             let displace = self.config.second_stream == SecondStream::Displaces;
             let Some(token) = session.listen(displace) else {
                 return Err(Refused::conflict("this session has an event stream already"));
             };
             return Ok(self.events(Arc::new(StreamFeed { session, stream: OWN }), token, false));
         };
-        let last = last.to_str().ok().and_then(events::parse_id);
-        let (stream, last) = last.ok_or_else(|| Refused::bad("Last-Event-ID is none of this server's"))?;
         match session.resume(stream, last) {
             Ok(token) => {
                 let polled = stream != OWN;
@@ -199,9 +197,7 @@ impl StreamableServer {
             }
             // An event source does not reconnect after this status.
             Err(NotResumed::Over) => Ok(response_body::plain(StatusCode::NO_CONTENT)),
-            Err(NotResumed::Forgotten) => {
-                Err(Refused::bad("the events after this Last-Event-ID are not kept any more"))
-            }
+            Err(NotResumed::Forgotten) => Err(Refused::forgotten_events()),
         }
     }
 

@@ -8,8 +8,8 @@ use rescind_http::{Acp, AcpTransport, HttpClient, HttpServer, UnknownSessions};
 use serde_json::{Value, json};
 
 use crate::support::{
-    ask, cancel, in_time, listen, make_session, open, post, prompt, read_until, request, serve, server,
-    stream,
+    ask, cancel, in_time, listen, make_session, open, post, prompt, read_until, request, serve, serve_routes,
+    server, stream,
 };
 
 #[tokio::test]
@@ -113,13 +113,6 @@ async fn an_unused_connection_ends_after_its_idle_time() {
     let _ = in_time("the end of an idle connection", peer.closed()).await;
     assert_eq!(counts.idle_sessions(), 1);
     assert_eq!(post(served.address(), &[known], &request(1, "session/new", &json!({}))).await.status, 404);
-}
-
-/// Serves these routes, as a program with other routes does.
-async fn serve_routes(app: axum::Router) -> (String, tokio::task::JoinHandle<()>) {
-    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/acp", socket.local_addr().unwrap());
-    (url, tokio::spawn(async move { axum::serve(socket, app).await.unwrap() }))
 }
 
 #[tokio::test]

@@ -147,3 +147,10 @@ pub(crate) async fn stream(address: &str, headers: &[(&str, &str)]) -> TcpStream
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     stream
 }
+
+/// Serves these routes, as a program with other routes does.
+pub(crate) async fn serve_routes(app: axum::Router) -> (String, tokio::task::JoinHandle<()>) {
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/acp", socket.local_addr().unwrap());
+    (url, tokio::spawn(async move { axum::serve(socket, app).await.unwrap() }))
+}

@@ -41,7 +41,7 @@ async fn rows() -> Vec<Row> {
         Row {
             served: acp,
             methods: "get, post, delete",
-            headers: &["acp-connection-id", "acp-session-id"],
+            headers: &["acp-connection-id", "acp-session-id", "last-event-id"],
             exposed: &["acp-connection-id", "acp-session-id"],
         },
         Row {

@@ -160,7 +160,7 @@ async fn acp_refuses_as_the_table_says() {
     let of = ("Acp-Connection-Id", connection.as_str());
     let new = r#"{"jsonrpc":"2.0","id":1,"method":"session/new"}"#;
     let prompt = r#"{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"sessionId":"s1"}}"#;
-    let batch = format!("[{new}]");
+    let (batch, events) = (format!("[{new}]"), ("Accept", "text/event-stream"));
     // A connection that is in use is not closed to make room for another.
     let mut using = begin(&served.address, &served.request(&[of], Some(new))).await;
     assert!(head_of(&mut using).await.starts_with("http/1.1 202"));
@@ -172,6 +172,8 @@ async fn acp_refuses_as_the_table_says() {
             (&[], Some(new), 400, ""),
             (&[of], Some(prompt), 400, ""),
             (&[of, ("Acp-Session-Id", "s2")], Some(prompt), 400, ""),
+            (&[of, events, (":method", "GET"), ("Last-Event-ID", "7-1")], Some(""), 400, ""),
+            (&[of, events, (":method", "GET"), ("Last-Event-ID", "0-9")], Some(""), 400, ""),
             (&[("Acp-Connection-Id", "0")], Some(new), 404, ""),
             (&[of, ("X-User", "bert")], Some(new), 404, ""),
             (&[of, (":method", "PUT")], None, 405, "allow: get, post, delete"),

@@ -3,10 +3,13 @@
 //! - B1 POSTs are sent one at a time: each one starts after the server has taken the one before it, so messages keep
 //!   their order. A cancel is sent beside them, as soon as the server has taken the request that it names. So it cannot
 //!   overtake that request.
-//! - B2 The client reopens a stream that ends. The server keeps the messages that arrive in between.
+//! - B2 The client reopens a stream that ends, and the server keeps the messages that arrive in between. If its events
+//!   have ids, the client sends the last one (`Last-Event-ID`, empty if none has arrived) and gets the events that were
+//!   lost with the stream. If the server does not keep them any more, the client opens the stream without the header.
 //! - B3 Cookies are kept for the connection and sent with each request.
 //! - B4 When the link's sending half ends, everything ends: tasks, streams, and the connection, which a DELETE closes.
 
+mod position;
 mod posting;
 mod sender;
 mod state;

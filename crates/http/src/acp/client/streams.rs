@@ -9,10 +9,11 @@ use http::header::ACCEPT;
 use http::{HeaderValue, Method, StatusCode};
 use rescind_core::Inbound;
 
+use super::position::Position;
 use super::state::Client;
 use crate::acp::message::Message;
 use crate::client::{EventStream, ResponseBody};
-use crate::headers::EVENT_STREAM;
+use crate::headers::{EVENT_STREAM, LAST_EVENT_ID};
 
 /// The most streams of one client: those of its sessions and the connection's own.
 const STREAMS: usize = 1024;
@@ -39,6 +40,7 @@ impl Client {
 
     /// Reads a stream until the connection ends (B2).
     async fn read_stream(self: Arc<Self>, session: Option<String>) {
+        let mut position = Position::default();
         let mut failed_attempts = 0;
         let mut refused_wait = RETRY;
         loop {
@@ -48,11 +50,18 @@ impl Client {
             taken.as_mut().enable();
             let mut headers = self.headers(session.as_deref());
             headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
+            headers.extend(position.header().map(|last| (LAST_EVENT_ID, last)));
             match self.send(Method::GET, headers, Bytes::new()).await {
                 Ok(response) if response.status() == StatusCode::OK => {
                     failed_attempts = 0;
                     refused_wait = RETRY;
-                    self.read(response.into_body(), session.as_deref()).await;
+                    position.opened();
+                    self.read(response.into_body(), session.as_deref(), &mut position).await;
+                }
+                // The missed events are lost, but new ones can still be read.
+                Ok(response) if position.was_refused(response.status()) => {
+                    tracing::debug!(status = %response.status(), "a stream could not be resumed");
+                    continue;
                 }
                 // For a session's stream, 404 may mean that the server knows the session only after it is loaded. The
                 // connection's own stream reports a connection that has ended.
@@ -70,6 +79,9 @@ impl Client {
                 }
                 Err(failed) => {
                     tracing::debug!(error = %rescind_core::LogText::text(&failed.error), "a stream could not be opened");
+                    if failed.sent {
+                        position.opened();
+                    }
                     failed_attempts += 1;
                     if failed_attempts >= ATTEMPTS {
                         self.inbound_queue.fail(failed.error);
@@ -81,9 +93,11 @@ impl Client {
         }
     }
 
-    async fn read(self: &Arc<Self>, body: ResponseBody, session: Option<&str>) {
+    /// Reads events until the response ends.
+    async fn read(self: &Arc<Self>, body: ResponseBody, session: Option<&str>, position: &mut Position) {
         let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue);
         while let Some(event) = events.next().await {
+            position.received(event.id.as_deref());
             if !event.data.is_empty() {
                 self.take(event.data, session).await;
             }

@@ -88,7 +88,7 @@ impl<X> ExchangeTable<X> {
         }
         self.ended.push_back((stream, open.buffer));
         let size = |ended: &VecDeque<(u64, ReplayBuffer)>| -> usize {
-            ended.iter().map(|(_, buffer)| buffer.waiting().1 + buffer.kept_bytes()).sum()
+            ended.iter().map(|(_, buffer)| buffer.waiting().1 + buffer.kept().1).sum()
         };
         while self.ended.len() > 1
             && (self.ended.len() > ENDED || size(&self.ended) > settings.unread_limit.1)
