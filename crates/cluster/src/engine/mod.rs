@@ -2,7 +2,6 @@
 //!
 //! An engine is Redis, NATS, or the nodes themselves with a list of their addresses.
 
-// fixed
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
 #[cfg(feature = "redis")]
