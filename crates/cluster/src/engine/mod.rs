@@ -6,6 +6,8 @@
 pub(crate) mod nats;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(any(feature = "redis", feature = "nats"))]
+mod takes;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -26,22 +26,20 @@ mod store;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::stream::{self, RetentionPolicy};
-use futures_util::{StreamExt as _, TryStreamExt as _, stream as futures};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream as futures};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use self::doorbells::Doorbells;
 use self::server::Server;
 use self::store::{Bucket, Put};
+use super::takes::{JOB_WAIT, Takes};
 use super::{Answer, Beat, Engine, EngineError, EngineEvents};
 
 /// The most time of a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(3);
-/// How long the server waits for a job.
-const JOB_WAIT: Duration = Duration::from_secs(5);
 /// A job that was taken and not acknowledged in this time is given to another worker.
 const JOB_ACK_LIMIT: Duration = Duration::from_secs(10);
 /// The most reads under way for one caller.
@@ -69,6 +67,7 @@ pub(crate) struct NatsEngine {
     nodes: Bucket,
     jobs: PullConsumer,
     jobs_subject: String,
+    takes: Takes,
     doorbells: Arc<Doorbells>,
     reader: JoinHandle<()>,
 }
@@ -107,7 +106,7 @@ impl NatsEngine {
         let jobs = open_jobs(&server, format!("{prefix}-jobs"), jobs_subject.clone()).await?;
         let doorbells = Arc::new(Doorbells::new(server.clone(), doorbell, signals.clone(), events));
         let reader = tokio::spawn(Arc::clone(&doorbells).run(rings, changes));
-        Ok(Self { server, signals, nodes, jobs, jobs_subject, doorbells, reader })
+        Ok(Self { server, signals, nodes, jobs, jobs_subject, takes: Takes::default(), doorbells, reader })
     }
 }
 
@@ -237,36 +236,30 @@ impl Engine for NatsEngine {
 
     /// # Cancel safety
     ///
-    /// A job that the server gave away while no caller waited is given again, 10 s later. A job is lost if its process
-    /// dies after this returns it and before the end of the work.
+    /// A job that the server gave away while no caller waited is for the next caller. Two callers take turns. A job is
+    /// lost if its process dies after this returns it and before the end of the work.
     fn take_job(&self) -> Answer<'_, Option<String>> {
-        Box::pin(async move {
-            self.server.check_connected()?;
-            let taking = async {
-                let batch = self.jobs.batch().max_messages(1).expires(JOB_WAIT).messages();
-                batch
-                    .await
-                    .map_err(|error| self.server.away(error))?
-                    .next()
-                    .await
-                    .transpose()
-                    .map_err(|error| self.server.away(error))
-            };
-            let taken = timeout(JOB_WAIT + COMMAND_LIMIT, taking).await;
-            let Some(message) = taken.unwrap_or_else(|_| Err(self.server.silent()))? else {
-                self.server.check_connected()?;
-                return Ok(None);
-            };
-            self.acknowledge(message).await.map(Some)
-        })
+        let begin = || take(self.server.clone(), self.jobs.clone()).boxed();
+        Box::pin(self.takes.next(begin))
     }
 }
 
-impl NatsEngine {
-    /// The job is this worker's when the server has confirmed the acknowledgement.
-    async fn acknowledge(&self, message: jetstream::Message) -> Result<String, EngineError> {
-        let acknowledged = self.server.limited(message.double_ack()).await?;
-        acknowledged.map_err(|error| self.server.away(error))?;
-        String::from_utf8(message.payload.to_vec()).map_err(|error| self.server.refused(error))
-    }
+async fn take(server: Server, jobs: PullConsumer) -> Result<Option<String>, EngineError> {
+    server.check_connected()?;
+    let taking = async {
+        let batch = jobs.batch().max_messages(1).expires(JOB_WAIT).messages().await;
+        let message = batch.map_err(|error| server.away(error))?.next().await;
+        message.transpose().map_err(|error| server.away(error))
+    };
+    let taken = timeout(JOB_WAIT + COMMAND_LIMIT, taking).await.unwrap_or_else(|_| Err(server.silent()))?;
+    let Some(message) = taken else {
+        // Without a connection the client waits as long.
+        server.check_connected()?;
+        return Ok(None);
+    };
+    // The job is this worker's when the server has confirmed the acknowledgement.
+    let acknowledged = server.limited(message.double_ack()).await?;
+    acknowledged.map_err(|error| server.away(error))?;
+    let job = String::from_utf8(message.payload.to_vec()).map_err(|error| server.refused(error))?;
+    Ok(Some(job))
 }

@@ -18,24 +18,21 @@
 mod doorbells;
 mod server;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{FromRedisValue, Pipeline};
 use rescind_core::LogText;
-use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use self::doorbells::Doorbells;
 use self::server::{Commands, Server};
+use super::takes::{JOB_WAIT, Takes, Taking};
 use super::{Answer, Beat, Engine, EngineError, EngineEvents};
 
 /// The most time of a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(3);
-/// How long the server waits for a job.
-const JOB_WAIT: Duration = Duration::from_secs(5);
 
 /// Writes or renews the entry of a node. Returns the entry of another holder, or nothing.
 const BEAT: &str = "local held = redis.call('GET', KEYS[1])
@@ -69,13 +66,9 @@ pub(crate) struct RedisEngine {
     commands: Arc<Commands>,
     doorbells: Arc<Doorbells>,
     reader: JoinHandle<()>,
-    /// A take of a job that has begun. It outlives the future of its caller, so that no job is lost with one that is
-    /// dropped: the next caller gets its job.
-    taking: Mutex<Option<Taking>>,
+    takes: Takes,
     server: Server,
 }
-
-type Taking = Pin<Box<dyn Future<Output = Result<Option<String>, EngineError>> + Send>>;
 
 impl RedisEngine {
     /// Connects. `url`: `redis://[[user]:password@]host[:port][/database]`.
@@ -94,7 +87,7 @@ impl RedisEngine {
         let connection = server.open_doorbells().await?;
         let open = doorbells.open(connection).await?;
         let reader = tokio::spawn(Arc::clone(&doorbells).run(open));
-        Ok(Self { prefix: prefix.into(), commands, doorbells, reader, taking: Mutex::new(None), server })
+        Ok(Self { prefix: prefix.into(), commands, doorbells, reader, takes: Takes::default(), server })
     }
 
     async fn run<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, EngineError> {
@@ -214,12 +207,7 @@ impl Engine for RedisEngine {
     /// A job that the server gave away while no caller waited is for the next caller. Two callers take turns. A job is
     /// lost if its process dies between the server's answer and the end of the work: Redis has no acknowledgement here.
     fn take_job(&self) -> Answer<'_, Option<String>> {
-        Box::pin(async move {
-            let Ok(mut taking) = timeout(JOB_WAIT, self.taking.lock()).await else { return Ok(None) };
-            let taken = taking.get_or_insert_with(|| self.begin_take()).await;
-            *taking = None;
-            taken
-        })
+        Box::pin(self.takes.next(|| self.begin_take()))
     }
 }
 

@@ -73,6 +73,7 @@ impl Server {
             | ErrorKind::Server(
                 ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::TryAgain,
             ) => EngineError::Away(text),
+            ErrorKind::AuthenticationFailed => EngineError::Refused(text),
             _ if error.is_unrecoverable_error() => EngineError::Away(text),
             _ => EngineError::Refused(text),
         }
