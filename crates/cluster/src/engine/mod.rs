@@ -8,6 +8,8 @@ pub(crate) mod nats;
 pub(crate) mod redis;
 #[cfg(any(feature = "redis", feature = "nats"))]
 mod takes;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
