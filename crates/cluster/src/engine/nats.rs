@@ -10,8 +10,8 @@
 //! | jobs | the subject `rescind.jobs` of the work queue `rescind-jobs`, read by its consumer `workers` |
 //!
 //! 1. The server rings: the bucket of the signals republishes each record to its doorbell after it is stored. A plain
-//!    subscription to the bucket's own subject gets messages before the record can be read, and of records that the
-//!    server then refuses.
+//!    subscription to the bucket's own subject may get a message before the record can be read, and also gets those
+//!    that the server then refuses.
 //! 2. One subscription to all doorbells, and a set of names here. A subscription for each name would need an answer of
 //!    the server, which NATS gives to no subscription.
 //! 3. A put counts when the server has acknowledged it. What is sent without a connection is `Away`, although the client
