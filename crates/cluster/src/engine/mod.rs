@@ -7,6 +7,10 @@ pub(crate) mod fixed;
 pub(crate) mod nats;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(any(feature = "redis", feature = "nats"))]
+mod takes;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,1 +1,265 @@
+//! NATS with `JetStream`, 2.9 or later.
+//!
+//! With the prefix `rescind`:
+//!
+//! | what | where |
+//! |---|---|
+//! | the record of a signal | the key `<name>` of the key-value bucket `rescind-signals`, which keeps it for an hour |
+//! | the doorbell of a signal | the subject `rescind.signal.<name>`; the message is the value |
+//! | the entry of a node | the key `<name>` of the bucket `rescind-nodes`, which keeps it for 10 s |
+//! | jobs | the subject `rescind.jobs` of the work queue `rescind-jobs`, read by its consumer `workers` |
+//!
+//! 1. The server rings: the bucket of the signals republishes each record to its doorbell after it is stored. A plain
+//!    subscription to the bucket's own subject may get a message before the record can be read, and also gets those
+//!    that the server then refuses.
+//! 2. One subscription to all doorbells, and a set of names here. A subscription for each name would need an answer of
+//!    the server, which NATS gives to no subscription.
+//! 3. A put counts when the server has acknowledged it. What is sent without a connection is `Away`, although the client
+//!    may still deliver it later.
+//! 4. Each command has a time limit.
+//! 5. Records are read from the leader of their stream, never from a replica that may be behind.
 
+mod doorbells;
+mod server;
+mod store;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
+use async_nats::jetstream::stream::{self, RetentionPolicy};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream as futures};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use self::doorbells::Doorbells;
+use self::server::Server;
+use self::store::{Bucket, Put};
+use super::takes::{JOB_WAIT, Takes};
+use super::{Answer, Beat, Engine, EngineError, EngineEvents};
+
+/// The most time of a command.
+const COMMAND_LIMIT: Duration = Duration::from_secs(3);
+/// A job that was taken and not acknowledged in this time is given to another worker.
+const JOB_ACK_LIMIT: Duration = Duration::from_secs(10);
+/// The most reads under way for one caller.
+const READS: usize = 64;
+/// Attempts to change an entry that others change at the same time.
+const ATTEMPTS: usize = 5;
+
+/// How long the buckets keep their records.
+#[derive(Clone, Copy)]
+pub(super) struct Lifetimes {
+    pub(super) signals: Duration,
+    pub(super) nodes: Duration,
+}
+
+impl Default for Lifetimes {
+    fn default() -> Self {
+        Self { signals: Duration::from_secs(3600), nodes: Duration::from_secs(10) }
+    }
+}
+
+/// NATS as the engine.
+pub(crate) struct NatsEngine {
+    server: Server,
+    signals: Bucket,
+    nodes: Bucket,
+    jobs: PullConsumer,
+    jobs_subject: String,
+    takes: Takes,
+    doorbells: Arc<Doorbells>,
+    reader: JoinHandle<()>,
+}
+
+impl NatsEngine {
+    /// Connects. `url`: `nats://[[user:password|token]@]host[:port]`.
+    pub(crate) async fn connect(
+        url: &str,
+        prefix: &str,
+        events: Arc<dyn EngineEvents>,
+    ) -> Result<Self, EngineError> {
+        Self::connect_with(url, prefix, events, Lifetimes::default()).await
+    }
+
+    /// Connects, and creates the buckets with these times unless they exist.
+    pub(super) async fn connect_with(
+        url: &str,
+        prefix: &str,
+        events: Arc<dyn EngineEvents>,
+        lifetimes: Lifetimes,
+    ) -> Result<Self, EngineError> {
+        let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if prefix.is_empty() || !prefix.bytes().all(is_usual) {
+            let text = "the prefix of names in NATS has letters, digits, - and _ only";
+            return Err(EngineError::Refused(text.into()));
+        }
+        let (server, changes) = Server::connect(url).await?;
+        let doorbell = format!("{prefix}.signal.");
+        let rings = server.client.subscribe(format!("{doorbell}>")).await;
+        let rings = rings.map_err(|error| server.refused(error))?;
+        // The answers to these requests also show that the server has the subscription.
+        let signals =
+            Bucket::open(&server, format!("{prefix}-signals"), lifetimes.signals, Some(&doorbell)).await?;
+        let nodes = Bucket::open(&server, format!("{prefix}-nodes"), lifetimes.nodes, None).await?;
+        let jobs_subject = format!("{prefix}.jobs");
+        let jobs = open_jobs(&server, format!("{prefix}-jobs"), jobs_subject.clone()).await?;
+        let doorbells = Arc::new(Doorbells::new(server.clone(), doorbell, signals.clone(), events));
+        let reader = tokio::spawn(Arc::clone(&doorbells).run(rings, changes));
+        Ok(Self { server, signals, nodes, jobs, jobs_subject, takes: Takes::default(), doorbells, reader })
+    }
+}
+
+/// The queue of the jobs, and its one consumer that all workers share.
+async fn open_jobs(server: &Server, name: String, subject: String) -> Result<PullConsumer, EngineError> {
+    let config = stream::Config {
+        name,
+        subjects: vec![subject],
+        retention: RetentionPolicy::WorkQueue,
+        ..stream::Config::default()
+    };
+    let stream = server.jetstream.get_or_create_stream(config);
+    let stream = server.limited(stream).await?.map_err(|error| server.stream_error(&error))?;
+    let config = pull::Config {
+        durable_name: Some("workers".into()),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: JOB_ACK_LIMIT,
+        ..pull::Config::default()
+    };
+    let consumer = stream.get_or_create_consumer("workers", config);
+    server.limited(consumer).await?.map_err(|error| server.refused(error))
+}
+
+impl Drop for NatsEngine {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+impl Engine for NatsEngine {
+    fn signal<'a>(&'a self, name: &'a str, value: &'a str, keep: Duration) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.signals.check_keep(keep)?;
+            let mut revision = 0;
+            for _ in 0..ATTEMPTS {
+                match self.signals.put(name, value, revision).await? {
+                    Put::Stored => return Ok(()),
+                    Put::Conflict => {}
+                }
+                match self.signals.read(name).await? {
+                    // It was recorded before. Its doorbell rang then, and rings again.
+                    Some(record) if record.value.is_some() => return self.doorbells.ring(name, value).await,
+                    // An operator deleted it.
+                    Some(deleted) => revision = deleted.revision,
+                    // Its time ended meanwhile.
+                    None => revision = 0,
+                }
+            }
+            Err(self.signals.too_busy())
+        })
+    }
+
+    fn subscribe<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, ()> {
+        Box::pin(async move { self.doorbells.subscribe(names) })
+    }
+
+    fn unsubscribe<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.doorbells.unsubscribe(names);
+            Ok(())
+        })
+    }
+
+    fn look<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, Vec<Option<String>>> {
+        let read = move |name: Arc<str>| async move {
+            Ok(self.signals.read(&name).await?.and_then(|record| record.value))
+        };
+        Box::pin(futures::iter(names.iter().cloned()).map(read).buffered(READS).try_collect())
+    }
+
+    fn beat<'a>(&'a self, node: &'a str, entry: &'a str, keep: Duration) -> Answer<'a, Beat> {
+        Box::pin(async move {
+            self.nodes.check_keep(keep)?;
+            for _ in 0..ATTEMPTS {
+                let record = self.nodes.read(node).await?;
+                let revision = record.as_ref().map_or(0, |record| record.revision);
+                match record.and_then(|record| record.value) {
+                    Some(holder) if holder != entry => return Ok(Beat::Taken(holder)),
+                    Some(_) | None => {}
+                }
+                match self.nodes.put(node, entry, revision).await? {
+                    Put::Stored => return Ok(Beat::Held),
+                    Put::Conflict => {}
+                }
+            }
+            Err(self.nodes.too_busy())
+        })
+    }
+
+    fn leave<'a>(&'a self, node: &'a str, entry: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            for _ in 0..ATTEMPTS {
+                let Some(record) = self.nodes.read(node).await? else { return Ok(()) };
+                if record.value.as_deref() != Some(entry) {
+                    return Ok(());
+                }
+                match self.nodes.delete(node, record.revision).await? {
+                    Put::Stored => return Ok(()),
+                    Put::Conflict => {}
+                }
+            }
+            Err(self.nodes.too_busy())
+        })
+    }
+
+    fn members(&self) -> Answer<'_, Vec<(String, String)>> {
+        Box::pin(async move {
+            let read = |name: String| async move {
+                let record = self.nodes.read(&name).await?;
+                Ok(record.and_then(|record| record.value).map(|entry| (name, entry)))
+            };
+            let names = self.nodes.names().await?;
+            let members = futures::iter(names).map(read).buffered(READS);
+            members.try_filter_map(async |member| Ok(member)).try_collect().await
+        })
+    }
+
+    fn push_job<'a>(&'a self, job: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let none = async_nats::HeaderMap::new();
+            match self.server.put(self.jobs_subject.clone(), none, job.to_owned().into()).await? {
+                Put::Stored => Ok(()),
+                Put::Conflict => Err(self.server.refused("the job conflicts with another one")),
+            }
+        })
+    }
+
+    /// # Cancel safety
+    ///
+    /// A job that the server gave away while no caller waited is for the next caller. Two callers take turns. A job is
+    /// lost if its process dies after this returns it and before the end of the work.
+    fn take_job(&self) -> Answer<'_, Option<String>> {
+        let begin = || take(self.server.clone(), self.jobs.clone()).boxed();
+        Box::pin(self.takes.next(begin))
+    }
+}
+
+async fn take(server: Server, jobs: PullConsumer) -> Result<Option<String>, EngineError> {
+    server.check_connected()?;
+    let taking = async {
+        let batch = jobs.batch().max_messages(1).expires(JOB_WAIT).messages().await;
+        let message = batch.map_err(|error| server.away(error))?.next().await;
+        message.transpose().map_err(|error| server.away(error))
+    };
+    let taken = timeout(JOB_WAIT + COMMAND_LIMIT, taking).await.unwrap_or_else(|_| Err(server.silent()))?;
+    let Some(message) = taken else {
+        // Without a connection the client waits as long.
+        server.check_connected()?;
+        return Ok(None);
+    };
+    // The job is this worker's when the server has confirmed the acknowledgement.
+    let acknowledged = server.limited(message.double_ack()).await?;
+    acknowledged.map_err(|error| server.away(error))?;
+    let job = String::from_utf8(message.payload.to_vec()).map_err(|error| server.refused(error))?;
+    Ok(Some(job))
+}

@@ -1,0 +1,198 @@
+//! The connection, its time limits and its errors.
+
+use std::fmt;
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::jetstream::context::{
+    ContextBuilder, CreateStreamError, CreateStreamErrorKind, PublishErrorKind,
+};
+use async_nats::jetstream::{self};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, ServerAddr};
+use bytes::Bytes;
+use rescind_core::LogText;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::store::Put;
+use super::{COMMAND_LIMIT, EngineError};
+
+/// The time between two pings. After two that were not answered, the client connects again.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// The time before the first attempt to connect again. It doubles up to `MAX_DELAY`.
+const MIN_DELAY: Duration = Duration::from_millis(50);
+const MAX_DELAY: Duration = Duration::from_secs(1);
+
+/// The connection.
+#[derive(Clone)]
+pub(super) struct Server {
+    pub(super) client: Client,
+    pub(super) jetstream: jetstream::Context,
+    /// The host and the port.
+    address: Arc<str>,
+}
+
+/// What happens to the connection.
+pub(super) type Changes = mpsc::UnboundedReceiver<Event>;
+
+impl Server {
+    pub(super) async fn connect(url: &str) -> Result<(Self, Changes), EngineError> {
+        let invalid = |_| EngineError::Refused("this is not the URL of a NATS server".into());
+        let with_password: ServerAddr = url.parse().map_err(invalid)?;
+        let host = with_password.host();
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let address: Arc<str> = format!("{host}:{}", with_password.port()).into();
+        // The client logs its URL, so it gets one without the password.
+        let url = format!("{}://{address}", with_password.scheme());
+        let (sender, changes) = mpsc::unbounded_channel();
+        let options = options(&with_password, sender);
+        let failed = |text: String| format!("NATS at {address}: {}", LogText::text(text));
+        let client = match timeout(COMMAND_LIMIT, options.connect(url)).await {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => {
+                let text = failed(error.to_string());
+                return Err(match error.kind() {
+                    ConnectErrorKind::Dns
+                    | ConnectErrorKind::TimedOut
+                    | ConnectErrorKind::Io
+                    | ConnectErrorKind::MaxReconnects => EngineError::Away(text),
+                    ConnectErrorKind::ServerParse
+                    | ConnectErrorKind::Authentication
+                    | ConnectErrorKind::AuthorizationViolation
+                    | ConnectErrorKind::Tls => EngineError::Refused(text),
+                });
+            }
+            Err(_) => return Err(EngineError::Away(failed("no answer in time".into()))),
+        };
+        let jetstream = ContextBuilder::new().timeout(COMMAND_LIMIT).build(client.clone());
+        Ok((Self { client, jetstream, address }, changes))
+    }
+
+    /// Publishes, and waits until the server has stored it.
+    pub(super) async fn put(
+        &self,
+        subject: String,
+        headers: HeaderMap,
+        value: Bytes,
+    ) -> Result<Put, EngineError> {
+        self.check_connected()?;
+        let putting = async { self.jetstream.publish_with_headers(subject, headers, value).await?.await };
+        match self.limited(putting).await? {
+            Ok(_) => Ok(Put::Stored),
+            Err(error) => match error.kind() {
+                PublishErrorKind::WrongLastSequence => Ok(Put::Conflict),
+                // While the server starts, it has no streams yet.
+                PublishErrorKind::StreamNotFound
+                | PublishErrorKind::TimedOut
+                | PublishErrorKind::BrokenPipe
+                | PublishErrorKind::MaxAckPending => Err(self.away(error)),
+                PublishErrorKind::WrongLastMessageId
+                | PublishErrorKind::MaxPayloadExceeded
+                | PublishErrorKind::Other => Err(self.refused(error)),
+            },
+        }
+    }
+
+    /// Fails without a connection: what the client sends then waits for the next one.
+    pub(super) fn check_connected(&self) -> Result<(), EngineError> {
+        match self.client.connection_state() {
+            State::Connected => Ok(()),
+            State::Pending | State::Disconnected => Err(self.disconnected()),
+        }
+    }
+
+    /// A command with its time limit.
+    pub(super) async fn limited<F: IntoFuture>(&self, command: F) -> Result<F::Output, EngineError> {
+        timeout(COMMAND_LIMIT, command).await.map_err(|_| self.silent())
+    }
+
+    pub(super) fn silent(&self) -> EngineError {
+        self.away(format_args!("no answer within {COMMAND_LIMIT:?}"))
+    }
+
+    pub(super) fn disconnected(&self) -> EngineError {
+        self.away("the connection is lost")
+    }
+
+    pub(super) fn away(&self, error: impl fmt::Display) -> EngineError {
+        EngineError::Away(self.text(error))
+    }
+
+    pub(super) fn refused(&self, error: impl fmt::Display) -> EngineError {
+        EngineError::Refused(self.text(error))
+    }
+
+    /// A stream could not be created, or a request of `JetStream` had no answer.
+    pub(super) fn stream_error(&self, error: &CreateStreamError) -> EngineError {
+        match error.kind() {
+            CreateStreamErrorKind::TimedOut => self.away(error),
+            _ => self.refused(error),
+        }
+    }
+
+    pub(super) const fn address(&self) -> &Arc<str> {
+        &self.address
+    }
+
+    fn text(&self, error: impl fmt::Display) -> String {
+        format!("NATS at {}: {}", self.address, LogText::text(error))
+    }
+}
+
+fn options(address: &ServerAddr, changes: mpsc::UnboundedSender<Event>) -> ConnectOptions {
+    let options = ConnectOptions::new()
+        .name("rescind")
+        .connection_timeout(COMMAND_LIMIT)
+        .request_timeout(Some(COMMAND_LIMIT))
+        .ping_interval(PING_INTERVAL)
+        .reconnect_delay_callback(delay)
+        .event_callback(move |event| {
+            let _ = changes.send(event);
+            async {}
+        });
+    match (address.username().map(decoded), address.password().map(decoded)) {
+        (Some(user), Some(password)) => options.user_and_password(user, password),
+        (Some(token), None) => options.token(token),
+        (None, _) => options,
+    }
+}
+
+fn delay(attempt: usize) -> Duration {
+    let doublings = u32::try_from(attempt.saturating_sub(1)).unwrap_or(u32::MAX).min(8);
+    (MIN_DELAY * 2_u32.pow(doublings)).min(MAX_DELAY)
+}
+
+/// The text behind the `%XX` of a URL. What is no such escape stays.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let escape = after.get(..2).filter(|_| *first == b'%').and_then(|hex| std::str::from_utf8(hex).ok());
+        let byte = escape.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { after.get(2..).unwrap_or_default() } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_may_have_escapes() {
+        for (text, expected) in
+            [("p%40ss", "p@ss"), ("plain", "plain"), ("%", "%"), ("100%zz", "100%zz"), ("%c3%a9%", "é%")]
+        {
+            assert_eq!(decoded(text), expected);
+        }
+    }
+
+    #[test]
+    fn the_time_between_attempts_doubles_up_to_a_second() {
+        let delays: Vec<_> = [1, 2, 3, 5, 6, 100].map(|attempt| delay(attempt).as_millis()).into();
+        assert_eq!(delays, [50, 100, 200, 800, 1000, 1000]);
+    }
+}
