@@ -43,6 +43,8 @@ impl<B: ServerBinding + Send + Sync, T: Transport + Clone + Sync> Wire for Repli
     fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Served, String>> {
         Box::pin(async move {
             let list = ListFile::new();
+            // A replica reads the list when it starts, and again when it looks for another.
+            list.write(std::iter::empty())?;
             let options = OptionsFile::write(scenario)?;
             let replica = |name| start(&self.program, scenario, &list, options.as_ref(), name);
             let [one, two, three] = NODES;
