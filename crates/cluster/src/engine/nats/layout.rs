@@ -25,13 +25,13 @@ impl Default for Lifetimes {
     }
 }
 
-/// What there has to be.
+/// The buckets and the queue that an engine needs.
 pub(super) struct Layout {
     pub(super) prefix: String,
     pub(super) lifetimes: Lifetimes,
 }
 
-/// What there is.
+/// The same, opened.
 pub(super) struct Open {
     pub(super) signals: Bucket,
     pub(super) nodes: Bucket,
