@@ -35,6 +35,10 @@ pub(crate) enum Beat {
     /// The entry is this node's.
     Held,
     /// Another node holds the name, with this entry.
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "nats")),
+        expect(dead_code, reason = "a list of nodes has no entries")
+    )]
     Taken(String),
 }
 
