@@ -195,12 +195,16 @@ impl Cluster {
         let inner = &self.0;
         let name = inner.node.as_ref().ok_or(JoinError::NoName)?;
         let url = node_url(url).map_err(JoinError::Url)?;
-        if !inner.secret.is_given() && !inner.engine.is_list() && !is_loopback(&url) {
-            return Err(JoinError::NotLoopback(url.to_string()));
+        if is_unspecified(&url) && !inner.engine.is_list() {
+            return Err(JoinError::Url(format!("{url} is no address that others reach: advertise one")));
         }
+        self.check_loopback(&url)?;
         let own = OwnEntry::new(name, &url, inner.incarnation, &inner.secret);
         self.take_name(name, &own).await?;
         inner.membership.read().await?;
+        if inner.engine.is_list() {
+            inner.membership.members().iter().try_for_each(|member| self.check_loopback(&member.url))?;
+        }
         *lock(&inner.own) = Some(own.clone());
         let keeping = tokio::spawn(inner.membership.clone().keep(own));
         lock(&inner.tasks).push(keeping.abort_handle());
@@ -253,6 +257,14 @@ impl Cluster {
             Some(own) => self.0.engine.leave(own.name.as_str(), &own.text).await,
             None => Ok(()),
         }
+    }
+
+    /// A cluster without a secret of its own is for one machine.
+    fn check_loopback(&self, url: &Uri) -> Result<(), JoinError> {
+        if self.0.secret.is_given() || is_loopback(url) || is_unspecified(url) {
+            return Ok(());
+        }
+        Err(JoinError::NotLoopback(url.to_string()))
     }
 
     /// Writes the entry of this node, once no living process holds its name.
@@ -468,9 +480,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn host(url: &Uri) -> &str {
+    url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
+}
+
 fn is_loopback(url: &Uri) -> bool {
-    let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host(url) == "localhost" || host(url).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Whether it is the URL of a listener on all addresses.
+fn is_unspecified(url: &Uri) -> bool {
+    host(url).parse::<IpAddr>().is_ok_and(|address| address.is_unspecified())
 }
 
 /// The prefix of all names in an engine.
