@@ -74,6 +74,7 @@ impl<P: PeerSource> Checker<'_, P> {
         if let Some(session) = &open {
             self.look_back(session);
         }
+        self.confirm_id_zero(baselines).await;
         Ok(open)
     }
 
@@ -223,7 +224,7 @@ impl<P: PeerSource> Checker<'_, P> {
     }
 
     /// Runs a probe in this session, or in a new one. A session in which something went wrong is not used again.
-    async fn run(
+    pub(super) async fn run(
         &mut self,
         probe: Probe,
         open: Option<PeerSession>,
