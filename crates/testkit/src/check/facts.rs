@@ -113,7 +113,9 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         if late > 0
             && let Some(finding) = self.findings.iter_mut().find(silent)
         {
-            finding.detail += &format!("; {late} were answered later, when silence was no longer judged");
+            let detail = &finding.detail;
+            finding.detail =
+                format!("{detail}; {late} were answered later, when silence was no longer judged");
         }
     }
 

@@ -71,13 +71,11 @@ pub(super) async fn quick(session: &mut PeerSession, deadline: Duration) -> Resu
     let sent = session.send_as_zero(RequestKind::Quick).await?;
     let next = session.send_kind(RequestKind::Quick).await?;
     session.answer(&next.id, next.at + deadline).await?;
-    Ok(match session.answer(&sent.id, sent.at + deadline).await? {
-        Some(_) => Finding::new(QUESTION, Answer::Yes, "a quick request with the id 0 is answered"),
-        None => {
-            let detail = format!("a quick request with the id 0 is not answered within {deadline:?}");
-            Finding::new(QUESTION, Answer::No, detail)
-        }
-    })
+    if session.answer(&sent.id, sent.at + deadline).await?.is_some() {
+        return Ok(Finding::new(QUESTION, Answer::Yes, "a quick request with the id 0 is answered"));
+    }
+    let detail = format!("a quick request with the id 0 is not answered within {deadline:?}");
+    Ok(Finding::new(QUESTION, Answer::No, detail))
 }
 
 impl<P: PeerSource> Checker<'_, P> {

@@ -222,17 +222,7 @@ impl Question {
                 Open,
                 "the protocols allow numbers and strings as ids and do not say whether 1 and \"1\" are equal.",
             ),
-            (Self::CancelsIdZero, Family::Lsp) => {
-                (Open, "LSP 3.18: an id may be any integer, also 0. The cancel of a request may be ignored.")
-            }
-            (Self::CancelsIdZero, Family::Mcp) => (
-                Should,
-                "MCP 2025-11-25: an id may be any integer, also 0. The receiver of a cancel should stop processing the request.",
-            ),
-            (Self::CancelsIdZero, Family::Acp) => (
-                Should,
-                "ACP: an id may be any integer, also 0. Whether the receiver of a cancel stops the work is held as a recommendation.",
-            ),
+            (Self::CancelsIdZero, family) => demand_of_zero(family),
             (Self::ReservedMethodRefused, _) => (
                 Must,
                 "LSP 3.18: an unknown request whose method begins with $/ must get the error -32601. Such a notification may be ignored.",
@@ -292,5 +282,22 @@ impl Question {
             | Self::UnknownNotificationIgnored
             | Self::ServesConcurrently => (Open, NOTHING_SAID),
         }
+    }
+}
+
+/// How much is demanded of the cancel of a request with the id 0: as much as of any other.
+const fn demand_of_zero(family: Family) -> (Demand, &'static str) {
+    match family {
+        Family::Lsp => {
+            (Open, "LSP 3.18: an id may be any integer, also 0. The cancel of a request may be ignored.")
+        }
+        Family::Mcp => (
+            Should,
+            "MCP 2025-11-25: an id may be any integer, also 0. The receiver of a cancel should stop processing the request.",
+        ),
+        Family::Acp => (
+            Should,
+            "ACP: an id may be any integer, also 0. Whether the receiver of a cancel stops the work is held as a recommendation.",
+        ),
     }
 }

@@ -193,10 +193,10 @@ async fn end_of_silence(
     last: &Sent,
     deadline: Duration,
 ) -> Result<Instant, Lost> {
-    let least = normal_end(last.at, baselines, deadline);
+    let earliest = normal_end(last.at, baselines, deadline);
     let Some(takes) = baselines.slow_takes() else {
-        session.listen(least).await?;
-        return Ok(least);
+        session.listen(earliest).await?;
+        return Ok(earliest);
     };
     let uncancelled = match session.uncancelled.iter().find(|sent| sent.at > last.at) {
         Some(sent) => sent.clone(),
@@ -208,7 +208,7 @@ async fn end_of_silence(
         let took = answer.at.saturating_duration_since(uncancelled.at);
         answer.at + (took / 4).max(LEAST_MARGIN)
     });
-    let until = until.max(least);
+    let until = until.max(earliest);
     session.listen(until).await?;
     Ok(until)
 }
