@@ -48,6 +48,7 @@ impl Checks {
         for dialect in ["lsp", "acp"] {
             trials.push(Trial::test(format!("check::endless::{dialect}"), move || endless(dialect)));
         }
+        trials.push(Trial::test("check::deviation::lsp", deviation));
         trials
     }
 
@@ -134,6 +135,21 @@ fn endless(dialect: &'static str) -> Result<(), Failed> {
         Err(why) => Err(why.into()),
         Ok(checked) => Err(format!("it was judged: {}", checked.in_words()).into()),
     }
+}
+
+/// A scenario in which a peer does otherwise where the documents leave it open is no fault, and is told from one that could not
+/// be brought about.
+fn deviation() -> Result<(), Failed> {
+    let checked = checked::run("lsp", &["--text-id-cancels-number"], Some("lsp.toml"))?;
+    let unsure = checked.cells("unsure");
+    let deviates = |name: &str| {
+        unsure.iter().any(|cell| cell["scenario"] == name && cell["deviates"] == Value::from(true))
+    };
+    let count = unsure.iter().filter(|cell| cell["deviates"] == Value::from(true)).count();
+    let is_told = deviates("id_number_and_text")
+        && checked.report["summary"]["deviating"] == Value::from(count)
+        && checked.exit() == 0;
+    if is_told { Ok(()) } else { Err(format!("{}: {unsure:?}", checked.in_words()).into()) }
 }
 
 /// Checks a peer whose slow request takes twice as long as the baseline looks.
