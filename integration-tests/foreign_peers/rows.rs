@@ -137,8 +137,8 @@ fn endless(dialect: &'static str) -> Result<(), Failed> {
     }
 }
 
-/// A scenario in which a peer does otherwise where the documents leave it open is no fault, and is told from one that could not
-/// be brought about.
+/// A peer that does otherwise where the documents leave it open has no fault. The report does not mix this with a scenario that
+/// could not be brought about.
 fn deviation() -> Result<(), Failed> {
     let checked = checked::run("lsp", &["--text-id-cancels-number"], Some("lsp.toml"))?;
     let unsure = checked.cells("unsure");

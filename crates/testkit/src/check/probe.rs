@@ -210,8 +210,12 @@ impl Probe {
             Self::Beside(disturbances) => only(beside(session, baselines, disturbances, settings).await?),
             Self::Progress => {
                 let takes = baselines.progress.as_ref().and_then(|progress| progress.takes);
-                let within = takes.unwrap_or_default() * 3 + deadline;
-                only(vec![of_progress(&work::progress_to_the_end(session, within).await?)])
+                let within = takes.map_or(settings.longest, |takes| takes * 3) + deadline;
+                let seen = work::progress_to_the_end(session, within).await?;
+                if seen.answered.is_none() {
+                    session.cancel(&seen.sent.id).await?;
+                }
+                only(vec![of_progress(&seen)])
             }
             Self::ProgressAfterCancel => only(progress_after_cancel(session, settings).await?),
             Self::Processor(leader) => {
