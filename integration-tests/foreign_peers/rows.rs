@@ -45,6 +45,10 @@ impl Checks {
             let checks = self.clone();
             trials.push(Trial::test(format!("check::long::{dialect}"), move || checks.long(dialect)));
         }
+        for dialect in ["mcp", "lsp", "acp"] {
+            let name = format!("check::long_progress::{dialect}");
+            trials.push(Trial::test(name, move || long_progress(dialect)));
+        }
         for dialect in ["lsp", "acp"] {
             trials.push(Trial::test(format!("check::endless::{dialect}"), move || endless(dialect)));
         }
@@ -154,9 +158,21 @@ fn deviation() -> Result<(), Failed> {
 
 /// Checks a peer whose slow request takes twice as long as the baseline looks.
 fn run_shortly(dialect: &'static str, flag: &str) -> Result<Checked, String> {
+    checked::run_with(dialect, &[flag], Some(&format!("{dialect}-quiet.toml")), &short())
+}
+
+/// The baseline looks half as long as the slow request takes.
+fn short() -> CheckSettings {
     let mut settings = CheckSettings::default();
     settings.longest = Duration::from_millis(500);
-    checked::run_with(dialect, &[flag], Some(&format!("{dialect}-quiet.toml")), &settings)
+    settings
+}
+
+/// The progress of a request is judged that took longer than the baseline looks.
+fn long_progress(dialect: &'static str) -> Result<(), Failed> {
+    let checked = checked::run_with(dialect, &[], Some(&format!("{dialect}.toml")), &short())?;
+    let is_judged = checked.facts("yes").iter().any(|fact| fact["name"] == "progress_ends_with_answer");
+    if is_judged { Ok(()) } else { Err(checked.in_words().into()) }
 }
 
 fn is_by_processor(row: &Row) -> bool {
