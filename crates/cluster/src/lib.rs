@@ -7,6 +7,7 @@ mod cluster;
 mod engine;
 mod hop;
 mod jobs;
+mod keys;
 mod membership;
 mod names;
 mod secret;
