@@ -1,7 +1,7 @@
 //! The signals that a process watches: cancels, and the ends of jobs. A signal is recorded (the tombstone), then its doorbell rings.
 //!
-//! - B1 A watcher listens to the doorbell before it looks for the tombstone. So either the canceller's ring is heard, or its
-//!   tombstone is found: no order of the two loses a signal.
+//! - B1 A watcher listens to the doorbell before it looks for the tombstone. So either the canceller's ring reaches it, or it
+//!   finds the tombstone: no order of the two loses a signal.
 //! - B2 After the connection to the engine was lost, every watched signal is listened to again and then looked for again.
 //! - B3 A signal is reported once to each watch, with the first value that was seen. Later ones change nothing.
 //! - B4 A signal that nobody watches any more costs this process nothing: its tombstone ends by its time to live.

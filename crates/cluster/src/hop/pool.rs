@@ -80,7 +80,7 @@ impl Pool {
     /// Sends a request to the node at this URL, of which only scheme, host and port are used.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the node is told that its client has left (`RST_STREAM`).
+    /// If the future is dropped, the node gets a `RST_STREAM`, as from a client that has left.
     pub(crate) async fn send(
         &self,
         to: &Uri,
