@@ -3,3 +3,5 @@
 
 mod cancels;
 mod node;
+mod table;
+mod threats;
