@@ -26,7 +26,7 @@
 //!         "wait",
 //!         async |ctx: CallContext, _: Value| {
 //!             let key = ctx.cluster_key();
-//!             ctx.notify("key", &key.as_deref()).await?;
+//!             ctx.notify("key", &[key.as_deref()]).await?;
 //!             ctx.run_until_cancelled(std::future::pending::<()>()).await?;
 //!             Ok(Value::Null)
 //!         },
@@ -42,7 +42,7 @@
 //! peer.call::<_, Value>("initialize", &()).await?;
 //! let call = peer.call::<_, Value>("wait", &()).start()?;
 //! let mut notifications = call.notifications_where(|notification| notification.method() == "key");
-//! let key: String = notifications.next().await.ok_or("the call has ended")?.params()?;
+//! let [key]: [String; 1] = notifications.next().await.ok_or("the call has ended")?.params()?;
 //! clusters[1].0.cancel_bus().cancel(&key, &Cause::new(CauseKind::Operator)).await?;
 //! assert!(matches!(call.outcome().await, Outcome::Failed(_)));
 //! # Ok(())
