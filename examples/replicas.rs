@@ -151,7 +151,9 @@ async fn cancel_elsewhere(url: &str, node: &Node) -> Result<(), Failure> {
     println!("a call on {runs_on} is cancelled by its key from {}", node.name);
     node.cluster.cancel_bus().cancel(key, &Cause::new(CauseKind::Operator)).await?;
     match call.outcome().await {
-        Outcome::Failed(error) => println!("its caller is answered: {}", error.message),
+        Outcome::Cancelled(cancelled) => {
+            println!("its caller is answered: cancelled, because {}", cancelled.cause)
+        }
         other => return Err(format!("the call ended otherwise: {other:?}").into()),
     }
     peer.shutdown(Duration::ZERO).await;

@@ -44,7 +44,7 @@
 //! let mut notifications = call.notifications_where(|notification| notification.method() == "key");
 //! let [key]: [String; 1] = notifications.next().await.ok_or("the call has ended")?.params()?;
 //! clusters[1].0.cancel_bus().cancel(&key, &Cause::new(CauseKind::Operator)).await?;
-//! assert!(matches!(call.outcome().await, Outcome::Failed(_)));
+//! assert!(matches!(call.outcome().await, Outcome::Cancelled(_)));
 //! # Ok(())
 //! # }
 //! ```
