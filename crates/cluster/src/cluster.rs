@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use http::{Uri, request};
+use futures_util::future::join_all;
+use http::{Response, StatusCode, Uri, request};
 use http_body_util::{BodyExt, Limited};
 use rescind_core::{ClusterKeys, PeerAddress, RequestKey};
 use rescind_http::{RouteRefusal, SessionRoute, SessionRouter};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::task::AbortHandle;
 
 use crate::address::ClusterAddress;
@@ -18,7 +21,7 @@ use crate::engine::fixed::{FixedEngine, node_url};
 use crate::engine::{Beat, Engine, EngineError, EngineEvents};
 use crate::hop::forward::forward;
 use crate::hop::message::{About, Hop, HopKind, Unverified};
-use crate::hop::pool::Pool;
+use crate::hop::pool::{NodeBody, Pool};
 use crate::hop::send::{Failed, send};
 use crate::hop::serve::{Hello, refused, serve};
 use crate::jobs::Jobs;
@@ -28,9 +31,9 @@ use crate::names::{Incarnation, NodeName, SignedName};
 use crate::secret::{Purpose, Secret};
 use crate::signals::Signals;
 
-/// The most bytes of an answer to a hello.
-const MAX_HELLO: usize = 4 * 1024;
-/// The time in which a node must answer a hello.
+/// The most bytes of an answer to a question, a hello or one for a status.
+const MAX_ANSWER: usize = 64 * 1024;
+/// The time in which a node must answer it.
 const HELLO: Duration = Duration::from_secs(1);
 /// How often a name is tried that another process seems to hold.
 const RETRY_NAME: Duration = Duration::from_millis(500);
@@ -71,6 +74,8 @@ pub(crate) struct Inner {
     pub(crate) keys: Mutex<HashMap<RequestKey, Arc<str>>>,
     tasks: Mutex<Vec<AbortHandle>>,
     own: Mutex<Option<OwnEntry>>,
+    /// What the program says of itself to other nodes.
+    status: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
 }
 
 /// Why a process is not part of a cluster.
@@ -136,6 +141,7 @@ impl Cluster {
             keys: Mutex::default(),
             tasks: Mutex::new(vec![following.abort_handle()]),
             own: Mutex::default(),
+            status: OnceLock::new(),
         };
         Ok(Self(Arc::new(inner)))
     }
@@ -202,6 +208,37 @@ impl Cluster {
         Ok(())
     }
 
+    /// Sets what this node tells the others of itself, when they ask for it with [`statuses`](Self::statuses). The function
+    /// must not block. Only the first call counts. Default: `null`.
+    pub fn tell_status(&self, status: impl Fn() -> Value + Send + Sync + 'static) {
+        let _ = self.0.status.set(Box::new(status));
+    }
+
+    /// What the other living nodes tell of themselves. A node that does not answer within a second is left out.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn statuses(&self) -> Vec<(NodeName, Value)> {
+        let inner = &self.0;
+        let others =
+            inner.membership.members().into_iter().filter(|member| Some(&member.name) != inner.node.as_ref());
+        let asked = others.map(|member| async move {
+            let sent = send(
+                &inner.pool,
+                &inner.secret,
+                inner.node.as_ref(),
+                HopKind::Status,
+                Some(&member.name),
+                &member.url,
+                Vec::new(),
+            );
+            let status =
+                read_json(tokio::time::timeout(HELLO, async { sent.await.ok() }).await.ok()??).await?;
+            Some((member.name, status))
+        });
+        join_all(asked).await.into_iter().flatten().collect()
+    }
+
     /// Leaves the cluster: no other node sends requests here any more. Call it when the sessions have ended. A process that
     /// ends without it counts as living for 10 s.
     ///
@@ -265,12 +302,20 @@ impl Cluster {
                 Err(Failed::Refused) => return Greeted::Nobody,
                 Err(Failed::Other(_)) => return Greeted::Silent,
             };
-            let body = Limited::new(response.into_body(), MAX_HELLO).collect().await;
-            let hello = body.ok().and_then(|body| serde_json::from_slice::<Hello>(&body.to_bytes()).ok());
+            let hello: Option<Hello> = read_json(response).await;
             hello.map_or(Greeted::Nobody, |hello| Greeted::Lives(hello.incarnation))
         };
         tokio::time::timeout(HELLO, asked).await.unwrap_or(Greeted::Silent)
     }
+}
+
+/// Reads the answer to a short question.
+async fn read_json<T: DeserializeOwned>(response: Response<NodeBody>) -> Option<T> {
+    if response.status() != StatusCode::OK {
+        return None;
+    }
+    let reading = tokio::time::timeout(HELLO, Limited::new(response.into_body(), MAX_ANSWER).collect());
+    serde_json::from_slice(&reading.await.ok()?.ok()?.to_bytes()).ok()
 }
 
 /// What was found at the address of a node.
@@ -287,6 +332,10 @@ impl Inner {
     pub(crate) fn hello(&self) -> Hello {
         let node = self.node.as_ref().map_or_else(String::new, ToString::to_string);
         Hello { node, incarnation: self.incarnation.to_string() }
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        self.status.get().map_or(Value::Null, |status| status())
     }
 
     /// Checks that a message is of this cluster, and for this node.

@@ -38,7 +38,7 @@ pub(crate) enum Beat {
     /// Another node holds the name, with this entry.
     #[cfg_attr(
         not(any(feature = "redis", feature = "nats")),
-        expect(dead_code, reason = "with a list the nodes are asked for their names")
+        expect(dead_code, reason = "a list of nodes has no entries")
     )]
     Taken(String),
 }
