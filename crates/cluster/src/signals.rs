@@ -136,17 +136,17 @@ async fn follow(
 ) {
     // What has to be settled, and whether the last attempt failed.
     let (mut due, mut has_failed) = (HashSet::new(), false);
-    let mut changed = Vec::new();
+    let mut names = Vec::new();
     loop {
         let mut is_stale = false;
         tokio::select! {
             biased;
-            count = changes.recv_many(&mut changed, BATCH) => if count == 0 { return },
+            count = changes.recv_many(&mut names, BATCH) => if count == 0 { return },
             () = stale.notified() => is_stale = true,
             () = tokio::time::sleep(RETRY), if has_failed => {}
             () = ready(()), if !has_failed && !due.is_empty() => {}
         }
-        due.extend(changed.drain(..));
+        due.extend(names.drain(..));
         let Some(signals) = signals.upgrade() else { return };
         if is_stale {
             due.extend(signals.all());

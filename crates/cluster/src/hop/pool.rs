@@ -151,7 +151,7 @@ impl Pool {
     }
 
     #[cfg(not(feature = "rustls"))]
-    #[expect(clippy::unused_async, clippy::unused_self, reason = "both are used where TLS is built in")]
+    #[expect(clippy::unused_async, reason = "it waits where TLS is built in")]
     async fn encrypt(&self, _: &str, _: TcpStream) -> io::Result<Line> {
         Err(io::Error::other("https between nodes needs the feature `rustls`"))
     }
