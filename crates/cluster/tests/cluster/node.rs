@@ -118,10 +118,10 @@ pub(crate) async fn send(to: SocketAddr, method: &str, headers: &[(&str, &str)],
     let length = body.len().to_string();
     let given = |name: &str| headers.iter().any(|(other, _)| *other == name);
     for (name, value) in usual.iter().filter(|(name, _)| !given(name)).chain(headers) {
-        head += &format!("{name}: {value}\r\n");
+        head.extend([name, ": ", value, "\r\n"]);
     }
     if !given("content-length") {
-        head += &format!("content-length: {length}\r\n");
+        head.extend(["content-length: ", &length, "\r\n"]);
     }
     stream.write_all(format!("{head}\r\n{body}").as_bytes()).await.unwrap();
     stream

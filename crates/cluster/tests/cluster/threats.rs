@@ -38,8 +38,14 @@ async fn a_forged_hop_header_is_refused() {
     let node = Node::start("n1", &nodes, &secret()).await;
     let session = open(node.address, &[]).await;
     let signal = serde_json::json!({ "name": "cancelled.n1", "value": "{}", "keep_ms": 1000 });
-    for hop in ["forward;n2;n1;192.0.2.7", "hello;n2;-;-", "signal;n2;n1;-", "watch;-;n1;-", "other;n2;n1;-"]
-    {
+    for hop in [
+        "forward;n2;n1;192.0.2.7",
+        "hello;n2;-;-",
+        "signal;n2;n1;-",
+        "status;n2;n1;-",
+        "watch;-;n1;-",
+        "other;n2;n1;-",
+    ] {
         let hop = format!("v1;{hop};{NO_SIGNATURE}");
         let headers = [of(&session), ("rescind-hop", &*hop)];
         assert_eq!(post(node.address, &headers, &request(1, "echo")).await.status, 403, "{hop}");
