@@ -3,5 +3,6 @@
 
 mod cancels;
 mod node;
+mod numbers;
 mod table;
 mod threats;
