@@ -79,7 +79,7 @@ impl Node {
         self.cluster.join(url).await.map_err(|error| error.to_string())
     }
 
-    /// Leaves the cluster. The engine may be away, and the entry ends by itself then.
+    /// Leaves the cluster. If the engine is away, the entry ends after its time to live.
     pub(crate) async fn leave(&self) {
         let leaving = tokio::time::timeout(Duration::from_secs(1), self.cluster.leave()).await;
         if let Ok(Err(error)) = leaving {

@@ -3,20 +3,20 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::{Response, StatusCode, Uri, request};
 use http_body_util::{BodyExt, Limited};
-use rescind_core::{CallContext, ClusterKeys, PeerAddress, RequestKey};
+use rescind_core::{ClusterKeys, PeerAddress, RequestKey};
 use rescind_http::{RouteRefusal, SessionRoute, SessionRouter};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::AbortHandle;
 
 use crate::address::ClusterAddress;
-use crate::cancel_bus::{CancelBus, CancelWatch, cancelled};
+use crate::cancel_bus::CancelBus;
 use crate::engine::fixed::{FixedEngine, node_url};
 use crate::engine::{Beat, Engine, EngineError, EngineEvents};
 use crate::hop::forward::forward;
@@ -25,6 +25,7 @@ use crate::hop::pool::{NodeBody, Pool};
 use crate::hop::send::{Failed, send};
 use crate::hop::serve::{Hello, refused, serve};
 use crate::jobs::Jobs;
+use crate::keys::Keys;
 use crate::membership::{Located, Membership, OwnEntry, TIME_TO_LIVE};
 use crate::names::{Incarnation, NodeName, SignedName};
 use crate::secret::{Purpose, Secret};
@@ -70,7 +71,7 @@ pub(crate) struct Inner {
     pub(crate) membership: Membership,
     pub(crate) pool: Pool,
     /// The keys of running requests.
-    keys: Mutex<HashMap<RequestKey, Arc<str>>>,
+    pub(crate) keys: Mutex<HashMap<RequestKey, Arc<str>>>,
     tasks: Mutex<Vec<AbortHandle>>,
     own: Mutex<Option<OwnEntry>>,
     /// What the program says of itself to other nodes.
@@ -161,7 +162,7 @@ impl Cluster {
     /// The keys of requests for [`ServerBuilder::cluster_keys`](rescind_core::ServerBuilder::cluster_keys).
     #[must_use]
     pub fn keys(&self) -> Arc<dyn ClusterKeys> {
-        Arc::new(Keys(Arc::downgrade(&self.0)))
+        Arc::new(Keys::new(&self.0))
     }
 
     /// Cancels requests by their keys.
@@ -283,7 +284,7 @@ impl Cluster {
                 }
                 // Its process has ended: nobody listens there, or another life does.
                 (Greeted::Lives(_) | Greeted::Nobody, _) => inner.engine.leave(name.as_str(), &entry).await?,
-                // It may be stopped. Then its entry ends by itself.
+                // It may be stopped. Then its entry ends after its time to live.
                 (Greeted::Silent, _) if tokio::time::Instant::now() > patience => {
                     return Err(JoinError::NameTaken(name.clone()));
                 }
@@ -356,7 +357,7 @@ impl Inner {
     }
 
     /// Makes a signed name of this node.
-    fn new_name(&self, purpose: Purpose) -> Option<Arc<str>> {
+    pub(crate) fn new_name(&self, purpose: Purpose) -> Option<Arc<str>> {
         let name = SignedName::new(purpose, &self.secret, self.node.as_ref()?, self.incarnation)?;
         Some(Arc::clone(name.text()))
     }
@@ -420,46 +421,6 @@ impl Cluster {
     }
 }
 
-/// Makes the keys of requests. It does not keep the cluster alive.
-struct Keys(Weak<Inner>);
-
-impl ClusterKeys for Keys {
-    fn key_of(&self, request: &CallContext) -> Option<Arc<str>> {
-        let inner = self.0.upgrade()?;
-        let number = request.request_key();
-        let (key, watch) = {
-            let mut keys = lock(&inner.keys);
-            if let Some(key) = keys.get(&number) {
-                return Some(Arc::clone(key));
-            }
-            let key = inner.new_name(Purpose::Key)?;
-            let watch = CancelWatch::new(inner.signals.watch(&cancelled(&key).into()));
-            keys.insert(number, Arc::clone(&key));
-            (key, watch)
-        };
-        let listed = Listed { cluster: Weak::clone(&self.0), number };
-        request.cancel_with(async move {
-            let _listed = listed;
-            watch.cancelled().await
-        });
-        Some(key)
-    }
-}
-
-/// The key of a running request, in the list of its cluster until this value is dropped.
-struct Listed {
-    cluster: Weak<Inner>,
-    number: RequestKey,
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        if let Some(cluster) = self.cluster.upgrade() {
-            lock(&cluster.keys).remove(&self.number);
-        }
-    }
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
         lock(&self.tasks).drain(..).for_each(|task| task.abort());
@@ -476,7 +437,7 @@ impl fmt::Debug for Inner {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

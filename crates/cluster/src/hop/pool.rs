@@ -80,7 +80,7 @@ impl Pool {
     /// Sends a request to the node at this URL, of which only scheme, host and port are used.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the node is told that its client has left (`RST_STREAM`).
+    /// If the future is dropped, the node gets a `RST_STREAM`, as from a client that has left.
     pub(crate) async fn send(
         &self,
         to: &Uri,
@@ -151,7 +151,7 @@ impl Pool {
     }
 
     #[cfg(not(feature = "rustls"))]
-    #[expect(clippy::unused_async, clippy::unused_self, reason = "both are used where TLS is built in")]
+    #[expect(clippy::unused_async, reason = "it waits where TLS is built in")]
     async fn encrypt(&self, _: &str, _: TcpStream) -> io::Result<Line> {
         Err(io::Error::other("https between nodes needs the feature `rustls`"))
     }
