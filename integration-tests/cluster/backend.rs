@@ -23,6 +23,8 @@ pub(crate) enum ServerOptions {
     Usual,
     /// It can store about 1 MB.
     Full,
+    /// Redis keeps nothing when it ends.
+    Forgetful,
 }
 
 impl Backend {
@@ -59,18 +61,18 @@ impl Backend {
 
     fn arguments(self, port: u16, folder: &Path, options: ServerOptions) -> Vec<String> {
         let full = match (self, options) {
-            (_, ServerOptions::Usual) | (Self::List, ServerOptions::Full) => "",
+            (_, ServerOptions::Usual | ServerOptions::Forgetful) | (Self::List, ServerOptions::Full) => "",
             (Self::Redis, ServerOptions::Full) => "maxmemory 2mb\nmaxmemory-policy noeviction\n",
             (Self::Nats, ServerOptions::Full) => "jetstream { max_file_store: 1000000 }\n",
         };
         let file = folder.join("conf");
         fs::write(&file, full).unwrap();
         let (file, port, folder) = (file.display().to_string(), port.to_string(), folder.display().to_string());
+        let kept = if options == ServerOptions::Forgetful { "no" } else { "yes" };
         let words: &[&str] = match self {
             Self::List => &[],
-            // The records outlive a restart, as they do in an installation.
             Self::Redis => &[
-                &file, "--port", &port, "--bind", "127.0.0.1", "--dir", &folder, "--save", "", "--appendonly", "yes",
+                &file, "--port", &port, "--bind", "127.0.0.1", "--dir", &folder, "--save", "", "--appendonly", kept,
             ],
             Self::Nats => &["-c", &file, "-a", "127.0.0.1", "-p", &port, "-js", "-sd", &folder],
         };

@@ -48,16 +48,32 @@ pub(crate) async fn send(
     headers: &[(&str, &str)],
     body: &str,
 ) -> io::Result<Response> {
-    let mut stream = TcpStream::connect(to).await?;
+    let headers = [&[("Connection", "close")], headers].concat();
+    exchange(connect(to).await?, to, method, &headers, body).await
+}
+
+/// A connection for several requests.
+pub(crate) async fn connect(to: SocketAddr) -> io::Result<BufReader<TcpStream>> {
+    let stream = TcpStream::connect(to).await?;
     stream.set_nodelay(true)?;
-    let mut all = vec![("Accept", "application/json, text/event-stream"), ("Connection", "close")];
+    Ok(BufReader::new(stream))
+}
+
+/// Sends a request on this connection and waits for the head of its response.
+async fn exchange(
+    mut stream: BufReader<TcpStream>,
+    to: SocketAddr,
+    method: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> io::Result<Response> {
+    let mut all = vec![("Accept", "application/json, text/event-stream")];
     if !body.is_empty() {
         all.push(("Content-Type", "application/json"));
     }
     all.extend_from_slice(headers);
     let text = request(method, "/rpc", &to.to_string(), &all, body);
-    stream.write_all(text.as_bytes()).await?;
-    let mut stream = BufReader::new(stream);
+    stream.get_mut().write_all(text.as_bytes()).await?;
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         if stream.read_line(&mut head).await? == 0 {
@@ -88,6 +104,12 @@ impl Response {
     pub(crate) async fn text(mut self) -> io::Result<String> {
         while self.body.more().await? {}
         Ok(String::from_utf8_lossy(&self.body.text).into_owned())
+    }
+
+    /// Reads the body to its end, and returns it with the connection.
+    async fn whole(mut self) -> io::Result<(Vec<u8>, BufReader<TcpStream>)> {
+        while self.body.more().await? {}
+        Ok((self.body.text, self.body.stream))
     }
 
     /// The next event with a message or an id. `None`: the stream has ended.
@@ -306,6 +328,22 @@ impl Session {
             response.answer(id).await.unwrap()
         };
         in_time(method, asking).await.unwrap_or_else(|| panic!("{method} was not answered"))
+    }
+
+    /// Makes a request on an open connection, and returns the body of its response.
+    pub(crate) async fn ask_on(
+        &self,
+        stream: &mut Option<BufReader<TcpStream>>,
+        to: SocketAddr,
+        body: &str,
+    ) -> Vec<u8> {
+        let taken = stream.take().unwrap();
+        let header = [(self.binding.session_header(), self.id.as_str())];
+        let response = exchange(taken, to, "POST", &header, body).await.unwrap();
+        assert_eq!(response.status, 200);
+        let (text, taken) = response.whole().await.unwrap();
+        *stream = Some(taken);
+        text
     }
 
     /// The status of an echo.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::backend::{Backend, ServerOptions};
 use crate::client::{Response, Session};
-use crate::nodes::{Replicas, Setup};
+use crate::nodes::{NODES, Node, Replicas, Setup};
 use crate::proxy::Proxy;
 use crate::trial::{poll_until, report};
 
@@ -62,23 +62,52 @@ pub(crate) async fn a_restarted_engine_loses_nothing_that_runs(backend: Backend)
     is_cancelled(&replicas, waiting, &key).await;
 }
 
+/// The engine is started again and has no entry of any node: no session is unknown meanwhile.
+pub(crate) async fn a_restarted_engine_that_forgot_loses_no_session(backend: Backend) {
+    let setup = Setup { server: ServerOptions::Forgetful, ..Setup::default() };
+    let mut replicas = Replicas::without_nodes(backend, setup);
+    for name in NODES {
+        let node = Node::start(name, replicas.command(name, &[])).await.unwrap();
+        replicas.nodes.push(node);
+        // The heartbeats of the nodes differ, so that each has a time in which the entries of the others are missing.
+        tokio::time::sleep(Duration::from_millis(800)).await;
+    }
+    let all = replicas.addresses();
+    let (session, waiting, key) = running(&replicas).await;
+    let sessions = [session, replicas.session(1).await, replicas.session(2).await];
+    for session in &sessions {
+        is_reached_for(session, &all, Duration::ZERO).await;
+    }
+    let engine = replicas.engine.as_mut().unwrap();
+    engine.end();
+    engine.start_again();
+    let again = Instant::now();
+    while again.elapsed() < Duration::from_secs(10) {
+        for session in &sessions {
+            is_reached_for(session, &all, Duration::ZERO).await;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    is_cancelled(&replicas, waiting, &key).await;
+}
+
 /// The engine does not answer for a while.
 pub(crate) async fn a_stopped_engine_stops_no_session(backend: Backend) {
     let replicas = Replicas::start(backend).await;
     let all = replicas.addresses();
     let (session, waiting, key) = running(&replicas).await;
-    assert_eq!(session.status(all[2]).await, 200, "every node has the members");
+    for owner in 0..3 {
+        let session = replicas.session(owner).await;
+        for through in &all {
+            assert_eq!(session.status(*through).await, 200, "every node has the members");
+        }
+    }
     let engine = replicas.engine.as_ref().unwrap();
     engine.stop();
     let stopped = Instant::now();
     let took = cancel_is_refused(&replicas, &key).await;
     report(backend, "engine stopped: `rescind cancel` said so", took);
-    while stopped.elapsed() < away() {
-        for through in &all {
-            assert_eq!(session.status(*through).await, 200, "{:?}", stopped.elapsed());
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    is_reached_for(&session, &all, away().saturating_sub(stopped.elapsed())).await;
     // A cancel of its own goes from node to node.
     let own = session.begin(all[2], 20, "test/wait", &json!({})).await.unwrap();
     poll_until("it runs", async || stats(&session, all[0]).await["running"] == 2).await;
@@ -92,6 +121,20 @@ pub(crate) async fn a_stopped_engine_stops_no_session(backend: Backend) {
     let back = Instant::now();
     is_cancelled(&replicas, waiting, &key).await;
     report(backend, "engine goes on: a cancel reached its request", back.elapsed());
+}
+
+/// The session is reached through each node, again and again for this time.
+async fn is_reached_for(session: &Session, all: &[SocketAddr], time: Duration) {
+    let begun = Instant::now();
+    loop {
+        for through in all {
+            assert_eq!(session.status(*through).await, 200, "{through} after {:?}", begun.elapsed());
+        }
+        if begun.elapsed() >= time {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 async fn stats(session: &Session, through: SocketAddr) -> Value {
@@ -122,26 +165,28 @@ pub(crate) async fn a_full_engine_is_no_silent_success(backend: Backend) {
         Replicas::start_with(backend, Setup { server: ServerOptions::Full, ..Setup::default() }).await;
     let all = replicas.addresses();
     let (session, waiting, key) = running(&replicas).await;
-    let filler = "x".repeat(1000);
-    let mut recorded = 0;
     let bus = replicas.bus().await;
-    // Cancels of requests fill it.
-    let refused = loop {
-        let other = session.begin(all[0], 30 + recorded, "test/wait", &json!({})).await.unwrap();
-        let of_other = session.key(all[0], 30 + recorded).await;
-        let cause = rescind::Cause::new(rescind::CauseKind::Operator).with_reason(&filler);
-        match bus.cancel(&of_other, &cause).await {
-            Ok(()) => assert!(in_time("its answer", other.answer(30 + recorded)).await.unwrap().is_some()),
-            Err(error) => break error,
-        }
-        recorded += 1;
-        assert!(recorded < 4000, "it is never full");
-    };
-    assert!(refused.to_string().starts_with("the engine of the cluster refused"), "{refused}");
-    cancel_is_refused(&replicas, &key).await;
-    for through in &all {
-        assert_eq!(session.status(*through).await, 200);
+    let mut number = 30;
+    // Cancels of requests fill it, at last with records that are as small as that of `rescind cancel`.
+    for reason in ["x".repeat(1000), String::new()] {
+        let refused = loop {
+            let other = session.begin(all[0], number, "test/wait", &json!({})).await.unwrap();
+            let of_other = session.key(all[0], number).await;
+            let cause = rescind::Cause::new(rescind::CauseKind::Operator).with_reason(&reason);
+            match bus.cancel(&of_other, &cause).await {
+                Ok(()) => assert!(in_time("its answer", other.answer(number)).await.unwrap().is_some()),
+                Err(error) => break error,
+            }
+            number += 1;
+            assert!(number < 5000, "it is never full");
+        };
+        assert!(refused.to_string().starts_with("the engine of the cluster refused"), "{refused}");
+        number += 1;
     }
+    cancel_is_refused(&replicas, &key).await;
+    // The entries of nodes must outlive their time to live of 10 s.
+    is_reached_for(&session, &all, Duration::from_secs(14)).await;
+    assert_eq!(stats(&session, all[0]).await["running"], 3, "a cancel that was refused cancelled nothing");
     session.cancel(all[2], 10).await;
     assert_eq!(in_time("a forwarded cancel", waiting.answer(10)).await.unwrap(), None);
 }

@@ -24,7 +24,11 @@ mod client;
 #[cfg(unix)]
 mod engine_faults;
 #[cfg(unix)]
+mod facts;
+#[cfg(unix)]
 mod hops;
+#[cfg(unix)]
+mod measures;
 #[cfg(unix)]
 mod network_faults;
 #[cfg(unix)]
@@ -38,9 +42,13 @@ mod owner;
 #[cfg(unix)]
 mod proxy;
 #[cfg(unix)]
+mod rolling;
+#[cfg(unix)]
 mod sessions;
 #[cfg(unix)]
 mod trial;
+#[cfg(unix)]
+mod workers;
 
 use std::process::ExitCode;
 
@@ -72,6 +80,10 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             a_node_that_leaves_is_gone_at_once;
         network_faults: a_partition_between_nodes_hangs_nobody,
             a_node_with_another_address_is_found;
+        rolling: a_rolling_restart_loses_no_request,
+            a_request_that_outlives_the_drain_is_told_so;
+        measures: a_cancel_reaches_another_member_in_time,
+            a_forwarded_echo_is_within_its_budget;
         bulk: each_cancel_in_bulk_reaches_exactly_its_request;
         operator: an_operator_cancels_a_request,
             an_operator_cancels_a_request_of_acp,
@@ -100,6 +112,17 @@ fn of_engines(backend: Backend) -> Vec<Trial> {
             a_slow_engine_slows_cancels_only,
             a_full_engine_is_no_silent_success,
             a_node_without_its_engine_still_serves;
+        workers: a_worker_stops_with_its_request,
+            a_worker_that_begins_late_stops_at_once;
+    }
+}
+
+/// The tests of clusters with Redis.
+#[cfg(unix)]
+fn of_redis() -> Vec<Trial> {
+    trials! {
+        Backend::Redis;
+        engine_faults: a_restarted_engine_that_forgot_loses_no_session;
     }
 }
 
@@ -115,8 +138,19 @@ fn main() -> ExitCode {
             ));
         }
         trials.extend(of_each(backend));
-        trials.extend(if backend == Backend::List { of_list() } else { of_engines(backend) });
+        trials.extend(match backend {
+            Backend::List => of_list(),
+            Backend::Redis => of_engines(backend).into_iter().chain(of_redis()).collect(),
+            Backend::Nats => of_engines(backend),
+        });
     }
+    let names: Vec<String> = trials.iter().map(|trial| trial.name().to_owned()).collect();
+    trials.push(Trial::test("facts::the_table_of_faults_names_tests_that_exist", move || {
+        facts::the_table_of_faults_names_tests_that_exist(&names)
+    }));
+    trials.push(Trial::test("facts::no_code_of_the_cluster_asks_for_the_time_of_day", || {
+        facts::no_code_of_the_cluster_asks_for_the_time_of_day()
+    }));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

@@ -190,6 +190,13 @@ impl Replicas {
         run(command).await
     }
 
+    /// The command `rescind worker`.
+    pub(crate) fn worker(&self) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(PROGRAM);
+        command.args(["worker", "--cluster", &self.cluster()]);
+        command
+    }
+
     /// A session at a node.
     pub(crate) async fn session(&self, index: usize) -> Session {
         Session::open(self.nodes[index].address, self.setup.binding).await
