@@ -376,25 +376,34 @@ impl ClusterKeys for Keys {
             keys.insert(number, Arc::clone(&key));
             (key, watch)
         };
-        let listed = Listed { cluster: Weak::clone(&self.0), number };
+        let cluster = Weak::clone(&self.0);
+        let listed = Listed { cluster, number, request: request.clone(), key: Arc::clone(&key), watch };
         request.cancel_with(async move {
-            let _listed = listed;
-            watch.cancelled().await
+            let listed = listed;
+            listed.watch.cancelled().await
         });
         Some(key)
     }
 }
 
-/// The key of a running request, in the list of its cluster until this value is dropped.
+/// The key of a running request, in the list of its cluster until this value is dropped, which is when the request ends.
 struct Listed {
     cluster: Weak<Inner>,
     number: RequestKey,
+    request: CallContext,
+    key: Arc<str>,
+    watch: CancelWatch,
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        if let Some(cluster) = self.cluster.upgrade() {
-            lock(&cluster.keys).remove(&self.number);
+        let Some(cluster) = self.cluster.upgrade() else { return };
+        lock(&cluster.keys).remove(&self.number);
+        // Whoever got the key does work for this request. A cancel that came by the bus is recorded there already.
+        if let (Some(cause), None) = (self.request.cause(), self.watch.cause())
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(CancelBus(cluster).pass_on(Arc::clone(&self.key), cause));
         }
     }
 }
