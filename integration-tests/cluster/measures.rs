@@ -142,8 +142,9 @@ pub(crate) async fn a_forwarded_echo_is_within_its_budget(backend: Backend) {
             let begun = Instant::now();
             let answer = in_time("an echo", session.ask_on(stream, all[index], &body)).await;
             let took = begun.elapsed();
-            let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
-            assert_eq!(answer["result"]["value"], id, "{answer}");
+            // A slow one is an event.
+            let answer = String::from_utf8(answer).unwrap();
+            assert!(answer.contains(&format!("\"value\":{id}}}")), "{answer}");
             // The first ones open connections.
             if number >= 50 {
                 times[index].push(took);
