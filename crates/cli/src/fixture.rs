@@ -4,6 +4,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rescind::requests::RequestLog;
 use rescind::transport::{Listener as _, Transport};
@@ -80,6 +81,9 @@ async fn serve_stdio(fixture: &Fixture, framing: Framing, draining: &AtomicBool)
     })
 }
 
+/// The time in which other nodes get the last responses of a node that has left. HTTP gives its connections this time.
+const LAST_RESPONSES: Duration = Duration::from_millis(500);
+
 /// Serves every connection with the same fixture, so that its counters include all of them.
 async fn serve(
     fixture: &Fixture,
@@ -118,13 +122,19 @@ async fn serve(
     }
     draining.store(true, Ordering::Relaxed);
     // Over HTTP the answers are sent through the listener, so it is dropped last. Others close their address now.
-    let _needed = listener.as_mut().stop_accepting().then_some(listener);
+    let needed = listener.as_mut().stop_accepting().then_some(listener);
     let mut ends = JoinSet::new();
     for peer in peers {
         let deadline = fixture.drain_deadline();
         ends.spawn(async move { peer.shutdown(deadline).await });
     }
     ends.join_all().await;
+    if let Some(node) = node {
+        node.leave().await;
+        // Requests that other nodes have sent here are refused, and not lost.
+        drop(needed);
+        tokio::time::sleep(LAST_RESPONSES).await;
+    }
     Ok(Exit::Held)
 }
 

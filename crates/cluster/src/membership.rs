@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ use crate::secret::{Purpose, Secret};
 pub(crate) const BEAT: Duration = Duration::from_secs(3);
 /// How long a node counts as living after its last heartbeat.
 pub(crate) const TIME_TO_LIVE: Duration = Duration::from_secs(10);
+/// How long a node counts as living after its entry is gone from an engine. One that forgot its entries, because it started
+/// again, has them back after a heartbeat. A node that has left refuses connections, and is gone at once.
+const LINGER: Duration = Duration::from_secs(6);
 /// The least time between two readings for nodes that are not known.
 const BETWEEN_READINGS: Duration = Duration::from_millis(200);
 
@@ -42,14 +46,23 @@ struct Shared {
     view: RwLock<View>,
     /// Held while the engine is read for a node that is not known.
     reading: tokio::sync::Mutex<()>,
+    /// The engine refused the last heartbeat, for example because it is full. So it may refuse those of the others, and the
+    /// end of an entry says nothing.
+    is_refused: AtomicBool,
 }
 
 #[derive(Default)]
 struct View {
-    members: HashMap<NodeName, Member>,
+    members: HashMap<NodeName, Seen>,
     /// The last reading failed, so nodes may be missing, and dead ones may be left.
     is_away: bool,
     read_at: Option<Instant>,
+}
+
+/// A member, and when its entry was last read.
+struct Seen {
+    member: Member,
+    at: Instant,
 }
 
 /// Where a node is.
@@ -80,6 +93,7 @@ impl Membership {
             secret,
             view: RwLock::default(),
             reading: tokio::sync::Mutex::default(),
+            is_refused: AtomicBool::new(false),
         }))
     }
 
@@ -90,7 +104,8 @@ impl Membership {
     /// The nodes that live, in the order of their names.
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
-        let mut members: Vec<_> = self.view(|view| view.members.values().cloned().collect());
+        let mut members: Vec<_> =
+            self.view(|view| view.members.values().map(|seen| seen.member.clone()).collect());
         members.sort_by(|one, other| one.name.cmp(&other.name));
         members
     }
@@ -105,15 +120,16 @@ impl Membership {
     pub(crate) async fn read(&self) -> Result<(), EngineError> {
         let read = self.0.engine.members().await;
         let mut view = self.0.view.write().unwrap_or_else(PoisonError::into_inner);
-        view.read_at = Some(Instant::now());
+        let now = Instant::now();
+        view.read_at = Some(now);
         match read {
             Ok(entries) => {
-                view.is_away = false;
-                view.members = entries
-                    .iter()
-                    .filter_map(|(name, entry)| self.member(name, entry))
-                    .map(|member| (member.name.clone(), member))
-                    .collect();
+                let is_refused = self.0.is_refused.load(Ordering::Relaxed);
+                let keeps = |seen: &Seen| is_refused || now.duration_since(seen.at) < LINGER;
+                view.is_away = is_refused;
+                view.members.retain(|_, seen| !self.0.engine.is_list() && keeps(seen));
+                let found = entries.iter().filter_map(|(name, entry)| self.member(name, entry));
+                view.members.extend(found.map(|member| (member.name.clone(), Seen { member, at: now })));
                 Ok(())
             }
             Err(error) => {
@@ -145,7 +161,7 @@ impl Membership {
 
     /// Where a node is, as it was last read.
     fn cached(&self, name: &NodeName) -> Option<Member> {
-        self.view(|view| view.members.get(name).cloned())
+        self.view(|view| view.members.get(name).map(|seen| seen.member.clone()))
     }
 
     /// Where a node is. A node that is not known is looked for in the engine, at most five times a second.
@@ -178,7 +194,9 @@ impl Membership {
 
     /// Writes or renews the entry of this node.
     pub(crate) async fn beat(&self, entry: &OwnEntry) -> Result<Beat, EngineError> {
-        self.0.engine.beat(entry.name.as_str(), &entry.text, TIME_TO_LIVE).await
+        let beat = self.0.engine.beat(entry.name.as_str(), &entry.text, TIME_TO_LIVE).await;
+        self.0.is_refused.store(matches!(beat, Err(EngineError::Refused(_))), Ordering::Relaxed);
+        beat
     }
 
     /// Renews the entry of this node and reads those of the others, until it is dropped.

@@ -10,7 +10,7 @@
 //! | the names of nodes | the set `rescind:nodes` |
 //! | jobs | the list `rescind:jobs`: added on the left, taken on the right |
 //!
-//! 1. A record is written before its doorbell rings, by one pipeline on one connection.
+//! 1. A record is written before its doorbell rings, by one script. What could not be recorded does not ring.
 //! 2. Commands, doorbells and jobs have connections of their own, so that none waits for another.
 //! 3. Each command has a time limit. A connection that exceeds it is not used again.
 //! 4. Messages name the server by its host and port, never by its URL, which may hold a password.
@@ -34,9 +34,20 @@ use super::{Answer, Beat, Engine, EngineError, EngineEvents};
 /// The most time of a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(3);
 
-/// Writes or renews the entry of a node. Returns the entry of another holder, or nothing.
+/// Records a signal, then rings. A record that is refused, because memory is full, does not ring. `NX` that finds a record
+/// is no error: the first value stays.
+const SIGNAL: &str = "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX')
+redis.call('PUBLISH', KEYS[1], ARGV[1])
+return false";
+
+/// Writes or renews the entry of a node. Returns the entry of another holder, or nothing. An entry is renewed also when
+/// memory is full.
 const BEAT: &str = "local held = redis.call('GET', KEYS[1])
-if held and held ~= ARGV[1] then return held end
+if held == ARGV[1] then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    return false
+end
+if held then return held end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SADD', KEYS[2], ARGV[3])
 return false";
@@ -134,11 +145,9 @@ impl Engine for RedisEngine {
     fn signal<'a>(&'a self, name: &'a str, value: &'a str, keep: Duration) -> Answer<'a, ()> {
         Box::pin(async move {
             let key = self.signal_key(name);
-            let mut commands = redis::pipe();
-            // `NX` that finds a record is no error: the first value stays.
-            commands.cmd("SET").arg(&key).arg(value).arg("PX").arg(milliseconds(keep)).arg("NX").ignore();
-            commands.cmd("PUBLISH").arg(&key).arg(value).ignore();
-            self.run(&commands).await
+            let mut signal = redis::pipe();
+            signal.cmd("EVAL").arg(SIGNAL).arg(1).arg(key).arg(value).arg(milliseconds(keep)).ignore();
+            self.run(&signal).await
         })
     }
 

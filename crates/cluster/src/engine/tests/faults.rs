@@ -148,5 +148,8 @@ pub(super) async fn a_full_server_is_no_silent_success(server: Server) {
     let names = [Arc::from(name)];
     assert_eq!(node.engine.look(&names).await, Ok(vec![None]), "it still answers");
     node.engine.subscribe(&names).await.unwrap();
-    assert!(node.heard.try_recv().is_err(), "the connection was not lost");
+    let again = node.engine.signal(&names[0], &value, LONG).await;
+    assert!(matches!(again, Err(EngineError::Refused(_))), "{again:?}");
+    node.engine.look(&names).await.unwrap();
+    assert!(node.heard.try_recv().is_err(), "what was refused did not ring, and the connection was not lost");
 }

@@ -1,0 +1,160 @@
+//! Three replicas of `rescind fixture` as one server: sessions, cancels and faults, on a list of nodes, Redis and NATS.
+//!
+//! `RESCIND_REDIS_SERVER` and `RESCIND_NATS_SERVER` name the programs of the engines. The tests of an engine without its
+//! variable are skipped. `RESCIND_CLUSTER_FULL=1` runs the long forms.
+//!
+//! `cargo test -p rescind-cli --test cluster -- redis` runs the tests with Redis.
+#![cfg_attr(
+    unix,
+    expect(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        reason = "a test that cannot go on has failed"
+    )
+)]
+
+#[cfg(unix)]
+mod backend;
+#[cfg(unix)]
+mod bulk;
+#[cfg(unix)]
+mod client;
+#[cfg(unix)]
+mod engine_faults;
+#[cfg(unix)]
+mod facts;
+#[cfg(unix)]
+mod hops;
+#[cfg(unix)]
+mod measures;
+#[cfg(unix)]
+mod network_faults;
+#[cfg(unix)]
+mod node_faults;
+#[cfg(unix)]
+mod nodes;
+#[cfg(unix)]
+mod operator;
+#[cfg(unix)]
+mod owner;
+#[cfg(unix)]
+mod proxy;
+#[cfg(unix)]
+mod rolling;
+#[cfg(unix)]
+mod sessions;
+#[cfg(unix)]
+mod trial;
+#[cfg(unix)]
+mod workers;
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+#[cfg(unix)]
+use libtest_mimic::Trial;
+
+#[cfg(unix)]
+use self::backend::Backend;
+
+/// The tests of every kind of cluster.
+#[cfg(unix)]
+fn of_each(backend: Backend) -> Vec<Trial> {
+    trials! {
+        backend;
+        sessions: sessions_work_from_every_replica,
+            acp_connections_work_from_every_replica,
+            a_cancel_through_another_replica_reaches_its_request,
+            a_stream_is_resumed_through_another_replica,
+            an_acp_stream_is_resumed_through_another_replica,
+            a_session_of_another_principal_is_unknown_on_every_replica,
+            a_second_node_of_the_same_name_does_not_start;
+        hops: a_forwarded_request_is_never_forwarded_again,
+            a_hop_that_is_not_signed_for_this_node_is_refused,
+            an_id_that_this_cluster_did_not_sign_is_unknown;
+        node_faults: a_killed_node_loses_its_sessions_and_nothing_else,
+            a_stopped_node_hangs_nobody_and_comes_back,
+            a_restarted_node_does_not_answer_for_its_former_life,
+            a_node_that_leaves_is_gone_at_once;
+        network_faults: a_partition_between_nodes_hangs_nobody,
+            a_node_with_another_address_is_found;
+        rolling: a_rolling_restart_loses_no_request,
+            a_request_that_outlives_the_drain_is_told_so;
+        measures: a_cancel_reaches_another_member_in_time,
+            a_forwarded_echo_is_within_its_budget;
+        bulk: each_cancel_in_bulk_reaches_exactly_its_request;
+        operator: an_operator_cancels_a_request,
+            an_operator_cancels_a_request_of_acp,
+            a_wrong_secret_or_key_cancels_nothing,
+            a_cancel_for_a_dead_node_says_so;
+    }
+}
+
+/// The tests of clusters on a list of nodes.
+#[cfg(unix)]
+fn of_list() -> Vec<Trial> {
+    trials! {
+        Backend::List;
+        owner: a_client_that_leaves_the_entry_node_leaves_the_owner,
+            a_request_is_forwarded_as_it_is;
+    }
+}
+
+/// The tests of clusters with an engine.
+#[cfg(unix)]
+fn of_engines(backend: Backend) -> Vec<Trial> {
+    trials! {
+        backend;
+        engine_faults: a_restarted_engine_loses_nothing_that_runs,
+            a_stopped_engine_stops_no_session,
+            a_slow_engine_slows_cancels_only,
+            a_full_engine_is_no_silent_success,
+            a_node_without_its_engine_still_serves;
+        workers: a_worker_stops_with_its_request,
+            a_worker_that_begins_late_stops_at_once;
+    }
+}
+
+/// The tests of clusters with Redis.
+#[cfg(unix)]
+fn of_redis() -> Vec<Trial> {
+    trials! {
+        Backend::Redis;
+        engine_faults: a_restarted_engine_that_forgot_loses_no_session;
+    }
+}
+
+#[cfg(unix)]
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let mut trials = Vec::new();
+    for backend in [Backend::List, Backend::Redis, Backend::Nats] {
+        if let (false, Some(variable)) = (backend.is_there(), backend.variable()) {
+            trial::tell(&format!(
+                "SKIPPED: the tests of a cluster on {}, because {variable} is not set",
+                backend.name()
+            ));
+        }
+        trials.extend(of_each(backend));
+        trials.extend(match backend {
+            Backend::List => of_list(),
+            Backend::Redis => of_engines(backend).into_iter().chain(of_redis()).collect(),
+            Backend::Nats => of_engines(backend),
+        });
+    }
+    let names: Vec<String> = trials.iter().map(|trial| trial.name().to_owned()).collect();
+    trials.push(Trial::test("facts::the_table_of_faults_names_tests_that_exist", move || {
+        facts::the_table_of_faults_names_tests_that_exist(&names)
+    }));
+    trials.push(Trial::test("facts::no_code_of_the_cluster_asks_for_the_time_of_day", || {
+        facts::no_code_of_the_cluster_asks_for_the_time_of_day()
+    }));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+#[cfg(not(unix))]
+fn main() -> ExitCode {
+    libtest_mimic::run(&Arguments::from_args(), Vec::new()).exit_code()
+}

@@ -1,0 +1,88 @@
+//! Faults of the network between nodes: the address that a node advertises is that of a proxy.
+
+use std::time::{Duration, Instant};
+
+use rescind_testkit::support::within;
+use serde_json::json;
+
+use crate::backend::Backend;
+use crate::client::Session;
+use crate::nodes::{NODES, Node, Replicas, Setup};
+use crate::proxy::Proxy;
+use crate::trial::{poll_until, report};
+
+/// Three nodes, of which the first advertises this proxy.
+async fn behind(backend: Backend, proxy: &Proxy) -> Replicas {
+    let mut replicas = Replicas::without_nodes(backend, Setup::default());
+    start_first(&mut replicas, proxy).await;
+    for name in &NODES[1..] {
+        let node = Node::start(name, replicas.command(name, &[])).await.unwrap();
+        replicas.nodes.push(node);
+    }
+    list(&replicas, proxy);
+    replicas
+}
+
+/// Starts the first node, which advertises this proxy.
+async fn start_first(replicas: &mut Replicas, proxy: &Proxy) {
+    let url = format!("http://127.0.0.1:{}/rpc", proxy.port);
+    let node = Node::start(NODES[0], replicas.command(NODES[0], &["--advertise", &url])).await.unwrap();
+    proxy.set_server(node.address);
+    if replicas.nodes.is_empty() { replicas.nodes.push(node) } else { replicas.nodes[0] = node }
+}
+
+fn list(replicas: &Replicas, proxy: &Proxy) {
+    let mut lines = format!("n1=http://127.0.0.1:{}/rpc\n", proxy.port);
+    for (name, address) in NODES.into_iter().zip(replicas.addresses()).skip(1) {
+        lines.push_str(&format!("{name}=http://{address}/rpc\n"));
+    }
+    replicas.write_lines(&lines);
+}
+
+/// The others do not reach a node any more, and clients do.
+pub(crate) async fn a_partition_between_nodes_hangs_nobody(backend: Backend) {
+    let proxy = Proxy::start_before_its_server().await;
+    let replicas = behind(backend, &proxy).await;
+    let all = replicas.addresses();
+    let (session, other) = (replicas.session(0).await, replicas.session(1).await);
+    assert_eq!(session.status(all[1]).await, 200, "a connection between the nodes is open");
+    let running = session.begin(all[1], 10, "test/wait", &json!({})).await.unwrap();
+    proxy.cut();
+    let cut = Instant::now();
+    let limit = Duration::from_secs(11);
+    let answer = within(limit, "the end of a request under way", running.answer(10)).await;
+    assert!(matches!(answer, Err(_) | Ok(None)), "{answer:?}");
+    report(backend, "partition: requests under way have ended", cut.elapsed());
+    let asked = Instant::now();
+    let status = within(limit, "an answer", session.begin(all[2], 11, "test/echo", &json!({}))).await;
+    let status = status.unwrap().status;
+    assert!([502, 503].contains(&status), "{status}");
+    report(backend, "partition: a later request was refused", asked.elapsed());
+    assert_eq!(session.status(all[0]).await, 200, "clients that reach it are served");
+    assert_eq!(other.status(all[2]).await, 200, "the others reach each other");
+    assert_eq!(other.status(all[0]).await, 200, "it reaches the others");
+    proxy.mend();
+    let back = poll_until("it is reached again", async || session.status(all[1]).await == 200).await;
+    report(backend, "partition mended: reached again", back);
+}
+
+/// A node that starts again behind another address is reached there.
+pub(crate) async fn a_node_with_another_address_is_found(backend: Backend) {
+    let proxy = Proxy::start_before_its_server().await;
+    let mut replicas = behind(backend, &proxy).await;
+    let former = replicas.session(0).await;
+    let all = replicas.addresses();
+    assert_eq!(former.status(all[1]).await, 200);
+    replicas.nodes[0].kill().await;
+    drop(proxy);
+    let another = Proxy::start_before_its_server().await;
+    start_first(&mut replicas, &another).await;
+    list(&replicas, &another);
+    let moved = Instant::now();
+    let session: Session = replicas.session(0).await;
+    for through in &all[1..] {
+        poll_until("it is reached", async || session.status(*through).await == 200).await;
+        assert_eq!(former.status(*through).await, 404);
+    }
+    report(backend, "another address: reached there", moved.elapsed());
+}

@@ -1,0 +1,281 @@
+//! Replicas of the fixture as processes, and the commands of the same program.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{env, fs, process};
+
+use rescind_cluster::{CancelBus, Cluster, Secret};
+use rescind_testkit::support::in_time;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Child;
+
+use crate::backend::{Backend, EngineServer, ServerOptions};
+use crate::client::{Binding, Session};
+
+/// The names of the replicas.
+pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
+const PROGRAM: &str = env!("CARGO_BIN_EXE_rescind");
+
+/// How the replicas are started.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) binding: Binding,
+    /// Further arguments of each.
+    pub(crate) arguments: Vec<String>,
+    /// The content of the file of the secret.
+    pub(crate) secret: Option<&'static str>,
+    pub(crate) server: ServerOptions,
+    /// The engine's address as the replicas see it. Default: its own.
+    pub(crate) engine_port: Option<u16>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            binding: Binding::Streamable,
+            arguments: Vec::new(),
+            secret: None,
+            server: ServerOptions::Usual,
+            engine_port: None,
+        }
+    }
+}
+
+/// Three replicas and what they share.
+pub(crate) struct Replicas {
+    pub(crate) setup: Setup,
+    pub(crate) engine: Option<EngineServer>,
+    folder: Folder,
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// A running replica. It is killed on drop.
+pub(crate) struct Node {
+    name: String,
+    pub(crate) address: SocketAddr,
+    process: Child,
+}
+
+/// The output of a command.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) status: ExitStatus,
+    pub(crate) stderr: String,
+}
+
+impl Replicas {
+    /// Starts three replicas of MCP.
+    pub(crate) async fn start(backend: Backend) -> Self {
+        Self::start_with(backend, Setup::default()).await
+    }
+
+    pub(crate) async fn start_with(backend: Backend, setup: Setup) -> Self {
+        let mut replicas = Self::without_nodes(backend, setup);
+        let [one, two, three] = NODES.map(|name| replicas.command(name, &[]));
+        let started = tokio::join!(
+            Node::start(NODES[0], one),
+            Node::start(NODES[1], two),
+            Node::start(NODES[2], three)
+        );
+        replicas.nodes = [started.0, started.1, started.2].map(Result::unwrap).into();
+        replicas.write_list();
+        replicas
+    }
+
+    /// The engine alone.
+    pub(crate) fn without_nodes(backend: Backend, setup: Setup) -> Self {
+        let engine = EngineServer::start(backend, setup.server);
+        let replicas = Self { setup, engine, folder: Folder::new(), nodes: Vec::new() };
+        if let Some(secret) = replicas.setup.secret {
+            fs::write(replicas.folder.0.join("secret"), secret).unwrap();
+        }
+        replicas.write_list();
+        replicas
+    }
+
+    /// Adds three nodes. `port`: where they, and the commands, find the engine. `urls`: the cluster of a single node.
+    pub(crate) async fn with_nodes(mut self, port: Option<u16>, urls: [Option<String>; 3]) -> Self {
+        self.setup.engine_port = port;
+        for (name, url) in NODES.into_iter().zip(urls) {
+            let command = match url {
+                None => self.command(name, &[]),
+                Some(url) => self.command_in(&url, name, &[]),
+            };
+            self.nodes.push(Node::start(name, command).await.unwrap());
+        }
+        self.write_list();
+        self
+    }
+
+    /// This process in the cluster, without a name.
+    pub(crate) async fn bus(&self) -> CancelBus {
+        let secret = self.setup.secret.map_or_else(Secret::of_loopback, |text| Secret::new(text).unwrap());
+        let cluster = Cluster::connect(self.cluster().parse().unwrap(), None, secret).await;
+        cluster.unwrap().cancel_bus()
+    }
+
+    /// The argument of `--cluster`.
+    pub(crate) fn cluster(&self) -> String {
+        match (&self.engine, self.setup.engine_port) {
+            (Some(engine), Some(port)) => engine.url_at(port),
+            (Some(engine), None) => engine.url(),
+            (None, _) => format!("static:@{}", self.list().display()),
+        }
+    }
+
+    fn list(&self) -> PathBuf {
+        self.folder.0.join("list")
+    }
+
+    /// Writes the addresses of the nodes into the list.
+    pub(crate) fn write_list(&self) {
+        let lines = self.nodes.iter().map(|node| format!("{}=http://{}/rpc\n", node.name, node.address));
+        self.write_lines(&lines.collect::<String>());
+    }
+
+    /// Writes this list.
+    pub(crate) fn write_lines(&self, lines: &str) {
+        // Renamed, so that no replica reads a part of it.
+        let part = self.folder.0.join("part");
+        fs::write(&part, lines).unwrap();
+        fs::rename(&part, self.list()).unwrap();
+    }
+
+    /// The addresses of the replicas, in their order.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|node| node.address).collect()
+    }
+
+    /// The command that starts a node.
+    pub(crate) fn command(&self, name: &str, more: &[&str]) -> Command {
+        self.command_in(&self.cluster(), name, more)
+    }
+
+    fn command_in(&self, cluster: &str, name: &str, more: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.args(["fixture", "--dialect", self.setup.binding.dialect(), "--node", name]);
+        command.args(["--listen", "http://127.0.0.1:0/rpc", "--cluster", cluster]);
+        if self.setup.secret.is_some() {
+            command.arg("--secret-file").arg(self.folder.0.join("secret"));
+        }
+        command.args(&self.setup.arguments).args(more);
+        command
+    }
+
+    /// Writes a file, for an argument.
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
+        let file = self.folder.0.join(name);
+        fs::write(&file, text).unwrap();
+        file.display().to_string()
+    }
+
+    /// Starts a node again, which has ended. It has another port.
+    pub(crate) async fn start_again(&mut self, index: usize) {
+        let node = Node::start(NODES[index], self.command(NODES[index], &[])).await.unwrap();
+        self.nodes[index] = node;
+        self.write_list();
+    }
+
+    /// `rescind cancel`.
+    pub(crate) async fn cancel(&self, key: &str, more: &[&str]) -> Said {
+        let mut command = tokio::process::Command::new(PROGRAM);
+        command.args(["cancel", "--cluster", &self.cluster()]);
+        if let (Some(_), false) = (self.setup.secret, more.contains(&"--secret-file")) {
+            command.arg("--secret-file").arg(self.folder.0.join("secret"));
+        }
+        command.args(more).arg(key);
+        run(command).await
+    }
+
+    /// The command `rescind worker`.
+    pub(crate) fn worker(&self) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(PROGRAM);
+        command.args(["worker", "--cluster", &self.cluster()]);
+        command
+    }
+
+    /// A session at a node.
+    pub(crate) async fn session(&self, index: usize) -> Session {
+        Session::open(self.nodes[index].address, self.setup.binding).await
+    }
+}
+
+/// Runs a command to its end.
+pub(crate) async fn run(mut command: tokio::process::Command) -> Said {
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = in_time("a command", command.output()).await.unwrap();
+    Said { status: output.status, stderr: String::from_utf8_lossy(&output.stderr).into_owned() }
+}
+
+impl Node {
+    /// Starts a node and waits until it listens. An error: what it said before it ended.
+    pub(crate) async fn start(name: &str, command: Command) -> Result<Self, Said> {
+        let mut command = tokio::process::Command::from(command);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn().unwrap();
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let mut said = String::new();
+        while let Some(line) = in_time("a node starts", lines.next_line()).await.unwrap() {
+            if let Some(url) = line.strip_prefix("listening on ") {
+                let address = url.trim_start_matches("http://").split('/').next().unwrap_or_default();
+                let address = address.parse().unwrap();
+                // Nobody reads what it says later, and its pipe stays open.
+                tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+                return Ok(Self { name: name.to_owned(), address, process });
+            }
+            said.push_str(&line);
+            said.push('\n');
+        }
+        let status = in_time("a node ends", process.wait()).await.unwrap();
+        Err(Said { status, stderr: said })
+    }
+
+    fn send(&self, signal: Signal) {
+        let id = Pid::from_raw(self.process.id().unwrap().try_into().unwrap()).unwrap();
+        kill_process(id, signal).unwrap();
+    }
+
+    /// Ends it as SIGKILL does.
+    pub(crate) async fn kill(&mut self) {
+        self.process.kill().await.unwrap();
+    }
+
+    /// Ends it as a supervisor does, and waits until its requests have ended.
+    pub(crate) async fn terminate(&mut self) {
+        self.send(Signal::TERM);
+        let ended = in_time("a drain", self.process.wait()).await.unwrap();
+        assert!(ended.success(), "{} ended with {ended}", self.name);
+    }
+
+    /// Suspends it.
+    pub(crate) fn stop(&self) {
+        self.send(Signal::STOP);
+    }
+
+    /// Lets a suspended one go on.
+    pub(crate) fn go_on(&self) {
+        self.send(Signal::CONT);
+    }
+}
+
+/// A folder that is deleted on drop.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("rescind-cluster-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = env::temp_dir().join(name);
+        fs::create_dir(&folder).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
