@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The file, the constant, its value, words of its row on the page, and the value in the form of the page.
-const NUMBERS: [[&str; 5]; 30] = [
+const NUMBERS: [[&str; 5]; 31] = [
     ["membership.rs", "BEAT", "Duration::from_secs(3)", "heartbeat of a node", "every 3 s"],
     ["membership.rs", "TIME_TO_LIVE", "Duration::from_secs(10)", "counts as living", "10 s"],
     ["membership.rs", "BETWEEN_READINGS", "Duration::from_millis(200)", "nodes that are not known", "200 ms"],
@@ -15,6 +15,7 @@ const NUMBERS: [[&str; 5]; 30] = [
     ["cluster.rs", "MAX_ANSWER", "64 * 1024", "an answer between nodes", "64 KiB"],
     ["cluster.rs", "HELLO", "Duration::from_secs(1)", "an answer between nodes", "within 1 s"],
     ["engine/fixed.rs", "ANSWER", "Duration::from_secs(10)", "an answer between nodes", "10 s"],
+    ["engine/fixed.rs", "RETRY", "Duration::from_millis(500)", "asking a node again", "500 ms"],
     ["engine/fixed.rs", "MAX_VALUE", "16 * 1024", "longest value of a signal", "16 KiB"],
     ["engine/fixed.rs", "MAX_SIGNALS", "100_000", "static list: cancels", "100,000"],
     ["engine/redis.rs", "COMMAND_LIMIT", "Duration::from_secs(3)", "a command of the engine", "3 s"],
