@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The file, the constant, its value, words of its row on the page, and the value in the form of the page.
-const NUMBERS: [[&str; 5]; 31] = [
+const NUMBERS: [[&str; 5]; 32] = [
     ["membership.rs", "BEAT", "Duration::from_secs(3)", "heartbeat of a node", "every 3 s"],
     ["membership.rs", "TIME_TO_LIVE", "Duration::from_secs(10)", "counts as living", "10 s"],
+    ["membership.rs", "LINGER", "Duration::from_secs(6)", "entry is gone from the engine", "6 s"],
     ["membership.rs", "BETWEEN_READINGS", "Duration::from_millis(200)", "nodes that are not known", "200 ms"],
     ["cancel_bus.rs", "KEEP", "Duration::from_secs(3600)", "record of a cancel, and", "1 h"],
     ["keys.rs", "RECORD_LIMIT", "Duration::from_secs(60)", "while the engine is away: tried for", "60 s"],
