@@ -129,7 +129,7 @@ impl Pool {
             return Ok(line);
         }
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the connection did not open in time");
-        let line = tokio::time::timeout(CONNECT, self.open(to)).await.map_err(late)??;
+        let line = tokio::time::timeout(CONNECT, Box::pin(self.open(to))).await.map_err(late)??;
         lines.open.lock().unwrap_or_else(PoisonError::into_inner).push(line.clone());
         Ok(line)
     }
