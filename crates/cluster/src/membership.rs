@@ -104,7 +104,8 @@ impl Membership {
     /// The nodes that live, in the order of their names.
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
-        let mut members: Vec<_> = self.view(|view| view.members.values().map(|seen| seen.member.clone()).collect());
+        let mut members: Vec<_> =
+            self.view(|view| view.members.values().map(|seen| seen.member.clone()).collect());
         members.sort_by(|one, other| one.name.cmp(&other.name));
         members
     }
