@@ -67,12 +67,23 @@ impl Backend {
         };
         let file = folder.join("conf");
         fs::write(&file, full).unwrap();
-        let (file, port, folder) = (file.display().to_string(), port.to_string(), folder.display().to_string());
+        let (file, port, folder) =
+            (file.display().to_string(), port.to_string(), folder.display().to_string());
         let kept = if options == ServerOptions::Forgetful { "no" } else { "yes" };
         let words: &[&str] = match self {
             Self::List => &[],
             Self::Redis => &[
-                &file, "--port", &port, "--bind", "127.0.0.1", "--dir", &folder, "--save", "", "--appendonly", kept,
+                &file,
+                "--port",
+                &port,
+                "--bind",
+                "127.0.0.1",
+                "--dir",
+                &folder,
+                "--save",
+                "",
+                "--appendonly",
+                kept,
             ],
             Self::Nats => &["-c", &file, "-a", "127.0.0.1", "-p", &port, "-js", "-sd", &folder],
         };

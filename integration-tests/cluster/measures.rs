@@ -43,7 +43,8 @@ pub(crate) async fn a_cancel_reaches_another_member_in_time(backend: Backend) {
     };
     let cause = Cause::new(CauseKind::Operator);
     for _ in 0..TIMES {
-        let call = members.all[0].client.call::<_, serde_json::Value>("work", &json!({ "n": 0 })).start().unwrap();
+        let call =
+            members.all[0].client.call::<_, serde_json::Value>("work", &json!({ "n": 0 })).start().unwrap();
         let heard = in_time("it begins", members.all[0].heard.recv()).await.unwrap();
         let Heard::Began(_, key) = heard else { panic!("{heard:?}") };
         // The other member knows nothing of the key before.
@@ -63,7 +64,11 @@ pub(crate) async fn a_cancel_reaches_another_member_in_time(backend: Backend) {
         String::new()
     } else {
         let (median, p99) = median_and_p99(raw);
-        format!("; publish to subscriber of the engine itself: median {}, p99 {}", micros(median), micros(p99))
+        format!(
+            "; publish to subscriber of the engine itself: median {}, p99 {}",
+            micros(median),
+            micros(p99)
+        )
     };
     tell(&format!(
         "measured: {}: cancel to signal on another node: median {}, p99 {}{beside}",

@@ -59,12 +59,11 @@ pub(crate) async fn a_stopped_node_hangs_nobody_and_comes_back(backend: Backend)
     let under_way = within(KNOWN, "the end of a request under way", running.answer(10));
     let known = async { (under_way.await, stopped.elapsed()) };
     let forwarded = async { tokio::join!(echo(all[1]), echo(all[2])) };
-    let ((answer, took), ((one, first), (two, second))) = within(
-        Duration::from_secs(15),
-        "requests for a stopped node",
-        async { tokio::join!(known, forwarded) },
-    )
-    .await;
+    let ((answer, took), ((one, first), (two, second))) =
+        within(Duration::from_secs(15), "requests for a stopped node", async {
+            tokio::join!(known, forwarded)
+        })
+        .await;
     assert!(matches!(answer, Err(_) | Ok(None)), "{answer:?}");
     for (status, took) in [(one, first), (two, second)] {
         assert!([404, 502, 503].contains(&status), "{status}");
