@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Child;
 
-use crate::backend::{Backend, EngineServer, ServerOptions};
+use crate::backend::{Backend, EngineServer, ServerOptions, wait_until_stopped};
 use crate::client::{Binding, Session};
 use crate::trial::tell;
 
@@ -264,6 +264,7 @@ impl Node {
     /// Suspends it.
     pub(crate) fn stop(&self) {
         self.send(Signal::STOP);
+        wait_until_stopped(self.process.id().unwrap());
     }
 
     /// Lets a suspended one go on.
