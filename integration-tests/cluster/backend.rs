@@ -142,16 +142,7 @@ impl EngineServer {
     /// Suspends it: its connections stay open, and it does not answer.
     pub(crate) fn stop(&self) {
         self.send(Signal::STOP);
-        // Its threads stop a moment later, and may answer until then.
-        while !self.is_stopped() {
-            thread::yield_now();
-        }
-    }
-
-    /// Systems without `/proc` are believed to stop at once.
-    fn is_stopped(&self) -> bool {
-        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.process.id())) else { return true };
-        threads.flatten().all(|one| fs::read_to_string(one.path().join("stat")).unwrap().contains(") T "))
+        wait_until_stopped(self.process.id());
     }
 
     pub(crate) fn go_on(&self) {
@@ -161,6 +152,18 @@ impl EngineServer {
     fn send(&self, signal: Signal) {
         let id = Pid::from_raw(self.process.id().try_into().unwrap()).unwrap();
         kill_process(id, signal).unwrap();
+    }
+}
+
+/// The threads of a process stop a moment after its signal, and may answer until then. Systems without `/proc` are believed
+/// to stop at once.
+pub(crate) fn wait_until_stopped(id: u32) {
+    let is_stopped = || {
+        let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return true };
+        threads.flatten().all(|one| fs::read_to_string(one.path().join("stat")).unwrap().contains(") T "))
+    };
+    while !is_stopped() {
+        thread::yield_now();
     }
 }
 

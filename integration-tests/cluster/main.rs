@@ -82,7 +82,7 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             a_node_with_another_address_is_found;
         rolling: a_rolling_restart_loses_no_request,
             a_request_that_outlives_the_drain_is_told_so;
-        measures: a_cancel_reaches_another_member_in_time,
+        measures: a_cancel_reaches_another_member_within_its_budget,
             a_forwarded_echo_is_within_its_budget;
         bulk: each_cancel_in_bulk_reaches_exactly_its_request;
         operator: an_operator_cancels_a_request,

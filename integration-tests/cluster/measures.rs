@@ -33,7 +33,7 @@ fn micros(time: Duration) -> String {
 
 /// From the call of `cancel` on one member to the signal on another, beside the engine's own time from a publish to its
 /// subscriber.
-pub(crate) async fn a_cancel_reaches_another_member_in_time(backend: Backend) {
+pub(crate) async fn a_cancel_reaches_another_member_within_its_budget(backend: Backend) {
     let mut members = Members::start(backend).await;
     let mut times = Vec::new();
     let mut raw = Vec::new();

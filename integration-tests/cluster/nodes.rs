@@ -12,8 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Child;
 
-use crate::backend::{Backend, EngineServer, ServerOptions};
+use crate::backend::{Backend, EngineServer, ServerOptions, wait_until_stopped};
 use crate::client::{Binding, Session};
+use crate::trial::tell;
 
 /// The names of the replicas.
 pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
@@ -161,6 +162,9 @@ impl Replicas {
         if self.setup.secret.is_some() {
             command.arg("--secret-file").arg(self.folder.0.join("secret"));
         }
+        if env::var_os("RESCIND_CLUSTER_LOG").is_some() {
+            command.arg("--verbose");
+        }
         command.args(&self.setup.arguments).args(more);
         command
     }
@@ -222,8 +226,15 @@ impl Node {
             if let Some(url) = line.strip_prefix("listening on ") {
                 let address = url.trim_start_matches("http://").split('/').next().unwrap_or_default();
                 let address = address.parse().unwrap();
-                // Nobody reads what it says later, and its pipe stays open.
-                tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+                // Its pipe stays open. What it says later is for somebody who looks for a fault.
+                let (node, shows) = (name.to_owned(), env::var_os("RESCIND_CLUSTER_LOG").is_some());
+                tokio::spawn(async move {
+                    while let Ok(Some(line)) = lines.next_line().await {
+                        if shows {
+                            tell(&format!("{node}: {line}"));
+                        }
+                    }
+                });
                 return Ok(Self { name: name.to_owned(), address, process });
             }
             said.push_str(&line);
@@ -253,6 +264,7 @@ impl Node {
     /// Suspends it.
     pub(crate) fn stop(&self) {
         self.send(Signal::STOP);
+        wait_until_stopped(self.process.id().unwrap());
     }
 
     /// Lets a suspended one go on.

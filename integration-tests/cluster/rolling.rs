@@ -16,9 +16,9 @@ use crate::nodes::{Node, Replicas};
 use crate::trial::{poll_until, tell};
 
 /// How many clients make requests at once.
-const CLIENTS: u64 = 4;
+const CLIENTS: usize = 4;
 /// How many requests a client makes in a session.
-const REQUESTS: u64 = 10;
+const REQUESTS: u64 = 30;
 
 /// What the clients have seen.
 #[derive(Default)]
@@ -27,7 +27,19 @@ struct Seen {
     answered: AtomicU64,
     /// Sessions that had ended with their node before their last request: a client opens another one, as the protocol asks.
     ended: AtomicU64,
+    /// The responses of each client.
+    responses: [AtomicU64; CLIENTS],
     is_over: AtomicBool,
+}
+
+impl Seen {
+    /// Waits until each client has had a response to a request that it makes from now on or has made before.
+    async fn each_has_a_response(&self) {
+        let counts = || self.responses.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let before = counts();
+        let all = || counts().iter().zip(&before).all(|(now, before)| now > before);
+        poll_until("each client has a response", async || all()).await;
+    }
 }
 
 /// Each replica drains and is replaced, one after the other: each request that began is answered.
@@ -36,8 +48,8 @@ pub(crate) async fn a_rolling_restart_loses_no_request(backend: Backend) {
     let balancer = Balancer::start(replicas.addresses()).await.unwrap();
     let seen = Arc::new(Seen::default());
     let mut clients = JoinSet::new();
-    for _ in 0..CLIENTS {
-        clients.spawn(client(balancer.address(), Arc::clone(&seen)));
+    for index in 0..CLIENTS {
+        clients.spawn(client(index, balancer.address(), Arc::clone(&seen)));
     }
     let begun = Instant::now();
     for index in 0..3 {
@@ -53,8 +65,13 @@ pub(crate) async fn a_rolling_restart_loses_no_request(backend: Backend) {
             .map(|(_, n)| n.address)
             .collect();
         balancer.set_servers(others);
+        seen.each_has_a_response().await;
+        let ends = replicas.session(index).await;
         replicas.nodes[index].terminate().await;
         replicas.start_again(index).await;
+        for through in replicas.addresses() {
+            assert_eq!(ends.status(through).await, 404, "a session ends with its node");
+        }
         balancer.set_servers(replicas.addresses());
     }
     let before = seen.answered.load(Ordering::Relaxed);
@@ -72,12 +89,12 @@ pub(crate) async fn a_rolling_restart_loses_no_request(backend: Backend) {
         count(&seen.sessions),
         count(&seen.ended),
     ));
-    assert!(count(&seen.ended) > 0, "no session had to end: this shows nothing");
 }
 
 /// Opens sessions and makes requests in them, until the test is over.
-async fn client(through: SocketAddr, seen: Arc<Seen>) {
+async fn client(index: usize, through: SocketAddr, seen: Arc<Seen>) {
     while !seen.is_over.load(Ordering::Relaxed) {
+        seen.responses[index].fetch_add(1, Ordering::Relaxed);
         let session = match Session::try_open(through, Binding::Streamable, None).await {
             Ok(session) => session,
             // It was opened at a node that ended before the client was ready, or drains: nothing was asked of it.
@@ -105,6 +122,7 @@ async fn client(through: SocketAddr, seen: Arc<Seen>) {
             let answer = answer.unwrap_or_else(|| panic!("a request that began was lost"));
             assert_eq!(answer["result"]["value"], number, "{answer}");
             seen.answered.fetch_add(1, Ordering::Relaxed);
+            seen.responses[index].fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -385,15 +385,17 @@ const withSessions = {
 };
 
 /** What a wire has, out of what the clients can play. */
-export function scenariosOver(over, { asks = false, stateless = false, bridged = false } = {}) {
+export function scenariosOver(over, { asks = false, stateless = false, bridged = false, replicas = false } = {}) {
   const http = over === "http";
+  // Replicas count their own requests only, so the scenarios of several clients are not asked.
+  const several = http && !bridged && !replicas;
   return list({
     ...(http ? {} : onStreams),
     ...everywhere,
     ...(stateless && http ? {} : byMessage),
     ...(asks ? withAsks : {}),
-    ...(http && !bridged ? withSeveral : {}),
+    ...(several ? withSeveral : {}),
     ...(http && bridged ? withServerEach : {}),
-    ...(http && !stateless && !bridged ? withSessions : {}),
+    ...(several && !stateless ? withSessions : {}),
   });
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,8 +16,10 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rescind_http::RoutedBody;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+use super::kept_body;
 
 /// The time in which a connection to a node must open.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -27,6 +29,8 @@ const PING: Duration = Duration::from_secs(3);
 const PONG: Duration = Duration::from_secs(7);
 /// The most requests on one connection. A server of this project takes 1024.
 const STREAMS: usize = 512;
+/// How often a request that the other node has not begun with is sent again.
+const ATTEMPTS: usize = 2;
 /// The bytes that a node may send on one stream before a client reads them.
 const STREAM_WINDOW: u32 = 64 * 1024;
 /// The same for a whole connection: no stream that is not read holds back another one.
@@ -57,6 +61,8 @@ struct Lines {
 struct Line {
     sender: http2::SendRequest<RoutedBody>,
     streams: Arc<AtomicUsize>,
+    /// The other node has sent something. It does so before it begins with a request.
+    is_heard: Arc<AtomicBool>,
 }
 
 /// Why a request got no response.
@@ -87,7 +93,8 @@ impl Pool {
         mut request: Request<RoutedBody>,
     ) -> Result<Response<NodeBody>, Unsent> {
         let lines = self.lines(to);
-        // A connection can end between the choice and the request. The request comes back then.
+        // A connection can end between the choice and the request, or before the other node has begun with it. Then it is
+        // sent again.
         for attempt in 0.. {
             let mut line = match self.line(&lines, to).await {
                 Ok(line) => line,
@@ -97,16 +104,28 @@ impl Pool {
                 Err(error) => return Err(Unsent::Unreachable(Box::new(request), error)),
             };
             let place = Place::new(&line.streams);
-            match line.sender.try_send_request(request).await {
+            let (head, body) = request.into_parts();
+            let (body, again) = kept_body::keep(body);
+            let copy = head.clone();
+            match line.sender.try_send_request(Request::from_parts(head, body)).await {
                 Ok(response) => return Ok(response.map(|body| NodeBody { body, _place: place })),
-                Err(mut failed) => match failed.take_message() {
-                    Some(unsent) if attempt < 2 => request = unsent,
-                    Some(unsent) => {
-                        let error = io::Error::other(failed.into_error());
-                        return Err(Unsent::Unreachable(Box::new(unsent), error));
+                Err(mut failed) => {
+                    let unsent = failed.take_message();
+                    let error = failed.into_error();
+                    let unsent = match unsent {
+                        Some(unsent) => unsent,
+                        None if was_not_begun(&error, line.is_heard.load(Ordering::Relaxed)) => {
+                            lines.forget(&line);
+                            let Some((body, _)) = again.body() else { return Err(Unsent::Lost(error)) };
+                            Request::from_parts(copy, body)
+                        }
+                        None => return Err(Unsent::Lost(error)),
+                    };
+                    if attempt == ATTEMPTS {
+                        return Err(Unsent::Unreachable(Box::new(unsent), io::Error::other(error)));
                     }
-                    None => return Err(Unsent::Lost(failed.into_error())),
-                },
+                    request = unsent;
+                }
             }
         }
         unreachable!("the loop returns")
@@ -129,7 +148,7 @@ impl Pool {
             return Ok(line);
         }
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the connection did not open in time");
-        let line = tokio::time::timeout(CONNECT, self.open(to)).await.map_err(late)??;
+        let line = tokio::time::timeout(CONNECT, Box::pin(self.open(to))).await.map_err(late)??;
         lines.open.lock().unwrap_or_else(PoisonError::into_inner).push(line.clone());
         Ok(line)
     }
@@ -157,7 +176,29 @@ impl Pool {
     }
 }
 
+/// Whether the other node has said that it ends the connection and does not begin with this request (RFC 9113, 6.8), or has
+/// closed its port before it accepted the connection.
+fn was_not_begun(error: &hyper::Error, is_heard: bool) -> bool {
+    let Some(cause) = std::error::Error::source(error) else { return false };
+    if let Some(cause) = cause.downcast_ref::<h2::Error>() {
+        return cause.is_go_away() && cause.is_remote() && cause.reason() == Some(h2::Reason::NO_ERROR);
+    }
+    let is_closed = |cause: &io::Error| {
+        matches!(
+            cause.kind(),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof
+        )
+    };
+    !is_heard && cause.downcast_ref::<io::Error>().is_some_and(is_closed)
+}
+
 impl Lines {
+    /// Sends no further request on this connection.
+    fn forget(&self, line: &Line) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|other| !Arc::ptr_eq(&other.streams, &line.streams));
+    }
+
     /// The open connection with the fewest requests, if it has room for another.
     fn free(&self) -> Option<Line> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,6 +212,7 @@ async fn handshake<S>(stream: S) -> io::Result<Line>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let is_heard = Arc::<AtomicBool>::default();
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
@@ -179,7 +221,7 @@ where
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_reset_streams(RESETS)
-        .handshake(TokioIo::new(stream))
+        .handshake(TokioIo::new(Listening { stream, is_heard: Arc::clone(&is_heard) }))
         .await
         .map_err(io::Error::other)?;
     tokio::spawn(async move {
@@ -187,7 +229,54 @@ where
             tracing::debug!(error = %rescind_core::LogText::text(&error), "a connection to another node was lost");
         }
     });
-    Ok(Line { sender, streams: Arc::default() })
+    Ok(Line { sender, streams: Arc::default(), is_heard })
+}
+
+/// A stream that shows whether the other side has sent something.
+struct Listening<S> {
+    stream: S,
+    is_heard: Arc<AtomicBool>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.is_heard.store(true, Ordering::Relaxed);
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Listening<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 /// A request on a connection, until its response is complete or dropped.
