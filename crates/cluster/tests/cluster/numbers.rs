@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The file, the constant, its value, words of its row on the page, and the value in the form of the page.
-const NUMBERS: [[&str; 5]; 32] = [
+const NUMBERS: [[&str; 5]; 34] = [
     ["membership.rs", "BEAT", "Duration::from_secs(3)", "heartbeat of a node", "every 3 s"],
     ["membership.rs", "TIME_TO_LIVE", "Duration::from_secs(10)", "counts as living", "10 s"],
     ["membership.rs", "LINGER", "Duration::from_secs(6)", "entry is gone from the engine", "6 s"],
@@ -57,6 +57,8 @@ const NUMBERS: [[&str; 5]; 32] = [
     ["hop/pool.rs", "PING", "Duration::from_secs(3)", "ping every, and answer within", "3 s, 7 s"],
     ["hop/pool.rs", "PONG", "Duration::from_secs(7)", "ping every, and answer within", "3 s, 7 s"],
     ["hop/pool.rs", "STREAMS", "512", "requests on one connection", "512"],
+    ["hop/pool.rs", "ATTEMPTS", "2", "its owner has not begun with", "2 times"],
+    ["hop/kept_body.rs", "MAX_KEPT", "64 * 1024", "its owner has not begun with", "64 KiB"],
     ["hop/forward.rs", "RETRY_AFTER", "Duration::from_secs(2)", "`Retry-After` of a 503", "2 s"],
     ["hop/serve.rs", "MAX_MESSAGE", "16 * 1024", "a message between nodes", "16 KiB"],
     ["hop/serve.rs", "MESSAGE_TIMEOUT", "Duration::from_secs(10)", "a message between nodes", "within 10 s"],
