@@ -8,8 +8,7 @@ use rescind_testkit::{Cell, CellOutcome, Report};
 use crate::table::{Colour, dialects, median, paint};
 
 const LEGEND: &str = "\
-Each cell: scenarios that held / scenarios asked, and the median time of a cancel.
-The time runs from the cancel to the answer of its request, or to its first effect if none is due.
+Each cell: scenarios that held / asked, and the median time from a cancel to its answer or effect.
 `--table` shows every scenario, `--reasons` why cells were not asked.
 
 ";
@@ -38,12 +37,18 @@ pub(crate) fn grid(report: &Report, wires: &[&str], colour: Colour) -> String {
     text
 }
 
-/// Two lines for each dialect.
+/// Two lines for the names, and two for each dialect.
 fn grid_of_wires(text: &mut String, report: &Report, wires: &[&str], colour: Colour) {
     let rows = rows(report, wires);
     let first = first_width(&rows);
-    let widths = widths(wires, &rows, |field| field.count.len().max(field.time.len()));
-    let heading = wires.iter().map(|wire| (*wire, Style::new().bold()));
+    let names: Vec<(String, &str)> = wires.iter().map(|wire| two_lines(wire)).collect();
+    let longest: Vec<&str> = names.iter().map(|(one, two)| longer(one, two)).collect();
+    let widths = widths(&longest, &rows, |field| field.count.len().max(field.time.len()));
+    if names.iter().any(|(one, _)| !one.is_empty()) {
+        let heading = names.iter().map(|(one, _)| (one.as_str(), Style::new().bold()));
+        line(text, ("", first), heading, &widths, colour);
+    }
+    let heading = names.iter().map(|(_, two)| (*two, Style::new().bold()));
     line(text, ("", first), heading, &widths, colour);
     for (dialect, fields) in &rows {
         let counts = fields.iter().map(|field| (field.count.as_str(), field.style));
@@ -75,6 +80,18 @@ fn grid_of_bridges(text: &mut String, report: &Report, bridges: &[&str], colour:
         line(text, (dialect, first), shown, &widths, colour);
     }
     text.push('\n');
+}
+
+/// The name of a wire as a heading: `http-streamable@3` is `http-@3` above `streamable`.
+fn two_lines(wire: &str) -> (String, &str) {
+    let (name, replicas) = wire.split_at(wire.find('@').unwrap_or(wire.len()));
+    match name.find('-') {
+        Some(at) => {
+            let (one, two) = name.split_at(at + 1);
+            (format!("{one}{replicas}"), two)
+        }
+        None => (replicas.to_owned(), name),
+    }
 }
 
 fn longer<'a>(one: &'a str, two: &'a str) -> &'a str {
