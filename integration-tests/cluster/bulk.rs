@@ -1,4 +1,4 @@
-//! Cancels in bulk over three members of one cluster in this process: each must reach exactly its own watches.
+//! Cancels in bulk over three members of one cluster in this process: each must reach its own request and no other.
 //!
 //! The reason of each cancel is the number of its request, so a cancel that reaches another one is seen.
 
@@ -268,7 +268,7 @@ async fn cancel(number: u64, key: String, [own, other, third]: [CancelBus; 3]) {
         }
         When::Early | When::Late => {
             other.cancel(&key, &cause).await.unwrap();
-            // Whoever watches later finds it.
+            // A later watch finds it.
             let watch = third.watch(&key).unwrap();
             let found = watch.cancelled().await;
             assert_eq!(found.reason(), cause.reason(), "a cancel was misrouted");
