@@ -10,7 +10,7 @@ type Asked = Result<(), String>;
 type Question = (&'static str, fn(&mut Session) -> Asked);
 
 /// A question, by its name in the tables.
-pub(crate) const QUESTIONS: [Question; 13] = [
+pub(crate) const QUESTIONS: [Question; 15] = [
     ("normal", normal),
     ("cancelled", cancelled),
     ("siblings", siblings),
@@ -19,6 +19,8 @@ pub(crate) const QUESTIONS: [Question; 13] = [
     ("unknown cancel", unknown_cancel),
     ("malformed cancel", malformed_cancel),
     ("ids", ids),
+    ("id zero", id_zero),
+    ("id zero served", id_zero_served),
     ("progress", progress),
     ("unknown method", unknown_method),
     ("unknown notification", unknown_notification),
@@ -138,6 +140,16 @@ fn ids(session: &mut Session) -> Asked {
     session.works(&slow)?;
     session.cancel(&json!(slow.id.to_string()));
     ends_normally(session, &slow)
+}
+
+fn id_zero(session: &mut Session) -> Asked {
+    session.is_next_zero = true;
+    cancelled(session)
+}
+
+fn id_zero_served(session: &mut Session) -> Asked {
+    session.is_next_zero = true;
+    is_answered(session)
 }
 
 fn progress(session: &mut Session) -> Asked {

@@ -14,6 +14,8 @@ pub(crate) struct Session {
     pub(crate) dialect: &'static str,
     pub(crate) client: Client,
     last_id: u64,
+    /// The next request has the id 0.
+    pub(crate) is_next_zero: bool,
 }
 
 /// A slow request.
@@ -61,12 +63,12 @@ impl Session {
     pub(crate) fn start(dialect: &'static str, flags: &[&str]) -> Self {
         let work = format!("--work={WORK_MS}");
         let flags = [&[work.as_str()], flags].concat();
-        Self { dialect, client: Client::start(dialect, &flags), last_id: 10 }
+        Self { dialect, client: Client::start(dialect, &flags), last_id: 10, is_next_zero: false }
     }
 
     pub(crate) fn request(&mut self, method: &str, params: &Value) -> Value {
         self.last_id += 1;
-        let id = json!(self.last_id);
+        let id = json!(if std::mem::take(&mut self.is_next_zero) { 0 } else { self.last_id });
         self.client.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         id
     }

@@ -29,9 +29,10 @@ const LSP: &[&str] = &["lsp"];
 const ACP: &[&str] = &["acp"];
 
 #[rustfmt::skip]
-pub(crate) const WRONG: [Row; 28] = [
+pub(crate) const WRONG: [Row; 33] = [
     Row { fault: "ignores-cancel", with: &[], does: "a cancelled request runs to its normal end", dialects: MCP, question: "cancelled", told: &[("cancels_running", "wire"), ("stays_silent", "wire"), ("stops_work", "progress")], also: &[], exit: 0 },
     Row { fault: "ignores-cancel", with: &[], does: "a cancelled request runs to its normal end", dialects: ANSWERING, question: "cancelled", told: &[("cancels_running", "wire"), ("stops_work", "progress")], also: &[], exit: 0 },
+    Row { fault: "ignores-cancel", with: &["--slows-down"], does: "a cancelled request runs to its normal end, three times as long as the baseline", dialects: MCP, question: "cancelled", told: &[("cancels_running", "wire"), ("stays_silent", "wire")], also: &[], exit: 0 },
     Row { fault: "answers-twice", with: &[], does: "a request is answered twice", dialects: MCP, question: "normal", told: &[("answers_once", "wire")], also: &[], exit: 1 },
     Row { fault: "answers-twice", with: &[], does: "a cancelled request is answered twice", dialects: ANSWERING, question: "cancelled", told: &[("answers_once", "wire")], also: &[], exit: 1 },
     Row { fault: "answers-twice-late", with: &[], does: "the result follows the cancelled answer", dialects: ANSWERING, question: "cancelled", told: &[("answers_once", "wire"), ("stops_work", "progress")], also: &[], exit: 1 },
@@ -55,9 +56,13 @@ pub(crate) const WRONG: [Row; 28] = [
     Row { fault: "malformed-cancel-kills", with: &[], does: "a cancel without an id ends the program", dialects: ALL, question: "malformed cancel", told: &[("malformed_cancel_ignored", "wire")], also: &["session_survives"], exit: 0 },
     Row { fault: "stdout-noise", with: &[], does: "stdout has text beside messages", dialects: LINES, question: "output", told: &[("clean_output", "wire")], also: &[], exit: 1 },
     Row { fault: "stdout-noise", with: &[], does: "stdout has text beside messages", dialects: LSP, question: "output", told: &[], also: &[], exit: 2 },
-    Row { fault: "wrong-unknown-method", with: &[], does: "an unknown method gets a result", dialects: ALL, question: "unknown method", told: &[("unknown_method_refused", "wire")], also: &[], exit: 1 },
+    Row { fault: "wrong-unknown-method", with: &[], does: "an unknown method gets a result", dialects: ALL, question: "unknown method", told: &[("unknown_method_refused", "wire")], also: &["reserved_method_refused"], exit: 1 },
+    Row { fault: "reserved-not-answered", with: &[], does: "an unknown request in `$/` is not answered", dialects: LSP, question: "unknown method", told: &[("reserved_method_refused", "wire")], also: &[], exit: 1 },
+    Row { fault: "reserved-code", with: &[], does: "an unknown request in `$/` is refused with -32600", dialects: LSP, question: "unknown method", told: &[("reserved_method_refused", "wire")], also: &[], exit: 1 },
     Row { fault: "answers-notification", with: &[], does: "an unknown notification is answered", dialects: ALL, question: "unknown notification", told: &[("unknown_notification_ignored", "wire")], also: &[], exit: 1 },
     Row { fault: "text-id-cancels-number", with: &[], does: "a cancel for \"1\" cancels the request 1", dialects: ALL, question: "ids", told: &[("tells_ids_apart", "wire")], also: &[], exit: 0 },
+    Row { fault: "zero-id-not-cancelled", with: &[], does: "a cancel for the id 0 is ignored", dialects: ALL, question: "id zero", told: &[("cancels_id_zero", "wire")], also: &[], exit: 0 },
+    Row { fault: "zero-id-not-served", with: &[], does: "a request with the id 0 is taken for a notification", dialects: ALL, question: "id zero served", told: &[("cancels_id_zero", "wire")], also: &[], exit: 0 },
 ];
 
 /// A right peer: its options, and the questions of the driver that it may answer otherwise.
@@ -70,7 +75,7 @@ pub(crate) struct RightRow {
 const NOTHING: &[&str] = &[];
 
 #[rustfmt::skip]
-pub(crate) const RIGHT: [RightRow; 24] = [
+pub(crate) const RIGHT: [RightRow; 25] = [
     RightRow { flags: &[], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--serial"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--busy"], dialects: ALL, but: NOTHING },
@@ -90,10 +95,11 @@ pub(crate) const RIGHT: [RightRow; 24] = [
     RightRow { flags: &["--forks"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--error-null"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--answers-bad-json"], dialects: ALL, but: NOTHING },
-    RightRow { flags: &["--one-at-a-time"], dialects: ALL, but: &["siblings", "slots", "cancelled", "survival"] },
+    RightRow { flags: &["--one-at-a-time"], dialects: ALL, but: &["siblings", "slots", "cancelled", "id zero", "survival"] },
     RightRow { flags: &["--other-framing", "--pieces"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--lingers"], dialects: ALL, but: NOTHING },
+    RightRow { flags: &["--slows-down"], dialects: ALL, but: NOTHING },
     // No document demands that a cancel is honoured.
-    RightRow { flags: &["--ignores-cancel"], dialects: LSP, but: &["cancelled", "siblings", "survival"] },
-    RightRow { flags: &["--ignores-cancel", "--serial"], dialects: LSP, but: &["cancelled", "siblings", "survival"] },
+    RightRow { flags: &["--ignores-cancel"], dialects: LSP, but: &["cancelled", "siblings", "id zero", "survival"] },
+    RightRow { flags: &["--ignores-cancel", "--serial"], dialects: LSP, but: &["cancelled", "siblings", "id zero", "survival"] },
 ];

@@ -1,6 +1,6 @@
 //! Which engine checks which invariant, and the page that lists this.
 
-/// An invariant, with its number in docs/semantics.md.
+/// An invariant. Those of the machine have the same number in docs/semantics.md, those of the bus in [`bus`](super::bus).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invariant {
     /// Its number.
@@ -14,7 +14,7 @@ const fn invariant(number: &'static str, holds: &'static str) -> Invariant {
 }
 
 /// All invariants.
-pub const INVARIANTS: [Invariant; 19] = [
+pub const INVARIANTS: [Invariant; 31] = [
     invariant("I1", "each accepted request gets exactly one answer, or none where the dialect forbids one"),
     invariant(
         "I2",
@@ -37,6 +37,24 @@ pub const INVARIANTS: [Invariant; 19] = [
     invariant("L2", "the reader waits for no handler, permit or writer"),
     invariant("L3", "after a lost connection everything has ended within the graces"),
     invariant("L4", "no step runs without end"),
+    invariant("B1", "a cancel that was acknowledged before its request ended is signalled"),
+    invariant("B2", "a cancel signals no request of another key"),
+    invariant("B3", "the bus signals a request at most once, and not after its end"),
+    invariant("B4", "the bus signals nothing that nobody cancelled"),
+    invariant("B5", "every tombstone expires"),
+    invariant("B6", "no subscription and no doorbell is left of an ended request"),
+    invariant("B7", "`is_cancelled` becomes true for a watched key whose cancel was acknowledged"),
+    invariant("B8", "a cancel that the engine did not take returns an error"),
+    invariant("B9", "a request is forwarded at most once"),
+    invariant(
+        "B10",
+        "a request is served by the owner of its session or refused, and nobody waits for a dead node",
+    ),
+    invariant(
+        "B11",
+        "a client's cancel that was accepted, on any node, and a client that left, signal the request",
+    ),
+    invariant("B12", "every run of the bus comes to rest"),
 ];
 
 /// A program that searches for violations.
@@ -71,7 +89,7 @@ const SESSION: &[&str] = &[
 ];
 
 /// Every engine. A new engine is a new entry here.
-pub const ENGINES: [Engine; 8] = [
+pub const ENGINES: [Engine; 9] = [
     Engine {
         name: "search",
         drives: "the real machine: the first million states that can be reached, nearest first",
@@ -134,5 +152,12 @@ pub const ENGINES: [Engine; 8] = [
             "a minute for each wire in CI, ten minutes in a nightly run; `docs/soak/` has such charts",
         ),
         checks: &["I3", "I4", "I10", "I11", "I13"],
+    },
+    Engine {
+        name: "cancel bus",
+        drives: "a model of the cancel bus and of forwarding between nodes: every interleaving",
+        run: "-p rescind-verification --test cancel_bus",
+        depth: Depth::Reported,
+        checks: &["B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B10", "B11", "B12"],
     },
 ];

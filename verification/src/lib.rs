@@ -3,6 +3,7 @@
 
 mod admission_oracle;
 mod apply;
+pub mod bus;
 mod calls;
 pub mod coverage;
 mod dialect_class;

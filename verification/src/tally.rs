@@ -62,6 +62,8 @@ fn place(invariant: &str) -> Option<usize> {
         [b'I', ones] => digit(ones).checked_sub(1),
         [b'I', tens, ones] => (10 * digit(tens) + digit(ones)).checked_sub(1),
         [b'L', ones] => Some(digit(ones) + 14),
+        [b'B', ones] => Some(digit(ones) + 18),
+        [b'B', tens, ones] => Some(10 * digit(tens) + digit(ones) + 18),
         _ => None,
     }
 }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use rescind_core::dialect::Role;
 use rescind_testkit::wires::{WIRES, not_asked};
 use rescind_testkit::{Scenario, scenarios};
+use rescind_verification::bus::Bug;
 use rescind_verification::coverage::{Depth, ENGINES, INVARIANTS};
 use rescind_verification::search::{BEGINNING, search};
 use rescind_verification::{Class, page};
@@ -20,6 +21,11 @@ fn planted() -> String {
     let mut out = head.to_owned();
     for table::Row { failpoint, test, says } in table::mutations() {
         let _ = writeln!(out, "| {} | {} | `{test}` | {says} |", failpoint.name(), failpoint.what());
+    }
+    for bug in Bug::ALL {
+        let (name, what, breaks) = (bug.name(), bug.what(), bug.breaks());
+        let test = name.replace('-', "_");
+        let _ = writeln!(out, "| {name} | {what} | `cancel_bus::{test}` | {breaks} is broken |");
     }
     out
 }
@@ -148,6 +154,7 @@ fn every_engine_is_a_step_of_ci() {
         ("search", "verify", "--test search"),
         ("reference", "verify", "--test reference"),
         ("simulation", "verify", "--test sim"),
+        ("cancel bus", "verify", "--test cancel_bus"),
         ("fuzz", "fuzz", "cargo fuzz"),
         ("attacks", "attacks", "--test attacks"),
         ("matrix", "matrix", "matrix"),
@@ -161,7 +168,7 @@ fn every_engine_is_a_step_of_ci() {
             "CI leaves {engine} out"
         );
     }
-    assert!(ENGINES.len() == 8, "an engine more has a line more above");
+    assert!(ENGINES.len() == 9, "an engine more has a line more above");
 }
 
 /// `.ci/verify` goes at least as deep as the search for planted bugs, and `.ci/nightly` as deep as the design

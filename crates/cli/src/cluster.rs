@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use rescind::transport::BoxFuture;
 use rescind::{CallContext, ErrorObject, HandlerError};
 use rescind_cluster::{Cluster, ClusterAddress, NodeName, Secret};
-use rescind_testkit::fixture::ClusterHooks;
+use rescind_testkit::fixture::{ClusterHooks, Fixture};
 use serde_json::json;
 
 use crate::Failure;
@@ -78,7 +79,7 @@ impl Node {
         self.cluster.join(url).await.map_err(|error| error.to_string())
     }
 
-    /// Leaves the cluster. The engine may be away, and the entry ends by itself then.
+    /// Leaves the cluster. If the engine is away, the entry ends after its time to live.
     pub(crate) async fn leave(&self) {
         let leaving = tokio::time::timeout(Duration::from_secs(1), self.cluster.leave()).await;
         if let Ok(Err(error)) = leaving {
@@ -86,10 +87,22 @@ impl Node {
         }
     }
 
+    /// Makes a fixture part of the cluster.
+    pub(crate) fn serve(&self, fixture: &Fixture) {
+        let counts = fixture.clone();
+        self.cluster.tell_status(move || counts.counts());
+        fixture.join(self.hooks());
+    }
+
     /// What the fixture needs of the cluster.
-    pub(crate) fn hooks(&self) -> ClusterHooks {
+    fn hooks(&self) -> ClusterHooks {
+        let asking = self.cluster.clone();
+        let others = move || -> BoxFuture<'static, _> {
+            let cluster = asking.clone();
+            Box::pin(async move { cluster.statuses().await.into_iter().map(|(_, counts)| counts).collect() })
+        };
         let cluster = self.cluster.clone();
-        let remote = move |ctx: CallContext, time: Duration| -> rescind::transport::BoxFuture<'static, _> {
+        let remote = move |ctx: CallContext, time: Duration| -> BoxFuture<'static, _> {
             let jobs = cluster.jobs();
             Box::pin(async move {
                 let key = ctx.cluster_key().ok_or_else(ErrorObject::internal)?;
@@ -104,6 +117,6 @@ impl Node {
                 Ok(job.finished().await)
             })
         };
-        ClusterHooks { keys: self.cluster.keys(), remote: Arc::new(remote) }
+        ClusterHooks { keys: self.cluster.keys(), remote: Arc::new(remote), others: Arc::new(others) }
     }
 }

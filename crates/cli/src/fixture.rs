@@ -39,7 +39,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     target.settings.any_opening = args.any_opening;
     let node = args.cluster.connect(&mut target).await?;
     if let Some(node) = &node {
-        fixture.join(node.hooks());
+        node.serve(&fixture);
     }
     let draining = Arc::new(AtomicBool::new(false));
     let log = RequestLog::new();

@@ -20,7 +20,7 @@ use crate::engine::fixed::{NodeList, parse};
 pub enum ClusterAddress {
     /// Redis 7 or Valkey: `redis://HOST:PORT`, or `rediss://` with TLS.
     Redis(String),
-    /// NATS with JetStream: `nats://HOST:PORT`, or `tls://`.
+    /// NATS with `JetStream`: `nats://HOST:PORT`, or `tls://`.
     Nats(String),
     /// A list of nodes, without an engine: `static:NAME=URL,...`, or `static:@FILE` with such a list in a file.
     Static(NodeList),

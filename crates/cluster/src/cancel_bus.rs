@@ -16,24 +16,10 @@ use crate::signals::Watch;
 /// How long a recorded cancel is kept, for a worker that begins late.
 pub(crate) const KEEP: Duration = Duration::from_secs(3600);
 
-/// The attempts to pass a cancel on, and the wait between two.
-const PASS_ON_ATTEMPTS: usize = 120;
-const PASS_ON_RETRY: Duration = Duration::from_millis(500);
-/// The causes that a recorded cancel may have, besides an operator.
-const OF_OTHERS: [CauseKind; 6] = [
-    CauseKind::Deadline,
-    CauseKind::Parent,
-    CauseKind::Disconnected,
-    CauseKind::Shutdown,
-    CauseKind::Limit,
-    CauseKind::Local,
-];
-
 /// Cancels requests by their [keys](rescind_core::CallContext::cluster_key), wherever they run.
 ///
 /// A cancel is recorded in the engine for an hour, and then its doorbell rings. So it reaches a watcher that comes later,
-/// and one whose connection to the engine is lost for a while. A request whose key was asked for and that is cancelled in
-/// another way, by its caller for example, is recorded as well. A cancel that comes early, late or twice changes nothing
+/// and one whose connection to the engine is lost for a while. A cancel that comes early, late or twice changes nothing
 /// for any other request: a key is never used again.
 #[derive(Clone, Debug)]
 pub struct CancelBus(pub(crate) Arc<Inner>);
@@ -75,25 +61,6 @@ impl CancelBus {
         let value = serde_json::to_string(&recorded).unwrap_or_default();
         self.0.engine.signal(&cancelled(key.text()), &value, KEEP).await?;
         Ok(())
-    }
-
-    /// Records that the request of this key was cancelled where it runs, by its caller for example, so that its work in other
-    /// processes stops. An engine that is away is tried again for a minute.
-    pub(crate) async fn pass_on(self, key: Arc<str>, cause: Cause) {
-        let kind = if OF_OTHERS.contains(&cause.kind()) { cause.kind() } else { CauseKind::Parent };
-        let passed = match cause.reason() {
-            Some(reason) => Cause::new(kind).with_reason(reason),
-            None => Cause::new(kind),
-        };
-        for _ in 0..PASS_ON_ATTEMPTS {
-            match self.cancel(&key, &passed).await {
-                Ok(()) | Err(CancelError::UnknownKey) => return,
-                Err(CancelError::Engine(error)) => {
-                    tracing::debug!(error = %rescind_core::LogText::text(&error), "a cancel could not be passed on");
-                }
-            }
-            tokio::time::sleep(PASS_ON_RETRY).await;
-        }
     }
 
     /// Watches a key until the result is dropped.
@@ -155,9 +122,17 @@ pub(crate) fn cancelled(key: &str) -> String {
 /// The cause in a recorded cancel. One that cannot be read is an operator's: whoever can write to the engine is one.
 fn cause_of(value: &str) -> Cause {
     let recorded: Option<Recorded> = serde_json::from_str(value).ok();
+    let known = [
+        CauseKind::Deadline,
+        CauseKind::Parent,
+        CauseKind::Disconnected,
+        CauseKind::Shutdown,
+        CauseKind::Limit,
+        CauseKind::Local,
+    ];
     let kind = recorded
         .as_ref()
-        .and_then(|recorded| OF_OTHERS.into_iter().find(|kind| kind.name() == recorded.cause))
+        .and_then(|recorded| known.into_iter().find(|kind| kind.name() == recorded.cause))
         .unwrap_or(CauseKind::Operator);
     match recorded.and_then(|recorded| recorded.reason) {
         Some(reason) => Cause::new(kind).with_reason(&reason),

@@ -3,33 +3,37 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use http::{Uri, request};
+use futures_util::future::join_all;
+use http::{Response, StatusCode, Uri, request};
 use http_body_util::{BodyExt, Limited};
-use rescind_core::{CallContext, ClusterKeys, PeerAddress, RequestKey};
+use rescind_core::{ClusterKeys, PeerAddress, RequestKey};
 use rescind_http::{RouteRefusal, SessionRoute, SessionRouter};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::task::AbortHandle;
 
 use crate::address::ClusterAddress;
-use crate::cancel_bus::{CancelBus, CancelWatch, cancelled};
+use crate::cancel_bus::CancelBus;
 use crate::engine::fixed::{FixedEngine, node_url};
 use crate::engine::{Beat, Engine, EngineError, EngineEvents};
 use crate::hop::forward::forward;
 use crate::hop::message::{About, Hop, HopKind, Unverified};
-use crate::hop::pool::Pool;
+use crate::hop::pool::{NodeBody, Pool};
 use crate::hop::send::{Failed, send};
 use crate::hop::serve::{Hello, refused, serve};
 use crate::jobs::Jobs;
+use crate::keys::Keys;
 use crate::membership::{Located, Membership, OwnEntry, TIME_TO_LIVE};
 use crate::names::{Incarnation, NodeName, SignedName};
 use crate::secret::{Purpose, Secret};
 use crate::signals::Signals;
 
-/// The most bytes of an answer to a hello.
-const MAX_HELLO: usize = 4 * 1024;
-/// The time in which a node must answer a hello.
+/// The most bytes of an answer to a question, a hello or one for a status.
+const MAX_ANSWER: usize = 64 * 1024;
+/// The time in which a node must answer it.
 const HELLO: Duration = Duration::from_secs(1);
 /// How often a name is tried that another process seems to hold.
 const RETRY_NAME: Duration = Duration::from_millis(500);
@@ -67,9 +71,11 @@ pub(crate) struct Inner {
     pub(crate) membership: Membership,
     pub(crate) pool: Pool,
     /// The keys of running requests.
-    keys: Mutex<HashMap<RequestKey, Arc<str>>>,
+    pub(crate) keys: Mutex<HashMap<RequestKey, Arc<str>>>,
     tasks: Mutex<Vec<AbortHandle>>,
     own: Mutex<Option<OwnEntry>>,
+    /// What the program says of itself to other nodes.
+    status: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
 }
 
 /// Why a process is not part of a cluster.
@@ -135,6 +141,7 @@ impl Cluster {
             keys: Mutex::default(),
             tasks: Mutex::new(vec![following.abort_handle()]),
             own: Mutex::default(),
+            status: OnceLock::new(),
         };
         Ok(Self(Arc::new(inner)))
     }
@@ -155,7 +162,7 @@ impl Cluster {
     /// The keys of requests for [`ServerBuilder::cluster_keys`](rescind_core::ServerBuilder::cluster_keys).
     #[must_use]
     pub fn keys(&self) -> Arc<dyn ClusterKeys> {
-        Arc::new(Keys(Arc::downgrade(&self.0)))
+        Arc::new(Keys::new(&self.0))
     }
 
     /// Cancels requests by their keys.
@@ -189,16 +196,51 @@ impl Cluster {
         let inner = &self.0;
         let name = inner.node.as_ref().ok_or(JoinError::NoName)?;
         let url = node_url(url).map_err(JoinError::Url)?;
-        if !inner.secret.is_given() && !inner.engine.is_list() && !is_loopback(&url) {
-            return Err(JoinError::NotLoopback(url.to_string()));
+        if is_unspecified(&url) && !inner.engine.is_list() {
+            return Err(JoinError::Url(format!("{url} is no address that others reach: advertise one")));
         }
+        self.check_loopback(&url)?;
         let own = OwnEntry::new(name, &url, inner.incarnation, &inner.secret);
         self.take_name(name, &own).await?;
         inner.membership.read().await?;
+        if inner.engine.is_list() {
+            inner.membership.members().iter().try_for_each(|member| self.check_loopback(&member.url))?;
+        }
         *lock(&inner.own) = Some(own.clone());
         let keeping = tokio::spawn(inner.membership.clone().keep(own));
         lock(&inner.tasks).push(keeping.abort_handle());
         Ok(())
+    }
+
+    /// Sets what this node tells the others of itself, when they ask for it with [`statuses`](Self::statuses). The function
+    /// must not block. Only the first call counts. Default: `null`.
+    pub fn tell_status(&self, status: impl Fn() -> Value + Send + Sync + 'static) {
+        let _ = self.0.status.set(Box::new(status));
+    }
+
+    /// What the other living nodes tell of themselves. A node that does not answer within a second is left out.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn statuses(&self) -> Vec<(NodeName, Value)> {
+        let inner = &self.0;
+        let others =
+            inner.membership.members().into_iter().filter(|member| Some(&member.name) != inner.node.as_ref());
+        let asked = others.map(|member| async move {
+            let sent = send(
+                &inner.pool,
+                &inner.secret,
+                inner.node.as_ref(),
+                HopKind::Status,
+                Some(&member.name),
+                &member.url,
+                Vec::new(),
+            );
+            let status =
+                read_json(tokio::time::timeout(HELLO, async { sent.await.ok() }).await.ok()??).await?;
+            Some((member.name, status))
+        });
+        join_all(asked).await.into_iter().flatten().collect()
     }
 
     /// Leaves the cluster: no other node sends requests here any more. Call it when the sessions have ended. A process that
@@ -218,6 +260,14 @@ impl Cluster {
         }
     }
 
+    /// A cluster without a secret of its own is for one machine.
+    fn check_loopback(&self, url: &Uri) -> Result<(), JoinError> {
+        if self.0.secret.is_given() || is_loopback(url) || is_unspecified(url) {
+            return Ok(());
+        }
+        Err(JoinError::NotLoopback(url.to_string()))
+    }
+
     /// Writes the entry of this node, once no living process holds its name.
     async fn take_name(&self, name: &NodeName, own: &OwnEntry) -> Result<(), JoinError> {
         let inner = &self.0;
@@ -234,7 +284,7 @@ impl Cluster {
                 }
                 // Its process has ended: nobody listens there, or another life does.
                 (Greeted::Lives(_) | Greeted::Nobody, _) => inner.engine.leave(name.as_str(), &entry).await?,
-                // It may be stopped. Then its entry ends by itself.
+                // It may be stopped. Then its entry ends after its time to live.
                 (Greeted::Silent, _) if tokio::time::Instant::now() > patience => {
                     return Err(JoinError::NameTaken(name.clone()));
                 }
@@ -264,12 +314,20 @@ impl Cluster {
                 Err(Failed::Refused) => return Greeted::Nobody,
                 Err(Failed::Other(_)) => return Greeted::Silent,
             };
-            let body = Limited::new(response.into_body(), MAX_HELLO).collect().await;
-            let hello = body.ok().and_then(|body| serde_json::from_slice::<Hello>(&body.to_bytes()).ok());
+            let hello: Option<Hello> = read_json(response).await;
             hello.map_or(Greeted::Nobody, |hello| Greeted::Lives(hello.incarnation))
         };
         tokio::time::timeout(HELLO, asked).await.unwrap_or(Greeted::Silent)
     }
+}
+
+/// Reads the answer to a short question.
+async fn read_json<T: DeserializeOwned>(response: Response<NodeBody>) -> Option<T> {
+    if response.status() != StatusCode::OK {
+        return None;
+    }
+    let reading = tokio::time::timeout(HELLO, Limited::new(response.into_body(), MAX_ANSWER).collect());
+    serde_json::from_slice(&reading.await.ok()?.ok()?.to_bytes()).ok()
 }
 
 /// What was found at the address of a node.
@@ -288,6 +346,10 @@ impl Inner {
         Hello { node, incarnation: self.incarnation.to_string() }
     }
 
+    pub(crate) fn status(&self) -> Value {
+        self.status.get().map_or(Value::Null, |status| status())
+    }
+
     /// Checks that a message is of this cluster, and for this node.
     pub(crate) fn verify(&self, message: Unverified, about: About<'_>) -> Result<Hop, RouteRefusal> {
         let own = self.node.as_ref().ok_or_else(refused)?;
@@ -295,7 +357,7 @@ impl Inner {
     }
 
     /// Makes a signed name of this node.
-    fn new_name(&self, purpose: Purpose) -> Option<Arc<str>> {
+    pub(crate) fn new_name(&self, purpose: Purpose) -> Option<Arc<str>> {
         let name = SignedName::new(purpose, &self.secret, self.node.as_ref()?, self.incarnation)?;
         Some(Arc::clone(name.text()))
     }
@@ -359,55 +421,6 @@ impl Cluster {
     }
 }
 
-/// Makes the keys of requests. It does not keep the cluster alive.
-struct Keys(Weak<Inner>);
-
-impl ClusterKeys for Keys {
-    fn key_of(&self, request: &CallContext) -> Option<Arc<str>> {
-        let inner = self.0.upgrade()?;
-        let number = request.request_key();
-        let (key, watch) = {
-            let mut keys = lock(&inner.keys);
-            if let Some(key) = keys.get(&number) {
-                return Some(Arc::clone(key));
-            }
-            let key = inner.new_name(Purpose::Key)?;
-            let watch = CancelWatch::new(inner.signals.watch(&cancelled(&key).into()));
-            keys.insert(number, Arc::clone(&key));
-            (key, watch)
-        };
-        let cluster = Weak::clone(&self.0);
-        let listed = Listed { cluster, number, request: request.clone(), key: Arc::clone(&key), watch };
-        request.cancel_with(async move {
-            let listed = listed;
-            listed.watch.cancelled().await
-        });
-        Some(key)
-    }
-}
-
-/// The key of a running request, in the list of its cluster until this value is dropped, which is when the request ends.
-struct Listed {
-    cluster: Weak<Inner>,
-    number: RequestKey,
-    request: CallContext,
-    key: Arc<str>,
-    watch: CancelWatch,
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        let Some(cluster) = self.cluster.upgrade() else { return };
-        lock(&cluster.keys).remove(&self.number);
-        // Whoever got the key does work for this request. A cancel that came by the bus is recorded there already.
-        if let (Some(cause), None) = (self.request.cause(), self.watch.cause())
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn(CancelBus(cluster).pass_on(Arc::clone(&self.key), cause));
-        }
-    }
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
         lock(&self.tasks).drain(..).for_each(|task| task.abort());
@@ -424,13 +437,21 @@ impl fmt::Debug for Inner {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn host(url: &Uri) -> &str {
+    url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
+}
+
 fn is_loopback(url: &Uri) -> bool {
-    let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host(url) == "localhost" || host(url).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Whether it is the URL of a listener on all addresses.
+fn is_unspecified(url: &Uri) -> bool {
+    host(url).parse::<IpAddr>().is_ok_and(|address| address.is_unspecified())
 }
 
 /// The prefix of all names in an engine.

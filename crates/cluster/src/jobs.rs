@@ -17,7 +17,7 @@ use crate::signals::Watch;
 #[derive(Clone, Debug)]
 pub struct Jobs(pub(crate) Arc<Inner>);
 
-/// A job as it stands in the queue.
+/// A job as it is in the queue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Queued {
     key: String,

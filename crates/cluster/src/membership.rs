@@ -139,7 +139,7 @@ impl Membership {
         }
     }
 
-    /// An entry that this cluster's secret has not signed is none: its address would be of somebody else.
+    /// `None`: this cluster's secret has not signed the entry, so its address may lead anywhere.
     fn member(&self, name: &str, entry: &str) -> Option<Member> {
         let read: Entry = serde_json::from_str(entry).ok()?;
         let incarnation = read.incarnation.as_deref();
@@ -253,3 +253,6 @@ impl fmt::Debug for Membership {
         f.debug_struct("Membership").field("members", &self.members()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use hmac::{Hmac, KeyInit, Mac as _};
+use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
 
@@ -35,7 +35,7 @@ pub enum SecretError {
     TooShort,
 }
 
-/// What a signature is about, so that a signature of one kind is never valid as another kind.
+/// The kinds of signatures. A signature of one kind is never valid as another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Session,

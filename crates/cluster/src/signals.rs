@@ -1,7 +1,7 @@
 //! The signals that a process watches: cancels, and the ends of jobs. A signal is recorded (the tombstone), then its doorbell rings.
 //!
-//! - B1 A watcher listens to the doorbell before it looks for the tombstone. So either the canceller's ring is heard, or its
-//!   tombstone is found: no order of the two loses a signal.
+//! - B1 A watcher listens to the doorbell before it looks for the tombstone. So either the canceller's ring reaches it, or it
+//!   finds the tombstone: no order of the two loses a signal.
 //! - B2 After the connection to the engine was lost, every watched signal is listened to again and then looked for again.
 //! - B3 A signal is reported once to each watch, with the first value that was seen. Later ones change nothing.
 //! - B4 A signal that nobody watches any more costs this process nothing: its tombstone ends by its time to live.
@@ -136,17 +136,17 @@ async fn follow(
 ) {
     // What has to be settled, and whether the last attempt failed.
     let (mut due, mut has_failed) = (HashSet::new(), false);
-    let mut changed = Vec::new();
+    let mut names = Vec::new();
     loop {
         let mut is_stale = false;
         tokio::select! {
             biased;
-            count = changes.recv_many(&mut changed, BATCH) => if count == 0 { return },
+            count = changes.recv_many(&mut names, BATCH) => if count == 0 { return },
             () = stale.notified() => is_stale = true,
             () = tokio::time::sleep(RETRY), if has_failed => {}
             () = ready(()), if !has_failed && !due.is_empty() => {}
         }
-        due.extend(changed.drain(..));
+        due.extend(names.drain(..));
         let Some(signals) = signals.upgrade() else { return };
         if is_stale {
             due.extend(signals.all());

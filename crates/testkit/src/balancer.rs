@@ -72,7 +72,7 @@ impl Drop for Balancer {
 
 impl Servers {
     /// All servers, the next one first.
-    fn from_next(&self) -> Vec<SocketAddr> {
+    fn next_first(&self) -> Vec<SocketAddr> {
         let addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let next = self.next.fetch_add(1, Ordering::Relaxed) % addresses.len().max(1);
         let (before, after) = addresses.split_at(next);
@@ -82,7 +82,7 @@ impl Servers {
     /// A connection to the next server that listens.
     async fn connect(&self) -> io::Result<(SocketAddr, TcpStream)> {
         let mut refused = io::Error::other("there is no server");
-        for address in self.from_next() {
+        for address in self.next_first() {
             match TcpStream::connect(address).await {
                 Ok(stream) => return Ok((address, stream)),
                 Err(error) => refused = error,
@@ -115,14 +115,11 @@ async fn accept(socket: TcpListener, servers: Arc<Servers>) {
 
 /// Passes a request to the next server and returns its response.
 async fn pass(servers: &Servers, request: Request<Incoming>) -> Response<Body> {
-    match try_pass(servers, request).await {
-        Ok(response) => response,
-        Err(_) => {
-            let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
-            *response.status_mut() = StatusCode::BAD_GATEWAY;
-            response
-        }
-    }
+    try_pass(servers, request).await.unwrap_or_else(|_| {
+        let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
+        *response.status_mut() = StatusCode::BAD_GATEWAY;
+        response
+    })
 }
 
 async fn try_pass(servers: &Servers, mut request: Request<Incoming>) -> Result<Response<Body>, Failed> {

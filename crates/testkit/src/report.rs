@@ -121,6 +121,10 @@ pub struct Cell {
     pub outcome: CellOutcome,
     /// Why it did not pass. Empty if it did.
     pub why: String,
+    /// Of a scenario that is unsure: the peer decides otherwise than a document recommends, or than the scenario where the
+    /// documents leave it open. That is no fault. In the JSON only where it is true.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub deviates: bool,
     /// How it is known that it passed. Empty if it did not.
     pub evidence: Vec<Evidence>,
     /// How much the documents demand of the scenario.
@@ -144,7 +148,8 @@ pub enum CellOutcome {
     Held,
     /// It failed.
     Broke,
-    /// It could not be brought about, and nothing wrong was seen.
+    /// It could not be brought about, and nothing wrong was seen. Or the peer deviates from what no document demands, see
+    /// [`Cell::deviates`].
     Unsure,
     /// It could not be played.
     NotAsked,
@@ -158,8 +163,10 @@ pub struct Summary {
     pub held: usize,
     /// Scenarios that failed.
     pub broke: usize,
-    /// Scenarios that could not be brought about.
+    /// Scenarios that could not be brought about, or in which the peer deviates from what no document demands.
     pub unsure: usize,
+    /// Those of them in which the peer deviates.
+    pub deviating: usize,
     /// Scenarios that were not played.
     pub not_asked: usize,
     /// Facts that break a "must" or a rule of JSON-RPC.
@@ -214,6 +221,7 @@ impl Report {
             held: count(CellOutcome::Held),
             broke: count(CellOutcome::Broke),
             unsure: count(CellOutcome::Unsure),
+            deviating: cells.iter().filter(|cell| cell.deviates).count(),
             not_asked: count(CellOutcome::NotAsked),
             faults: refused(true),
             deviations: refused(false),
@@ -239,6 +247,7 @@ impl Cell {
             scenario: vector.name.clone(),
             outcome,
             why,
+            deviates: false,
             evidence: played.evidence,
             demand: vector.demand,
             sources: std::iter::once(&vector.source).chain(&vector.covers).cloned().collect(),
@@ -316,7 +325,7 @@ mod tests {
         assert_eq!(cell["trace"][0], serde_json::json!({"direction": "sent", "text": "{}"}));
         assert_eq!(
             json["summary"],
-            serde_json::json!({"held": 0, "broke": 1, "unsure": 0, "not_asked": 1, "faults": 0, "deviations": 0})
+            serde_json::json!({"held": 0, "broke": 1, "unsure": 0, "deviating": 0, "not_asked": 1, "faults": 0, "deviations": 0})
         );
     }
 }

@@ -42,6 +42,8 @@ pub(super) enum Manner {
     Lingers,
     /// Writes each frame in two pieces.
     Pieces,
+    /// Takes three times as long from its fourth slow request on, as on a machine that has become busy.
+    SlowsDown,
 }
 
 /// Wrong.
@@ -89,9 +91,17 @@ pub(super) enum Fault {
     AnswersNotification,
     /// A cancel for `"1"` cancels the request 1.
     TextIdCancelsNumber,
+    /// A cancel for the id 0 is taken for one without an id.
+    ZeroIdNotCancelled,
+    /// A request with the id 0 is taken for a notification.
+    ZeroIdNotServed,
+    /// An unknown request in `$/` is dropped, as such a notification is.
+    ReservedNotAnswered,
+    /// An unknown request in `$/` is refused with a code of its own.
+    ReservedCode,
 }
 
-const MANNERS: [(&str, Manner); 18] = [
+const MANNERS: [(&str, Manner); 19] = [
     ("--serial", Manner::Serial),
     ("--busy", Manner::Busy),
     ("--slices", Manner::Slices),
@@ -110,9 +120,10 @@ const MANNERS: [(&str, Manner); 18] = [
     ("--other-framing", Manner::OtherFraming),
     ("--lingers", Manner::Lingers),
     ("--pieces", Manner::Pieces),
+    ("--slows-down", Manner::SlowsDown),
 ];
 
-const FAULTS: [(&str, Fault); 21] = [
+const FAULTS: [(&str, Fault); 25] = [
     ("--ignores-cancel", Fault::IgnoresCancel),
     ("--answers-twice", Fault::AnswersTwice),
     ("--answers-twice-late", Fault::AnswersTwiceLate),
@@ -134,6 +145,10 @@ const FAULTS: [(&str, Fault); 21] = [
     ("--wrong-unknown-method", Fault::WrongUnknownMethod),
     ("--answers-notification", Fault::AnswersNotification),
     ("--text-id-cancels-number", Fault::TextIdCancelsNumber),
+    ("--zero-id-not-cancelled", Fault::ZeroIdNotCancelled),
+    ("--zero-id-not-served", Fault::ZeroIdNotServed),
+    ("--reserved-not-answered", Fault::ReservedNotAnswered),
+    ("--reserved-code", Fault::ReservedCode),
 ];
 
 /// What was asked for.

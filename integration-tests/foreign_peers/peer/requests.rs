@@ -59,6 +59,7 @@ struct State {
     loaded_at: Option<Instant>,
     next_is_cancelled: bool,
     dead: bool,
+    works_begun: u64,
 }
 
 struct Running {
@@ -163,6 +164,13 @@ impl Peer {
         std::thread::sleep(loaded_at.saturating_duration_since(Instant::now()));
     }
 
+    /// So many times its usual time takes the work that begins now.
+    pub(super) fn slowness(&self) -> u32 {
+        let mut state = self.lock();
+        state.works_begun += 1;
+        if state.works_begun > 3 && self.flags.is(Manner::SlowsDown) { 3 } else { 1 }
+    }
+
     /// Whether the work for a request has to stop.
     pub(super) fn is_stopped(&self, key: u64) -> bool {
         self.hears_cancels() && self.lock().is_cancelled(key)
@@ -206,6 +214,9 @@ impl Peer {
         let Some(id) = id else {
             return self.flags.has(Fault::MalformedCancelKills).then_some(ExitCode::FAILURE);
         };
+        if *id == 0 && self.flags.has(Fault::ZeroIdNotCancelled) {
+            return None;
+        }
         let loose = self.flags.has(Fault::TextIdCancelsNumber);
         let text = |id: &Value| id.as_str().map_or_else(|| id.to_string(), str::to_owned);
         let is_it = |other: &Value| other == id || (loose && text(other) == text(id));

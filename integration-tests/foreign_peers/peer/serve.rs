@@ -103,6 +103,11 @@ impl Peer {
     }
 
     fn recv_request(self: &Arc<Self>, request: Request) {
+        let drops_zero = request.id == 0 && self.flags.has(Fault::ZeroIdNotServed);
+        let drops_reserved = request.method.starts_with("$/") && self.flags.has(Fault::ReservedNotAnswered);
+        if drops_zero || drops_reserved {
+            return;
+        }
         let slow = self.protocol.is_slow(&request);
         let id = request.id.clone();
         match self.take(request, slow) {
@@ -164,6 +169,9 @@ impl Peer {
     pub(super) fn refuse_method(&self, method: &str) -> Answer {
         if self.flags.has(Fault::WrongUnknownMethod) {
             return Answer::Result(Value::Null);
+        }
+        if method.starts_with("$/") && self.flags.has(Fault::ReservedCode) {
+            return Answer::error(rpc::INVALID_REQUEST, "a request in $/");
         }
         Answer::method_not_found(method)
     }

@@ -26,13 +26,15 @@ enum Event {
     Leave,
     /// The client closes the stream after the first message, and opens it again.
     Return,
+    /// The same, but it resumes the stream after the last message that it has received.
+    Resume,
     /// The client ends the connection.
     Delete,
     /// The listener is dropped.
     Shut,
 }
 
-use Event::{Cancel, Delete, Finish, Leave, Return, Shut};
+use Event::{Cancel, Delete, Finish, Leave, Resume, Return, Shut};
 
 const HEADERS: &[(&str, &str)] =
     &[("content-type", "application/json"), ("accept", "application/json, text/event-stream")];
@@ -45,7 +47,7 @@ fn play(first: Event, second: Event) {
     let (session, peer) = Session::open(&site, &mut listener, "acp-connection-id", gated(gate, true));
     let reading = {
         let session = session.clone();
-        thread::spawn(move || block_on(listen(&session, has(Return))))
+        thread::spawn(move || block_on(listen(&session, has(Return) || has(Resume), has(Resume))))
     };
     let mut threads = Threads::default();
     {
@@ -70,7 +72,7 @@ fn play(first: Event, second: Event) {
                 let listener = listener.take();
                 threads.spawn(move || drop(listener));
             }
-            Finish | Leave | Return => {}
+            Finish | Leave | Return | Resume => {}
         }
     }
     // One of the events must end the request.
@@ -86,17 +88,21 @@ fn play(first: Event, second: Event) {
 }
 
 /// Reads the connection's stream until the answer has arrived, or the stream has permanently ended.
-async fn listen(session: &Session, returns: bool) -> Vec<Value> {
+async fn listen(session: &Session, returns: bool, resumes: bool) -> Vec<Value> {
     let mut messages = Vec::new();
+    let mut last = None;
     if returns {
-        messages.extend(read(session.listen(None).await, 1).await.messages);
+        let first = read(session.listen(None).await, 1).await;
+        messages.extend(first.messages);
+        last = first.last.filter(|_| resumes);
     }
     while !messages.iter().any(|message| message["id"] == 2) {
-        let mut next = read(session.listen(None).await, 1).await;
+        let mut next = read(session.listen(last.as_deref()).await, 1).await;
         if next.status != StatusCode::OK || next.messages.is_empty() {
             break;
         }
         messages.append(&mut next.messages);
+        last = next.last.filter(|_| resumes);
     }
     messages
 }
@@ -115,6 +121,10 @@ pairs! {
     lane_cancel_and_shut: Cancel, Shut;
     lane_return_and_delete: Return, Delete;
     lane_return_and_shut: Return, Shut;
+    lane_finish_and_resume: Finish, Resume;
+    lane_cancel_and_resume: Cancel, Resume;
+    lane_resume_and_delete: Resume, Delete;
+    lane_resume_and_shut: Resume, Shut;
     lane_delete_and_delete: Delete, Delete;
     lane_delete_and_shut: Delete, Shut;
 }

@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::args::{Page, WireOptions, dialect};
 use crate::binding::Binding;
+use crate::cluster::ClusterArgs;
 use crate::endpoint::{Endpoint, Flags};
 
 const LISTEN: &str = "Where clients connect";
@@ -74,6 +75,8 @@ pub(crate) struct BridgeArgs {
     pub(crate) tls_ca: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) page: Page,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
     /// The server behind the bridge, connected to once for each session: pipe:, ws://, wss://, http:// or https://.
     #[arg(value_name = "ENDPOINT", required_unless_present = "command")]
     pub(crate) endpoint: Option<Endpoint>,

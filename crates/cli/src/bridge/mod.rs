@@ -21,6 +21,7 @@ use child::Child;
 pub(crate) use child::replace_by_child;
 
 use crate::binding::Binding;
+use crate::cluster::Node;
 use crate::endpoint::{Endpoint, Security, Side, Target, Web};
 use crate::open;
 use crate::signals::stop_signal;
@@ -45,7 +46,8 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     let log = RequestLog::new();
     let bridge = if args.page.page.is_some() { bridge.request_log(&log) } else { bridge };
     let draining = Arc::new(AtomicBool::new(false));
-    let target = listen_target(&args, &dialect)?;
+    let mut target = listen_target(&args, &dialect)?;
+    let node = args.cluster.connect(&mut target).await?;
     let behind = Arc::new(Behind::new(&args, &to_dialect)?);
     let drain = Drain { time: Duration::from_secs(args.drain), begun: Arc::clone(&draining) };
     let title = format!("rescind bridge ({})", args.dialect);
@@ -53,7 +55,11 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     match target.endpoint {
         Endpoint::Stdio => serve_stdio(&bridge, &target, &behind, &drain, &lost).await,
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
-            serve(&bridge, &args, &target, &behind, &drain).await
+            let served = serve(&bridge, &args, &target, &behind, &drain, node.as_ref()).await;
+            if let Some(node) = &node {
+                node.leave().await;
+            }
+            served
         }
     }
 }
@@ -211,9 +217,13 @@ async fn serve(
     target: &Target,
     behind: &Arc<Behind>,
     drain: &Drain,
+    node: Option<&Node>,
 ) -> Result<Exit, Failure> {
     let mut stop = pin!(stop_signal());
     let listener = open::listen(target).await?;
+    if let Some(node) = node {
+        node.join(&listener.endpoint().0).await?;
+    }
     let behind = Arc::clone(behind);
     let server = bridge.serve(move || Arc::clone(&behind).open());
     let server = server.server_limits(limits(args, target)).listen(listener);

@@ -37,6 +37,9 @@ pub(super) fn text(report: &Report, peer: &Peer, colour: Colour) -> String {
         let _ = writeln!(text, "  {}", cell.sources.first().map_or("", String::as_str));
         frames(&mut text, &cell.trace);
     }
+    for cell in cells(report, CellOutcome::Unsure).filter(|cell| cell.deviates) {
+        problem(&mut text, Severity::Note, &cell.scenario, &shown(&cell.why), colour);
+    }
     for (why, names) in unsure(report) {
         problem(&mut text, Severity::Warning, &names.join(", "), &shown(why), colour);
     }
@@ -48,12 +51,16 @@ pub(super) fn text(report: &Report, peer: &Peer, colour: Colour) -> String {
 #[derive(Clone, Copy)]
 enum Severity {
     Error,
+    /// The peer deviates from what no document demands.
+    Note,
+    /// It could not be decided.
     Warning,
 }
 
 fn problem(text: &mut String, severity: Severity, name: &str, why: &str, colour: Colour) {
     let (word, style) = match severity {
         Severity::Error => ("error", AnsiColor::Red.on_default().bold()),
+        Severity::Note => ("note", AnsiColor::Yellow.on_default()),
         Severity::Warning => ("warning", AnsiColor::Yellow.on_default()),
     };
     let _ = writeln!(text, "{}: {why}", paint(&format!("{word}[{name}]"), style, colour));
@@ -71,11 +78,12 @@ fn baseline(text: &mut String, report: &Report) {
     }
 }
 
-/// What is unsure: each reason once, with the facts and scenarios that it is about.
+/// What could not be decided: each reason once, with the facts and scenarios that it is about.
 fn unsure(report: &Report) -> Vec<(&str, Vec<&str>)> {
     let facts = report.facts.iter().filter(|fact| fact.answer == Answer::Unsure);
     let facts = facts.map(|fact| (fact.detail.as_str(), fact.name));
-    let cells = cells(report, CellOutcome::Unsure).map(|cell| (cell.why.as_str(), cell.scenario.as_str()));
+    let cells = cells(report, CellOutcome::Unsure).filter(|cell| !cell.deviates);
+    let cells = cells.map(|cell| (cell.why.as_str(), cell.scenario.as_str()));
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for (why, name) in facts.chain(cells) {
         match reasons.iter_mut().find(|(known, _)| *known == why) {
@@ -101,11 +109,12 @@ fn counts(text: &mut String, report: &Report) {
     );
     let _ = writeln!(
         text,
-        "{} scenarios: {} held, {} broke, {} unsure, {} not asked",
+        "{} scenarios: {} held, {} broke, {} other than recommended or left open, {} unsure, {} not asked",
         report.cells.len(),
         summary.held,
         summary.broke,
-        summary.unsure,
+        summary.deviating,
+        summary.unsure - summary.deviating,
         summary.not_asked
     );
 }
@@ -239,7 +248,7 @@ mod tests {
         );
         assert!(text.contains("\n  answers once: yes, 20 times of 20\n"), "{text}");
         assert!(!text.contains("->") && !text.contains("<-") && !text.contains("--init"), "{text}");
-        assert!(text.ends_with("70 scenarios: 40 held, 0 broke, 0 unsure, 30 not asked\n"), "{text}");
+        assert!(text.ends_with("70 scenarios: 40 held, 0 broke, 0 other than recommended or left open, 0 unsure, 30 not asked\n"), "{text}");
     }
 
     #[test]
@@ -255,7 +264,13 @@ mod tests {
             fact("late_cancel_ignored", Answer::Unsure, Demand::Must, "name another request"),
             fact("clean_output", Answer::NotAsked, Demand::Must, "it ended"),
         ];
-        let cells = vec![cell(CellOutcome::Broke, "step 2: nothing came"), cell(CellOutcome::Held, "held")];
+        let mut cells =
+            vec![cell(CellOutcome::Broke, "step 2: nothing came"), cell(CellOutcome::Held, "held")];
+        cells.push(cell(CellOutcome::Unsure, "it ended too early"));
+        cells.push(cell(CellOutcome::Unsure, "no fault, as the documents leave it open: -32603 came"));
+        if let Some(last) = cells.last_mut() {
+            last.deviates = true;
+        }
         let text = text(&Report::of_a_peer(slow(), facts, cells), &PEER, Colour::Off);
         for line in [
             "  stops work: yes, in 0.4 ms; seen by its progress",
@@ -268,10 +283,18 @@ mod tests {
             "warning[frees_slot, late_cancel_ignored]: name another request",
             "    <- {\"why\":\"step 2: nothing came\"}",
             "7 facts: 1 yes, 1 broken rules, 2 other than recommended or left open, 2 unsure, 1 not asked",
+            "4 scenarios: 1 held, 1 broke, 1 other than recommended or left open, 1 unsure, 0 not asked",
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line}\nis not in\n{text}");
         }
-        assert!(text.contains("]: step 2: nothing came\n"), "{text}");
+        let name = &scenarios().first().unwrap().vector.name;
+        for line in [
+            format!("error[{name}]: step 2: nothing came"),
+            format!("warning[{name}]: it ended too early"),
+            format!("note[{name}]: no fault, as the documents leave it open: -32603 came"),
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line}\nis not in\n{text}");
+        }
         for word in ["clean output", "\"of\":\"stays_silent\"", "\"why\":\"held\""] {
             assert!(!text.contains(word), "{word} is in\n{text}");
         }

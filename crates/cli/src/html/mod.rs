@@ -53,11 +53,16 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
 fn page(report: &Report, wires: &[&str]) -> String {
     let summary = report.summary;
     let summary_text = format!(
-        "{} cells: {} held, {} broke, {} unsure, {} not asked",
+        "{} cells: {} held, {} broke, {}{} unsure, {} not asked",
         report.cells.len(),
         summary.held,
         summary.broke,
-        summary.unsure,
+        if summary.deviating > 0 {
+            format!("{} other than recommended or left open, ", summary.deviating)
+        } else {
+            String::new()
+        },
+        summary.unsure - summary.deviating,
         summary.not_asked
     );
     let data = safe(&data(report, wires).to_string());

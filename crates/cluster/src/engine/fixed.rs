@@ -25,15 +25,17 @@ use crate::secret::Secret;
 const MAX_SIGNALS: usize = 100_000;
 /// The time in which another node must answer.
 const ANSWER: Duration = Duration::from_secs(10);
+/// The wait after a node could not be asked for a signal.
+const RETRY: Duration = Duration::from_millis(500);
 /// The longest value of a signal, in bytes.
 const MAX_VALUE: usize = 16 * 1024;
 
 /// The nodes of a cluster without an engine, and their URLs. A clone is the same list.
 #[derive(Clone, Debug, Default)]
-pub struct NodeList(Arc<Mutex<Nodes>>);
+pub struct NodeList(Arc<Mutex<Listed>>);
 
 #[derive(Debug, Default)]
-struct Nodes {
+struct Listed {
     urls: HashMap<NodeName, Uri>,
     /// Read anew whenever the members are read.
     file: Option<PathBuf>,
@@ -51,34 +53,34 @@ impl NodeList {
     #[must_use]
     pub fn of_file(file: impl Into<PathBuf>) -> Self {
         let list = Self::default();
-        list.nodes().file = Some(file.into());
+        list.listed().file = Some(file.into());
         list
     }
 
     /// Adds a node, or changes its URL.
     pub fn set(&self, name: NodeName, url: Uri) {
-        self.nodes().urls.insert(name, url);
+        self.listed().urls.insert(name, url);
     }
 
     /// Removes a node.
     pub fn remove(&self, name: &NodeName) {
-        self.nodes().urls.remove(name);
+        self.listed().urls.remove(name);
     }
 
-    fn nodes(&self) -> MutexGuard<'_, Nodes> {
+    fn listed(&self) -> MutexGuard<'_, Listed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn url(&self, name: &NodeName) -> Option<Uri> {
-        self.nodes().urls.get(name).cloned()
+        self.listed().urls.get(name).cloned()
     }
 
     async fn read(&self) -> Result<(), EngineError> {
-        let Some(file) = self.nodes().file.clone() else { return Ok(()) };
+        let Some(file) = self.listed().file.clone() else { return Ok(()) };
         let text = tokio::fs::read_to_string(&file).await;
         let text = text.map_err(|error| EngineError::Away(format!("{}: {error}", file.display())))?;
         let urls = parse(&text.replace('\n', ",")).map_err(EngineError::Refused)?;
-        self.nodes().urls = urls;
+        self.listed().urls = urls;
         Ok(())
     }
 }
@@ -107,19 +109,25 @@ pub(crate) fn node_url(url: &str) -> Result<Uri, String> {
 impl FromIterator<(NodeName, Uri)> for NodeList {
     fn from_iter<I: IntoIterator<Item = (NodeName, Uri)>>(nodes: I) -> Self {
         let list = Self::default();
-        list.nodes().urls.extend(nodes);
+        list.listed().urls.extend(nodes);
         list
     }
 }
 
 /// The engine of a list of nodes.
 pub(crate) struct FixedEngine {
+    nodes: Nodes,
+    state: Mutex<State>,
+}
+
+/// How this process reaches the nodes of its list.
+#[derive(Clone)]
+struct Nodes {
     list: NodeList,
     own: Option<NodeName>,
     secret: Secret,
     pool: Pool,
     events: Arc<dyn EngineEvents>,
-    state: Mutex<State>,
 }
 
 #[derive(Default)]
@@ -144,28 +152,11 @@ impl FixedEngine {
         pool: Pool,
         events: Arc<dyn EngineEvents>,
     ) -> Self {
-        Self { list, own, secret, pool, events, state: Mutex::default() }
+        Self { nodes: Nodes { list, own, secret, pool, events }, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Where the signal is recorded. `None`: here.
-    async fn place(&self, signal: &str) -> Result<Option<(NodeName, Uri)>, EngineError> {
-        let node = signal.split('.').nth(1).and_then(|name| name.parse::<NodeName>().ok());
-        let node =
-            node.ok_or_else(|| EngineError::Refused("the name of a signal names no node".to_owned()))?;
-        if self.own.as_ref() == Some(&node) {
-            return Ok(None);
-        }
-        if self.list.url(&node).is_none() {
-            self.list.read().await?;
-        }
-        match self.list.url(&node) {
-            Some(url) => Ok(Some((node, url))),
-            None => Err(EngineError::Refused(format!("there is no node {node}"))),
-        }
     }
 
     fn record(&self, name: &str, value: &str, keep: Duration) {
@@ -193,6 +184,34 @@ impl FixedEngine {
         let recorded = state.recorded.get(name)?;
         (recorded.until > Instant::now()).then(|| recorded.value.clone())
     }
+}
+
+impl Nodes {
+    /// The node that a signal is about.
+    fn node_of(signal: &str) -> Option<NodeName> {
+        signal.split('.').nth(1)?.parse().ok()
+    }
+
+    fn is_own(&self, signal: &str) -> bool {
+        self.own.is_some() && Self::node_of(signal) == self.own
+    }
+
+    /// Where the signal is recorded. `None`: here.
+    async fn place(&self, signal: &str) -> Result<Option<(NodeName, Uri)>, EngineError> {
+        let node = signal.split('.').nth(1).and_then(|name| name.parse::<NodeName>().ok());
+        let node =
+            node.ok_or_else(|| EngineError::Refused("the name of a signal names no node".to_owned()))?;
+        if self.own.as_ref() == Some(&node) {
+            return Ok(None);
+        }
+        if self.list.url(&node).is_none() {
+            self.list.read().await?;
+        }
+        match self.list.url(&node) {
+            Some(url) => Ok(Some((node, url))),
+            None => Err(EngineError::Refused(format!("there is no node {node}"))),
+        }
+    }
 
     async fn send(
         &self,
@@ -213,48 +232,54 @@ impl FixedEngine {
         }
     }
 
-    /// Waits at another node for a signal of that node.
-    async fn wait(&self, name: &Arc<str>, place: (NodeName, Uri)) -> Result<(), EngineError> {
+    /// Waits at the node that records a signal, which tells it also if it was recorded before. It goes on until the signal
+    /// comes or the task is aborted.
+    async fn wait(self, name: Arc<str>) {
         let message = SignalMessage { name: name.to_string(), value: String::new(), keep_ms: 0 };
-        let response = self.send(HopKind::Watch, place, &message).await?;
-        let (events, signal) = (Arc::clone(&self.events), Arc::clone(name));
-        let task = tokio::spawn(async move {
-            match Limited::new(response.into_body(), MAX_VALUE).collect().await {
-                Ok(value) => events.rung(&signal, &String::from_utf8_lossy(&value.to_bytes())),
+        loop {
+            let waited = async {
+                let Some(place) = self.place(&name).await? else { return Ok(None) };
+                let response = self.send(HopKind::Watch, place, &message).await?;
+                let value = Limited::new(response.into_body(), MAX_VALUE).collect().await;
+                value
+                    .map(|value| Some(value.to_bytes()))
+                    .map_err(|error| EngineError::Away(error.to_string()))
+            };
+            match waited.await {
+                Ok(Some(value)) => return self.events.rung(&name, &String::from_utf8_lossy(&value)),
+                Ok(None) => return,
                 Err(error) => {
-                    tracing::debug!(error = %LogText::text(&error), "a signal is not waited for any more");
-                    events.restored();
+                    tracing::debug!(error = %LogText::text(&error), "a signal cannot be waited for now");
+                    tokio::time::sleep(RETRY).await;
                 }
             }
-        });
-        let before = self.state().waiting.insert(Arc::clone(name), task.abort_handle());
-        if let Some(before) = before {
-            before.abort();
         }
-        Ok(())
     }
 }
 
 impl Engine for FixedEngine {
     fn signal<'a>(&'a self, name: &'a str, value: &'a str, keep: Duration) -> Answer<'a, ()> {
         Box::pin(async move {
-            if let Some(place) = self.place(name).await? {
+            if let Some(place) = self.nodes.place(name).await? {
                 let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
                 let message = SignalMessage { name: name.to_owned(), value: value.to_owned(), keep_ms };
-                self.send(HopKind::Signal, place, &message).await?;
+                self.nodes.send(HopKind::Signal, place, &message).await?;
             } else {
                 self.record(name, value, keep);
-                self.events.rung(name, value);
+                self.nodes.events.rung(name, value);
             }
             Ok(())
         })
     }
 
+    /// Does not wait for the other nodes: they keep what they record.
     fn subscribe<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, ()> {
         Box::pin(async move {
-            for name in names {
-                if let Some(place) = self.place(name).await? {
-                    self.wait(name, place).await?;
+            for name in names.iter().filter(|name| !self.nodes.is_own(name)) {
+                let mut state = self.state();
+                if state.waiting.get(name).is_none_or(AbortHandle::is_finished) {
+                    let task = tokio::spawn(self.nodes.clone().wait(Arc::clone(name)));
+                    state.waiting.insert(Arc::clone(name), task.abort_handle());
                 }
             }
             Ok(())
@@ -288,9 +313,9 @@ impl Engine for FixedEngine {
 
     fn members(&self) -> Answer<'_, Vec<(String, String)>> {
         Box::pin(async {
-            self.list.read().await?;
-            let nodes = self.list.nodes();
-            Ok(nodes.urls.iter().map(|(name, url)| (name.to_string(), OwnEntry::of_list(url))).collect())
+            self.nodes.list.read().await?;
+            let listed = self.nodes.list.listed();
+            Ok(listed.urls.iter().map(|(name, url)| (name.to_string(), OwnEntry::of_list(url))).collect())
         })
     }
 

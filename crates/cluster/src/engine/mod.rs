@@ -1,4 +1,5 @@
-//! What a cluster keeps outside its nodes: which nodes live, which cancels were recorded, and who is told of them.
+//! The memory of a cluster outside its nodes: the nodes that live, the cancels that were recorded, and the doorbells of their
+//! watchers.
 //!
 //! An engine is Redis, NATS, or the nodes themselves with a list of their addresses.
 
@@ -35,6 +36,10 @@ pub(crate) enum Beat {
     /// The entry is this node's.
     Held,
     /// Another node holds the name, with this entry.
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "nats")),
+        expect(dead_code, reason = "a list of nodes has no entries")
+    )]
     Taken(String),
 }
 

@@ -20,19 +20,21 @@
 //! 5. Records are read from the leader of their stream, never from a replica that may be behind.
 
 mod doorbells;
+mod layout;
 mod server;
 mod store;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
-use async_nats::jetstream::stream::{self, RetentionPolicy};
+use async_nats::jetstream::consumer::PullConsumer;
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream as futures};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use self::doorbells::Doorbells;
+pub(super) use self::layout::Lifetimes;
+use self::layout::{Layout, Open, doorbell_prefix, jobs_subject};
 use self::server::Server;
 use self::store::{Bucket, Put};
 use super::takes::{JOB_WAIT, Takes};
@@ -40,25 +42,10 @@ use super::{Answer, Beat, Engine, EngineError, EngineEvents};
 
 /// The most time of a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(3);
-/// A job that was taken and not acknowledged in this time is given to another worker.
-const JOB_ACK_LIMIT: Duration = Duration::from_secs(10);
 /// The most reads under way for one caller.
 const READS: usize = 64;
 /// Attempts to change an entry that others change at the same time.
 const ATTEMPTS: usize = 5;
-
-/// How long the buckets keep their records.
-#[derive(Clone, Copy)]
-pub(super) struct Lifetimes {
-    pub(super) signals: Duration,
-    pub(super) nodes: Duration,
-}
-
-impl Default for Lifetimes {
-    fn default() -> Self {
-        Self { signals: Duration::from_secs(3600), nodes: Duration::from_secs(10) }
-    }
-}
 
 /// NATS as the engine.
 pub(crate) struct NatsEngine {
@@ -95,39 +82,17 @@ impl NatsEngine {
             return Err(EngineError::Refused(text.into()));
         }
         let (server, changes) = Server::connect(url).await?;
-        let doorbell = format!("{prefix}.signal.");
+        let doorbell = doorbell_prefix(prefix);
         let rings = server.client.subscribe(format!("{doorbell}>")).await;
         let rings = rings.map_err(|error| server.refused(error))?;
-        // The answers to these requests also show that the server has the subscription.
-        let signals =
-            Bucket::open(&server, format!("{prefix}-signals"), lifetimes.signals, Some(&doorbell)).await?;
-        let nodes = Bucket::open(&server, format!("{prefix}-nodes"), lifetimes.nodes, None).await?;
-        let jobs_subject = format!("{prefix}.jobs");
-        let jobs = open_jobs(&server, format!("{prefix}-jobs"), jobs_subject.clone()).await?;
-        let doorbells = Arc::new(Doorbells::new(server.clone(), doorbell, signals.clone(), events));
+        let layout = Layout { prefix: prefix.into(), lifetimes };
+        // Its answer also shows that the server has the subscription.
+        let Open { signals, nodes, jobs } = layout.open(&server).await?;
+        let jobs_subject = jobs_subject(prefix);
+        let doorbells = Arc::new(Doorbells::new(server.clone(), doorbell, layout, events));
         let reader = tokio::spawn(Arc::clone(&doorbells).run(rings, changes));
         Ok(Self { server, signals, nodes, jobs, jobs_subject, takes: Takes::default(), doorbells, reader })
     }
-}
-
-/// The queue of the jobs, and its one consumer that all workers share.
-async fn open_jobs(server: &Server, name: String, subject: String) -> Result<PullConsumer, EngineError> {
-    let config = stream::Config {
-        name,
-        subjects: vec![subject],
-        retention: RetentionPolicy::WorkQueue,
-        ..stream::Config::default()
-    };
-    let stream = server.jetstream.get_or_create_stream(config);
-    let stream = server.limited(stream).await?.map_err(|error| server.stream_error(&error))?;
-    let config = pull::Config {
-        durable_name: Some("workers".into()),
-        ack_policy: AckPolicy::Explicit,
-        ack_wait: JOB_ACK_LIMIT,
-        ..pull::Config::default()
-    };
-    let consumer = stream.get_or_create_consumer("workers", config);
-    server.limited(consumer).await?.map_err(|error| server.refused(error))
 }
 
 impl Drop for NatsEngine {

@@ -17,8 +17,9 @@ use tokio::time::{sleep, timeout};
 
 use self::faults::{
     a_full_server_is_no_silent_success, a_restart_of_the_server_is_reported_and_subscriptions_work_again,
-    commands_fail_while_the_server_is_gone, commands_fail_while_the_server_is_stopped,
-    errors_do_not_show_the_password, names_of_a_failed_subscribe_are_heard_after_the_return,
+    a_server_that_kept_nothing_works_again, commands_fail_while_the_server_is_gone,
+    commands_fail_while_the_server_is_stopped, errors_do_not_show_the_password,
+    names_of_a_failed_subscribe_are_heard_after_the_return,
 };
 use self::server::{Program, Server};
 use super::{Beat, Engine, EngineError, EngineEvents};
@@ -325,6 +326,7 @@ suite! {
     no_interleaving_of_signal_and_watch_loses_it (Usual),
     of_ten_thousand_signals_none_is_lost (Usual),
     a_restart_of_the_server_is_reported_and_subscriptions_work_again (Usual),
+    a_server_that_kept_nothing_works_again (Usual),
     names_of_a_failed_subscribe_are_heard_after_the_return (Usual),
     commands_fail_while_the_server_is_gone (Usual),
     commands_fail_while_the_server_is_stopped (Usual),

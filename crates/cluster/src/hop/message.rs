@@ -24,15 +24,18 @@ pub(crate) enum HopKind {
     Forward,
     /// Asks which node this is.
     Hello,
+    /// Asks what the program says of itself.
+    Status,
     /// Records a signal.
     Signal,
     /// Waits for a signal.
     Watch,
 }
 
-const KINDS: [(HopKind, &str); 4] = [
+const KINDS: [(HopKind, &str); 5] = [
     (HopKind::Forward, "forward"),
     (HopKind::Hello, "hello"),
+    (HopKind::Status, "status"),
     (HopKind::Signal, "signal"),
     (HopKind::Watch, "watch"),
 ];

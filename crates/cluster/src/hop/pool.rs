@@ -86,7 +86,7 @@ impl Pool {
     /// Sends a request to the node at this URL, of which only scheme, host and port are used.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the node is told that its client has left (`RST_STREAM`).
+    /// If the future is dropped, the node gets a `RST_STREAM`, as from a client that has left.
     pub(crate) async fn send(
         &self,
         to: &Uri,
@@ -148,7 +148,7 @@ impl Pool {
             return Ok(line);
         }
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the connection did not open in time");
-        let line = tokio::time::timeout(CONNECT, self.open(to)).await.map_err(late)??;
+        let line = tokio::time::timeout(CONNECT, Box::pin(self.open(to))).await.map_err(late)??;
         lines.open.lock().unwrap_or_else(PoisonError::into_inner).push(line.clone());
         Ok(line)
     }
@@ -170,7 +170,7 @@ impl Pool {
     }
 
     #[cfg(not(feature = "rustls"))]
-    #[expect(clippy::unused_async, clippy::unused_self, reason = "both are used where TLS is built in")]
+    #[expect(clippy::unused_async, reason = "it waits where TLS is built in")]
     async fn encrypt(&self, _: &str, _: TcpStream) -> io::Result<Line> {
         Err(io::Error::other("https between nodes needs the feature `rustls`"))
     }

@@ -50,6 +50,7 @@ pub(crate) async fn serve(
     let hop = cluster.verify(message, about)?;
     match hop.kind {
         HopKind::Hello => Ok(answer(serde_json::to_vec(&cluster.hello()).unwrap_or_default())),
+        HopKind::Status => Ok(answer(cluster.status().to_string().into_bytes())),
         HopKind::Signal => {
             let signal = read_signal(&body)?;
             cluster

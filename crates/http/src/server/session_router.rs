@@ -125,7 +125,7 @@ impl Routed {
     }
 }
 
-/// Lets the router answer a request.
+/// The answer of the router to a request.
 pub(super) async fn answer(
     responder: Arc<dyn Responder>,
     elsewhere: RoutedAnswer,

@@ -99,13 +99,17 @@ impl Gets {
 async fn our_client_loses_and_doubles_nothing_wherever_its_streams_are_cut() {
     const LAST: u64 = 240;
     let mut served = listen(server().bind("127.0.0.1:0").await.unwrap());
-    let gets = Arc::new(Gets::default());
+    let (gets, own) = (Arc::new(Gets::default()), Gets::default());
     let counted = Arc::clone(&gets);
-    // In the head, in the event that only has an id, in any byte of an event; with and without events that are lost.
+    // In the head, in the block that has only an id, in any byte of an event; with and without more that is lost.
     let proxy = CuttingProxy::before(&served.url, move |head| {
-        let number = counted.count(head);
-        let lost = if head.contains("acp-session-id") { number % 5 * 400 } else { 0 };
-        (number < CUTS).then(|| Cut { after: 250 + number * 37, lost })
+        if head.contains("acp-session-id") {
+            let number = counted.count(head);
+            (number < CUTS).then(|| Cut { after: number * 37, lost: number % 5 * 400 })
+        } else {
+            let number = own.count(head);
+            (number < CUTS).then(|| Cut { after: number * 37, lost: 0 })
+        }
     })
     .await;
     let mut client = Client::connect(&proxy.url).await;

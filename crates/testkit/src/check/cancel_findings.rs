@@ -1,6 +1,7 @@
 //! What twenty cancels of the slow request show.
 
 use super::baseline::{Baselines, micros, shown};
+use super::id_zero;
 use super::probe::Finding;
 use super::session::PeerSession;
 use super::statements::Question;
@@ -9,7 +10,7 @@ use crate::report::Answer;
 
 /// Reads what the tries show.
 pub(super) fn read(session: &PeerSession, baselines: &Baselines, tries: &Tries) -> Vec<Finding> {
-    let mut findings = vec![cancels_running(baselines, tries)];
+    let mut findings = vec![cancels_running(baselines, tries), id_zero::read(session, baselines, tries)];
     let count = tries.all.len();
     let owes_silence = session.wire_format.owes_silence();
     if owes_silence {

@@ -9,6 +9,7 @@ mod asking;
 mod baseline;
 mod cancel_findings;
 mod facts;
+mod id_zero;
 mod probe;
 mod processor_time;
 mod scenarios;

@@ -12,13 +12,19 @@ use super::tries::{self, Tries, cancel_again_and_again};
 use super::undisturbed::{self, Disturbance, End};
 use super::witness::Counter;
 use super::work;
-use super::{CheckSettings, cancel_findings};
+use super::{CheckSettings, cancel_findings, id_zero};
 use crate::profile::RequestKind;
 use crate::report::{Answer, Evidence};
 use crate::runner::{TraceLine, shorten};
 
 /// The lines of a trace that are kept of a fact.
 const MAX_TRACE: usize = 60;
+
+/// A method that nobody knows.
+const UNKNOWN: &str = "rescind/unknown";
+
+/// One that LSP reserves for its implementations.
+const RESERVED: &str = "$/rescind/unknown";
 
 /// What is done in one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +39,10 @@ pub(super) enum Probe {
     CancelsBeside,
     /// The same, and then one slow request is served to its end.
     CancelsThenOne,
+    /// A slow request with the id 0 is cancelled.
+    IdZero,
+    /// A quick request with the id 0.
+    QuickIdZero,
     /// A slow request comes to its own end beside these.
     Beside(&'static [Disturbance]),
     /// Progress to the normal end.
@@ -119,6 +129,7 @@ impl Probe {
             Self::Unknown => "an unknown method",
             Self::QuickAfter(_) => "cancels for nothing",
             Self::Cancels | Self::CancelsBeside | Self::CancelsThenOne => "cancels of a running request",
+            Self::IdZero | Self::QuickIdZero => "the id 0",
             Self::Beside(_) => "a slow request beside cancels",
             Self::Progress | Self::ProgressAfterCancel => "progress",
             Self::Processor(_) => "processor time",
@@ -133,6 +144,7 @@ impl Probe {
             Self::Beside([Disturbance::CancelledSibling]) => Question::SessionSurvives,
             Self::QuickAfter(disturbance) => disturbance.question(),
             Self::Beside([disturbance]) => disturbance.question(),
+            Self::IdZero | Self::QuickIdZero => Question::CancelsIdZero,
             Self::Unknown
             | Self::Cancels
             | Self::CancelsBeside
@@ -154,6 +166,7 @@ impl Probe {
                 "after the cancel of a running request"
             }
             Self::Beside([disturbance]) => disturbance.in_words(),
+            Self::IdZero | Self::QuickIdZero => "with a request whose id is 0",
             Self::Beside(_) => "while a slow request ran beside cancels",
             Self::Progress => "after a request that reports progress",
             Self::ProgressAfterCancel => "after a request that reports progress was cancelled",
@@ -192,11 +205,17 @@ impl Probe {
                 tries.await_the_rest(session, baselines, deadline).await;
                 only(findings)
             }
+            Self::IdZero => only(vec![id_zero::alone(session, baselines, deadline).await?]),
+            Self::QuickIdZero => only(vec![id_zero::quick(session, deadline).await?]),
             Self::Beside(disturbances) => only(beside(session, baselines, disturbances, settings).await?),
             Self::Progress => {
                 let takes = baselines.progress.as_ref().and_then(|progress| progress.takes);
-                let within = takes.unwrap_or_default() * 3 + deadline;
-                only(vec![of_progress(&work::progress_to_the_end(session, within).await?)])
+                let within = takes.map_or(settings.longest, |takes| takes * 3) + deadline;
+                let seen = work::progress_to_the_end(session, within).await?;
+                if seen.answered.is_none() {
+                    session.cancel(&seen.sent.id).await?;
+                }
+                only(vec![of_progress(&seen)])
             }
             Self::ProgressAfterCancel => only(progress_after_cancel(session, settings).await?),
             Self::Processor(leader) => {
@@ -231,21 +250,15 @@ fn once(session: &PeerSession) -> Option<Finding> {
 }
 
 async fn unknown(session: &mut PeerSession, deadline: Duration) -> Result<Vec<Finding>, Lost> {
-    let sent = session.request("rescind/unknown", json!({})).await?;
-    let answer = session.answer(&sent.id, sent.at + deadline).await?;
-    let method = match answer {
-        None => (Answer::No, format!("it was not answered within {deadline:?}")),
-        Some(answer) if session.wire_format.is_refusal(&answer.frame) => {
-            let code = super::baseline::error_of(session.wire_format, &answer).unwrap_or_default();
-            let usual = [json!(-32601), json!("NOT_FOUND"), json!("CAPABILITY_NOT_FOUND")].contains(&code);
-            let note =
-                if usual { String::new() } else { ", where -32601 is the code of JSON-RPC".to_owned() };
-            (Answer::Yes, format!("with error {code}{note}"))
-        }
-        Some(answer) => (Answer::No, format!("it was answered with {}", answer.frame)),
-    };
+    let mut findings = vec![refusal(session, Question::UnknownMethodRefused, deadline).await?];
+    if session.wire_format.is_lsp() {
+        findings.push(refusal(session, Question::ReservedMethodRefused, deadline).await?);
+    }
     let before = session.received.len();
-    session.send(session.wire_format.notification("rescind/unknown", json!({}))).await?;
+    session.send(session.wire_format.notification(UNKNOWN, json!({}))).await?;
+    if session.wire_format.is_lsp() {
+        session.send(session.wire_format.notification(RESERVED, json!({}))).await?;
+    }
     let quick = session.send_kind(RequestKind::Quick).await?;
     let _answer = session.answer(&quick.id, quick.at + deadline).await?;
     let stray = session.strays(before).first().map(|frame| (*frame).clone());
@@ -253,10 +266,30 @@ async fn unknown(session: &mut PeerSession, deadline: Duration) -> Result<Vec<Fi
         None => (Answer::Yes, String::new()),
         Some(frame) => (Answer::No, format!("this came: {frame}")),
     };
-    Ok(vec![
-        Finding::new(Question::UnknownMethodRefused, method.0, method.1),
-        Finding::new(Question::UnknownNotificationIgnored, notification.0, notification.1),
-    ])
+    findings.push(Finding::new(Question::UnknownNotificationIgnored, notification.0, notification.1));
+    Ok(findings)
+}
+
+/// How a method is refused that nobody knows, a reserved one or another.
+async fn refusal(session: &mut PeerSession, question: Question, deadline: Duration) -> Result<Finding, Lost> {
+    let is_reserved = question == Question::ReservedMethodRefused;
+    let sent = session.request(if is_reserved { RESERVED } else { UNKNOWN }, json!({})).await?;
+    let Some(answer) = session.answer(&sent.id, sent.at + deadline).await? else {
+        return Ok(Finding::new(question, Answer::No, format!("it was not answered within {deadline:?}")));
+    };
+    if !session.wire_format.is_refusal(&answer.frame) {
+        return Ok(Finding::new(question, Answer::No, format!("it was answered with {}", answer.frame)));
+    }
+    let code = super::baseline::error_of(session.wire_format, &answer).unwrap_or_default();
+    let usual = [json!(-32601), json!("NOT_FOUND"), json!("CAPABILITY_NOT_FOUND")].contains(&code);
+    let note = match (usual, is_reserved) {
+        (true, _) => "",
+        (false, true) => ", where -32601 is the code of LSP",
+        (false, false) => ", where -32601 is the code of JSON-RPC",
+    };
+    // JSON-RPC defines the code, and LSP demands it.
+    let answered = if is_reserved && !usual { Answer::No } else { Answer::Yes };
+    Ok(Finding::new(question, answered, format!("with error {code}{note}")))
 }
 
 async fn quick_after(

@@ -98,7 +98,7 @@ impl<P: PeerSource> Checker<'_, P> {
                 self.play_one(scenario, number, open.take(), baselines, &known, earlier).await;
             open = next;
             strays.extend(played.strays.iter().cloned());
-            let verdict = self.confirmed(scenario, number, played, baselines, &known).await;
+            let (verdict, deviates) = self.confirmed(scenario, number, played, baselines, &known).await;
             if !ids.is_empty() {
                 shared.push(Shared { cell: number, ids });
                 if let Some(session) =
@@ -107,7 +107,9 @@ impl<P: PeerSource> Checker<'_, P> {
                     last_cancel = Some(session.now());
                 }
             }
-            cells.push((number, self.cell(scenario, verdict)));
+            let mut cell = self.cell(scenario, verdict);
+            cell.deviates = deviates;
+            cells.push((number, cell));
         }
         let since = last_cancel.filter(|_| self.wire_format.owes_silence());
         let until = since.map(|last| normal_end(last, baselines, self.settings.deadline));
@@ -223,7 +225,8 @@ impl<P: PeerSource> Checker<'_, P> {
         (kept, played, Vec::new())
     }
 
-    /// A fault is one only if the scenario breaks in three fresh sessions, and only if the documents demand it.
+    /// A fault is one only if the scenario breaks in three fresh sessions, and only if the documents demand it. What they do
+    /// not demand is a deviation: the second value says so.
     async fn confirmed(
         &mut self,
         scenario: &Scenario,
@@ -231,19 +234,20 @@ impl<P: PeerSource> Checker<'_, P> {
         played: Played,
         baselines: &Baselines,
         known: &Known,
-    ) -> Played {
-        let Verdict::Broke { why, failure, .. } = &played.verdict else { return played };
+    ) -> (Played, bool) {
+        let Verdict::Broke { why, failure, .. } = &played.verdict else { return (played, false) };
         if self.is_fixture {
             // Its counters include what an earlier scenario of the session cancelled, and what ends only now.
-            return match failure {
+            let again = match failure {
                 Failure::Counters => self.play_alone(scenario, number, baselines, known).await,
                 _ => played,
             };
+            return (again, false);
         }
         // Sessions with the peer were opened before.
         if *failure == Failure::Opening {
             let unopened = unopened(why);
-            return Played { verdict: unopened.verdict, ..played };
+            return (Played { verdict: unopened.verdict, ..played }, false);
         }
         if scenario.vector.demand != Demand::Must {
             let words = match scenario.vector.demand {
@@ -251,7 +255,7 @@ impl<P: PeerSource> Checker<'_, P> {
                 Demand::Must | Demand::Open => "the documents leave it open",
             };
             let why = format!("no fault, as {words}: {why}");
-            return Played { verdict: Verdict::Unsure { why }, ..played };
+            return (Played { verdict: Verdict::Unsure { why }, ..played }, true);
         }
         if known.two_slow.is_none()
             && *failure == Failure::Counters
@@ -260,7 +264,7 @@ impl<P: PeerSource> Checker<'_, P> {
             let why = format!(
                 "whether the peer runs two slow requests at once is not known (see the facts): {why}"
             );
-            return Played { verdict: Verdict::Unsure { why }, ..played };
+            return (Played { verdict: Verdict::Unsure { why }, ..played }, false);
         }
         for at in 1..=SESSIONS {
             let again = self.play_alone(scenario, number, baselines, known).await;
@@ -270,9 +274,9 @@ impl<P: PeerSource> Checker<'_, P> {
                 Verdict::Unsure { why } | Verdict::NotAsked { why } => why,
             };
             let why = format!("it came out differently in fresh session {at}: {otherwise}; before: {why}");
-            return Played { verdict: Verdict::Unsure { why }, ..played };
+            return (Played { verdict: Verdict::Unsure { why }, ..played }, false);
         }
-        played
+        (played, false)
     }
 
     /// Plays a scenario in a session of its own.

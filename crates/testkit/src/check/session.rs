@@ -49,10 +49,14 @@ pub(super) struct PeerSession {
     pub(super) opening: Option<Value>,
     /// Cancelled requests that were not answered, as they owe it.
     pub(super) silenced: Vec<Value>,
+    /// Slow requests that nobody cancelled.
+    pub(super) uncancelled: Vec<Sent>,
     /// How the connection ended.
     pub(super) closed: Option<String>,
     /// The request without whose answer the session cannot go on.
     needed: Option<Value>,
+    /// A request with the id 0 was sent.
+    used_zero: bool,
     next: u64,
 }
 
@@ -79,8 +83,10 @@ impl PeerSession {
             noise: Vec::new(),
             opening: None,
             silenced: Vec::new(),
+            uncancelled: Vec::new(),
             closed: None,
             needed: None,
+            used_zero: false,
             next: 0,
         };
         match session.begin(deadline.max(OPENING_TIMEOUT)).await {
@@ -170,25 +176,29 @@ impl PeerSession {
         self.wire_format.id(self.next)
     }
 
-    /// The request of the profile that is used for this, under a fresh id.
-    pub(super) fn frame_of(&mut self, kind: RequestKind) -> Option<(Value, Value)> {
-        let ProfileRequest { method, params, .. } = self.profile.requests.get(&kind)?.clone();
-        let mut params = self.bindings.fill(&params);
+    /// Sends the request of the profile that is used for this.
+    pub(super) async fn send_kind(&mut self, kind: RequestKind) -> Result<Sent, Lost> {
         let id = self.fresh();
+        self.send_kind_as(kind, id).await
+    }
+
+    /// Sends it under the id 0, which is done once in a session.
+    pub(super) async fn send_as_zero(&mut self, kind: RequestKind) -> Result<Sent, Lost> {
+        self.used_zero = true;
+        self.send_kind_as(kind, self.wire_format.id(0)).await
+    }
+
+    async fn send_kind_as(&mut self, kind: RequestKind, id: Value) -> Result<Sent, Lost> {
+        let request = self.profile.requests.get(&kind).cloned();
+        let ProfileRequest { method, params, .. } =
+            request.ok_or_else(|| Lost("the profile has no such request".to_owned()))?;
+        let mut params = self.bindings.fill(&params);
         for place in TOKEN_PLACES {
             if let Some(token) = params.pointer_mut(place) {
                 *token = token_for(&id);
             }
         }
-        let frame = self.wire_format.request_with(&id, &method, params);
-        Some((id, frame))
-    }
-
-    /// Sends the request of the profile that is used for this.
-    pub(super) async fn send_kind(&mut self, kind: RequestKind) -> Result<Sent, Lost> {
-        let (id, frame) =
-            self.frame_of(kind).ok_or_else(|| Lost("the profile has no such request".to_owned()))?;
-        self.send(frame).await?;
+        self.send(self.wire_format.request_with(&id, &method, params)).await?;
         Ok(Sent { id, at: self.subject.now() })
     }
 
@@ -287,7 +297,8 @@ impl PeerSession {
 
     /// The ids of the requests that were sent.
     pub(super) fn sent_ids(&self) -> Vec<Value> {
-        (1..=self.next).map(|number| self.wire_format.id(number)).collect()
+        let first = u64::from(!self.used_zero);
+        (first..=self.next).map(|number| self.wire_format.id(number)).collect()
     }
 
     /// Answers to nothing that was sent, from this received message on.

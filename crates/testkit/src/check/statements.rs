@@ -18,8 +18,10 @@ pub(super) enum Question {
     MalformedCancelIgnored,
     SiblingsUntouched,
     TellsIdsApart,
+    CancelsIdZero,
     ProgressEndsWithAnswer,
     UnknownMethodRefused,
+    ReservedMethodRefused,
     UnknownNotificationIgnored,
     ServesConcurrently,
     CleanOutput,
@@ -60,7 +62,7 @@ const EACH_BYTE: &str = "each byte of the stream belongs to a message; what does
 const NOTHING_SAID: &str = "no document says anything about it.";
 
 impl Question {
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 20] = [
         Self::CancelsRunning,
         Self::AnswersCancelled,
         Self::CancelledCode,
@@ -74,18 +76,23 @@ impl Question {
         Self::MalformedCancelIgnored,
         Self::SiblingsUntouched,
         Self::TellsIdsApart,
+        Self::CancelsIdZero,
         Self::ProgressEndsWithAnswer,
         Self::UnknownMethodRefused,
+        Self::ReservedMethodRefused,
         Self::UnknownNotificationIgnored,
         Self::ServesConcurrently,
         Self::CleanOutput,
     ];
 
-    /// Whether the question makes sense in a dialect: where silence is owed nothing is asked about answers.
-    pub(super) const fn applies(self, owes_silence: bool) -> bool {
+    /// Whether the question makes sense in a dialect. Where silence is owed, nothing is asked about answers. The calls of
+    /// ABP have text as ids, so none of them is zero. Methods in `$/` are reserved in LSP only.
+    pub(super) fn applies(self, dialect: &str, owes_silence: bool) -> bool {
         match self {
             Self::AnswersCancelled | Self::CancelledCode => !owes_silence,
             Self::StaysSilent => owes_silence,
+            Self::CancelsIdZero => dialect != "abp",
+            Self::ReservedMethodRefused => Family::of(dialect) == Family::Lsp,
             Self::CancelsRunning
             | Self::AnswersOnce
             | Self::StopsWork
@@ -135,10 +142,15 @@ impl Question {
             Self::MalformedCancelIgnored => ("malformed_cancel_ignored", "ignores a malformed cancel"),
             Self::SiblingsUntouched => ("siblings_untouched", "leaves other requests alone"),
             Self::TellsIdsApart => ("tells_ids_apart", "takes the ids 1 and \"1\" for two requests"),
+            Self::CancelsIdZero => ("cancels_id_zero", "cancels a running request whose id is 0"),
             Self::ProgressEndsWithAnswer => {
                 ("progress_ends_with_answer", "reports no progress after the answer")
             }
             Self::UnknownMethodRefused => ("unknown_method_refused", "refuses an unknown method"),
+            Self::ReservedMethodRefused => (
+                "reserved_method_refused",
+                "refuses an unknown request in $/ as a method that does not exist",
+            ),
             Self::UnknownNotificationIgnored => {
                 ("unknown_notification_ignored", "does not answer an unknown notification")
             }
@@ -210,6 +222,11 @@ impl Question {
                 Open,
                 "the protocols allow numbers and strings as ids and do not say whether 1 and \"1\" are equal.",
             ),
+            (Self::CancelsIdZero, family) => demand_of_zero(family),
+            (Self::ReservedMethodRefused, _) => (
+                Must,
+                "LSP 3.18: an unknown request whose method begins with $/ must get the error -32601. Such a notification may be ignored.",
+            ),
             (Self::ProgressEndsWithAnswer, Family::Mcp) => {
                 (Must, "MCP 2025-11-25: progress notifications must stop after the request has completed.")
             }
@@ -258,10 +275,29 @@ impl Question {
             Self::StaysSilent
             | Self::MalformedCancelIgnored
             | Self::TellsIdsApart
+            | Self::CancelsIdZero
             | Self::ProgressEndsWithAnswer
             | Self::UnknownMethodRefused
+            | Self::ReservedMethodRefused
             | Self::UnknownNotificationIgnored
             | Self::ServesConcurrently => (Open, NOTHING_SAID),
         }
+    }
+}
+
+/// How much is demanded of the cancel of a request with the id 0: as much as of any other.
+const fn demand_of_zero(family: Family) -> (Demand, &'static str) {
+    match family {
+        Family::Lsp => {
+            (Open, "LSP 3.18: an id may be any integer, also 0. The cancel of a request may be ignored.")
+        }
+        Family::Mcp => (
+            Should,
+            "MCP 2025-11-25: an id may be any integer, also 0. The receiver of a cancel should stop processing the request.",
+        ),
+        Family::Acp => (
+            Should,
+            "ACP: an id may be any integer, also 0. Whether the receiver of a cancel stops the work is held as a recommendation.",
+        ),
     }
 }

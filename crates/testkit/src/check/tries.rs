@@ -12,6 +12,12 @@ use crate::wire_format::WireFormat;
 /// From this part of its normal time on, an ordinary answer counts as the normal end.
 const NORMAL_END: f64 = 0.7;
 
+/// Silence is awaited at least this much longer than its request takes.
+const LEAST_MARGIN: Duration = Duration::from_millis(500);
+
+/// So many times its normal time is a request awaited that nobody cancelled.
+const LATEST_END: u32 = 5;
+
 /// What a cancelled request came to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Effect {
@@ -59,8 +65,14 @@ pub(super) struct Tries {
     pub(super) quick_after: Vec<Option<Duration>>,
     /// Why the session ended before the last try.
     pub(super) lost: Option<String>,
+    /// The request with the id 0. `None`: none was sent, as no cancel was seen to take effect.
+    pub(super) zero: Option<Try>,
     /// Those without an answer so far, with the time of their cancel. They are judged when all of them would have ended.
     pending: Vec<(Sent, Instant)>,
+    /// The first one, if it was silent so far.
+    first: Option<(Sent, Instant)>,
+    /// The one with the id 0, before it is judged.
+    pending_zero: Option<(Sent, Instant)>,
     /// How long the slow request took when it was run again without a cancel.
     seen_again: Option<Duration>,
 }
@@ -83,8 +95,8 @@ impl Tries {
         self.are_alive() && self.worked() == Some(true) && !self.pending.is_empty()
     }
 
-    /// Waits for those that have no answer yet, and judges them: where silence is owed, until they would have ended. Where an
-    /// answer is owed, longer, as the machine may be busier than it was.
+    /// Waits for those that have no answer yet, and judges them: where silence is owed, at the end of the silence. Where an
+    /// answer is owed, longer than its normal time, as the machine may be busier than it was.
     pub(super) async fn await_the_rest(
         &mut self,
         session: &mut PeerSession,
@@ -92,25 +104,44 @@ impl Tries {
         deadline: Duration,
     ) {
         if self.are_alive()
-            && let Some((last, cancelled)) = self.pending.last()
+            && let Err(Lost(why)) = self.judge_the_rest(session, baselines, deadline).await
         {
-            let waited = if session.wire_format.owes_silence() {
-                session.listen(normal_end(last.at, baselines, deadline)).await
-            } else {
-                let until = *cancelled + baselines.slow_takes().unwrap_or_default() * 3 + deadline;
-                session.answers_to(self.pending.iter().map(|(sent, _)| &sent.id), until).await
-            };
-            self.lost = waited.err().map(|Lost(why)| why);
+            self.lost = Some(why);
         }
-        if self.are_alive() {
-            for (sent, cancelled) in std::mem::take(&mut self.pending) {
-                let one = judge(session, baselines, &sent, cancelled);
-                if one.effect == Effect::Silence {
-                    session.silenced.push(sent.id);
-                }
-                self.all.push(one);
+    }
+
+    async fn judge_the_rest(
+        &mut self,
+        session: &mut PeerSession,
+        baselines: &Baselines,
+        deadline: Duration,
+    ) -> Result<(), Lost> {
+        let waiting = self.first.iter().chain(&self.pending).chain(&self.pending_zero);
+        let Some((last, cancelled)) = waiting.max_by_key(|(_, cancelled)| *cancelled).cloned() else {
+            return Ok(());
+        };
+        let until = if session.wire_format.owes_silence() {
+            end_of_silence(session, baselines, &last, deadline).await?
+        } else {
+            let until = cancelled + baselines.slow_takes().unwrap_or_default() * 3 + deadline;
+            let waiting = self.pending.iter().chain(&self.pending_zero).map(|(sent, _)| &sent.id);
+            session.answers_to(waiting, until).await?;
+            session.now()
+        };
+        let mut judged = |(sent, cancelled): (Sent, Instant)| {
+            let one = judge(session, baselines, &sent, cancelled, until);
+            if one.effect == Effect::Silence {
+                session.silenced.push(sent.id);
             }
+            one
+        };
+        // On a busy machine its normal end may have come after it was looked at.
+        if let (Some(first), Some(place)) = (self.first.take(), self.all.first_mut()) {
+            *place = judged(first);
         }
+        self.zero = self.pending_zero.take().map(&mut judged).or(self.zero.take());
+        self.all.extend(std::mem::take(&mut self.pending).into_iter().map(judged));
+        Ok(())
     }
 
     /// Whether some tries worked and some did not.
@@ -149,7 +180,37 @@ pub(super) fn cancel_delay(baselines: &Baselines) -> Duration {
 /// Until when the answer of a request is awaited that would end at its normal time.
 pub(super) fn normal_end(sent: Instant, baselines: &Baselines, deadline: Duration) -> Instant {
     let takes = baselines.slow_takes().unwrap_or_default();
-    sent + takes + (takes / 4).max(Duration::from_millis(500)).min(deadline)
+    sent + takes + (takes / 4).max(LEAST_MARGIN).min(deadline)
+}
+
+/// Waits until the silence of cancelled requests can be judged, and returns when that is. `last`: the one that was sent last.
+///
+/// A slow request that was sent later and that nobody cancelled has ended then. It is as slow as the machine makes it, so a
+/// cancelled request that goes on has ended too, however busy the machine is.
+async fn end_of_silence(
+    session: &mut PeerSession,
+    baselines: &Baselines,
+    last: &Sent,
+    deadline: Duration,
+) -> Result<Instant, Lost> {
+    let earliest = normal_end(last.at, baselines, deadline);
+    let Some(takes) = baselines.slow_takes() else {
+        session.listen(earliest).await?;
+        return Ok(earliest);
+    };
+    let uncancelled = match session.uncancelled.iter().find(|sent| sent.at > last.at) {
+        Some(sent) => sent.clone(),
+        None => session.send_kind(RequestKind::Slow).await?,
+    };
+    let latest = uncancelled.at + takes * LATEST_END + deadline;
+    let answer = session.answer(&uncancelled.id, latest).await?;
+    let until = answer.map_or(latest, |answer| {
+        let took = answer.at.saturating_duration_since(uncancelled.at);
+        answer.at + (took / 4).max(LEAST_MARGIN)
+    });
+    let until = until.max(earliest);
+    session.listen(until).await?;
+    Ok(until)
 }
 
 /// Cancels the slow request `count` times, one after another. If the first cancel does nothing, only twice more.
@@ -160,10 +221,37 @@ pub(super) async fn cancel_again_and_again(
     deadline: Duration,
 ) -> Tries {
     let mut tries = Tries::default();
-    if let Err(Lost(why)) = run(session, baselines, count, deadline, &mut tries).await {
-        tries.lost = Some(why);
+    let mut done = run(session, baselines, count, deadline, &mut tries).await;
+    if done.is_ok() && tries.are_alive() && tries.worked() == Some(true) {
+        done = cancel_zero(session, baselines, deadline, &mut tries).await;
     }
+    tries.lost = done.err().map(|Lost(why)| why);
     tries
+}
+
+/// Cancels a slow request with the id 0. For a session in which there was none. Its silence is judged with that of the others.
+pub(super) async fn cancel_zero(
+    session: &mut PeerSession,
+    baselines: &Baselines,
+    deadline: Duration,
+    tries: &mut Tries,
+) -> Result<(), Lost> {
+    if session.wire_format.id(0) != 0 {
+        return Ok(());
+    }
+    let sent = session.send_as_zero(RequestKind::Slow).await?;
+    session.listen(sent.at + cancel_delay(baselines)).await?;
+    let cancelled = session.cancel(&sent.id).await?;
+    if !session.wire_format.owes_silence() {
+        let until =
+            normal_end(cancelled, baselines, deadline).max(cancelled + least_wait(baselines, deadline));
+        if session.answer(&sent.id, until).await?.is_some() {
+            tries.zero = Some(judge(session, baselines, &sent, cancelled, session.now()));
+            return Ok(());
+        }
+    }
+    tries.pending_zero = Some((sent, cancelled));
+    Ok(())
 }
 
 async fn run(
@@ -190,9 +278,9 @@ async fn run(
                 normal_end(cancelled, baselines, deadline).max(cancelled + least_wait(baselines, deadline));
             let answer = session.answer(&sent.id, until).await?;
             if answer.is_some() || owes_silence {
-                let one = judge(session, baselines, &sent, cancelled);
+                let one = judge(session, baselines, &sent, cancelled, session.now());
                 if one.effect == Effect::Silence {
-                    session.silenced.push(sent.id);
+                    tries.first = Some((sent, cancelled));
                 }
                 tries.all.push(one);
                 look_again(session, baselines, deadline, tries).await?;
@@ -220,9 +308,16 @@ fn least_wait(baselines: &Baselines, deadline: Duration) -> Duration {
     if baselines.slow_takes().is_some() { Duration::ZERO } else { deadline }
 }
 
-/// Reads what a cancelled request came to.
-fn judge(session: &PeerSession, baselines: &Baselines, sent: &Sent, cancelled: Instant) -> Try {
-    let answers = session.answers(&sent.id);
+/// Reads what a cancelled request came to by then. What comes later changes nothing: whether it is still seen is chance.
+fn judge(
+    session: &PeerSession,
+    baselines: &Baselines,
+    sent: &Sent,
+    cancelled: Instant,
+    until: Instant,
+) -> Try {
+    let mut answers = session.answers(&sent.id);
+    answers.retain(|answer| answer.at <= until);
     let Some(answer) = answers.first() else {
         let shows_it = baselines.slow_takes().is_some() && session.wire_format.owes_silence();
         let effect = if shows_it { Effect::Silence } else { Effect::NoAnswer };

@@ -91,7 +91,9 @@ pub(super) async fn run(
     }
     let mut sent = None;
     if !beside.is_empty() {
-        sent = Some(session.send_kind(RequestKind::Slow).await?);
+        let slow = session.send_kind(RequestKind::Slow).await?;
+        session.uncancelled.push(slow.clone());
+        sent = Some(slow);
     }
     let mut own = None;
     if !apart.is_empty() {

@@ -29,12 +29,14 @@ const START: Duration = Duration::from_secs(20);
 /// Three replicas that serve a binding.
 pub(super) struct Replicas<B, T> {
     program: Program,
+    /// The name of the binding on the command line.
+    binding: &'static str,
     http: Http<B, T>,
 }
 
 impl<B, T> Replicas<B, T> {
-    pub(super) fn new(program: &Program, http: Http<B, T>) -> Self {
-        Self { program: program.clone(), http }
+    pub(super) fn new(program: &Program, binding: &'static str, http: Http<B, T>) -> Self {
+        Self { program: program.clone(), binding, http }
     }
 }
 
@@ -43,8 +45,10 @@ impl<B: ServerBinding + Send + Sync, T: Transport + Clone + Sync> Wire for Repli
     fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Served, String>> {
         Box::pin(async move {
             let list = ListFile::new();
+            // A replica reads the list when it starts, and again when it looks for another.
+            list.write(std::iter::empty())?;
             let options = OptionsFile::write(scenario)?;
-            let replica = |name| start(&self.program, scenario, &list, options.as_ref(), name);
+            let replica = |name| self.start(scenario, &list, options.as_ref(), name);
             let [one, two, three] = NODES;
             let replicas = tokio::try_join!(replica(one), replica(two), replica(three))?;
             let replicas = <[Replica; 3]>::from(replicas);
@@ -95,6 +99,44 @@ impl<B: ServerBinding + Send + Sync, T: Transport + Clone + Sync> Wire for Repli
 }
 
 impl<B: ServerBinding + Send, T> Replicas<B, T> {
+    /// Starts a replica and waits until it listens.
+    async fn start(
+        &self,
+        scenario: &Scenario,
+        list: &ListFile,
+        options: Option<&OptionsFile>,
+        name: &str,
+    ) -> Result<Replica, String> {
+        let mut command = self.program.process();
+        command.args(["fixture", "--dialect", scenario.dialect, "--any-opening", "--node", name]);
+        command.args(["--binding", self.binding]);
+        command
+            .args(["--listen", "http://127.0.0.1:0/", "--cluster"])
+            .arg(format!("static:@{}", list.0.display()));
+        if let Some(options) = options {
+            command.arg("--options").arg(options.path());
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn().map_err(|error| format!("a replica did not start: {error}"))?;
+        let stderr = process.stderr.take().ok_or("a replica has no stderr")?;
+        let mut lines = BufReader::new(stderr).lines();
+        let listening = async {
+            let mut said = String::new();
+            while let Ok(Some(line)) = lines.next_line().await {
+                if let Some(url) = line.strip_prefix("listening on ") {
+                    return address_of(url);
+                }
+                said.push_str(&line);
+            }
+            Err(format!("a replica ended: {said}"))
+        };
+        let late = |_| "a replica did not start in time".to_owned();
+        let address = tokio::time::timeout(START, listening).await.map_err(late)??;
+        // Nobody reads what it says later, and its pipe stays open.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Ok(Replica { process, address })
+    }
+
     /// A node of a list, in this process.
     async fn join(&self, name: &str, nodes: &NodeList) -> Result<(HttpListener, Cluster), String> {
         let name: NodeName = name.parse().map_err(|error| format!("{name}: {error}"))?;
@@ -122,43 +164,6 @@ fn address_of(url: &str) -> Result<SocketAddr, String> {
 struct Replica {
     process: Child,
     address: SocketAddr,
-}
-
-/// Starts a replica and waits until it listens.
-async fn start(
-    program: &Program,
-    scenario: &Scenario,
-    list: &ListFile,
-    options: Option<&OptionsFile>,
-    name: &str,
-) -> Result<Replica, String> {
-    let mut command = program.process();
-    command.args(["fixture", "--dialect", scenario.dialect, "--any-opening", "--node", name]);
-    command
-        .args(["--listen", "http://127.0.0.1:0/", "--cluster"])
-        .arg(format!("static:@{}", list.0.display()));
-    if let Some(options) = options {
-        command.arg("--options").arg(options.path());
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut process = command.spawn().map_err(|error| format!("a replica did not start: {error}"))?;
-    let stderr = process.stderr.take().ok_or("a replica has no stderr")?;
-    let mut lines = BufReader::new(stderr).lines();
-    let listening = async {
-        let mut said = String::new();
-        while let Ok(Some(line)) = lines.next_line().await {
-            if let Some(url) = line.strip_prefix("listening on ") {
-                return address_of(url);
-            }
-            said.push_str(&line);
-        }
-        Err(format!("a replica ended: {said}"))
-    };
-    let late = |_| "a replica did not start in time".to_owned();
-    let address = tokio::time::timeout(START, listening).await.map_err(late)??;
-    // Nobody reads what it says later, and its pipe stays open.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    Ok(Replica { process, address })
 }
 
 /// The list of the replicas, in a file that is deleted on drop.

@@ -149,7 +149,7 @@ const ROWS: [Row; 14] = [
         kind: Kind::Posts,
         lacks: &[NO_INPUT],
         changes: &[],
-        wire: |program| Box::new(cluster::Replicas::new(program, http::STREAMABLE)),
+        wire: |program| Box::new(cluster::Replicas::new(program, "streamable", http::STREAMABLE)),
     },
     Row {
         name: "http-acp@3",
@@ -157,7 +157,7 @@ const ROWS: [Row; 14] = [
         kind: Kind::Opened,
         lacks: &[NO_INPUT],
         changes: &[],
-        wire: |program| Box::new(cluster::Replicas::new(program, http::ACP)),
+        wire: |program| Box::new(cluster::Replicas::new(program, "acp", http::ACP)),
     },
 ];
 

@@ -11,8 +11,9 @@ use futures_util::future::{Fuse, FutureExt as _};
 use rescind_core::LogText;
 use tokio::time::sleep;
 
+use super::layout::Layout;
 use super::server::{Changes, Server};
-use super::store::{Bucket, OPERATION};
+use super::store::OPERATION;
 use super::{EngineError, EngineEvents};
 
 /// The time between two questions whether the server is ready.
@@ -23,7 +24,7 @@ pub(super) struct Doorbells {
     server: Server,
     /// What comes before the name in a subject.
     prefix: String,
-    signals: Bucket,
+    layout: Layout,
     events: Arc<dyn EngineEvents>,
     state: Mutex<State>,
 }
@@ -35,14 +36,9 @@ struct State {
 }
 
 impl Doorbells {
-    pub(super) fn new(
-        server: Server,
-        prefix: String,
-        signals: Bucket,
-        events: Arc<dyn EngineEvents>,
-    ) -> Self {
+    pub(super) fn new(server: Server, prefix: String, layout: Layout, events: Arc<dyn EngineEvents>) -> Self {
         let state = Mutex::new(State { names: HashSet::new(), is_listening: true });
-        Self { server, prefix, signals, events, state }
+        Self { server, prefix, layout, events, state }
     }
 
     /// After `Away` the names stay in the set, and `restored` is reported when the server has the subscription again.
@@ -103,9 +99,9 @@ impl Doorbells {
         }
     }
 
-    /// Returns when the server answers questions about signals. It had the subscription before the question.
+    /// Returns when the server has all buckets and queues. It had the subscription before these questions.
     async fn ready(&self) {
-        while let Err(error) = self.signals.read("none").await {
+        while let Err(error) = self.layout.open(&self.server).await {
             tracing::debug!(error = %LogText::text(error), "NATS is not ready");
             sleep(READY_INTERVAL).await;
         }

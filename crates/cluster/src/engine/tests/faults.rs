@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::server::Server;
-use super::{LONG, Node, Recorder, connect, names, until};
+use super::{Heard, LONG, Node, Recorder, connect, names, until};
 use crate::engine::{Beat, Engine, EngineError};
 
 /// The time limit of a command, and half a second.
@@ -27,6 +27,23 @@ pub(super) async fn a_restart_of_the_server_is_reported_and_subscriptions_work_a
         }
         node.engine.signal("another", "v", LONG).await.unwrap();
     }
+}
+
+pub(super) async fn a_server_that_kept_nothing_works_again(mut server: Server) {
+    let mut node = Node::connect(&server, LONG).await;
+    node.engine.subscribe(&names(["s"])).await.unwrap();
+    node.engine.signal("s", "first", LONG).await.unwrap();
+    server.end();
+    server.forget();
+    server.start_again();
+    node.restored().await;
+    assert_eq!(node.engine.look(&names(["s"])).await, Ok(vec![None]));
+    node.engine.signal("s", "second", LONG).await.unwrap();
+    assert_eq!(node.next().await, Heard::Rung("s".into(), "second".into()));
+    assert_eq!(node.engine.look(&names(["s"])).await, Ok(vec![Some("second".into())]));
+    assert_eq!(node.engine.beat("n1", "entry", LONG).await, Ok(Beat::Held));
+    node.engine.push_job("job").await.unwrap();
+    assert_eq!(node.engine.take_job().await, Ok(Some("job".into())));
 }
 
 pub(super) async fn names_of_a_failed_subscribe_are_heard_after_the_return(mut server: Server) {

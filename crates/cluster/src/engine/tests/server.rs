@@ -131,6 +131,12 @@ impl Server {
         self.process.wait().unwrap();
     }
 
+    /// Removes what it stored.
+    pub(super) fn forget(&self) {
+        fs::remove_dir_all(&self.folder).unwrap();
+        fs::create_dir(&self.folder).unwrap();
+    }
+
     /// Starts it again on the same port.
     pub(super) fn start_again(&mut self) {
         let process = run(self.program, &self.path, self.port, &self.folder, self.options);

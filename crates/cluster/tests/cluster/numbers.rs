@@ -1,0 +1,141 @@
+//! docs/cluster.md has the numbers of the code.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The file, the constant, its value, words of its row on the page, and the value in the form of the page.
+const NUMBERS: [[&str; 5]; 30] = [
+    ["membership.rs", "BEAT", "Duration::from_secs(3)", "heartbeat of a node", "every 3 s"],
+    ["membership.rs", "TIME_TO_LIVE", "Duration::from_secs(10)", "counts as living", "10 s"],
+    ["membership.rs", "BETWEEN_READINGS", "Duration::from_millis(200)", "nodes that are not known", "200 ms"],
+    ["cancel_bus.rs", "KEEP", "Duration::from_secs(3600)", "record of a cancel, and", "1 h"],
+    ["keys.rs", "RECORD_LIMIT", "Duration::from_secs(60)", "while the engine is away: tried for", "60 s"],
+    ["keys.rs", "RETRY", "Duration::from_millis(500)", "while the engine is away: tried for", "every 500 ms"],
+    ["signals.rs", "RETRY", "Duration::from_millis(500)", "looking for watched keys again", "500 ms"],
+    ["cluster.rs", "MAX_ANSWER", "64 * 1024", "an answer between nodes", "64 KiB"],
+    ["cluster.rs", "HELLO", "Duration::from_secs(1)", "an answer between nodes", "within 1 s"],
+    ["engine/fixed.rs", "ANSWER", "Duration::from_secs(10)", "an answer between nodes", "10 s"],
+    ["engine/fixed.rs", "MAX_VALUE", "16 * 1024", "longest value of a signal", "16 KiB"],
+    ["engine/fixed.rs", "MAX_SIGNALS", "100_000", "static list: cancels", "100,000"],
+    ["engine/redis.rs", "COMMAND_LIMIT", "Duration::from_secs(3)", "a command of the engine", "3 s"],
+    ["engine/nats.rs", "COMMAND_LIMIT", "Duration::from_secs(3)", "a command of the engine", "3 s"],
+    ["engine/redis/doorbells.rs", "PING_INTERVAL", "Duration::from_secs(1)", "ping of the engine", "1 s"],
+    ["engine/nats/server.rs", "PING_INTERVAL", "Duration::from_secs(1)", "ping of the engine", "1 s"],
+    [
+        "engine/redis/doorbells.rs",
+        "MIN_DELAY",
+        "Duration::from_millis(50)",
+        "engine again, after a loss",
+        "50 ms",
+    ],
+    [
+        "engine/redis/doorbells.rs",
+        "MAX_DELAY",
+        "Duration::from_secs(1)",
+        "engine again, after a loss",
+        "up to 1 s",
+    ],
+    [
+        "engine/nats/server.rs",
+        "MIN_DELAY",
+        "Duration::from_millis(50)",
+        "engine again, after a loss",
+        "50 ms",
+    ],
+    [
+        "engine/nats/server.rs",
+        "MAX_DELAY",
+        "Duration::from_secs(1)",
+        "engine again, after a loss",
+        "up to 1 s",
+    ],
+    ["engine/nats/layout.rs", "JOB_ACK_LIMIT", "Duration::from_secs(10)", "did not acknowledge", "10 s"],
+    ["engine/takes.rs", "JOB_WAIT", "Duration::from_secs(5)", "waits for a job", "5 s"],
+    ["hop/pool.rs", "CONNECT", "Duration::from_secs(3)", "opening a connection to a node", "3 s"],
+    ["hop/pool.rs", "PING", "Duration::from_secs(3)", "ping every, and answer within", "3 s, 7 s"],
+    ["hop/pool.rs", "PONG", "Duration::from_secs(7)", "ping every, and answer within", "3 s, 7 s"],
+    ["hop/pool.rs", "STREAMS", "512", "requests on one connection", "512"],
+    ["hop/forward.rs", "RETRY_AFTER", "Duration::from_secs(2)", "`Retry-After` of a 503", "2 s"],
+    ["hop/serve.rs", "MAX_MESSAGE", "16 * 1024", "a message between nodes", "16 KiB"],
+    ["hop/serve.rs", "MESSAGE_TIMEOUT", "Duration::from_secs(10)", "a message between nodes", "within 10 s"],
+    ["names.rs", "MAX_NAME_BYTES", "32", "characters of the name", "32"],
+];
+
+/// Sizes of batches and windows, lengths of signatures, and pauses that are no bounds for anyone.
+const OTHERS: [&str; 11] = [
+    "signals.rs BATCH",
+    "engine/redis/doorbells.rs BATCH",
+    "engine/nats.rs READS",
+    "engine/nats.rs ATTEMPTS",
+    "engine/nats/doorbells.rs READY_INTERVAL",
+    "hop/pool.rs STREAM_WINDOW",
+    "hop/pool.rs CONNECTION_WINDOW",
+    "hop/pool.rs RESETS",
+    "cluster.rs RETRY_NAME",
+    "secret.rs MIN_BYTES",
+    "secret.rs MAC_BYTES",
+];
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn source(file: &str) -> String {
+    fs::read_to_string(package().join("src").join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+#[test]
+fn docs_cluster_md_has_the_numbers_of_the_code() {
+    let page = fs::read_to_string(package().join("../../docs/cluster.md")).unwrap();
+    for [file, name, value, words, shown] in NUMBERS {
+        let declared = source(file).lines().filter(|line| line.contains(&format!("const {name}: "))).count();
+        assert_eq!(declared, 1, "{file}: {name}");
+        let is_so = source(file)
+            .lines()
+            .any(|line| line.contains(&format!("const {name}: ")) && line.ends_with(&format!("= {value};")));
+        assert!(is_so, "{file}: {name} is not {value}");
+        let is_shown = page.lines().filter(|line| line.starts_with('|') && line.contains(words));
+        assert!(is_shown.clone().any(|row| row.contains(shown)), "{words}: {shown} is not on the page");
+    }
+}
+
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+/// A new number must be added to the page and to one of the lists.
+#[test]
+fn every_number_is_listed() {
+    let root = package().join("src");
+    let mut found = Vec::new();
+    files(&root, &mut found);
+    let mut seen = 0;
+    for path in found {
+        let file = path.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");
+        if file.contains("tests") {
+            continue;
+        }
+        for line in source(&file).split("#[cfg(test)]").next().unwrap().lines() {
+            let Some((name, rest)) = line.split_once("const ").and_then(|(_, rest)| rest.split_once(": "))
+            else {
+                continue;
+            };
+            if !["usize", "u32", "u64", "Duration"].iter().any(|kind| rest.starts_with(&format!("{kind} = ")))
+            {
+                continue;
+            }
+            seen += 1;
+            let is_number = NUMBERS.iter().any(|[of, known, ..]| (*of, *known) == (&*file, name));
+            let is_other = OTHERS.contains(&&*format!("{file} {name}"));
+            assert!(is_number != is_other, "src/{file}: {name} is in no list, or in both");
+        }
+    }
+    assert_eq!(seen, NUMBERS.len() + OTHERS.len(), "the constants of the code");
+}
