@@ -263,7 +263,7 @@ async fn cancel(number: u64, key: String, [own, other, third]: [CancelBus; 3]) {
                 other.cancel(&key, &cause),
                 third.cancel(&key, &cause)
             );
-            (one.unwrap(), two.unwrap(), three.unwrap());
+            one.and(two).and(three).unwrap();
             other.cancel(&key, &cause).await.unwrap();
         }
         When::Early | When::Late => {

@@ -86,6 +86,6 @@ pub(crate) async fn a_cancel_for_a_dead_node_says_so(backend: Backend) {
     replicas.nodes[0].kill().await;
     drop(running);
     let said = replicas.cancel(&key, &[]).await;
-    let expected = if backend == Backend::List { 1 } else { 0 };
+    let expected = i32::from(backend == Backend::List);
     assert_eq!(said.status.code(), Some(expected), "{said:?}");
 }
