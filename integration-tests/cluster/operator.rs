@@ -28,7 +28,10 @@ pub(crate) async fn an_operator_cancels_a_request(backend: Backend) {
         assert_eq!(again.status.code(), Some(0), "{again:?}");
         // The counts are those of all replicas.
         let stats = session.ask(all[owner], 12, "test/stats", json!({})).await;
-        assert_eq!((&stats["result"]["running"], &stats["result"]["cancelled"]), (&json!(1), &json!(before + 1)));
+        assert_eq!(
+            (&stats["result"]["running"], &stats["result"]["cancelled"]),
+            (&json!(1), &json!(before + 1))
+        );
         session.cancel(all[through], 11).await;
         assert_eq!(in_time("the other", other.answer(11)).await.unwrap(), None);
     }
