@@ -88,7 +88,7 @@ async fn initialize(_: CallContext, _: Value) -> HandlerResult<Value> {
 /// Sends the key of the request to its caller, works, and returns the name of its node.
 async fn work(ctx: CallContext, node: String, ms: u64) -> HandlerResult<String> {
     if let Some(key) = ctx.cluster_key() {
-        ctx.notify("key", &json!({ "key": &*key })).await?;
+        ctx.notify("key", &[&*key]).await?;
     }
     ctx.run_until_cancelled(sleep(Duration::from_millis(ms))).await?;
     Ok(node)
@@ -127,7 +127,7 @@ async fn client(url: String, number: u64, is_endless: bool) -> Result<(), Failur
             match call?.outcome().await {
                 Outcome::Completed(node) => ran.push(node),
                 // The page has a button that stops a request.
-                _ if is_endless => {}
+                Outcome::Cancelled(_) | Outcome::Failed(_) if is_endless => {}
                 other => return Err(format!("a call ended otherwise: {other:?}").into()),
             }
         }
@@ -145,14 +145,13 @@ async fn cancel_elsewhere(url: &str, node: &Node) -> Result<(), Failure> {
     let peer = open(url).await?;
     let call = peer.call::<_, String>("work", &[3_600_000_u64]).start()?;
     let mut keys = call.notifications_where(|notification| notification.method() == "key");
-    let key: Value = keys.next().await.ok_or("the call has ended")?.params()?;
-    let key = key["key"].as_str().ok_or("there is no key")?;
+    let (key,): (String,) = keys.next().await.ok_or("the call has ended")?.params()?;
     let (runs_on, _) = key.split_once('.').ok_or("this is not a key")?;
     println!("a call on {runs_on} is cancelled by its key from {}", node.name);
-    node.cluster.cancel_bus().cancel(key, &Cause::new(CauseKind::Operator)).await?;
+    node.cluster.cancel_bus().cancel(&key, &Cause::new(CauseKind::Operator)).await?;
     match call.outcome().await {
         Outcome::Cancelled(cancelled) => {
-            println!("its caller is answered: cancelled, because {}", cancelled.cause)
+            println!("its caller is answered: cancelled, because {}", cancelled.cause);
         }
         other => return Err(format!("the call ended otherwise: {other:?}").into()),
     }
@@ -193,7 +192,7 @@ async fn main() -> Result<(), Failure> {
         for client in clients {
             client.await??;
         }
-        cancel_elsewhere(&url, &nodes[1]).await?;
+        cancel_elsewhere(&url, nodes.last().ok_or("there are no nodes")?).await?;
     }
     for node in &nodes {
         println!("{} passed on {} requests", node.name, node.forwarded.load(Ordering::Relaxed));

@@ -236,8 +236,8 @@ impl Cluster {
                 &member.url,
                 Vec::new(),
             );
-            let status =
-                read_json(tokio::time::timeout(HELLO, async { sent.await.ok() }).await.ok()??).await?;
+            let response = tokio::time::timeout(HELLO, Box::pin(sent)).await.ok()?.ok()?;
+            let status = read_json(response).await?;
             Some((member.name, status))
         });
         join_all(asked).await.into_iter().flatten().collect()

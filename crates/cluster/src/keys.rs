@@ -7,7 +7,7 @@ use std::future::pending;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use rescind_core::{CallContext, Cause, ClusterKeys, LogText, RequestKey};
+use rescind_core::{Cause, ClusterKeys, KeyedRequest, LogText, RequestKey};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
@@ -30,7 +30,7 @@ impl Keys {
 }
 
 impl ClusterKeys for Keys {
-    fn key_of(&self, request: &CallContext) -> Option<Arc<str>> {
+    fn key_of(&self, request: Arc<dyn KeyedRequest>) -> Option<Arc<str>> {
         let inner = self.0.upgrade()?;
         let number = request.request_key();
         let (key, watch) = {
@@ -47,11 +47,11 @@ impl ClusterKeys for Keys {
             cluster: Weak::clone(&self.0),
             number,
             key: Arc::clone(&key),
-            request: request.clone(),
+            request: Arc::clone(&request),
             watch,
             is_recorded: false,
         };
-        request.cancel_with(listed.cancelled());
+        request.cancel_with(Box::pin(listed.cancelled()));
         Some(key)
     }
 }
@@ -61,7 +61,7 @@ struct Listed {
     cluster: Weak<Inner>,
     number: RequestKey,
     key: Arc<str>,
-    request: CallContext,
+    request: Arc<dyn KeyedRequest>,
     watch: CancelWatch,
     is_recorded: bool,
 }

@@ -39,9 +39,9 @@ pub use clients::{
 pub use dialect::{ACP_BODIES, MCP_2026_BODIES, MCP_OPENING, MirroredBodies, SessionBodies};
 #[cfg(feature = "tokio")]
 pub use driver::{
-    ArrivalOrder, Call, CallBuilder, CallContext, Canceller, ClusterKeys, Declaration, HandlerError, Method,
-    MethodHandler, Notification, Notifications, Peer, PeerBuilder, QueueStats, Router, Server, ServerBuilder,
-    ServerCounts, ServerHandle, ServerLimits, Starting, Stopped, TracePropagator,
+    ArrivalOrder, Call, CallBuilder, CallContext, Canceller, ClusterKeys, Declaration, HandlerError,
+    KeyedRequest, Method, MethodHandler, Notification, Notifications, Peer, PeerBuilder, QueueStats, Router,
+    Server, ServerBuilder, ServerCounts, ServerHandle, ServerLimits, Starting, Stopped, TracePropagator,
 };
 #[cfg(feature = "tower")]
 pub use driver::{CallRequest, RawParams, ServiceRequest};

@@ -10,7 +10,7 @@
 //! | the names of nodes | the set `rescind:nodes` |
 //! | jobs | the list `rescind:jobs`: added on the left, taken on the right |
 //!
-//! 1. A record is written before its doorbell rings, by one script. What could not be recorded does not ring.
+//! 1. A record is written before its doorbell rings, by one script. A signal that could not be recorded does not ring.
 //! 2. Commands, doorbells and jobs have connections of their own, so that none waits for another.
 //! 3. Each command has a time limit. A connection that exceeds it is not used again.
 //! 4. Messages name the server by its host and port, never by its URL, which may hold a password.

@@ -14,7 +14,7 @@ const MAX_KEPT: usize = 64 * 1024;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body on its way. What was read of it is kept, and the rest goes back when it is dropped.
+/// A body on its way. The part that was read is kept, and the rest goes back when it is dropped.
 struct KeptBody {
     /// What is sent first, and was read from `rest` in an earlier attempt.
     first: Vec<Bytes>,

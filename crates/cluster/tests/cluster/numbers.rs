@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The file, the constant, its value, words of its row on the page, and the value in the form of the page.
-const NUMBERS: [[&str; 5]; 30] = [
+const NUMBERS: [[&str; 5]; 34] = [
     ["membership.rs", "BEAT", "Duration::from_secs(3)", "heartbeat of a node", "every 3 s"],
     ["membership.rs", "TIME_TO_LIVE", "Duration::from_secs(10)", "counts as living", "10 s"],
+    ["membership.rs", "LINGER", "Duration::from_secs(6)", "entry is gone from the engine", "6 s"],
     ["membership.rs", "BETWEEN_READINGS", "Duration::from_millis(200)", "nodes that are not known", "200 ms"],
     ["cancel_bus.rs", "KEEP", "Duration::from_secs(3600)", "record of a cancel, and", "1 h"],
     ["keys.rs", "RECORD_LIMIT", "Duration::from_secs(60)", "while the engine is away: tried for", "60 s"],
@@ -15,6 +16,7 @@ const NUMBERS: [[&str; 5]; 30] = [
     ["cluster.rs", "MAX_ANSWER", "64 * 1024", "an answer between nodes", "64 KiB"],
     ["cluster.rs", "HELLO", "Duration::from_secs(1)", "an answer between nodes", "within 1 s"],
     ["engine/fixed.rs", "ANSWER", "Duration::from_secs(10)", "an answer between nodes", "10 s"],
+    ["engine/fixed.rs", "RETRY", "Duration::from_millis(500)", "asking a node again", "500 ms"],
     ["engine/fixed.rs", "MAX_VALUE", "16 * 1024", "longest value of a signal", "16 KiB"],
     ["engine/fixed.rs", "MAX_SIGNALS", "100_000", "static list: cancels", "100,000"],
     ["engine/redis.rs", "COMMAND_LIMIT", "Duration::from_secs(3)", "a command of the engine", "3 s"],
@@ -55,6 +57,8 @@ const NUMBERS: [[&str; 5]; 30] = [
     ["hop/pool.rs", "PING", "Duration::from_secs(3)", "ping every, and answer within", "3 s, 7 s"],
     ["hop/pool.rs", "PONG", "Duration::from_secs(7)", "ping every, and answer within", "3 s, 7 s"],
     ["hop/pool.rs", "STREAMS", "512", "requests on one connection", "512"],
+    ["hop/pool.rs", "ATTEMPTS", "2", "its owner has not begun with", "2 times"],
+    ["hop/kept_body.rs", "MAX_KEPT", "64 * 1024", "its owner has not begun with", "64 KiB"],
     ["hop/forward.rs", "RETRY_AFTER", "Duration::from_secs(2)", "`Retry-After` of a 503", "2 s"],
     ["hop/serve.rs", "MAX_MESSAGE", "16 * 1024", "a message between nodes", "16 KiB"],
     ["hop/serve.rs", "MESSAGE_TIMEOUT", "Duration::from_secs(10)", "a message between nodes", "within 10 s"],

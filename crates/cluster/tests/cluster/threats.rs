@@ -67,9 +67,10 @@ async fn a_hop_that_another_cluster_signed_is_refused() {
     let (ours, theirs) = (NodeList::new(), NodeList::new());
     let ours = Node::start("n1", &ours, &secret()).await;
     let minting = Node::start("n1", &theirs, &other_secret()).await;
-    let attacker = Node::start("n2", &theirs, &other_secret()).await;
     let session = open(minting.address, &[]).await;
     theirs.set("n1".parse().unwrap(), ours.url.parse().unwrap());
+    // It reads the list for the first time now.
+    let attacker = Node::start("n2", &theirs, &other_secret()).await;
     assert_eq!(post(attacker.address, &[of(&session)], &request(1, "echo")).await.status, 403);
 }
 

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use crate::cause::{Cause, CauseKind};
+use crate::driver::cluster_keys::KeyedRequest;
 use crate::driver::handler::error::{HandlerError, Stopped};
 use crate::driver::params::Frame;
 use crate::driver::request_log::info::{Direction, RequestKey};
@@ -20,6 +21,7 @@ use crate::id::RequestId;
 use crate::registry::{Registry, SessionId};
 use crate::sync::AbortHandle;
 use crate::trace_context::TraceContext;
+use crate::transport::BoxFuture;
 
 /// The request that a handler serves. A clone is the same request. Once the request is answered, calls and
 /// notifications fail with [`CallError::Ended`].
@@ -258,7 +260,7 @@ impl CallContext {
     /// has ended.
     #[must_use]
     pub fn cluster_key(&self) -> Option<Arc<str>> {
-        self.0.connection.cluster_keys.as_ref()?.key_of(self)
+        self.0.connection.cluster_keys.as_ref()?.key_of(Arc::new(self.clone()))
     }
 
     /// The request's method.
@@ -283,6 +285,24 @@ impl From<CallContext> for CancellationToken {
 impl From<&CallContext> for CancellationToken {
     fn from(context: &CallContext) -> Self {
         context.token()
+    }
+}
+
+impl KeyedRequest for CallContext {
+    fn request_key(&self) -> RequestKey {
+        Self::request_key(self)
+    }
+
+    fn cause(&self) -> Option<Cause> {
+        Self::cause(self)
+    }
+
+    fn cancelled(&self) -> BoxFuture<'_, Cause> {
+        Box::pin(Self::cancelled(self))
+    }
+
+    fn cancel_with(&self, cause: BoxFuture<'static, Cause>) {
+        Self::cancel_with(self, cause);
     }
 }
 

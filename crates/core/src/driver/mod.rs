@@ -36,7 +36,7 @@ pub use call::Call;
 pub use call::builder::CallBuilder;
 pub use call::canceller::Canceller;
 pub use call::starting::Starting;
-pub use cluster_keys::ClusterKeys;
+pub use cluster_keys::{ClusterKeys, KeyedRequest};
 pub use context::CallContext;
 pub use handler::error::{HandlerError, Stopped};
 pub use method::{Method, MethodHandler};
