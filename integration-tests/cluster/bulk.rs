@@ -1,4 +1,4 @@
-//! Cancels in bulk over three members of one cluster in this process: each must reach its own request and no other.
+//! Many cancels over three members of one cluster in this process. Each cancel must reach the request of its key, and no other.
 //!
 //! The reason of each cancel is the number of its request, so a cancel that reaches another one is seen.
 
