@@ -1,4 +1,4 @@
-//! Cancels in bulk over three members of one cluster in this process: each must reach exactly its own watches.
+//! Many cancels over three members of one cluster in this process. Each cancel must reach the request of its key, and no other.
 //!
 //! The reason of each cancel is the number of its request, so a cancel that reaches another one is seen.
 
@@ -263,12 +263,12 @@ async fn cancel(number: u64, key: String, [own, other, third]: [CancelBus; 3]) {
                 other.cancel(&key, &cause),
                 third.cancel(&key, &cause)
             );
-            (one.unwrap(), two.unwrap(), three.unwrap());
+            one.and(two).and(three).unwrap();
             other.cancel(&key, &cause).await.unwrap();
         }
         When::Early | When::Late => {
             other.cancel(&key, &cause).await.unwrap();
-            // Whoever watches later finds it.
+            // A later watch finds it.
             let watch = third.watch(&key).unwrap();
             let found = watch.cancelled().await;
             assert_eq!(found.reason(), cause.reason(), "a cancel was misrouted");

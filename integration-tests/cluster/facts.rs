@@ -15,17 +15,17 @@ pub(crate) fn the_table_of_faults_names_tests_that_exist(names: &[String]) -> Re
     let text = fs::read_to_string(root().join("docs/cluster-faults.md"))?;
     let known: BTreeSet<&str> = names.iter().filter_map(|name| name.split("::").nth(1)).collect();
     let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Fault"));
-    let mut named = BTreeSet::new();
+    let mut in_table = BTreeSet::new();
     for row in rows {
         let last = row.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap_or_default().trim();
         let tests: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
         if tests.is_empty() {
             return Err(format!("no test in the row: {row}").into());
         }
-        named.extend(tests);
+        in_table.extend(tests);
     }
-    let unknown: Vec<_> = named.difference(&known).collect();
-    if !unknown.is_empty() || named.is_empty() {
+    let unknown: Vec<_> = in_table.difference(&known).collect();
+    if !unknown.is_empty() || in_table.is_empty() {
         return Err(format!("the table names tests that do not exist: {unknown:?}").into());
     }
     Ok(())

@@ -99,8 +99,8 @@ impl Bare {
             Backend::Nats => "CONNECT {\"verbose\":false}\r\nSUB bare 1\r\nPING\r\n",
         };
         subscriber.get_mut().write_all(subscribe.as_bytes()).await.unwrap();
-        let subscribed = if backend == Backend::Nats { "PONG" } else { ":1" };
-        line_with(&mut subscriber, subscribed).await;
+        let confirmed = if backend == Backend::Nats { "PONG" } else { ":1" };
+        line_with(&mut subscriber, confirmed).await;
         if backend == Backend::Nats {
             publisher.write_all(b"CONNECT {\"verbose\":false}\r\n").await.unwrap();
         }

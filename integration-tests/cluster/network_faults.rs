@@ -1,5 +1,6 @@
 //! Faults of the network between nodes: the address that a node advertises is that of a proxy.
 
+use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use rescind_testkit::support::within;
@@ -34,7 +35,7 @@ async fn start_first(replicas: &mut Replicas, proxy: &Proxy) {
 fn list(replicas: &Replicas, proxy: &Proxy) {
     let mut lines = format!("n1=http://127.0.0.1:{}/rpc\n", proxy.port);
     for (name, address) in NODES.into_iter().zip(replicas.addresses()).skip(1) {
-        lines.push_str(&format!("{name}=http://{address}/rpc\n"));
+        let _ = writeln!(lines, "{name}=http://{address}/rpc");
     }
     replicas.write_lines(&lines);
 }

@@ -65,9 +65,9 @@ pub(crate) async fn a_stopped_node_hangs_nobody_and_comes_back(backend: Backend)
     let known = async { (under_way.await, stopped.elapsed()) };
     let forwarded = async { tokio::join!(echo(all[1]), echo(all[2])) };
     let ((answer, took), ((one, first), (two, second))) =
-        within(Duration::from_secs(15), "requests for a stopped node", async {
+        Box::pin(within(Duration::from_secs(15), "requests for a stopped node", async {
             tokio::join!(known, forwarded)
-        })
+        }))
         .await;
     assert!(matches!(answer, Err(_) | Ok(None)), "{answer:?}");
     for (status, took) in [(one, first), (two, second)] {

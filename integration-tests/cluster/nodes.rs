@@ -226,7 +226,7 @@ impl Node {
             if let Some(url) = line.strip_prefix("listening on ") {
                 let address = url.trim_start_matches("http://").split('/').next().unwrap_or_default();
                 let address = address.parse().unwrap();
-                // Its pipe stays open. What it says later is for somebody who looks for a fault.
+                // Its pipe stays open. RESCIND_CLUSTER_LOG prints the rest of its log.
                 let (node, shows) = (name.to_owned(), env::var_os("RESCIND_CLUSTER_LOG").is_some());
                 tokio::spawn(async move {
                     while let Ok(Some(line)) = lines.next_line().await {
@@ -267,7 +267,7 @@ impl Node {
         wait_until_stopped(self.process.id().unwrap());
     }
 
-    /// Lets a suspended one go on.
+    /// Resumes a suspended node.
     pub(crate) fn go_on(&self) {
         self.send(Signal::CONT);
     }

@@ -45,7 +45,7 @@ impl Proxy {
         self.passes.send_replace(false);
     }
 
-    /// Lets bytes pass again. Those that were held meanwhile arrive now, as a network repeats them.
+    /// Passes bytes again. Those that were held meanwhile arrive now, as a network repeats them.
     pub(crate) fn mend(&self) {
         self.passes.send_replace(true);
     }

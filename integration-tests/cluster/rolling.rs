@@ -20,7 +20,7 @@ const CLIENTS: usize = 4;
 /// How many requests a client makes in a session.
 const REQUESTS: u64 = 30;
 
-/// What the clients have seen.
+/// The counts of all clients.
 #[derive(Default)]
 struct Seen {
     sessions: AtomicU64,

@@ -251,8 +251,6 @@ const scenarios = {
   http: [...all.filter(({ name }) => !name.startsWith("eof-") && name !== "cancel-unknown-then-use"), ...list(several), ...list(unordered)],
   ws: [...all.filter(({ name }) => !name.startsWith("eof-")), ...list(several)],
   "ws to a bridge": [...all.filter(({ name }) => !name.startsWith("eof-")), ...list(agentEach)],
-  // Replicas count their own requests only, so the scenarios of several clients are not asked.
-  "http to replicas": [...all.filter(({ name }) => !name.startsWith("eof-") && name !== "cancel-unknown-then-use"), ...list(unordered)],
 };
 
-await main("acp-client.mjs", (command, { over }) => new AcpPeer(command, over), ({ over, behind }) => scenarios[behind ? `${over} to ${behind}` : over]);
+await main("acp-client.mjs", (command, { over }) => new AcpPeer(command, over), ({ over, bridged }) => scenarios[bridged ? `${over} to a bridge` : over]);

@@ -229,7 +229,7 @@ export class Peer {
 const KNOWN = new URL("known-deviations.json", import.meta.url);
 
 function usage(program) {
-  console.error(`usage: node ${program} [--over WIRE] [--behind bridge|balancer] [--revision R] [--known NAME] [--only SCENARIO] -- COMMAND ARG...`);
+  console.error(`usage: node ${program} [--over WIRE] [--behind bridge] [--revision R] [--known NAME] [--only SCENARIO] -- COMMAND ARG...`);
   process.exit(2);
 }
 
@@ -243,8 +243,7 @@ function parse(program, words) {
     if (value === undefined) usage(program);
     if (flag === "--only") options.only = value;
     else if (flag === "--over") options.over = value;
-    else if (flag === "--behind" && value === "bridge") [options.behind, options.bridged] = ["a bridge", true];
-    else if (flag === "--behind" && value === "balancer") options.behind = "replicas";
+    else if (flag === "--behind" && value === "bridge") options.bridged = true;
     else if (flag === "--revision") options.revision = value;
     else if (flag === "--known") {
       options.known = JSON.parse(readFileSync(KNOWN, "utf8"))[value];

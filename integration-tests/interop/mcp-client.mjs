@@ -44,6 +44,6 @@ class SdkPeer extends McpPeer {
   }
 }
 
-await main("mcp-client.mjs", (command, { over }) => new SdkPeer(command, over), ({ over, bridged, behind }) =>
-  ["stdio", "http"].includes(over) ? scenariosOver(over, { asks: true, bridged, replicas: behind === "replicas" }) : undefined,
+await main("mcp-client.mjs", (command, { over }) => new SdkPeer(command, over), ({ over, bridged }) =>
+  ["stdio", "http"].includes(over) ? scenariosOver(over, { asks: true, bridged }) : undefined,
 );

@@ -385,17 +385,15 @@ const withSessions = {
 };
 
 /** What a wire has, out of what the clients can play. */
-export function scenariosOver(over, { asks = false, stateless = false, bridged = false, replicas = false } = {}) {
+export function scenariosOver(over, { asks = false, stateless = false, bridged = false } = {}) {
   const http = over === "http";
-  // Replicas count their own requests only, so the scenarios of several clients are not asked.
-  const several = http && !bridged && !replicas;
   return list({
     ...(http ? {} : onStreams),
     ...everywhere,
     ...(stateless && http ? {} : byMessage),
     ...(asks ? withAsks : {}),
-    ...(several ? withSeveral : {}),
+    ...(http && !bridged ? withSeveral : {}),
     ...(http && bridged ? withServerEach : {}),
-    ...(several && !stateless ? withSessions : {}),
+    ...(http && !stateless && !bridged ? withSessions : {}),
   });
 }

@@ -29,8 +29,17 @@ struct Kept {
     read: Vec<Bytes>,
     bytes: usize,
     is_lost: bool,
-    /// The body has ended, or its rest came back.
-    rest: Option<Option<RoutedBody>>,
+    rest: Rest,
+}
+
+/// What was not read of a body.
+#[derive(Default)]
+enum Rest {
+    /// It is being read.
+    #[default]
+    InUse,
+    Nothing,
+    Unread(RoutedBody),
 }
 
 /// The way to the body of a request that was not sent.
@@ -58,7 +67,11 @@ impl Again {
             if kept.is_lost {
                 return None;
             }
-            let rest = kept.rest.take()?;
+            let rest = match std::mem::take(&mut kept.rest) {
+                Rest::InUse => return None,
+                Rest::Nothing => None,
+                Rest::Unread(rest) => Some(rest),
+            };
             (std::mem::take(&mut kept.read), rest)
         };
         Some(keep_from(read, rest))
@@ -107,7 +120,7 @@ impl Body for KeptBody {
         if self.rest.as_ref().is_none_or(Body::is_end_stream) {
             self.rest = None;
             if self.first.is_empty() {
-                lock(&self.kept).rest = Some(None);
+                lock(&self.kept).rest = Rest::Nothing;
             }
         }
         Poll::Ready(frame)
@@ -137,7 +150,7 @@ impl Drop for KeptBody {
         while let Some(data) = self.first.pop() {
             kept.add(&data);
         }
-        kept.rest = Some(self.rest.take());
+        kept.rest = self.rest.take().map_or(Rest::Nothing, Rest::Unread);
     }
 }
 
@@ -191,7 +204,7 @@ mod tests {
     async fn a_body_in_use_or_too_long_is_not_there_again() {
         let (mut body, again) = keep(in_parts(&["a", "b"]));
         body.frame().await.unwrap().unwrap();
-        assert!(again.body().is_none(), "somebody reads it");
+        assert!(again.body().is_none(), "it is being read");
         let long = Bytes::from(vec![0; MAX_KEPT + 1]);
         let (body, again) = keep(Full::new(long).map_err(|never| match never {}).boxed_unsync());
         assert_eq!(text(body).await.len(), MAX_KEPT + 1);

@@ -68,8 +68,7 @@ async fn open_jobs(server: &Server, name: String, subject: String) -> Result<Pul
         retention: RetentionPolicy::WorkQueue,
         ..stream::Config::default()
     };
-    let stream = server.jetstream.get_or_create_stream(config);
-    let stream = server.limited(stream).await?.map_err(|error| server.stream_error(&error))?;
+    let stream = server.stream(config).await?;
     let config = pull::Config {
         durable_name: Some("workers".into()),
         ack_policy: AckPolicy::Explicit,

@@ -9,7 +9,8 @@ use async_nats::connection::State;
 use async_nats::jetstream::context::{
     ContextBuilder, CreateStreamError, CreateStreamErrorKind, PublishErrorKind,
 };
-use async_nats::jetstream::{self};
+use async_nats::jetstream::stream::{Config, Stream};
+use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, ServerAddr};
 use bytes::Bytes;
 use rescind_core::LogText;
@@ -24,6 +25,10 @@ const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// The time before the first attempt to connect again. It doubles up to `MAX_DELAY`.
 const MIN_DELAY: Duration = Duration::from_millis(50);
 const MAX_DELAY: Duration = Duration::from_secs(1);
+
+/// How often a stream is opened again that another process creates, and the wait between.
+const OPEN_ATTEMPTS: usize = 10;
+const OPEN_WAIT: Duration = Duration::from_millis(50);
 
 /// The connection.
 #[derive(Clone)]
@@ -125,7 +130,22 @@ impl Server {
     }
 
     /// A stream could not be created, or a request of `JetStream` had no answer.
-    pub(super) fn stream_error(&self, error: &CreateStreamError) -> EngineError {
+    /// Opens a stream, or creates it. Another process may create the same one at that moment, which the server refuses as an
+    /// overlap until it can be opened.
+    pub(super) async fn stream(&self, config: Config) -> Result<Stream, EngineError> {
+        for _ in 0..OPEN_ATTEMPTS {
+            let opening = self.jetstream.get_or_create_stream(config.clone());
+            match self.limited(opening).await? {
+                Ok(stream) => return Ok(stream),
+                Err(error) if is_overlap(&error) => tokio::time::sleep(OPEN_WAIT).await,
+                Err(error) => return Err(self.stream_error(&error)),
+            }
+        }
+        let opening = self.jetstream.get_or_create_stream(config);
+        self.limited(opening).await?.map_err(|error| self.stream_error(&error))
+    }
+
+    fn stream_error(&self, error: &CreateStreamError) -> EngineError {
         match error.kind() {
             CreateStreamErrorKind::TimedOut => self.away(error),
             _ => self.refused(error),
@@ -175,6 +195,11 @@ fn decoded(text: &str) -> String {
         rest = if byte.is_some() { after.get(2..).unwrap_or_default() } else { after };
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether a stream was not created because another one has its subjects.
+fn is_overlap(error: &CreateStreamError) -> bool {
+    matches!(error.kind(), CreateStreamErrorKind::JetStream(why) if why.error_code() == ErrorCode::STREAM_SUBJECT_OVERLAP)
 }
 
 #[cfg(test)]

@@ -64,8 +64,7 @@ impl Bucket {
             allow_direct: false,
             ..stream::Config::default()
         };
-        let stream = server.jetstream.get_or_create_stream(config);
-        let stream = server.limited(stream).await?.map_err(|error| server.stream_error(&error))?;
+        let stream = server.stream(config).await?;
         if stream.cached_info().config.republish != republish {
             let text =
                 format!("the bucket {name} exists, but does not republish its records to their doorbells");
