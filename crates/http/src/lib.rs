@@ -94,7 +94,7 @@ pub use rescind_core::{ClientTls, Pem, ServerTls};
 pub use revisions::McpRevisions;
 pub use server::{
     HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ResponseBody, RouteRefusal, RoutedAnswer,
-    RoutedBody, ServerBinding, SessionRoute, SessionRouter, Stalled,
+    RoutedBody, SHARED_CANCEL_KEPT, ServerBinding, SessionRoute, SessionRouter, Stalled,
 };
 pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};

@@ -7,10 +7,11 @@ use http::StatusCode;
 use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
     ExchangeEnd, ExchangeId, FrameKind, Link, Outbound, PeerInfo, RejectReason, TransportError,
+    TransportErrorKind,
 };
 use tokio::time::Instant;
 
-use super::session_state::SessionState;
+use super::session_state::{Serves, SessionState};
 use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
 use crate::server::exchange_table::{ExchangeRules, ExchangeTable, OWN};
@@ -92,9 +93,13 @@ impl Linked for SessionState {
     /// A request or cancel whose exchange has lost its client is sent on the session's own stream, and so is a frame
     /// without an exchange.
     fn send(&self, mut out: Outbound) -> Result<(), TransportError> {
+        if self.serves == Serves::OneRequest && out.head.kind == FrameKind::Request {
+            return Err(unanswerable(out.exchange));
+        }
+        let completes = out.last.then_some(out.exchange);
         // The bytes count until the last one is written, or until the client leaves the stream.
         out.body = self.budget.hold_frame(out.body);
-        self.exchanges.step(|table, wakes| {
+        let sent = self.exchanges.step(|table, wakes| {
             if table.closed {
                 return Err(Self::ended());
             }
@@ -110,11 +115,16 @@ impl Linked for SessionState {
                 (FrameKind::Request | FrameKind::Cancel | FrameKind::Notification, None) => OWN,
             };
             table.send(stream, out, &self.settings, wakes)
-        })
+        });
+        if let Some(exchange) = completes {
+            self.completed(exchange);
+        }
+        sent
     }
 
     fn finish(&self, exchange: ExchangeId, how: ExchangeEnd) {
         self.exchanges.step(|table, wakes| table.finish(exchange, how, &self.settings, wakes));
+        self.completed(exchange);
     }
 
     /// Ends every stream after its waiting messages, and refuses the undecided responses. Completes when the decided
@@ -155,6 +165,12 @@ impl IdleSession for SessionState {
         drop(table);
         (!in_use).then(|| self.used_at() + self.settings.session_idle)
     }
+}
+
+/// A request of this side whose answer could not come back: the client's next POST may reach another process.
+fn unanswerable(exchange: ExchangeId) -> TransportError {
+    let text = "a server without sessions cannot send requests to its clients: no answer could reach it";
+    TransportError { exchange: Some(exchange), ..TransportError::new(TransportErrorKind::Closed, text) }
 }
 
 /// The HTTP status of an answer. An answer with an id always gets 200.
