@@ -10,6 +10,7 @@ mod jobs;
 mod membership;
 mod names;
 mod secret;
+mod shared;
 mod signals;
 
 pub use address::{ClusterAddress, InvalidClusterAddress};

@@ -98,7 +98,7 @@ async fn connect(
         }
         #[cfg(feature = "nats")]
         Program::Nats => {
-            let lifetimes = super::nats::Lifetimes { signals: keep, nodes: keep };
+            let lifetimes = super::nats::Lifetimes { signals: keep, shared: keep, nodes: keep };
             Ok(Arc::new(super::nats::NatsEngine::connect_with(url, "rescind", events, lifetimes).await?))
         }
     }
