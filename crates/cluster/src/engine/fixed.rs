@@ -1,7 +1,7 @@
 //! A cluster without an engine: a list of nodes. Each node records the signals of its own requests, and the others send
 //! signals to it or wait for them there.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::future::ready;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,8 +13,8 @@ use http_body_util::{BodyExt, Limited};
 use rescind_core::LogText;
 use rescind_http::SHARED_CANCEL_KEPT;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
+use super::records::Records;
 use super::{Answer, Beat, Engine, EngineError, EngineEvents};
 use crate::hop::message::HopKind;
 use crate::hop::pool::{NodeBody, Pool};
@@ -25,8 +25,6 @@ use crate::names::NodeName;
 use crate::secret::Secret;
 use crate::shared::is_shared;
 
-/// The most signals that a node keeps. Above it the oldest is forgotten.
-const MAX_SIGNALS: usize = 100_000;
 /// The time in which another node must answer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// The wait after a node could not be asked for a signal.
@@ -142,44 +140,6 @@ struct State {
     shared: Records,
     /// The tasks that wait at other nodes.
     waiting: HashMap<Arc<str>, AbortHandle>,
-}
-
-/// Signals that are kept for the same time each.
-#[derive(Default)]
-struct Records {
-    recorded: HashMap<Arc<str>, Recorded>,
-    /// In the order in which they were recorded.
-    order: VecDeque<Arc<str>>,
-}
-
-struct Recorded {
-    value: String,
-    until: Instant,
-}
-
-impl Records {
-    fn record(&mut self, name: &str, value: &str, keep: Duration) {
-        let now = Instant::now();
-        while let Some(oldest) = self.order.front().cloned() {
-            let is_over = self.recorded.get(&oldest).is_none_or(|recorded| recorded.until <= now);
-            if !is_over && self.order.len() < MAX_SIGNALS {
-                break;
-            }
-            self.order.pop_front();
-            self.recorded.remove(&oldest);
-        }
-        let name: Arc<str> = name.into();
-        if !self.recorded.contains_key(&name) {
-            let recorded = Recorded { value: value.to_owned(), until: now + keep };
-            self.recorded.insert(Arc::clone(&name), recorded);
-            self.order.push_back(name);
-        }
-    }
-
-    fn value(&self, name: &str) -> Option<String> {
-        let recorded = self.recorded.get(name)?;
-        (recorded.until > Instant::now()).then(|| recorded.value.clone())
-    }
 }
 
 impl FixedEngine {

@@ -5,6 +5,7 @@
 pub(crate) mod fixed;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
+mod records;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(any(feature = "redis", feature = "nats"))]
@@ -50,6 +51,10 @@ pub(crate) trait EngineEvents: Send + Sync {
     fn rung(&self, signal: &str, value: &str);
 
     /// Doorbells may have been missed: the connection was lost and is back.
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "nats")),
+        expect(dead_code, reason = "a list of nodes has no connection of this kind")
+    )]
     fn restored(&self);
 }
 
