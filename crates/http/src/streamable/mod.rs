@@ -111,7 +111,7 @@ impl Streamable {
     ///   ignored. No handshake is required. `initialize` is answered like any other request.
     /// - Each request has a session that only the server knows, and that ends with its response. If the client leaves
     ///   before, the request goes on, for at most [`HttpServer::session_idle`](crate::HttpServer::session_idle): in MCP a
-    ///   lost stream is no cancel, and here it cannot be resumed. The limits of sessions apply to requests.
+    ///   lost stream does not cancel, and here it cannot be resumed. The limits of sessions apply to requests.
     /// - A cancel is found by the principal that the [auth hook](crate::HttpServer::auth) names, and the id of the
     ///   request. So the ids of one principal must be unique among all its clients: a cancel ends each request of the
     ///   principal with this id that runs in the process. A [`SessionRouter`](crate::SessionRouter) passes it to the

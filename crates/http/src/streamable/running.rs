@@ -2,7 +2,7 @@
 //!
 //! - R1 A cancel finds its request or is kept, and a request that begins finds the cancel or is found by it: both happen under one
 //!   lock.
-//! - R2 What is kept is bounded in number, for all principals and for each, and in time.
+//! - R2 Early cancels are bounded in number, for all principals and for each, and in time.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

@@ -27,7 +27,7 @@ pub(super) struct Sessionless {
 /// What a POST holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// A request, and its id if that is valid. So is a body that is no message: its session refuses it.
+    /// A request, and its id if that is valid. An invalid body is passed on like a request, and its session refuses it.
     Request(Option<RequestId>),
     /// A cancel, and the request that it names.
     Cancel(Option<RequestId>),
