@@ -123,7 +123,7 @@ impl StreamableServer {
         if let Some(sessionless) = &self.sessionless {
             let (id, held) = match sessionless.take(&self.settings, principal.as_ref(), &body, held).await? {
                 Taken::Request(id, held) => (id, held),
-                Taken::Handled(response) => return Ok(response),
+                Taken::Accepted => return Ok(response_body::plain(StatusCode::ACCEPTED)),
             };
             let session = self.open(principal.as_ref(), from, Serves::OneRequest)?;
             if let Some(id) = id {

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
 use rescind_core::{CancelBodies, HeldBytes, Principal, RequestId};
 
 use super::running::{Cancelled, RunningRequests};
 use super::session_state::SessionState;
 use crate::envelope::{Envelope, once};
 use crate::server::refusal::Refused;
-use crate::server::response_body::{self, ResponseBody};
-use crate::server::{SHARED_CANCEL_KEPT, Settings};
+use crate::server::{RouteRefusal, SHARED_CANCEL_KEPT, Settings};
 use crate::sync::spawn;
 
 /// The largest cancel, in bytes. It is passed to other processes as it is.
@@ -57,7 +55,7 @@ impl Sessionless {
         Self { cancel, running: Arc::default() }
     }
 
-    /// Handles a message that is not a request. `Err`: it is one, with this id.
+    /// Handles a message that is not a request.
     pub(super) async fn take(
         &self,
         settings: &Settings,
@@ -85,7 +83,7 @@ impl Sessionless {
                 (Some(_), None) => {}
             },
         }
-        Ok(Taken::Handled(response_body::plain(StatusCode::ACCEPTED)))
+        Ok(Taken::Accepted)
     }
 
     async fn cancel(
@@ -112,7 +110,7 @@ impl Sessionless {
         match &settings.session_router {
             Some(router) => {
                 let sent = router.cancel_shared(principal, &id, frame).await;
-                sent.map_err(|refusal| refusal.refused())
+                sent.map_err(RouteRefusal::refused)
             }
             None => Ok(()),
         }
@@ -144,7 +142,8 @@ impl Sessionless {
 pub(super) enum Taken {
     /// It is a request, which needs a session.
     Request(Option<RequestId>, HeldBytes),
-    Handled(Response<ResponseBody>),
+    /// It is not, and gets 202.
+    Accepted,
 }
 
 #[cfg(test)]
