@@ -96,10 +96,12 @@ impl Linked for SessionState {
         if self.serves == Serves::OneRequest && out.head.kind == FrameKind::Request {
             return Err(unanswerable(out.exchange));
         }
-        let completes = out.last.then_some(out.exchange);
+        if out.last {
+            self.completed(out.exchange);
+        }
         // The bytes count until the last one is written, or until the client leaves the stream.
         out.body = self.budget.hold_frame(out.body);
-        let sent = self.exchanges.step(|table, wakes| {
+        self.exchanges.step(|table, wakes| {
             if table.closed {
                 return Err(Self::ended());
             }
@@ -115,16 +117,12 @@ impl Linked for SessionState {
                 (FrameKind::Request | FrameKind::Cancel | FrameKind::Notification, None) => OWN,
             };
             table.send(stream, out, &self.settings, wakes)
-        });
-        if let Some(exchange) = completes {
-            self.completed(exchange);
-        }
-        sent
+        })
     }
 
     fn finish(&self, exchange: ExchangeId, how: ExchangeEnd) {
-        self.exchanges.step(|table, wakes| table.finish(exchange, how, &self.settings, wakes));
         self.completed(exchange);
+        self.exchanges.step(|table, wakes| table.finish(exchange, how, &self.settings, wakes));
     }
 
     /// Ends every stream after its waiting messages, and refuses the undecided responses. Completes when the decided

@@ -203,7 +203,8 @@ impl SessionState {
         let _ = self.inbound_queue.push(inbound, held);
     }
 
-    /// Called when the driver has ended an exchange. The session of a single request ends with it, after its response.
+    /// Called when the driver ends an exchange. The session of a single request ends after the response, and has left the
+    /// table before its client can have that.
     pub(super) fn completed(&self, exchange: ExchangeId) {
         if self.serves == Serves::OneRequest && exchange != ExchangeId::NONE {
             self.forget();
@@ -218,7 +219,10 @@ impl OwnedSession for SessionState {
     }
 
     fn is_unused(&self) -> bool {
-        !self.used.load(Ordering::Relaxed) && self.exchanges.lock().open.is_empty()
+        // That of a single request is empty only for a moment, before its message.
+        self.serves == Serves::Client
+            && !self.used.load(Ordering::Relaxed)
+            && self.exchanges.lock().open.is_empty()
     }
 }
 
