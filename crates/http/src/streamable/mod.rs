@@ -125,14 +125,14 @@ impl Streamable {
     /// - Other notifications are answered with 202 and dropped. Answers of clients get 400.
     /// - A handler cannot call its client: the call fails at once, and nothing is sent.
     ///
-    /// MCP's `notifications/cancelled` is the cancel. [`cancelled_by`](Self::cancelled_by) sets that of another protocol.
+    /// MCP's `notifications/cancelled` is the cancel. [`sessionless_with`](Self::sessionless_with) sets that of another protocol.
     pub const fn sessionless(mut self) -> Self {
         self.sessionless = Some(MCP_CANCEL);
         self
     }
 
     /// Serves without sessions, as [`sessionless`](Self::sessionless) does, with the cancel of another protocol.
-    pub const fn cancelled_by(mut self, cancel: CancelBodies) -> Self {
+    pub const fn sessionless_with(mut self, cancel: CancelBodies) -> Self {
         self.sessionless = Some(cancel);
         self
     }
