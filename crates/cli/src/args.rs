@@ -242,6 +242,10 @@ pub(crate) struct Fixture {
     pub(crate) page: Page,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
+    /// Serve MCP over streamable HTTP without sessions: any replica answers any request, and a cancel is found by the
+    /// client's token and the id of the request. Without --token cancels are ignored.
+    #[arg(long)]
+    pub(crate) sessionless: bool,
     /// Let any message without a session open one. Used by `matrix`.
     #[arg(long, hide = true)]
     pub(crate) any_opening: bool,

@@ -191,6 +191,8 @@ pub(crate) struct Settings {
     pub(crate) principals: Vec<NamedToken>,
     /// Any message opens a session of a streamable server, also in MCP.
     pub(crate) any_opening: bool,
+    /// A streamable server has no sessions.
+    pub(crate) sessionless: bool,
     /// Where the sessions of a server are, if it is one of several.
     pub(crate) router: Option<Arc<dyn SessionRouter>>,
     /// The most sessions of a server. `None`: the transport's default.
@@ -270,6 +272,13 @@ impl Target {
             client_authority: flags.client_ca,
             settings: Box::default(),
         })
+    }
+
+    /// Whether it can be served without sessions.
+    pub(crate) fn may_be_sessionless(&self) -> bool {
+        matches!(self.endpoint, Endpoint::Http(_))
+            && self.binding == Binding::Streamable
+            && self.dialect == "mcp"
     }
 
     /// The wire's name in reports.

@@ -37,6 +37,13 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     }
     target.settings.principals = args.tokens;
     target.settings.any_opening = args.any_opening;
+    target.settings.sessionless = args.sessionless;
+    if args.sessionless && !target.may_be_sessionless() {
+        return Err(
+            "--sessionless is for the dialect mcp over http:// or https:// with the binding streamable"
+                .to_owned(),
+        );
+    }
     let node = args.cluster.connect(&mut target).await?;
     if let Some(node) = &node {
         node.serve(&fixture);

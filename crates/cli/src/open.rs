@@ -107,6 +107,9 @@ fn link_options(dialect: &str) -> LinkOptions {
 
 async fn listen_http(target: &Target, web: &Web) -> Result<AnyListener, String> {
     match target.binding {
+        Binding::Streamable if target.settings.sessionless => {
+            bind(target, web, Streamable::new().sessionless()).await
+        }
         Binding::Streamable if target.dialect == "mcp" && !target.settings.any_opening => {
             bind(target, web, Streamable::new()).await
         }

@@ -58,6 +58,18 @@ fn wrong_usage_exits_2_and_says_what_to_do() {
         (&["matrix", "--scenario", "no_such_scenario"], "without options runs all"),
         (&["fixture", "--dialect", "acp", "--listen", "smoke"], "the endpoints are stdio, pipe:PATH-OR-NAME"),
         (&["fixture", "--dialect", "acp", "--listen", "stdio", "--options", "no-such.json"], "no-such.json"),
+        (
+            &["fixture", "--dialect", "mcp", "--listen", "stdio", "--sessionless"],
+            "--sessionless is for the dialect mcp",
+        ),
+        (
+            &["fixture", "--dialect", "acp", "--listen", "http://127.0.0.1:0/", "--sessionless"],
+            "with the binding streamable",
+        ),
+        (
+            &["fixture", "--dialect", "mcp-2026", "--listen", "http://127.0.0.1:0/", "--sessionless"],
+            "for the dialect mcp",
+        ),
         (&["check", "--dialect", "acp", "--profile", "no-such.toml", "--", "peer"], "no-such.toml"),
         (&["check", "--dialect", "acp", "--", "no-such-program-here"], "no-such-program-here"),
     ] {

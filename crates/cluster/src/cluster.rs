@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use http::{Response, StatusCode, Uri, request};
 use http_body_util::{BodyExt, Limited};
-use rescind_core::{ClusterKeys, PeerAddress, RequestKey};
+use rescind_core::{BoxFuture, ClusterKeys, PeerAddress, Principal, RequestId, RequestKey};
 use rescind_http::{RouteRefusal, SessionRoute, SessionRouter};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -29,6 +30,7 @@ use crate::keys::Keys;
 use crate::membership::{Located, Membership, OwnEntry, TIME_TO_LIVE};
 use crate::names::{Incarnation, NodeName, SignedName};
 use crate::secret::{Purpose, Secret};
+use crate::shared;
 use crate::signals::Signals;
 
 /// The most bytes of an answer to a question, a hello or one for a status.
@@ -374,6 +376,19 @@ impl SessionRouter for Cluster {
             Some(Err(_)) => SessionRoute::Refused(refused()),
             None => self.route_client(session),
         }
+    }
+
+    fn cancel_shared(
+        &self,
+        principal: &Principal,
+        id: &RequestId,
+        frame: Bytes,
+    ) -> BoxFuture<'static, Result<(), RouteRefusal>> {
+        shared::cancel(Arc::clone(&self.0), principal, id, frame)
+    }
+
+    fn watch_shared(&self, principal: &Principal, id: &RequestId) -> Option<BoxFuture<'static, Bytes>> {
+        Some(shared::watch(&self.0, principal, id))
     }
 }
 

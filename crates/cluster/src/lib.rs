@@ -59,6 +59,7 @@ mod keys;
 mod membership;
 mod names;
 mod secret;
+mod shared;
 mod signals;
 
 pub use address::{ClusterAddress, InvalidClusterAddress};

@@ -42,6 +42,8 @@ pub(crate) enum Purpose {
     Key,
     Member,
     Hop,
+    /// A cancel for a request of a server without sessions.
+    Shared,
 }
 
 impl Purpose {
@@ -51,6 +53,7 @@ impl Purpose {
             Self::Key => b"key",
             Self::Member => b"member",
             Self::Hop => b"hop",
+            Self::Shared => b"shared",
         }
     }
 }

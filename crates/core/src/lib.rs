@@ -36,7 +36,9 @@ pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
 pub use clients::{
     Client, ClientKey, ClientPermit, Clients, DEFAULT_IPV6_PREFIX, PeerAddress, Resource, Share,
 };
-pub use dialect::{ACP_BODIES, MCP_2026_BODIES, MCP_OPENING, MirroredBodies, SessionBodies};
+pub use dialect::{
+    ACP_BODIES, CancelBodies, MCP_2026_BODIES, MCP_CANCEL, MCP_OPENING, MirroredBodies, SessionBodies,
+};
 #[cfg(feature = "tokio")]
 pub use driver::{
     ArrivalOrder, Call, CallBuilder, CallContext, Canceller, ClusterKeys, Declaration, HandlerError,

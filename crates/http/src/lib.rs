@@ -50,6 +50,9 @@
 //! cancel when its request has arrived, or after 250 ms, and keeps the order of notifications.
 //! [`StreamableTransport::in_order`] keeps the order of all messages.
 //!
+//! [`Streamable::sessionless`] serves without sessions: any process answers any request, and a cancel is found by its
+//! principal and the id of the request.
+//!
 //! # The binding `acp`
 //!
 //! ACP's streamable HTTP: a POST gets 202, and messages of the agent are sent on one event stream for the connection and
@@ -94,7 +97,7 @@ pub use rescind_core::{ClientTls, Pem, ServerTls};
 pub use revisions::McpRevisions;
 pub use server::{
     HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ResponseBody, RouteRefusal, RoutedAnswer,
-    RoutedBody, ServerBinding, SessionRoute, SessionRouter, Stalled,
+    RoutedBody, SHARED_CANCEL_KEPT, ServerBinding, SessionRoute, SessionRouter, Stalled,
 };
 pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};

@@ -1,17 +1,20 @@
 //! A cluster without an engine: a list of nodes. Each node records the signals of its own requests, and the others send
 //! signals to it or wait for them there.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::future::ready;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use http::{Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use rescind_core::LogText;
+use rescind_http::SHARED_CANCEL_KEPT;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
+use super::records::Records;
 use super::{Answer, Beat, Engine, EngineError, EngineEvents};
 use crate::hop::message::HopKind;
 use crate::hop::pool::{NodeBody, Pool};
@@ -20,9 +23,8 @@ use crate::hop::serve::SignalMessage;
 use crate::membership::OwnEntry;
 use crate::names::NodeName;
 use crate::secret::Secret;
+use crate::shared::is_shared;
 
-/// The most signals that a node keeps. Above it the oldest is forgotten.
-const MAX_SIGNALS: usize = 100_000;
 /// The time in which another node must answer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// The wait after a node could not be asked for a signal.
@@ -132,16 +134,12 @@ struct Nodes {
 
 #[derive(Default)]
 struct State {
-    recorded: HashMap<Arc<str>, Recorded>,
-    /// In the order in which they were recorded.
-    order: VecDeque<Arc<str>>,
+    /// The signals of this node.
+    own: Records,
+    /// The signals that belong to no node.
+    shared: Records,
     /// The tasks that wait at other nodes.
     waiting: HashMap<Arc<str>, AbortHandle>,
-}
-
-struct Recorded {
-    value: String,
-    until: Instant,
 }
 
 impl FixedEngine {
@@ -159,30 +157,20 @@ impl FixedEngine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Records a signal of this node, or one that belongs to no node, and rings.
     fn record(&self, name: &str, value: &str, keep: Duration) {
-        let mut state = self.state();
-        let now = Instant::now();
-        while let Some(oldest) = state.order.front().cloned() {
-            let is_over = state.recorded.get(&oldest).is_none_or(|recorded| recorded.until <= now);
-            if !is_over && state.order.len() < MAX_SIGNALS {
-                break;
-            }
-            state.order.pop_front();
-            state.recorded.remove(&oldest);
+        if is_shared(name) {
+            self.state().shared.record(name, value, keep.min(SHARED_CANCEL_KEPT));
+        } else {
+            self.state().own.record(name, value, keep);
         }
-        let name: Arc<str> = name.into();
-        if !state.recorded.contains_key(&name) {
-            let recorded = Recorded { value: value.to_owned(), until: now + keep };
-            state.recorded.insert(Arc::clone(&name), recorded);
-            state.order.push_back(name);
-        }
+        self.nodes.events.rung(name, value);
     }
 
-    /// The value of a signal of this node.
+    /// The value of a signal that is recorded here.
     fn recorded(&self, name: &str) -> Option<String> {
         let state = self.state();
-        let recorded = state.recorded.get(name)?;
-        (recorded.until > Instant::now()).then(|| recorded.value.clone())
+        if is_shared(name) { state.shared.value(name) } else { state.own.value(name) }
     }
 }
 
@@ -232,6 +220,33 @@ impl Nodes {
         }
     }
 
+    /// Sends a signal that belongs to no node to every other node of the list.
+    async fn send_to_others(&self, message: &SignalMessage, within: Duration) -> Result<(), EngineError> {
+        let others: Vec<_> = {
+            let listed = self.list.listed();
+            let others = listed.urls.iter().filter(|(name, _)| Some(*name) != self.own.as_ref());
+            others.map(|(name, url)| (name.clone(), url.clone())).collect()
+        };
+        let sending = others.into_iter().map(|(name, url)| async move {
+            let sent = self.send(HopKind::Signal, (name.clone(), url), message);
+            // A node that takes it later than this has no use for it.
+            let late = |_| EngineError::Away(format!("the node {name} does not answer"));
+            tokio::time::timeout(within, sent).await.map_err(late)?.map(drop)
+        });
+        let failed: Vec<_> = join_all(sending).await.into_iter().filter_map(Result::err).collect();
+        let Some(first) = failed.first() else { return Ok(()) };
+        if failed.len() == 1 {
+            return Err(first.clone());
+        }
+        let texts: Vec<_> = failed
+            .iter()
+            .map(|error| match error {
+                EngineError::Away(text) | EngineError::Refused(text) => text.as_str(),
+            })
+            .collect();
+        Err(EngineError::Away(texts.join("; ")))
+    }
+
     /// Waits at the node that records a signal, which tells it also if it was recorded before. It goes on until the signal
     /// comes or the task is aborted.
     async fn wait(self, name: Arc<str>) {
@@ -260,22 +275,33 @@ impl Nodes {
 impl Engine for FixedEngine {
     fn signal<'a>(&'a self, name: &'a str, value: &'a str, keep: Duration) -> Answer<'a, ()> {
         Box::pin(async move {
-            if let Some(place) = self.nodes.place(name).await? {
-                let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
-                let message = SignalMessage { name: name.to_owned(), value: value.to_owned(), keep_ms };
+            let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
+            let message = SignalMessage { name: name.to_owned(), value: value.to_owned(), keep_ms };
+            if is_shared(name) {
+                self.record(name, value, keep);
+                self.nodes.send_to_others(&message, keep).await?;
+            } else if let Some(place) = self.nodes.place(name).await? {
                 self.nodes.send(HopKind::Signal, place, &message).await?;
             } else {
                 self.record(name, value, keep);
-                self.nodes.events.rung(name, value);
             }
             Ok(())
         })
     }
 
+    /// A signal that belongs to no node is not sent on.
+    fn receive<'a>(&'a self, name: &'a str, value: &'a str, keep: Duration) -> Answer<'a, ()> {
+        if !is_shared(name) {
+            return self.signal(name, value, keep);
+        }
+        self.record(name, value, keep);
+        Box::pin(ready(Ok(())))
+    }
+
     /// Does not wait for the other nodes: they keep what they record.
     fn subscribe<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, ()> {
         Box::pin(async move {
-            for name in names.iter().filter(|name| !self.nodes.is_own(name)) {
+            for name in names.iter().filter(|name| !is_shared(name) && !self.nodes.is_own(name)) {
                 let mut state = self.state();
                 if state.waiting.get(name).is_none_or(AbortHandle::is_finished) {
                     let task = tokio::spawn(self.nodes.clone().wait(Arc::clone(name)));

@@ -6,6 +6,7 @@
 pub(crate) mod fixed;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
+mod records;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(any(feature = "redis", feature = "nats"))]
@@ -62,6 +63,11 @@ pub(crate) trait EngineEvents: Send + Sync {
 pub(crate) trait Engine: Send + Sync {
     /// Records a signal for this time, then rings. The first value of a signal stays.
     fn signal<'a>(&'a self, name: &'a str, value: &'a str, keep: Duration) -> Answer<'a, ()>;
+
+    /// Records and rings a signal that another node sent to this one.
+    fn receive<'a>(&'a self, name: &'a str, value: &'a str, keep: Duration) -> Answer<'a, ()> {
+        self.signal(name, value, keep)
+    }
 
     /// Listens to the doorbells of these signals. When it returns, every later ring is reported.
     fn subscribe<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, ()>;

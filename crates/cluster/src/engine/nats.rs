@@ -5,6 +5,7 @@
 //! | what | where |
 //! |---|---|
 //! | the record of a signal | the key `<name>` of the key-value bucket `rescind-signals`, which keeps it for an hour |
+//! | the record of a signal that belongs to no node (servers without sessions) | the key `<name>` of the bucket `rescind-shared`, which keeps it for 2 s |
 //! | the doorbell of a signal | the subject `rescind.signal.<name>`; the message is the value |
 //! | the entry of a node | the key `<name>` of the bucket `rescind-nodes`, which keeps it for 10 s |
 //! | jobs | the subject `rescind.jobs` of the work queue `rescind-jobs`, read by its consumer `workers` |
@@ -39,6 +40,7 @@ use self::server::Server;
 use self::store::{Bucket, Put};
 use super::takes::{JOB_WAIT, Takes};
 use super::{Answer, Beat, Engine, EngineError, EngineEvents};
+use crate::shared::is_shared;
 
 /// The most time of a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(3);
@@ -51,6 +53,7 @@ const ATTEMPTS: usize = 5;
 pub(crate) struct NatsEngine {
     server: Server,
     signals: Bucket,
+    shared: Bucket,
     nodes: Bucket,
     jobs: PullConsumer,
     jobs_subject: String,
@@ -87,11 +90,28 @@ impl NatsEngine {
         let rings = rings.map_err(|error| server.refused(error))?;
         let layout = Layout { prefix: prefix.into(), lifetimes };
         // Its answer also shows that the server has the subscription.
-        let Open { signals, nodes, jobs } = layout.open(&server).await?;
+        let Open { signals, shared, nodes, jobs } = layout.open(&server).await?;
         let jobs_subject = jobs_subject(prefix);
         let doorbells = Arc::new(Doorbells::new(server.clone(), doorbell, layout, events));
         let reader = tokio::spawn(Arc::clone(&doorbells).run(rings, changes));
-        Ok(Self { server, signals, nodes, jobs, jobs_subject, takes: Takes::default(), doorbells, reader })
+        Ok(Self {
+            server,
+            signals,
+            shared,
+            nodes,
+            jobs,
+            jobs_subject,
+            takes: Takes::default(),
+            doorbells,
+            reader,
+        })
+    }
+}
+
+impl NatsEngine {
+    /// Where a signal is recorded. Each bucket keeps all its records for the same time.
+    fn bucket_of(&self, signal: &str) -> &Bucket {
+        if is_shared(signal) { &self.shared } else { &self.signals }
     }
 }
 
@@ -104,14 +124,15 @@ impl Drop for NatsEngine {
 impl Engine for NatsEngine {
     fn signal<'a>(&'a self, name: &'a str, value: &'a str, keep: Duration) -> Answer<'a, ()> {
         Box::pin(async move {
-            self.signals.check_keep(keep)?;
+            let bucket = self.bucket_of(name);
+            bucket.check_keep(keep)?;
             let mut revision = 0;
             for _ in 0..ATTEMPTS {
-                match self.signals.put(name, value, revision).await? {
+                match bucket.put(name, value, revision).await? {
                     Put::Stored => return Ok(()),
                     Put::Conflict => {}
                 }
-                match self.signals.read(name).await? {
+                match bucket.read(name).await? {
                     // It was recorded before. Its doorbell rang then, and rings again.
                     Some(record) if record.value.is_some() => return self.doorbells.ring(name, value).await,
                     // An operator deleted it.
@@ -120,7 +141,7 @@ impl Engine for NatsEngine {
                     None => revision = 0,
                 }
             }
-            Err(self.signals.too_busy())
+            Err(bucket.too_busy())
         })
     }
 
@@ -137,7 +158,7 @@ impl Engine for NatsEngine {
 
     fn look<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, Vec<Option<String>>> {
         let read = move |name: Arc<str>| async move {
-            Ok(self.signals.read(&name).await?.and_then(|record| record.value))
+            Ok(self.bucket_of(&name).read(&name).await?.and_then(|record| record.value))
         };
         Box::pin(futures::iter(names.iter().cloned()).map(read).buffered(READS).try_collect())
     }

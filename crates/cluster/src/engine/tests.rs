@@ -98,7 +98,7 @@ async fn connect(
         }
         #[cfg(feature = "nats")]
         Program::Nats => {
-            let lifetimes = super::nats::Lifetimes { signals: keep, nodes: keep };
+            let lifetimes = super::nats::Lifetimes { signals: keep, shared: SHORT, nodes: keep };
             Ok(Arc::new(super::nats::NatsEngine::connect_with(url, "rescind", events, lifetimes).await?))
         }
     }
@@ -168,6 +168,19 @@ async fn a_signal_ends_after_its_time(server: Server) {
     until(|| node.engine.look(&signal), |found| *found == Ok(vec![None])).await;
     assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
     node.engine.signal("s", "again", SHORT).await.unwrap();
+}
+
+async fn a_signal_of_no_node_is_kept_shorter_than_others(server: Server) {
+    let (mut watcher, node) = (Node::connect(&server, LONG).await, Node::connect(&server, LONG).await);
+    let signals = names(["shared.x", "cancelled.n1.7.x"]);
+    watcher.engine.subscribe(&signals).await.unwrap();
+    node.engine.signal("cancelled.n1.7.x", "long", LONG).await.unwrap();
+    assert_eq!(watcher.rung().await, ("cancelled.n1.7.x".into(), "long".into()));
+    for value in ["first", "second"] {
+        node.engine.signal("shared.x", value, SHORT).await.unwrap();
+        assert_eq!(watcher.rung().await, ("shared.x".into(), value.into()));
+        until(|| node.engine.look(&signals), |found| *found == Ok(vec![None, Some("long".into())])).await;
+    }
 }
 
 async fn no_interleaving_of_signal_and_watch_loses_it(server: Server) {
@@ -323,6 +336,7 @@ suite! {
     only_subscribed_signals_ring (Usual),
     a_look_finds_each_signal_in_its_place (Usual),
     a_signal_ends_after_its_time (Usual),
+    a_signal_of_no_node_is_kept_shorter_than_others (Usual),
     no_interleaving_of_signal_and_watch_loses_it (Usual),
     of_ten_thousand_signals_none_is_lost (Usual),
     a_restart_of_the_server_is_reported_and_subscriptions_work_again (Usual),

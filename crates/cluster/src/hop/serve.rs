@@ -55,7 +55,7 @@ pub(crate) async fn serve(
             let signal = read_signal(&body)?;
             cluster
                 .engine
-                .signal(&signal.name, &signal.value, Duration::from_millis(signal.keep_ms))
+                .receive(&signal.name, &signal.value, Duration::from_millis(signal.keep_ms))
                 .await
                 .map_err(|error| RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
             Ok(answer(Vec::new()))

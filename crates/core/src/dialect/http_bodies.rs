@@ -18,6 +18,15 @@ pub struct SessionBodies {
     pub of_connection: &'static str,
 }
 
+/// What a server without sessions reads from a body: which message is a cancel, and which request it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CancelBodies {
+    /// The notification that cancels a request.
+    pub method: &'static str,
+    /// The member of its params with the id of the request.
+    pub request: &'static str,
+}
+
 /// What the binding `stateless` reads from a body: the members that headers repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirroredBodies {

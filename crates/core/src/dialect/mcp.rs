@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Dialect;
-use super::http_bodies::MirroredBodies;
+use super::http_bodies::{CancelBodies, MirroredBodies};
 use super::jsonrpc::{Batches, CancelName, FirstMessage, JsonRpc, Progress, ReasonField, TokenField};
 use super::rules::{
     BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, LostStream, RefusalStyle, Rules,
@@ -20,6 +20,9 @@ pub const MCP_2026: Dialect = Dialect::from_static(&MCP_2026_RULES, &MCP_2026_CO
 
 /// "Lifecycle", "Initialization": the request that opens a session; over HTTP the one that has no session id.
 pub const MCP_OPENING: &str = "initialize";
+
+/// "Cancellation": the notification that cancels a request, for servers that have no sessions.
+pub const MCP_CANCEL: CancelBodies = CancelBodies { method: CANCELLED.method, request: CANCELLED.key };
 
 /// 2026-07-28, "Transports": what headers repeat of a body. "Tasks": `params.taskId`.
 pub static MCP_2026_BODIES: MirroredBodies = MirroredBodies {

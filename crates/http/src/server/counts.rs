@@ -13,6 +13,7 @@ struct Counts {
     idle_sessions: AtomicU64,
     forgotten_sessions: AtomicU64,
     displaced_sessions: AtomicU64,
+    ignored_cancels: AtomicU64,
 }
 
 impl HttpCounts {
@@ -46,6 +47,18 @@ impl HttpCounts {
     #[must_use]
     pub fn displaced_sessions(&self) -> u64 {
         self.0.displaced_sessions.load(Ordering::Relaxed)
+    }
+
+    /// Servers without sessions ([`Streamable::sessionless`](crate::Streamable::sessionless)): cancels that had no effect in
+    /// this process, because there is no auth hook and so nobody knows whose request they name, or because too many
+    /// cancels waited for their requests.
+    #[must_use]
+    pub fn ignored_cancels(&self) -> u64 {
+        self.0.ignored_cancels.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn cancel_ignored(&self) {
+        self.0.ignored_cancels.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn session_displaced(&self) {

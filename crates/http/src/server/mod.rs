@@ -45,7 +45,9 @@ pub use full::Stalled;
 pub use listener::HttpListener;
 pub use response_body::ResponseBody;
 pub use service::HttpService;
-pub use session_router::{RouteRefusal, RoutedAnswer, RoutedBody, SessionRoute, SessionRouter};
+pub use session_router::{
+    RouteRefusal, RoutedAnswer, RoutedBody, SHARED_CANCEL_KEPT, SessionRoute, SessionRouter,
+};
 pub use settings::HalfClose;
 
 pub(crate) use body::RequestBody;

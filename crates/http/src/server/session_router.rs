@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,13 +10,18 @@ use bytes::Bytes;
 use http::{HeaderName, Request, Response, StatusCode, request};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use rescind_core::BoxFuture;
+use rescind_core::{BoxFuture, Principal, RequestId};
 
 use super::refusal::Refused;
 use super::{RequestBody, Responder, ResponseBody, checks};
 
 /// The body of a request or a response on its way between two processes.
 pub type RoutedBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
+
+/// The time for which a cancel of a server without sessions ([`Streamable::sessionless`](crate::Streamable::sessionless)) is
+/// kept for a request that has not arrived yet: the time within which processes reorder two messages of one client. A
+/// request that uses the id again within this time may be cancelled by it.
+pub const SHARED_CANCEL_KEPT: Duration = Duration::from_secs(2);
 
 /// Answers one request in place of this server.
 pub type RoutedAnswer = Box<
@@ -33,6 +39,27 @@ pub trait SessionRouter: Send + Sync + 'static {
     /// Where a request is served. `session`: the session or connection that it names. The router may change the head,
     /// for example the [`PeerAddress`](rescind_core::PeerAddress) in its extensions.
     fn route(&self, head: &mut request::Parts, session: Option<&str>) -> SessionRoute;
+
+    /// Passes a cancel of a request without a session to the other processes, which keep it for [`SHARED_CANCEL_KEPT`].
+    /// `frame`: the message that cancels, at most 4 KiB of UTF-8. If it fails, the client of the cancel gets the refusal.
+    ///
+    /// Default: there are no other processes.
+    fn cancel_shared(
+        &self,
+        _principal: &Principal,
+        _id: &RequestId,
+        _frame: Bytes,
+    ) -> BoxFuture<'static, Result<(), RouteRefusal>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Waits for a cancel of this request that another process passes on, and returns its message. The watch begins with
+    /// the call and ends when the future is dropped. `None`: none can come.
+    ///
+    /// Default: there are no other processes.
+    fn watch_shared(&self, _principal: &Principal, _id: &RequestId) -> Option<BoxFuture<'static, Bytes>> {
+        None
+    }
 }
 
 /// Where a request is served.
@@ -74,7 +101,7 @@ impl RouteRefusal {
         self.status
     }
 
-    fn refused(self) -> Refused {
+    pub(crate) fn refused(self) -> Refused {
         let refused = Refused::new(self.status, self.text);
         match self.retry_after {
             Some(wait) => refused.after(wait),

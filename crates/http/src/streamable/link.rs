@@ -7,10 +7,11 @@ use http::StatusCode;
 use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
     ExchangeEnd, ExchangeId, FrameKind, Link, Outbound, PeerInfo, RejectReason, TransportError,
+    TransportErrorKind,
 };
 use tokio::time::Instant;
 
-use super::session_state::SessionState;
+use super::session_state::{Serves, SessionState};
 use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
 use crate::server::exchange_table::{ExchangeRules, ExchangeTable, OWN};
@@ -92,6 +93,12 @@ impl Linked for SessionState {
     /// A request or cancel whose exchange has lost its client is sent on the session's own stream, and so is a frame
     /// without an exchange.
     fn send(&self, mut out: Outbound) -> Result<(), TransportError> {
+        if self.serves == Serves::OneRequest && out.head.kind == FrameKind::Request {
+            return Err(unanswerable(out.exchange));
+        }
+        if out.last {
+            self.completed(out.exchange);
+        }
         // The bytes count until the last one is written, or until the client leaves the stream.
         out.body = self.budget.hold_frame(out.body);
         self.exchanges.step(|table, wakes| {
@@ -114,6 +121,7 @@ impl Linked for SessionState {
     }
 
     fn finish(&self, exchange: ExchangeId, how: ExchangeEnd) {
+        self.completed(exchange);
         self.exchanges.step(|table, wakes| table.finish(exchange, how, &self.settings, wakes));
     }
 
@@ -155,6 +163,12 @@ impl IdleSession for SessionState {
         drop(table);
         (!in_use).then(|| self.used_at() + self.settings.session_idle)
     }
+}
+
+/// A request of this side whose answer could not come back: the client's next POST may reach another process.
+fn unanswerable(exchange: ExchangeId) -> TransportError {
+    let text = "a server without sessions cannot send requests to its clients: no answer could reach it";
+    TransportError { exchange: Some(exchange), ..TransportError::new(TransportErrorKind::Closed, text) }
 }
 
 /// The HTTP status of an answer. An answer with an id always gets 200.

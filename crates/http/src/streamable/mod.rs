@@ -1,16 +1,19 @@
 //! The binding `streamable`: MCP's streamable HTTP, for every protocol.
 
 mod client;
+mod feed;
 mod link;
+mod running;
 mod server;
 mod session_state;
+mod sessionless;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::client::StreamableTransport;
 
-use rescind_core::MCP_OPENING;
+use rescind_core::{CancelBodies, MCP_CANCEL, MCP_OPENING};
 
 use self::server::StreamableServer;
 use crate::envelope::Envelope;
@@ -56,6 +59,8 @@ pub struct Streamable {
     poll_after: Option<Duration>,
     retry: Duration,
     second_stream: SecondStream,
+    /// What a server without sessions reads of cancels. `None`: the server has sessions.
+    sessionless: Option<CancelBodies>,
 }
 
 impl Default for Streamable {
@@ -74,6 +79,7 @@ impl Streamable {
             poll_after: None,
             retry: Duration::from_secs(1),
             second_stream: SecondStream::default(),
+            sessionless: None,
         }
     }
 
@@ -96,6 +102,38 @@ impl Streamable {
     /// served.
     pub fn versions<'a>(mut self, versions: impl IntoIterator<Item = &'a str>) -> Self {
         self.versions = versions.into_iter().map(ToOwned::to_owned).collect();
+        self
+    }
+
+    /// Serves without sessions, as many deployments of MCP before its revision of 2026 do: any process answers any request.
+    ///
+    /// - Only POST is served; GET and DELETE get 405. No `Mcp-Session-Id` is issued, and one that a client sends is
+    ///   ignored. No handshake is required. `initialize` is answered like any other request.
+    /// - Each request has a session that only the server knows, and that ends with its response. If the client leaves
+    ///   before, the request goes on, for at most [`HttpServer::session_idle`](crate::HttpServer::session_idle): in MCP a
+    ///   lost stream does not cancel, and here it cannot be resumed. The limits of sessions apply to requests.
+    /// - A cancel is found by the principal that the [auth hook](crate::HttpServer::auth) names, and the id of the
+    ///   request. So the ids of one principal must be unique among all its clients: a cancel ends each request of the
+    ///   principal with this id that runs in the process. A [`SessionRouter`](crate::SessionRouter) passes it to the
+    ///   other processes if none runs in this one.
+    /// - A cancel that comes before its request is kept for [`SHARED_CANCEL_KEPT`](crate::SHARED_CANCEL_KEPT), 2 s, at most
+    ///   256 of a principal. So a cancel that comes after the end of its request cancels the next request with this id
+    ///   if that comes within 2 s, and nothing later. A cancel over 4 KiB gets 413.
+    /// - Without an auth hook there is no principal. Then cancels are answered with 202, ignored, and counted by
+    ///   [`HttpCounts::ignored_cancels`](crate::HttpCounts::ignored_cancels): one client could cancel the requests of
+    ///   another.
+    /// - Other notifications are answered with 202 and dropped. Answers of clients get 400.
+    /// - A handler cannot call its client: the call fails at once, and nothing is sent.
+    ///
+    /// MCP's `notifications/cancelled` is the cancel. [`sessionless_with`](Self::sessionless_with) sets that of another protocol.
+    pub const fn sessionless(mut self) -> Self {
+        self.sessionless = Some(MCP_CANCEL);
+        self
+    }
+
+    /// Serves without sessions, as [`sessionless`](Self::sessionless) does, with the cancel of another protocol.
+    pub const fn sessionless_with(mut self, cancel: CancelBodies) -> Self {
+        self.sessionless = Some(cancel);
         self
     }
 

@@ -4,13 +4,15 @@ use std::future::poll_fn;
 use std::future::ready;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Context;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal, TraceContext};
+use rescind_core::{BoxFuture, ByteBudget, ExchangeId, HeldBytes, PeerAddress, Principal, TraceContext};
 
-use super::session_state::{NotResumed, SessionState};
+use super::feed::{StreamFeed, Waiting};
+use super::session_state::{NotResumed, Serves, SessionState};
+use super::sessionless::{Sessionless, Taken};
 use super::{SecondStream, Streamable, link};
 use crate::envelope::Envelope;
 use crate::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
@@ -21,7 +23,7 @@ use crate::server::exchange_table::OWN;
 use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
-use crate::server::response_body::{self, EventSource, ResponseBody};
+use crate::server::response_body::{self, ResponseBody};
 use crate::server::sessions::{NotOpened, Sessions};
 use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks, events};
 
@@ -33,6 +35,13 @@ const PAGE_ACCESS: PageAccess = PageAccess {
     exposed: "Mcp-Session-Id, WWW-Authenticate, Retry-After",
     parameters: Parameters::Ignored,
 };
+/// The same for a server without sessions.
+const SESSIONLESS_PAGE_ACCESS: PageAccess = PageAccess {
+    methods: "POST",
+    headers: "Accept, Authorization, Content-Type, MCP-Protocol-Version, traceparent, tracestate",
+    exposed: "WWW-Authenticate, Retry-After",
+    parameters: Parameters::Ignored,
+};
 /// The first revision whose clients understand an event without data.
 const PRIMED_SINCE: &str = "2025-11-25";
 
@@ -42,12 +51,16 @@ pub(super) struct StreamableServer {
     table: Arc<Sessions<SessionState>>,
     accept_queue: AcceptQueue,
     stream_delay: StreamDelay,
+    /// `None`: the server has sessions.
+    sessionless: Option<Sessionless>,
 }
 
 impl StreamableServer {
     pub(super) fn new(config: Streamable, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Self {
         let stream_delay = StreamDelay::new(config.stream_after);
-        Self { config, settings: Arc::clone(settings), table: Arc::default(), accept_queue, stream_delay }
+        let sessionless = config.sessionless.map(Sessionless::new);
+        let (settings, table) = (Arc::clone(settings), Arc::default());
+        Self { config, settings, table, accept_queue, stream_delay, sessionless }
     }
 
     /// Checks the head of a request. A POST is complete only with its body, which is read later.
@@ -57,6 +70,7 @@ impl StreamableServer {
         }
         match *request.method() {
             Method::POST => self.begin_post(request, principal).map(Begun::Post),
+            _ if self.sessionless.is_some() => Err(Refused::method("POST")),
             Method::GET => self.get(request.headers(), principal.as_ref()).map(Begun::Answered),
             Method::DELETE => self.delete(request.headers(), principal.as_ref()).map(Begun::Answered),
             _ => Err(Refused::method(ALLOWED)),
@@ -72,9 +86,10 @@ impl StreamableServer {
         checks::content_type(headers)?;
         checks::accepts_both(headers)?;
         let version = self.check_version(headers)?;
-        let primed = version.is_some_and(|version| version >= PRIMED_SINCE);
+        let primed = self.sessionless.is_none() && version.is_some_and(|version| version >= PRIMED_SINCE);
         // Before the body is read: an upload to an unknown session is refused early.
         let known = match session_id(headers)? {
+            _ if self.sessionless.is_some() => None,
             Some(id) => Some(self.find(id, principal.as_ref())?),
             None => None,
         };
@@ -92,10 +107,10 @@ impl StreamableServer {
         Ok(Posted { body: request.into_body(), known, principal, from, budget, primed, trace })
     }
 
-    /// The largest body, in bytes. A body that opens a session is small.
+    /// The largest body, in bytes. A body that opens a session for a client is small.
     fn limit(&self, is_known: bool) -> usize {
         let limit = self.settings.max_frame;
-        if is_known { limit } else { limit.min(body::OPENING) }
+        if is_known || self.sessionless.is_some() { limit } else { limit.min(body::OPENING) }
     }
 
     async fn post(&self, posted: Posted) -> Result<Response<ResponseBody>, Refused> {
@@ -105,23 +120,48 @@ impl StreamableServer {
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
         }
-        let (session, opens) = match known {
+        if let Some(sessionless) = &self.sessionless {
+            let (id, held) = match sessionless.take(&self.settings, principal.as_ref(), &body, held).await? {
+                Taken::Request(id, held) => (id, held),
+                Taken::Accepted => return Ok(response_body::plain(StatusCode::ACCEPTED)),
+            };
+            let session = self.open(principal.as_ref(), from, Serves::OneRequest)?;
+            if let Some(id) = id {
+                sessionless.begin(&self.settings, &session, id);
+            }
+            return self.pass(session, Entry::Alone, (body, held), primed, trace).await;
+        }
+        let (session, entry) = match known {
             Some(session) => {
                 session.note_use(&body);
-                (session, false)
+                (session, Entry::Known)
             }
-            None if self.config.opening.is_begun_by(&body) => (self.open(principal.as_ref(), from)?, true),
+            None if self.config.opening.is_begun_by(&body) => {
+                (self.open(principal.as_ref(), from, Serves::Client)?, Entry::Opened)
+            }
             None => {
                 return Err(Refused::bad("the header Mcp-Session-Id is required: this message opens none"));
             }
         };
+        self.pass(session, entry, (body, held), primed, trace).await
+    }
+
+    /// Passes a message to its session and waits for the response.
+    async fn pass(
+        &self,
+        session: Arc<SessionState>,
+        entry: Entry,
+        (body, held): (Bytes, HeldBytes),
+        primed: bool,
+        trace: Option<Arc<TraceContext>>,
+    ) -> Result<Response<ResponseBody>, Refused> {
         let (exchange, token) = session.post(body.clone(), held, trace).map_err(|why| match why {
             SendRefused::Full => Refused::too_many("too many messages of this session wait"),
-            SendRefused::Closed => ended(),
+            SendRefused::Closed => entry.ended(),
         })?;
         let stream = exchange.0;
         let waiting = Waiting { feed: StreamFeed { session, stream }, token, left: false };
-        self.answer_post(waiting, primed, &body, opens).await
+        self.answer_post(waiting, primed, &body, entry).await
     }
 
     async fn answer_post(
@@ -129,7 +169,7 @@ impl StreamableServer {
         mut waiting: Waiting,
         primed: bool,
         body: &Bytes,
-        opens: bool,
+        entry: Entry,
     ) -> Result<Response<ResponseBody>, Refused> {
         let session = Arc::clone(&waiting.feed.session);
         let exchange = ExchangeId(waiting.feed.stream);
@@ -140,10 +180,7 @@ impl StreamableServer {
             ResponseKind::Accepted => response_body::plain(StatusCode::ACCEPTED),
             // The protocol defines no body for it.
             ResponseKind::Refused(status) => response_body::plain(status),
-            ResponseKind::Ended if opens => {
-                return Err(Refused::unavailable("the session was not accepted"));
-            }
-            ResponseKind::Ended => return Err(ended()),
+            ResponseKind::Ended => return Err(entry.ended()),
             ResponseKind::EventStream => {
                 if primed {
                     session.prime(exchange, Some(self.config.retry));
@@ -154,7 +191,7 @@ impl StreamableServer {
             }
         };
         // The session that the message opened can be used, whatever the result of the message is.
-        if opens {
+        if entry == Entry::Opened {
             let id = HeaderValue::from_str(&session.id).map_err(|_| ended())?;
             response.headers_mut().insert(MCP_SESSION_ID, id);
         }
@@ -220,11 +257,12 @@ impl StreamableServer {
         &self,
         principal: Option<&Principal>,
         from: Option<IpAddr>,
+        serves: Serves,
     ) -> Result<Arc<SessionState>, Refused> {
         let client = self.settings.clients.client(principal, from);
         let opened = self.table.open(&client, &self.settings, |id| {
             let table = Arc::downgrade(&self.table);
-            SessionState::new(Arc::clone(id), principal.cloned(), from, &self.settings, table)
+            SessionState::new(Arc::clone(id), principal.cloned(), from, &self.settings, table, serves)
         });
         let session = opened.map_err(|why| match why {
             NotOpened::TooMany => Refused::too_many("there are as many sessions as there may be"),
@@ -269,6 +307,28 @@ enum Begun {
     Answered(Response<ResponseBody>),
 }
 
+/// How a message came to its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    /// It named the session.
+    Known,
+    /// It opened the session.
+    Opened,
+    /// The session is for it alone.
+    Alone,
+}
+
+impl Entry {
+    /// The refusal of a message whose session has ended.
+    fn ended(self) -> Refused {
+        match self {
+            Self::Known => ended(),
+            Self::Opened => Refused::unavailable("the session was not accepted"),
+            Self::Alone => Refused::unavailable("the request was not accepted, or ended without an answer"),
+        }
+    }
+}
+
 /// A POST whose head has passed the checks.
 struct Posted {
     body: RequestBody,
@@ -300,11 +360,11 @@ impl Responder for StreamableServer {
     }
 
     fn page_access(&self) -> &'static PageAccess {
-        &PAGE_ACCESS
+        if self.sessionless.is_some() { &SESSIONLESS_PAGE_ACCESS } else { &PAGE_ACCESS }
     }
 
     fn session_header(&self) -> Option<HeaderName> {
-        Some(MCP_SESSION_ID)
+        self.sessionless.is_none().then_some(MCP_SESSION_ID)
     }
 
     fn shut(&self) {
@@ -324,38 +384,4 @@ fn ended() -> Refused {
 
 fn session_id(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     single(headers, &MCP_SESSION_ID)
-}
-
-/// One stream of a session.
-struct StreamFeed {
-    session: Arc<SessionState>,
-    stream: u64,
-}
-
-impl EventSource for StreamFeed {
-    fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let event = self.session.exchanges.step(|table, _| table.poll_event(self.stream, reader, cx));
-        event.map(|event| event.map(|event| self.session.budget.hold_frame(event)))
-    }
-
-    fn left(&self, reader: u64) {
-        self.session.left(self.stream, reader);
-    }
-}
-
-/// A POST that waits for the head of its response. If it is dropped before that, it reports that the client has left
-/// the exchange (S3).
-struct Waiting {
-    feed: StreamFeed,
-    token: u64,
-    /// Whether the body of the response reports this instead.
-    left: bool,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if !self.left {
-            self.feed.left(self.token);
-        }
-    }
 }

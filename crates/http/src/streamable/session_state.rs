@@ -10,6 +10,7 @@ use rescind_core::{ByteBudget, ExchangeId, HeldBytes, Inbound, Principal, TraceC
 use tokio::time::Instant;
 
 use super::link::RULES;
+use super::running::Running;
 use crate::envelope::Envelope;
 use crate::inbound_queue::{InboundQueue, SendRefused};
 use crate::server::Settings;
@@ -33,6 +34,18 @@ pub(super) struct SessionState {
     used: AtomicBool,
     pub(super) exchanges: Exchanges<()>,
     used_at: Mutex<Instant>,
+    pub(super) serves: Serves,
+    /// The place of its request among those that cancels reach, if the server has no sessions.
+    running: Mutex<Option<Running>>,
+}
+
+/// What a session serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Serves {
+    /// A client, until it ends the session.
+    Client,
+    /// One request of a server without sessions.
+    OneRequest,
 }
 
 /// Why a stream cannot be resumed.
@@ -57,6 +70,7 @@ impl SessionState {
         address: Option<IpAddr>,
         settings: &Arc<Settings>,
         sessions: Weak<Sessions<Self>>,
+        serves: Serves,
     ) -> Arc<Self> {
         let exchanges = Exchanges::new(&RULES, Some(ReplayBuffer::new(OWN, settings.kept)));
         let inbound_queue = InboundQueue::new(settings.max_frame);
@@ -73,6 +87,8 @@ impl SessionState {
             used: AtomicBool::new(false),
             exchanges,
             used_at: Mutex::new(Instant::now()),
+            serves,
+            running: Mutex::default(),
         })
     }
 
@@ -168,6 +184,32 @@ impl SessionState {
         if let Some(table) = self.sessions.upgrade() {
             table.remove(&self.id);
         }
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(running);
+    }
+
+    /// Keeps this place until the session ends.
+    pub(super) fn runs_as(&self, running: Running) {
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+    }
+
+    /// Passes a cancel of its request to the driver, as if the client had sent it in this session.
+    pub(super) fn cancelled_by(&self, frame: Bytes) {
+        let held = self.budget.hold(frame.len());
+        let principal = self.principal.clone();
+        let inbound =
+            Inbound { body: frame, exchange: ExchangeId::NONE, principal, address: None, trace: None };
+        // A session that has ended has nothing to cancel.
+        let _ = self.inbound_queue.push(inbound, held);
+    }
+
+    /// Called when the driver ends an exchange. The session of a single request ends after the response, and has left the
+    /// table before its client can have that.
+    pub(super) fn completed(&self, exchange: ExchangeId) {
+        if self.serves == Serves::OneRequest && exchange != ExchangeId::NONE {
+            self.forget();
+            self.inbound_queue.end();
+        }
     }
 }
 
@@ -177,7 +219,10 @@ impl OwnedSession for SessionState {
     }
 
     fn is_unused(&self) -> bool {
-        !self.used.load(Ordering::Relaxed) && self.exchanges.lock().open.is_empty()
+        // That of a single request is empty only for a moment, before its message.
+        self.serves == Serves::Client
+            && !self.used.load(Ordering::Relaxed)
+            && self.exchanges.lock().open.is_empty()
     }
 }
 
@@ -210,7 +255,8 @@ mod tests {
             |session, exchange| session.finish(exchange, ExchangeEnd::Refused),
         ];
         for answer in answers {
-            let session = SessionState::new("session".into(), None, None, &Arc::default(), Weak::new());
+            let session =
+                SessionState::new("session".into(), None, None, &Arc::default(), Weak::new(), Serves::Client);
             let (exchange, token) =
                 session.post(Bytes::from_static(b"{}"), session.budget.hold(2), None).unwrap();
             answer(&session, exchange);
@@ -231,7 +277,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_close_that_waits_for_a_reader_does_not_wake_itself() {
-        let session = SessionState::new("session".into(), None, None, &Arc::default(), Weak::new());
+        let session =
+            SessionState::new("session".into(), None, None, &Arc::default(), Weak::new(), Serves::Client);
         let (exchange, _) = session.post(Bytes::from_static(b"{}"), session.budget.hold(2), None).unwrap();
         session.send(answer(exchange)).unwrap();
         let count = Arc::new(Wakes::default());

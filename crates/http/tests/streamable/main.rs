@@ -9,6 +9,7 @@ mod idle_connections;
 mod lost_streams;
 mod raw;
 mod refusals;
+mod sessionless;
 mod shares;
 mod stalled;
 mod streams;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::stream::{self, RetentionPolicy};
 
+use rescind_http::SHARED_CANCEL_KEPT;
+
 use super::EngineError;
 use super::server::Server;
 use super::store::Bucket;
@@ -16,12 +18,17 @@ const JOB_ACK_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct Lifetimes {
     pub(in crate::engine) signals: Duration,
+    pub(in crate::engine) shared: Duration,
     pub(in crate::engine) nodes: Duration,
 }
 
 impl Default for Lifetimes {
     fn default() -> Self {
-        Self { signals: Duration::from_secs(3600), nodes: Duration::from_secs(10) }
+        Self {
+            signals: Duration::from_secs(3600),
+            shared: SHARED_CANCEL_KEPT,
+            nodes: Duration::from_secs(10),
+        }
     }
 }
 
@@ -34,6 +41,8 @@ pub(super) struct Layout {
 /// The same, opened.
 pub(super) struct Open {
     pub(super) signals: Bucket,
+    /// The signals that belong to no node.
+    pub(super) shared: Bucket,
     pub(super) nodes: Bucket,
     pub(super) jobs: PullConsumer,
 }
@@ -54,9 +63,11 @@ impl Layout {
         let doorbell = doorbell_prefix(prefix);
         let signals =
             Bucket::open(server, format!("{prefix}-signals"), lifetimes.signals, Some(&doorbell)).await?;
+        let shared =
+            Bucket::open(server, format!("{prefix}-shared"), lifetimes.shared, Some(&doorbell)).await?;
         let nodes = Bucket::open(server, format!("{prefix}-nodes"), lifetimes.nodes, None).await?;
         let jobs = open_jobs(server, format!("{prefix}-jobs"), jobs_subject(prefix)).await?;
-        Ok(Open { signals, nodes, jobs })
+        Ok(Open { signals, shared, nodes, jobs })
     }
 }
 
