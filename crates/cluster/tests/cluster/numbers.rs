@@ -18,7 +18,7 @@ const NUMBERS: [[&str; 5]; 34] = [
     ["engine/fixed.rs", "ANSWER", "Duration::from_secs(10)", "an answer between nodes", "10 s"],
     ["engine/fixed.rs", "RETRY", "Duration::from_millis(500)", "asking a node again", "500 ms"],
     ["engine/fixed.rs", "MAX_VALUE", "16 * 1024", "longest value of a signal", "16 KiB"],
-    ["engine/fixed.rs", "MAX_SIGNALS", "100_000", "static list: cancels", "100,000"],
+    ["engine/records.rs", "MAX_SIGNALS", "100_000", "static list: cancels", "100,000"],
     ["engine/redis.rs", "COMMAND_LIMIT", "Duration::from_secs(3)", "a command of the engine", "3 s"],
     ["engine/nats.rs", "COMMAND_LIMIT", "Duration::from_secs(3)", "a command of the engine", "3 s"],
     ["engine/redis/doorbells.rs", "PING_INTERVAL", "Duration::from_secs(1)", "ping of the engine", "1 s"],
@@ -66,12 +66,14 @@ const NUMBERS: [[&str; 5]; 34] = [
 ];
 
 /// Sizes of batches and windows, lengths of signatures, and pauses that are no bounds for anyone.
-const OTHERS: [&str; 11] = [
+const OTHERS: [&str; 13] = [
     "signals.rs BATCH",
     "engine/redis/doorbells.rs BATCH",
     "engine/nats.rs READS",
     "engine/nats.rs ATTEMPTS",
     "engine/nats/doorbells.rs READY_INTERVAL",
+    "engine/nats/server.rs OPEN_ATTEMPTS",
+    "engine/nats/server.rs OPEN_WAIT",
     "hop/pool.rs STREAM_WINDOW",
     "hop/pool.rs CONNECTION_WINDOW",
     "hop/pool.rs RESETS",
