@@ -4,7 +4,6 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use rescind::requests::RequestLog;
 use rescind::transport::{Listener as _, Transport};
@@ -88,9 +87,6 @@ async fn serve_stdio(fixture: &Fixture, framing: Framing, draining: &AtomicBool)
     })
 }
 
-/// The time in which other nodes get the last responses of a node that has left. HTTP gives its connections this time.
-const LAST_RESPONSES: Duration = Duration::from_millis(500);
-
 /// Serves every connection with the same fixture, so that its counters include all of them.
 async fn serve(
     fixture: &Fixture,
@@ -128,6 +124,7 @@ async fn serve(
         }
     }
     draining.store(true, Ordering::Relaxed);
+    let finished = listener.finished();
     // Over HTTP the answers are sent through the listener, so it is dropped last. Others close their address now.
     let needed = listener.as_mut().stop_accepting().then_some(listener);
     let mut ends = JoinSet::new();
@@ -138,10 +135,10 @@ async fn serve(
     ends.join_all().await;
     if let Some(node) = node {
         node.leave().await;
-        // Requests that other nodes have sent here are refused, and not lost.
-        drop(needed);
-        tokio::time::sleep(LAST_RESPONSES).await;
     }
+    // Requests that other nodes have sent here are refused, and not lost.
+    drop(needed);
+    finished.await;
     Ok(Exit::Held)
 }
 

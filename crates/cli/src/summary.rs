@@ -13,6 +13,8 @@ Each cell: scenarios that held / asked, and the median time from a cancel to its
 
 ";
 
+/// The most columns of a line.
+const MAX_WIDTH: usize = 100;
 /// The beginning of the names of bridges: `bridge:websocket>stdio`.
 const BRIDGE: &str = "bridge:";
 
@@ -37,11 +39,14 @@ pub(crate) fn grid(report: &Report, wires: &[&str], colour: Colour) -> String {
     text
 }
 
-/// Two lines for the names, and two for each dialect.
-fn grid_of_wires(text: &mut String, report: &Report, wires: &[&str], colour: Colour) {
+/// One line for the names, or two if one would be too long, and two for each dialect.
+fn grid_of_wires<'a>(text: &mut String, report: &Report, wires: &[&'a str], colour: Colour) {
     let rows = rows(report, wires);
     let first = first_width(&rows);
-    let names: Vec<(String, &str)> = wires.iter().map(|wire| two_lines(wire)).collect();
+    let one_line = widths(wires, &rows, |field| field.count.len().max(field.time.len()));
+    let fits = first + one_line.iter().map(|width| width + 2).sum::<usize>() <= MAX_WIDTH;
+    let name = |wire: &&'a str| if fits { (String::new(), *wire) } else { two_lines(wire) };
+    let names: Vec<(String, &str)> = wires.iter().map(name).collect();
     let longest: Vec<&str> = names.iter().map(|(one, two)| longer(one, two)).collect();
     let widths = widths(&longest, &rows, |field| field.count.len().max(field.time.len()));
     if names.iter().any(|(one, _)| !one.is_empty()) {

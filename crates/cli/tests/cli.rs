@@ -145,13 +145,13 @@ fn the_matrix_ends_in_a_summary_and_shows_rows_and_reasons_when_asked() {
     let (held, asked) = row[1].split_once('/').unwrap();
     assert!(row[0] == "abp" && held == asked && held.parse::<usize>().unwrap() > 2, "{row:?}");
     assert_eq!(row[2], "-", "nothing is asked there");
-    assert!(summary.contains("from the cancel to the answer"), "{summary}");
+    assert!(summary.contains("from a cancel to its answer"), "{summary}");
     assert!(summary.ends_with(&format!(" {held} held, 0 broke, {held} not asked\n")), "{summary}");
     assert!(!summary.contains("ack_true") && !summary.contains("this binding"), "{summary}");
 
     let table = run(&["--table"]);
     assert!(table.contains("ack_true") && table.contains("held / broke"), "{table}");
-    assert!(table.contains("from the cancel to the answer") && !table.contains("this binding"), "{table}");
+    assert!(table.contains("from a cancel to its answer") && !table.contains("this binding"), "{table}");
     let reasons = run(&["--reasons"]);
     assert!(reasons.contains("abp ack_true over http-acp: this binding does not carry"), "{reasons}");
     assert!(!reasons.contains("held / broke"), "{reasons}");

@@ -4,7 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use rescind_core::{Clients, Endpoint, Link, Listener, TransportError};
+use rescind_core::{BoxFuture, Clients, Endpoint, Link, Listener, TransportError};
 use rescind_http::{Acp, HttpCounts, HttpListener, HttpServer, HttpService};
 use rescind_websocket::{BinaryMessages, LinkOptions, MountedListener, UpgradeOptions, mount};
 
@@ -145,6 +145,10 @@ impl Listener for AcpListener {
     fn share_among(mut self: Pin<&mut Self>, clients: &Clients) {
         Pin::new(&mut self.http).share_among(clients);
         Pin::new(&mut self.upgraded).share_among(clients);
+    }
+
+    fn finished(&self) -> BoxFuture<'static, ()> {
+        self.http.finished()
     }
 
     fn stop_accepting(mut self: Pin<&mut Self>) -> bool {

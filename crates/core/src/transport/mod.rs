@@ -89,6 +89,16 @@ pub trait Listener: Send + 'static {
         false
     }
 
+    /// Completes when the listener was dropped and what it still had to send is sent, or given up. A program waits for it
+    /// before it exits, so that its last answers are not lost. Default: at once. A listener that wraps another passes
+    /// the call on.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    fn finished(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// The address on which it listens, with the actual port.
     fn endpoint(&self) -> Endpoint;
 
@@ -119,6 +129,10 @@ where
 
     fn stop_accepting(self: Pin<&mut Self>) -> bool {
         self.get_mut().as_mut().stop_accepting()
+    }
+
+    fn finished(&self) -> BoxFuture<'static, ()> {
+        self.as_ref().get_ref().finished()
     }
 
     fn endpoint(&self) -> Endpoint {

@@ -274,8 +274,8 @@ impl<B: ServerBinding> HttpServer<B> {
             #[cfg(feature = "rustls")]
             tls: self.tls.take(),
         };
-        let (service, listener, open) = self.build(endpoint);
-        tokio::spawn(serving.run(service, open));
+        let (service, mut listener, open) = self.build(endpoint);
+        listener.serve_by(serving.run(service, open));
         Ok(listener)
     }
 
@@ -291,8 +291,8 @@ impl<B: ServerBinding> HttpServer<B> {
             #[cfg(feature = "rustls")]
             tls: self.tls.take(),
         };
-        let (service, listener, open) = self.build(Endpoint("http (given)".to_owned()));
-        tokio::spawn(serving.run(service, open));
+        let (service, mut listener, open) = self.build(Endpoint("http (given)".to_owned()));
+        listener.serve_by(serving.run(service, open));
         listener
     }
 

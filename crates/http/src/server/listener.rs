@@ -3,8 +3,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rescind_core::{Clients, Endpoint, Link, Listener, TransportError};
+use rescind_core::{BoxFuture, Clients, Endpoint, Link, Listener, TransportError};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::settings::Served;
 use super::shutdown::ShutdownTrigger;
@@ -61,6 +62,8 @@ pub struct HttpListener {
     clients: Served,
     /// Closes with the listener, and ends the tasks that serve for it.
     open: ShutdownTrigger,
+    /// Cancelled when these tasks have ended.
+    served: CancellationToken,
 }
 
 impl HttpListener {
@@ -71,7 +74,20 @@ impl HttpListener {
         (counts, clients): (HttpCounts, Served),
         open: ShutdownTrigger,
     ) -> Self {
-        Self { links, endpoint, responder, counts, clients, open }
+        // Nothing is served yet.
+        let served = CancellationToken::new();
+        served.cancel();
+        Self { links, endpoint, responder, counts, clients, open, served }
+    }
+
+    /// Serves by this future, in a task of its own.
+    pub(super) fn serve_by(&mut self, serving: impl Future<Output = ()> + Send + 'static) {
+        self.served = CancellationToken::new();
+        let served = self.served.clone().drop_guard();
+        tokio::spawn(async move {
+            let _served = served;
+            serving.await;
+        });
     }
 
     /// The counts of what the server has dropped or ended. The returned value continues to count.
@@ -104,6 +120,12 @@ impl Listener for HttpListener {
         while self.links.try_recv().is_ok() {}
         self.open.drain();
         true
+    }
+
+    /// Connections have 500 ms to finish their writes. A mounted service is finished at once: the HTTP server that runs it
+    /// knows its connections.
+    fn finished(&self) -> BoxFuture<'static, ()> {
+        Box::pin(self.served.clone().cancelled_owned())
     }
 }
 
