@@ -89,8 +89,8 @@ impl Node {
 
     /// Makes a fixture part of the cluster.
     pub(crate) fn serve(&self, fixture: &Fixture) {
-        let counts = fixture.clone();
-        self.cluster.tell_status(move || counts.counts());
+        let status = fixture.clone();
+        self.cluster.tell_status(move || status.status());
         fixture.join(self.hooks());
     }
 
@@ -99,7 +99,7 @@ impl Node {
         let asking = self.cluster.clone();
         let others = move || -> BoxFuture<'static, _> {
             let cluster = asking.clone();
-            Box::pin(async move { cluster.statuses().await.into_iter().map(|(_, counts)| counts).collect() })
+            Box::pin(async move { cluster.statuses().await.into_iter().map(|(_, status)| status).collect() })
         };
         let cluster = self.cluster.clone();
         let remote = move |ctx: CallContext, time: Duration| -> BoxFuture<'static, _> {

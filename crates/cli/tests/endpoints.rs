@@ -180,7 +180,7 @@ fn a_refusing_server_is_reported_with_its_status_without_a_wait() {
 
 #[test]
 fn a_stateless_server_that_does_not_answer_a_request_is_reported() {
-    let said = said_of("mcp-2026", "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n");
+    let said = said_of("mcp-2026", "HTTP/1.1 202 Accepted\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
     let why = "cannot come: the server answered with 202 Accepted and no message";
     assert!(said.contains("the first quick request") && said.contains(why), "{said}");
 }

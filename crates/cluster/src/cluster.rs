@@ -226,6 +226,7 @@ impl Cluster {
     /// Dropping the future loses nothing.
     pub async fn statuses(&self) -> Vec<(NodeName, Value)> {
         let inner = &self.0;
+        inner.membership.refresh_if_old().await;
         let others =
             inner.membership.members().into_iter().filter(|member| Some(&member.name) != inner.node.as_ref());
         let asked = others.map(|member| async move {

@@ -174,21 +174,34 @@ impl Membership {
 
     /// Where a node is, read from the engine after this call began. Several that ask at once share one reading.
     pub(crate) async fn locate_again(&self, name: &NodeName) -> Located {
-        let asked = Instant::now();
-        let _reading = self.0.reading.lock().await;
-        let read_at = self.view(|view| view.read_at);
-        if read_at.is_none_or(|at| at < asked) {
-            if let Some(at) = read_at {
-                tokio::time::sleep_until(at + BETWEEN_READINGS).await;
-            }
-            if let Err(error) = self.read().await {
-                tracing::debug!(error = %LogText::text(&error), "the members could not be read");
-            }
-        }
+        self.refresh().await;
         match self.cached(name) {
             Some(member) => Located::At(member),
             None if self.view(|view| view.is_away) => Located::Unknown,
             None => Located::Gone,
+        }
+    }
+
+    /// Reads the members after this call began.
+    pub(crate) async fn refresh(&self) {
+        let asked = Instant::now();
+        let _reading = self.0.reading.lock().await;
+        let read_at = self.view(|view| view.read_at);
+        if read_at.is_some_and(|at| at >= asked) {
+            return;
+        }
+        if let Some(at) = read_at {
+            tokio::time::sleep_until(at + BETWEEN_READINGS).await;
+        }
+        if let Err(error) = self.read().await {
+            tracing::debug!(error = %LogText::text(&error), "the members could not be read");
+        }
+    }
+
+    /// Reads the members, unless that was just done.
+    pub(crate) async fn refresh_if_old(&self) {
+        if self.view(|view| view.read_at).is_none_or(|at| at.elapsed() >= BETWEEN_READINGS) {
+            self.refresh().await;
         }
     }
 

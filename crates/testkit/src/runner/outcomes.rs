@@ -31,6 +31,8 @@ pub struct Outcomes {
     left: BTreeMap<String, usize>,
     /// Ids by the names that cancels use for them, if a protocol gives a request a second name.
     names: BTreeMap<String, String>,
+    /// The sessions that answers named, in their order. Each fixture chooses the names of its sessions.
+    sessions: Vec<String>,
 }
 
 /// The messages about one request.
@@ -76,7 +78,10 @@ impl Outcomes {
                 }
                 (id.to_string(), format!("request {method}"))
             }
-            Shape::Answer { id } => (id.to_string(), format!("answer {}", without_the_envelope(frame))),
+            Shape::Answer { id } => {
+                let answer = self.with_sessions_by_number(without_the_envelope(frame));
+                (id.to_string(), format!("answer {answer}"))
+            }
             Shape::Cancel { key } => {
                 let key = key.to_string();
                 (self.names.get(&key).cloned().unwrap_or(key), "cancel".to_owned())
@@ -84,6 +89,19 @@ impl Outcomes {
             Shape::Notification { .. } | Shape::Other => return None,
         };
         (!is_the_runners(&id)).then_some((id, said))
+    }
+
+    /// Replaces the name of a new session by its place among those of the play.
+    fn with_sessions_by_number(&mut self, mut answer: Value) -> Value {
+        if let Some(Value::String(name)) = answer.pointer_mut("/result/sessionId") {
+            let known = self.sessions.iter().position(|session| session == name);
+            let place = known.unwrap_or_else(|| {
+                self.sessions.push(name.clone());
+                self.sessions.len() - 1
+            });
+            *name = format!("session {}", place + 1);
+        }
+        answer
     }
 
     /// This request was cancelled by closing its exchange, if it was open.
