@@ -89,7 +89,7 @@ pub trait Listener: Send + 'static {
         false
     }
 
-    /// Completes when the listener was dropped and what it still had to send is sent, or given up. A program waits for it
+    /// Completes when the listener was dropped and what it still had to send is sent, or dropped after a time limit. A program waits for it
     /// before it exits, so that its last answers are not lost. Default: at once. A listener that wraps another passes
     /// the call on.
     ///
