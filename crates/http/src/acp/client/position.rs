@@ -11,8 +11,8 @@ pub(super) enum Position {
     /// The stream may have been opened, and no event has been received. An empty id says so to the server: it is the id
     /// before the first event (WHATWG HTML, 9.2.6).
     BeforeFirst,
-    /// The last event that was received has this id.
-    After(HeaderValue),
+    /// The last event that was received has this id. One that no header can have resumes nothing.
+    After(String),
     /// Events have no ids, or the server has refused to resume the stream.
     Unknown,
 }
@@ -23,7 +23,7 @@ impl Position {
         match self {
             Self::Unopened | Self::Unknown => None,
             Self::BeforeFirst => Some(HeaderValue::from_static("")),
-            Self::After(id) => Some(id.clone()),
+            Self::After(id) => HeaderValue::from_bytes(id.as_bytes()).ok(),
         }
     }
 
@@ -35,9 +35,9 @@ impl Position {
     }
 
     /// An event was received, with its id.
-    pub(super) fn received(&mut self, id: Option<&str>) {
-        match (id.map(|id| HeaderValue::from_bytes(id.as_bytes())), &*self) {
-            (Some(Ok(id)), _) if !id.is_empty() => *self = Self::After(id),
+    pub(super) fn received(&mut self, id: Option<String>) {
+        match (id, &*self) {
+            (Some(id), _) if !id.is_empty() => *self = Self::After(id),
             // An event without an id leaves the last one as it is.
             (None, Self::After(_)) => {}
             (Some(_), _) | (None, Self::Unopened | Self::BeforeFirst | Self::Unknown) => {
@@ -82,7 +82,7 @@ mod tests {
             (Some("a\u{7f}"), None),
             (Some("1-2"), Some("1-2")),
         ] {
-            position.received(id);
+            position.received(id.map(str::to_owned));
             let value = position.header();
             assert_eq!(value.as_ref().map(HeaderValue::as_bytes), expected.map(str::as_bytes), "{id:?}");
             position.opened();
@@ -111,7 +111,7 @@ mod tests {
             assert!(position.was_refused(status));
             position.opened();
             assert_eq!(header(&position), None, "it would get events again that it has had");
-            position.received(Some("1-7"));
+            position.received(Some("1-7".to_owned()));
             assert_eq!(header(&position).as_deref(), Some("1-7"));
         }
     }

@@ -97,7 +97,7 @@ impl Client {
     async fn read(self: &Arc<Self>, body: ResponseBody, session: Option<&str>, position: &mut Position) {
         let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue);
         while let Some(event) = events.next().await {
-            position.received(event.id.as_deref());
+            position.received(event.id);
             if !event.data.is_empty() {
                 self.take(event.data, session).await;
             }
