@@ -173,10 +173,16 @@ impl ConnectionTask {
     }
 
     /// Starts to close if the machine or the outbox requires it.
+    #[inline]
     fn begin_close(&mut self) {
-        if !matches!(self.phase, Phase::Open) || !self.connection.closing.load(Ordering::Relaxed) {
-            return;
+        if matches!(self.phase, Phase::Open) && self.connection.closing.load(Ordering::Relaxed) {
+            self.close();
         }
+    }
+
+    /// Starts to close. It is apart from the check before it, which is made twice in each turn.
+    #[cold]
+    fn close(&mut self) {
         let (cause, waiting, flush) = {
             let state = self.connection.lock();
             let Some(cause) = state.close else { return };
