@@ -6,12 +6,11 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
-use http::{Response, StatusCode, Uri, request};
+use http::{Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
-use rescind_core::{BoxFuture, ClusterKeys, PeerAddress, Principal, RequestId, RequestKey};
-use rescind_http::{RouteRefusal, SessionRoute, SessionRouter};
+use rescind_core::{ClusterKeys, RequestKey};
+use rescind_http::{RouteRefusal, SessionRouter};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::AbortHandle;
@@ -20,17 +19,15 @@ use crate::address::ClusterAddress;
 use crate::cancel_bus::CancelBus;
 use crate::engine::fixed::{FixedEngine, node_url};
 use crate::engine::{Beat, Engine, EngineError, EngineEvents};
-use crate::hop::forward::forward;
 use crate::hop::message::{About, Hop, HopKind, Unverified};
 use crate::hop::pool::{NodeBody, Pool};
 use crate::hop::send::{Failed, send};
-use crate::hop::serve::{Hello, refused, serve};
+use crate::hop::serve::{Hello, refused};
 use crate::jobs::Jobs;
 use crate::keys::Keys;
 use crate::membership::{Located, Membership, OwnEntry, TIME_TO_LIVE};
 use crate::names::{Incarnation, NodeName, SignedName};
 use crate::secret::{Purpose, Secret};
-use crate::shared;
 use crate::signals::Signals;
 
 /// The most bytes of an answer to a question, a hello or one for a status.
@@ -61,7 +58,7 @@ const RETRY_NAME: Duration = Duration::from_millis(500);
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Cluster(Arc<Inner>);
+pub struct Cluster(pub(crate) Arc<Inner>);
 
 /// The parts of a process in a cluster.
 pub(crate) struct Inner {
@@ -363,77 +360,6 @@ impl Inner {
     pub(crate) fn new_name(&self, purpose: Purpose) -> Option<Arc<str>> {
         let name = SignedName::new(purpose, &self.secret, self.node.as_ref()?, self.incarnation)?;
         Some(Arc::clone(name.text()))
-    }
-}
-
-impl SessionRouter for Cluster {
-    fn new_session_id(&self) -> Option<String> {
-        self.0.new_name(Purpose::Session).map(|name| name.to_string())
-    }
-
-    fn route(&self, head: &mut request::Parts, session: Option<&str>) -> SessionRoute {
-        match Hop::take(&mut head.headers) {
-            Some(Ok(message)) => self.route_message(message, head, session),
-            Some(Err(_)) => SessionRoute::Refused(refused()),
-            None => self.route_client(session),
-        }
-    }
-
-    fn cancel_shared(
-        &self,
-        principal: &Principal,
-        id: &RequestId,
-        frame: Bytes,
-    ) -> BoxFuture<'static, Result<(), RouteRefusal>> {
-        shared::cancel(Arc::clone(&self.0), principal, id, frame)
-    }
-
-    fn watch_shared(&self, principal: &Principal, id: &RequestId) -> Option<BoxFuture<'static, Bytes>> {
-        Some(shared::watch(&self.0, principal, id))
-    }
-}
-
-impl Cluster {
-    /// A request of a client: to the owner of its session.
-    fn route_client(&self, session: Option<&str>) -> SessionRoute {
-        let inner = &self.0;
-        let named = session.and_then(|id| SignedName::parse(Purpose::Session, &inner.secret, id));
-        match named {
-            Some(session) if Some(&session.node) != inner.node.as_ref() => {
-                let cluster = Arc::clone(inner);
-                SessionRoute::Elsewhere(Box::new(move |request| Box::pin(forward(cluster, session, request))))
-            }
-            // A session that no node of this cluster made is unknown here as well.
-            Some(_) | None => SessionRoute::Here,
-        }
-    }
-
-    /// A message of another node. A forwarded request is served here, whether or not its session is known here: it is never
-    /// forwarded again.
-    fn route_message(
-        &self,
-        message: Unverified,
-        head: &mut request::Parts,
-        session: Option<&str>,
-    ) -> SessionRoute {
-        if message.kind() != HopKind::Forward {
-            let cluster = Arc::clone(&self.0);
-            return SessionRoute::Elsewhere(Box::new(move |request| {
-                Box::pin(serve(cluster, message, request))
-            }));
-        }
-        let subject = session.unwrap_or_default().as_bytes();
-        let verified = self.0.verify(message, About { method: &head.method, uri: &head.uri, subject });
-        let hop = match verified {
-            Ok(hop) => hop,
-            Err(refusal) => return SessionRoute::Refused(refusal),
-        };
-        // The limits of a client count for its own address, and not for that of the node that it reached.
-        head.extensions.remove::<PeerAddress>();
-        if let Some(client) = hop.client {
-            head.extensions.insert(PeerAddress(client));
-        }
-        SessionRoute::Here
     }
 }
 

@@ -58,6 +58,7 @@ mod jobs;
 mod keys;
 mod membership;
 mod names;
+mod routing;
 mod secret;
 mod shared;
 mod signals;
