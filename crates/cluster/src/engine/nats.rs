@@ -15,7 +15,7 @@
 //!    that the server then refuses.
 //! 2. One subscription to all doorbells, and a set of names here. A subscription for each name would need an answer of
 //!    the server, which NATS gives to no subscription.
-//! 3. A put counts when the server has acknowledged it. What is sent without a connection is `Away`, although the client
+//! 3. A put succeeds when the server has acknowledged it. A put without a connection fails with `Away`, although the client
 //!    may still deliver it later.
 //! 4. Each command has a time limit.
 //! 5. Records are read from the leader of their stream, never from a replica that may be behind.

@@ -62,7 +62,7 @@ pub(crate) struct Hop {
     pub(crate) client: Option<IpAddr>,
 }
 
-/// What a signature covers besides the header: what the message is about.
+/// The parts of a message that its signature covers, in addition to the header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About<'a> {
     pub(crate) method: &'a Method,

@@ -37,7 +37,7 @@ pub struct ResponseBody(Inner);
 enum Inner {
     Full(Full),
     Events(Events),
-    /// The response of another process, as it comes.
+    /// The response of another process, passed on as it arrives.
     Routed(RoutedBody),
 }
 
