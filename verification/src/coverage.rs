@@ -141,7 +141,7 @@ pub const ENGINES: [Engine; 9] = [
         name: "threads",
         drives: "the drivers, the wire in memory, HTTP and the threads of pipes, in random orders of the threads",
         run: "--manifest-path integration-tests/threads/Cargo.toml",
-        depth: Depth::Table("117 pairs of events that may happen at once, each in 1,101 orders"),
+        depth: Depth::Table("121 pairs of events that may happen at once, each in 1,101 orders"),
         checks: &["I1", "I3", "I4", "I10", "I12", "I13", "L3"],
     },
     Engine {
