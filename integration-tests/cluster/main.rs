@@ -28,6 +28,8 @@ mod facts;
 #[cfg(unix)]
 mod hops;
 #[cfg(unix)]
+mod many_sessions;
+#[cfg(unix)]
 mod measures;
 #[cfg(unix)]
 mod network_faults;
@@ -84,6 +86,7 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             a_request_that_outlives_the_drain_is_told_so;
         measures: a_cancel_reaches_another_member_within_its_budget,
             a_forwarded_echo_is_within_its_budget;
+        many_sessions: each_of_many_sessions_is_reached_through_every_node;
         bulk: each_cancel_in_bulk_reaches_exactly_its_request;
         operator: an_operator_cancels_a_request,
             an_operator_cancels_a_request_of_acp,
