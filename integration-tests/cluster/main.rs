@@ -46,6 +46,8 @@ mod proxy;
 #[cfg(unix)]
 mod rolling;
 #[cfg(unix)]
+mod sessionless;
+#[cfg(unix)]
 mod sessions;
 #[cfg(unix)]
 mod trial;
@@ -73,6 +75,9 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             an_acp_stream_is_resumed_through_another_replica,
             a_session_of_another_principal_is_unknown_on_every_replica,
             a_second_node_of_the_same_name_does_not_start;
+        sessionless: a_cancel_finds_its_request_without_a_session,
+            a_cancel_of_another_principal_has_no_effect,
+            an_early_cancel_finds_its_request_without_a_session;
         hops: a_forwarded_request_is_never_forwarded_again,
             a_hop_that_is_not_signed_for_this_node_is_refused,
             an_id_that_this_cluster_did_not_sign_is_unknown;
@@ -115,6 +120,7 @@ fn of_engines(backend: Backend) -> Vec<Trial> {
             a_slow_engine_slows_cancels_only,
             a_full_engine_is_no_silent_success,
             a_node_without_its_engine_still_serves;
+        sessionless: a_cancel_without_the_engine_is_no_silent_success;
         workers: a_worker_stops_with_its_request,
             a_worker_that_begins_late_stops_at_once;
     }

@@ -29,7 +29,7 @@ const CANCELLED: u64 = 10;
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn total() -> u64 {
-    if env::var_os("RESCIND_CLUSTER_FULL").is_some() { 10_000 } else { 600 }
+    if env::var_os("RESCIND_CLUSTER_FULL").is_some() { 10_000 } else { 300 }
 }
 
 /// Handlers that were signalled on all nodes.
