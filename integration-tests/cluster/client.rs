@@ -272,6 +272,11 @@ impl Session {
         Ok(session)
     }
 
+    /// A client with a bearer token of a server without sessions.
+    pub(crate) fn without_id(binding: Binding, token: &str) -> Self {
+        Self { binding, id: String::new(), token: Some(token.to_owned()) }
+    }
+
     /// A session with this id, which this client did not open.
     pub(crate) fn named(&self, id: impl Into<String>) -> Self {
         Self { id: id.into(), ..self.clone() }

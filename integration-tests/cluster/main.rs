@@ -28,6 +28,8 @@ mod facts;
 #[cfg(unix)]
 mod hops;
 #[cfg(unix)]
+mod many_sessions;
+#[cfg(unix)]
 mod measures;
 #[cfg(unix)]
 mod network_faults;
@@ -43,6 +45,8 @@ mod owner;
 mod proxy;
 #[cfg(unix)]
 mod rolling;
+#[cfg(unix)]
+mod sessionless;
 #[cfg(unix)]
 mod sessions;
 #[cfg(unix)]
@@ -71,6 +75,9 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             an_acp_stream_is_resumed_through_another_replica,
             a_session_of_another_principal_is_unknown_on_every_replica,
             a_second_node_of_the_same_name_does_not_start;
+        sessionless: a_cancel_finds_its_request_without_a_session,
+            a_cancel_of_another_principal_has_no_effect,
+            an_early_cancel_finds_its_request_without_a_session;
         hops: a_forwarded_request_is_never_forwarded_again,
             a_hop_that_is_not_signed_for_this_node_is_refused,
             an_id_that_this_cluster_did_not_sign_is_unknown;
@@ -84,6 +91,7 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             a_request_that_outlives_the_drain_is_told_so;
         measures: a_cancel_reaches_another_member_within_its_budget,
             a_forwarded_echo_is_within_its_budget;
+        many_sessions: each_of_many_sessions_is_reached_through_every_node;
         bulk: each_cancel_in_bulk_reaches_exactly_its_request;
         operator: an_operator_cancels_a_request,
             an_operator_cancels_a_request_of_acp,
@@ -112,6 +120,7 @@ fn of_engines(backend: Backend) -> Vec<Trial> {
             a_slow_engine_slows_cancels_only,
             a_full_engine_is_no_silent_success,
             a_node_without_its_engine_still_serves;
+        sessionless: a_cancel_without_the_engine_is_no_silent_success;
         workers: a_worker_stops_with_its_request,
             a_worker_that_begins_late_stops_at_once;
     }

@@ -75,7 +75,7 @@ pub(crate) struct RightRow {
 const NOTHING: &[&str] = &[];
 
 #[rustfmt::skip]
-pub(crate) const RIGHT: [RightRow; 25] = [
+pub(crate) const RIGHT: [RightRow; 26] = [
     RightRow { flags: &[], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--serial"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--busy"], dialects: ALL, but: NOTHING },
@@ -99,6 +99,7 @@ pub(crate) const RIGHT: [RightRow; 25] = [
     RightRow { flags: &["--other-framing", "--pieces"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--lingers"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--slows-down"], dialects: ALL, but: NOTHING },
+    RightRow { flags: &["--second-is-quick"], dialects: ALL, but: NOTHING },
     // No document demands that a cancel is honoured.
     RightRow { flags: &["--ignores-cancel"], dialects: LSP, but: &["cancelled", "siblings", "id zero", "survival"] },
     RightRow { flags: &["--ignores-cancel", "--serial"], dialects: LSP, but: &["cancelled", "siblings", "id zero", "survival"] },

@@ -44,6 +44,8 @@ pub(super) enum Manner {
     Pieces,
     /// Takes three times as long from its fourth slow request on, as on a machine that has become busy.
     SlowsDown,
+    /// The second slow request ends early by itself, as the turn of an agent may.
+    SecondIsQuick,
 }
 
 /// Wrong.
@@ -101,7 +103,7 @@ pub(super) enum Fault {
     ReservedCode,
 }
 
-const MANNERS: [(&str, Manner); 19] = [
+const MANNERS: [(&str, Manner); 20] = [
     ("--serial", Manner::Serial),
     ("--busy", Manner::Busy),
     ("--slices", Manner::Slices),
@@ -121,6 +123,7 @@ const MANNERS: [(&str, Manner); 19] = [
     ("--lingers", Manner::Lingers),
     ("--pieces", Manner::Pieces),
     ("--slows-down", Manner::SlowsDown),
+    ("--second-is-quick", Manner::SecondIsQuick),
 ];
 
 const FAULTS: [(&str, Fault); 25] = [

@@ -164,11 +164,15 @@ impl Peer {
         std::thread::sleep(loaded_at.saturating_duration_since(Instant::now()));
     }
 
-    /// So many times its usual time takes the work that begins now.
-    pub(super) fn slowness(&self) -> u32 {
+    /// How long the work takes that begins now and usually takes this time.
+    pub(super) fn time_of_work(&self, usual: Duration) -> Duration {
         let mut state = self.lock();
         state.works_begun += 1;
-        if state.works_begun > 3 && self.flags.is(Manner::SlowsDown) { 3 } else { 1 }
+        match state.works_begun {
+            2 if self.flags.is(Manner::SecondIsQuick) => usual / 100,
+            4.. if self.flags.is(Manner::SlowsDown) => usual * 3,
+            _ => usual,
+        }
     }
 
     /// Whether the work for a request has to stop.

@@ -19,7 +19,7 @@ impl Peer {
         mut each: impl FnMut(u32),
     ) -> Result<(), u32> {
         let begun = Instant::now();
-        let total = total * self.slowness();
+        let total = self.time_of_work(total);
         let steps = steps.max(1);
         let mut next_look = begun + SLICE;
         for step in 1..=steps {

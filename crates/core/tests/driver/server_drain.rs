@@ -1,14 +1,18 @@
 //! How a server drains: what it refuses, what it waits for, and when it ends.
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rescind_core::dialect::ACP;
+
 use rescind_core::{
-    CallContext, CallError, CauseKind, MemoryTransport, Outcome, Peer, Router, Server, ServerHandle,
-    memory_listener,
+    BoxFuture, CallContext, CallError, CauseKind, Endpoint, Link, Listener, MemoryTransport, Outcome, Peer,
+    Router, Server, ServerHandle, TransportError, memory_listener,
 };
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 struct Serving {
@@ -129,4 +133,50 @@ async fn a_handle_learns_the_end_of_a_server_that_never_ran() {
     let handle = server.handle();
     drop(server.run());
     handle.closed().await;
+}
+
+/// A listener that has something to send after it was dropped.
+struct LateListener {
+    inner: rescind_core::MemoryListener,
+    /// Dropped with the listener.
+    _open: oneshot::Sender<()>,
+    sent: Arc<Notify>,
+}
+
+impl Listener for LateListener {
+    fn poll_accept(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Link, TransportError>>> {
+        Pin::new(&mut self.inner).poll_accept(cx)
+    }
+
+    fn finished(&self) -> BoxFuture<'static, ()> {
+        let sent = Arc::clone(&self.sent);
+        Box::pin(async move { sent.notified().await })
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        self.inner.endpoint()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drained_server_ends_when_its_listener_has_sent_everything() {
+    let (inner, transport) = memory_listener();
+    let (open, dropped) = oneshot::channel();
+    let sent = Arc::new(Notify::new());
+    let listener = LateListener { inner, _open: open, sent: Arc::clone(&sent) };
+    let server = Server::builder([ACP]).serve(Router::new()).listen(listener);
+    let handle = server.handle();
+    let mut running = tokio::spawn(async move { server.run().await.unwrap() });
+    assert_eq!(handle.drain(Duration::from_secs(1)).await, 0);
+    dropped.await.unwrap_err();
+    // The clock is paused, so this time passes only when nothing else can happen.
+    let early = tokio::time::timeout(Duration::from_secs(60), &mut running).await;
+    assert!(early.is_err(), "it ended before the listener had sent everything");
+    sent.notify_one();
+    running.await.unwrap();
+    handle.closed().await;
+    drop(transport);
 }

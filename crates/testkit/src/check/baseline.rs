@@ -49,6 +49,8 @@ pub(super) struct Timing {
 pub(super) struct Baselines {
     pub(super) quick: Timing,
     pub(super) slow: Option<Timing>,
+    /// How long its runs took that ended, in order of length.
+    slow_runs: Vec<Duration>,
     pub(super) progress: Option<Timing>,
     /// What the progress request showed, if it ended.
     pub(super) progress_seen: Option<work::Progress>,
@@ -68,7 +70,8 @@ impl Baselines {
         normal.is_some_and(|normal| normal >= SHORT) && length_of(wire_format, answer) == normal
     }
 
-    /// Adds a second run of the slow request: the shorter one counts, as a machine may be busy for a while.
+    /// Adds another run of the slow request. The shorter one of two counts, as a machine may be busy for a while. The
+    /// median of three counts, as one may have ended early.
     async fn add_slow(
         &mut self,
         session: &mut PeerSession,
@@ -79,15 +82,22 @@ impl Baselines {
         if let (Some(answer), Some(slow)) = (answer, &mut self.slow)
             && error_of(session.wire_format, &answer) == slow.error
         {
-            let took = answer.at.saturating_duration_since(sent.at);
-            slow.takes = slow.takes.map(|takes| takes.min(took));
+            self.slow_runs.push(answer.at.saturating_duration_since(sent.at));
+            self.slow_runs.sort_unstable();
+            slow.takes = self.slow_runs.get((self.slow_runs.len() - 1) / 2).copied();
         }
         Ok(())
     }
 
+    /// Whether one run of the slow request was too quick and the other was not.
+    fn needs_third_slow(&self, round_trip: Duration) -> bool {
+        let is_too_quick = |run: &Duration| *run < least_slow(round_trip);
+        matches!(&*self.slow_runs, [short, long] if is_too_quick(short) && !is_too_quick(long))
+    }
+
     fn refuse_what_is_too_quick(&self, round_trip: Duration) -> Result<(), Unusable> {
         let Some(slow) = &self.slow else { return Ok(()) };
-        let least = LEAST_SLOW.max(round_trip * LEAST_ROUND_TRIPS);
+        let least = least_slow(round_trip);
         match slow.takes {
             Some(takes) if takes < least => Err(Unusable(format!(
                 "the slow request `{}` ends by itself after {}, and a quick one takes {}: name one that takes at least {} \
@@ -119,6 +129,11 @@ impl Baselines {
     }
 }
 
+/// A request that takes less is too quick to be cancelled while it runs.
+fn least_slow(round_trip: Duration) -> Duration {
+    LEAST_SLOW.max(round_trip * LEAST_ROUND_TRIPS)
+}
+
 pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -141,8 +156,14 @@ pub(super) async fn measure(
 ) -> Result<Baselines, Unusable> {
     let quick = quick(session, deadline).await?;
     let round_trip = quick.takes.unwrap_or_default();
-    let mut baselines =
-        Baselines { quick, slow: None, progress: None, progress_seen: None, concurrent: None };
+    let mut baselines = Baselines {
+        quick,
+        slow: None,
+        slow_runs: Vec::new(),
+        progress: None,
+        progress_seen: None,
+        concurrent: None,
+    };
     let mut again = None;
     if session.profile.requests.contains_key(&RequestKind::Slow) {
         let died = |lost: Lost| died("slow", &lost);
@@ -152,6 +173,7 @@ pub(super) async fn measure(
         if first.timing.takes.is_some_and(|takes| takes < longest / 2) {
             again = Some(session.send_kind(RequestKind::Slow).await.map_err(died)?);
         }
+        baselines.slow_runs.extend(first.timing.takes);
         baselines.slow = Some(first.timing);
         // Of a peer that waits rather than works something else can be measured meanwhile.
         if let Some(sent) = again.take_if(|_| !(first.concurrent && first.waits)) {
@@ -175,6 +197,10 @@ pub(super) async fn measure(
     }
     if let Some(sent) = again {
         baselines.add_slow(session, &sent, longest).await?;
+    }
+    if baselines.needs_third_slow(round_trip) {
+        let third = session.send_kind(RequestKind::Slow).await.map_err(|lost| died("slow", &lost))?;
+        baselines.add_slow(session, &third, longest).await?;
     }
     baselines.refuse_what_is_too_quick(round_trip)?;
     Ok(baselines)

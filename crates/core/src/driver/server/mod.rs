@@ -93,7 +93,8 @@ impl Server {
 
     /// Accepts connections until the listener ends, or until [`ServerHandle::drain`] has ended all connections. A
     /// connection that fails, or that uses none of the server's dialects, is logged, and the next one is accepted. If
-    /// the listener ends, open connections stay open after this future returns.
+    /// the listener ends, open connections stay open after this future returns. After a drain the last answers are sent
+    /// before it returns, or given up by the time limits of the transport, so a program may exit then.
     ///
     /// # Errors
     /// [`ConnectionError::Misuse`] outside a runtime.
@@ -121,6 +122,11 @@ impl Server {
         if draining.is_cancelled() && self.listener.as_mut().stop_accepting() {
             // Open connections need the listener.
             self.admission.slots.emptied().await;
+        }
+        if draining.is_cancelled() {
+            let finished = self.listener.finished();
+            drop(self.listener);
+            finished.await;
         }
         Ok(())
     }

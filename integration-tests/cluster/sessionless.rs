@@ -1,0 +1,124 @@
+//! Replicas without sessions: a cancel is found by its principal and the id of its request, on any replica.
+
+use std::time::Duration;
+
+use rescind_testkit::support::in_time;
+use serde_json::json;
+
+use crate::backend::Backend;
+use crate::client::{Binding, Response, Session};
+use crate::nodes::{Replicas, Setup};
+use crate::trial::poll_until;
+
+const TOKENS: [&str; 2] = ["a-long-token-of-one", "a-long-token-of-two"];
+
+/// Three replicas that know each other, and a client of each principal.
+async fn start(backend: Backend) -> (Replicas, [Session; 2]) {
+    let mut arguments = vec!["--sessionless".to_owned()];
+    for (name, token) in ["one", "two"].into_iter().zip(TOKENS) {
+        arguments.extend(["--token".to_owned(), format!("{name}={token}")]);
+    }
+    let replicas = Replicas::start_with(backend, Setup { arguments, ..Setup::default() }).await;
+    let clients = TOKENS.map(|token| Session::without_id(Binding::Streamable, token));
+    if backend == Backend::List {
+        // The list was written after they had started, and each reads it now and then.
+        let all = replicas.addresses();
+        for (id, (from, to)) in (1..).zip([(0, 1), (1, 2), (2, 0)]) {
+            let mut ended = false;
+            let running = wait(&clients[0], &replicas, to, id).await;
+            let mut end = Box::pin(running.answer(id));
+            poll_until("the replicas know each other", async || {
+                clients[0].cancel(all[from], id).await;
+                let soon = Duration::from_millis(20);
+                ended |= tokio::time::timeout(soon, &mut end).await.is_ok();
+                ended
+            })
+            .await;
+        }
+    }
+    (replicas, clients)
+}
+
+/// Begins a request that ends when it is cancelled.
+async fn wait(client: &Session, replicas: &Replicas, at: usize, id: u64) -> Response {
+    let running = client.begin(replicas.nodes[at].address, id, "test/wait", &json!({})).await.unwrap();
+    assert_eq!(running.status, 200);
+    running
+}
+
+/// The stream of a cancelled request ends without an answer.
+async fn ends_silently(running: Response, id: u64) {
+    let answer = in_time("the end of a cancelled request", running.answer(id)).await.unwrap();
+    assert_eq!(answer, None, "MCP owes a cancelled request silence");
+}
+
+/// The number of handlers of a replica that run, and of those that were cancelled.
+async fn handlers(client: &Session, replicas: &Replicas, at: usize) -> (u64, u64) {
+    let stats = client.ask(replicas.nodes[at].address, 2_000_000, "test/stats", json!({})).await;
+    let count = |name: &str| stats["result"][name].as_u64().unwrap();
+    (count("running"), count("cancelled"))
+}
+
+/// A cancel at any replica stops the request and its handler.
+pub(crate) async fn a_cancel_finds_its_request_without_a_session(backend: Backend) {
+    let (replicas, [client, _]) = start(backend).await;
+    let all = replicas.addresses();
+    for (id, (begins, cancels)) in (10..).zip([(0, 0), (0, 1), (1, 0), (1, 2), (2, 1), (2, 0)]) {
+        let (_, before) = handlers(&client, &replicas, begins).await;
+        let running = wait(&client, &replicas, begins, id).await;
+        client.cancel(all[cancels], id).await;
+        ends_silently(running, id).await;
+        poll_until("its handler has ended", async || {
+            handlers(&client, &replicas, begins).await == (0, before + 1)
+        })
+        .await;
+        // The id is free again.
+        let answer = client.ask(all[cancels], id + 100, "test/echo", json!({ "value": id })).await;
+        assert_eq!(answer["result"]["value"], id, "{answer}");
+    }
+}
+
+/// A cancel of another principal has no effect on a request with the same id.
+pub(crate) async fn a_cancel_of_another_principal_has_no_effect(backend: Backend) {
+    let (replicas, [client, other]) = start(backend).await;
+    let all = replicas.addresses();
+    let (_, before) = handlers(&client, &replicas, 0).await;
+    let running = wait(&client, &replicas, 0, 10).await;
+    // The other's own request on the same replica shows when its cancel has arrived.
+    let others = wait(&other, &replicas, 0, 10).await;
+    other.cancel(all[1], 10).await;
+    ends_silently(others, 10).await;
+    poll_until("the other handler has ended", async || {
+        handlers(&client, &replicas, 0).await == (1, before + 1)
+    })
+    .await;
+    client.cancel(all[2], 10).await;
+    ends_silently(running, 10).await;
+    poll_until("both have ended", async || handlers(&client, &replicas, 0).await == (0, before + 2)).await;
+}
+
+/// A cancel that overtakes its request on the way through the balancer stops it, on whichever replica it begins.
+pub(crate) async fn an_early_cancel_finds_its_request_without_a_session(backend: Backend) {
+    let (replicas, [client, _]) = start(backend).await;
+    let all = replicas.addresses();
+    for (id, (cancels, begins)) in (10..).zip([(0, 1), (1, 2), (2, 2)]) {
+        client.cancel(all[cancels], id).await;
+        ends_silently(wait(&client, &replicas, begins, id).await, id).await;
+        assert_eq!(handlers(&client, &replicas, begins).await.0, 0);
+    }
+}
+
+/// A cancel that the engine did not confirm is answered with an error.
+pub(crate) async fn a_cancel_without_the_engine_is_no_silent_success(backend: Backend) {
+    let (mut replicas, [client, _]) = start(backend).await;
+    let all = replicas.addresses();
+    let running = wait(&client, &replicas, 0, 10).await;
+    replicas.engine.as_mut().unwrap().end();
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":10}}"#;
+    let refused = in_time("an error", client.post(all[1], cancel)).await.unwrap();
+    assert_eq!((refused.status, refused.header("retry-after").is_some()), (503, true));
+    assert_eq!(handlers(&client, &replicas, 0).await.0, 1, "it goes on");
+    // Where it runs, the cancel needs no engine.
+    client.cancel(all[0], 10).await;
+    ends_silently(running, 10).await;
+}
