@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use rescind_core::dialect::Role;
-use rescind_core::{ByteStream, Framing, Link, Peer, Router, Server, Transport, memory_pair};
+use rescind_core::{ByteStream, CallContext, Framing, Link, Peer, Router, Server, Transport, memory_pair};
 use rescind_http::{
     Acp, AcpTransport, GivenStream, HttpClient, HttpListener, HttpServer, Stateless, StatelessTransport,
     Streamable, StreamableTransport, count_ids,
@@ -47,6 +47,28 @@ pub struct Echoes {
     pub carrier: Carrier,
     /// Bytes of the text in the params.
     pub bytes: usize,
+    /// How the server's handler is registered.
+    pub handler: EchoHandler,
+}
+
+/// How the handler of an echo is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EchoHandler {
+    /// With `Router::method`.
+    Task,
+    /// With `Router::quick`.
+    Quick,
+}
+
+impl EchoHandler {
+    fn router(self) -> Router {
+        let router = router();
+        match self {
+            Self::Task => router,
+            // It replaces the other one.
+            Self::Quick => router.quick("echo", |_: CallContext, params: Box<RawValue>| async move { Ok(params) }),
+        }
+    }
 }
 
 impl Carrier {
@@ -82,25 +104,31 @@ impl Carrier {
 }
 
 impl Echoes {
-    /// What is counted: each transport with every size, HTTP with the smallest. At 64 KiB an echo over `stateless` made one
+    /// What is counted: each transport with every size, HTTP with the smallest, quick handlers in memory and over lines. At 64 KiB an echo over `stateless` made one
     /// allocation more or less in a thousand from run to run.
     pub fn all() -> impl Iterator<Item = Self> {
         let sizes = |carrier: &Carrier| match carrier {
             Carrier::Http(_) => &[64][..],
             _ => &[64, 4 * 1024, 64 * 1024],
         };
+        let handler = EchoHandler::Task;
         let echoes =
-            move |carrier: Carrier| sizes(&carrier).iter().map(move |&bytes| Self { carrier, bytes });
-        Carrier::ALL.into_iter().flat_map(echoes)
+            move |carrier: Carrier| sizes(&carrier).iter().map(move |&bytes| Self { carrier, bytes, handler });
+        let quick = |carrier| Self { carrier, bytes: 64, handler: EchoHandler::Quick };
+        Carrier::ALL.into_iter().flat_map(echoes).chain([Carrier::Frames, Carrier::Lines].map(quick))
     }
 
     /// The name in the file of budgets.
     #[must_use]
     pub fn name(self) -> String {
         let over = self.carrier.name();
+        let quick = match self.handler {
+            EchoHandler::Task => "",
+            EchoHandler::Quick => ", quick",
+        };
         match self.bytes {
-            64 => format!("echo over {over}"),
-            bytes => format!("echo of {} KiB over {over}", bytes / 1024),
+            64 => format!("echo over {over}{quick}"),
+            bytes => format!("echo of {} KiB over {over}{quick}", bytes / 1024),
         }
     }
 }
@@ -118,24 +146,24 @@ impl EchoClient {
     /// # Panics
     /// If it does not open.
     pub async fn open(echoes: Echoes) -> Self {
-        let wire = echoes.carrier.wire();
+        let (wire, handler) = (echoes.carrier.wire(), echoes.handler);
         let link = match echoes.carrier {
             Carrier::Frames => {
                 let (ours, theirs) = memory_pair();
-                serve(wire, theirs);
+                serve(wire, handler, theirs);
                 ours
             }
-            Carrier::Lines => framed(wire, Framing::Newline).await,
-            Carrier::ContentLength => framed(wire, Framing::ContentLength).await,
+            Carrier::Lines => framed(wire, handler, Framing::Newline).await,
+            Carrier::ContentLength => framed(wire, handler, Framing::ContentLength).await,
             Carrier::WebSocket => {
                 let (ours, theirs) = tokio::io::duplex(BUFFER);
                 let transport = WebSocketTransport::new("ws://127.0.0.1/");
                 let accepted = accept_given(UpgradeOptions::new(), theirs);
                 let (ours, theirs) = tokio::join!(open_given(&transport, ours), accepted);
-                serve(wire, theirs.expect("the client is accepted"));
+                serve(wire, handler, theirs.expect("the client is accepted"));
                 ours.expect("the server accepts")
             }
-            Carrier::Http(wire) => http(wire).await,
+            Carrier::Http(wire) => http(wire, handler).await,
         };
         let client = Peer::builder(wire.dialect()).serve(Router::new()).role(Role::Client);
         let client = client.attach(link).expect("the runtime runs");
@@ -156,20 +184,20 @@ impl EchoClient {
     }
 }
 
-fn serve(wire: Wire, link: Link) {
-    let peer = Peer::builder(wire.dialect()).serve(router()).role(Role::Server);
+fn serve(wire: Wire, handler: EchoHandler, link: Link) {
+    let peer = Peer::builder(wire.dialect()).serve(handler.router()).role(Role::Server);
     let peer = peer.attach(link).expect("the runtime runs");
     tokio::spawn(async move { peer.closed().await });
 }
 
-async fn framed(wire: Wire, framing: Framing) -> Link {
+async fn framed(wire: Wire, handler: EchoHandler, framing: Framing) -> Link {
     let (ours, theirs) = tokio::io::duplex(BUFFER);
     let [ours, theirs] = [ours, theirs].map(|stream| Box::new(ByteStream::whole(stream).framing(framing)));
-    serve(wire, theirs.open().await.expect("a stream opens"));
+    serve(wire, handler, theirs.open().await.expect("a stream opens"));
     ours.open().await.expect("a stream opens")
 }
 
-async fn http(wire: Wire) -> Link {
+async fn http(wire: Wire, handler: EchoHandler) -> Link {
     count_ids();
     let (give, streams) = unbounded_channel();
     let client = HttpClient::new("http://127.0.0.1/").expect("a URL").dial(move || {
@@ -180,7 +208,7 @@ async fn http(wire: Wire) -> Link {
     });
     let client = if wire.is_http2() { client.http2() } else { client };
     let listener = listen(wire, streams);
-    tokio::spawn(Server::builder([wire.dialect()]).serve(router()).listen(listener).run());
+    tokio::spawn(Server::builder([wire.dialect()]).serve(handler.router()).listen(listener).run());
     connect(wire, client).await
 }
 

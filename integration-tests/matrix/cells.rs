@@ -1,4 +1,6 @@
-//! The matrix as tests: one for each scenario, dialect and wire, named `dialect::scenario::wire`.
+//! The matrix as tests: one for each scenario, dialect and wire, named `dialect::scenario::wire`. On some wires each
+//! scenario is also played with a fixture whose handlers are all quick (`Router::quick`), named
+//! `dialect::scenario::wire::quick`.
 //!
 //! Each scenario must pass on its wire, with the same outcomes as on the in-memory wire (I15), if it can be played
 //! there. A scenario that a wire does not support is not a test: one line on stderr for each reason shows how many
@@ -18,6 +20,17 @@ use rescind_testkit::{Cell, CellOutcome, Scenario, scenarios};
 /// The wire with which the others are compared.
 const FIRST: &str = WIRES[0];
 
+/// The wires on which each scenario is also played with quick handlers: the answer of such a handler may be ready
+/// before the requests behind it are written or read, in memory, on a stream, and on each exchange of HTTP.
+const QUICK_WIRES: [&str; 4] = ["memory", "websocket", "http-streamable", "http-stateless"];
+
+/// How the fixture registers its handlers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handlers {
+    Tasks,
+    Quick,
+}
+
 /// The result of a scenario on [`FIRST`]: played once, compared with each other wire.
 type Once = Arc<OnceLock<Result<Cell, String>>>;
 
@@ -30,10 +43,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut not_made: BTreeMap<&str, usize> = BTreeMap::new();
     for scenario in scenarios() {
         let first = Once::default();
-        for wire in WIRES {
+        let tasks = WIRES.map(|wire| (wire, Handlers::Tasks));
+        let quick = QUICK_WIRES.map(|wire| (wire, Handlers::Quick));
+        for (wire, handlers) in tasks.into_iter().chain(quick) {
             match not_asked(wire, scenario)? {
                 Some(why) => *not_made.entry(why).or_default() += 1,
-                None => trials.push(trial(scenario, wire, &first)),
+                None => trials.push(trial(scenario, wire, handlers, &first)),
             }
         }
     }
@@ -43,24 +58,45 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(libtest_mimic::run(&arguments, trials).exit_code())
 }
 
-fn trial(scenario: &'static Scenario, wire: &'static str, first: &Once) -> Trial {
-    let name = format!("{}::{}::{wire}", scenario.dialect, scenario.vector.name);
+fn trial(scenario: &'static Scenario, wire: &'static str, handlers: Handlers, first: &Once) -> Trial {
+    let name = name(scenario, wire, handlers);
     let first = Arc::clone(first);
-    Trial::test(name, move || holds(scenario, wire, &first))
+    Trial::test(name, move || holds(scenario, wire, handlers, &first))
 }
 
-fn holds(scenario: &Scenario, wire: &str, first: &OnceLock<Result<Cell, String>>) -> Result<(), Failed> {
+fn name(scenario: &Scenario, wire: &str, handlers: Handlers) -> String {
+    let quick = match handlers {
+        Handlers::Tasks => "",
+        Handlers::Quick => "::quick",
+    };
+    format!("{}::{}::{wire}{quick}", scenario.dialect, scenario.vector.name)
+}
+
+fn holds(
+    scenario: &Scenario,
+    wire: &str,
+    handlers: Handlers,
+    first: &OnceLock<Result<Cell, String>>,
+) -> Result<(), Failed> {
     let mut row = Vec::new();
     // A vector for another kind of wire has no comparison.
     if not_asked(FIRST, scenario)?.is_none() {
         row.push(first.get_or_init(|| play(scenario, FIRST)).clone()?);
     }
-    if wire != FIRST {
-        row.push(play(scenario, wire)?);
+    match handlers {
+        Handlers::Tasks if wire == FIRST => {}
+        Handlers::Tasks => row.push(play(scenario, wire)?),
+        Handlers::Quick => {
+            let mut quick = scenario.clone();
+            quick.vector.options.quick_handlers = Some(true);
+            let mut cell = play(&quick, wire)?;
+            cell.wire.push_str(", quick handlers");
+            row.push(cell);
+        }
     }
     same_on_every_wire(scenario, &mut row);
     match row.iter().find(|cell| cell.outcome != CellOutcome::Held) {
-        Some(cell) => Err(reported(scenario, wire, cell).into()),
+        Some(cell) => Err(reported(scenario, &name(scenario, wire, handlers), cell).into()),
         None => Ok(()),
     }
 }
@@ -74,10 +110,9 @@ fn play(scenario: &Scenario, wire: &str) -> Result<Cell, String> {
 
 /// The failure, the invariants that the scenario covers, everything that was sent and received, and the command that
 /// runs it again.
-fn reported(scenario: &Scenario, wire: &str, cell: &Cell) -> String {
+fn reported(scenario: &Scenario, name: &str, cell: &Cell) -> String {
     let frames = cell.trace.iter().map(|line| format!("\n    {:?} {}", line.direction, line.text));
     let covers = scenario.vector.covers.join(", ");
-    let name = format!("{}::{}::{wire}", scenario.dialect, scenario.vector.name);
     format!(
         "about {covers}, over {}: {:?}: {}{}\nto run it again: cargo test -p rescind-cli --test matrix -- --exact {name}",
         cell.wire,

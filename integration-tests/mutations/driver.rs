@@ -81,6 +81,24 @@ async fn a_cancel_directly_after_its_request_reaches_the_handler() {
     assert_eq!(within(HANG, "L1: the signal", events.recv()).await, Some(CauseKind::Peer));
 }
 
+/// I1: the cancel is in the read buffer together with its request, so the handler finds its request cancelled.
+#[tokio::test]
+async fn a_quick_handler_sees_a_cancel_that_arrived_with_its_request() {
+    let (ours, mut theirs) = tokio::io::duplex(1024);
+    let (events_tx, mut events) = mpsc::unbounded_channel();
+    let router = Router::new().quick("look", move |ctx: CallContext, _: Value| {
+        events_tx.send(ctx.cause().map(|cause| cause.kind())).unwrap();
+        async { Ok(()) }
+    });
+    let link = ByteStream::whole(ours).framing(Framing::Newline).into_link();
+    let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "look", "params": {}});
+    let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}});
+    theirs.write_all(format!("{ask}\n{cancel}\n").as_bytes()).await.unwrap();
+    let _server = Peer::builder(ACP).serve(router).attach(link).unwrap();
+    let saw = within(HANG, "the handler", events.recv()).await.unwrap();
+    assert_eq!(saw, Some(CauseKind::Peer), "I1: the cancel is older than the handler's answer");
+}
+
 /// A handler has written much that was not read when its cancel arrives, and no answer is allowed.
 #[tokio::test]
 async fn a_silenced_request_drops_its_queued_frames() {

@@ -133,7 +133,7 @@ pub fn measure(run: &Run, part: &str) -> Results {
             "wires" => scale::wires(run, &mut results),
             "machine" => allocation_figures::machine(run, &mut results),
             "W1" | "W2" => {
-                let echoing: Vec<_> = competitors.iter().copied().chain([subjects::rescind::TYPED]).collect();
+                let echoing: Vec<_> = competitors.iter().copied().chain(subjects::TYPED).collect();
                 workloads::measure(run, one, &echoing, &mut results);
             }
             _ => workloads::measure(run, one, &competitors, &mut results),

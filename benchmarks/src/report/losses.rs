@@ -11,7 +11,7 @@ const MARK: char = '†';
 
 /// The text above the lines.
 pub(super) const ABOUT: &str = "By medians, in every case and place where both have a figure; the two floors are not named. \
-    \"default\" and \"typed texts\" are ours. † hands values over, writes no bytes.";
+    \"default\" and \"typed texts\" are ours, without quick handlers. † hands values over, writes no bytes.";
 
 /// More of these is not worse: they count how much was played.
 const NO_FIGURE_OF_MERIT: [&str; 1] = ["played in all"];

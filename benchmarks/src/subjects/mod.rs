@@ -12,7 +12,7 @@ pub const FLOOR: Competitor = frames::COMPETITOR;
 /// All competitors, the floor first. Without the feature `peers`: only this library and the floors.
 #[must_use]
 pub fn all() -> Vec<Competitor> {
-    let ours = [frames::COMPETITOR, channels::COMPETITOR, rescind::COMPETITOR];
+    let ours = [frames::COMPETITOR, channels::COMPETITOR, rescind::COMPETITOR, rescind::QUICK];
     #[cfg(feature = "peers")]
     let all = ours.into_iter().chain(crate::peers::all());
     #[cfg(not(feature = "peers"))]
@@ -20,15 +20,18 @@ pub fn all() -> Vec<Competitor> {
     all.collect()
 }
 
-/// This library with other settings, which W5 compares with the default. The first one also echoes in W1 and W2.
+/// This library with texts that are serialized and parsed on both sides. They also echo in W1 and W2.
+pub const TYPED: [Competitor; 2] = [rescind::TYPED, rescind::QUICK_TYPED];
+
+/// This library with other settings, which W5 compares with the default.
 #[must_use]
 pub fn variants() -> Vec<Competitor> {
-    vec![rescind::TYPED, rescind::WITHHELD, rescind::TOKENS]
+    TYPED.into_iter().chain([rescind::WITHHELD, rescind::TOKENS]).collect()
 }
 
 /// The names of this library and of the floors. All others are other libraries.
 #[must_use]
 pub fn all_of_ours() -> Vec<Name> {
-    let ours = [frames::COMPETITOR, channels::COMPETITOR, rescind::COMPETITOR];
+    let ours = [frames::COMPETITOR, channels::COMPETITOR, rescind::COMPETITOR, rescind::QUICK];
     ours.into_iter().chain(variants()).map(|competitor| competitor.name).collect()
 }

@@ -26,28 +26,44 @@ pub const COMPETITOR: Competitor = Competitor {
         configuration: "default",
         carries: Carries::Bytes,
     },
-    open: |setup| Box::pin(open::<&'static RawValue>(setup, Declaration::Declared, Tokens::Unused)),
-    serve: Some(|setup| Box::pin(serve(setup))),
+    open: |setup| Box::pin(open::<&'static RawValue>(setup, DEFAULT)),
+    serve: Some(|setup| Box::pin(serve(setup, Handlers::Tasks))),
 };
 
-/// The same, with texts that are serialized and parsed on both sides, as in the other libraries.
+/// The same, with handlers that are quick on both sides: `Router::quick`.
+pub const QUICK: Competitor = Competitor {
+    name: Name { configuration: "quick handlers", ..COMPETITOR.name },
+    open: |setup| Box::pin(open::<&'static RawValue>(setup, Settings { handlers: Handlers::Quick, ..DEFAULT })),
+    serve: Some(|setup| Box::pin(serve(setup, Handlers::Quick))),
+};
+
+/// The default, with texts that are serialized and parsed on both sides, as in the other libraries.
 pub const TYPED: Competitor = Competitor {
     name: Name { configuration: "typed texts", ..COMPETITOR.name },
-    open: |setup| Box::pin(open::<&'static str>(setup, Declaration::Declared, Tokens::Unused)),
+    open: |setup| Box::pin(open::<&'static str>(setup, DEFAULT)),
     ..COMPETITOR
+};
+
+/// Such texts, and quick handlers: the other libraries poll every handler where they read its request.
+pub const QUICK_TYPED: Competitor = Competitor {
+    name: Name { configuration: "typed texts, quick handlers", ..COMPETITOR.name },
+    open: |setup| Box::pin(open::<&'static str>(setup, Settings { handlers: Handlers::Quick, ..DEFAULT })),
+    ..QUICK
 };
 
 /// Both sides declare that they do not handle cancels. W5 compares the default with it.
 pub const WITHHELD: Competitor = Competitor {
     name: Name { configuration: "cancellation declared off", ..COMPETITOR.name },
-    open: |setup| Box::pin(open::<&'static RawValue>(setup, Declaration::Withheld, Tokens::Unused)),
+    open: |setup| {
+        Box::pin(open::<&'static RawValue>(setup, Settings { declare: Declaration::Withheld, ..DEFAULT }))
+    },
     serve: None,
 };
 
 /// Each call is tied to a token of its caller, and each handler takes its request's token. Nothing is cancelled.
 pub const TOKENS: Competitor = Competitor {
     name: Name { configuration: "a token on either side", ..COMPETITOR.name },
-    open: |setup| Box::pin(open::<&'static RawValue>(setup, Declaration::Declared, Tokens::Used)),
+    open: |setup| Box::pin(open::<&'static RawValue>(setup, Settings { tokens: Tokens::Used, ..DEFAULT })),
     serve: None,
 };
 
@@ -58,25 +74,43 @@ enum Tokens {
     Used,
 }
 
+/// How the handlers are registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handlers {
+    Tasks,
+    Quick,
+}
+
+/// The settings of a connection.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    declare: Declaration,
+    tokens: Tokens,
+    handlers: Handlers,
+}
+
+const DEFAULT: Settings =
+    Settings { declare: Declaration::Declared, tokens: Tokens::Unused, handlers: Handlers::Tasks };
+
 /// The client's side.
 struct Rescind<T> {
     client: Peer,
     slots: usize,
-    tokens: Tokens,
+    settings: Settings,
     /// A client that writes frames by hand, with a separate server. It is opened when it is needed, so that a
     /// connection is not counted as two.
     by_hand: Mutex<Option<Frames>>,
     /// The parameters of that server. In memory only.
-    of_hand: Option<(Limits, Declaration, Arc<Signals>)>,
+    of_hand: Option<(Limits, Arc<Signals>)>,
     text: PhantomData<T>,
 }
 
-async fn open<T: Echoed>(setup: Setup, declare: Declaration, tokens: Tokens) -> Box<dyn Subject> {
+async fn open<T: Echoed>(setup: Setup, settings: Settings) -> Box<dyn Subject> {
     let (limits, signals) = (limits(setup.slots), Arc::new(Signals::default()));
     let (link, server) = match setup.ends {
         Ends::Memory => {
             let (client, server) = memory_pair();
-            serving(server, &limits, &signals, declare);
+            serving(server, &limits, &signals, settings);
             (client, None)
         }
         Ends::Pipes { input, output, server } => (frames::link(input, output).await, Some(server)),
@@ -84,35 +118,36 @@ async fn open<T: Echoed>(setup: Setup, declare: Declaration, tokens: Tokens) -> 
     // The client serves too: the children of a tree alternate between the sides.
     let client = Peer::builder(ACP)
         .limits(limits.clone())
-        .serve(router(&signals))
+        .serve(router(&signals, settings.handlers))
         .role(Role::Client)
-        .declare_cancellation(declare)
+        .declare_cancellation(settings.declare)
         .attach(link)
         .expect("the runtime runs");
-    let of_hand = server.is_none().then(|| (limits, declare, Arc::clone(&signals)));
+    let of_hand = server.is_none().then(|| (limits, Arc::clone(&signals)));
     let (slots, by_hand, text) = (setup.slots, Mutex::new(None), PhantomData::<T>);
-    let rescind = Rescind { client, slots, tokens, by_hand, of_hand, text };
+    let rescind = Rescind { client, slots, settings, by_hand, of_hand, text };
     match server {
         None => Driven::boxed(rescind, Watch::Here(signals), Tasks::default()),
         Some(server) => Driven::of_far(rescind, server, signals, Tasks::default()).await,
     }
 }
 
-async fn serve(setup: Setup) {
+async fn serve(setup: Setup, handlers: Handlers) {
     if let Ends::Pipes { input, output, .. } = setup.ends {
         let signals = Arc::new(Signals::default());
         Arc::clone(&signals).answer();
         let link = frames::link(input, output).await;
-        let _ = serving(link, &limits(setup.slots), &signals, Declaration::Declared).closed().await;
+        let settings = Settings { handlers, ..DEFAULT };
+        let _ = serving(link, &limits(setup.slots), &signals, settings).closed().await;
     }
 }
 
-fn serving(link: Link, limits: &Limits, signals: &Arc<Signals>, declare: Declaration) -> Peer {
+fn serving(link: Link, limits: &Limits, signals: &Arc<Signals>, settings: Settings) -> Peer {
     let serving = Peer::builder(ACP)
         .limits(limits.clone())
-        .serve(router(signals))
+        .serve(router(signals, settings.handlers))
         .role(Role::Server)
-        .declare_cancellation(declare);
+        .declare_cancellation(settings.declare);
     serving.attach(link).expect("the runtime runs")
 }
 
@@ -126,39 +161,59 @@ fn limits(slots: usize) -> Limits {
 }
 
 /// The methods of both sides.
-fn router(signals: &Arc<Signals>) -> Router {
+fn router(signals: &Arc<Signals>, handlers: Handlers) -> Router {
     let (parking, branching) = (Arc::clone(signals), Arc::clone(signals));
-    Router::new()
-        .method("echo", |_: CallContext, params: Box<RawValue>| async move { Ok(params) })
-        .method("echo text", |_: CallContext, [text]: [String; 1]| async move { Ok(text) })
-        .method("echo with token", |context: CallContext, params: Box<RawValue>| async move {
-            let token = context.token();
-            assert!(!token.is_cancelled(), "nobody cancels");
-            Ok(params)
-        })
-        .method("park", move |context, _: Box<RawValue>| parked(context, Arc::clone(&parking)))
-        // `[depth, fan_out]`: this many children, each with one level less.
-        .method("branch", move |context: CallContext, [depth, fan_out]: [usize; 2]| {
-            let signals = Arc::clone(&branching);
-            async move {
-                let children = if depth == 0 { 0 } else { fan_out };
-                let mut open: Vec<Call<()>> = Vec::with_capacity(children);
-                for number in 1..=children {
-                    let child = context.call("branch", &[depth - 1, fan_out]).start();
-                    open.push(child.map_err(too_many)?);
-                    if number % 64 == 0 {
-                        tokio::task::yield_now().await;
-                    }
-                }
-                parked(context, signals).await?;
-                // Each is dropped under the connection's lock, as each was started.
-                while !open.is_empty() {
-                    open.truncate(open.len().saturating_sub(64));
-                    tokio::task::yield_now().await;
-                }
-                Ok(())
-            }
-        })
+    let echo = |_: CallContext, params: Box<RawValue>| async move { Ok(params) };
+    let echo_text = |_: CallContext, [text]: [String; 1]| async move { Ok(text) };
+    let echo_with_token = |context: CallContext, params: Box<RawValue>| async move {
+        let token = context.token();
+        assert!(!token.is_cancelled(), "nobody cancels");
+        Ok(params)
+    };
+    let park = move |context, _: Box<RawValue>| parked(context, Arc::clone(&parking));
+    // `[depth, fan_out]`: this many children, each with one level less.
+    let branch = move |context: CallContext, [depth, fan_out]: [usize; 2]| {
+        branched(context, Arc::clone(&branching), depth, fan_out)
+    };
+    let router = Router::new();
+    match handlers {
+        Handlers::Tasks => router
+            .method("echo", echo)
+            .method("echo text", echo_text)
+            .method("echo with token", echo_with_token)
+            .method("park", park)
+            .method("branch", branch),
+        Handlers::Quick => router
+            .quick("echo", echo)
+            .quick("echo text", echo_text)
+            .quick("echo with token", echo_with_token)
+            .quick("park", park)
+            .quick("branch", branch),
+    }
+}
+
+async fn branched(
+    context: CallContext,
+    signals: Arc<Signals>,
+    depth: usize,
+    fan_out: usize,
+) -> Result<(), HandlerError> {
+    let children = if depth == 0 { 0 } else { fan_out };
+    let mut open: Vec<Call<()>> = Vec::with_capacity(children);
+    for number in 1..=children {
+        let child = context.call("branch", &[depth - 1, fan_out]).start();
+        open.push(child.map_err(too_many)?);
+        if number % 64 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    parked(context, signals).await?;
+    // Each is dropped under the connection's lock, as each was started.
+    while !open.is_empty() {
+        open.truncate(open.len().saturating_sub(64));
+        tokio::task::yield_now().await;
+    }
+    Ok(())
 }
 
 /// Not an `async` block: its size is part of a request's memory.
@@ -196,11 +251,11 @@ impl Echoed for &'static str {
 impl<T> Rescind<T> {
     /// The client that writes by hand. In memory only.
     async fn hand(&self) -> Option<MutexGuard<'_, Option<Frames>>> {
-        let (limits, declare, signals) = self.of_hand.as_ref()?;
+        let (limits, signals) = self.of_hand.as_ref()?;
         let mut by_hand = self.by_hand.lock().await;
         by_hand.get_or_insert_with(|| {
             let (hand, server) = memory_pair();
-            serving(server, limits, signals, *declare);
+            serving(server, limits, signals, self.settings);
             Frames::new(hand)
         });
         Some(by_hand)
@@ -216,7 +271,7 @@ impl<T: Echoed> Library for Rescind<T> {
     }
 
     async fn echo(&self, text: T) -> usize {
-        text.echo(&self.client, self.tokens).await
+        text.echo(&self.client, self.settings.tokens).await
     }
 
     async fn park(&self) -> Call<()> {

@@ -89,6 +89,10 @@ failpoints! {
     ForgottenCallers = "forgotten-callers",
     /// Driver: the frames of a silenced request that wait to be written are written.
     SilenceLeavesFrames = "silence-leaves-frames",
+    /// Driver: a quick handler that became a task cannot be aborted.
+    QuickNotAborted = "quick-not-aborted",
+    /// Driver: a quick handler is polled before the frames behind its request are read.
+    QuickTooEarly = "quick-too-early",
     /// Framing: the frame after a refused frame is dropped too.
     BadFrameSwallowsNext = "bad-frame-swallows-next",
     /// Byte streams: bytes that did not fit into one write are lost.

@@ -133,3 +133,33 @@ async fn the_reason_of_a_cancel_is_logged() {
     let line = seen.lines.iter().find(|line| line.contains("a request is cancelled")).unwrap();
     assert!(line.contains(r"cancel.reason=the user pressed \u{1b}[31mstop"), "{line}");
 }
+
+/// The paused clock moves only when the handler advances it, so this test does not depend on the machine.
+#[cfg(debug_assertions)]
+#[tokio::test(start_paused = true)]
+async fn a_debug_build_warns_about_a_quick_handler_that_computes_for_long() {
+    use std::time::Duration;
+    for (micros, warns) in [(0, false), (1000, false), (1001, true)] {
+        let log = Lines::default();
+        let subscribed = tracing::subscriber::set_default(log.clone());
+        let (client, server) = memory_pair();
+        // The first poll of `advance` moves the clock.
+        let router = Router::new().quick("compute", move |_: CallContext, _: Value| async move {
+            tokio::time::advance(Duration::from_micros(micros)).await;
+            Ok(json!({}))
+        });
+        let _server = Peer::builder(dialect::MCP).serve(router).attach(server).unwrap();
+        let peer = Peer::builder(dialect::MCP).attach(client).unwrap();
+        peer.call::<_, Value>("compute", &json!({})).await.unwrap();
+        drop(subscribed);
+        let seen = log.0.lock().unwrap();
+        let is_it =
+            |line: &&String| line.contains("the first poll of a quick handler") && line.contains("compute");
+        assert_eq!(
+            seen.lines.iter().filter(is_it).count(),
+            usize::from(warns),
+            "{micros} us: {:?}",
+            seen.lines
+        );
+    }
+}

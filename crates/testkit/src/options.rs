@@ -20,6 +20,8 @@ pub struct Options {
     /// Whether the fixture declares that `test/sleep` can be a task, if its dialect has such a declaration (MCP
     /// 2025-11-25). The cancel of the id then does not reach it. Default: it does not.
     pub declare_tasks: Option<bool>,
+    /// Whether the fixture registers its handlers with `Router::quick`. Outcomes are the same. Default: it does not.
+    pub quick_handlers: Option<bool>,
     /// Limits and times.
     pub limits: LimitOptions,
     /// Makes the fixture cancel its own handlers.
@@ -36,6 +38,11 @@ impl Options {
     /// Whether the fixture declares tasks.
     pub(crate) fn declares_tasks(&self) -> bool {
         self.declare_tasks.unwrap_or(false)
+    }
+
+    /// Whether the fixture registers its handlers as quick.
+    pub(crate) fn registers_quick(&self) -> bool {
+        self.quick_handlers.unwrap_or(false)
     }
 
     /// Whether the subject declares that it handles cancels.

@@ -8,9 +8,10 @@ use super::{ONE, ONE_CORE, PIPES, TWO};
 use crate::cross_process::Wire;
 use crate::limits;
 use crate::subject::{Carries, Name};
-use crate::subjects::rescind::{COMPETITOR, TOKENS, TYPED, WITHHELD};
+use crate::subjects::rescind::{COMPETITOR, QUICK, QUICK_TYPED, TOKENS, TYPED, WITHHELD};
 
 const TRIP: &str = "round trip";
+const EACH: &str = "a request, of all the time";
 const TOO_SHORT: &str = "a short run cannot say";
 const WITHOUT_OTHERS: &str = "the other libraries are not in this build";
 
@@ -22,7 +23,8 @@ pub(super) fn of(court: &mut Court<'_>, part: &str) {
             against_others(court, "W1", &["64 B", "4 KiB", "64 KiB"], TRIP);
         }
         "W2" => {
-            against_others(court, "W2", &["64 in flight", "1024 in flight"], "a request, of all the time");
+            against_others(court, "W2", &["64 in flight", "1024 in flight"], EACH);
+            quick_requests(court);
         }
         "W3" => cancels(court),
         "W4" => saturated(court),
@@ -51,6 +53,9 @@ fn round_trips(court: &mut Court<'_>) {
         let found = both(court, "64 B", place).map(|(ours, floor)| over(ours, floor));
         court.hold(format!("W1 64 B over the floor, {place}"), found, limit, "us");
     }
+    let at = At::new("W1", "64 B", ONE, TRIP);
+    let found = court.figure(QUICK.name, at).and_then(|ours| Ok(over(ours, court.floor(at)?)));
+    court.hold(format!("W1 64 B over the floor, quick handlers, {ONE}"), found, limits::ECHO_IN_MEMORY, "us");
     let found = both(court, "64 KiB", ONE)
         .map(|(ours, floor)| (ours / floor, format!("{:.1} us, floor {:.1} us", ours / 1e3, floor / 1e3)));
     court.hold("W1 64 KiB against the floor", found, limits::ECHO_64_KIB, "x");
@@ -82,6 +87,23 @@ fn against_others(court: &mut Court<'_>, workload: &str, cases: &[&str], measure
             court.hold(slow, found, limits::SLOW_OTHERS, "x");
         }
     }
+}
+
+/// 400,000 requests a second, or twice as many as the best of the others: the longer of the two times is the limit.
+fn quick_requests(court: &mut Court<'_>) {
+    const NAME: &str = "W2 64 in flight, quick handlers, memory, one thread";
+    if !court.build.peers {
+        court.leave(NAME, limits::QUICK_REQUEST, "us", WITHOUT_OTHERS);
+        return;
+    }
+    let at = At::new("W2", "64 in flight", ONE, EACH);
+    let best = court.best_of_others(at, |name| name.carries == Carries::Bytes);
+    let found = court.figure(QUICK_TYPED.name, at).and_then(|ours| Ok((ours, best.clone()?)));
+    let half = best.map_or(0.0, |(best, _)| best * limits::QUICK_OF_OTHERS / 1e3);
+    let found = found.map(|(ours, (best, name))| {
+        (ours / 1e3, format!("{:.0} k/s, {} {:.0} k/s", 1e6 / ours, name.library, 1e6 / best))
+    });
+    court.hold(NAME, found, half.max(limits::QUICK_REQUEST), "us");
 }
 
 /// The figure of this library as a multiple of the best of these.

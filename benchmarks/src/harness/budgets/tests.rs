@@ -3,7 +3,7 @@ use crate::cross_process::Wire;
 use crate::harness::{Distribution, Growth, PARTS};
 use crate::subject::{Carries, Name};
 use crate::subjects::FLOOR;
-use crate::subjects::rescind::{COMPETITOR, TOKENS, TYPED, WITHHELD};
+use crate::subjects::rescind::{COMPETITOR, QUICK, QUICK_TYPED, TOKENS, TYPED, WITHHELD};
 
 const ALL: Build = Build { counts: true, peers: true };
 const OTHER: Name = Name { library: "rmcp", version: "", configuration: "", carries: Carries::Bytes };
@@ -32,6 +32,8 @@ fn complete() -> Results {
     for (case, place) in [("64 B", ONE), ("64 B", PIPES), ("64 KiB", ONE)] {
         rows.extend([ours, FLOOR.name].map(|who| row(who, "W1", case, place, TRIP, 100.0)));
     }
+    rows.push(row(QUICK.name, "W1", "64 B", ONE, TRIP, 100.0));
+    rows.push(row(QUICK_TYPED.name, "W2", "64 in flight", ONE, EACH, 10.0));
     for place in [ONE, TWO] {
         for case in ["64 B", "4 KiB", "64 KiB"] {
             rows.push(row(TYPED.name, "W1", case, place, TRIP, 10.0));
@@ -138,7 +140,7 @@ fn every_part_has_its_lines_though_nothing_was_measured() {
 #[test]
 fn a_figure_that_is_missing_or_no_number_takes_a_line_from_met_to_not_met() {
     let complete = complete();
-    assert_eq!(rulings(&complete), vec![Ruling::Met; 63]);
+    assert_eq!(rulings(&complete), vec![Ruling::Met; 65]);
     for place in 0..complete.rows.len() {
         let mut without = complete.clone();
         let row = without.rows.remove(place);
@@ -162,8 +164,8 @@ fn a_figure_that_is_missing_or_no_number_takes_a_line_from_met_to_not_met() {
 fn values_that_this_build_cannot_measure_are_not_judged() {
     for (build, expected) in [
         (Build { counts: false, peers: true }, 12),
-        (Build { counts: true, peers: false }, 23),
-        (Build { counts: false, peers: false }, 32),
+        (Build { counts: true, peers: false }, 24),
+        (Build { counts: false, peers: false }, 33),
     ] {
         let verdicts = judge_of(&empty(&PARTS), build);
         let left: Vec<_> = verdicts.iter().filter(|verdict| verdict.ruling == Ruling::NotJudged).collect();

@@ -11,6 +11,7 @@ use crate::driver::call::builder::CallBuilder;
 use crate::driver::context::CallContext;
 use crate::driver::handler::AsyncHandler;
 use crate::driver::handler::error::HandlerError;
+use crate::driver::handler::quick::QuickHandler;
 use crate::driver::peer::Peer;
 use crate::driver::router::Router;
 
@@ -74,6 +75,13 @@ impl Router {
     #[must_use]
     pub fn serve<M: Method>(self, handler: impl MethodHandler<M>) -> Self {
         self.handler(Arc::from(M::NAME), Arc::new(AsyncHandler::new(handler)))
+    }
+
+    /// Serves a typed method with an async function that mostly answers without waiting, as [`quick`](Self::quick) does
+    /// for a name. Read there what such a handler must not do.
+    #[must_use]
+    pub fn serve_quick<M: Method>(self, handler: impl MethodHandler<M>) -> Self {
+        self.handler(Arc::from(M::NAME), Arc::new(QuickHandler::new(handler)))
     }
 }
 

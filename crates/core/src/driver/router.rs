@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::driver::context::CallContext;
 use crate::driver::handler::error::HandlerError;
+use crate::driver::handler::quick::QuickHandler;
 use crate::driver::handler::{AsyncHandler, BlockingHandler};
 use crate::driver::notifications::arrival_order::ArrivalOrder;
 use crate::driver::params::read_params;
@@ -68,7 +69,8 @@ impl Router {
         Self::default()
     }
 
-    /// Serves a method with an async function. Each request runs as a task of its own.
+    /// Serves a method with an async function. Each request runs as a task of its own. For a handler that mostly answers
+    /// without waiting, [`quick`](Self::quick) needs less time.
     #[must_use]
     pub fn method<F, P, R, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
     where
@@ -78,6 +80,57 @@ impl Router {
         R: Serialize + Send + 'static,
     {
         self.handler(Arc::from(name.as_ref()), Arc::new(AsyncHandler::new(handler)))
+    }
+
+    /// Serves a method with an async function that mostly answers without waiting, such as a lookup in a table.
+    ///
+    /// The connection's task polls the handler's future once, after it has read the frames that arrived with the request.
+    /// If the future is ready, the answer is sent at once, without a task. If it is not, the same future becomes a task
+    /// of its own, as with [`method`](Self::method). Outcomes are the same as with `method` in every case: cancels,
+    /// deadlines, panics, limits and shutdowns have the same effect. A request that waits for a permit
+    /// ([`Limits::max_running_handlers`](crate::Limits::max_running_handlers)) starts as a task.
+    ///
+    /// # Until the first `.await` that waits
+    /// Code before the first `.await` that waits runs on the connection's task. While it runs, the connection reads
+    /// nothing and writes nothing: **a cancel of any request of this connection is held up for as long**, and so are all
+    /// answers. It must not compute for long, block, or wait for this connection by other means than `.await`. A debug
+    /// build logs a warning if a first poll takes more than a millisecond. Task-local values, and
+    /// [`tokio::task::id`](https://docs.rs/tokio/latest/tokio/task/fn.id.html), are those of the connection's task
+    /// there.
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    /// use std::sync::Arc;
+    /// use rescind_core::{CallContext, Router};
+    ///
+    /// let capitals = Arc::new(HashMap::from([("France".to_owned(), "Paris")]));
+    /// let router = Router::new()
+    ///     // Right: a lookup is ready at its first poll.
+    ///     .quick("capital", move |_ctx: CallContext, (country,): (String,)| {
+    ///         let capitals = Arc::clone(&capitals);
+    ///         async move { Ok(capitals.get(&country).copied()) }
+    ///     })
+    ///     // Wrong as `quick`: it computes for long before it awaits anything, and every cancel of the connection would
+    ///     // wait for it. `blocking` runs it on a thread of its own.
+    ///     .blocking("sum", |ctx, (to,): (u64,)| {
+    ///         let mut sum = 0_u64;
+    ///         for number in 0..to {
+    ///             ctx.check()?;
+    ///             sum = sum.wrapping_add(number);
+    ///         }
+    ///         Ok(sum)
+    ///     });
+    /// # let _ = router;
+    /// ```
+    #[must_use]
+    pub fn quick<F, P, R, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
+    where
+        F: Fn(CallContext, P) -> Fut + Send + Sync + 'static,
+        P: DeserializeOwned + Send + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+        R: Serialize + Send + 'static,
+    {
+        self.handler(Arc::from(name.as_ref()), Arc::new(QuickHandler::new(handler)))
     }
 
     /// Serves a method with a function that blocks, on a thread of the blocking pool. Such a thread cannot be aborted:
@@ -102,6 +155,20 @@ impl Router {
         R: Serialize + Send + 'static,
     {
         self.fallback = Some(Arc::new(AsyncHandler::new(handler)));
+        self
+    }
+
+    /// Serves every method without a handler of its own, as [`quick`](Self::quick) does for a name. Read there what such
+    /// a handler must not do.
+    #[must_use]
+    pub fn quick_fallback<F, P, R, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(CallContext, P) -> Fut + Send + Sync + 'static,
+        P: DeserializeOwned + Send + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+        R: Serialize + Send + 'static,
+    {
+        self.fallback = Some(Arc::new(QuickHandler::new(handler)));
         self
     }
 

@@ -22,6 +22,7 @@ mod opening;
 mod operator_stop;
 mod passing_on;
 mod protocol_requirements;
+mod quick;
 mod request_names;
 mod requests;
 mod router;

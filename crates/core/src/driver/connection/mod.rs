@@ -1,9 +1,11 @@
 //! The task that drives one connection.
 //!
 //! It polls both halves of the link. A frame is read, decoded without the lock, and processed in one step; its handler
-//! runs as a task of its own.
+//! runs as a task of its own. A quick handler becomes one only if it is not ready at its first poll, which is made here
+//! (`quick.rs`).
 //!
-//! - T1 Reading waits for nothing: no handler, permit, lock held by user code, or writer (L2).
+//! - T1 Reading waits for nothing: no handler, permit, lock held by user code, or writer (L2). The first poll of a quick
+//!   handler is the one exception, which its user has chosen.
 //! - T2 A request has its slot, and a cancel its effect, before the next frame is read.
 //! - T3 After at most [`MAX_FRAMES_PER_ROUND`] frames were read, or after several cancels in a row were written, the task does its
 //!   other work and yields. In each round it cancels one slice of a cascade.
@@ -17,6 +19,7 @@
 pub(crate) mod idle;
 pub(crate) mod negotiate;
 pub(crate) mod outgoing;
+pub(crate) mod quick;
 pub(crate) mod read;
 pub(crate) mod write;
 
@@ -33,7 +36,7 @@ use crate::byte_budget::HeldBytes;
 use crate::driver::admission::session_permit::SessionPermit;
 use crate::driver::connection::idle::Idle;
 use crate::driver::router::Router;
-use crate::driver::state::{ConnectionInner, now};
+use crate::driver::state::{ConnectionInner, Start, now};
 use crate::error::{ConnectionError, ProtocolViolation};
 use crate::machine::{CloseCause, DisconnectPolicy};
 use crate::sync::atomic::Ordering;
@@ -78,6 +81,8 @@ pub(crate) struct TaskData {
     pub(crate) router: Arc<Router>,
     /// The connection's permit among those of its server.
     pub(crate) permit: Option<SessionPermit>,
+    /// Quick handlers of the requests that were just read.
+    pub(crate) quick: VecDeque<Start>,
 }
 
 enum Phase {
@@ -118,7 +123,7 @@ impl ConnectionTask {
         let written_held = connection.budget.hold(0);
         Self {
             connection,
-            own: Box::new(TaskData { router, permit }),
+            own: Box::new(TaskData { router, permit, quick: VecDeque::new() }),
             rx: Some(link.rx),
             tx: Some(link.tx),
             pending,
@@ -332,6 +337,7 @@ impl Future for ConnectionTask {
                 Phase::Open => self.poll_read(cx),
                 Phase::Closing { .. } | Phase::Lost => false,
             };
+            self.poll_quick();
             self.begin_close();
             more |= self.poll_write(cx);
             self.begin_close();
@@ -367,6 +373,7 @@ impl Drop for ConnectionTask {
             let error = TransportError::new(TransportErrorKind::Closed, "its driver was dropped");
             self.end(DisconnectPolicy::CancelNow, Err(error.into()));
         }
+        self.start_rest();
     }
 }
 

@@ -18,12 +18,13 @@ use crate::driver::notifications::Notification;
 use crate::driver::notifications::queue::Notice;
 use crate::driver::notifications::subscriptions::{Matcher, Readers};
 use crate::driver::outbox::Control;
-use crate::driver::params::{part_of, unpinned};
+use crate::driver::params::part_of;
 use crate::driver::requests::data::{Arrived, RequestData};
 use crate::driver::requests::slot::InboundSlot;
-use crate::driver::state::{Arriving, ConnectionInner, Payload, Request, State, Waiting};
+use crate::driver::state::{Arriving, ConnectionInner, HandlerKind, Payload, Request, State, Waiting};
+use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
-use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
+use crate::machine::{AnswerKind, InboundRequest, Origin};
 use crate::message::{AnswerBody, BadMessage, Incoming, IncomingCancel, IncomingRequest};
 use crate::registry::SessionId;
 use crate::trace_context::TraceContext;
@@ -117,6 +118,7 @@ impl ConnectionTask {
             params: request.params.map(|params| part_of(&inbound.body, params)),
             handler: mount.handler,
         };
+        let kind = waiting.handler.as_ref().map_or(HandlerKind::Task, |handler| handler.kind());
         let progress_token = request.usable_token().map(ToOwned::to_owned);
         let ignores_token = progress_token.is_none() && request.progress_token.is_some();
         let trace = trace_of(connection, inbound, request.params);
@@ -139,12 +141,12 @@ impl ConnectionTask {
             tag: request.tag,
             origin,
             server_cancellable: mount.server_cancellable,
-            work: waiting.handler.as_ref().map_or(Work::Task, |handler| handler.work()),
+            work: kind.work(),
             admission,
         };
         let is_handshake = connection.dialect.rules().handshake == Some(&*mount.method);
         let scope = self.scope_of(inbound);
-        let mut arriving = Arriving::new(waiting);
+        let mut arriving = Arriving::new(waiting, kind == HandlerKind::Quick);
         let act = |state: &mut State, now: Instant, effects: &mut Effects, payload: &mut Payload<'_>| {
             if let (Ok(()), Payload::Request(arriving)) = (arrival.admission, &mut *payload) {
                 arriving.client_permit = state.permits.admitted(match &client {
@@ -191,20 +193,22 @@ impl ConnectionTask {
                 arriving.key = Some(key);
             }
         };
-        // Most requests start in this step. Only those that wait for a permit are kept.
+        let quick = &mut self.own.quick;
+        // Most requests start in this step. Only those that wait for a permit are kept, and those whose handlers this
+        // task polls.
         connection.step_with(Payload::Request(&mut arriving), act, |state, payload, ()| {
             let Payload::Request(arriving) = payload else { return };
-            if let (Some(key), Some(mut waiting)) = (arriving.key, arriving.waiting.take()) {
-                if state.inbound.get(key.0).is_some() {
-                    waiting.params = waiting.params.map(unpinned);
-                    state.queued.insert(key.0, waiting);
-                }
+            if let (Some(key), Some(waiting)) = (arriving.key, arriving.waiting.take()) {
+                state.keep_waiting(key, waiting, quick);
             }
             if let Some(client) = &client {
                 std::mem::take(&mut arriving.client_permit).give_back(client);
             }
         });
         self.begin_exchange(arriving.started);
+        if failpoint::active(Failpoint::QuickTooEarly) {
+            self.poll_quick();
+        }
     }
 
     fn recv_cancel(&self, inbound: &Inbound, cancel: IncomingCancel) {

@@ -16,7 +16,7 @@ use crate::driver::effects::log::Entry;
 use crate::driver::notifications::Inbox;
 use crate::driver::notifications::subscriptions::Matcher;
 use crate::driver::request_log::recorder::Notified;
-use crate::driver::state::{ConnectionInner, Handler, Request};
+use crate::driver::state::{ConnectionInner, Request, Start};
 use crate::machine::Event;
 use crate::sync::AbortHandle;
 
@@ -52,13 +52,6 @@ pub(crate) struct Rare {
     /// The connection has closed.
     pub(crate) closed: bool,
     pub(crate) log: Vec<Entry>,
-}
-
-/// A handler to be started.
-pub(crate) struct Start {
-    pub(crate) handler: Arc<dyn Handler>,
-    pub(crate) request: Arc<Request>,
-    pub(crate) params: Option<bytes::Bytes>,
 }
 
 impl Effects {
@@ -172,7 +165,7 @@ fn start_all(starts: SmallVec<[Start; 1]>) {
     }
 }
 
-fn start_one(start: Start) {
+pub(crate) fn start_one(start: Start) {
     let Start { handler, request, params } = start;
     let abort = handler.start(Arc::clone(&request), params);
     request.data.set_abort(abort);

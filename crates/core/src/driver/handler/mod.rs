@@ -1,6 +1,7 @@
 //! The task of a handler.
 
 pub(crate) mod error;
+pub(crate) mod quick;
 pub(crate) mod task_guard;
 
 use std::any::Any;
@@ -22,8 +23,8 @@ use crate::driver::handler::error::HandlerError;
 use crate::driver::handler::task_guard::{Guard, Turn};
 use crate::driver::outbox::Answer;
 use crate::driver::params::read_params;
-use crate::driver::state::{Handler, Request};
-use crate::machine::{HandlerResult, Work};
+use crate::driver::state::{Handler, HandlerKind, Request};
+use crate::machine::HandlerResult;
 use crate::message::ErrorObject;
 use crate::sync::AbortHandle;
 
@@ -46,15 +47,24 @@ where
     Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     R: Serialize + Send + 'static,
 {
-    fn work(&self) -> Work {
-        Work::Task
+    fn kind(&self) -> HandlerKind {
+        HandlerKind::Task
     }
 
     fn start(&self, request: Arc<Request>, params: Option<Bytes>) -> AbortHandle {
         let runtime = request.connection.runtime.clone();
-        let guard = Guard::new(request);
+        runtime.spawn(self.task(request, params)).abort_handle()
+    }
+}
+
+impl<F, P> AsyncHandler<F, P> {
+    /// Its task for a request.
+    fn task<Fut>(&self, request: Arc<Request>, params: Option<Bytes>) -> Running<F, P, Fut>
+    where
+        F: Fn(CallContext, P) -> Fut,
+    {
         let stage = Stage::Begin { function: Arc::clone(&self.function), params };
-        runtime.spawn(Running { stage, guard, params: PhantomData::<fn(P)> }).abort_handle()
+        Running { stage, guard: Guard::new(request), params: PhantomData }
     }
 }
 
@@ -170,8 +180,8 @@ where
     P: DeserializeOwned + Send + 'static,
     R: Serialize + Send + 'static,
 {
-    fn work(&self) -> Work {
-        Work::Blocking
+    fn kind(&self) -> HandlerKind {
+        HandlerKind::Blocking
     }
 
     /// The guard moves to the thread. If the task that waits for the thread is aborted, the request ends only when the

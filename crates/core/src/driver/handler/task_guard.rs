@@ -28,6 +28,10 @@ impl Guard {
         Self(request)
     }
 
+    pub(crate) const fn request(&self) -> &Arc<Request> {
+        &self.0
+    }
+
     pub(crate) fn context(&self) -> CallContext {
         CallContext::new(Arc::clone(&self.0))
     }

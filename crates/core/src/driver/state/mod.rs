@@ -141,10 +141,42 @@ impl Request {
 /// A method's handler with its types erased. The trait is defined below its implementations, where requests wait for
 /// their handlers.
 pub(crate) trait Handler: Send + Sync {
-    fn work(&self) -> Work;
+    fn kind(&self) -> HandlerKind;
 
     /// Starts its task.
     fn start(&self, request: Arc<Request>, params: Option<Bytes>) -> AbortHandle;
+
+    /// Polls it once, if it is quick. If it is not ready then, it becomes a task.
+    fn poll_first(&self, request: Arc<Request>, params: Option<Bytes>) {
+        let abort = self.start(Arc::clone(&request), params);
+        request.data.set_abort(abort);
+    }
+}
+
+/// How a handler runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandlerKind {
+    Task,
+    /// As a task, after a first poll by the connection's task.
+    Quick,
+    Blocking,
+}
+
+impl HandlerKind {
+    /// The kind of work that the machine counts.
+    pub(crate) const fn work(self) -> Work {
+        match self {
+            Self::Task | Self::Quick => Work::Task,
+            Self::Blocking => Work::Blocking,
+        }
+    }
+}
+
+/// A handler to be started.
+pub(crate) struct Start {
+    pub(crate) handler: Arc<dyn Handler>,
+    pub(crate) request: Arc<Request>,
+    pub(crate) params: Option<Bytes>,
 }
 
 /// A notification's handler with its types erased.
@@ -189,15 +221,19 @@ pub(crate) struct Arriving {
     /// The exchange on which it has started in this step. The connection's task tells the transport at once; any other
     /// start is queued for the task.
     pub(crate) started: ExchangeId,
+    /// Whether its handler is quick. If it starts in this step, `waiting` stays here, and the connection's task polls the
+    /// handler after the step.
+    pub(crate) is_quick: bool,
 }
 
 impl Arriving {
-    pub(crate) const fn new(waiting: Waiting) -> Self {
+    pub(crate) const fn new(waiting: Waiting, is_quick: bool) -> Self {
         Self {
             key: None,
             waiting: Some(waiting),
             client_permit: ClientPermit::None,
             started: ExchangeId::NONE,
+            is_quick,
         }
     }
 }

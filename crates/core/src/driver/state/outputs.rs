@@ -10,11 +10,11 @@ use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};
 use crate::driver::admission::permits::{Permits, Task};
 use crate::driver::call_table::entry::CallEntry;
+use crate::driver::effects::Effects;
 use crate::driver::effects::log::{Entry, name, outcome_of_reply};
-use crate::driver::effects::{Effects, Start};
 use crate::driver::outbox::{Answer, Control, DataFrame};
 use crate::driver::requests::slot::Unserved;
-use crate::driver::state::{ConnectionInner, Payload, State, Waiting};
+use crate::driver::state::{ConnectionInner, Payload, Start, State, Waiting};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, InboundKey, OutboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, HandlerResult, Output, Reply, ReplyBody};
@@ -157,6 +157,10 @@ impl State {
             let exchange = slot.request.data.exchange();
             if let Some(arriving) = arriving {
                 arriving.started = exchange;
+                if arriving.is_quick {
+                    arriving.waiting = Some(Waiting { handler: Some(handler), params });
+                    return;
+                }
             } else if exchange.is_peers() {
                 self.outbox.push_control(Control::Begin(exchange));
             }
