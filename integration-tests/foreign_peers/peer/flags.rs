@@ -44,7 +44,7 @@ pub(super) enum Manner {
     Pieces,
     /// Takes three times as long from its fourth slow request on, as on a machine that has become busy.
     SlowsDown,
-    /// The second slow request ends early by itself, as the turn of an agent may.
+    /// The second slow request ends early without a cancel, as the turn of an agent may.
     SecondIsQuick,
 }
 
