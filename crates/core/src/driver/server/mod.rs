@@ -93,8 +93,8 @@ impl Server {
 
     /// Accepts connections until the listener ends, or until [`ServerHandle::drain`] has ended all connections. A
     /// connection that fails, or that uses none of the server's dialects, is logged, and the next one is accepted. If
-    /// the listener ends, open connections stay open after this future returns. After a drain the last answers are sent
-    /// before it returns, or given up by the time limits of the transport, so a program may exit then.
+    /// the listener ends, open connections stay open after this future returns. After a drain it returns when the last
+    /// answers are sent or the time limits of the transport are over, so a program may exit then.
     ///
     /// # Errors
     /// [`ConnectionError::Misuse`] outside a runtime.
