@@ -3,7 +3,6 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use futures_util::{StreamExt as _, stream};
 use indicatif::{ProgressBar, ProgressStyle};
 use rescind_testkit::runner::Settings;
 use rescind_testkit::wires::{Program, WIRES, play_on, same_on_every_wire};
@@ -13,9 +12,6 @@ use crate::args::Matrix;
 use crate::html::PageFile;
 use crate::table::{self, Colour, View};
 use crate::{Exit, Failure, output};
-
-/// So many wires of a scenario are played at once. They share no connection, and mostly wait.
-const AT_ONCE: usize = 4;
 
 pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     let wanted: Vec<&Scenario> = scenarios().iter().filter(|scenario| is_wanted(&args, scenario)).collect();
@@ -32,12 +28,10 @@ pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     let program = Program::this().map_err(|error| format!("the path of this program is unknown: {error}"))?;
     let mut cells = Vec::new();
     for scenario in wanted {
-        progress.set_message(format!("{} {}", scenario.dialect, scenario.vector.name));
-        let plays = stream::iter(&wires).map(|wire| play_on(wire, scenario, &settings, &program));
-        let mut plays = plays.buffered(AT_ONCE);
         let mut row = Vec::new();
-        while let Some(cell) = plays.next().await {
-            row.push(cell?);
+        for wire in &wires {
+            progress.set_message(format!("{} {} over {wire}", scenario.dialect, scenario.vector.name));
+            row.push(play_on(wire, scenario, &settings, &program).await?);
             progress.inc(1);
         }
         same_on_every_wire(scenario, &mut row);
