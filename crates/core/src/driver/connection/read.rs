@@ -21,10 +21,10 @@ use crate::driver::outbox::Control;
 use crate::driver::params::part_of;
 use crate::driver::requests::data::{Arrived, RequestData};
 use crate::driver::requests::slot::InboundSlot;
-use crate::driver::state::{Arriving, ConnectionInner, HandlerKind, Payload, Request, State, Waiting};
+use crate::driver::state::{Arriving, ConnectionInner, Payload, Request, State, Waiting};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
-use crate::machine::{AnswerKind, InboundRequest, Origin};
+use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
 use crate::message::{AnswerBody, BadMessage, Incoming, IncomingCancel, IncomingRequest};
 use crate::registry::SessionId;
 use crate::trace_context::TraceContext;
@@ -118,7 +118,6 @@ impl ConnectionTask {
             params: request.params.map(|params| part_of(&inbound.body, params)),
             handler: mount.handler,
         };
-        let kind = waiting.handler.as_ref().map_or(HandlerKind::Task, |handler| handler.kind());
         let progress_token = request.usable_token().map(ToOwned::to_owned);
         let ignores_token = progress_token.is_none() && request.progress_token.is_some();
         let trace = trace_of(connection, inbound, request.params);
@@ -141,12 +140,12 @@ impl ConnectionTask {
             tag: request.tag,
             origin,
             server_cancellable: mount.server_cancellable,
-            work: kind.work(),
+            work: waiting.handler.as_ref().map_or(Work::Task, |handler| handler.kind().work()),
             admission,
         };
         let is_handshake = connection.dialect.rules().handshake == Some(&*mount.method);
         let scope = self.scope_of(inbound);
-        let mut arriving = Arriving::new(waiting, kind == HandlerKind::Quick);
+        let mut arriving = Arriving::new(waiting);
         let act = |state: &mut State, now: Instant, effects: &mut Effects, payload: &mut Payload<'_>| {
             if let (Ok(()), Payload::Request(arriving)) = (arrival.admission, &mut *payload) {
                 arriving.client_permit = state.permits.admitted(match &client {

@@ -215,25 +215,23 @@ pub(crate) enum Payload<'a> {
 pub(crate) struct Arriving {
     /// `None` until the machine has accepted it.
     pub(crate) key: Option<InboundKey>,
+    /// `None` when it has started. If its handler is quick, it stays, and the connection's task polls the handler after the
+    /// step.
     pub(crate) waiting: Option<Waiting>,
     /// The permit of its client, until it starts.
     pub(crate) client_permit: ClientPermit,
     /// The exchange on which it has started in this step. The connection's task tells the transport at once; any other
     /// start is queued for the task.
     pub(crate) started: ExchangeId,
-    /// Whether its handler is quick. If it starts in this step, `waiting` stays here, and the connection's task polls the
-    /// handler after the step.
-    pub(crate) is_quick: bool,
 }
 
 impl Arriving {
-    pub(crate) const fn new(waiting: Waiting, is_quick: bool) -> Self {
+    pub(crate) const fn new(waiting: Waiting) -> Self {
         Self {
             key: None,
             waiting: Some(waiting),
             client_permit: ClientPermit::None,
             started: ExchangeId::NONE,
-            is_quick,
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::driver::effects::Effects;
 use crate::driver::effects::log::{Entry, name, outcome_of_reply};
 use crate::driver::outbox::{Answer, Control, DataFrame};
 use crate::driver::requests::slot::Unserved;
-use crate::driver::state::{ConnectionInner, Payload, Start, State, Waiting};
+use crate::driver::state::{ConnectionInner, HandlerKind, Payload, Start, State, Waiting};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, InboundKey, OutboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, HandlerResult, Output, Reply, ReplyBody};
@@ -157,7 +157,8 @@ impl State {
             let exchange = slot.request.data.exchange();
             if let Some(arriving) = arriving {
                 arriving.started = exchange;
-                if arriving.is_quick {
+                if handler.kind() == HandlerKind::Quick {
+                    // The connection's task polls it after this step.
                     arriving.waiting = Some(Waiting { handler: Some(handler), params });
                     return;
                 }
