@@ -1,7 +1,7 @@
 //! Three replicas of `rescind fixture` as one server: sessions, cancels and faults, on a list of nodes, Redis and NATS.
 //!
 //! `RESCIND_REDIS_SERVER` and `RESCIND_NATS_SERVER` name the programs of the engines. The tests of an engine without its
-//! variable are skipped. `RESCIND_CLUSTER_FULL=1` runs the long forms.
+//! variable are skipped, as are those of wrong clocks without `RESCIND_FAKETIME`, the file `libfaketime.so.1`. `RESCIND_CLUSTER_FULL=1` runs the long forms.
 //!
 //! `cargo test -p rescind-cli --test cluster -- redis` runs the tests with Redis.
 #![cfg_attr(
@@ -21,6 +21,8 @@ mod backend;
 mod bulk;
 #[cfg(unix)]
 mod client;
+#[cfg(unix)]
+mod clock_faults;
 #[cfg(unix)]
 mod engine_faults;
 #[cfg(unix)]
@@ -54,6 +56,8 @@ mod trial;
 #[cfg(unix)]
 mod workers;
 
+#[cfg(unix)]
+use std::env;
 use std::process::ExitCode;
 
 use libtest_mimic::Arguments;
@@ -77,7 +81,8 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             a_second_node_of_the_same_name_does_not_start;
         sessionless: a_cancel_finds_its_request_without_a_session,
             a_cancel_of_another_principal_has_no_effect,
-            an_early_cancel_finds_its_request_without_a_session;
+            an_early_cancel_finds_its_request_without_a_session,
+            a_late_cancel_is_forgotten_without_a_session;
         hops: a_forwarded_request_is_never_forwarded_again,
             a_hop_that_is_not_signed_for_this_node_is_refused,
             an_id_that_this_cluster_did_not_sign_is_unknown;
@@ -98,6 +103,17 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             a_wrong_secret_or_key_cancels_nothing,
             a_cancel_for_a_dead_node_says_so;
     }
+}
+
+/// The tests of clusters with wrong clocks, which need a library.
+#[cfg(unix)]
+fn of_wrong_clocks(backend: Backend) -> Vec<Trial> {
+    let there = env::var_os(clock_faults::VARIABLE).is_some();
+    let trials = trials! {
+        backend;
+        clock_faults: a_wrong_clock_has_no_effect;
+    };
+    trials.into_iter().map(|trial| if there { trial } else { trial.with_ignored_flag(true) }).collect()
 }
 
 /// The tests of clusters on a list of nodes.
@@ -122,7 +138,8 @@ fn of_engines(backend: Backend) -> Vec<Trial> {
             a_node_without_its_engine_still_serves;
         sessionless: a_cancel_without_the_engine_is_no_silent_success;
         workers: a_worker_stops_with_its_request,
-            a_worker_that_begins_late_stops_at_once;
+            a_worker_that_begins_late_stops_at_once,
+            a_killed_worker_loses_its_job_and_hangs_nobody;
     }
 }
 
@@ -147,11 +164,18 @@ fn main() -> ExitCode {
             ));
         }
         trials.extend(of_each(backend));
+        trials.extend(of_wrong_clocks(backend));
         trials.extend(match backend {
             Backend::List => of_list(),
             Backend::Redis => of_engines(backend).into_iter().chain(of_redis()).collect(),
             Backend::Nats => of_engines(backend),
         });
+    }
+    if env::var_os(clock_faults::VARIABLE).is_none() {
+        trial::tell(&format!(
+            "SKIPPED: the tests of wrong clocks, because {} is not set",
+            clock_faults::VARIABLE
+        ));
     }
     trials.push(Trial::test("facts::no_code_of_the_cluster_asks_for_the_time_of_day", || {
         facts::no_code_of_the_cluster_asks_for_the_time_of_day()

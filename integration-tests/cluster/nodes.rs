@@ -244,8 +244,12 @@ impl Node {
         Err(Said { status, stderr: said })
     }
 
+    pub(crate) fn process_id(&self) -> u32 {
+        self.process.id().unwrap()
+    }
+
     fn send(&self, signal: Signal) {
-        let id = Pid::from_raw(self.process.id().unwrap().try_into().unwrap()).unwrap();
+        let id = Pid::from_raw(self.process_id().try_into().unwrap()).unwrap();
         kill_process(id, signal).unwrap();
     }
 
@@ -264,7 +268,7 @@ impl Node {
     /// Suspends it.
     pub(crate) fn stop(&self) {
         self.send(Signal::STOP);
-        wait_until_stopped(self.process.id().unwrap());
+        wait_until_stopped(self.process_id());
     }
 
     /// Resumes a suspended node.

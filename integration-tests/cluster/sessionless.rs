@@ -1,6 +1,6 @@
 //! Replicas without sessions: a cancel is found by its principal and the id of its request, on any replica.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rescind_testkit::support::in_time;
 use serde_json::json;
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::backend::Backend;
 use crate::client::{Binding, Response, Session};
 use crate::nodes::{Replicas, Setup};
-use crate::trial::poll_until;
+use crate::trial::{poll_until, report};
 
 const TOKENS: [&str; 2] = ["a-long-token-of-one", "a-long-token-of-two"];
 
@@ -104,6 +104,40 @@ pub(crate) async fn an_early_cancel_finds_its_request_without_a_session(backend:
     for (id, (cancels, begins)) in (10..).zip([(0, 1), (1, 2), (2, 2)]) {
         client.cancel(all[cancels], id).await;
         ends_silently(wait(&client, &replicas, begins, id).await, id).await;
+        poll_until("no handler runs", async || handlers(&client, &replicas, begins).await.0 == 0).await;
+    }
+}
+
+/// A cancel that comes after its answer ends the next request with this id only if that begins within 2 s, on any replica.
+pub(crate) async fn a_late_cancel_is_forgotten_without_a_session(backend: Backend) {
+    let (replicas, [client, _]) = start(backend).await;
+    let all = replicas.addresses();
+    // It takes so long that the record of a cancel is found while it runs.
+    let work = async |at: usize| {
+        let running = client.begin(all[at], 10, "test/sleep", &json!({ "ms": 100 })).await.unwrap();
+        assert_eq!(running.status, 200);
+        in_time("its end", running.answer(10)).await.unwrap()
+    };
+    assert!(work(0).await.is_some());
+    // The id again, without a cancel.
+    assert!(work(1).await.is_some());
+    client.cancel(all[2], 10).await;
+    let cancelled = Instant::now();
+    let mut at = 0;
+    let forgotten = poll_until("the cancel is forgotten", async || {
+        at += 1;
+        work(at % all.len()).await.is_some()
+    })
+    .await;
+    let expected = Duration::from_secs(1)..Duration::from_secs(4);
+    assert!(expected.contains(&forgotten), "{forgotten:?}");
+    report(backend, "without sessions: a late cancel is forgotten", cancelled.elapsed());
+    // Afterwards the id is as any other.
+    for (begins, cancels) in [(0, 1), (1, 1), (2, 0)] {
+        poll_until("it is answered", async || work(begins).await.is_some()).await;
+        let running = wait(&client, &replicas, begins, 10).await;
+        client.cancel(all[cancels], 10).await;
+        ends_silently(running, 10).await;
         poll_until("no handler runs", async || handlers(&client, &replicas, begins).await.0 == 0).await;
     }
 }

@@ -12,7 +12,7 @@ use crate::nodes::Replicas;
 
 /// A running worker. It is killed on drop.
 struct Worker {
-    _process: Child,
+    process: Child,
     events: Lines<BufReader<ChildStdout>>,
     _stderr: Lines<BufReader<ChildStderr>>,
 }
@@ -26,7 +26,7 @@ impl Worker {
         let mut stderr = BufReader::new(process.stderr.take().unwrap()).lines();
         let line = in_time("a worker starts", stderr.next_line()).await.unwrap();
         assert_eq!(line.as_deref(), Some("working"));
-        Self { _process: process, events, _stderr: stderr }
+        Self { process, events, _stderr: stderr }
     }
 
     /// The next event, which must be this one of the request with this key.
@@ -82,4 +82,25 @@ pub(crate) async fn a_worker_that_begins_late_stops_at_once(backend: Backend) {
     let mut worker = Worker::start(&replicas).await;
     worker.event("started", &key).await;
     worker.event("cancelled", &key).await;
+}
+
+/// The job of a worker that is killed is lost: no other worker gets it. Its request waits until it is cancelled.
+pub(crate) async fn a_killed_worker_loses_its_job_and_hangs_nobody(backend: Backend) {
+    let replicas = Replicas::start(backend).await;
+    let all = replicas.addresses();
+    let mut killed = Worker::start(&replicas).await;
+    let session = replicas.session(0).await;
+    let lost = session.begin(all[1], 10, "test/remote", &json!({ "ms": 60_000 })).await.unwrap();
+    let key = session.key(all[2], 10).await;
+    killed.event("started", &key).await;
+    in_time("it is killed", killed.process.kill()).await.unwrap();
+    let mut other = Worker::start(&replicas).await;
+    let next = session.begin(all[1], 11, "test/remote", &json!({ "ms": 10 })).await.unwrap();
+    let key = session.key(all[2], 11).await;
+    other.event("started", &key).await;
+    other.event("finished", &key).await;
+    let answer = in_time("its answer", next.answer(11)).await.unwrap().unwrap();
+    assert_eq!(answer["result"]["worked_ms"], 10, "{answer}");
+    session.cancel(all[2], 10).await;
+    assert_eq!(in_time("its end", lost.answer(10)).await.unwrap(), None);
 }

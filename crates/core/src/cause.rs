@@ -28,7 +28,7 @@ pub struct Cause {
 pub enum CauseKind {
     /// The caller cancelled it, with a canceller or a token.
     Caller,
-    /// The peer cancelled it.
+    /// The peer cancelled it, or answered that it was cancelled there, for example by an operator.
     Peer,
     /// The caller's future was dropped.
     Dropped,
