@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
 #[expect(dead_code, reason = "these tests use a part of it")]
-#[path = "../common/mod.rs"]
+#[path = "../program/common/mod.rs"]
 mod common;
 
 mod access;

@@ -83,6 +83,11 @@ pub(super) const CHANGES_OVER_HTTP: &[Change] = &[
         why: "a notification without a progress token comes on another stream than the answer after it",
     },
     Change {
+        scenarios: &["progress_before_answer"],
+        dialects: |dialect| !mcp(dialect),
+        why: "only MCP has progress tokens, without which a notification comes on another stream than the answer after it",
+    },
+    Change {
         scenarios: &["revision_over_http"],
         dialects: mcp,
         why: "the server behind the bridge agrees on the revision, and it does not speak over HTTP",

@@ -2,8 +2,6 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
-mod common;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -71,7 +69,7 @@ fn a_websocket_of_acp_has_a_connection_id_in_its_upgrade_and_another_has_none() 
 /// The origin of an id cannot be seen in the id, so this test reads the source.
 #[test]
 fn the_id_of_a_connection_comes_from_the_generator_of_the_operating_system() {
-    let source = include_str!("../src/open.rs");
+    let source = include_str!("../../src/open.rs");
     assert!(source.contains("getrandom::fill") && !source.contains("RandomState"));
 }
 

@@ -2,8 +2,6 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
-mod common;
-
 use crate::common::{Files, Fixture, assert_out_of_reach, check, output, text};
 use rustix::process::Signal;
 

@@ -35,7 +35,7 @@ fn help_has_an_example_for_each_command() {
 
 #[test]
 fn the_contract_names_every_flag_of_every_command() {
-    let contract = include_str!("../../../docs/cli.md");
+    let contract = include_str!("../../../../docs/cli.md");
     for command in ["matrix", "check", "fixture"] {
         let help = output(&[command, "--help"]);
         let (_, options) = text(&help.stdout).split_once("Options:").unwrap();

@@ -2,9 +2,6 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
-#[expect(dead_code, reason = "what other tests share is there too")]
-mod common;
-
 use serde_json::Value;
 
 use crate::common::{Fixture, output, text};
