@@ -1,6 +1,5 @@
 //! `rescind check` against peers of every kind: the output for people and scripts, and the processes that remain.
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

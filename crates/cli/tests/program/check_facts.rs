@@ -1,6 +1,5 @@
 //! `rescind check` against our own fixture and against peers that cannot be checked.
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::process::{Command, Output, Stdio};
 

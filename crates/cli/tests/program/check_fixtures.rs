@@ -1,6 +1,5 @@
 //! `rescind check` of our own fixture, in every dialect and on every wire: no fault, and nothing broke.
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 use serde_json::Value;
 

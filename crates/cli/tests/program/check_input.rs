@@ -1,6 +1,5 @@
 //! `rescind check` with profiles and programs that cannot be used: one sentence each, that says what to do.
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

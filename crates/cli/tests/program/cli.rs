@@ -1,6 +1,5 @@
 //! The program as scripts use it: its output and its exit codes.
 
-#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};

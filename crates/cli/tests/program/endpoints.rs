@@ -1,6 +1,5 @@
 //! The fixture as a server, and checks of a running peer: `pipe:`, `ws://` and `http://`.
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

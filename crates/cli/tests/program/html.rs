@@ -1,5 +1,4 @@
 //! `--html`: the content of the page, and that it is written to the given file.
-#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

@@ -1,6 +1,5 @@
 //! `rescind check --init`: the profile that it writes for a living peer.
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -1,5 +1,4 @@
 //! `rescind fixture --page`: the live page beside a server.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

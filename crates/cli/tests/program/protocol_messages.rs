@@ -1,6 +1,5 @@
 //! The fixture's messages, where a protocol's documents allow only one form.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 use std::io::Write;
 use std::process::{Command, Stdio};

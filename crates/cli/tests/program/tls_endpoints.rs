@@ -1,6 +1,5 @@
 //! The fixture over `wss` and `https`, and checks of it: authorities, and certificates of clients.
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 use crate::common::{Files, Fixture, assert_out_of_reach, check, output, text};
 use rustix::process::Signal;
