@@ -1,6 +1,5 @@
 //! The program as scripts use it: its output and its exit codes.
 
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 

@@ -1,6 +1,5 @@
 //! The fixture's messages, where a protocol's documents allow only one form.
 
-
 use std::io::Write;
 use std::process::{Command, Stdio};
 
