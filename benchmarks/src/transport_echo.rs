@@ -66,7 +66,9 @@ impl EchoHandler {
         match self {
             Self::Task => router,
             // It replaces the other one.
-            Self::Quick => router.quick("echo", |_: CallContext, params: Box<RawValue>| async move { Ok(params) }),
+            Self::Quick => {
+                router.quick("echo", |_: CallContext, params: Box<RawValue>| async move { Ok(params) })
+            }
         }
     }
 }
@@ -112,8 +114,9 @@ impl Echoes {
             _ => &[64, 4 * 1024, 64 * 1024],
         };
         let handler = EchoHandler::Task;
-        let echoes =
-            move |carrier: Carrier| sizes(&carrier).iter().map(move |&bytes| Self { carrier, bytes, handler });
+        let echoes = move |carrier: Carrier| {
+            sizes(&carrier).iter().map(move |&bytes| Self { carrier, bytes, handler })
+        };
         let quick = |carrier| Self { carrier, bytes: 64, handler: EchoHandler::Quick };
         Carrier::ALL.into_iter().flat_map(echoes).chain([Carrier::Frames, Carrier::Lines].map(quick))
     }

@@ -45,7 +45,11 @@ fn cancels_are_measured_of_us_and_of_the_floor() {
 fn a_cancel_is_answered_with_every_slot_taken_on_every_wire() {
     let (told, _) = run("W4", &[]);
     let ours = rows(&told, "rescind");
-    assert_eq!(ours.len(), 24, "tasks and quick handlers; running and queued, in three places, and with slots to spare: {ours:#?}");
+    assert_eq!(
+        ours.len(),
+        24,
+        "tasks and quick handlers; running and queued, in three places, and with slots to spare: {ours:#?}"
+    );
     assert!(ours.iter().all(|row| row["nanoseconds"]["count"].as_u64() > Some(0)), "{ours:#?}");
     assert_eq!(told["budgets"].as_array().map(Vec::len), Some(6), "each is held against its own: {told:#}");
     assert_eq!(rows(&told, "channels")[0]["said"], "no limit");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use rescind_benchmarks::harness::{self, PARTS, Ruling, Run, Verdict, judge, measure};
+use rescind_benchmarks::harness::{self, PARTS, Ruling, Run, Verdict, judge, measure, take_memory};
 use rescind_benchmarks::{cross_process, report};
 
 /// Measures the cost of cancelling, of this library, the other libraries and the floor, in one run.
@@ -26,6 +26,9 @@ struct Options {
     /// Writes the tables in Markdown between `<!-- tables -->` and `<!-- /tables -->` of this file.
     #[arg(long, value_name = "FILE")]
     paste: Option<PathBuf>,
+    /// Takes the counts of memory, which this program does not count without the feature `count`, from the JSON of a run with it.
+    #[arg(long, value_name = "FILE")]
+    memory: Option<PathBuf>,
     /// Counted rounds, after two that warm up.
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
@@ -44,7 +47,18 @@ fn main() -> ExitCode {
     harness::count_if_asked();
     let options = Options::parse();
     let rounds = if options.short { 2 } else { usize::from(options.rounds) };
-    let results = measure(&Run::new(rounds, options.short), &options.part);
+    let memory = match options.memory.as_deref().map(read).transpose() {
+        Ok(memory) => memory,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut results = measure(&Run::new(rounds, options.short), &options.part);
+    if let Some(memory) = memory {
+        let taken = take_memory(&mut results, &memory);
+        eprintln!("{taken} counts are from the other run");
+    }
     let verdicts = judge(&results);
     report::print(&results, &verdicts);
     if options.short {
@@ -66,6 +80,13 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+/// A run that was written as JSON.
+fn read(file: &Path) -> Result<serde_json::Value, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string());
+    let run = text.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
+    run.map_err(|error| format!("{} could not be read: {error}", file.display()))
 }
 
 fn write(file: &Path, text: &str) -> bool {

@@ -19,8 +19,10 @@ use tokio::net::unix::pipe;
 use crate::limits;
 
 pub use client::OurClient;
+pub(crate) use server::own_pipes;
+#[cfg(feature = "count")]
+pub(crate) use server::router;
 pub use server::serve_if_asked;
-pub(crate) use server::{own_pipes, router};
 
 const SERVE: &str = "RESCIND_BENCHMARK_SERVES_APART";
 /// A suffix of what is served: the server runs on another core.

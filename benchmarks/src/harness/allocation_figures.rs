@@ -91,23 +91,27 @@ pub(super) fn in_flight(run: &Run, competitors: &[Competitor], results: &mut Res
             results.growth.push(Growth { what, with, unit, name: competitor.name, points });
         }
     }
-    #[cfg(feature = "count")]
     ours_in_flight(counts, results);
 }
 
 /// The part of this library's bytes that belongs to the application.
-#[cfg(feature = "count")]
 fn ours_in_flight(counts: &[usize], results: &mut Results) {
     let ours = subjects::rescind::COMPETITOR.name;
     for count in counts.iter().copied().filter(|count| *count >= 1000) {
-        let held = crate::heap_per_request::measure(count);
-        for (measure, value) in [
-            ("beside the user's task", held.beside()),
-            ("the runtime's cell of the user's task", held.task),
-            ("the user's future", held.future),
+        #[cfg(feature = "count")]
+        let [beside, task, future] = {
+            let held = crate::heap_per_request::measure(count);
+            [held.beside(), held.task, held.future].map(|value| number(value, "B"))
+        };
+        #[cfg(not(feature = "count"))]
+        let [beside, task, future] = [NOT_COUNTED; 3];
+        for (measure, figure) in [
+            ("beside the user's task", beside),
+            ("the runtime's cell of the user's task", task),
+            ("the user's future", future),
         ] {
             let case = format!("{count} in flight");
-            results.rows.push(Row::new("W8", case, PLACE, measure, ours, number(value, "B")));
+            results.rows.push(Row::new("W8", case, PLACE, measure, ours, figure));
         }
     }
 }

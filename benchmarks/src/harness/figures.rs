@@ -8,7 +8,7 @@ use crate::subject::Name;
 const BINS: f64 = 16.0;
 
 /// Times in nanoseconds, in the form of the report.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
     /// The number of times.
     pub count: usize,
@@ -46,7 +46,7 @@ impl Distribution {
 }
 
 /// One cell of the report.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Figure {
     /// Many times.
     Times(Distribution),

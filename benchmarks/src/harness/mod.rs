@@ -6,6 +6,7 @@ mod competitors;
 mod figures;
 mod instructions;
 mod interleave;
+mod memory_run;
 mod regression;
 mod scale;
 mod single_thread;
@@ -23,7 +24,11 @@ pub use competitors::{Bound, Entrant, Place, enter, find, serve_if_asked};
 pub use figures::{Distribution, Figure, Row, set_ratios};
 pub use instructions::{Counted, count_if_asked};
 pub use interleave::{Case, Work, play};
+pub use memory_run::take_memory;
 pub use regression::Fit;
+
+/// The programs that do the least that the work needs. A ratio is to the first that has a figure.
+const FLOORS: [Name; 2] = [subjects::FLOOR.name, subjects::channels::COMPETITOR.name];
 
 /// Rounds that warm up and do not count.
 pub const WARM: usize = 2;
@@ -31,8 +36,11 @@ pub const WARM: usize = 2;
 /// The parts that can be requested.
 ///
 /// `budget` has what the budgets need and nothing else.
-pub const PARTS: [&str; 14] =
-    ["all", "W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", "scale", "wires", "machine", "budget"];
+/// `memory` has what is counted and not timed.
+pub const PARTS: [&str; 15] = [
+    "all", "W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", "scale", "wires", "machine", "memory",
+    "budget",
+];
 
 /// The options of a run.
 #[derive(Clone, Debug)]
@@ -90,6 +98,8 @@ pub struct Results {
     pub parts: Vec<&'static str>,
     /// Whether the run only checked that everything runs.
     pub short: bool,
+    /// Whether counts of memory were taken from another run.
+    pub took_memory: bool,
     /// Every figure.
     pub rows: Vec<Row>,
     /// The growth of figures.
@@ -117,8 +127,9 @@ pub fn measure(run: &Run, part: &str) -> Results {
     let mut results = Results { short: run.short, ..Results::default() };
     let competitors = subjects::all();
     let asked = |one: &str| match part {
-        "all" => !matches!(one, "all" | "budget"),
-        "budget" => !matches!(one, "all" | "budget" | "W9" | "scale"),
+        "all" => !matches!(one, "all" | "budget" | "memory"),
+        "memory" => matches!(one, "W5" | "W6" | "W8" | "scale" | "machine"),
+        "budget" => !matches!(one, "all" | "budget" | "memory" | "W9" | "scale"),
         _ => one == part,
     };
     for one in PARTS.into_iter().filter(|one| asked(one)) {
@@ -139,7 +150,7 @@ pub fn measure(run: &Run, part: &str) -> Results {
             _ => workloads::measure(run, one, &competitors, &mut results),
         }
     }
-    set_ratios(&mut results.rows, &[subjects::FLOOR.name, subjects::channels::COMPETITOR.name]);
+    set_ratios(&mut results.rows, &FLOORS);
     run.bar.finish_and_clear();
     results
 }

@@ -33,7 +33,9 @@ pub const COMPETITOR: Competitor = Competitor {
 /// The same, with handlers that are quick on both sides: `Router::quick`.
 pub const QUICK: Competitor = Competitor {
     name: Name { configuration: "quick handlers", ..COMPETITOR.name },
-    open: |setup| Box::pin(open::<&'static RawValue>(setup, Settings { handlers: Handlers::Quick, ..DEFAULT })),
+    open: |setup| {
+        Box::pin(open::<&'static RawValue>(setup, Settings { handlers: Handlers::Quick, ..DEFAULT }))
+    },
     serve: Some(|setup| Box::pin(serve(setup, Handlers::Quick))),
 };
 

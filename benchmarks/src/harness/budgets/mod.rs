@@ -111,7 +111,7 @@ const PIPES: &str = Place::Pipes.name();
 /// The place of measurements between two processes.
 pub(super) const ONE_CORE: &str = "one core";
 
-/// The features of this program. It does not judge figures that it cannot measure.
+/// What this program can judge: by its features, and by the counts that it took from another run.
 #[derive(Clone, Copy, Debug)]
 struct Build {
     counts: bool,
@@ -123,7 +123,7 @@ const BUILD: Build = Build { counts: cfg!(feature = "count"), peers: cfg!(featur
 /// Every budget of the parts that were run.
 #[must_use]
 pub fn judge(results: &Results) -> Vec<Verdict> {
-    judge_of(results, BUILD)
+    judge_of(results, Build { counts: BUILD.counts || results.took_memory, ..BUILD })
 }
 
 fn judge_of(results: &Results, build: Build) -> Vec<Verdict> {
