@@ -59,8 +59,8 @@ fn main() -> ExitCode {
         }));
     }
     let mut how = Arguments::from_args();
-    // Each is a handful of processes that have deadlines.
-    how.test_threads.get_or_insert(2);
+    // Each is a handful of processes, which mostly wait.
+    how.test_threads.get_or_insert(8);
     libtest_mimic::run(&how, trials).exit_code()
 }
 
