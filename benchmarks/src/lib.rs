@@ -14,6 +14,7 @@ pub mod heap;
 #[cfg(feature = "count")]
 pub mod heap_per_request;
 pub mod limits;
+pub mod load_test;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod raw;

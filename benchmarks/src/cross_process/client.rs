@@ -43,23 +43,11 @@ impl OurClient {
                 async {}
             });
         let peer = Peer::builder(wire.dialect()).serve(router).role(Role::Client);
-        let peer = match wire {
-            Wire::Stdio => {
-                let (input, output) = far.take_pipes();
-                over(peer, Descriptors::new(input, output)).await
-            }
-            Wire::NamedPipe => {
-                let address = PipeAddress::name(&far.endpoint).expect("a name");
-                over(peer, NamedPipeTransport::new(address)).await
-            }
-            Wire::WebSocket => over(peer, connect(&far.endpoint)).await,
-            Wire::Streamable | Wire::Streamable2 => {
-                over(peer, StreamableTransport::new(http(wire, &far.endpoint))).await
-            }
-            Wire::Stateless | Wire::Stateless2 => {
-                over(peer, StatelessTransport::new(http(wire, &far.endpoint))).await
-            }
-            Wire::Acp => over(peer, AcpTransport::new(http(wire, &far.endpoint))).await,
+        let peer = if wire == Wire::Stdio {
+            let (input, output) = far.take_pipes();
+            over(peer, Descriptors::new(input, output)).await
+        } else {
+            Self::connect(wire, peer, &far.endpoint).await
         };
         Self::shake_hands(wire, &peer).await;
         // A child's pipes have one client, which needs no welcome.
@@ -67,6 +55,25 @@ impl OurClient {
             welcomed.recv().await.expect("the server says welcome");
         }
         Self { wire, peer, parked, noise: 0, queueing: 0 }
+    }
+
+    /// Connects to a server that listens.
+    pub(crate) async fn connect(wire: Wire, peer: PeerBuilder, endpoint: &str) -> Peer {
+        match wire {
+            Wire::Stdio => unreachable!("pipes of a child have no address"),
+            Wire::NamedPipe => {
+                let address = PipeAddress::name(endpoint).expect("a name");
+                over(peer, NamedPipeTransport::new(address)).await
+            }
+            Wire::WebSocket => over(peer, connect(endpoint)).await,
+            Wire::Streamable | Wire::Streamable2 => {
+                over(peer, StreamableTransport::new(http(wire, endpoint))).await
+            }
+            Wire::Stateless | Wire::Stateless2 => {
+                over(peer, StatelessTransport::new(http(wire, endpoint))).await
+            }
+            Wire::Acp => over(peer, AcpTransport::new(http(wire, endpoint))).await,
+        }
     }
 
     pub(crate) async fn shake_hands(wire: Wire, peer: &Peer) {

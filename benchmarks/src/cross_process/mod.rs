@@ -17,6 +17,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe;
 
 use crate::limits;
+use crate::load_test::processor_time;
 
 pub use client::OurClient;
 pub(crate) use server::own_pipes;
@@ -129,6 +130,8 @@ pub enum Serves {
     Ours,
     /// An echo without our code.
     Raw,
+    /// The router of a load test, through `Peer`.
+    LoadTest,
 }
 
 /// A server in a separate process, which ends on drop.
@@ -204,6 +207,15 @@ impl Far {
             }
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
+    }
+
+    /// Seconds of processor time that it has used.
+    ///
+    /// # Panics
+    /// If there is no `/proc`.
+    #[must_use]
+    pub fn processor_time(&self) -> f64 {
+        processor_time(self.child.id())
     }
 
     /// Its resident memory, in bytes.

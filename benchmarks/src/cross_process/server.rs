@@ -3,7 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rescind_core::{CallContext, HandlerError, Link, Listener, Peer, Router, Server, Transport};
+use rescind_core::{
+    CallContext, HandlerError, Link, Listener, Peer, Router, Server, ServerLimits, Share, Transport,
+};
 use rescind_http::{Acp, HttpServer, Stateless, Streamable};
 use rescind_named_pipe::{NamedPipeListener, PipeAddress};
 use rescind_stdio::Descriptors;
@@ -15,7 +17,7 @@ use tokio::sync::watch;
 
 use super::{OTHER_CORE, SERVE, Wire};
 use crate::wires::{leave_the_first_core, one_thread};
-use crate::{clock, raw};
+use crate::{clock, load_test, raw};
 
 /// Serves and does not return, if this process was started by [`Far`](super::Far).
 ///
@@ -32,10 +34,10 @@ pub fn serve_if_asked() {
     let wire = Wire::ALL.into_iter().find(|wire| wire.name() == name).expect("a wire");
     one_thread().block_on(async {
         let serving = async {
-            if serves == "Raw" {
-                raw::serve(wire, listens).await;
-            } else {
-                serve(wire).await;
+            match serves {
+                "Raw" => raw::serve(wire, listens).await,
+                "LoadTest" => serve(wire, load_test::router()).await,
+                _ => serve(wire, router()).await,
             }
         };
         if wire == Wire::Stdio {
@@ -64,41 +66,45 @@ pub(crate) fn own_pipes() -> (OwnedFd, OwnedFd) {
     (own(&std::io::stdin()), own(&std::io::stdout()))
 }
 
-async fn serve(wire: Wire) {
+async fn serve(wire: Wire, router: Router) {
     match wire {
         Wire::Stdio => {
             let (input, output) = own_pipes();
             let link: Link = Box::new(Descriptors::new(input, output)).open().await.expect("pipes open");
-            let peer = Peer::builder(wire.dialect()).serve(router()).attach(link).expect("it opens");
+            let peer = Peer::builder(wire.dialect()).serve(router).attach(link).expect("it opens");
             listens("stdio");
             let _ = peer.closed().await;
         }
         Wire::NamedPipe => {
             let name = format!("rescind-benchmark-{}", std::process::id());
             let address = PipeAddress::name(&name).expect("a name");
-            listen(wire, NamedPipeListener::bind(&address).await.expect("a pipe"), &name).await;
+            listen(wire, router, NamedPipeListener::bind(&address).await.expect("a pipe"), &name).await;
         }
-        Wire::WebSocket => on_port(wire, rescind_websocket::bind("127.0.0.1:0").await).await,
+        Wire::WebSocket => on_port(wire, router, rescind_websocket::bind("127.0.0.1:0").await).await,
         Wire::Streamable | Wire::Streamable2 => {
-            on_port(wire, HttpServer::new(Streamable::new()).bind("127.0.0.1:0").await).await;
+            on_port(wire, router, HttpServer::new(Streamable::new()).bind("127.0.0.1:0").await).await;
         }
         Wire::Stateless | Wire::Stateless2 => {
-            on_port(wire, HttpServer::new(Stateless::new()).bind("127.0.0.1:0").await).await;
+            on_port(wire, router, HttpServer::new(Stateless::new()).bind("127.0.0.1:0").await).await;
         }
         Wire::Acp => {
-            on_port(wire, HttpServer::new(Acp::new()).path("/acp").bind("127.0.0.1:0").await).await;
+            on_port(wire, router, HttpServer::new(Acp::new()).path("/acp").bind("127.0.0.1:0").await).await;
         }
     }
 }
 
-async fn on_port<L: Listener>(wire: Wire, bound: Result<L, rescind_core::TransportError>) {
+async fn on_port<L: Listener>(wire: Wire, router: Router, bound: Result<L, rescind_core::TransportError>) {
     let listener = bound.expect("a port is free");
     let endpoint = listener.endpoint().0;
-    listen(wire, listener, &endpoint).await;
+    listen(wire, router, listener, &endpoint).await;
 }
 
-async fn listen(wire: Wire, listener: impl Listener, endpoint: &str) {
-    let server = Server::builder([wire.dialect()]).serve(router()).on_peer(move |peer| {
+async fn listen(wire: Wire, router: Router, listener: impl Listener, endpoint: &str) {
+    // All clients have one address, and a load test has more of them than the default permits.
+    let mut limits = ServerLimits::default();
+    limits.max_connections = 100_000;
+    limits.client_share = Share::ALL;
+    let server = Server::builder([wire.dialect()]).server_limits(limits).serve(router).on_peer(move |peer| {
         // It shows the client that the direction to it is open, which over HTTP is a separate stream.
         if wire.is_two_way() {
             peer.try_notify("welcome", &json!({})).expect("there is room");

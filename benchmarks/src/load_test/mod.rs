@@ -1,0 +1,247 @@
+//! W11: many sessions on one server in another process. Each makes a request a second, and every tenth is cancelled.
+
+mod chart;
+mod server;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rescind_core::dialect::Role;
+use rescind_core::{Call, Outcome, Peer, Router};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::task::LocalSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::clock;
+use crate::cross_process::{Far, OurClient, Serves, Wire};
+use crate::harness::Distribution;
+
+pub use chart::chart;
+pub(crate) use server::router;
+
+/// Which request of each session is cancelled.
+const CANCELLED: u64 = 10;
+/// How long a request runs before its cancel.
+const RUNS: Duration = Duration::from_millis(100);
+/// An answer that takes longer is lost.
+const LOST: Duration = Duration::from_secs(30);
+/// How many sessions are opened at once.
+const OPENING: usize = 64;
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The load.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// The transport.
+    pub wire: Wire,
+    /// The number of sessions.
+    pub sessions: u64,
+    /// How long they make requests.
+    pub seconds: u64,
+}
+
+/// What happened in one second.
+#[derive(Clone, Debug)]
+pub struct Second {
+    /// The 99th percentile of an echo in nanoseconds. 0: there was none.
+    pub p99: u64,
+    /// The share of one core that the server used, in percent.
+    pub server: f64,
+    /// The same of this process, which is all clients.
+    pub clients: f64,
+    /// The server's resident memory in bytes.
+    pub resident: u64,
+}
+
+/// The results of a load test.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The load.
+    pub load: Load,
+    /// From the start of a call to its answer.
+    pub echo: Option<Distribution>,
+    /// By how much later than planned the clients began their calls. More than a millisecond, the resolution of the timer: the
+    /// clients did not keep up.
+    pub begun_late: Option<Distribution>,
+    /// Echoes that were begun, and those that were answered with their own params.
+    pub echoes: (u64, u64),
+    /// Requests that were cancelled, those whose caller returned because of it, and the handlers that were signalled.
+    pub cancels: (u64, u64, u64),
+    /// Handlers that still ran at the end.
+    pub running: u64,
+    /// The server's resident memory before the first session and with all of them idle, in bytes.
+    pub resident: (u64, u64),
+    /// Each second.
+    pub seconds: Vec<Second>,
+}
+
+impl Held {
+    /// Whether every request had its answer, and every cancel its handler.
+    #[must_use]
+    pub const fn lost_nothing(&self) -> bool {
+        let (cancelled, returned, signalled) = self.cancels;
+        self.echoes.0 == self.echoes.1 && cancelled == returned && cancelled == signalled && self.running == 0
+    }
+}
+
+/// What the sessions have seen.
+#[derive(Debug, Default)]
+struct Seen {
+    took: Vec<u64>,
+    began_late: Vec<u64>,
+    begun: u64,
+    answered: u64,
+    cancelled: u64,
+    returned: u64,
+}
+
+/// Plays the load, on one thread.
+///
+/// # Panics
+/// If the server or a session does not start.
+pub async fn play(load: Load) -> Held {
+    LocalSet::new().run_until(play_in_set(load)).await
+}
+
+async fn play_in_set(load: Load) -> Held {
+    let mut far = Far::start_on_other_core(load.wire, Serves::LoadTest).await;
+    let empty = far.resident();
+    let peers = open(load, &mut far).await;
+    let full = far.resident();
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let begin = Instant::now() + EVERY;
+    let sessions: Vec<_> = (0..)
+        .zip(&peers)
+        .map(|(number, peer)| {
+            tokio::task::spawn_local(session(load, number, peer.clone(), begin, Rc::clone(&seen)))
+        })
+        .collect();
+    let seconds = watch(load, &far, begin, &seen).await;
+    for session in sessions {
+        session.await.expect("a session does not panic");
+    }
+    let (signalled, running) = settled(&peers[0], load.wire, seen.borrow().cancelled).await;
+    let seen = seen.take();
+    Held {
+        load,
+        echo: Distribution::new(seen.took),
+        begun_late: Distribution::new(seen.began_late),
+        echoes: (seen.begun, seen.answered),
+        cancels: (seen.cancelled, seen.returned, signalled),
+        running,
+        resident: (empty, full),
+        seconds,
+    }
+}
+
+/// Opens the sessions, some at a time.
+async fn open(load: Load, far: &mut Far) -> Vec<Peer> {
+    let mut peers = Vec::new();
+    while (peers.len() as u64) < load.sessions {
+        let more = OPENING.min((load.sessions - peers.len() as u64) as usize);
+        let opening: Vec<_> = (0..more)
+            .map(|_| {
+                let endpoint = far.endpoint.clone();
+                tokio::task::spawn_local(async move {
+                    let peer = Peer::builder(load.wire.dialect()).serve(Router::new()).role(Role::Client);
+                    let peer = OurClient::connect(load.wire, peer, &endpoint).await;
+                    OurClient::shake_hands(load.wire, &peer).await;
+                    peer
+                })
+            })
+            .collect();
+        for opening in opening {
+            peers.push(opening.await.expect("a session opens"));
+        }
+    }
+    peers
+}
+
+/// The requests of one session.
+async fn session(load: Load, number: u64, peer: Peer, begin: Instant, seen: Rc<RefCell<Seen>>) {
+    // Sessions begin at different times of a second.
+    let phase = EVERY.mul_f64(number as f64 / load.sessions as f64);
+    let params = load.wire.params(64);
+    for second in 0..load.seconds {
+        let due = begin + phase + EVERY * second as u32;
+        sleep_until(due).await;
+        seen.borrow_mut().began_late.push(due.elapsed().as_nanos() as u64);
+        if (number + second) % CANCELLED == 0 {
+            cancel(&peer, &params, &seen).await;
+        } else {
+            echo(&peer, &params, &seen).await;
+        }
+    }
+}
+
+async fn echo(peer: &Peer, params: &RawValue, seen: &RefCell<Seen>) {
+    seen.borrow_mut().begun += 1;
+    let begin = clock();
+    let answer = timeout(LOST, peer.call::<_, Box<RawValue>>("echo", params)).await;
+    let took = clock() - begin;
+    let Ok(Ok(answer)) = answer else { return };
+    let mut seen = seen.borrow_mut();
+    seen.took.push(took);
+    seen.answered += u64::from(answer.get() == params.get());
+}
+
+async fn cancel(peer: &Peer, params: &RawValue, seen: &RefCell<Seen>) {
+    seen.borrow_mut().cancelled += 1;
+    let call: Result<Call<Value>, _> = peer.call("wait", params).start();
+    let Ok(call) = call else { return };
+    sleep(RUNS).await;
+    call.canceller().cancel("");
+    let ended = timeout(LOST, call.outcome()).await;
+    let is_cancelled = matches!(ended, Ok(Outcome::CompletedAfterCancel(_) | Outcome::Cancelled(_)));
+    seen.borrow_mut().returned += u64::from(is_cancelled);
+}
+
+/// Looks at both processes each second.
+async fn watch(load: Load, far: &Far, begin: Instant, seen: &RefCell<Seen>) -> Vec<Second> {
+    let own = std::process::id();
+    let mut seconds = Vec::new();
+    sleep_until(begin).await;
+    let (mut server, mut clients, mut at) = (far.processor_time(), processor_time(own), Instant::now());
+    let mut from = 0;
+    for second in 1..=load.seconds {
+        sleep_until(begin + EVERY * second as u32).await;
+        let passed = at.elapsed().as_secs_f64();
+        let (server_now, clients_now) = (far.processor_time(), processor_time(own));
+        let took = seen.borrow().took.get(from..).unwrap_or_default().to_vec();
+        from += took.len();
+        seconds.push(Second {
+            p99: Distribution::new(took).and_then(|took| took.p99).unwrap_or_default(),
+            server: (server_now - server) / passed * 100.0,
+            clients: (clients_now - clients) / passed * 100.0,
+            resident: far.resident(),
+        });
+        (server, clients, at) = (server_now, clients_now, Instant::now());
+    }
+    seconds
+}
+
+/// Seconds of processor time that a process has used.
+///
+/// # Panics
+/// If there is no `/proc`.
+pub(crate) fn processor_time(process: u32) -> f64 {
+    /// Linux has this many ticks a second on every architecture of today.
+    const TICKS: f64 = 100.0;
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
+    // The name, in parentheses, may have spaces.
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |index: usize| fields[index].parse::<f64>().expect("a number");
+    (ticks(11) + ticks(12)) / TICKS
+}
+
+/// Waits until the server has signalled so many handlers and none runs. Returns what it says at last.
+async fn settled(peer: &Peer, wire: Wire, cancelled: u64) -> (u64, u64) {
+    let mut params: Value = serde_json::from_str(wire.params(1).get()).expect("params are JSON");
+    params["cancelled"] = json!(cancelled);
+    let call = timeout(LOST, peer.call::<_, Value>("settled", &params));
+    let said = call.await.ok().and_then(Result::ok).unwrap_or_default();
+    let count = |name: &str| said[name].as_u64().unwrap_or_default();
+    (count("cancelled"), count("running"))
+}
