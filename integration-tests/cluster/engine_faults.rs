@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use rescind_testkit::support::{in_time, within};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::backend::{Backend, ServerOptions};
 use crate::client::{Response, Session};
@@ -223,4 +225,27 @@ pub(crate) async fn a_node_without_its_engine_still_serves(backend: Backend) {
     report(backend, "node back at the engine: a cancel of meanwhile arrived", mended.elapsed());
     poll_until("the others know it again", async || session.status(all[1]).await == 200).await;
     report(backend, "node back at the engine: known to the others", mended.elapsed());
+}
+
+/// An entry that this cluster has not signed leads no node to its address, and keeps its name.
+pub(crate) async fn a_foreign_entry_is_not_followed(backend: Backend) {
+    let replicas = Replicas::without_nodes(backend, Setup::default());
+    let stranger = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", stranger.local_addr().unwrap());
+    let entry =
+        json!({ "url": url, "incarnation": "1-2", "signature": "AAAAAAAAAAAAAAAAAAAAAA" }).to_string();
+    let mut redis = TcpStream::connect(("127.0.0.1", replicas.engine.as_ref().unwrap().port)).await.unwrap();
+    let command = format!("*3\r\n$3\r\nSET\r\n$15\r\nrescind:node:n1\r\n${}\r\n{entry}\r\n", entry.len());
+    redis.write_all(command.as_bytes()).await.unwrap();
+    let mut answer = [0; 5];
+    in_time("an answer of Redis", redis.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(&answer, b"+OK\r\n");
+    let starting = Node::start(NODES[0], replicas.command(NODES[0], &[]));
+    let visited = tokio::select! {
+        visited = stranger.accept() => Err(visited),
+        started = starting => Ok(started),
+    };
+    let said = visited.expect("the node came to the address").err().expect("it started");
+    assert_eq!(said.status.code(), Some(2), "{said:?}");
+    assert!(said.stderr.contains("an entry of n1 that is not of this cluster"), "{said:?}");
 }

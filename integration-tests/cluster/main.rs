@@ -91,6 +91,7 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             a_restarted_node_does_not_answer_for_its_former_life,
             a_node_that_leaves_is_gone_at_once;
         network_faults: a_partition_between_nodes_hangs_nobody,
+            a_request_whose_answer_is_lost_runs_once,
             a_node_with_another_address_is_found;
         rolling: a_rolling_restart_loses_no_request,
             a_request_that_outlives_the_drain_is_told_so;
@@ -148,7 +149,8 @@ fn of_engines(backend: Backend) -> Vec<Trial> {
 fn of_redis() -> Vec<Trial> {
     trials! {
         Backend::Redis;
-        engine_faults: a_restarted_engine_that_forgot_loses_no_session;
+        engine_faults: a_restarted_engine_that_forgot_loses_no_session,
+            a_foreign_entry_is_not_followed;
     }
 }
 

@@ -67,6 +67,46 @@ pub(crate) async fn a_partition_between_nodes_hangs_nobody(backend: Backend) {
     report(backend, "partition mended: reached again", back);
 }
 
+/// The owner gets requests and its answers are lost. Then the connections break. No request runs twice.
+pub(crate) async fn a_request_whose_answer_is_lost_runs_once(backend: Backend) {
+    let proxy = Proxy::start_before_its_server().await;
+    let replicas = behind(backend, &proxy).await;
+    let all = replicas.addresses();
+    let session = replicas.session(0).await;
+    let started = async || {
+        let stats = session.ask(all[0], 900, "test/stats", json!({})).await;
+        stats["result"]["started"].as_u64().unwrap()
+    };
+    for (id, is_connected) in [(10, true), (11, false)] {
+        if is_connected {
+            assert_eq!(session.status(all[1]).await, 200);
+        }
+        let before = started().await;
+        proxy.cut_answers();
+        let (params, id_text) = (json!({ "value": id }), id.to_string());
+        let sent = session.begin(all[1], id, "test/echo", &params);
+        let broken = async {
+            if is_connected {
+                // `test/stats` is not among the handlers that it counts.
+                poll_until("the request has arrived", async || started().await > before).await;
+            }
+            proxy.break_connections();
+        };
+        let (response, ()) =
+            Box::pin(within(Duration::from_secs(11), "an answer", async { tokio::join!(sent, broken) }))
+                .await;
+        let status = response.unwrap().status;
+        let expected: &[u16] = if is_connected { &[502] } else { &[502, 503] };
+        assert!(expected.contains(&status), "{status}");
+        proxy.mend();
+        poll_until("it is reached again", async || session.status(all[1]).await == 200).await;
+        let ran = session.ask(all[0], 901, "test/handlers", json!({})).await;
+        let own = ran["result"]["handlers"].as_array().unwrap().iter().filter(|one| one["id"] == *id_text);
+        assert_eq!(own.count(), usize::from(is_connected), "{ran}");
+        proxy.break_connections();
+    }
+}
+
 /// A node that starts again behind another address is reached there.
 pub(crate) async fn a_node_with_another_address_is_found(backend: Backend) {
     let proxy = Proxy::start_before_its_server().await;

@@ -11,11 +11,21 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
+/// What passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passes {
+    All,
+    ToTheServer,
+    Nothing,
+}
+
 /// A proxy on a free port. It ends when it is dropped.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     to: Arc<Mutex<SocketAddr>>,
-    passes: watch::Sender<bool>,
+    passes: watch::Sender<Passes>,
+    /// How often all connections were broken.
+    breaks: watch::Sender<u64>,
     task: JoinHandle<()>,
 }
 
@@ -24,10 +34,11 @@ impl Proxy {
     pub(crate) async fn start(to: SocketAddr, delay: Duration) -> Self {
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = socket.local_addr().unwrap().port();
-        let (passes, _) = watch::channel(true);
+        let (passes, _) = watch::channel(Passes::All);
+        let (breaks, _) = watch::channel(0);
         let to = Arc::new(Mutex::new(to));
-        let task = tokio::spawn(accept(socket, Arc::clone(&to), delay, passes.clone()));
-        Self { port, to, passes, task }
+        let task = tokio::spawn(accept(socket, Arc::clone(&to), delay, passes.clone(), breaks.clone()));
+        Self { port, to, passes, breaks, task }
     }
 
     /// A proxy whose address is needed before that of its server.
@@ -42,12 +53,22 @@ impl Proxy {
 
     /// Drops all bytes from now on. Connections stay open, and new ones are accepted by nobody that reads.
     pub(crate) fn cut(&self) {
-        self.passes.send_replace(false);
+        self.passes.send_replace(Passes::Nothing);
+    }
+
+    /// From now on passes what clients send, and nothing back.
+    pub(crate) fn cut_answers(&self) {
+        self.passes.send_replace(Passes::ToTheServer);
+    }
+
+    /// Ends all connections.
+    pub(crate) fn break_connections(&self) {
+        self.breaks.send_modify(|breaks| *breaks += 1);
     }
 
     /// Passes bytes again. Those that were held meanwhile arrive now, as a network repeats them.
     pub(crate) fn mend(&self) {
-        self.passes.send_replace(true);
+        self.passes.send_replace(Passes::All);
     }
 }
 
@@ -61,7 +82,8 @@ async fn accept(
     socket: TcpListener,
     to: Arc<Mutex<SocketAddr>>,
     delay: Duration,
-    passes: watch::Sender<bool>,
+    passes: watch::Sender<Passes>,
+    breaks: watch::Sender<u64>,
 ) {
     let mut connections = JoinSet::new();
     loop {
@@ -71,9 +93,12 @@ async fn accept(
         };
         let Ok((client, _)) = accepted else { return };
         let to = *to.lock().unwrap_or_else(PoisonError::into_inner);
-        let passes = passes.subscribe();
+        let (passes, mut breaks) = (passes.subscribe(), breaks.subscribe());
         connections.spawn(async move {
-            let _ended = pass(client, to, delay, passes).await;
+            tokio::select! {
+                _ended = pass(client, to, delay, passes) => {}
+                _broken = breaks.changed() => {}
+            }
         });
     }
 }
@@ -83,17 +108,17 @@ async fn pass(
     client: TcpStream,
     to: SocketAddr,
     delay: Duration,
-    mut passes: watch::Receiver<bool>,
+    mut passes: watch::Receiver<Passes>,
 ) -> io::Result<()> {
-    passes.wait_for(|passes| *passes).await.map_err(io::Error::other)?;
+    passes.wait_for(|passes| *passes != Passes::Nothing).await.map_err(io::Error::other)?;
     let server = TcpStream::connect(to).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let (client_in, client_out) = client.into_split();
     let (server_in, server_out) = server.into_split();
     tokio::select! {
-        ended = one_way(client_in, server_out, delay, passes.clone()) => ended,
-        ended = one_way(server_in, client_out, delay, passes) => ended,
+        ended = one_way(client_in, server_out, delay, passes.clone(), |passes| passes != Passes::Nothing) => ended,
+        ended = one_way(server_in, client_out, delay, passes, |passes| passes == Passes::All) => ended,
     }
 }
 
@@ -101,7 +126,8 @@ async fn one_way(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     delay: Duration,
-    mut passes: watch::Receiver<bool>,
+    mut passes: watch::Receiver<Passes>,
+    is_open: fn(Passes) -> bool,
 ) -> io::Result<()> {
     let (sender, mut pieces) = mpsc::channel::<(Instant, Vec<u8>)>(1024);
     let reading = async {
@@ -118,7 +144,7 @@ async fn one_way(
     let writing = async {
         while let Some((due, piece)) = pieces.recv().await {
             tokio::time::sleep_until(due).await;
-            passes.wait_for(|passes| *passes).await.map_err(io::Error::other)?;
+            passes.wait_for(|passes| is_open(*passes)).await.map_err(io::Error::other)?;
             to.write_all(&piece).await?;
         }
         Ok(())

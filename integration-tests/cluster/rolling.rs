@@ -34,11 +34,18 @@ struct Seen {
 
 impl Seen {
     /// Waits until each client has had a response to a request that it makes from now on or has made before.
-    async fn each_has_a_response(&self) {
+    async fn each_has_a_response(&self, clients: &mut JoinSet<()>) {
         let counts = || self.responses.each_ref().map(|count| count.load(Ordering::Relaxed));
         let before = counts();
         let all = || counts().iter().zip(&before).all(|(now, before)| now > before);
-        poll_until("each client has a response", async || all()).await;
+        poll_until("each client has a response", async || {
+            // A client that failed says why.
+            if let Some(ended) = clients.try_join_next() {
+                ended.unwrap();
+            }
+            all()
+        })
+        .await;
     }
 }
 
@@ -65,7 +72,7 @@ pub(crate) async fn a_rolling_restart_loses_no_request(backend: Backend) {
             .map(|(_, n)| n.address)
             .collect();
         balancer.set_servers(others);
-        seen.each_has_a_response().await;
+        seen.each_has_a_response(&mut clients).await;
         let ends = replicas.session(index).await;
         replicas.nodes[index].terminate().await;
         replicas.start_again(index).await;

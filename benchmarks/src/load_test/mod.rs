@@ -86,7 +86,7 @@ impl Held {
     }
 }
 
-/// What the sessions have seen.
+/// The counts and times of all sessions.
 #[derive(Debug, Default)]
 struct Seen {
     took: Vec<u64>,

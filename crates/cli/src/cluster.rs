@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::Failure;
 use crate::endpoint::{Endpoint, Target};
+use crate::signals::stop_signal;
 
 /// The headings of the help.
 const HEADING: &str = "Several processes";
@@ -30,16 +31,21 @@ pub(crate) struct ClusterArgs {
     /// The URL by which the other nodes reach this one. [default: that of the listener]
     #[arg(long, value_name = "URL", help_heading = HEADING, requires = "cluster")]
     pub(crate) advertise: Option<String>,
-    /// The secret that all nodes share, of at least 16 bytes. Without it only addresses of loopback can be advertised with
-    /// redis: and nats:.
+    /// The secret that all nodes share, of at least 16 bytes. Without it only addresses of loopback can be advertised or listed.
     #[arg(long, value_name = "FILE", help_heading = HEADING, requires = "cluster")]
     pub(crate) secret_file: Option<PathBuf>,
+    /// After a signal, serve as before for this many seconds while `/readyz` of `--page` is 503, so that a balancer has seen it
+    /// before the node refuses new sessions.
+    #[arg(long, value_name = "S", default_value_t = 0, help_heading = HEADING, requires = "cluster")]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=600))]
+    pub(crate) drain_delay: u64,
 }
 
 /// This process in its cluster, before it is a node.
 pub(crate) struct Node {
     pub(crate) cluster: Cluster,
     advertise: Option<String>,
+    drain_delay: Duration,
 }
 
 /// Reads the secret, or takes that of a cluster of one machine.
@@ -65,7 +71,8 @@ impl ClusterArgs {
         let cluster = Cluster::connect(address.clone(), self.node.clone(), secret).await;
         let cluster = cluster.map_err(|error| error.to_string())?;
         target.settings.router = Some(cluster.router());
-        Ok(Some(Node { cluster, advertise: self.advertise.clone() }))
+        let drain_delay = Duration::from_secs(self.drain_delay);
+        Ok(Some(Node { cluster, advertise: self.advertise.clone(), drain_delay }))
     }
 }
 
@@ -92,6 +99,20 @@ impl Node {
         let status = fixture.clone();
         self.cluster.tell_status(move || status.status());
         fixture.join(self.hooks());
+    }
+
+    /// Whether another process has taken the name of this node, for `/readyz`.
+    pub(crate) fn has_lost_its_name(node: Option<&Self>) -> impl Fn() -> bool + Send + Sync + 'static {
+        let cluster = node.map(|node| node.cluster.clone());
+        move || cluster.as_ref().is_some_and(Cluster::has_lost_its_name)
+    }
+
+    /// Waits after a signal until the balancer has seen that this node is not ready, or until another signal comes.
+    pub(crate) async fn drain_delay(node: Option<&Self>) {
+        if let Some(node) = node {
+            let again = stop_signal();
+            let _ended = tokio::time::timeout(node.drain_delay, again).await;
+        }
     }
 
     /// What the fixture needs of the cluster.

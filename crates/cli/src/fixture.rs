@@ -54,7 +54,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     }
     let is_draining = Arc::clone(&draining);
     let title = format!("rescind fixture ({})", args.dialect);
-    let _page = page::start(&args.page, &title, &log, move || is_draining.load(Ordering::Relaxed)).await?;
+    let has_lost_its_name = Node::has_lost_its_name(node.as_ref());
+    let is_unready = move || is_draining.load(Ordering::Relaxed) || has_lost_its_name();
+    let _page = page::start(&args.page, &title, &log, is_unready).await?;
     match target.endpoint {
         Endpoint::Stdio => serve_stdio(&fixture, target.framing, &draining).await,
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
@@ -98,7 +100,12 @@ async fn serve(
         node.join(&listener.endpoint().0).await?;
     }
     // Created before the line is printed, because its reader may send the signal at once.
-    let mut stop = pin!(stop_signal());
+    let signal = stop_signal();
+    let mut stop = pin!(async {
+        signal.await;
+        draining.store(true, Ordering::Relaxed);
+        Node::drain_delay(node).await;
+    });
     output::message(&format!("listening on {}\n", listener.endpoint()));
     listener.as_mut().share_among(fixture.clients());
     let mut peers: Vec<Peer> = Vec::new();

@@ -1,6 +1,9 @@
 //! Logs go to stderr; stdout belongs to the protocol and to reports.
 
 use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
 
 /// Hides the fixture's one intended panic from stderr. Every other panic is reported as usual.
 pub(crate) fn hide_intended_panics() {
@@ -15,14 +18,19 @@ pub(crate) fn hide_intended_panics() {
     }));
 }
 
-/// Starts logging: errors, with `-v` debug messages, with `-vv` every step.
+/// Starts logging: errors and warnings of the cluster, with `-v` debug messages, with `-vv` every step.
 pub(crate) fn start(verbose: u8) {
-    let level = match verbose {
-        0 => Level::ERROR,
-        1 => Level::DEBUG,
-        2.. => Level::TRACE,
+    let targets = match verbose {
+        // The client of NATS reports errors that the commands report too.
+        0 => Targets::new()
+            .with_default(Level::ERROR)
+            .with_target("rescind_cluster", Level::WARN)
+            .with_target("async_nats", LevelFilter::OFF),
+        1 => Targets::new().with_default(Level::DEBUG),
+        2.. => Targets::new().with_default(Level::TRACE),
     };
-    let subscriber = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).finish();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let subscriber = tracing_subscriber::registry().with(lines).with(targets);
     // It fails only if a subscriber is already set, and none is.
     drop(tracing::subscriber::set_global_default(subscriber));
 }

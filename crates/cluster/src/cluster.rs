@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 
 use crate::address::ClusterAddress;
 use crate::cancel_bus::CancelBus;
-use crate::engine::fixed::{FixedEngine, node_url};
+use crate::engine::fixed::FixedEngine;
 use crate::engine::{Beat, Engine, EngineError, EngineEvents};
 use crate::hop::message::{About, Hop, HopKind, Unverified};
 use crate::hop::pool::{NodeBody, Pool};
@@ -27,6 +27,7 @@ use crate::jobs::Jobs;
 use crate::keys::Keys;
 use crate::membership::{Located, Membership, OwnEntry, TIME_TO_LIVE};
 use crate::names::{Incarnation, NodeName, SignedName};
+use crate::node_list::node_url;
 use crate::secret::{Purpose, Secret};
 use crate::signals::Signals;
 
@@ -90,6 +91,14 @@ pub enum JoinError {
     /// Another living process has the name.
     #[error("another living node has the name {0}")]
     NameTaken(NodeName),
+    /// The list of nodes names others, and not this one.
+    #[error("the list of nodes does not name {0}")]
+    NotListed(NodeName),
+    /// The engine has an entry of this name that was not signed with the secret of this cluster.
+    #[error(
+        "the engine has an entry of {0} that is not of this cluster: is another cluster on it, or has a node another secret?"
+    )]
+    ForeignEntry(NodeName),
     /// The URL is not one that others could use.
     #[error("{0}")]
     Url(String),
@@ -202,6 +211,9 @@ impl Cluster {
         let own = OwnEntry::new(name, &url, inner.incarnation, &inner.secret);
         self.take_name(name, &own).await?;
         inner.membership.read().await?;
+        if inner.engine.lacks(name) {
+            return Err(JoinError::NotListed(name.clone()));
+        }
         if inner.engine.is_list() {
             inner.membership.members().iter().try_for_each(|member| self.check_loopback(&member.url))?;
         }
@@ -209,6 +221,13 @@ impl Cluster {
         let keeping = tokio::spawn(inner.membership.clone().keep(own));
         lock(&inner.tasks).push(keeping.abort_handle());
         Ok(())
+    }
+
+    /// Whether another process has taken the name of this node, for example while this one was suspended for longer than 10 s. Other
+    /// nodes do not reach its sessions any more, and it refuses new ones, until it has its name again.
+    #[must_use]
+    pub fn has_lost_its_name(&self) -> bool {
+        self.0.membership.has_lost_its_name()
     }
 
     /// Sets what this node tells the others of itself, when they ask for it with [`statuses`](Self::statuses). The function
@@ -273,22 +292,25 @@ impl Cluster {
         let inner = &self.0;
         let patience = tokio::time::Instant::now() + TIME_TO_LIVE + RETRY_NAME;
         while let Beat::Taken(entry) = inner.membership.beat(own).await? {
-            let holder = OwnEntry::read(&entry);
-            let found = match &holder {
-                Some((url, _)) => self.greet(url).await,
-                None => Greeted::Silent,
+            let Some(holder) = inner.membership.read_entry(name, &entry) else {
+                // Its address may lead anywhere. An entry that nobody renews ends after its time to live.
+                if tokio::time::Instant::now() > patience {
+                    return Err(JoinError::ForeignEntry(name.clone()));
+                }
+                tokio::time::sleep(RETRY_NAME).await;
+                continue;
             };
-            match (found, holder) {
-                (Greeted::Lives(life), Some((_, held))) if Some(&life) == held.as_ref() => {
+            match self.greet(&holder.url).await {
+                Greeted::Lives(life) if holder.incarnation.is_some_and(|held| held.to_string() == life) => {
                     return Err(JoinError::NameTaken(name.clone()));
                 }
                 // Its process has ended: nobody listens there, or another life does.
-                (Greeted::Lives(_) | Greeted::Nobody, _) => inner.engine.leave(name.as_str(), &entry).await?,
+                Greeted::Lives(_) | Greeted::Nobody => inner.engine.leave(name.as_str(), &entry).await?,
                 // It may be stopped. Then its entry ends after its time to live.
-                (Greeted::Silent, _) if tokio::time::Instant::now() > patience => {
+                Greeted::Silent if tokio::time::Instant::now() > patience => {
                     return Err(JoinError::NameTaken(name.clone()));
                 }
-                (Greeted::Silent, _) => tokio::time::sleep(RETRY_NAME).await,
+                Greeted::Silent => tokio::time::sleep(RETRY_NAME).await,
             }
         }
         if inner.engine.is_list() {

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::time::{Instant, sleep};
 
 use crate::cancel_bus::{CancelWatch, KEEP, cancelled};
 use crate::cluster::Inner;
 use crate::engine::EngineError;
+use crate::keys::{RECORD_LIMIT, RETRY};
 use crate::signals::Watch;
 
 /// A queue of jobs in the engine, which workers take. A job has the key of its request, so its worker watches that key and
@@ -100,7 +102,7 @@ impl Job {
         CancelWatch::new(self.cluster.signals.watch(&cancelled(&self.queued.key).into()))
     }
 
-    /// Ends the job with this result.
+    /// Ends the job with this result. While the engine is away, it is tried again for 60 s.
     ///
     /// # Errors
     /// The engine did not confirm it.
@@ -108,8 +110,15 @@ impl Job {
     /// # Cancel safety
     /// If the future is dropped before it returns, the request may or may not see the end.
     pub async fn finish(self, result: &Value) -> Result<(), EngineError> {
-        let name = finished(&self.queued.key);
-        self.cluster.engine.signal(&name, &result.to_string(), KEEP).await
+        let (name, result) = (finished(&self.queued.key), result.to_string());
+        let until = Instant::now() + RECORD_LIMIT;
+        loop {
+            // The first value stays, so it does no harm if an attempt was recorded whose answer is lost.
+            match self.cluster.engine.signal(&name, &result, KEEP).await {
+                Err(EngineError::Away(_)) if Instant::now() < until => sleep(RETRY).await,
+                ended => return ended,
+            }
+        }
     }
 }
 

@@ -15,10 +15,10 @@ use crate::cancel_bus::{CancelBus, CancelWatch, cancelled};
 use crate::cluster::{Inner, lock};
 use crate::secret::Purpose;
 
-/// How long a cancel is tried to be recorded while the engine is away.
-const RECORD_LIMIT: Duration = Duration::from_secs(60);
+/// How long a cancel, or the end of a job, is tried to be recorded while the engine is away.
+pub(crate) const RECORD_LIMIT: Duration = Duration::from_secs(60);
 /// The time between two attempts.
-const RETRY: Duration = Duration::from_millis(500);
+pub(crate) const RETRY: Duration = Duration::from_millis(500);
 
 /// Makes the keys of requests. It does not keep the cluster alive.
 pub(crate) struct Keys(Weak<Inner>);

@@ -49,6 +49,7 @@ struct Shared {
     /// The engine refused the last heartbeat, for example because it is full. So it may refuse those of the others, and the
     /// end of an entry says nothing.
     is_refused: AtomicBool,
+    has_lost_its_name: AtomicBool,
 }
 
 #[derive(Default)]
@@ -94,6 +95,7 @@ impl Membership {
             view: RwLock::default(),
             reading: tokio::sync::Mutex::default(),
             is_refused: AtomicBool::new(false),
+            has_lost_its_name: AtomicBool::new(false),
         }))
     }
 
@@ -133,6 +135,9 @@ impl Membership {
                 Ok(())
             }
             Err(error) => {
+                if !view.is_away {
+                    tracing::warn!(error = %LogText::text(&error), "the members of the cluster cannot be read: those of the last reading stay");
+                }
                 view.is_away = true;
                 Err(error)
             }
@@ -157,6 +162,16 @@ impl Membership {
             url: read.url.parse().ok()?,
             incarnation: incarnation.and_then(|text| text.parse().ok()),
         })
+    }
+
+    /// The member in an entry of this name. `None`: it is not one of this cluster.
+    pub(crate) fn read_entry(&self, name: &NodeName, entry: &str) -> Option<Member> {
+        self.member(name.as_str(), entry)
+    }
+
+    /// Whether another process has taken the name of this node.
+    pub(crate) fn has_lost_its_name(&self) -> bool {
+        self.0.has_lost_its_name.load(Ordering::Relaxed)
     }
 
     /// Where a node is, as it was last read.
@@ -220,9 +235,11 @@ impl Membership {
         loop {
             due.tick().await;
             match self.beat(&own).await {
-                Ok(Beat::Held) => {}
+                Ok(Beat::Held) => self.0.has_lost_its_name.store(false, Ordering::Relaxed),
                 Ok(Beat::Taken(_)) => {
-                    tracing::error!(node = %own.name, "another process has the name of this node: sessions of this one are not reached");
+                    if !self.0.has_lost_its_name.swap(true, Ordering::Relaxed) {
+                        tracing::error!(node = %own.name, "another process has taken the name of this node: other nodes do not reach its sessions, and it takes no new ones");
+                    }
                 }
                 Err(error) => tracing::debug!(error = %LogText::text(&error), "a heartbeat failed"),
             }
@@ -247,12 +264,6 @@ impl OwnEntry {
         let signature = Some(secret.sign(Purpose::Member, &parts).to_string());
         let entry = Entry { url, incarnation: Some(incarnation), signature };
         Self { name: name.clone(), text: serde_json::to_string(&entry).unwrap_or_default() }
-    }
-
-    /// The URL and the life in an entry, such as that of another node.
-    pub(crate) fn read(entry: &str) -> Option<(Uri, Option<String>)> {
-        let entry = serde_json::from_str::<Entry>(entry).ok()?;
-        Some((entry.url.parse().ok()?, entry.incarnation))
     }
 
     /// The entry of a node in a list of addresses.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::request;
+use http::{StatusCode, request};
 use rescind_core::{BoxFuture, PeerAddress, Principal, RequestId};
 use rescind_http::{RouteRefusal, SessionRoute, SessionRouter};
 
 use crate::cluster::Cluster;
-use crate::hop::forward::forward;
+use crate::hop::forward::{RETRY_AFTER, forward};
 use crate::hop::message::{About, Hop, HopKind, Unverified};
 use crate::hop::serve::{refused, serve};
 use crate::names::SignedName;
@@ -51,6 +51,12 @@ impl Cluster {
             Some(session) if Some(&session.node) != inner.node.as_ref() => {
                 let cluster = Arc::clone(inner);
                 SessionRoute::Elsewhere(Box::new(move |request| Box::pin(forward(cluster, session, request))))
+            }
+            // Only this node could serve a new session, or a request without one.
+            None if session.is_none() && self.has_lost_its_name() => {
+                let text = "another process has taken the name of this node in its cluster";
+                let refusal = RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text.to_owned());
+                SessionRoute::Refused(refusal.retry_after(RETRY_AFTER))
             }
             // A session that no node of this cluster made is unknown here as well.
             Some(_) | None => SessionRoute::Here,

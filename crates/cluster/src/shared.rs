@@ -1,7 +1,6 @@
 //! Cancels for servers without sessions: the signal of a principal and an id, which belongs to no node.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -9,6 +8,7 @@ use rescind_core::{BoxFuture, Principal, RequestId};
 use rescind_http::{RouteRefusal, SHARED_CANCEL_KEPT};
 
 use crate::cluster::Inner;
+use crate::hop::forward::RETRY_AFTER;
 use crate::secret::{Purpose, Secret};
 
 /// What the names of these signals begin with. Those of other signals have the name of a node in the second place.
@@ -39,7 +39,7 @@ pub(crate) fn cancel(
         let sent = cluster.engine.signal(&name, &frame, SHARED_CANCEL_KEPT).await;
         sent.map_err(|error| {
             let text = format!("the cancel may not have reached every process: {error}");
-            RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text).retry_after(Duration::from_secs(1))
+            RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text).retry_after(RETRY_AFTER)
         })
     })
 }

@@ -51,7 +51,9 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     let behind = Arc::new(Behind::new(&args, &to_dialect)?);
     let drain = Drain { time: Duration::from_secs(args.drain), begun: Arc::clone(&draining) };
     let title = format!("rescind bridge ({})", args.dialect);
-    let _page = page::start(&args.page, &title, &log, move || draining.load(Ordering::Relaxed)).await?;
+    let has_lost_its_name = Node::has_lost_its_name(node.as_ref());
+    let is_unready = move || draining.load(Ordering::Relaxed) || has_lost_its_name();
+    let _page = page::start(&args.page, &title, &log, is_unready).await?;
     match target.endpoint {
         Endpoint::Stdio => serve_stdio(&bridge, &target, &behind, &drain, &lost).await,
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
@@ -219,7 +221,12 @@ async fn serve(
     drain: &Drain,
     node: Option<&Node>,
 ) -> Result<Exit, Failure> {
-    let mut stop = pin!(stop_signal());
+    let signal = stop_signal();
+    let mut stop = pin!(async {
+        signal.await;
+        drain.begin();
+        Node::drain_delay(node).await;
+    });
     let listener = open::listen(target).await?;
     if let Some(node) = node {
         node.join(&listener.endpoint().0).await?;

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::future::ready;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +21,7 @@ use crate::hop::send::send;
 use crate::hop::serve::SignalMessage;
 use crate::membership::OwnEntry;
 use crate::names::NodeName;
+use crate::node_list::NodeList;
 use crate::secret::Secret;
 use crate::shared::is_shared;
 
@@ -31,90 +31,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(500);
 /// The longest value of a signal, in bytes.
 const MAX_VALUE: usize = 16 * 1024;
-
-/// The nodes of a cluster without an engine, and their URLs. A clone is the same list.
-#[derive(Clone, Debug, Default)]
-pub struct NodeList(Arc<Mutex<Listed>>);
-
-#[derive(Debug, Default)]
-struct Listed {
-    urls: HashMap<NodeName, Uri>,
-    /// Read anew whenever the members are read.
-    file: Option<PathBuf>,
-}
-
-impl NodeList {
-    /// An empty list.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// A list in a file: a line `NAME=URL` for each node; `#` begins a comment. It is read again when a node is not known,
-    /// and every three seconds.
-    #[must_use]
-    pub fn of_file(file: impl Into<PathBuf>) -> Self {
-        let list = Self::default();
-        list.listed().file = Some(file.into());
-        list
-    }
-
-    /// Adds a node, or changes its URL.
-    pub fn set(&self, name: NodeName, url: Uri) {
-        self.listed().urls.insert(name, url);
-    }
-
-    /// Removes a node.
-    pub fn remove(&self, name: &NodeName) {
-        self.listed().urls.remove(name);
-    }
-
-    fn listed(&self) -> MutexGuard<'_, Listed> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn url(&self, name: &NodeName) -> Option<Uri> {
-        self.listed().urls.get(name).cloned()
-    }
-
-    async fn read(&self) -> Result<(), EngineError> {
-        let Some(file) = self.listed().file.clone() else { return Ok(()) };
-        let text = tokio::fs::read_to_string(&file).await;
-        let text = text.map_err(|error| EngineError::Away(format!("{}: {error}", file.display())))?;
-        let urls = parse(&text.replace('\n', ",")).map_err(EngineError::Refused)?;
-        self.listed().urls = urls;
-        Ok(())
-    }
-}
-
-/// Reads `NAME=URL,NAME=URL`.
-pub(crate) fn parse(list: &str) -> Result<HashMap<NodeName, Uri>, String> {
-    let entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty() && !entry.starts_with('#'));
-    entries
-        .map(|entry| {
-            let (name, url) = entry.split_once('=').ok_or_else(|| format!("{entry:?} is not NAME=URL"))?;
-            let name = name.trim().parse().map_err(|error| format!("{name:?}: {error}"))?;
-            Ok((name, node_url(url.trim())?))
-        })
-        .collect()
-}
-
-/// Reads the URL of a node.
-pub(crate) fn node_url(url: &str) -> Result<Uri, String> {
-    let uri: Uri = url.parse().map_err(|error| format!("{url:?} is no URL: {error}"))?;
-    match (uri.scheme_str(), uri.host()) {
-        (Some("http" | "https"), Some(host)) if !host.is_empty() => Ok(uri),
-        _ => Err(format!("{url:?} is no http:// or https:// URL")),
-    }
-}
-
-impl FromIterator<(NodeName, Uri)> for NodeList {
-    fn from_iter<I: IntoIterator<Item = (NodeName, Uri)>>(nodes: I) -> Self {
-        let list = Self::default();
-        list.listed().urls.extend(nodes);
-        list
-    }
-}
 
 /// The engine of a list of nodes.
 pub(crate) struct FixedEngine {
@@ -197,7 +113,7 @@ impl Nodes {
         }
         match self.list.url(&node) {
             Some(url) => Ok(Some((node, url))),
-            None => Err(EngineError::Refused(format!("there is no node {node}"))),
+            None => Err(EngineError::List(format!("there is no node {node}"))),
         }
     }
 
@@ -215,8 +131,8 @@ impl Nodes {
             .map_err(|why| EngineError::Away(format!("the node {node}: {why}")))?;
         match response.status() {
             StatusCode::OK => Ok(response),
-            StatusCode::FORBIDDEN => Err(EngineError::Refused(format!("the node {node} has another secret"))),
-            status => Err(EngineError::Refused(format!("the node {node} answered {status}"))),
+            StatusCode::FORBIDDEN => Err(EngineError::List(format!("the node {node} has another secret"))),
+            status => Err(EngineError::List(format!("the node {node} answered {status}"))),
         }
     }
 
@@ -241,10 +157,12 @@ impl Nodes {
         let texts: Vec<_> = failed
             .iter()
             .map(|error| match error {
-                EngineError::Away(text) | EngineError::Refused(text) => text.as_str(),
+                EngineError::List(text) | EngineError::Away(text) | EngineError::Refused(text) => {
+                    text.as_str()
+                }
             })
             .collect();
-        Err(EngineError::Away(texts.join("; ")))
+        Err(EngineError::List(texts.join("; ")))
     }
 
     /// Waits at the node that records a signal, which tells it also if it was recorded before. It goes on until the signal
@@ -343,6 +261,10 @@ impl Engine for FixedEngine {
             let listed = self.nodes.list.listed();
             Ok(listed.urls.iter().map(|(name, url)| (name.to_string(), OwnEntry::of_list(url))).collect())
         })
+    }
+
+    fn lacks(&self, name: &NodeName) -> bool {
+        self.nodes.list.lacks(name)
     }
 
     fn is_list(&self) -> bool {

@@ -19,6 +19,8 @@ use std::time::Duration;
 
 use rescind_core::BoxFuture;
 
+use crate::names::NodeName;
+
 /// Why the engine did not do something.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -29,6 +31,9 @@ pub enum EngineError {
     /// It answered with an error, for example because its memory is full.
     #[error("the engine of the cluster refused: {0}")]
     Refused(String),
+    /// The list of nodes, or one of its nodes, cannot be read or reached.
+    #[error("the list of nodes: {0}")]
+    List(String),
 }
 
 /// The answer to a heartbeat.
@@ -86,6 +91,11 @@ pub(crate) trait Engine: Send + Sync {
 
     /// The nodes that live, and their entries.
     fn members(&self) -> Answer<'_, Vec<(String, String)>>;
+
+    /// Whether it is a list that names nodes, and not this one.
+    fn lacks(&self, _name: &NodeName) -> bool {
+        false
+    }
 
     /// Whether the members are a list of an operator, whose entries have no signatures.
     fn is_list(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::membership::{Located, Member};
 use crate::names::SignedName;
 
 /// When a client may try again that was refused because a node or the engine could not be reached.
-const RETRY_AFTER: Duration = Duration::from_secs(2);
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// Fields about one connection, which are not passed on (RFC 9110, 7.6.1).
 const OF_A_CONNECTION: [HeaderName; 6] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
@@ -151,7 +151,7 @@ fn gone() -> RouteRefusal {
 
 /// 503: the session may live.
 fn unknown() -> RouteRefusal {
-    let text = "the node that holds this session is not known now, because the engine of the cluster is away";
+    let text = "the node that holds this session is not known now, because the members of the cluster cannot be read";
     RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()).retry_after(RETRY_AFTER)
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -18,6 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rescind_http::RoutedBody;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 
 use super::kept_body;
 
@@ -29,7 +30,7 @@ const PING: Duration = Duration::from_secs(3);
 const PONG: Duration = Duration::from_secs(7);
 /// The most requests on one connection. A server of this project takes 1024.
 const STREAMS: usize = 512;
-/// How often a request that the other node has not begun with is sent again.
+/// How often a connection is opened, or a request that the other node has not begun with is sent, again.
 const ATTEMPTS: usize = 2;
 /// The bytes that a node may send on one stream before a client reads them.
 const STREAM_WINDOW: u32 = 64 * 1024;
@@ -61,8 +62,6 @@ struct Lines {
 struct Line {
     sender: http2::SendRequest<RoutedBody>,
     streams: Arc<AtomicUsize>,
-    /// The other node has sent something. It does so before it begins with a request.
-    is_heard: Arc<AtomicBool>,
 }
 
 /// Why a request got no response.
@@ -93,13 +92,16 @@ impl Pool {
         mut request: Request<RoutedBody>,
     ) -> Result<Response<NodeBody>, Unsent> {
         let lines = self.lines(to);
-        // A connection can end between the choice and the request, or before the other node has begun with it. Then it is
-        // sent again.
+        // A connection can end before the request is sent, or the other node says that it does not begin with it. Then it is
+        // sent again. In all other cases the node may have begun, even if it sent nothing.
         for attempt in 0.. {
             let mut line = match self.line(&lines, to).await {
                 Ok(line) => line,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     return Err(Unsent::Refused(Box::new(request)));
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset && attempt < ATTEMPTS => {
+                    continue;
                 }
                 Err(error) => return Err(Unsent::Unreachable(Box::new(request), error)),
             };
@@ -114,7 +116,7 @@ impl Pool {
                     let error = failed.into_error();
                     let unsent = match unsent {
                         Some(unsent) => unsent,
-                        None if was_not_begun(&error, line.is_heard.load(Ordering::Relaxed)) => {
+                        None if was_not_begun(&error) => {
                             lines.forget(&line);
                             let Some((body, _)) = again.body() else { return Err(Unsent::Lost(error)) };
                             Request::from_parts(copy, body)
@@ -176,20 +178,12 @@ impl Pool {
     }
 }
 
-/// Whether the other node has said that it ends the connection and does not begin with this request (RFC 9113, 6.8), or has
-/// closed its port before it accepted the connection.
-fn was_not_begun(error: &hyper::Error, is_heard: bool) -> bool {
-    let Some(cause) = std::error::Error::source(error) else { return false };
-    if let Some(cause) = cause.downcast_ref::<h2::Error>() {
-        return cause.is_go_away() && cause.is_remote() && cause.reason() == Some(h2::Reason::NO_ERROR);
-    }
-    let is_closed = |cause: &io::Error| {
-        matches!(
-            cause.kind(),
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof
-        )
-    };
-    !is_heard && cause.downcast_ref::<io::Error>().is_some_and(is_closed)
+/// Whether the other node has said that it ends the connection and does not begin with this request (RFC 9113, 6.8).
+fn was_not_begun(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(|cause| {
+        cause.is_go_away() && cause.is_remote() && cause.reason() == Some(h2::Reason::NO_ERROR)
+    })
 }
 
 impl Lines {
@@ -208,11 +202,13 @@ impl Lines {
     }
 }
 
+/// A connection on which the other node has said something. A port that is about to close accepts connections that nobody
+/// serves; no request must be sent there, because it would be unknown whether it was begun.
 async fn handshake<S>(stream: S) -> io::Result<Line>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let is_heard = Arc::<AtomicBool>::default();
+    let (hear, heard) = oneshot::channel();
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
@@ -221,7 +217,7 @@ where
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_reset_streams(RESETS)
-        .handshake(TokioIo::new(Listening { stream, is_heard: Arc::clone(&is_heard) }))
+        .handshake(TokioIo::new(Listening { stream, hear: Some(hear) }))
         .await
         .map_err(io::Error::other)?;
     tokio::spawn(async move {
@@ -229,13 +225,14 @@ where
             tracing::debug!(error = %rescind_core::LogText::text(&error), "a connection to another node was lost");
         }
     });
-    Ok(Line { sender, streams: Arc::default(), is_heard })
+    heard.await.map_err(|_| io::ErrorKind::ConnectionReset)?;
+    Ok(Line { sender, streams: Arc::default() })
 }
 
-/// A stream that shows whether the other side has sent something.
+/// A stream that reports the first bytes of the other side.
 struct Listening<S> {
     stream: S,
-    is_heard: Arc<AtomicBool>,
+    hear: Option<oneshot::Sender<()>>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
@@ -246,8 +243,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
-            self.is_heard.store(true, Ordering::Relaxed);
+        if buffer.filled().len() > before
+            && let Some(hear) = self.hear.take()
+        {
+            let _ = hear.send(());
         }
         read
     }
