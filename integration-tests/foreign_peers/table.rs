@@ -75,7 +75,7 @@ pub(crate) struct RightRow {
 const NOTHING: &[&str] = &[];
 
 #[rustfmt::skip]
-pub(crate) const RIGHT: [RightRow; 26] = [
+pub(crate) const RIGHT: [RightRow; 28] = [
     RightRow { flags: &[], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--serial"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--busy"], dialects: ALL, but: NOTHING },
@@ -100,6 +100,8 @@ pub(crate) const RIGHT: [RightRow; 26] = [
     RightRow { flags: &["--lingers"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--slows-down"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--second-is-quick"], dialects: ALL, but: NOTHING },
+    RightRow { flags: &["--rate-limited"], dialects: ALL, but: NOTHING },
+    RightRow { flags: &["--supersedes"], dialects: ALL, but: &["siblings", "late cancel"] },
     // No document demands that a cancel is honoured.
     RightRow { flags: &["--ignores-cancel"], dialects: LSP, but: &["cancelled", "siblings", "id zero", "survival"] },
     RightRow { flags: &["--ignores-cancel", "--serial"], dialects: LSP, but: &["cancelled", "siblings", "id zero", "survival"] },

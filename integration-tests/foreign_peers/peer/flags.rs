@@ -46,6 +46,10 @@ pub(super) enum Manner {
     SlowsDown,
     /// The second slow request ends early without a cancel, as the turn of an agent may.
     SecondIsQuick,
+    /// Refuses each slow request after the twelfth, as a service that limits their rate.
+    RateLimited,
+    /// Ends a slow request with an error when a newer one comes.
+    Supersedes,
 }
 
 /// Wrong.
@@ -103,7 +107,7 @@ pub(super) enum Fault {
     ReservedCode,
 }
 
-const MANNERS: [(&str, Manner); 20] = [
+const MANNERS: [(&str, Manner); 22] = [
     ("--serial", Manner::Serial),
     ("--busy", Manner::Busy),
     ("--slices", Manner::Slices),
@@ -124,6 +128,8 @@ const MANNERS: [(&str, Manner); 20] = [
     ("--pieces", Manner::Pieces),
     ("--slows-down", Manner::SlowsDown),
     ("--second-is-quick", Manner::SecondIsQuick),
+    ("--rate-limited", Manner::RateLimited),
+    ("--supersedes", Manner::Supersedes),
 ];
 
 const FAULTS: [(&str, Fault); 25] = [

@@ -60,6 +60,7 @@ struct State {
     next_is_cancelled: bool,
     dead: bool,
     works_begun: u64,
+    slow_taken: u64,
 }
 
 struct Running {
@@ -107,6 +108,15 @@ impl Peer {
         if slow && self.flags.is(Manner::OneAtATime) && state.running.iter().any(|it| it.slow) {
             return Taken::Refused;
         }
+        if slow {
+            state.slow_taken += 1;
+            if self.flags.is(Manner::RateLimited) && state.slow_taken > 12 {
+                return Taken::Refused;
+            }
+            if self.flags.is(Manner::Supersedes) {
+                self.supersede(&mut state);
+            }
+        }
         state.last_key += 1;
         let key = state.last_key;
         let cancel = std::mem::take(&mut state.next_is_cancelled).then_some(Cancel::Request);
@@ -119,6 +129,17 @@ impl Peer {
         state.queue.push_back(key);
         self.changed.notify_all();
         Taken::Queued(!std::mem::replace(&mut state.has_worker, true))
+    }
+
+    /// Ends the slow requests that run.
+    fn supersede(&self, state: &mut State) {
+        for older in state.running.iter_mut().filter(|it| it.slow && it.cancel.is_none()) {
+            older.cancel = Some(Cancel::Request);
+            older.is_answered = true;
+            let answer = Answer::error(rpc::CONTENT_MODIFIED, "a newer request has taken its place");
+            self.output.send(&answer.message(&older.answer_id, false));
+        }
+        self.changed.notify_all();
     }
 
     /// The next request of a serial peer.

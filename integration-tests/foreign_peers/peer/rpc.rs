@@ -41,6 +41,8 @@ pub(super) const INVALID_PARAMS: i64 = -32602;
 pub(super) const INTERNAL_ERROR: i64 = -32603;
 pub(super) const PARSE_ERROR: i64 = -32700;
 pub(super) const REQUEST_CANCELLED: i64 = -32800;
+/// LSP's code for a request whose result nobody needs any more.
+pub(super) const CONTENT_MODIFIED: i64 = -32801;
 /// Of the range that is left to servers.
 pub(super) const BUSY: i64 = -32000;
 

@@ -53,6 +53,10 @@ fn cancels_running(baselines: &Baselines, tries: &Tries) -> Finding {
     );
     let count = tries.all.len();
     let mut finding = match tries.worked() {
+        _ if count == 0 && tries.refused > 0 => {
+            let detail = "each slow request was refused before its cancel was sent; name one that is served as often as it is asked";
+            Finding::new(question, Answer::Unsure, detail)
+        }
         _ if count == 0 => Finding::new(question, Answer::Unsure, tries.lost.clone().unwrap_or_default()),
         Some(true) => {
             Finding::new(question, Answer::Yes, format!("{}; {uncancelled}", latency_in_words(tries)))
@@ -78,6 +82,10 @@ fn cancels_running(baselines: &Baselines, tries: &Tries) -> Finding {
             Finding { evidence: Vec::new(), ..Finding::new(question, Answer::Unsure, detail) }
         }
     };
+    if count > 0 && tries.refused > 0 {
+        finding.detail =
+            format!("{}; {} more were refused before their cancel", finding.detail, tries.refused);
+    }
     finding.cancel_us = tries.latencies().into_iter().map(micros).collect();
     finding
 }

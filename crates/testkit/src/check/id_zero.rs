@@ -35,6 +35,9 @@ pub(super) fn read(session: &PeerSession, baselines: &Baselines, tries: &Tries) 
         Effect::EarlyResult => {
             Finding::new(QUESTION, Answer::Unsure, format!("it was answered with a result after {after}"))
         }
+        Effect::Refused => {
+            Finding::new(QUESTION, Answer::Unsure, "the request was refused before its cancel was sent")
+        }
         Effect::Silence => Finding::new(QUESTION, Answer::Yes, "no answer came"),
         Effect::NormalEnd => {
             let detail = "it is answered at its normal end, and requests with other ids are cancelled";

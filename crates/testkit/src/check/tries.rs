@@ -33,6 +33,8 @@ pub(super) enum Effect {
     Silence,
     /// No answer though one is due, or the request may still run.
     NoAnswer,
+    /// An error that came before the cancel was sent.
+    Refused,
 }
 
 impl Effect {
@@ -41,7 +43,7 @@ impl Effect {
         match self {
             Self::Cancelled | Self::OtherError(_) | Self::EarlyResult | Self::Silence => Some(true),
             Self::NormalEnd => Some(false),
-            Self::NoAnswer => None,
+            Self::NoAnswer | Self::Refused => None,
         }
     }
 }
@@ -61,6 +63,8 @@ pub(super) struct Try {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tries {
     pub(super) all: Vec<Try>,
+    /// How many requests were refused before their cancel, which are not among them.
+    pub(super) refused: usize,
     /// How long a quick request took directly after each cancel.
     pub(super) quick_after: Vec<Option<Duration>>,
     /// Why the session ended before the last try.
@@ -140,8 +144,19 @@ impl Tries {
             *place = judged(first);
         }
         self.zero = self.pending_zero.take().map(&mut judged).or(self.zero.take());
-        self.all.extend(std::mem::take(&mut self.pending).into_iter().map(judged));
+        let rest: Vec<Try> = std::mem::take(&mut self.pending).into_iter().map(judged).collect();
+        for one in rest {
+            self.add(one);
+        }
         Ok(())
+    }
+
+    fn add(&mut self, one: Try) {
+        if one.effect == Effect::Refused {
+            self.refused += 1;
+        } else {
+            self.all.push(one);
+        }
     }
 
     /// Whether some tries worked and some did not.
@@ -158,7 +173,8 @@ impl Tries {
             | Effect::EarlyResult
             | Effect::NormalEnd
             | Effect::Silence
-            | Effect::NoAnswer => None,
+            | Effect::NoAnswer
+            | Effect::Refused => None,
         })
     }
 
@@ -282,7 +298,7 @@ async fn run(
                 if one.effect == Effect::Silence {
                     tries.first = Some((sent, cancelled));
                 }
-                tries.all.push(one);
+                tries.add(one);
                 look_again(session, baselines, deadline, tries).await?;
             } else {
                 tries.pending.push((sent, cancelled));
@@ -336,6 +352,8 @@ fn judge(
     let named = profile.is_some_and(|request| request.says_cancelled(session.wire_format, &answer.frame));
     let effect = match error {
         _ if named || is_cancelled(session.wire_format, &answer.frame) => Effect::Cancelled,
+        // It says nothing about a cancel that had not been sent, for example of a peer that limits the rate of requests.
+        Some(_) if answer.at <= cancelled && error != normal_error => Effect::Refused,
         error if is_late && error == normal_error => Effect::NormalEnd,
         Some(code) => Effect::OtherError(code),
         None => Effect::EarlyResult,

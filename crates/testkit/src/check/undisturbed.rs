@@ -104,6 +104,7 @@ pub(super) async fn run(
     let at_once =
         before + u32::from(sibling.is_some()) + u32::from(sent.is_some()) + u32::from(own.is_some());
     session.listen(session.now() + cancel_delay(baselines)).await?;
+    let superseded = sibling.as_ref().and_then(|sibling| failed_uncancelled(session, baselines, sibling));
     for disturbance in &beside {
         let about = match disturbance {
             Disturbance::LateCancel => finished.as_ref(),
@@ -123,7 +124,10 @@ pub(super) async fn run(
     let mut ends = Vec::new();
     if let Some(sent) = &sent {
         let end = end_of(session, baselines, sent, at_once, deadline).await?;
-        ends.extend(beside.into_iter().map(|disturbance| (disturbance, end.clone())));
+        ends.extend(beside.into_iter().map(|disturbance| match (disturbance, &superseded) {
+            (Disturbance::CancelledSibling, Some(how)) => (disturbance, End::Unknown(how.clone())),
+            _ => (disturbance, end.clone()),
+        }));
     }
     if let Some(own) = &own {
         let prompt = matches!(ends.first(), Some((_, End::Undisturbed)));
@@ -141,6 +145,17 @@ pub(super) async fn run(
         return Err(Lost(format!("a quick request was not answered within {}", shown(patience))));
     }
     Ok(ends)
+}
+
+/// How a slow request failed that nobody has cancelled yet. A peer may end it when another of its kind comes.
+fn failed_uncancelled(session: &PeerSession, baselines: &Baselines, sent: &Sent) -> Option<String> {
+    let normal = baselines.slow.as_ref().and_then(|slow| slow.error.clone());
+    let answers = session.answers(&sent.id);
+    let answer = answers.first().filter(|answer| error_of(session.wire_format, answer) != normal)?;
+    Some(format!(
+        "the first of two slow requests ended with {} before any cancel of it was sent",
+        answer.frame
+    ))
 }
 
 /// Sends the cancels of one disturbance. `about`: the other request that they are about, else the running one.

@@ -36,13 +36,20 @@ impl<S: Subject> Play<'_, S> {
                         one.cancelled = true;
                     }
                     self.silenced.push(key);
+                    self.has_sent_a_cancel = true;
                 }
                 // The request is sent again.
                 Shape::Request { id, .. } => {
                     on.unanswered.retain(|(of, _)| *of != id);
                     let sent = self.subject.now();
                     if self.translator.as_ref().is_some_and(|translator| translator.is_slow(&id)) {
-                        self.slow.push(SlowRequest { id, sent, cancelled: false, ended_normally: None });
+                        self.slow.push(SlowRequest {
+                            id,
+                            sent,
+                            cancelled: false,
+                            ended_normally: None,
+                            refused: None,
+                        });
                     }
                 }
                 Shape::Notification { .. } | Shape::Answer { .. } | Shape::Other => {}

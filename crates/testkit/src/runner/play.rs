@@ -64,6 +64,7 @@ pub(crate) struct Play<'a, S> {
     pub(super) refused: Vec<Value>,
     /// Requests that were cancelled and must not be answered.
     pub(super) silenced: Vec<Value>,
+    pub(super) has_sent_a_cancel: bool,
     /// The slow requests of a foreign peer, when they were sent and when they were cancelled.
     pub(super) slow: Vec<SlowRequest>,
     /// Answers to requests of earlier scenarios in the same session.
@@ -97,6 +98,7 @@ impl<'a, S: Subject> Play<'a, S> {
             requirements: scenario.vector.requirements(scenario.dialect),
             refused: Vec::new(),
             silenced: Vec::new(),
+            has_sent_a_cancel: false,
             slow: Vec::new(),
             strays: Vec::new(),
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::play::{Play, Stop};
+use super::steps::says_cancelled;
 use super::subject::Subject;
 use super::verdict::Verdict;
 use crate::wire_format::Shape;
@@ -17,6 +18,8 @@ pub(super) struct SlowRequest {
     pub(super) cancelled: bool,
     /// It came to its normal end, after this time.
     pub(super) ended_normally: Option<Duration>,
+    /// It failed, with this error, when no cancel of any request had been sent yet.
+    pub(super) refused: Option<String>,
 }
 
 impl<S: Subject> Play<'_, S> {
@@ -26,9 +29,13 @@ impl<S: Subject> Play<'_, S> {
         let takes = self.settings.calibration.as_ref().and_then(|known| known.slow_takes);
         let Some(takes) = takes else { return Ok(()) };
         let now = self.subject.now();
+        let nothing_was_cancelled = !self.has_sent_a_cancel;
+        let is_cancelled = says_cancelled(frame);
         for one in self.slow.iter_mut().filter(|one| one.id == id) {
             let took = now.saturating_duration_since(one.sent);
-            if took >= takes.mul_f64(0.7) {
+            if nothing_was_cancelled && let Some(error) = frame.get("error") {
+                one.refused = Some(error.to_string());
+            } else if took >= takes.mul_f64(0.7) && !is_cancelled {
                 one.ended_normally = Some(took);
             }
         }
@@ -37,6 +44,14 @@ impl<S: Subject> Play<'_, S> {
 
     /// A slow request that came to its normal end shows nothing about cancels.
     pub(super) fn in_the_light_of_normal_ends(&self, verdict: Verdict) -> Verdict {
+        if let (Verdict::Broke { why, .. }, Some(error)) =
+            (&verdict, self.slow.iter().find_map(|one| one.refused.as_ref()))
+        {
+            let why = format!(
+                "a slow request failed before any cancel was sent, with {error}: its answer shows nothing about cancels ({why})"
+            );
+            return Verdict::Unsure { why };
+        }
         let ended = |one: &&SlowRequest| one.ended_normally.is_some();
         let Some(one) = self.slow.iter().find(ended) else { return verdict };
         let after = one.ended_normally.unwrap_or_default();

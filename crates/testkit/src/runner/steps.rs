@@ -305,11 +305,11 @@ impl<S: Subject> Play<'_, S> {
 }
 
 /// Whether the answer is the result of a cancel, in any form.
-fn says_cancelled(frame: &Value) -> bool {
+pub(super) fn says_cancelled(frame: &Value) -> bool {
     let code = frame.pointer("/error/code").and_then(Value::as_i64);
     let flag = |pointer: &str| frame.pointer(pointer).and_then(Value::as_bool) == Some(true);
     let stop = frame.pointer("/result/stopReason").and_then(Value::as_str);
-    matches!(code, Some(-32800 | -32802 | -32803))
+    matches!(code, Some(-32803..=-32800))
         || stop == Some("cancelled")
         || flag("/result/partial")
         || (flag("/payload/cancelled") && frame.pointer("/payload/callId").is_none())
