@@ -94,7 +94,8 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             a_request_whose_answer_is_lost_runs_once,
             a_node_with_another_address_is_found;
         rolling: a_rolling_restart_loses_no_request,
-            a_request_that_outlives_the_drain_is_told_so;
+            a_request_that_outlives_the_drain_is_told_so,
+            a_node_is_not_ready_before_it_drains;
         measures: a_cancel_reaches_another_member_within_its_budget,
             a_forwarded_echo_is_within_its_budget;
         many_sessions: each_of_many_sessions_is_reached_through_every_node;

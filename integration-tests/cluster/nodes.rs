@@ -57,6 +57,8 @@ pub(crate) struct Replicas {
 pub(crate) struct Node {
     name: String,
     pub(crate) address: SocketAddr,
+    /// The address of its page, if it has one.
+    pub(crate) page: Option<SocketAddr>,
     process: Child,
 }
 
@@ -222,10 +224,13 @@ impl Node {
         let mut process = command.spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let mut said = String::new();
+        let address = |url: &str| -> SocketAddr {
+            url.trim_start_matches("http://").split('/').next().unwrap_or_default().parse().unwrap()
+        };
+        let mut page = None;
         while let Some(line) = in_time("a node starts", lines.next_line()).await.unwrap() {
             if let Some(url) = line.strip_prefix("listening on ") {
-                let address = url.trim_start_matches("http://").split('/').next().unwrap_or_default();
-                let address = address.parse().unwrap();
+                let address = address(url);
                 // Its pipe stays open. RESCIND_CLUSTER_LOG prints the rest of its log.
                 let (node, shows) = (name.to_owned(), env::var_os("RESCIND_CLUSTER_LOG").is_some());
                 tokio::spawn(async move {
@@ -235,8 +240,9 @@ impl Node {
                         }
                     }
                 });
-                return Ok(Self { name: name.to_owned(), address, process });
+                return Ok(Self { name: name.to_owned(), address, page, process });
             }
+            page = line.strip_prefix("page on ").map(address).or(page);
             said.push_str(&line);
             said.push('\n');
         }
@@ -258,9 +264,19 @@ impl Node {
         self.process.kill().await.unwrap();
     }
 
+    /// Asks it to end, as a supervisor does.
+    pub(crate) fn ask_to_end(&self) {
+        self.send(Signal::TERM);
+    }
+
     /// Ends it as a supervisor does, and waits until its requests have ended.
     pub(crate) async fn terminate(&mut self) {
-        self.send(Signal::TERM);
+        self.ask_to_end();
+        self.ended().await;
+    }
+
+    /// Waits until it has ended.
+    pub(crate) async fn ended(&mut self) {
         let ended = in_time("a drain", self.process.wait()).await.unwrap();
         assert!(ended.success(), "{} ended with {ended}", self.name);
     }

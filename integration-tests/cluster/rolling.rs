@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rescind_testkit::Balancer;
-use rescind_testkit::support::within;
+use rescind_testkit::support::{in_time, within};
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::backend::Backend;
@@ -151,4 +153,37 @@ pub(crate) async fn a_request_that_outlives_the_drain_is_told_so(backend: Backen
     let answer = within(Duration::from_secs(5), "its answer", ended).await.unwrap().unwrap();
     let answer = answer.expect("it was lost");
     assert!(answer["error"].to_string().contains("shut"), "{answer}");
+}
+
+/// A node that is asked to end is not ready for a while before it drains, and serves new sessions meanwhile.
+pub(crate) async fn a_node_is_not_ready_before_it_drains(backend: Backend) {
+    let mut replicas = Replicas::without_nodes(backend, crate::nodes::Setup::default());
+    for name in crate::nodes::NODES {
+        let command = replicas.command(name, &["--page", "127.0.0.1:0", "--drain-delay", "3"]);
+        replicas.nodes.push(Node::start(name, command).await.unwrap());
+    }
+    replicas.write_list();
+    let all = replicas.addresses();
+    let page = replicas.nodes[0].page.unwrap();
+    assert_eq!(readiness(page).await, "200");
+    let asked = Instant::now();
+    replicas.nodes[0].ask_to_end();
+    poll_until("it is not ready", async || readiness(page).await == "503").await;
+    let session = replicas.session(0).await;
+    for through in &all {
+        poll_until("it is served", async || session.status(*through).await == 200).await;
+    }
+    within(Duration::from_secs(20), "its end", replicas.nodes[0].ended()).await;
+    assert!(asked.elapsed() > Duration::from_secs(3), "{:?}", asked.elapsed());
+    assert_eq!(session.status(all[1]).await, 404);
+}
+
+/// The status of `/readyz`.
+async fn readiness(page: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(page).await.unwrap();
+    let request = format!("GET /readyz HTTP/1.1\r\nHost: {page}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    in_time("its readiness", stream.read_to_string(&mut response)).await.unwrap();
+    response.split(' ').nth(1).unwrap_or_default().to_owned()
 }
