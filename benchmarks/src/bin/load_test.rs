@@ -66,7 +66,8 @@ fn print(held: &Held) {
     println!("{sessions} sessions over {} for {seconds} s. {}", wire.name(), machine_line());
     times("an echo", held.echo.as_ref());
     times("calls begun late by", held.begun_late.as_ref());
-    println!("echoes: {} begun, {} answered", held.echoes.0, held.echoes.1);
+    let (begun, answered, failed) = held.echoes;
+    println!("echoes: {begun} begun, {answered} answered, {failed} failed");
     let (cancelled, returned, signalled) = held.cancels;
     println!(
         "cancels: {cancelled} made, {returned} calls returned, {signalled} handlers signalled, {} still running",

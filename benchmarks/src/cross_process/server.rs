@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rescind_core::{
     CallContext, HandlerError, Link, Listener, Peer, Router, Server, ServerLimits, Share, Transport,
 };
-use rescind_http::{Acp, HttpServer, Stateless, Streamable};
+use rescind_http::{Acp, HttpServer, ServerBinding, Stateless, Streamable};
 use rescind_named_pipe::{NamedPipeListener, PipeAddress};
 use rescind_stdio::Descriptors;
 use serde_json::value::RawValue;
@@ -18,6 +18,9 @@ use tokio::sync::watch;
 use super::{OTHER_CORE, SERVE, Wire};
 use crate::wires::{leave_the_first_core, one_thread};
 use crate::{clock, load_test, raw};
+
+/// The most connections and sessions.
+const MOST: usize = 100_000;
 
 /// Serves and does not return, if this process was started by [`Far`](super::Far).
 ///
@@ -82,15 +85,21 @@ async fn serve(wire: Wire, router: Router) {
         }
         Wire::WebSocket => on_port(wire, router, rescind_websocket::bind("127.0.0.1:0").await).await,
         Wire::Streamable | Wire::Streamable2 => {
-            on_port(wire, router, HttpServer::new(Streamable::new()).bind("127.0.0.1:0").await).await;
+            on_port(wire, router, many(HttpServer::new(Streamable::new())).bind("127.0.0.1:0").await).await;
         }
         Wire::Stateless | Wire::Stateless2 => {
             on_port(wire, router, HttpServer::new(Stateless::new()).bind("127.0.0.1:0").await).await;
         }
         Wire::Acp => {
-            on_port(wire, router, HttpServer::new(Acp::new()).path("/acp").bind("127.0.0.1:0").await).await;
+            on_port(wire, router, many(HttpServer::new(Acp::new())).path("/acp").bind("127.0.0.1:0").await)
+                .await;
         }
     }
+}
+
+/// A load test has more sessions than the default permits.
+fn many<B: ServerBinding>(server: HttpServer<B>) -> HttpServer<B> {
+    server.sessions(MOST).connections(2 * MOST)
 }
 
 async fn on_port<L: Listener>(wire: Wire, router: Router, bound: Result<L, rescind_core::TransportError>) {
@@ -100,9 +109,9 @@ async fn on_port<L: Listener>(wire: Wire, router: Router, bound: Result<L, resci
 }
 
 async fn listen(wire: Wire, router: Router, listener: impl Listener, endpoint: &str) {
-    // All clients have one address, and a load test has more of them than the default permits.
+    // All clients have one address.
     let mut limits = ServerLimits::default();
-    limits.max_connections = 100_000;
+    limits.max_connections = MOST;
     limits.client_share = Share::ALL;
     let server = Server::builder([wire.dialect()]).server_limits(limits).serve(router).on_peer(move |peer| {
         // It shows the client that the direction to it is open, which over HTTP is a separate stream.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rescind_core::dialect::Role;
 use rescind_core::{Call, Outcome, Peer, Router};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -65,9 +65,10 @@ pub struct Held {
     /// By how much later than planned the clients began their calls. More than a millisecond, the resolution of the timer: the
     /// clients did not keep up.
     pub begun_late: Option<Distribution>,
-    /// Echoes that were begun, and those that were answered with their own params.
-    pub echoes: (u64, u64),
-    /// Requests that were cancelled, those whose caller returned because of it, and the handlers that were signalled.
+    /// Echoes that were begun, those that were answered with their own params, and those that failed with an error.
+    pub echoes: (u64, u64, u64),
+    /// Requests that were cancelled, those whose caller returned because of it, and the handlers that were signalled. A request
+    /// that is cancelled before its handler has begun has none.
     pub cancels: (u64, u64, u64),
     /// Handlers that still ran at the end.
     pub running: u64,
@@ -78,11 +79,11 @@ pub struct Held {
 }
 
 impl Held {
-    /// Whether every request had its answer, and every cancel its handler.
+    /// Whether every echo had its answer, and no cancelled request still runs.
     #[must_use]
     pub const fn lost_nothing(&self) -> bool {
         let (cancelled, returned, signalled) = self.cancels;
-        self.echoes.0 == self.echoes.1 && cancelled == returned && cancelled == signalled && self.running == 0
+        self.echoes.0 == self.echoes.1 && cancelled == returned && signalled <= cancelled && self.running == 0
     }
 }
 
@@ -93,6 +94,7 @@ struct Seen {
     began_late: Vec<u64>,
     begun: u64,
     answered: u64,
+    failed: u64,
     cancelled: u64,
     returned: u64,
 }
@@ -122,13 +124,13 @@ async fn play_in_set(load: Load) -> Held {
     for session in sessions {
         session.await.expect("a session does not panic");
     }
-    let (signalled, running) = settled(&peers[0], load.wire, seen.borrow().cancelled).await;
+    let (signalled, running) = settled(&peers[0], load.wire).await;
     let seen = seen.take();
     Held {
         load,
         echo: Distribution::new(seen.took),
         begun_late: Distribution::new(seen.began_late),
-        echoes: (seen.begun, seen.answered),
+        echoes: (seen.begun, seen.answered, seen.failed),
         cancels: (seen.cancelled, seen.returned, signalled),
         running,
         resident: (empty, full),
@@ -168,7 +170,7 @@ async fn session(load: Load, number: u64, peer: Peer, begin: Instant, seen: Rc<R
         let due = begin + phase + EVERY * second as u32;
         sleep_until(due).await;
         seen.borrow_mut().began_late.push(due.elapsed().as_nanos() as u64);
-        if (number + second) % CANCELLED == 0 {
+        if (number + second).is_multiple_of(CANCELLED) {
             cancel(&peer, &params, &seen).await;
         } else {
             echo(&peer, &params, &seen).await;
@@ -181,8 +183,11 @@ async fn echo(peer: &Peer, params: &RawValue, seen: &RefCell<Seen>) {
     let begin = clock();
     let answer = timeout(LOST, peer.call::<_, Box<RawValue>>("echo", params)).await;
     let took = clock() - begin;
-    let Ok(Ok(answer)) = answer else { return };
     let mut seen = seen.borrow_mut();
+    let Ok(Ok(answer)) = answer else {
+        seen.failed += u64::from(answer.is_ok());
+        return;
+    };
     seen.took.push(took);
     seen.answered += u64::from(answer.get() == params.get());
 }
@@ -236,12 +241,11 @@ pub(crate) fn processor_time(process: u32) -> f64 {
     (ticks(11) + ticks(12)) / TICKS
 }
 
-/// Waits until the server has signalled so many handlers and none runs. Returns what it says at last.
-async fn settled(peer: &Peer, wire: Wire, cancelled: u64) -> (u64, u64) {
-    let mut params: Value = serde_json::from_str(wire.params(1).get()).expect("params are JSON");
-    params["cancelled"] = json!(cancelled);
-    let call = timeout(LOST, peer.call::<_, Value>("settled", &params));
-    let said = call.await.ok().and_then(Result::ok).unwrap_or_default();
+/// Waits until no handler runs on the server. Returns how many were cancelled, and how many run.
+async fn settled(peer: &Peer, wire: Wire) -> (u64, u64) {
+    let params = wire.params(1);
+    let said = timeout(LOST, peer.call::<_, Value>("settled", &params)).await;
+    let said = said.ok().and_then(Result::ok).unwrap_or_default();
     let count = |name: &str| said[name].as_u64().unwrap_or_default();
     (count("cancelled"), count("running"))
 }

@@ -43,11 +43,10 @@ pub(crate) fn router() -> Router {
                 Ok::<_, HandlerError>(json!({}))
             }
         })
-        .method("settled", move |_: CallContext, params: Value| {
+        .method("settled", move |_: CallContext, _: Value| {
             let mut handlers = handlers.subscribe();
             async move {
-                let cancelled = params["cancelled"].as_u64().unwrap_or_default();
-                let settled = handlers.wait_for(|now| now.running == 0 && now.cancelled >= cancelled);
+                let settled = handlers.wait_for(|now| now.running == 0);
                 let _ = timeout(SETTLING, settled).await;
                 let Handlers { running, cancelled } = *handlers.borrow();
                 Ok(json!({ "running": running, "cancelled": cancelled }))
