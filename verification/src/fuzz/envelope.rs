@@ -146,6 +146,10 @@ fn handshake(dialect: &Dialect, message: &Incoming<'_>) {
         assert!(dialect.codec().declare(part, body, false).is_none(), "it declares what was withheld");
         let Some(declared) = dialect.codec().declare(part, body, true) else { continue };
         assert!(!declared.get().contains(['\n', '\r']), "a declaration of several lines: {declared}");
+        // An object with half of a surrogate pair in a name cannot be read, with or without a declaration.
+        if serde_json::from_str::<serde_json::Value>(declared.get()).is_err() {
+            continue;
+        }
         let said = dialect.codec().read_handshake(part, &declared);
         assert_eq!(said.handles_cancels, Some(true), "{declared} does not declare it");
     }
