@@ -111,6 +111,7 @@ pub(crate) async fn a_wrong_clock_has_no_effect(backend: Backend) {
                 asked += 1;
             }
         }
+        // Times to live are kept by the engine, another process, in real time: it has to pass.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     early.set(-HOUR);

@@ -27,7 +27,7 @@ impl NodeList {
         Self::default()
     }
 
-    /// A list in a file: a line `NAME=URL` for each node; `#` at the begin of a line or after a space begins a comment. It is read
+    /// A list in a file: a line `NAME=URL` for each node; `#` at the start of a line or after a space begins a comment. It is read
     /// again when a node is not known, and every three seconds. A file that names no node any more, or cannot be read, changes
     /// nothing.
     #[must_use]
