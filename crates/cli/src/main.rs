@@ -78,7 +78,8 @@ fn main() -> ExitCode {
     };
     let done = runtime.block_on(async {
         match cli.command {
-            Command::Matrix(args) => matrix::run(args).await,
+            // It has threads and runtimes of its own, and nothing else runs on this one.
+            Command::Matrix(args) => matrix::run(&args),
             Command::Check(args) if args.client => client_check::run(*args).await,
             Command::Check(args) => Box::pin(check::run(*args)).await,
             Command::Fixture(args) => Box::pin(fixture::run(*args)).await,
