@@ -13,6 +13,7 @@ mod context;
 mod effects;
 mod handler;
 mod interner;
+mod json_text;
 mod memory;
 mod method;
 mod notifications;

@@ -3,16 +3,13 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::driver::json_text::JsonText;
 use crate::error::CallError;
 use crate::message::ErrorObject;
-
-/// The largest part that is copied out of its read buffer when it waits, in bytes.
-const MAX_COPIED_BYTES: usize = 4 * 1024;
 
 /// A method and its params, written as JSON.
 pub(crate) struct Frame {
@@ -56,31 +53,16 @@ impl Frame {
 }
 
 /// Reads the params of a request or a notification. Missing params are read as `null`, or else as an empty object.
-pub(crate) fn read_params<P: DeserializeOwned>(params: Option<Bytes>) -> Result<P, ErrorObject> {
+pub(crate) fn read_params<P: DeserializeOwned>(params: Option<JsonText>) -> Result<P, ErrorObject> {
     let Some(params) = params else {
         return serde_json::from_str("null")
             .or_else(|_| serde_json::from_str("{}"))
             .map_err(ErrorObject::invalid_params);
     };
-    serde_json::from_slice(&params).or_else(|error| match &*params {
+    params.read().or_else(|error| match params.as_bytes() {
         b"{}" | b"[]" => serde_json::from_str("null").map_err(|_| ErrorObject::invalid_params(error)),
         _ => Err(ErrorObject::invalid_params(error)),
     })
-}
-
-/// A part of a frame, without a copy.
-pub(crate) fn part_of(frame: &Bytes, part: &RawValue) -> Bytes {
-    let (whole, part) = (frame.as_ptr() as usize, part.get().as_bytes());
-    match (part.as_ptr() as usize).checked_sub(whole) {
-        Some(start) if start + part.len() <= frame.len() => frame.slice(start..start + part.len()),
-        // A codec may return a value that it made itself.
-        Some(_) | None => Bytes::copy_from_slice(part),
-    }
-}
-
-/// The same bytes without their read buffer, which a few bytes would keep in memory. For values that wait.
-pub(crate) fn unpinned(part: Bytes) -> Bytes {
-    if part.len() <= MAX_COPIED_BYTES { Bytes::copy_from_slice(&part) } else { part }
 }
 
 #[cfg(test)]
@@ -89,25 +71,14 @@ mod tests {
 
     #[test]
     fn a_handler_without_params_accepts_missing_and_empty_params() {
+        let text = |text: &str| RawValue::from_string(text.to_owned()).map(JsonText::of_value).unwrap();
         for none in [None, Some("null"), Some("{}"), Some("[]")] {
-            assert_eq!(read_params::<()>(none.map(Bytes::from)), Ok(()), "{none:?}");
+            assert_eq!(read_params::<()>(none.map(text)), Ok(()), "{none:?}");
         }
-        for some in ["[1]", r#"{"a":1}"#, "[", "1"] {
-            assert!(read_params::<()>(Some(Bytes::from(some))).is_err(), "{some}");
+        for some in ["[1]", r#"{"a":1}"#, "1"] {
+            assert!(read_params::<()>(Some(text(some))).is_err(), "{some}");
         }
         let empty = read_params::<std::collections::BTreeMap<String, u32>>(None);
         assert_eq!(empty, Ok(std::collections::BTreeMap::new()));
-    }
-
-    #[test]
-    fn params_inside_a_frame_are_borrowed_and_others_are_copied() {
-        for text in ["[1,2]", r#"  {"a":1}"#] {
-            let frame = Bytes::from(text);
-            let part: &RawValue = serde_json::from_slice(&frame).unwrap();
-            let lent = part_of(&frame, part);
-            assert_eq!((lent.as_ptr(), &*lent), (part.get().as_ptr(), text.trim().as_bytes()), "a copy");
-            let elsewhere = RawValue::from_string("[3]".to_owned()).unwrap();
-            assert_eq!(&*part_of(&frame, &elsewhere), b"[3]");
-        }
     }
 }

@@ -6,7 +6,6 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -14,6 +13,7 @@ use crate::driver::context::CallContext;
 use crate::driver::handler::error::HandlerError;
 use crate::driver::handler::quick::QuickHandler;
 use crate::driver::handler::{AsyncHandler, BlockingHandler};
+use crate::driver::json_text::JsonText;
 use crate::driver::notifications::arrival_order::ArrivalOrder;
 use crate::driver::params::read_params;
 use crate::driver::peer::Peer;
@@ -355,7 +355,7 @@ where
         self.order == Order::Kept
     }
 
-    fn handle(&self, notified: Notified, params: Option<Bytes>) -> BoxFuture<'static, ()> {
+    fn handle(&self, notified: Notified, params: Option<JsonText>) -> BoxFuture<'static, ()> {
         let Ok(params) = read_params::<P>(params) else {
             tracing::debug!(rpc.method = %crate::log_text::LogText::name(&notified.method), "a notification's params do not fit its handler");
             return Box::pin(std::future::ready(()));

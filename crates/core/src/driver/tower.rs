@@ -7,7 +7,6 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use serde::Serialize;
 use serde::de::{DeserializeOwned, Error as _};
 use serde_json::value::RawValue;
@@ -18,6 +17,7 @@ use crate::driver::call::starting::Starting;
 use crate::driver::context::CallContext;
 use crate::driver::handler::AsyncHandler;
 use crate::driver::handler::error::HandlerError;
+use crate::driver::json_text::JsonText;
 use crate::driver::params::Frame;
 use crate::driver::params::read_params;
 use crate::driver::peer::Peer;
@@ -36,13 +36,13 @@ pub struct ServiceRequest {
 
 /// Params as JSON text.
 #[derive(Clone)]
-pub struct RawParams(Option<Bytes>);
+pub struct RawParams(Option<JsonText>);
 
 impl RawParams {
     /// The JSON; empty if the request has no params.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        self.0.as_deref().unwrap_or_default()
+        self.0.as_ref().map(JsonText::as_bytes).unwrap_or_default()
     }
 
     /// The params as a value.
@@ -64,7 +64,7 @@ impl std::fmt::Debug for RawParams {
 impl<'de> serde::Deserialize<'de> for RawParams {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(deserializer).map_err(D::Error::custom)?;
-        Ok(Self(Some(Bytes::from(String::from(Box::<str>::from(raw)))).filter(|raw| &**raw != b"null")))
+        Ok(Self(Some(raw).filter(|raw| raw.get() != "null").map(JsonText::of_value)))
     }
 }
 

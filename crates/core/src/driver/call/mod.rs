@@ -235,7 +235,7 @@ impl<R> fmt::Debug for Call<R> {
 /// Converts the end of a call into its outcome, and decodes its value.
 fn outcome_of<R: DeserializeOwned>(settled: Settled) -> Outcome<R> {
     match settled {
-        Settled::Value { value, after_cancel } => match serde_json::from_slice(&value) {
+        Settled::Value { value, after_cancel } => match value.read() {
             Ok(value) if after_cancel => Outcome::CompletedAfterCancel(value),
             Ok(value) => Outcome::Completed(value),
             Err(error) => {

@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 
 use crate::cause::{Cancelled, Cause};
 use crate::driver::interner::MethodIndex;
+use crate::driver::json_text::JsonText;
 use crate::driver::notifications::Inbox;
 use crate::driver::notifications::subscriptions::Seq;
-use crate::driver::params::part_of;
 use crate::driver::request_log::info::RequestKey;
 use crate::driver::request_log::stamp::Stamp;
 use crate::driver::timeouts::Renewal;
@@ -98,7 +98,7 @@ pub(crate) struct StagedCall {
 /// The content of an answer.
 #[derive(Debug)]
 pub(crate) enum AnswerContent {
-    Value(Bytes),
+    Value(JsonText),
     Cancelled,
     Error(ErrorObject),
     Malformed(&'static str),
@@ -108,7 +108,7 @@ impl AnswerContent {
     /// Keeps the value without a copy: it shares the memory of its frame.
     pub(crate) fn of_answer(frame: &Bytes, body: AnswerBody<'_>) -> Self {
         match body {
-            AnswerBody::Value(value) => Self::Value(part_of(frame, value)),
+            AnswerBody::Value(value) => Self::Value(JsonText::in_frame(frame, value)),
             AnswerBody::Cancelled => Self::Cancelled,
             AnswerBody::Error(error) => Self::Error(error),
             AnswerBody::Malformed(what) => Self::Malformed(what),
@@ -119,7 +119,7 @@ impl AnswerContent {
 /// How a call ended.
 #[derive(Debug)]
 pub(crate) enum Settled {
-    Value { value: Bytes, after_cancel: bool },
+    Value { value: JsonText, after_cancel: bool },
     Error(ErrorObject),
     Malformed(&'static str),
     Cancelled(Cancelled),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::driver::admission::permits::Task;
 use crate::driver::connection::ConnectionTask;
 use crate::driver::effects::start_one;
-use crate::driver::params::unpinned;
+use crate::driver::json_text::JsonText;
 use crate::driver::state::{Start, State, Waiting};
 use crate::id::InboundKey;
 
@@ -24,7 +24,7 @@ impl State {
                 quick.push_back(Start { handler, request: Arc::clone(&slot.request), params });
             }
             Waiting { handler, params } => {
-                self.queued.insert(key.0, Waiting { handler, params: params.map(unpinned) });
+                self.queued.insert(key.0, Waiting { handler, params: params.map(JsonText::unpinned) });
             }
         }
     }

@@ -13,12 +13,12 @@ use crate::driver::admission::permits::RequestClient;
 use crate::driver::call_table::entry::AnswerContent;
 use crate::driver::connection::ConnectionTask;
 use crate::driver::effects::Effects;
+use crate::driver::json_text::{JsonText, part_of};
 use crate::driver::memory::bytes_of_request;
 use crate::driver::notifications::Notification;
 use crate::driver::notifications::queue::Notice;
 use crate::driver::notifications::subscriptions::{Matcher, Readers};
 use crate::driver::outbox::Control;
-use crate::driver::params::part_of;
 use crate::driver::requests::data::{Arrived, RequestData};
 use crate::driver::requests::slot::InboundSlot;
 use crate::driver::state::{Arriving, ConnectionInner, Payload, Request, State, Waiting};
@@ -115,7 +115,7 @@ impl ConnectionTask {
             .flatten()
             .map(|params| codec.read_handshake(HandshakePart::Params, params));
         let waiting = Waiting {
-            params: request.params.map(|params| part_of(&inbound.body, params)),
+            params: request.params.map(|params| JsonText::in_frame(&inbound.body, params)),
             handler: mount.handler,
         };
         let progress_token = request.usable_token().map(ToOwned::to_owned);
@@ -271,7 +271,7 @@ impl ConnectionTask {
             })
         });
         if !reached {
-            let params = params.map(|params| part_of(&inbound.body, params));
+            let params = params.map(|params| JsonText::in_frame(&inbound.body, params));
             self.give_notification(method, params, inbound.exchange);
         }
         if has_lifecycle {
@@ -280,7 +280,7 @@ impl ConnectionTask {
     }
 
     /// Passes a notification to the call whose token, selection or exchange it matches, else to the router.
-    fn give_notification(&self, method: &str, params: Option<Bytes>, exchange: ExchangeId) {
+    fn give_notification(&self, method: &str, params: Option<JsonText>, exchange: ExchangeId) {
         let connection = &self.connection;
         let (reads_progress, matchers) = {
             let state = connection.lock();
@@ -303,8 +303,8 @@ impl ConnectionTask {
         }
     }
 
-    fn recv_progress(&self, method: &str, params: Option<&Bytes>) -> bool {
-        let raw = params.and_then(|params| serde_json::from_slice(params).ok());
+    fn recv_progress(&self, method: &str, params: Option<&JsonText>) -> bool {
+        let raw = params.and_then(JsonText::as_raw);
         let Some(number) = self.connection.dialect.codec().progressed_call(method, raw) else { return false };
         let is_read = self.recv_for(number, method, params);
         if is_read {
@@ -319,7 +319,7 @@ impl ConnectionTask {
         is_read
     }
 
-    fn recv_for(&self, number: CallNumber, method: &str, params: Option<&Bytes>) -> bool {
+    fn recv_for(&self, number: CallNumber, method: &str, params: Option<&JsonText>) -> bool {
         let inbox = {
             let mut state = self.connection.lock();
             let call = state.session.call_of(number).and_then(|call| state.entry_of(call));
@@ -379,7 +379,7 @@ fn trace_of(
 
 /// Passes a notification to the first reader that selects it. Code of the user runs here, without the lock. A selection
 /// that panics does not match.
-fn read_by(readers: &Readers, method: &str, params: Option<&Bytes>, budget: &ByteBudget) -> bool {
+fn read_by(readers: &Readers, method: &str, params: Option<&JsonText>, budget: &ByteBudget) -> bool {
     let notification = Notification::new(Arc::from(method), params.cloned());
     let belongs = |reader: &&Matcher| {
         let asked = std::panic::AssertUnwindSafe(|| (reader.belongs)(&notification));

@@ -12,7 +12,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use pin_project_lite::pin_project;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +20,7 @@ use serde_json::value::to_raw_value;
 use crate::driver::context::CallContext;
 use crate::driver::handler::error::HandlerError;
 use crate::driver::handler::task_guard::{Guard, Turn};
+use crate::driver::json_text::JsonText;
 use crate::driver::outbox::Answer;
 use crate::driver::params::read_params;
 use crate::driver::state::{Handler, HandlerKind, Request};
@@ -51,7 +51,7 @@ where
         HandlerKind::Task
     }
 
-    fn start(&self, request: Arc<Request>, params: Option<Bytes>) -> AbortHandle {
+    fn start(&self, request: Arc<Request>, params: Option<JsonText>) -> AbortHandle {
         let runtime = request.connection.runtime.clone();
         runtime.spawn(self.task(request, params)).abort_handle()
     }
@@ -59,7 +59,7 @@ where
 
 impl<F, P> AsyncHandler<F, P> {
     /// Its task for a request.
-    fn task<Fut>(&self, request: Arc<Request>, params: Option<Bytes>) -> Running<F, P, Fut>
+    fn task<Fut>(&self, request: Arc<Request>, params: Option<JsonText>) -> Running<F, P, Fut>
     where
         F: Fn(CallContext, P) -> Fut,
     {
@@ -84,7 +84,7 @@ pin_project! {
 pin_project! {
     #[project = StageProjection]
     enum Stage<F, Fut> {
-        Begin { function: Arc<F>, params: Option<Bytes> },
+        Begin { function: Arc<F>, params: Option<JsonText> },
         User { #[pin] future: Fut },
         Offer { end: HandlerResult, answer: Option<Answer> },
         Done,
@@ -186,7 +186,7 @@ where
 
     /// The guard moves to the thread. If the task that waits for the thread is aborted, the request ends only when the
     /// thread has ended (I10).
-    fn start(&self, request: Arc<Request>, params: Option<Bytes>) -> AbortHandle {
+    fn start(&self, request: Arc<Request>, params: Option<JsonText>) -> AbortHandle {
         let function = Arc::clone(&self.function);
         let runtime = request.connection.runtime.clone();
         let inner = runtime.clone();

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::driver::context::CallContext;
 use crate::driver::handler::AsyncHandler;
 use crate::driver::handler::error::HandlerError;
+use crate::driver::json_text::JsonText;
 use crate::driver::state::{Handler, HandlerKind, Request, now};
 use crate::failpoint::{self, Failpoint};
 use crate::sync::AbortHandle;
@@ -41,13 +41,13 @@ where
         HandlerKind::Quick
     }
 
-    fn start(&self, request: Arc<Request>, params: Option<Bytes>) -> AbortHandle {
+    fn start(&self, request: Arc<Request>, params: Option<JsonText>) -> AbortHandle {
         self.0.start(request, params)
     }
 
     /// The task that the handler becomes polls it at once, with a waker of its own. So the first poll needs no waker
     /// that wakes anything.
-    fn poll_first(&self, request: Arc<Request>, params: Option<Bytes>) {
+    fn poll_first(&self, request: Arc<Request>, params: Option<JsonText>) {
         let began = cfg!(debug_assertions).then(now);
         let mut task = Box::pin(self.0.task(request, params));
         let mut cx = Context::from_waker(Waker::noop());

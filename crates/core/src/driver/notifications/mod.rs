@@ -13,11 +13,11 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 use crate::byte_budget::ByteBudget;
-use crate::driver::params::{read_params, unpinned};
+use crate::driver::json_text::JsonText;
+use crate::driver::params::read_params;
 use crate::error::CallError;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -28,11 +28,11 @@ const MAX_UNREAD: usize = 1024;
 #[derive(Clone)]
 pub struct Notification {
     method: Arc<str>,
-    params: Option<Bytes>,
+    params: Option<JsonText>,
 }
 
 impl Notification {
-    pub(crate) const fn new(method: Arc<str>, params: Option<Bytes>) -> Self {
+    pub(crate) const fn new(method: Arc<str>, params: Option<JsonText>) -> Self {
         Self { method, params }
     }
 
@@ -40,7 +40,10 @@ impl Notification {
     fn held_in(self, budget: &ByteBudget) -> Option<Self> {
         let Self { method, params } = self;
         let params = match params {
-            Some(params) => Some(budget.try_hold(params.len())?.with_frame(unpinned(params))),
+            Some(params) => {
+                let held = budget.try_hold(params.len())?;
+                Some(params.unpinned().map_bytes(|bytes| held.with_frame(bytes)))
+            }
             None => None,
         };
         Some(Self { method, params })
@@ -55,7 +58,7 @@ impl Notification {
     /// Its params as JSON text.
     #[must_use]
     pub fn raw_params(&self) -> Option<&str> {
-        self.params.as_deref().and_then(|params| std::str::from_utf8(params).ok())
+        self.params.as_ref().and_then(JsonText::as_str)
     }
 
     /// Its params as a value.
@@ -188,11 +191,16 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use futures_core::Stream;
+    use serde_json::value::RawValue;
 
     use super::*;
 
+    fn text(json: &str) -> JsonText {
+        RawValue::from_string(json.to_owned()).map(JsonText::of_value).unwrap()
+    }
+
     fn tick(n: usize) -> Notification {
-        Notification::new(Arc::from("tick"), Some(Bytes::from(format!("[{n}]"))))
+        Notification::new(Arc::from("tick"), Some(text(&format!("[{n}]"))))
     }
 
     /// The result of a reader's poll now. A reader of the stream gets the same.
@@ -235,7 +243,7 @@ mod tests {
 
     #[test]
     fn params_are_kept_as_received() {
-        let spaced = Notification::new(Arc::from("m"), Some(Bytes::from_static(b"[ 1 ]")));
+        let spaced = Notification::new(Arc::from("m"), Some(text("[ 1 ]")));
         assert_eq!((spaced.method(), spaced.raw_params()), ("m", Some("[ 1 ]")));
         assert_eq!(Notification::new(Arc::from("m"), None).raw_params(), None);
     }

@@ -5,9 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use bytes::Bytes;
-
-use crate::driver::params::unpinned;
+use crate::driver::json_text::JsonText;
 use crate::id::{InboundKey, SlotKey};
 use crate::machine::Limits;
 
@@ -15,19 +13,19 @@ use crate::machine::Limits;
 pub(crate) struct Notice<H> {
     pub(crate) handler: H,
     pub(crate) method: Arc<str>,
-    pub(crate) params: Option<Bytes>,
+    pub(crate) params: Option<JsonText>,
     /// Its number among the notifications of the connection; 0 until it is queued.
     pub(crate) number: u64,
 }
 
 impl<H> Notice<H> {
-    pub(crate) const fn new(handler: H, method: Arc<str>, params: Option<Bytes>) -> Self {
+    pub(crate) const fn new(handler: H, method: Arc<str>, params: Option<JsonText>) -> Self {
         Self { handler, method, params, number: 0 }
     }
 
     /// Its size in the limits, in bytes.
     pub(crate) fn weight(&self) -> usize {
-        self.method.len() + self.params.as_ref().map_or(0, Bytes::len)
+        self.method.len() + self.params.as_ref().map_or(0, JsonText::len)
     }
 }
 
@@ -117,7 +115,7 @@ impl<H> NotificationQueue<H> {
         let mut notice = self.numbered(notice);
         let waits = std::mem::replace(&mut self.worked, true);
         if waits {
-            notice.params = notice.params.map(unpinned);
+            notice.params = notice.params.map(JsonText::unpinned);
         }
         self.waiting.push_back(notice);
         if waits { Admitted::Behind } else { Admitted::First }
@@ -243,7 +241,14 @@ impl<H> NotificationQueue<H> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::value::RawValue;
+
     use super::*;
+
+    fn text() -> JsonText {
+        RawValue::from_string("[1]".to_owned()).map(JsonText::of_value).unwrap()
+    }
+
     use crate::id::CallKey;
 
     #[test]
@@ -267,15 +272,15 @@ mod tests {
 
     #[test]
     fn a_notification_weighs_its_method_and_its_params() {
-        for (params, weight) in [(None, 2), (Some("[1]"), 5)] {
-            let notice = Notice::new((), Arc::from("ab"), params.map(Bytes::from));
+        for (params, weight) in [(None, 2), (Some(text()), 5)] {
+            let notice = Notice::new((), Arc::from("ab"), params);
             assert_eq!(notice.weight(), weight, "I11");
         }
     }
 
     #[test]
     fn a_popped_notification_returns_its_bytes() {
-        let notice = || Notice::new((), Arc::from("ab"), Some(Bytes::from_static(b"[1]")));
+        let notice = || Notice::new((), Arc::from("ab"), Some(text()));
         let mut queue = NotificationQueue::default();
         assert!(matches!(queue.push(notice()), Admitted::First));
         assert!(matches!(queue.push(notice()), Admitted::Behind));

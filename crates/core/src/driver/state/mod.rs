@@ -29,7 +29,6 @@ use std::sync::atomic::AtomicU64;
 use std::task::Waker;
 use std::time::Instant;
 
-use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::byte_budget::ByteBudget;
@@ -40,6 +39,7 @@ use crate::driver::admission::permits::{ClientPermit, Permits};
 use crate::driver::call_table::entry::{AnswerContent, CallEntry, RemoteAction};
 use crate::driver::cluster_keys::ClusterKeys;
 use crate::driver::interner::Interner;
+use crate::driver::json_text::JsonText;
 use crate::driver::memory::Memory;
 use crate::driver::notifications::queue::NotificationQueue;
 use crate::driver::notifications::send_waiters::SendWaiters;
@@ -144,10 +144,10 @@ pub(crate) trait Handler: Send + Sync {
     fn kind(&self) -> HandlerKind;
 
     /// Starts its task.
-    fn start(&self, request: Arc<Request>, params: Option<Bytes>) -> AbortHandle;
+    fn start(&self, request: Arc<Request>, params: Option<JsonText>) -> AbortHandle;
 
     /// Polls it once, if it is quick. If it is not ready then, it becomes a task.
-    fn poll_first(&self, request: Arc<Request>, params: Option<Bytes>) {
+    fn poll_first(&self, request: Arc<Request>, params: Option<JsonText>) {
         let abort = self.start(Arc::clone(&request), params);
         request.data.set_abort(abort);
     }
@@ -176,14 +176,14 @@ impl HandlerKind {
 pub(crate) struct Start {
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) request: Arc<Request>,
-    pub(crate) params: Option<Bytes>,
+    pub(crate) params: Option<JsonText>,
 }
 
 /// A notification's handler with its types erased.
 pub(crate) trait NotificationHandler: Send + Sync {
     fn keeps_order(&self) -> bool;
 
-    fn handle(&self, notified: Notified, params: Option<Bytes>) -> BoxFuture<'static, ()>;
+    fn handle(&self, notified: Notified, params: Option<JsonText>) -> BoxFuture<'static, ()>;
 }
 
 /// A notification without its params.
@@ -197,7 +197,7 @@ pub(crate) struct Notified {
 /// The data to start a request that waits for a permit.
 pub(crate) struct Waiting {
     pub(crate) handler: Option<Arc<dyn Handler>>,
-    pub(crate) params: Option<Bytes>,
+    pub(crate) params: Option<JsonText>,
 }
 
 /// The payload of a step's input. The outputs of the step take it. The caller keeps the rest.
