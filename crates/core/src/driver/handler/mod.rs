@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::value::to_raw_value;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::driver::context::CallContext;
 use crate::driver::handler::error::HandlerError;
@@ -96,7 +96,7 @@ where
     F: Fn(CallContext, P) -> Fut,
     P: DeserializeOwned,
     Fut: Future<Output = Result<R, HandlerError>>,
-    R: Serialize,
+    R: Serialize + 'static,
 {
     type Output = ();
 
@@ -229,9 +229,9 @@ fn taken_back() -> (HandlerResult, Answer) {
     (HandlerResult::Stopped, Answer::Error(ErrorObject::internal()))
 }
 
-fn answer_of<R: Serialize>(result: Result<R, HandlerError>) -> (HandlerResult, Answer) {
+fn answer_of<R: Serialize + 'static>(result: Result<R, HandlerError>) -> (HandlerResult, Answer) {
     match result {
-        Ok(value) => match to_raw_value(&value) {
+        Ok(value) => match json_of(value) {
             Ok(value) => (HandlerResult::Value, Answer::Value(value)),
             Err(error) => {
                 tracing::warn!(error = %crate::log_text::LogText::text(&error), "a handler's value cannot be written as JSON");
@@ -239,6 +239,17 @@ fn answer_of<R: Serialize>(result: Result<R, HandlerError>) -> (HandlerResult, A
             }
         },
         Err(error) => error.into_answer(),
+    }
+}
+
+/// A value as JSON. One that is JSON already is moved and not copied.
+fn json_of<R: Serialize + 'static>(value: R) -> Result<Box<RawValue>, serde_json::Error> {
+    let mut value = Some(value);
+    let raw = (&mut value as &mut dyn Any).downcast_mut::<Option<Box<RawValue>>>();
+    match raw.and_then(Option::take) {
+        Some(raw) => Ok(raw),
+        // It is written as the value in it.
+        None => to_raw_value(&value),
     }
 }
 
@@ -252,8 +263,6 @@ fn end_of(ended: Result<(HandlerResult, Answer), Box<dyn Any + Send>>) -> (Handl
 
 #[cfg(test)]
 mod tests {
-    use serde_json::value::RawValue;
-
     use super::*;
 
     fn beside<F, P, Fut>(_: &F) -> usize
@@ -261,6 +270,21 @@ mod tests {
         F: Fn(CallContext, P) -> Fut,
     {
         size_of::<Running<F, P, Fut>>() - size_of::<Fut>()
+    }
+
+    #[test]
+    fn an_answer_that_is_json_is_not_copied() {
+        let raw = RawValue::from_string("[1]".to_owned()).unwrap();
+        let text = raw.get().as_ptr();
+        assert_eq!(json_of(raw).unwrap().get().as_ptr(), text);
+        for (written, expected) in [
+            (json_of("x"), r#""x""#),
+            (json_of(None::<Box<RawValue>>), "null"),
+            (json_of(()), "null"),
+            (json_of(Some(1)), "1"),
+        ] {
+            assert_eq!(written.unwrap().get(), expected);
+        }
     }
 
     #[test]
