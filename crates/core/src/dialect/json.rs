@@ -50,9 +50,14 @@ pub(super) fn push(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
+/// The room that is made after a value for what usually follows it in its message, in bytes: an added member and the
+/// closing braces. Otherwise the last byte of a large message would double its buffer and copy it.
+const ROOM_AFTER: usize = 128;
+
 /// Appends JSON without its raw line ends. They occur only between tokens, and newline framing and event streams would
 /// end the message there.
 pub(super) fn push_json(out: &mut Vec<u8>, json: &str) {
+    out.reserve(json.len() + ROOM_AFTER);
     if memchr::memchr2(b'\n', b'\r', json.as_bytes()).is_none() {
         push(out, json);
     } else {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
 use crate::driver::connection::ConnectionTask;
 use crate::driver::connection::outgoing::Outgoing;
-use crate::driver::outbox::{Answer, Control, MAX_CANCELS_IN_ROW};
+use crate::driver::outbox::{Answer, Control, MAX_CANCELS_IN_ROW, Notification};
 use crate::driver::state::ConnectionInner;
 use crate::id::{CallNumber, ExchangeId, RequestId};
 use crate::machine::{Reply, ReplyBody};
@@ -118,12 +118,10 @@ impl ConnectionTask {
                     &mut self.scratch,
                     &frame,
                 );
-                let head = FrameInfo {
-                    kind: FrameKind::Request,
-                    id: id_of(number),
-                    method: Some(Arc::clone(&call.method)),
-                    trace,
-                };
+                let method = Some(Arc::clone(&call.method));
+                // Its params may be large. They are in the frame now.
+                drop(call);
+                let head = FrameInfo { kind: FrameKind::Request, id: id_of(number), method, trace };
                 let sent = self.scratch.len() <= connection.max_frame
                     && self.start_send(Lane::Data, exchange, head, Last::No)?;
                 if !sent {
@@ -154,21 +152,18 @@ impl ConnectionTask {
                 self.start_send(Lane::Control, exchange, head, Last::No).map(drop)
             }
             Outgoing::Control(control) => self.send_control(&connection, control),
-            Outgoing::Answer { reply, answer } => self.send_answer(&connection, &reply, answer.as_ref()),
-            Outgoing::Notification(frame) => {
+            Outgoing::Answer { reply, answer } => self.send_answer(&connection, &reply, answer),
+            Outgoing::Notification(Notification { method, params, exchange, owner: _ }) => {
                 connection.dialect.codec().encode_notification(
                     connection.dialect.rules(),
                     &mut self.scratch,
-                    &frame.method,
-                    frame.params.as_deref(),
+                    &method,
+                    params.as_deref(),
                 );
-                let head = FrameInfo {
-                    kind: FrameKind::Notification,
-                    id: None,
-                    method: Some(frame.method),
-                    trace: None,
-                };
-                self.start_send(Lane::Data, frame.exchange, head, Last::No).map(drop)
+                drop(params);
+                let head =
+                    FrameInfo { kind: FrameKind::Notification, id: None, method: Some(method), trace: None };
+                self.start_send(Lane::Data, exchange, head, Last::No).map(drop)
             }
         }
     }
@@ -255,13 +250,13 @@ impl ConnectionTask {
         &mut self,
         connection: &ConnectionInner,
         reply: &Reply,
-        answer: Option<&Answer>,
+        answer: Option<Answer>,
     ) -> Result<(), TransportError> {
         let (codec, rules) = (connection.dialect.codec(), connection.dialect.rules());
         let out = &mut self.scratch;
         let to = ReplyTo { id: &reply.id, tag: reply.tag, server_cancellable: reply.server_cancellable };
         let refuse = |out: &mut Vec<u8>, why| codec.encode_refusal(rules, out, Some(&to), why);
-        let mut reason = match (&reply.body, answer) {
+        let mut reason = match (&reply.body, &answer) {
             (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => {
                 Some(reason_of(*why))
             }
@@ -269,7 +264,7 @@ impl ConnectionTask {
             (ReplyBody::Handler, Some(Answer::Value(_) | Answer::Error(_)))
             | (ReplyBody::Cancelled(_) | ReplyBody::Graceful(_), _) => None,
         };
-        let mut written = match (&reply.body, answer) {
+        let mut written = match (&reply.body, &answer) {
             (ReplyBody::Handler, Some(Answer::Value(value))) => {
                 codec.encode_value(rules, out, &to, value);
                 true
@@ -291,6 +286,8 @@ impl ConnectionTask {
                 true
             }
         };
+        // The value may be large. It is in the frame now.
+        drop(answer);
         if self.scratch.len() > connection.max_frame {
             self.scratch.clear();
             written = refuse(&mut self.scratch, Refusal::Internal);
