@@ -4,7 +4,7 @@ use bytes::{Buf, BytesMut};
 use memchr::memchr;
 
 use self::header_block::HeaderBlock;
-use super::{BadFrame, Decoded, shed};
+use super::{BadFrame, Decoded, READ_BUFFER, lacks_room, shed};
 
 /// The largest header block, in bytes, including line ends.
 const MAX_HEADER_BYTES: usize = 8 * 1024;
@@ -57,6 +57,24 @@ impl ContentLength {
     /// The buffer to which a reader appends input without a copy. Only append to it.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {
         &mut self.buffer
+    }
+
+    /// Makes room in the buffer for a read. Call it after `next_frame` returned `None`.
+    ///
+    /// A large body gets memory of its own, in few steps: each is at most four times what has arrived of it, and 16 KiB.
+    pub(crate) fn make_room(&mut self) {
+        match self.state {
+            State::Body { length } if length > READ_BUFFER => {
+                let have = self.buffer.len();
+                if lacks_room(&self.buffer) && self.buffer.capacity() < length {
+                    let mut body = BytesMut::with_capacity(next_capacity(length, have));
+                    body.extend_from_slice(&self.buffer);
+                    self.buffer = body;
+                }
+            }
+            _ if lacks_room(&self.buffer) => self.buffer.reserve(READ_BUFFER),
+            _ => {}
+        }
     }
 
     /// The next body, or its refusal. `None`: more input is needed. Call it until it returns `None` after each piece of
@@ -116,12 +134,17 @@ impl ContentLength {
 
     /// Appends `body` as one frame to `out`.
     pub fn encode(body: &[u8], out: &mut BytesMut) {
-        let length = body.len().to_string();
-        out.reserve(b"Content-Length: \r\n\r\n".len() + length.len() + body.len());
+        Self::encode_header(body.len(), body.len(), out);
+        out.extend_from_slice(body);
+    }
+
+    /// Appends the header of a body of this length, and reserves room after it.
+    pub(super) fn encode_header(length: usize, room: usize, out: &mut BytesMut) {
+        let length = length.to_string();
+        out.reserve(b"Content-Length: \r\n\r\n".len() + length.len() + room);
         out.extend_from_slice(b"Content-Length: ");
         out.extend_from_slice(length.as_bytes());
         out.extend_from_slice(b"\r\n\r\n");
-        out.extend_from_slice(body);
     }
 
     /// The number of bytes of a frame that is not complete. Call it after `next_frame` returned `None`.
@@ -200,6 +223,17 @@ impl ContentLength {
         self.fail();
         Step::Refuse(why)
     }
+}
+
+/// The room for a body of this length of which this much has arrived. The steps to the whole length are factors of
+/// four, so the copies from one step to the next are a third of the body, and nothing is left over at its end.
+fn next_capacity(length: usize, have: usize) -> usize {
+    let most = have.saturating_mul(4).saturating_add(READ_BUFFER);
+    let mut room = length;
+    while room > most {
+        room = room.div_ceil(4);
+    }
+    room.max(have.saturating_mul(2)).min(length)
 }
 
 enum Step {
@@ -314,11 +348,40 @@ mod tests {
     }
 
     #[test]
+    fn a_large_body_gets_memory_as_it_arrives_and_no_more_than_its_length() {
+        for length in [READ_BUFFER + 1, 65_536 + 60, 1 << 20, (8 << 20) + 77] {
+            let body: Vec<u8> = (0..=250).cycle().take(length).collect();
+            let mut decoder = ContentLength::new(16 << 20);
+            decoder.push(format!("Content-Length: {length}\r\n\r\n").as_bytes());
+            let (mut rest, mut copied, mut read) = (&body[..], 0, None);
+            while read.is_none() {
+                read = decoder.next_frame();
+                let (held, room) = (decoder.buffer.len(), decoder.buffer.capacity());
+                decoder.make_room();
+                if read.is_none() && decoder.buffer.capacity() != room {
+                    copied += held;
+                    assert!(decoder.buffer.capacity() <= 4 * held + READ_BUFFER, "{held} of {length} bytes");
+                    assert!(decoder.buffer.capacity() <= length.max(READ_BUFFER + 64), "{length} bytes");
+                }
+                let room = decoder.buffer.capacity() - decoder.buffer.len();
+                assert!(room > 0, "no room at {held} of {length} bytes");
+                let (piece, after) = rest.split_at(rest.len().min(room));
+                decoder.push(piece);
+                rest = after;
+            }
+            assert_eq!(read, Some(Decoded::Frame(Bytes::from(body))));
+            assert!(copied <= length / 2 + READ_BUFFER, "{copied} of {length} bytes were copied");
+        }
+    }
+
+    #[test]
     fn a_false_content_length_allocates_nothing() {
         let mut decoder = ContentLength::new(1 << 30);
         decoder.push(b"Content-Length: 1073741824\r\n\r\n{}");
         assert_eq!(decoder.next_frame(), None);
         assert!(decoder.buffer.capacity() < 4096);
+        decoder.make_room();
+        assert!(decoder.buffer.capacity() <= 2 * READ_BUFFER);
         assert_eq!(decoder.finish(), Some(Decoded::Bad(BadFrame::Truncated)));
     }
 

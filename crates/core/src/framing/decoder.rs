@@ -59,6 +59,14 @@ impl Decoder {
         }
     }
 
+    /// Makes room in the buffer for a read. Call it after `next_frame` returned `None`.
+    pub(crate) fn make_room(&mut self) {
+        match self {
+            Self::Newline(decoder) => decoder.make_room(),
+            Self::ContentLength(decoder) => decoder.make_room(),
+        }
+    }
+
     /// The next frame or its refusal. `None`: more input is needed. Call it until it returns `None` after each piece of
     /// input.
     pub fn next_frame(&mut self) -> Option<Decoded> {

@@ -1,8 +1,8 @@
 //! Splits bytes into frames, without I/O: bytes go in, frames or [`BadFrame`] items come out.
 //!
 //! Invariants of every decoder:
-//! - A decoder holds at most twice the limit, whatever length the peer announces. It does not allocate memory for an
-//!   announced length.
+//! - A decoder holds at most twice the limit, whatever length the peer announces. Memory for an announced length is
+//!   allocated as its bytes arrive: at most four times what has arrived, and 16 KiB.
 //! - Each byte is examined a limited number of times, however small the pieces of the input are.
 //! - A frame is reported once, as [`Decoded::Frame`] or as [`Decoded::Bad`]. It shares the memory of the read buffer.
 
@@ -77,6 +77,16 @@ pub enum Decoded {
     Frame(Bytes),
     /// Bytes that are not a frame.
     Bad(BadFrame),
+}
+
+/// The room that is made for reading, in bytes. Small frames share it.
+pub(crate) const READ_BUFFER: usize = 16 * 1024;
+/// The least room for a read, in bytes.
+const MIN_READ_ROOM: usize = 2 * 1024;
+
+/// Whether there is too little room in the buffer for a read.
+fn lacks_room(buffer: &BytesMut) -> bool {
+    buffer.capacity() - buffer.len() < MIN_READ_ROOM
 }
 
 /// If at most this many bytes remain when a large frame leaves the buffer, they are copied to new memory. So an idle

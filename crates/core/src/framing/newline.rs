@@ -1,10 +1,13 @@
 use bytes::{Buf, BytesMut};
 use memchr::{memchr, memchr2};
 
-use super::{BadFrame, Decoded, shed};
+use super::{BadFrame, Decoded, READ_BUFFER, lacks_room, shed};
 use crate::failpoint::{self, Failpoint};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The largest part in which a long line is collected, in bytes.
+const MAX_PART: usize = 256 * 1024;
 
 /// One message a line.
 ///
@@ -22,6 +25,11 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// ```
 #[derive(Debug)]
 pub struct Newline {
+    /// The beginning of a long line, without a `\n`. Its parts are joined when its end is known, so that its memory is
+    /// exact and each byte is copied once. A buffer that doubles would take up to three times as much.
+    parts: Vec<BytesMut>,
+    /// The bytes in `parts`.
+    collected: usize,
     buffer: BytesMut,
     /// The number of bytes at the head of the buffer that are known to contain no `\n`.
     scanned: usize,
@@ -44,7 +52,14 @@ impl Newline {
     /// A decoder for lines of at most `limit` bytes, without their line ends.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { buffer: BytesMut::new(), scanned: 0, limit, state: State::Start }
+        Self {
+            parts: Vec::new(),
+            collected: 0,
+            buffer: BytesMut::new(),
+            scanned: 0,
+            limit,
+            state: State::Start,
+        }
     }
 
     /// Appends input.
@@ -55,6 +70,21 @@ impl Newline {
     /// The buffer to which a reader appends input without a copy. Only append to it.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {
         &mut self.buffer
+    }
+
+    /// Makes room in the buffer for a read. Call it after `next_frame` returned `None`.
+    pub(crate) fn make_room(&mut self) {
+        if !lacks_room(&self.buffer) {
+            return;
+        }
+        if self.buffer.len() < READ_BUFFER / 2 {
+            self.buffer.reserve(READ_BUFFER);
+            return;
+        }
+        self.collected += self.buffer.len();
+        let room = self.collected.clamp(READ_BUFFER, MAX_PART);
+        self.parts.push(std::mem::replace(&mut self.buffer, BytesMut::with_capacity(room)));
+        self.scanned = 0;
     }
 
     /// The next line, or its refusal. `None`: more input is needed. Call it until it returns `None` after each piece of
@@ -102,7 +132,7 @@ impl Newline {
     /// is always one line.
     pub fn encode(body: &[u8], out: &mut BytesMut) {
         out.reserve(body.len() + 1);
-        if memchr2(b'\n', b'\r', body).is_none() {
+        if is_one_line(body) {
             out.extend_from_slice(body);
         } else {
             compact(body, out);
@@ -113,12 +143,12 @@ impl Newline {
     /// The number of bytes of a line that is not complete. Call it after `next_frame` returned `None`.
     #[must_use]
     pub fn partial(&self) -> usize {
-        self.buffer.len()
+        self.collected + self.buffer.len()
     }
 
     /// Drops the line that has begun, up to the next `\n`. `false`: no line has begun.
     pub fn skip_frame(&mut self) -> bool {
-        if self.state != State::Line || self.buffer.is_empty() {
+        if self.state != State::Line || self.partial() == 0 {
             return false;
         }
         self.state = State::Dropping;
@@ -147,8 +177,9 @@ impl Newline {
             return None;
         }
         // A `\r` directly above the limit may belong to the line end.
-        let line = self.buffer.strip_suffix(b"\r").unwrap_or(&self.buffer);
-        if line.len() <= self.limit {
+        let last = if self.buffer.is_empty() { self.parts.last() } else { Some(&self.buffer) };
+        let return_byte = usize::from(last.is_some_and(|part| part.ends_with(b"\r")));
+        if self.partial() - return_byte <= self.limit {
             return None;
         }
         self.state = State::Dropping;
@@ -158,6 +189,7 @@ impl Newline {
 
     fn forget(&mut self) {
         self.scanned = 0;
+        (self.parts, self.collected) = (Vec::new(), 0);
         if self.buffer.len() > super::MAX_MOVED_BYTES {
             self.buffer = BytesMut::new();
         } else {
@@ -165,7 +197,22 @@ impl Newline {
         }
     }
 
-    fn line(&mut self, mut line: BytesMut) -> Option<Decoded> {
+    /// A whole line, of which `rest` is the end. The parts are freed while they are copied.
+    fn joined(&mut self, rest: BytesMut) -> BytesMut {
+        if self.parts.is_empty() {
+            return rest;
+        }
+        let mut line = BytesMut::with_capacity(self.collected + rest.len());
+        for part in std::mem::take(&mut self.parts) {
+            line.extend_from_slice(&part);
+        }
+        line.extend_from_slice(&rest);
+        self.collected = 0;
+        line
+    }
+
+    fn line(&mut self, rest: BytesMut) -> Option<Decoded> {
+        let mut line = self.joined(rest);
         if line.last() == Some(&b'\r') {
             line.truncate(line.len() - 1);
         }
@@ -178,6 +225,11 @@ impl Newline {
             Some(Decoded::Frame(line.freeze()))
         }
     }
+}
+
+/// Whether a body is written as it is.
+pub(super) fn is_one_line(body: &[u8]) -> bool {
+    memchr2(b'\n', b'\r', body).is_none()
 }
 
 /// Copies JSON without the white space between its tokens.
@@ -295,6 +347,67 @@ mod tests {
         assert!(matches!(decoder.next_frame(), Some(Decoded::Frame(_))));
         assert!(decoder.buffer.capacity() < 4096);
         assert_eq!(decoder.finish(), Some(frame(b"{}")));
+    }
+
+    /// Reads as a connection does: into the room that the decoder makes.
+    fn read(decoder: &mut Newline, input: &[u8]) -> Vec<Decoded> {
+        let mut all: Vec<_> = std::iter::from_fn(|| decoder.next_frame()).collect();
+        let mut rest = input;
+        while !rest.is_empty() {
+            decoder.make_room();
+            let room = decoder.buffer.capacity() - decoder.buffer.len();
+            let (piece, after) = rest.split_at(rest.len().min(room));
+            decoder.push(piece);
+            rest = after;
+            all.extend(std::iter::from_fn(|| decoder.next_frame()));
+        }
+        all
+    }
+
+    #[test]
+    fn a_long_line_is_collected_in_parts_and_takes_exact_memory() {
+        for size in [1, READ_BUFFER - 1, READ_BUFFER, READ_BUFFER + 1, 100_000, (1 << 20) - 1, 1 << 20] {
+            for end in ["\n", "\r\n"] {
+                let mut decoder = Newline::new(1 << 20);
+                let line: Vec<u8> = (b'a'..=b'z').cycle().take(size).collect();
+                let input = [&line[..], end.as_bytes(), b"{}\n"].concat();
+                let expected = [Decoded::Frame(Bytes::from(line)), frame(b"{}")];
+                assert_eq!(read(&mut decoder, &input), expected, "{size} bytes");
+                assert!(decoder.buffer.capacity() <= MAX_PART, "{size} bytes");
+                assert_eq!((decoder.partial(), decoder.parts.capacity()), (0, 0), "{size} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_line_above_the_limit_is_refused_and_its_parts_are_dropped() {
+        for (limit, over) in [(100_000, "x"), (100_000, "xx\r"), (READ_BUFFER, "x\r"), (READ_BUFFER, "\r\r")]
+        {
+            let mut decoder = Newline::new(limit);
+            let input = ["x".repeat(limit).as_bytes(), over.as_bytes()].concat();
+            let refused = Decoded::Bad(BadFrame::TooLarge { limit });
+            assert_eq!(read(&mut decoder, &input), [refused], "{limit} and {over:?}");
+            assert_eq!((decoder.partial(), decoder.parts.capacity()), (0, 0));
+            assert_eq!(read(&mut decoder, b"x\n{}\n"), [frame(b"{}")]);
+        }
+        // A `\r` that fills the last part may belong to the line end.
+        let mut decoder = Newline::new(READ_BUFFER - 1);
+        let line = "x".repeat(READ_BUFFER - 1);
+        assert_eq!(read(&mut decoder, format!("{line}\r").as_bytes()), []);
+        decoder.make_room();
+        assert_eq!(decoder.next_frame(), None);
+        assert_eq!(read(&mut decoder, b"\n"), [Decoded::Frame(Bytes::from(line))]);
+    }
+
+    #[test]
+    fn a_long_line_can_be_skipped_and_may_end_with_the_input() {
+        let mut decoder = Newline::new(1 << 20);
+        let long = "x".repeat(100_000);
+        assert_eq!(read(&mut decoder, long.as_bytes()), []);
+        assert_eq!(decoder.partial(), long.len());
+        assert!(decoder.skip_frame());
+        assert_eq!(read(&mut decoder, format!("x\n{long}").as_bytes()), []);
+        assert_eq!(decoder.finish(), Some(Decoded::Frame(Bytes::from(long))));
     }
 
     #[test]

@@ -7,16 +7,12 @@ use tokio::io::AsyncRead;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio_util::io::poll_read_buf;
 
-use crate::framing::{BadFrame, Decoded, Decoder, Framing};
+use crate::framing::{BadFrame, Decoded, Decoder, Framing, READ_BUFFER};
 use crate::id::ExchangeId;
 use crate::transport::framed::Framed;
 use crate::transport::partial_frame::{MemoryFull, PartialFrame};
 use crate::transport::{Inbound, Receiver, TransportError, TransportEvent};
 
-/// The room that is made for reading, in bytes. Small frames share it.
-const READ_BUFFER: usize = 16 * 1024;
-/// The least room for a read, in bytes.
-const MIN_READ_ROOM: usize = 2 * 1024;
 /// After this many reads without a frame the other tasks get their turn.
 const MAX_READS_PER_POLL: usize = 32;
 
@@ -93,11 +89,8 @@ impl<R: AsyncRead> ByteReceiver<R> {
                 // If nothing can be skipped, the bytes are a header block, which is small.
                 Ok(()) | Err(MemoryFull) => {}
             }
-            let buffer = self.decoder.buffer_mut();
-            if buffer.capacity() - buffer.len() < MIN_READ_ROOM {
-                buffer.reserve(READ_BUFFER);
-            }
-            if ready!(poll_read_buf(self.reader.as_mut(), cx, buffer))? == 0 {
+            self.decoder.make_room();
+            if ready!(poll_read_buf(self.reader.as_mut(), cx, self.decoder.buffer_mut()))? == 0 {
                 self.state = State::Ended;
                 return Poll::Ready(Ok(self.decoder.finish()));
             }
