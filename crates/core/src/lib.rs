@@ -82,7 +82,8 @@ pub use trace_context::TraceContext;
 #[cfg(feature = "tokio")]
 pub use transport::{
     AuthHook, AuthRefusal, AuthRequest, ByteStream, ClientCertificates, Credential, FrameStream, MemoryFull,
-    MemoryListener, MemoryTransport, PartialFrame, PeerCertificates, memory_listener, memory_pair,
+    MemoryListener, MemoryTransport, PartialFrame, PeerCertificates, WriteQueue, memory_listener,
+    memory_pair,
 };
 pub use transport::{
     BoxFuture, Capabilities, CloseReason, Endpoint, ExchangeEnd, FrameInfo, FrameKind, HostPolicy,

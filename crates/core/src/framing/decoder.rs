@@ -1,6 +1,6 @@
 use bytes::BytesMut;
 
-use super::{ContentLength, Decoded, Newline};
+use super::{ContentLength, Decoded, Newline, newline};
 
 /// How frames are delimited in a stream of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -24,14 +24,21 @@ impl Framing {
 
     /// Appends `body` as one frame to `out`.
     pub fn encode(self, body: &[u8], out: &mut BytesMut) {
-        self.encoder()(body, out);
+        match self {
+            Self::Newline => Newline::encode(body, out),
+            Self::ContentLength => ContentLength::encode(body, out),
+        }
     }
 
-    /// The function that appends a body as one frame.
-    pub(crate) fn encoder(self) -> fn(&[u8], &mut BytesMut) {
+    /// Appends what precedes `body` in its frame, and returns what follows it. `None`: this body is not written as it
+    /// is, and nothing was appended.
+    pub(crate) fn encode_around(self, body: &[u8], out: &mut BytesMut) -> Option<&'static [u8]> {
         match self {
-            Self::Newline => Newline::encode,
-            Self::ContentLength => ContentLength::encode,
+            Self::Newline => newline::is_one_line(body).then_some(b"\n"),
+            Self::ContentLength => {
+                ContentLength::encode_header(body.len(), 0, out);
+                Some(b"")
+            }
         }
     }
 }

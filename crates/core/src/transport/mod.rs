@@ -25,6 +25,8 @@ mod receiver;
 #[cfg(feature = "tokio")]
 mod send_buffer;
 mod sender;
+#[cfg(feature = "tokio")]
+mod write_queue;
 
 #[cfg(feature = "tokio")]
 pub use auth::{AuthHook, AuthRefusal, AuthRequest, ClientCertificates, Credential, PeerCertificates};
@@ -43,6 +45,8 @@ pub use receiver::{Inbound, Receiver, TransportEvent};
 pub use sender::{
     CloseReason, ExchangeEnd, FrameInfo, FrameKind, Lane, Outbound, RejectReason, Sender, Unsupported,
 };
+#[cfg(feature = "tokio")]
+pub use write_queue::WriteQueue;
 
 use std::fmt;
 use std::future::{Future, poll_fn};

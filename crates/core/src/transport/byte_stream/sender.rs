@@ -3,26 +3,24 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, BytesMut};
+use bytes::Bytes;
 use tokio::io::AsyncWrite;
 use tokio::sync::oneshot;
 
 use crate::failpoint::{self, Failpoint};
+use crate::framing::Framing;
 use crate::transport::framed::Framed;
 use crate::transport::send_buffer::{Broken, has_room, oversize};
+use crate::transport::write_queue::WriteQueue;
 use crate::transport::{CloseReason, Lane, Outbound, Sender, TransportError};
-
-/// The room that is kept between batches, in bytes. A buffer without a larger frame does not grow above it. Without it
-/// each batch would begin with a small buffer again.
-const KEPT_ROOM: usize = 256 * 1024;
 
 /// The sending half of a stream of bytes.
 pub(super) struct ByteSender<W> {
     /// Frames that were taken and not yet passed to the writer.
-    staged: BytesMut,
+    staged: WriteQueue,
     framed: Framed,
-    /// Appends a frame in the framing of the stream. Set by the first frame, when the framing is decided at the latest.
-    encode: Option<fn(&[u8], &mut BytesMut)>,
+    /// The framing of the stream. Set by the first frame, when it is decided at the latest.
+    framing: Option<Framing>,
     max_frame: usize,
     state: State<W>,
     /// `None`: closed.
@@ -42,7 +40,7 @@ impl<W: AsyncWrite> ByteSender<W> {
         closer: oneshot::Sender<Infallible>,
     ) -> Self {
         let state = State::Open(Box::pin(writer));
-        Self { staged: BytesMut::new(), framed, encode: None, max_frame, state, closer: Some(closer) }
+        Self { staged: WriteQueue::default(), framed, framing: None, max_frame, state, closer: Some(closer) }
     }
 
     fn writer(&mut self) -> Result<&mut Pin<Box<W>>, TransportError> {
@@ -55,7 +53,7 @@ impl<W: AsyncWrite> ByteSender<W> {
     fn fail(&mut self, why: Broken) -> TransportError {
         let error = why.error();
         self.state = State::Broken(why);
-        self.staged = BytesMut::new();
+        self.staged.clear();
         self.closer = None;
         error
     }
@@ -65,21 +63,15 @@ impl<W: AsyncWrite> ByteSender<W> {
         let State::Open(writer) = &mut self.state else {
             return Poll::Ready(self.writer().map(drop));
         };
-        let written = match ready!(writer.as_mut().poll_write(cx, &self.staged)) {
-            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
-            other => other,
-        };
-        match written {
-            Ok(_) if failpoint::active(Failpoint::TornWrite) => self.staged.clear(),
-            Ok(count) => self.staged.advance(count.min(self.staged.len())),
-            Err(error) => return Poll::Ready(Err(self.fail(Broken::by(error)))),
+        match ready!(self.staged.poll_write(writer.as_mut(), cx)) {
+            Ok(_) => {
+                if failpoint::active(Failpoint::TornWrite) {
+                    self.staged.clear();
+                }
+                Poll::Ready(Ok(()))
+            }
+            Err(error) => Poll::Ready(Err(self.fail(Broken::by(error)))),
         }
-        // The next batch starts at the front of the same memory, unless a large frame made it grow. The capacity does
-        // not show that: it excludes the memory at the front whose bytes were written.
-        if self.staged.is_empty() && self.staged.try_reclaim(KEPT_ROOM + 1) {
-            self.staged = BytesMut::new();
-        }
-        Poll::Ready(Ok(()))
     }
 
     fn poll_step(
@@ -90,6 +82,19 @@ impl<W: AsyncWrite> ByteSender<W> {
         let writer = self.writer()?;
         let done = ready!(step(writer.as_mut(), cx));
         Poll::Ready(done.map_err(|error| self.fail(Broken::by(error))))
+    }
+}
+
+/// Appends a frame. The body of a large one is not copied.
+fn put(staged: &mut WriteQueue, body: Bytes, framing: Framing) {
+    let is_large = body.len() >= WriteQueue::LARGE_BODY;
+    let end = is_large.then(|| framing.encode_around(&body, staged.tail_mut())).flatten();
+    match end {
+        Some(end) => {
+            staged.push(body);
+            staged.tail_mut().extend_from_slice(end);
+        }
+        None => framing.encode(&body, staged.tail_mut()),
     }
 }
 
@@ -111,9 +116,9 @@ impl<W: AsyncWrite + Send> Sender for ByteSender<W> {
         if out.body.len() > self.max_frame {
             return Err(oversize(out.exchange, self.max_frame));
         }
-        let Self { encode, framed, staged, .. } = &mut *self;
-        let encode = encode.get_or_insert_with(|| framed.to_write().encoder());
-        encode(&out.body, staged);
+        let Self { framing, framed, staged, .. } = &mut *self;
+        let framing = *framing.get_or_insert_with(|| framed.to_write());
+        put(staged, out.body, framing);
         Ok(())
     }
 
@@ -144,28 +149,28 @@ impl<W: AsyncWrite + Send> Sender for ByteSender<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::ExchangeId;
-    use crate::transport::{FrameInfo, FrameKind};
-
-    fn send(sender: &mut ByteSender<tokio::io::Sink>, bytes: usize) {
-        let frame = Outbound {
-            body: vec![b' '; bytes].into(),
-            exchange: ExchangeId::NONE,
-            lane: Lane::Data,
-            head: FrameInfo { kind: FrameKind::Notification, id: None, method: None, trace: None },
-            last: false,
-        };
-        let mut cx = Context::from_waker(std::task::Waker::noop());
-        assert_eq!(Pin::new(&mut *sender).start_send(frame).map_err(|error| error.kind), Ok(()));
-        assert!(matches!(Pin::new(sender).poll_flush(&mut cx), Poll::Ready(Ok(()))));
-    }
 
     #[test]
-    fn a_large_frame_releases_its_buffer_and_a_small_one_keeps_it() {
-        let mut sender = ByteSender::new(tokio::io::sink(), Framed::default(), 1 << 20, oneshot::channel().0);
-        send(&mut sender, 32 * 1024);
-        assert!(sender.staged.try_reclaim(32 * 1024), "the next batch needs room again");
-        send(&mut sender, 300 * 1024);
-        assert!(!sender.staged.try_reclaim(1), "the room of the largest frame stays");
+    fn large_frames_are_framed_as_small_ones_are() {
+        let line_end = |at: usize| if at % 1000 == 999 { b'\n' } else { b' ' };
+        let bodies = [
+            Bytes::from_static(b"{}"),
+            Bytes::from(vec![b' '; WriteQueue::LARGE_BODY]),
+            Bytes::from((0..2 * WriteQueue::LARGE_BODY).map(line_end).collect::<Vec<_>>()),
+            Bytes::from(vec![b'7'; 3 * WriteQueue::LARGE_BODY]),
+        ];
+        for framing in [Framing::Newline, Framing::ContentLength] {
+            let (mut staged, mut expected) = (WriteQueue::default(), bytes::BytesMut::new());
+            for body in &bodies {
+                put(&mut staged, body.clone(), framing);
+                framing.encode(body, &mut expected);
+            }
+            let mut written = Vec::new();
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            while !staged.is_empty() {
+                assert!(matches!(staged.poll_write(Pin::new(&mut written), &mut cx), Poll::Ready(Ok(_))));
+            }
+            assert!(written == expected, "{framing:?}");
+        }
     }
 }
