@@ -187,7 +187,14 @@ impl WebSocketTransport {
         if let Some(hook) = &self.on_answer {
             hook(&Answer(answer.headers()));
         }
-        Ok(link::link(stream, &self.options, PeerInfo::of_peer(&target.to_string()), None, None))
+        Ok(link::link(
+            stream,
+            tungstenite::protocol::Role::Client,
+            &self.options,
+            PeerInfo::of_peer(&target.to_string()),
+            None,
+            None,
+        ))
     }
 }
 

@@ -14,20 +14,24 @@ mod codes;
 mod counting_io;
 mod expiry;
 mod keepalive;
+mod large_message;
 mod receiver;
 mod sender;
 #[cfg(test)]
 mod tests;
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use futures_util::Sink;
-use rescind_core::{BadFrame, Capabilities, CloseReason, Link, PeerInfo, TransportError, TransportErrorKind};
+use rescind_core::{
+    BadFrame, Capabilities, CloseReason, Link, PeerInfo, TransportError, TransportErrorKind, WriteQueue,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use tokio_tungstenite::{WebSocketStream, tungstenite};
 
 pub(crate) use self::counting_io::CountingIo;
@@ -67,12 +71,13 @@ where
 {
     let stream =
         WebSocketStream::from_raw_socket(CountingIo::new(io), Role::Server, Some(config(options))).await;
-    link(stream, options, meta, expires, on_close)
+    link(stream, Role::Server, options, meta, expires, on_close)
 }
 
 /// The link of a stream whose handshake is done.
 pub(crate) fn link<S>(
     stream: WebSocketStream<CountingIo<S>>,
+    role: Role,
     options: &LinkOptions,
     meta: PeerInfo,
     expires: Option<Instant>,
@@ -85,6 +90,7 @@ where
     let inner = Arc::new(LinkInner {
         state: Mutex::new(LinkState {
             stream,
+            role,
             close_state: CloseState::Open,
             owed_pongs: 0,
             reader: None,
@@ -132,6 +138,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drop for LinkInner<S> {
 /// The stream of a link and its state.
 struct LinkState<S> {
     stream: WebSocketStream<CountingIo<S>>,
+    /// Messages of a client are masked.
+    role: Role,
     close_state: CloseState,
     /// Pings that were received since the stream was last flushed.
     owed_pongs: u32,
@@ -157,16 +165,35 @@ enum CloseState {
 impl<S: AsyncRead + AsyncWrite + Unpin> LinkState<S> {
     /// Passes a message to the stream's buffer. A full socket is not an error: the message is accepted and waits.
     fn send(&mut self, message: Message) -> Result<(), TransportError> {
-        let taken = std::pin::Pin::new(&mut self.stream).start_send(message);
+        let taken = Pin::new(&mut self.stream).start_send(message);
         taken.map_err(|error| self.broke(&error))
     }
 
+    /// Passes a text message to the stream. A large one is not copied into the stream's buffer.
+    fn send_text(&mut self, text: Utf8Bytes) -> Result<(), TransportError> {
+        let large = (text.len() >= WriteQueue::LARGE_BODY).then(|| large_message::draw_mask(self.role));
+        let Some(mask) = large.flatten() else { return self.send(Message::Text(text)) };
+        // The stream writes the bytes that it holds before this message.
+        self.stream.get_mut().cork();
+        let mut cx = Context::from_waker(Waker::noop());
+        let flushed = Pin::new(&mut self.stream).poll_flush(&mut cx);
+        let (head, body) = large_message::frame(text.into(), mask);
+        self.stream.get_mut().uncork(&head, body);
+        match flushed {
+            Poll::Ready(Err(error)) => Err(self.broke(&error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
+        }
+    }
+
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        let flushed = std::pin::Pin::new(&mut self.stream).poll_flush(cx);
-        flushed.map(|done| {
-            self.owed_pongs = 0;
-            done.map_err(|error| self.broke(&error))
-        })
+        let done = ready!(Pin::new(&mut self.stream).poll_flush(cx));
+        // A stream that has answered the peer's close frame does not flush what is below it.
+        let done = match done {
+            Ok(()) => ready!(Pin::new(self.stream.get_mut()).poll_flush(cx)).map_err(tungstenite::Error::Io),
+            Err(error) => Err(error),
+        };
+        self.owed_pongs = 0;
+        Poll::Ready(done.map_err(|error| self.broke(&error)))
     }
 
     /// The stream failed: both halves get the same error.

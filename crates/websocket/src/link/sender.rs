@@ -182,7 +182,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Sender for WebSocketSender<S> {
             let text = "the frame is no UTF-8 and was not sent".to_owned();
             return Err(refused(out.exchange, TransportErrorKind::Framing, text));
         };
-        self.inner.lock().send(Message::Text(text))?;
+        self.inner.lock().send_text(text)?;
         self.unflushed += size;
         Ok(())
     }

@@ -228,6 +228,73 @@ async fn a_dropped_link_sends_a_close_frame_and_runs_its_hook_once() {
     }
 }
 
+/// Messages whose sizes are on both sides of the size from which they are not copied.
+fn texts() -> Vec<String> {
+    let large = WriteQueue::LARGE_BODY;
+    let sizes = [1, large, large - 1, 3 * large, 0, 100_000, large, 7];
+    sizes.into_iter().zip('a'..).map(|(size, letter)| letter.to_string().repeat(size)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_messages_keep_their_order_among_small_ones_in_both_roles() {
+    for (role, other) in [(Role::Server, Role::Client), (Role::Client, Role::Server)] {
+        let (ours, theirs) = tokio::io::duplex(1024);
+        let options = LinkOptions::new();
+        let ours =
+            WebSocketStream::from_raw_socket(CountingIo::new(ours), role, Some(config(&options))).await;
+        let mut link = super::link(ours, role, &options, PeerInfo::default(), None, None);
+        let mut peer = WebSocketStream::from_raw_socket(theirs, other, None).await;
+        let sent = async {
+            for text in texts() {
+                poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Control, cx)).await.unwrap();
+                link.tx.as_mut().start_send(note(Lane::Data, text)).unwrap();
+            }
+            poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await.unwrap();
+            poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)).await.unwrap();
+        };
+        let read = async {
+            for text in texts() {
+                assert_eq!(peer.next().await.unwrap().unwrap(), Message::text(text));
+            }
+            assert!(matches!(peer.next().await, Some(Ok(Message::Close(Some(_))))));
+            assert!(peer.next().await.is_none(), "it answers the close frame");
+        };
+        tokio::join!(sent, read);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pings_are_answered_after_a_large_message_that_is_being_written() {
+    let (mut link, mut peer) = pair(1024, &LinkOptions::new()).await;
+    link.tx.as_mut().start_send(note(Lane::Data, "x".repeat(100_000))).unwrap();
+    assert!(poll_fn(|cx| Poll::Ready(link.tx.as_mut().poll_flush(cx).is_pending())).await);
+    peer.send(Message::Ping(vec![7].into())).await.unwrap();
+    assert!(is_pending(&mut link).await, "the ping is read although the write waits");
+    let read = async {
+        assert_eq!(peer.next().await.unwrap().unwrap(), Message::text("x".repeat(100_000)));
+        assert_eq!(peer.next().await.unwrap().unwrap(), Message::Pong(vec![7].into()));
+    };
+    let flushed = poll_fn(|cx| link.tx.as_mut().poll_flush(cx));
+    let (flushed, ()) = tokio::join!(flushed, read);
+    flushed.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_a_close_frame_follows_a_large_message() {
+    let (mut link, mut peer) = pair(1024, &LinkOptions::new()).await;
+    link.tx.as_mut().start_send(note(Lane::Data, "x".repeat(100_000))).unwrap();
+    peer.send(Message::Close(None)).await.unwrap();
+    let end = async {
+        assert!(event(&mut link).await.is_none());
+        let _ = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)).await;
+    };
+    let read = async {
+        assert_eq!(peer.next().await.unwrap().unwrap(), Message::text("x".repeat(100_000)));
+        assert!(matches!(peer.next().await, Some(Ok(Message::Close(None)))));
+    };
+    tokio::join!(end, read);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_frame_over_the_limit_is_refused_and_the_link_continues() {
     let (mut link, mut peer) = pair(4096, &LinkOptions::new().max_frame(16)).await;
