@@ -38,6 +38,7 @@ pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
     budget: &ByteBudget,
 ) -> Result<Bytes, CollectError<B::Error>> {
     let mut body = pin!(body);
+    let announced = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let mut partial: Option<PartialFrame> = None;
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
@@ -58,12 +59,24 @@ pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
             first = data;
             continue;
         }
+        make_room(&mut more, read + data.len(), announced);
         if more.is_empty() {
             more.extend_from_slice(&std::mem::take(&mut first));
         }
         more.extend_from_slice(&data);
     }
     Ok(if more.is_empty() { first } else { more.freeze() })
+}
+
+/// Makes room for this many bytes. A body whose length was announced gets exact memory, as it arrives. A buffer that
+/// doubles would take up to three times as much.
+fn make_room(more: &mut BytesMut, needed: usize, announced: Option<usize>) {
+    let Some(announced) = announced.filter(|announced| *announced >= needed) else { return };
+    if more.capacity() < needed {
+        let mut larger = BytesMut::with_capacity(PartialFrame::buffer_size(announced, needed));
+        larger.extend_from_slice(more);
+        *more = larger;
+    }
 }
 
 #[cfg(test)]
@@ -97,6 +110,42 @@ mod tests {
                 Some(whole) => assert_eq!(read.unwrap(), whole, "{pieces:?}"),
                 None => assert!(matches!(read, Err(CollectError::TooLarge)), "{pieces:?}"),
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_whose_length_was_announced_gets_exact_memory() {
+        /// A body that announces this length.
+        struct Announced<B>(B, u64);
+        impl<B: Body<Data = Bytes> + Unpin> Body for Announced<B> {
+            type Data = Bytes;
+            type Error = B::Error;
+
+            fn poll_frame(
+                mut self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+                std::pin::Pin::new(&mut self.0).poll_frame(cx)
+            }
+
+            fn size_hint(&self) -> http_body::SizeHint {
+                http_body::SizeHint::with_exact(self.1)
+            }
+        }
+        let text: Vec<u8> = (b'a'..=b'z').cycle().take(1_000_003).collect();
+        for (announced, is_exact) in [(text.len(), true), (1, false), (1 << 30, false)] {
+            let frames: Vec<_> = text
+                .chunks(10_000)
+                .map(|piece| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(piece))))
+                .collect();
+            let body = Announced(StreamBody::new(stream::iter(frames)), announced as u64);
+            let read = whole(body, 1 << 30).await.unwrap();
+            assert_eq!(read, text, "{announced}");
+            let room = read.try_into_mut().unwrap().capacity();
+            assert!(
+                if is_exact { room == text.len() } else { room <= 5 * text.len() },
+                "{announced}: {room}"
+            );
         }
     }
 

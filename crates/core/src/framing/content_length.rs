@@ -4,7 +4,7 @@ use bytes::{Buf, BytesMut};
 use memchr::memchr;
 
 use self::header_block::HeaderBlock;
-use super::{BadFrame, Decoded, READ_BUFFER, lacks_room, shed};
+use super::{BadFrame, Decoded, READ_BUFFER, lacks_room, next_capacity, shed};
 
 /// The largest header block, in bytes, including line ends.
 const MAX_HEADER_BYTES: usize = 8 * 1024;
@@ -223,17 +223,6 @@ impl ContentLength {
         self.fail();
         Step::Refuse(why)
     }
-}
-
-/// The room for a body of this length of which this much has arrived. The steps to the whole length are factors of
-/// four, so the copies from one step to the next are a third of the body, and nothing is left over at its end.
-fn next_capacity(length: usize, have: usize) -> usize {
-    let most = have.saturating_mul(4).saturating_add(READ_BUFFER);
-    let mut room = length;
-    while room > most {
-        room = room.div_ceil(4);
-    }
-    room.max(have.saturating_mul(2)).min(length)
 }
 
 enum Step {

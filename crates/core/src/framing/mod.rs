@@ -89,6 +89,17 @@ fn lacks_room(buffer: &BytesMut) -> bool {
     buffer.capacity() - buffer.len() < MIN_READ_ROOM
 }
 
+/// The room for a frame of this length of which this much has arrived. The steps to the whole length are factors of
+/// four, so the copies from one step to the next are a third of the frame, and nothing is left over at its end.
+pub(crate) fn next_capacity(length: usize, have: usize) -> usize {
+    let most = have.saturating_mul(4).saturating_add(READ_BUFFER);
+    let mut room = length;
+    while room > most {
+        room = room.div_ceil(4);
+    }
+    room.max(have.saturating_mul(2)).min(length)
+}
+
 /// If at most this many bytes remain when a large frame leaves the buffer, they are copied to new memory. So an idle
 /// connection does not keep the memory of its largest frame.
 const MAX_MOVED_BYTES: usize = 64 * 1024;

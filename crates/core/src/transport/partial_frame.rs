@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 use crate::byte_budget::{ByteBudget, HeldBytes};
+use crate::framing::next_capacity;
 
 /// The bytes of a frame that are read without being counted. So cancels, acknowledgements and usual answers are read
 /// although memory is full.
@@ -74,6 +75,13 @@ impl PartialFrame {
     pub fn finish(&mut self) {
         self.held = None;
         self.wait = None;
+    }
+
+    /// The size of the buffer, in bytes, for a frame whose length was announced and of which `have` bytes have arrived,
+    /// when it needs a larger buffer: at most four times what has arrived, and 16 KiB, and never more than the length.
+    #[must_use]
+    pub fn buffer_size(announced: usize, have: usize) -> usize {
+        next_capacity(announced, have)
     }
 
     /// Makes room to read `more` bytes, in addition to the `partial` bytes of the frame that were read already. The
