@@ -75,7 +75,7 @@ impl EchoHandler {
 
 impl Carrier {
     /// All that are counted. The first two bindings are HTTP/1.1, the last is HTTP/2.
-    const ALL: [Self; 7] = [
+    pub const ALL: [Self; 7] = [
         Self::Frames,
         Self::Lines,
         Self::ContentLength,
@@ -85,7 +85,9 @@ impl Carrier {
         Self::Http(Wire::Acp),
     ];
 
-    const fn name(self) -> &'static str {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Frames => "memory",
             Self::Lines => "lines",
