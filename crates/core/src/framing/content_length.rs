@@ -54,7 +54,8 @@ impl ContentLength {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The buffer to which a reader appends input without a copy. Only append to it.
+    /// The buffer to which a reader appends input without a copy, after [`make_room`](Self::make_room). Only append to
+    /// it.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {
         &mut self.buffer
     }
@@ -62,7 +63,7 @@ impl ContentLength {
     /// Makes room in the buffer for a read. Call it after `next_frame` returned `None`.
     ///
     /// A large body gets memory of its own, in few steps: each is at most four times what has arrived of it, and 16 KiB.
-    pub(crate) fn make_room(&mut self) {
+    pub fn make_room(&mut self) {
         match self.state {
             State::Body { length } if length > READ_BUFFER => {
                 let have = self.buffer.len();

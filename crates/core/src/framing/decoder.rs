@@ -30,9 +30,10 @@ impl Framing {
         }
     }
 
-    /// Appends what precedes `body` in its frame, and returns what follows it. `None`: this body is not written as it
-    /// is, and nothing was appended.
-    pub(crate) fn encode_around(self, body: &[u8], out: &mut BytesMut) -> Option<&'static [u8]> {
+    /// Appends what precedes `body` in its frame, and returns what follows it, for a writer that does not copy the body.
+    /// `None`: this body is not written as it is, and nothing was appended. Then use [`encode`](Self::encode).
+    #[must_use]
+    pub fn encode_around(self, body: &[u8], out: &mut BytesMut) -> Option<&'static [u8]> {
         match self {
             Self::Newline => newline::is_one_line(body).then_some(b"\n"),
             Self::ContentLength => {
@@ -58,7 +59,8 @@ impl Decoder {
         self.buffer_mut().extend_from_slice(bytes);
     }
 
-    /// The buffer to which a reader appends input without a copy. Only append to it.
+    /// The buffer to which a reader appends input without a copy, after [`make_room`](Self::make_room). Only append to
+    /// it.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {
         match self {
             Self::Newline(decoder) => decoder.buffer_mut(),
@@ -67,7 +69,7 @@ impl Decoder {
     }
 
     /// Makes room in the buffer for a read. Call it after `next_frame` returned `None`.
-    pub(crate) fn make_room(&mut self) {
+    pub fn make_room(&mut self) {
         match self {
             Self::Newline(decoder) => decoder.make_room(),
             Self::ContentLength(decoder) => decoder.make_room(),

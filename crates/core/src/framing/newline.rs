@@ -67,13 +67,14 @@ impl Newline {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The buffer to which a reader appends input without a copy. Only append to it.
+    /// The buffer to which a reader appends input without a copy, after [`make_room`](Self::make_room). Only append to
+    /// it.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {
         &mut self.buffer
     }
 
     /// Makes room in the buffer for a read. Call it after `next_frame` returned `None`.
-    pub(crate) fn make_room(&mut self) {
+    pub fn make_room(&mut self) {
         if !lacks_room(&self.buffer) {
             return;
         }
