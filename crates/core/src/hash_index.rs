@@ -1,18 +1,45 @@
 //! Finds the places of a table by name, and does not store the names a second time.
 
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 
 use hashbrown::HashTable;
 
-/// Positions by the hash of their name. A name is read from the place where it is stored already. The peer chooses the
-/// names, so the hash is the standard library's, with a random key for each index.
+/// Positions by the hash of their name. A name is read from the place where it is stored already. Where the peer chooses
+/// the names, the hash is the standard library's, with a random key for each index.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct HashIndex {
-    hasher: RandomState,
+pub(crate) struct HashIndex<S = RandomState> {
+    hasher: S,
     table: HashTable<u32>,
 }
 
-impl HashIndex {
+/// The positions of numbers that this side chooses, one after another. A peer can look any number up, but adds none, so
+/// it cannot make the names of the index collide, and the hash needs no key.
+pub(crate) type NumberIndex = HashIndex<BuildHasherDefault<NumberHasher>>;
+
+/// The hash of one number: a product whose high bits, which depend on all bits of the number, are folded into its low
+/// ones. Consecutive numbers differ in both.
+#[derive(Debug, Default)]
+pub(crate) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // 2^64 divided by the golden ratio.
+        let product = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+}
+
+impl<S: BuildHasher> HashIndex<S> {
     /// The place of this name: of the places with the same hash, the one for which `is` returns `true`.
     pub(crate) fn find(&self, name: &impl Hash, is: impl Fn(u32) -> bool) -> Option<u32> {
         self.find_hashed(self.hash(name), is)
@@ -56,6 +83,19 @@ impl HashIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn consecutive_numbers_have_different_hashes() {
+        let hasher = BuildHasherDefault::<NumberHasher>::default();
+        let count = |part: fn(u64) -> u64| {
+            let parts: std::collections::HashSet<u64> =
+                (0..4096_u64).map(|number| part(hasher.hash_one(number))).collect();
+            parts.len()
+        };
+        // A table takes the place from the low bits, and compares the high ones.
+        assert!(count(|hash| hash % 8192) > 3000);
+        assert_eq!(count(|hash| hash >> 57), 128);
+    }
 
     #[test]
     fn slots_are_found_by_name_while_they_are_in_the_index() {

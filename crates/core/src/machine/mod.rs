@@ -63,7 +63,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
 use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
-use crate::hash_index::HashIndex;
+use crate::hash_index::{HashIndex, NumberIndex};
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
 use crate::pool::Pool;
 use crate::slot_map::SlotMap;
@@ -173,7 +173,7 @@ pub struct Session {
     /// How many of them are not settled.
     open_calls: usize,
     /// The open calls of this side, by their numbers.
-    numbers: HashIndex,
+    numbers: NumberIndex,
     call_extras: Pool<call::Extras>,
     /// The cancels of this side that may still be acknowledged, by their numbers.
     cancels: HashMap<CallNumber, OutboundKey>,
@@ -210,7 +210,7 @@ impl Session {
             held_acks: 0,
             calls: SlotMap::new(),
             open_calls: 0,
-            numbers: HashIndex::default(),
+            numbers: NumberIndex::default(),
             call_extras: Pool::new(),
             cancels: HashMap::new(),
             next_number: 1,
