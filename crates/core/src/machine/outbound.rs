@@ -107,7 +107,7 @@ impl Session {
         after: Option<AfterCancel>,
     ) -> CancelResult {
         let result = self.cancel_call(now, call, cause, after);
-        self.advance(now);
+        self.finish_input(now);
         result
     }
 
@@ -125,7 +125,7 @@ impl Session {
         }
         if open.state == State::Leaving {
             self.free_call(call);
-            self.advance(now);
+            self.finish_input(now);
         }
     }
 

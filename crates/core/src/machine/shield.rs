@@ -39,7 +39,7 @@ impl Session {
         if extras.shields == 0 {
             self.lift_shield(now, key);
         }
-        self.advance(now);
+        self.finish_input(now);
     }
 
     pub(super) fn shield_over(&mut self, now: Instant, key: InboundKey) {
