@@ -1,7 +1,7 @@
 //! Answers whether a request is cancelled, for code that knows only its session and its id.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, PoisonError};
 
 use hashbrown::HashTable;
@@ -79,6 +79,10 @@ struct Shards {
 
 type Shard = HashTable<(SessionId, RequestId)>;
 
+/// The hash of a session's name in one registry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionHash(u64);
+
 impl Registry {
     /// An empty registry.
     #[must_use]
@@ -89,9 +93,14 @@ impl Registry {
     /// Whether the request is cancelled and its handler has not ended (GETMCP-12).
     #[must_use]
     pub fn is_cancelled(&self, session: &SessionId, request: &RequestId) -> bool {
-        let (shard, hash) = self.0.of(session, request);
+        let (shard, hash) = self.0.of(self.hash(session), request);
         let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
         shard.find(hash, is(session, request)).is_some()
+    }
+
+    /// The hash of a session's name in this registry. A connection computes it once.
+    pub(crate) fn hash(&self, session: &SessionId) -> SessionHash {
+        SessionHash(self.0.hasher.hash_one(session))
     }
 
     /// The number of cancelled requests whose handlers still run.
@@ -111,10 +120,10 @@ impl Registry {
         not(any(feature = "tokio", test)),
         expect(dead_code, reason = "only a driver writes to a registry")
     )]
-    pub(crate) fn record(&self, session: &SessionId, request: &RequestId) {
-        let (shard, hash) = self.0.of(session, request);
+    pub(crate) fn record(&self, named: SessionHash, session: &SessionId, request: &RequestId) {
+        let (shard, hash) = self.0.of(named, request);
         let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-        let rehash = |(session, request): &(SessionId, RequestId)| self.0.of(session, request).1;
+        let rehash = |(session, request): &(SessionId, RequestId)| self.0.of(self.hash(session), request).1;
         shard.entry(hash, is(session, request), rehash).or_insert_with(|| (session.clone(), request.clone()));
     }
 
@@ -122,8 +131,8 @@ impl Registry {
         not(any(feature = "tokio", test)),
         expect(dead_code, reason = "only a driver writes to a registry")
     )]
-    pub(crate) fn clear(&self, session: &SessionId, request: &RequestId) {
-        let (shard, hash) = self.0.of(session, request);
+    pub(crate) fn clear(&self, named: SessionHash, session: &SessionId, request: &RequestId) {
+        let (shard, hash) = self.0.of(named, request);
         let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
         if let Ok(found) = shard.find_entry(hash, is(session, request)) {
             found.remove();
@@ -141,14 +150,11 @@ fn is(session: &SessionId, request: &RequestId) -> impl Fn(&(SessionId, RequestI
 impl Shards {
     /// The shard of a session and the hash of a request in it. All requests of a session are in one shard: they share
     /// the lock of its connection anyway.
-    fn of(&self, session: &SessionId, request: &RequestId) -> (&RwLock<Shard>, u64) {
-        let mut hasher = self.hasher.build_hasher();
-        session.hash(&mut hasher);
-        let place = usize::try_from(hasher.finish() % SHARDS as u64).unwrap_or(0);
-        request.hash(&mut hasher);
+    fn of(&self, session: SessionHash, request: &RequestId) -> (&RwLock<Shard>, u64) {
+        let place = usize::try_from(session.0 % SHARDS as u64).unwrap_or(0);
         let [first, ..] = &self.shards;
         // The place is always below SHARDS. `first` is there only to avoid a panic.
-        (self.shards.get(place).unwrap_or(first), hasher.finish())
+        (self.shards.get(place).unwrap_or(first), self.hasher.hash_one((session.0, request)))
     }
 }
 
@@ -169,12 +175,12 @@ mod tests {
         let (one, two) = (SessionId::from("one"), SessionId::from("two"));
         let id = RequestId::number(1);
         assert!(registry.is_empty());
-        registry.record(&one, &id);
+        registry.record(registry.hash(&one), &one, &id);
         assert!(!registry.is_empty());
         assert!(registry.is_cancelled(&one, &id));
         assert!(!registry.is_cancelled(&two, &id));
         assert!(!registry.is_cancelled(&one, &RequestId::text("1").unwrap()));
-        registry.clear(&one, &id);
+        registry.clear(registry.hash(&one), &one, &id);
         assert!(!registry.is_cancelled(&one, &id), "I3: a request that ended is still recorded");
         assert!(registry.is_empty());
     }
@@ -185,7 +191,7 @@ mod tests {
         let session = SessionId::from("one");
         let ids: Vec<_> = (0..100_000).map(RequestId::number).collect();
         for id in ids.iter().chain(&ids) {
-            registry.record(&session, id);
+            registry.record(registry.hash(&session), &session, id);
         }
         assert_eq!(registry.len(), ids.len(), "a request is recorded once");
         assert!(ids.iter().all(|id| registry.is_cancelled(&session, id)));
@@ -195,7 +201,7 @@ mod tests {
         assert!(kept() > MAX_IDLE_CAPACITY);
         for (cleared, id) in ids.iter().enumerate() {
             assert_eq!(registry.len(), ids.len() - cleared, "the others are still recorded");
-            registry.clear(&session, id);
+            registry.clear(registry.hash(&session), &session, id);
         }
         assert!(registry.is_empty());
         assert!(kept() <= MAX_IDLE_CAPACITY, "I11: {} places are left", kept());
@@ -205,7 +211,8 @@ mod tests {
     fn sessions_use_different_locks() {
         let registry = Registry::new();
         for session in 0..64 {
-            registry.record(&SessionId::from(session.to_string()), &RequestId::number(1));
+            let session = SessionId::from(session.to_string());
+            registry.record(registry.hash(&session), &session, &RequestId::number(1));
         }
         let taken = registry.0.shards.iter().filter(|shard| !shard.read().unwrap().is_empty()).count();
         assert!(taken > SHARDS / 2, "64 sessions stand in {taken} shards");

@@ -26,6 +26,8 @@ use crate::sync::AbortHandle;
 /// There is one for each step, so it is small: most steps have one effect or none.
 #[derive(Default)]
 pub(crate) struct Effects {
+    /// The first request that is signalled. Further ones are among the rare effects.
+    signal: Option<Arc<Request>>,
     pub(crate) starts: SmallVec<[Start; 1]>,
     pub(crate) wakers: SmallVec<[Waker; 1]>,
     pub(crate) driver: Option<Waker>,
@@ -37,7 +39,7 @@ pub(crate) struct Effects {
 /// Effects that only few steps have. They run in the order of the fields.
 #[derive(Default)]
 pub(crate) struct Rare {
-    pub(crate) signals: Vec<Arc<Request>>,
+    signals: Vec<Arc<Request>>,
     pub(crate) aborts: Vec<Arc<Request>>,
     pub(crate) watches: Vec<AbortHandle>,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
@@ -59,6 +61,14 @@ impl Effects {
         self.rare.get_or_insert_default()
     }
 
+    /// Signals a request.
+    pub(crate) fn signal(&mut self, request: Arc<Request>) {
+        match self.signal {
+            None => self.signal = Some(request),
+            Some(_) => self.rare().signals.push(request),
+        }
+    }
+
     /// Adds an entry for the log, if its level is enabled. Only the level is checked, because a question to the
     /// subscriber would run code of the user.
     pub(crate) fn log(&mut self, level: Level, entry: impl FnOnce() -> Entry) {
@@ -68,6 +78,9 @@ impl Effects {
     }
 
     pub(crate) fn run(mut self, connection: &Arc<ConnectionInner>) {
+        if let Some(request) = self.signal {
+            request.data.wake_signalled();
+        }
         if let Some(rare) = &mut self.rare {
             for request in rare.signals.drain(..) {
                 request.data.wake_signalled();
@@ -81,8 +94,10 @@ impl Effects {
                 request.data.abort();
             }
         }
-        for waker in self.wakers {
-            waker.wake();
+        if !self.wakers.is_empty() {
+            for waker in self.wakers {
+                waker.wake();
+            }
         }
         if let Some(driver) = self.driver {
             driver.wake();

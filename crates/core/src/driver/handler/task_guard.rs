@@ -204,7 +204,7 @@ impl State {
     fn end_task(&mut self, request: &Request, now: Instant) {
         let Request { connection, data } = request;
         if data.is_cancelled() {
-            connection.registry.clear(request.session(), &data.id);
+            connection.registry.clear(request.session_hash(), request.session(), &data.id);
         }
         if let Some(slot) = self.inbound.get_mut(data.key.0) {
             self.permits.ends(&connection.admission, data.request_client(&connection.client), slot.task);

@@ -76,6 +76,13 @@ struct Late {
     span: Mutex<Option<tracing::Span>>,
 }
 
+impl Late {
+    /// The data of a request that had none before its cancel.
+    fn of_cause(cause: Option<Cause>) -> Self {
+        Self { cause: cause.map(OnceLock::from).unwrap_or_default(), ..Self::default() }
+    }
+}
+
 fn lock(span: &Mutex<Option<tracing::Span>>) -> MutexGuard<'_, Option<tracing::Span>> {
     span.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -168,6 +175,11 @@ impl RequestData {
         self.apart.as_ref().and_then(|apart| apart.scope.as_ref()).unwrap_or(connections)
     }
 
+    /// Whether it is registered under a session of its own.
+    pub(crate) fn has_own_session(&self) -> bool {
+        self.apart.as_ref().is_some_and(|apart| apart.scope.is_some())
+    }
+
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
     }
@@ -179,7 +191,11 @@ impl RequestData {
     /// Records the cancel. It is called with the connection's lock held, so that a token that is made at the same time
     /// is not missed.
     pub(crate) fn set_cancelled(&self, cause: Cause) {
-        let _ = self.late().cause.set(cause);
+        let mut cause = Some(cause);
+        let late = self.late.get_or_init(|| Box::new(Late::of_cause(cause.take())));
+        if let Some(cause) = cause {
+            let _ = late.cause.set(cause);
+        }
         self.cancelled.store(true, Ordering::Release);
     }
 

@@ -55,7 +55,7 @@ use crate::driver::trace_propagator::TracePropagator;
 use crate::error::ConnectionError;
 use crate::id::{ExchangeId, InboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, Session, Work};
-use crate::registry::{Registry, SessionId};
+use crate::registry::{Registry, SessionHash, SessionId};
 use crate::slot_map::{SideTable, SlotMap};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{AbortHandle, Handle, Mutex};
@@ -72,6 +72,8 @@ pub(crate) struct ConnectionInner {
     state: Mutex<State>,
     config: Config,
     pub(crate) seed: u128,
+    /// The hash of its session in the registry.
+    session_hash: SessionHash,
     pub(crate) max_frame: usize,
     /// Its number in this process.
     pub(crate) number: u64,
@@ -135,6 +137,15 @@ impl Request {
     /// The session it is registered under.
     pub(crate) fn session(&self) -> &SessionId {
         self.data.session(&self.connection.session_id)
+    }
+
+    /// The hash of that session in the registry.
+    pub(crate) fn session_hash(&self) -> SessionHash {
+        if self.data.has_own_session() {
+            self.connection.registry.hash(self.session())
+        } else {
+            self.connection.session_hash
+        }
     }
 }
 
@@ -307,6 +318,7 @@ impl ConnectionInner {
                 recorder: None,
                 last_stamp: LastStamp::default(),
             }),
+            session_hash: config.registry.hash(&config.session_id),
             config,
             seed: draw_seed(),
             max_frame,

@@ -191,8 +191,9 @@ impl State {
         if connection.in_order {
             effects.wakers.extend(self.notices.take_turn_of(key));
         }
-        connection.registry.record(slot.request.session(), &slot.request.data.id);
-        effects.rare().signals.push(Arc::clone(&slot.request));
+        let request = &slot.request;
+        connection.registry.record(request.session_hash(), request.session(), &request.data.id);
+        effects.signal(Arc::clone(&slot.request));
     }
 
     fn abort(&mut self, connection: &ConnectionInner, key: InboundKey, effects: &mut Effects) {
