@@ -9,7 +9,7 @@ use crate::dialect::{CallFrame, Refusal, ReplyTo};
 use crate::driver::connection::ConnectionTask;
 use crate::driver::connection::outgoing::Outgoing;
 use crate::driver::outbox::{Answer, Control, MAX_CANCELS_IN_ROW, Notification};
-use crate::driver::state::ConnectionInner;
+use crate::driver::state::{ConnectionInner, now};
 use crate::id::{CallNumber, ExchangeId, RequestId};
 use crate::machine::{Reply, ReplyBody};
 use crate::transport::{ExchangeEnd, FrameInfo, FrameKind, Lane, Outbound, RejectReason, TransportError};
@@ -35,6 +35,7 @@ impl ConnectionTask {
             state.next_lane()
         };
         let (mut urgent, mut cancels, mut cancels_wait) = (false, 0, false);
+        let mut began = None;
         while let Some(lane) = next {
             if cancels == MAX_CANCELS_IN_ROW && lane == Lane::Control {
                 cancels_wait = true;
@@ -53,9 +54,10 @@ impl ConnectionTask {
                 cancels_wait = may_pass && state.outbox.pass_turn();
                 break;
             }
+            let now = *began.get_or_insert_with(now);
             let (taken, then) = self
                 .connection
-                .step(|state, now, effects| (state.take(lane, now, effects), state.next_lane()));
+                .step_at(now, |state, now, effects| (state.take(lane, now, effects), state.next_lane()));
             next = then;
             if let Some(outgoing) = taken {
                 let is_cancel = matches!(outgoing, Outgoing::Cancel { .. });

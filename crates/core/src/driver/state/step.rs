@@ -24,14 +24,38 @@ impl ConnectionInner {
         )
     }
 
+    /// A step at this time, which is not after the present: several steps of one task in a row read the clock once.
+    pub(crate) fn step_at<R>(
+        self: &Arc<Self>,
+        now: Instant,
+        act: impl FnOnce(&mut State, Instant, &mut Effects) -> R,
+    ) -> R {
+        self.step_with_at(
+            now,
+            Payload::None,
+            |state, now, effects, _| act(state, now, effects),
+            |_, _, result| result,
+        )
+    }
+
     /// A step whose input has a payload. `then` gets the rest of it after the outputs, with the lock held.
     pub(crate) fn step_with<T, R>(
         self: &Arc<Self>,
+        payload: Payload<'_>,
+        act: impl FnOnce(&mut State, Instant, &mut Effects, &mut Payload<'_>) -> T,
+        then: impl FnOnce(&mut State, Payload<'_>, T) -> R,
+    ) -> R {
+        self.step_with_at(now(), payload, act, then)
+    }
+
+    #[inline]
+    fn step_with_at<T, R>(
+        self: &Arc<Self>,
+        now: Instant,
         mut payload: Payload<'_>,
         act: impl FnOnce(&mut State, Instant, &mut Effects, &mut Payload<'_>) -> T,
         then: impl FnOnce(&mut State, Payload<'_>, T) -> R,
     ) -> R {
-        let now = now();
         let mut effects = Effects::default();
         let (result, given_back) = {
             let mut state = self.lock();
