@@ -117,6 +117,17 @@ impl Session {
         self.calls.get(call.0).is_some_and(|call| matches!(call.cancel(), CancelFrame::Waiting(_)))
     }
 
+    /// The cancel of this call that waits to be written: the number of the call, that of the cancel, and its cause.
+    /// `None`: [`wants_cancel`](Self::wants_cancel) is false.
+    #[must_use]
+    pub fn waiting_cancel(&self, call: OutboundKey) -> Option<(CallNumber, CallNumber, &Cause)> {
+        let call = self.calls.get(call.0)?;
+        match call.cancel() {
+            CancelFrame::Waiting(cancel) => Some((call.number, cancel, call.cause()?)),
+            CancelFrame::None | CancelFrame::Written(_) => None,
+        }
+    }
+
     /// The cancel of this call was passed to the transport.
     pub fn local_cancel_written(&mut self, now: Instant, call: OutboundKey) {
         let Some(open) = self.calls.get_mut(call.0) else { return };

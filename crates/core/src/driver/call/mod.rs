@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cause::Outcome;
 use crate::driver::call::canceller::Canceller;
-use crate::driver::call_table::entry::Settled;
+use crate::driver::call_table::entry::{Settled, Users};
 use crate::driver::notifications::subscriptions::Matcher;
 use crate::driver::notifications::{Inbox, Notification, Notifications};
 use crate::driver::state::ConnectionInner;
@@ -58,8 +58,8 @@ pub struct Call<R> {
 
 enum State {
     Open(SlotKey),
-    /// Settled before it was sent.
-    Settled(Settled),
+    /// Settled before it was sent. Boxed, because few calls are, and each call in flight has a handle.
+    Settled(Box<Settled>),
     /// Its answer was returned.
     Done,
 }
@@ -75,7 +75,7 @@ impl<R> Call<R> {
     }
 
     pub(crate) fn settled(connection: &Arc<ConnectionInner>, method: Arc<str>, settled: Settled) -> Self {
-        Self::new(connection, method, State::Settled(settled), None)
+        Self::new(connection, method, State::Settled(Box::new(settled)), None)
     }
 
     fn new(
@@ -168,7 +168,7 @@ impl<R> Call<R> {
         }
     }
 
-    fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<Settled> {
+    fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<Box<Settled>> {
         match std::mem::replace(&mut self.state, State::Done) {
             State::Settled(settled) => Poll::Ready(settled),
             State::Done => Poll::Pending,
@@ -176,9 +176,9 @@ impl<R> Call<R> {
                 let mut state = self.connection.lock();
                 let Some(entry) = state.calls.get_mut(slot_key.0) else { return Poll::Pending };
                 if let Some(settled) = entry.settled.take() {
-                    entry.held = false;
+                    entry.users.remove(Users::HANDLE);
                     state.free_call(slot_key);
-                    return Poll::Ready(*settled);
+                    return Poll::Ready(settled);
                 }
                 let replaced = match &mut entry.waker {
                     Some(waker) if waker.will_wake(cx.waker()) => None,
@@ -199,7 +199,7 @@ impl<R: DeserializeOwned> Call<R> {
     /// # Cancel safety
     /// Dropping the future drops the call, which cancels it.
     pub async fn outcome(mut self) -> Outcome<R> {
-        outcome_of(poll_fn(|cx| self.poll_settled(cx)).await)
+        outcome_of(*poll_fn(|cx| self.poll_settled(cx)).await)
     }
 }
 
@@ -207,7 +207,7 @@ impl<R: DeserializeOwned> Future for Call<R> {
     type Output = Result<R, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_settled(cx).map(|settled| match outcome_of(settled) {
+        self.poll_settled(cx).map(|settled| match outcome_of(*settled) {
             Outcome::Completed(value) | Outcome::CompletedAfterCancel(value) => Ok(value),
             Outcome::Unreadable { what } => Err(CallError::Answer { method: self.method.to_string(), what }),
             Outcome::Failed(error) => Err(CallError::Failed(error)),

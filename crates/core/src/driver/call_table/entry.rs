@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use crate::cause::{Cancelled, Cause};
+use crate::cause::Cancelled;
 use crate::driver::interner::MethodIndex;
 use crate::driver::json_text::JsonText;
 use crate::driver::notifications::Inbox;
@@ -37,8 +37,8 @@ pub(crate) struct CallEntry {
     pub(crate) own_exchange: bool,
     /// Whether it has ended.
     pub(crate) ended: bool,
-    /// Whether a handle will read how it ended.
-    pub(crate) held: bool,
+    /// The users of the entry besides the call itself.
+    pub(crate) users: Users,
     /// Its method, among those that the connection keeps.
     pub(crate) method: MethodIndex,
     /// When it was made.
@@ -48,6 +48,33 @@ pub(crate) struct CallEntry {
     pub(crate) extras: Option<Box<Extras>>,
 }
 
+/// What needs the entry of a call besides the call itself: its handle, which will read how it ended, and the mark of its
+/// cancel in the outbox. The machine has the details of the cancel. One byte, because there is an entry for each call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Users(u8);
+
+impl Users {
+    /// Its handle alone.
+    pub(crate) const HANDLE: Self = Self(1);
+    /// The mark of its cancel alone.
+    pub(crate) const CANCEL: Self = Self(2);
+
+    pub(crate) const fn has(self, user: Self) -> bool {
+        self.0 & user.0 != 0
+    }
+
+    pub(crate) const fn add(&mut self, user: Self) {
+        self.0 |= user.0;
+    }
+
+    /// Returns whether it was one of them.
+    pub(crate) const fn remove(&mut self, user: Self) -> bool {
+        let was = self.has(user);
+        self.0 &= !user.0;
+        was
+    }
+}
+
 /// The data that only few calls have.
 #[derive(Default)]
 pub(crate) struct Extras {
@@ -55,8 +82,6 @@ pub(crate) struct Extras {
     pub(crate) exchange: Option<ExchangeId>,
     /// Whether it opens the session.
     pub(crate) shakes: bool,
-    /// Its cancel, until it is written or disarmed: its number and its cause.
-    pub(crate) cancel: Option<(CallNumber, Cause)>,
     pub(crate) acknowledged: Option<bool>,
     pub(crate) ack_waker: Option<Waker>,
     pub(crate) inbox: Option<Arc<Inbox>>,
@@ -139,16 +164,6 @@ impl CallEntry {
         self.extras.as_ref().and_then(|extras| extras.exchange).unwrap_or(ExchangeId::NONE)
     }
 
-    /// Whether its cancel must still be written.
-    pub(crate) fn cancel_waits(&self) -> bool {
-        self.extras.as_ref().is_some_and(|extras| extras.cancel.is_some())
-    }
-
-    /// Its cancel. The caller writes it.
-    pub(crate) fn take_cancel(&mut self) -> Option<(CallNumber, Cause)> {
-        self.extras.as_mut()?.cancel.take()
-    }
-
     pub(crate) fn span(&self) -> CallSpan {
         self.extras.as_ref()?.span.clone()
     }
@@ -160,7 +175,7 @@ impl CallEntry {
 
     /// Whether the entry is not needed any more.
     pub(crate) fn is_done(&self) -> bool {
-        self.ended && !self.held && !self.cancel_waits()
+        self.ended && self.users == Users(0)
     }
 }
 

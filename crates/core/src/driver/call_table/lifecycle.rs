@@ -7,7 +7,9 @@ use std::time::Instant;
 use tracing::Level;
 
 use crate::cause::{Cancelled, Cause, CauseKind};
-use crate::driver::call_table::entry::{AnswerContent, CallEntry, Extras, Settled, StagedCall, Started};
+use crate::driver::call_table::entry::{
+    AnswerContent, CallEntry, Extras, Settled, StagedCall, Started, Users,
+};
 use crate::driver::effects::Effects;
 use crate::driver::effects::log::{Entry, end_of_call};
 use crate::driver::notifications::queue::NotificationQueue;
@@ -49,7 +51,7 @@ impl State {
             frame: Some(frame),
             settled: None,
             ended: false,
-            held: true,
+            users: Users::HANDLE,
             method: index,
             made: self.last_stamp.of(now, connection.opened),
             waker: None,
@@ -101,7 +103,7 @@ impl State {
     /// The handle of a call does not read it any more.
     pub(crate) fn release_call(&mut self, slot_key: SlotKey, effects: &mut Effects) {
         let Some(entry) = self.calls.get_mut(slot_key.0) else { return };
-        entry.held = false;
+        entry.users.remove(Users::HANDLE);
         effects.wakers.extend(entry.waker.take());
         self.free_call(slot_key);
     }
@@ -141,7 +143,7 @@ impl State {
             None => effects.log(Level::TRACE, || logged(None)),
         }
         entry.ended = true;
-        entry.settled = Some(Box::new(match (settlement, said) {
+        let settled = match (settlement, said) {
             (Settlement::Answered { cancelled }, Some(AnswerContent::Value(value))) => {
                 Settled::Value { value, after_cancel: cancelled.is_some() }
             }
@@ -154,12 +156,14 @@ impl State {
                 Settled::Cancelled(Cancelled::new(cause, confirmed))
             }
             (Settlement::Disconnected { may_have_run }, _) => Settled::Disconnected { may_have_run },
-        }));
+        };
         entry.frame = None;
+        // A handle that was dropped reads nothing.
+        entry.settled = entry.users.has(Users::HANDLE).then(|| Box::new(settled));
         if !hold_back(entry, slot_key, &mut self.notices) {
             effects.wakers.extend(entry.waker.take().filter(|_| !forgotten));
         }
-        let waits = entry.cancel_waits();
+        let waits = entry.users.has(Users::CANCEL);
         if let Some(extras) = entry.extras.as_mut() {
             let readers = std::mem::take(&mut extras.readers);
             effects.wakers.extend(extras.ack_waker.take());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cause::Cause;
-use crate::driver::call_table::entry::StagedCall;
+use crate::driver::call_table::entry::{StagedCall, Users};
 use crate::driver::effects::Effects;
 use crate::driver::outbox::{Answer, Control, DataFrame, Notification};
 use crate::driver::state::State;
@@ -60,20 +60,23 @@ impl State {
             Control::Cancel(slot_key) => {
                 let entry = self.calls.get_mut(slot_key.0)?;
                 let key = entry.key;
-                let (cancel, cause) = entry.take_cancel()?;
+                if !entry.users.remove(Users::CANCEL) {
+                    return None;
+                }
                 let settled = entry.ended;
-                let number = self.session.call_number(key);
-                let exchange = number.map_or(ExchangeId::NONE, |number| entry.exchange(number));
-                let wanted = self.session.wants_cancel(key);
-                if wanted {
+                // An answer may have disarmed it.
+                let outgoing = self.session.waiting_cancel(key).map(|(number, cancel, cause)| {
+                    let (exchange, cause) = (entry.exchange(number), cause.clone());
+                    Outgoing::Cancel { key, number, exchange, cancel, cause }
+                });
+                if outgoing.is_some() {
                     self.session.local_cancel_written(now, key);
                 }
                 if settled {
                     self.outbound.remove(key.0);
                     self.free_call(slot_key);
                 }
-                let number = number.filter(|_| wanted)?;
-                Some(Outgoing::Cancel { key, number, exchange, cancel, cause })
+                outgoing
             }
             control => Some(Outgoing::Control(control)),
         }

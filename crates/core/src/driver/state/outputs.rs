@@ -9,7 +9,7 @@ use tracing::Level;
 use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};
 use crate::driver::admission::permits::{Permits, Task};
-use crate::driver::call_table::entry::CallEntry;
+use crate::driver::call_table::entry::{CallEntry, Users};
 use crate::driver::effects::Effects;
 use crate::driver::effects::log::{Entry, name, outcome_of_reply};
 use crate::driver::outbox::{Answer, Control, DataFrame};
@@ -91,10 +91,10 @@ impl State {
             Output::Ack { ack, key, exchange, status } => {
                 self.outbox.push_control(Control::Ack { ack, key, exchange, status });
             }
-            Output::SendCancel { call, number, cancel, cause } => {
+            Output::SendCancel { call, number, cancel: _, cause } => {
                 if let Some((slot_key, entry)) = self.entry_of(call) {
                     let source = cause.kind();
-                    entry.extras().cancel = Some((cancel, cause));
+                    entry.users.add(Users::CANCEL);
                     let span = entry.span();
                     effects.log(Level::DEBUG, || Entry::CallCancelled { call: number, span, source });
                     self.outbox.push_control(Control::Cancel(slot_key));
