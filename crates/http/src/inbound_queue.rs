@@ -33,6 +33,8 @@ struct State {
     /// Whether the driver has dropped its receiver.
     forsaken: bool,
     reader: Option<Waker>,
+    /// Whether a task may wait for room.
+    is_awaited: bool,
 }
 
 /// An item that waits, with the bytes held for it. After the driver takes the item, it counts them itself.
@@ -118,6 +120,7 @@ impl InboundQueue {
         let bytes = state.bytes.saturating_add(inbound.body.len());
         // One message always fits, so that no message waits forever.
         if state.messages > 0 && (state.messages >= MESSAGES || bytes > self.most) {
+            state.is_awaited = true;
             return Err((SendRefused::Full, inbound));
         }
         state.messages += 1;
@@ -185,7 +188,9 @@ impl InboundQueue {
                     state.messages -= 1;
                     state.bytes -= inbound.body.len();
                     // Only the reading tasks of a client wait here, each for room for its own next message.
-                    self.room.notify_waiters();
+                    if std::mem::take(&mut state.is_awaited) {
+                        self.room.notify_waiters();
+                    }
                 }
                 (Poll::Ready(Some(item)), held)
             }

@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::Full;
-use rescind_core::{BoxFuture, MirroredBodies, PeerAddress, Principal};
+use rescind_core::{BoxFuture, MirroredBodies};
 
 use crate::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::head_fields::HeadFields;
 use crate::server::refusal::Refused;
 use crate::server::{
-    AcceptQueue, RequestBody, Responder, ResponseBody, ServerBinding, Settings, body, sealed,
+    AcceptQueue, Caller, RequestBody, Responder, ResponseBody, ServerBinding, Settings, body, sealed,
 };
 use crate::stateless::{self, Stateless};
 use crate::streamable::Streamable;
@@ -97,14 +98,14 @@ impl Both {
     async fn look(
         &self,
         request: Request<RequestBody>,
-        principal: Option<&Principal>,
+        caller: &Caller,
     ) -> Result<(Said, Request<RequestBody>), Refused> {
-        let client = self.settings.clients.client(principal, PeerAddress::of(&request));
+        let client = caller.client(&self.settings);
         let (head, body) = request.into_parts();
         let limit = self.settings.max_frame;
         // Without a session id, the message opens a session or is refused.
         let limit = if head.headers.contains_key(MCP_SESSION_ID) { limit } else { limit.min(body::OPENING) };
-        body::check_length(head.version, &head.headers, limit)?;
+        body::check_length(head.version, &HeadFields::of(&head.headers), limit)?;
         let within = self.settings.body_timeout;
         let (body, bytes) = body::read(body, limit, within, client.budget()).await?;
         // The binding reads the body again and holds its bytes then.
@@ -120,19 +121,19 @@ impl Responder for Both {
     fn respond(
         self: Arc<Self>,
         request: Request<RequestBody>,
-        principal: Option<Principal>,
+        caller: Caller,
     ) -> BoxFuture<'static, Response<ResponseBody>> {
         Box::pin(async move {
             let mut request = request;
             let mut said = self.said(request.method(), request.headers());
             if said == Said::Nothing {
-                match self.look(request, principal.as_ref()).await {
+                match self.look(request, &caller).await {
                     Ok((seen, again)) => (said, request) = (seen, again),
                     Err(refused) => return refused.into_response(),
                 }
             }
             let responder = if said == Said::Without { &self.stateless } else { &self.streamable };
-            Arc::clone(responder).respond(request, principal).await
+            Arc::clone(responder).respond(request, caller).await
         })
     }
 

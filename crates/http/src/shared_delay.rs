@@ -90,7 +90,7 @@ impl Drop for SharedDelay {
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct DelayFuture<'a> {
     delay: &'a Arc<SharedDelay>,
-    begun: Option<(u64, Instant)>,
+    begun: Option<u64>,
 }
 
 impl Future for DelayFuture<'_> {
@@ -99,22 +99,22 @@ impl Future for DelayFuture<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let delay = self.delay;
         let mut state = delay.state();
-        let Some((number, due)) = self.begun else {
+        let Some(number) = self.begun else {
             let due = Instant::now() + delay.wait.max(STEP);
             let number = state.next;
             state.next += 1;
             state.waiting.push_back(Waiting { number, due, waker: Some(cx.waker().clone()) });
-            self.begun = Some((number, due));
+            self.begun = Some(number);
             if state.timer.is_none() {
                 state.timer = Some(spawn(SharedDelay::run(Arc::downgrade(delay))).abort_handle());
             }
             return Poll::Pending;
         };
-        if Instant::now() >= due {
-            return Poll::Ready(());
-        }
-        if let Some(waiting) = state.of(number) {
-            waiting.waker = Some(cx.waker().clone());
+        // At its time it is taken out of the queue.
+        let Some(waiting) = state.of(number) else { return Poll::Ready(()) };
+        match &mut waiting.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
         }
         Poll::Pending
     }
@@ -122,7 +122,7 @@ impl Future for DelayFuture<'_> {
 
 impl Drop for DelayFuture<'_> {
     fn drop(&mut self) {
-        let Some((number, _)) = self.begun else { return };
+        let Some(number) = self.begun else { return };
         let mut state = self.delay.state();
         let waker = state.of(number).and_then(|waiting| waiting.waker.take());
         // Dropped waits at the end of the queue are removed at once, without the timer.

@@ -12,6 +12,7 @@ use crate::client::events::{Events, Read};
 use crate::envelope::Envelope;
 use crate::server::checks;
 use crate::server::events;
+use crate::server::head_fields::HeadFields;
 use crate::stateless::verify as stateless;
 
 /// An event of a stream.
@@ -97,6 +98,10 @@ impl Asked {
         Some(Self { uri: target.parse().ok()?, headers, body: body.to_owned() })
     }
 
+    fn fields(&self) -> HeadFields<'_> {
+        HeadFields::of(&self.headers)
+    }
+
     /// The host and port of the target, if it has one.
     #[must_use]
     pub fn authority(&self) -> Option<&str> {
@@ -106,7 +111,7 @@ impl Asked {
     /// Whether a server that only serves loopback names serves the host.
     #[must_use]
     pub fn is_for_us(&self) -> bool {
-        checks::host(&self.uri, &self.headers, &HostPolicy::default()).is_ok()
+        checks::host(&self.uri, &self.fields(), &HostPolicy::default()).is_ok()
     }
 
     /// Whether a server that is bound to all addresses serves the host.
@@ -114,7 +119,7 @@ impl Asked {
     pub fn is_for_an_address(&self) -> bool {
         let mut hosts = HostPolicy::default();
         hosts.bound_to(std::net::Ipv4Addr::UNSPECIFIED.into());
-        checks::host(&self.uri, &self.headers, &hosts).is_ok()
+        checks::host(&self.uri, &self.fields(), &hosts).is_ok()
     }
 
     /// Whether its `Origin` passes when only pages of loopback and of the host itself are allowed, for any host.
@@ -122,20 +127,20 @@ impl Asked {
     pub fn origin_passes(&self) -> bool {
         let mut any = HostPolicy::default();
         any.allow_any();
-        let host = checks::host(&self.uri, &self.headers, &any);
+        let host = checks::host(&self.uri, &self.fields(), &any);
         host.is_ok_and(|host| OriginPolicy::default().check_head(&self.headers, &host).is_ok())
     }
 
     /// Whether its body is JSON in UTF-8.
     #[must_use]
     pub fn says_json(&self) -> bool {
-        checks::content_type(&self.headers).is_ok()
+        checks::content_type(&self.fields()).is_ok()
     }
 
     /// Whether it accepts both JSON and event streams, and whether it accepts event streams.
     #[must_use]
     pub fn accepts(&self) -> (bool, bool) {
-        (checks::accepts_both(&self.headers).is_ok(), checks::accepts_events(&self.headers).is_ok())
+        (checks::accepts_both(&self.fields()).is_ok(), checks::accepts_events(&self.fields()).is_ok())
     }
 
     /// What the binding `streamable` reads from the body.
@@ -162,6 +167,12 @@ impl Asked {
     #[must_use]
     pub fn headers_fit(&self) -> bool {
         stateless::fits(&self.headers, &self.body)
+    }
+
+    /// Whether the two readers of the binding `stateless` read the same from the body.
+    #[must_use]
+    pub fn reads_agree(&self) -> bool {
+        stateless::reads_agree(&self.body)
     }
 
     /// The same request with the headers that mirror its body. `None`: the body is not a message of that binding.

@@ -17,6 +17,8 @@ impl WakeList {
     }
 
     pub(crate) fn wake(self) {
-        self.0.into_iter().for_each(Waker::wake);
+        if !self.0.is_empty() {
+            self.0.into_iter().for_each(Waker::wake);
+        }
     }
 }

@@ -1,14 +1,13 @@
 //! The server side: how each HTTP method is handled.
 
 use std::future::poll_fn;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
-use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal, TraceContext};
+use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal};
 
 use super::connection::{Connection, Start};
 use super::known_sessions::NoStream;
@@ -18,14 +17,14 @@ use super::{Acp, UpgradeHook, link};
 use crate::envelope::{Envelope, EnvelopeError};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID, LAST_EVENT_ID};
 use crate::inbound_queue::SendRefused;
-use crate::server::checks::single;
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::head_fields::HeadFields;
 use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, EventSource, ResponseBody};
 use crate::server::sessions::{NotOpened, Sessions, random_id};
-use crate::server::{AcceptQueue, RequestBody, Responder, Settings, auth, body, checks, events};
+use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, auth, body, checks, events};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// The methods and headers that web pages may use.
@@ -54,18 +53,18 @@ impl AcpServer {
     async fn answer(
         self: Arc<Self>,
         request: Request<RequestBody>,
-        principal: Option<Principal>,
+        caller: Caller,
     ) -> Result<Response<ResponseBody>, Refused> {
         match *request.method() {
-            Method::POST => self.post(request, principal).await,
+            Method::POST => self.post(request, caller).await,
             Method::GET => match &self.config.upgrade {
                 Some(hook) if asks_for_a_websocket(request.version(), request.headers()) => {
-                    upgraded(hook, request, principal).await
+                    upgraded(hook, request, caller).await
                 }
-                Some(_) | None => self.get(request.headers(), principal.as_ref()),
+                Some(_) | None => self.get(request.headers(), caller.principal.as_ref()),
             },
             Method::DELETE => {
-                self.required(request.headers(), principal.as_ref())?.end();
+                self.required(&HeadFields::of(request.headers()), caller.principal.as_ref())?.end();
                 Ok(response_body::plain(StatusCode::ACCEPTED))
             }
             _ => Err(Refused::method(ALLOWED)),
@@ -75,30 +74,29 @@ impl AcpServer {
     async fn post(
         &self,
         request: Request<RequestBody>,
-        principal: Option<Principal>,
+        caller: Caller,
     ) -> Result<Response<ResponseBody>, Refused> {
-        let from = PeerAddress::of(&request);
         let (head, body) = request.into_parts();
-        checks::content_type(&head.headers)?;
-        let reported = session_named(&head.headers)?;
-        let known = match single(&head.headers, &ACP_CONNECTION_ID)? {
-            Some(id) => Some(self.table.find(id, principal.as_ref()).ok_or_else(unknown)?),
+        let fields = HeadFields::of(&head.headers);
+        checks::content_type(&fields)?;
+        let reported = session_named(&fields)?;
+        let known = match connection_named(&fields)? {
+            Some(id) => Some(self.table.find(id, caller.principal.as_ref()).ok_or_else(unknown)?),
             None => None,
         };
         let (limit, budget) = if let Some(connection) = &known {
-            body::check_room(&head.headers, &connection.budget)?;
+            body::check_room(&fields, &connection.budget)?;
             (self.settings.max_frame, connection.budget.parent().cloned().unwrap_or_default())
         } else {
             // A body that opens a connection is small.
-            let client = self.settings.clients.client(principal.as_ref(), from);
-            (self.settings.max_frame.min(body::OPENING), client.budget().clone())
+            (self.settings.max_frame.min(body::OPENING), caller.client(&self.settings).budget().clone())
         };
-        body::check_length(head.version, &head.headers, limit)?;
+        body::check_length(head.version, &fields, limit)?;
         let (body, bytes) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
         let message = Message::read(&body, self.config.bodies).map_err(unfit)?;
         let Some(connection) = known else {
             if message.opens() {
-                return self.open((body, bytes), principal, from).await;
+                return self.open((body, bytes), caller).await;
             }
             return Err(Refused::bad("Acp-Connection-Id is required: only initialize goes without"));
         };
@@ -119,18 +117,20 @@ impl AcpServer {
         if answers.and_then(|id| connection.asked_by(&id, reported)) == Some(false) {
             return Err(Refused::bad("Acp-Session-Id must name the session that asked"));
         }
-        let trace = TraceContext::of_headers(&head.headers).map(Arc::new);
-        connection.post((body.clone(), bytes), &message, principal, trace, reported).map_err(not_taken)?;
+        let trace = fields.trace().map(Arc::new);
+        connection
+            .post((body.clone(), bytes), &message, caller.principal, trace, reported)
+            .map_err(not_taken)?;
         Ok(response_body::plain(StatusCode::ACCEPTED))
     }
 
     async fn open(
         &self,
         body: (Bytes, HeldBytes),
-        principal: Option<Principal>,
-        from: Option<IpAddr>,
+        caller: Caller,
     ) -> Result<Response<ResponseBody>, Refused> {
-        let client = self.settings.clients.client(principal.as_ref(), from);
+        let client = caller.client(&self.settings);
+        let Caller { principal, address: from, .. } = caller;
         let opened = self.table.open(&client, &self.settings, |id| {
             let table = Arc::downgrade(&self.table);
             Connection::new(
@@ -176,9 +176,10 @@ impl AcpServer {
         headers: &HeaderMap,
         principal: Option<&Principal>,
     ) -> Result<Response<ResponseBody>, Refused> {
-        checks::accepts_events(headers)?;
-        let connection = self.required(headers, principal)?;
-        let session = session_named(headers)?;
+        let fields = HeadFields::of(headers);
+        checks::accepts_events(&fields)?;
+        let connection = self.required(&fields, principal)?;
+        let session = session_named(&fields)?;
         let start = start_of(headers)?;
         let (lane, token) =
             connection.listen(session, self.config.unknown_sessions, start).map_err(|why| match why {
@@ -199,10 +200,10 @@ impl AcpServer {
 
     fn required(
         &self,
-        headers: &HeaderMap,
+        fields: &HeadFields<'_>,
         principal: Option<&Principal>,
     ) -> Result<Arc<Connection>, Refused> {
-        let id = single(headers, &ACP_CONNECTION_ID)?;
+        let id = connection_named(fields)?;
         let id = id.ok_or_else(|| Refused::bad("Acp-Connection-Id is required"))?;
         self.table.find(id, principal).ok_or_else(unknown)
     }
@@ -231,11 +232,14 @@ fn asks_for_a_websocket(version: Version, headers: &HeaderMap) -> bool {
 /// Passes the request to the hook. An upgraded connection gets an id like any other.
 async fn upgraded(
     hook: &UpgradeHook,
-    request: Request<RequestBody>,
-    principal: Option<Principal>,
+    mut request: Request<RequestBody>,
+    caller: Caller,
 ) -> Result<Response<ResponseBody>, Refused> {
     let id = random_id().ok_or_else(no_randomness)?;
-    let credential = auth::credential(&request, principal);
+    if let Some(address) = caller.address {
+        request.extensions_mut().insert(PeerAddress(address));
+    }
+    let credential = auth::credential(&request, caller.principal);
     let answer = hook(request.map(drop), credential);
     let mut response = answer.await.map(|text| ResponseBody::full(Bytes::from(text)));
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -260,9 +264,14 @@ fn not_taken(why: SendRefused) -> Refused {
     }
 }
 
+/// The connection that the header of a request names.
+fn connection_named<'a>(fields: &HeadFields<'a>) -> Result<Option<&'a str>, Refused> {
+    fields.acp_connection.single(ACP_CONNECTION_ID.as_str())
+}
+
 /// The session that the header of a request names.
-fn session_named(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
-    let name = single(headers, &ACP_SESSION_ID)?;
+fn session_named<'a>(fields: &HeadFields<'a>) -> Result<Option<&'a str>, Refused> {
+    let name = fields.acp_session.single(ACP_SESSION_ID.as_str())?;
     if name.is_some_and(|name| name.len() > MAX_NAME_BYTES) {
         return Err(Refused::bad(format!("Acp-Session-Id has more than {MAX_NAME_BYTES} bytes")));
     }
@@ -282,11 +291,11 @@ impl Responder for AcpServer {
     fn respond(
         self: Arc<Self>,
         request: Request<RequestBody>,
-        principal: Option<Principal>,
+        caller: Caller,
     ) -> BoxFuture<'static, Response<ResponseBody>> {
         Box::pin(async move {
             let refused = |refused| self.refuse(refused);
-            Arc::clone(&self).answer(request, principal).await.unwrap_or_else(refused)
+            Arc::clone(&self).answer(request, caller).await.unwrap_or_else(refused)
         })
     }
 

@@ -7,7 +7,7 @@ use http::{Request, Response};
 use rescind_core::{AuthHook, AuthRefusal, AuthRequest, Credential, Principal};
 
 use super::refusal::Refused;
-use super::{RequestBody, Responder, ResponseBody};
+use super::{Caller, RequestBody, Responder, ResponseBody};
 
 /// When the credential of a request expires. It is stored in the extensions of the request, for tasks that outlive the
 /// response.
@@ -20,18 +20,19 @@ pub(super) async fn answer(
     hook: AuthHook,
     within: std::time::Duration,
     mut request: Request<RequestBody>,
+    caller: Caller,
 ) -> Response<ResponseBody> {
     let asked = hook.ask(AuthRequest::of(&request), within);
     let credential = match asked.await {
         Ok(credential) => credential,
         Err(refusal) => return responder.refuse(Refused::by_hook(&refusal)),
     };
-    let principal = credential.principal().cloned();
+    let caller = Caller { principal: credential.principal().cloned(), ..caller };
     let Some(at) = credential.deadline(tokio::time::Instant::now().into_std()) else {
-        return responder.respond(request, principal).await;
+        return responder.respond(request, caller).await;
     };
     request.extensions_mut().insert(Expires(at));
-    let answer = Arc::clone(&responder).respond(request, principal);
+    let answer = Arc::clone(&responder).respond(request, caller);
     match tokio::time::timeout_at(at.into(), answer).await {
         Ok(response) => response.map(|body| body.expires(at.into())),
         Err(_) => responder.refuse(Refused::by_hook(&AuthRefusal::expired())),

@@ -6,14 +6,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, Version};
+use http::Version;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use rescind_core::{ByteBudget, HeldBytes};
 
+use super::head_fields::HeadFields;
 use super::refusal::Refused;
 use crate::collect_body::{CollectError, whole_within};
 
@@ -69,13 +69,12 @@ impl Body for RequestBody {
 }
 
 /// Refuses a length over the limit before a byte is read. HTTP/1.1 must declare how the body ends.
-pub(crate) fn check_length(version: Version, headers: &HeaderMap, limit: usize) -> Result<(), Refused> {
-    let length = headers.get(CONTENT_LENGTH);
-    if length.is_none() && version < Version::HTTP_2 && !headers.contains_key(TRANSFER_ENCODING) {
+pub(crate) fn check_length(version: Version, fields: &HeadFields<'_>, limit: usize) -> Result<(), Refused> {
+    let is_open = fields.content_length.is_absent() && fields.transfer_encoding.is_absent();
+    if is_open && version < Version::HTTP_2 {
         return Err(Refused::length_required());
     }
-    let length = length.and_then(|length| length.to_str().ok()).and_then(|length| length.parse::<u64>().ok());
-    if length.is_some_and(|length| length > limit.try_into().unwrap_or(u64::MAX)) {
+    if fields.length().is_some_and(|length| length > limit.try_into().unwrap_or(u64::MAX)) {
         return Err(Refused::too_large(limit));
     }
     Ok(())
@@ -83,9 +82,8 @@ pub(crate) fn check_length(version: Version, headers: &HeaderMap, limit: usize) 
 
 /// Refuses a large body before a byte is read, if its session has no room for it. A small body is read, because it may
 /// be a cancel.
-pub(crate) fn check_room(headers: &HeaderMap, budget: &ByteBudget) -> Result<(), Refused> {
-    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    let length = length.and_then(|length| length.parse::<usize>().ok()).unwrap_or(0);
+pub(crate) fn check_room(fields: &HeadFields<'_>, budget: &ByteBudget) -> Result<(), Refused> {
+    let length = fields.length().and_then(|length| length.try_into().ok()).unwrap_or(0);
     if length > SMALL && !budget.has_room(length) { Err(Refused::memory()) } else { Ok(()) }
 }
 
@@ -109,7 +107,10 @@ pub(crate) async fn read(
     });
     let read = match early.await {
         Some(read) => read,
-        None => tokio::time::timeout(within, reading).await.map_err(|_| Refused::body_too_slow())?,
+        // Boxed, so that the future of each request is smaller.
+        None => {
+            Box::pin(tokio::time::timeout(within, reading)).await.map_err(|_| Refused::body_too_slow())?
+        }
     };
     match read {
         Ok(body) => {

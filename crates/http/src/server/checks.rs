@@ -1,9 +1,11 @@
 //! The checks of host, media types and `Accept`, before a body is read.
 
-use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, Uri};
+use http::header::ACCEPT;
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Uri};
 use rescind_core::{HostPolicy, HostRefusal, RequestHost};
 
+use super::head_fields::{Field, HeadFields};
 use super::refusal::Refused;
 use crate::headers::{BOTH, EVENT_STREAM, JSON};
 
@@ -11,34 +13,29 @@ use crate::headers::{BOTH, EVENT_STREAM, JSON};
 /// 421.
 pub(crate) fn host<'a>(
     uri: &'a Uri,
-    headers: &'a HeaderMap,
+    fields: &HeadFields<'a>,
     policy: &HostPolicy,
 ) -> Result<RequestHost<'a>, Refused> {
-    policy.check_head(uri, headers).map_err(|why| match why {
+    let target = uri.authority().map(Authority::as_str);
+    let host = match fields.host {
+        Field::Several(_) => Err(HostRefusal::Several),
+        Field::Absent | Field::Once(_) => {
+            policy.check(target, fields.host.first().map(HeaderValue::as_bytes))
+        }
+    };
+    host.map_err(|why| match why {
         HostRefusal::Missing | HostRefusal::Several | HostRefusal::Malformed => Refused::bad(why.to_string()),
         HostRefusal::NotServed => Refused::misdirected(),
     })
 }
 
-/// The value of a header that may occur only once.
-pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    match (value.to_str(), values.next()) {
-        (Ok(value), None) => Ok(Some(value)),
-        _ => Err(Refused::bad(format!("the header {name} is unreadable"))),
-    }
-}
-
 /// Refuses a body that is not JSON in UTF-8: 415.
-pub(crate) fn content_type(headers: &HeaderMap) -> Result<(), Refused> {
-    let mut values = headers.get_all(CONTENT_TYPE).iter();
-    let value = values.next().and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let is_alone = values.next().is_none();
-    if value == JSON && is_alone {
+pub(crate) fn content_type(fields: &HeadFields<'_>) -> Result<(), Refused> {
+    let Field::Once(value) = fields.content_type else { return Err(Refused::media_type()) };
+    if value.as_bytes() == JSON.as_bytes() {
         return Ok(());
     }
-    let mut parts = value.split(';').map(str::trim);
+    let mut parts = value.to_str().unwrap_or_default().split(';').map(str::trim);
     let is_json = parts.next().is_some_and(|media| media.eq_ignore_ascii_case(JSON));
     let is_utf8 = parts.all(|parameter| match parameter.split_once('=') {
         Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
@@ -47,21 +44,21 @@ pub(crate) fn content_type(headers: &HeaderMap) -> Result<(), Refused> {
         }
         Some(_) | None => true,
     });
-    if is_json && is_utf8 && is_alone { Ok(()) } else { Err(Refused::media_type()) }
+    if is_json && is_utf8 { Ok(()) } else { Err(Refused::media_type()) }
 }
 
 /// Refuses a client that does not accept both JSON and event streams: 406.
-pub(crate) fn accepts_both(headers: &HeaderMap) -> Result<(), Refused> {
-    let is_usual = headers.get(ACCEPT).is_some_and(|value| value.as_bytes() == BOTH.as_bytes());
-    if is_usual || (accepts(headers, JSON) && accepts(headers, EVENT_STREAM)) {
+pub(crate) fn accepts_both(fields: &HeadFields<'_>) -> Result<(), Refused> {
+    let is_usual = fields.accept.first().is_some_and(|value| value.as_bytes() == BOTH.as_bytes());
+    if is_usual || (accepts(fields.headers, JSON) && accepts(fields.headers, EVENT_STREAM)) {
         return Ok(());
     }
     Err(Refused::not_acceptable("Accept must list application/json and text/event-stream"))
 }
 
 /// Refuses a client that does not accept event streams: 406.
-pub(crate) fn accepts_events(headers: &HeaderMap) -> Result<(), Refused> {
-    if accepts(headers, EVENT_STREAM) {
+pub(crate) fn accepts_events(fields: &HeadFields<'_>) -> Result<(), Refused> {
+    if accepts(fields.headers, EVENT_STREAM) {
         return Ok(());
     }
     Err(Refused::not_acceptable("Accept must list text/event-stream"))
@@ -92,7 +89,8 @@ fn is_zero_weight(parameter: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use http::HeaderName;
+    use http::header::CONTENT_TYPE;
 
     use super::*;
 
@@ -111,11 +109,11 @@ mod tests {
             ("text/plain", false),
             ("", false),
         ] {
-            assert_eq!(content_type(&with(CONTENT_TYPE, value)).is_ok(), passes, "{value}");
+            assert_eq!(content_type(&HeadFields::of(&with(CONTENT_TYPE, value))).is_ok(), passes, "{value}");
         }
         let mut two = with(CONTENT_TYPE, JSON);
         two.append(CONTENT_TYPE, HeaderValue::from_static(JSON));
-        assert!(content_type(&two).is_err(), "one is meant");
+        assert!(content_type(&HeadFields::of(&two)).is_err(), "one is meant");
     }
 
     #[test]
@@ -130,8 +128,9 @@ mod tests {
             ("application/json, text/event-stream;q=0", false, false),
         ] {
             let headers = with(ACCEPT, value);
-            assert_eq!(accepts_both(&headers).is_ok(), both, "{value}");
-            assert_eq!(accepts_events(&headers).is_ok(), events, "{value}");
+            let fields = HeadFields::of(&headers);
+            assert_eq!(accepts_both(&fields).is_ok(), both, "{value}");
+            assert_eq!(accepts_events(&fields).is_ok(), events, "{value}");
         }
     }
 }

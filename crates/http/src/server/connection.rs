@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, Version};
+use http::{Request, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -21,8 +21,9 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::connection_memo::ConnectionMemo;
 use super::head_timer::HeadTimer;
-use super::response_body;
+use super::service::Responding;
 use super::settings::HalfClose;
 use super::shutdown::ShutdownSignal;
 use super::sockets::{Leave, Socket, Sockets};
@@ -186,12 +187,19 @@ impl One {
         let activity = Arc::clone(&self.socket.activity);
         let (service, path, seen) = (self.service.clone(), Arc::clone(&self.path), Arc::clone(&activity));
         let (peer, certificates) = (self.peer, self.certificates);
+        let memo = ConnectionMemo::default();
+        // The auth hook and the router get the request. They read the address and the certificates in it.
+        let shows_peer =
+            self.service.settings().auth.is_some() || self.service.settings().session_router.is_some();
         let handle = service_fn(move |mut request: Request<Incoming>| {
             let busy = Busy::new(&seen);
-            if service.settings().auth.is_some() {
+            if shows_peer {
                 request.extensions_mut().insert(certificates.clone());
+                if let Some(peer) = peer {
+                    request.extensions_mut().insert(peer);
+                }
             }
-            let response = respond(&service, &path, request, peer);
+            let response = respond(&service, &path, request, peer, &memo);
             async move { Ok::<_, Infallible>(response.await.map(|body| Tracked { body, _busy: busy })) }
         });
         let settings = self.service.settings();
@@ -244,18 +252,14 @@ impl One {
 fn respond(
     service: &HttpService,
     path: &str,
-    mut request: Request<Incoming>,
+    request: Request<Incoming>,
     peer: Option<PeerAddress>,
-) -> rescind_core::BoxFuture<'static, Response<ResponseBody>> {
+    memo: &ConnectionMemo,
+) -> Responding {
     if request.version() < Version::HTTP_2 && request.headers().len() > FIELDS {
-        return Box::pin(std::future::ready(response_body::closing(
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-        )));
+        return Responding::closing(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
     }
-    if let Some(peer) = peer {
-        request.extensions_mut().insert(peer);
-    }
-    service.respond(request.map(RequestBody::Own), path)
+    service.respond(request.map(RequestBody::Own), path, peer.map(|peer| peer.0), memo)
 }
 
 /// When a connection was last in use.

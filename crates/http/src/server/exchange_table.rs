@@ -151,38 +151,24 @@ impl<X> ExchangeTable<X> {
         Ok((ExchangeId(stream), token))
     }
 
-    /// Waits for the response to a POST.
+    /// Takes the response to a POST. While it is not decided, returns how far the request has come, and wakes the task
+    /// when either changes.
     pub(crate) fn poll_response(
         &mut self,
         exchange: ExchangeId,
         wakes: &mut WakeList,
         cx: &mut Context<'_>,
-    ) -> Poll<ResponseKind> {
-        let Some(open) = self.open.get_mut(&exchange.0) else { return Poll::Ready(ResponseKind::Ended) };
-        let polled = open.response.poll(cx);
-        if let Poll::Ready(ResponseKind::Json(_, body)) = &polled {
+    ) -> Result<ResponseKind, Progress> {
+        let Some(open) = self.open.get_mut(&exchange.0) else { return Ok(ResponseKind::Ended) };
+        let Poll::Ready(kind) = open.response.poll(cx) else { return Err(open.progress) };
+        if let ResponseKind::Json(_, body) = &kind {
             self.held -= self.rules.counted(body);
         }
-        if let Poll::Ready(kind) = &polled {
-            if !matches!(kind, ResponseKind::EventStream) {
-                self.open.remove(&exchange.0);
-            }
-            wakes.add(self.driver.take());
+        if !matches!(kind, ResponseKind::EventStream) {
+            self.open.remove(&exchange.0);
         }
-        polled
-    }
-
-    /// Waits until a request has reached this progress, or its response is decided.
-    pub(crate) fn poll_progress(
-        &mut self,
-        exchange: ExchangeId,
-        progress: Progress,
-        cx: &mut Context<'_>,
-    ) -> Poll<()> {
-        match self.open.get_mut(&exchange.0).filter(|open| open.progress < progress) {
-            Some(open) => open.response.poll_decided(cx),
-            None => Poll::Ready(()),
-        }
+        wakes.add(self.driver.take());
+        Ok(kind)
     }
 
     /// Turns the response to a POST into an event stream, if nothing is decided yet.

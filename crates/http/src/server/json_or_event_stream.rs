@@ -5,16 +5,15 @@
 //! client knows that the request has arrived.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::{Context, Poll, Waker, ready};
-
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 
-use crate::shared_delay::SharedDelay;
+use crate::shared_delay::{DelayFuture, SharedDelay};
 
 /// The default of `stream_after`, for a handler that runs without awaiting anything, and for a request that is queued.
 const STREAM_AFTER: Duration = Duration::from_millis(10);
@@ -48,14 +47,32 @@ impl StreamDelay {
         Self { delay: SharedDelay::new(set.unwrap_or(STREAM_AFTER)), waiting }
     }
 
-    /// Waits until the response becomes an event stream. `awaits` waits until the handler awaits something.
-    pub(crate) async fn over(&self, awaits: impl Future<Output = ()>) {
-        let Some(waiting) = &self.waiting else { return self.delay.over().await };
-        tokio::select! {
-            biased;
-            () = awaits => waiting.over().await,
-            () = self.delay.over() => {}
+    /// The time of one request. It begins when the request has reached this progress.
+    pub(crate) const fn timer(&self, from: Progress) -> StreamTimer<'_> {
+        StreamTimer { delay: self, from, running: None }
+    }
+}
+
+/// The time after which the response to one request becomes an event stream.
+pub(crate) struct StreamTimer<'a> {
+    delay: &'a StreamDelay,
+    from: Progress,
+    /// The time that runs, and whether it is that of a handler that awaits something.
+    running: Option<(bool, DelayFuture<'a>)>,
+}
+
+impl StreamTimer<'_> {
+    /// Ready when the time of a request that has come this far is over.
+    fn poll(&mut self, progress: Progress, cx: &mut Context<'_>) -> Poll<()> {
+        if progress < self.from {
+            return Poll::Pending;
         }
+        let waiting = self.delay.waiting.as_ref().filter(|_| progress >= Progress::Waiting);
+        let is_right = |running: &(bool, DelayFuture<'_>)| running.0 == waiting.is_some();
+        if !self.running.as_ref().is_some_and(is_right) {
+            self.running = Some((waiting.is_some(), waiting.unwrap_or(&self.delay.delay).over()));
+        }
+        self.running.as_mut().map_or(Poll::Pending, |(_, delay)| Pin::new(delay).poll(cx))
     }
 }
 
@@ -100,8 +117,11 @@ impl Response {
 
     /// Waits until it is decided.
     pub(crate) fn poll_decided(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Self::Undecided(waker) = self else { return Poll::Ready(()) };
-        *waker = Some(cx.waker().clone());
+        match self {
+            Self::Undecided(Some(waker)) => waker.clone_from(cx.waker()),
+            Self::Undecided(waker) => *waker = Some(cx.waker().clone()),
+            Self::Decided(_) | Self::Sent | Self::Gone => return Poll::Ready(()),
+        }
         Poll::Pending
     }
 
@@ -127,19 +147,27 @@ impl Response {
     }
 }
 
-/// Waits for the response to a POST. `poll` is [`Response::poll`]. If it is still pending when `late` completes,
-/// `open_stream` decides.
+/// Waits for the response to a POST. `poll` polls it, and returns the progress of the request while it is pending. If the
+/// timer ends first, `open_stream` decides.
 pub(crate) async fn decided(
-    poll: impl FnMut(&mut Context<'_>) -> Poll<ResponseKind>,
-    late: impl Future<Output = ()>,
+    mut poll: impl FnMut(&mut Context<'_>) -> Result<ResponseKind, Progress>,
+    mut timer: StreamTimer<'_>,
     open_stream: impl FnOnce(),
 ) -> ResponseKind {
-    let mut decided = pin!(poll_fn(poll));
-    tokio::select! {
-        biased;
-        kind = decided.as_mut() => return kind,
-        () = late => {}
-    }
-    open_stream();
-    decided.await
+    let mut open_stream = Some(open_stream);
+    poll_fn(|cx| {
+        loop {
+            let progress = match poll(cx) {
+                Ok(kind) => return Poll::Ready(kind),
+                Err(progress) => progress,
+            };
+            if open_stream.is_none() || timer.poll(progress, cx).is_pending() {
+                return Poll::Pending;
+            }
+            if let Some(open_stream) = open_stream.take() {
+                open_stream();
+            }
+        }
+    })
+    .await
 }

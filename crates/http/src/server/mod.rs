@@ -12,11 +12,13 @@ pub(crate) mod body;
 mod builder;
 pub(crate) mod checks;
 mod connection;
+mod connection_memo;
 pub(crate) mod cors;
 mod counts;
 pub(crate) mod events;
 pub(crate) mod exchange_table;
 mod full;
+pub(crate) mod head_fields;
 mod head_timer;
 pub(crate) mod idle;
 pub(crate) mod json_or_event_stream;
@@ -34,10 +36,11 @@ mod sockets;
 pub(crate) mod stall_timer;
 mod write_timeout;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::{HeaderName, Request, Response};
-use rescind_core::BoxFuture;
+use rescind_core::{BoxFuture, Client, Principal};
 
 pub use builder::HttpServer;
 pub use counts::HttpCounts;
@@ -54,10 +57,27 @@ pub(crate) use body::RequestBody;
 pub(crate) use listener::AcceptQueue;
 pub(crate) use settings::Settings;
 
-use rescind_core::Principal;
-
 use self::cors::PageAccess;
 use self::refusal::Refused;
+
+/// Who sent a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    /// The principal that the auth hook returned.
+    pub(crate) principal: Option<Principal>,
+    pub(crate) address: Option<IpAddr>,
+    /// The client without its principal.
+    anonymous: Arc<Client>,
+}
+
+impl Caller {
+    pub(crate) fn client(&self, settings: &Settings) -> Arc<Client> {
+        match &self.principal {
+            None => Arc::clone(&self.anonymous),
+            Some(principal) => settings.clients.client(Some(principal), self.address),
+        }
+    }
+}
 
 /// The server side of a binding, as the shared part uses it.
 pub(crate) trait Responder: Send + Sync + 'static {
@@ -65,7 +85,7 @@ pub(crate) trait Responder: Send + Sync + 'static {
     fn respond(
         self: Arc<Self>,
         request: Request<RequestBody>,
-        principal: Option<Principal>,
+        caller: Caller,
     ) -> BoxFuture<'static, Response<ResponseBody>>;
 
     /// The response to a request that is refused before the binding gets it, in the form of this binding.

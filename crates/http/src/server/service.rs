@@ -1,19 +1,23 @@
 use std::convert::Infallible;
 use std::fmt;
-use std::future::ready;
+use std::future::{Future, ready};
+use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode, Uri};
 use http_body::Body;
-use rescind_core::{BoxFuture, HeldBytes, PeerAddress};
+use rescind_core::{BoxFuture, Client, HeldBytes, PeerAddress};
 use tower_service::Service;
 
-use super::cors::{self, Credentials, Page};
+use super::connection_memo::ConnectionMemo;
+use super::cors::{self, Credentials, Page, PageAccess};
+use super::head_fields::HeadFields;
 use super::refusal::Refused;
 use super::session_router::{self, FromElsewhere, Routed, RoutedAnswer};
-use super::{RequestBody, Responder, ResponseBody, Settings, auth, checks};
+use super::{Caller, RequestBody, Responder, ResponseBody, Settings, auth, checks, response_body};
 
 /// The approximate bytes that a request uses besides its head: its stream, its task, the entries of its fields.
 const REQUEST: usize = 4 * 1024;
@@ -50,53 +54,46 @@ impl HttpService {
         &self,
         request: Request<RequestBody>,
         path: &str,
-    ) -> BoxFuture<'static, Response<ResponseBody>> {
-        let routed = match self.admitted(&request) {
-            Ok(()) => self.route(request, path),
-            Err(refused) => Err(refused),
-        };
-        let held = routed.and_then(|routed| Ok((self.hold_head(&routed.request)?, routed)));
-        let (held, Routed { request, elsewhere }) = match held {
-            Ok(held) => held,
+        address: Option<IpAddr>,
+        memo: &ConnectionMemo,
+    ) -> Responding {
+        match self.accept(request, path, address, memo) {
+            Ok(responding) => responding,
             Err(refused) => {
                 let mut response = self.refuse(refused);
                 cors::vary(&mut response);
-                return Box::pin(ready(response));
+                Responding::now(response)
             }
-        };
-        let Some(page) = Page::of(request.headers(), self.credentials()) else {
-            let answer = self.answer(request, elsewhere, path);
-            return Box::pin(async move {
-                let response = answer.await;
-                drop(held);
-                response
-            });
-        };
-        let access = self.responder.page_access();
-        if is_under(path, &request) && cors::is_preflight(request.method(), request.headers()) {
-            return Box::pin(ready(page.preflight(request.headers(), access, &self.settings.pages)));
         }
-        let answer = self.answer(request, elsewhere, path);
-        Box::pin(async move {
-            let mut response = answer.await;
-            if response.extensions().get::<FromElsewhere>().is_none() {
-                page.open(&mut response, access);
-            }
-            drop(held);
-            response
-        })
     }
 
-    /// Counts a request and its head for its client until the response begins. If memory is full, a request with a
-    /// small head uses a part of the client's reserve, because it may be a cancel.
-    fn hold_head<B>(&self, request: &Request<B>) -> Result<HeldBytes, Refused> {
-        let uri = request.uri();
-        let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
-        let head = uri.path().len() + uri.query().map_or(0, str::len) + fields.sum::<usize>();
-        let client = self.settings.clients.client(None, PeerAddress::of(request));
-        let bytes = head + REQUEST;
-        let reserved = || client.reserve().try_hold(bytes).filter(|_| head <= SMALL_HEAD);
-        client.budget().try_hold(bytes).or_else(reserved).ok_or_else(Refused::memory)
+    fn accept(
+        &self,
+        request: Request<RequestBody>,
+        path: &str,
+        address: Option<IpAddr>,
+        memo: &ConnectionMemo,
+    ) -> Result<Responding, Refused> {
+        let fields = HeadFields::of(request.headers());
+        self.admit(request.uri(), &fields, memo)?;
+        let is_of_page = !fields.origin.is_absent();
+        let target = request.uri();
+        let size = target.path().len() + target.query().map_or(0, str::len) + fields.bytes;
+        let Routed { request, elsewhere } = self.route(request, path)?;
+        let client = memo.client(&self.settings, address);
+        let held = Some(hold_head(&client, size)?);
+        let page = if is_of_page { Page::of(request.headers(), self.credentials()) } else { None };
+        let access = self.responder.page_access();
+        if let Some(page) = &page
+            && is_under(path, &request)
+            && cors::is_preflight(request.method(), request.headers())
+        {
+            let answer = page.preflight(request.headers(), access, &self.settings.pages);
+            return Ok(Responding::now(answer));
+        }
+        let caller = Caller { principal: None, address, anonymous: client };
+        let answer = self.answer(request, elsewhere, path, caller);
+        Ok(Responding { answer, page: page.map(|page| (page, access)), _held: held })
     }
 
     /// Asks the router of the sessions, if there is one.
@@ -114,6 +111,7 @@ impl HttpService {
         request: Request<RequestBody>,
         elsewhere: Option<RoutedAnswer>,
         path: &str,
+        caller: Caller,
     ) -> BoxFuture<'static, Response<ResponseBody>> {
         if !is_under(path, &request) {
             let refused = Refused::not_found("nothing is served under this path");
@@ -124,9 +122,10 @@ impl HttpService {
             return Box::pin(session_router::answer(responder, elsewhere, request));
         }
         match &self.settings.auth {
-            None => responder.respond(request, None),
+            None => responder.respond(request, caller),
             Some(hook) => {
-                Box::pin(auth::answer(responder, hook.clone(), self.settings.header_timeout, request))
+                let within = self.settings.header_timeout;
+                Box::pin(auth::answer(responder, hook.clone(), within, request, caller))
             }
         }
     }
@@ -153,10 +152,61 @@ impl HttpService {
         self.responder.refuse(refused)
     }
 
-    fn admitted<B>(&self, request: &Request<B>) -> Result<(), Refused> {
+    /// Checks Host and Origin (S1).
+    fn admit(&self, target: &Uri, fields: &HeadFields<'_>, memo: &ConnectionMemo) -> Result<(), Refused> {
+        let is_of_page = !fields.origin.is_absent();
+        if !is_of_page && memo.is_known_host(target, fields) {
+            return Ok(());
+        }
         let settings = &self.settings;
-        let host = checks::host(request.uri(), request.headers(), &settings.hosts)?;
-        settings.origins.check_head(request.headers(), &host).map(drop).map_err(|_| Refused::origin())
+        let host = checks::host(target, fields, &settings.hosts)?;
+        if is_of_page {
+            settings.origins.check_head(fields.headers, &host).map_err(|_| Refused::origin())?;
+        }
+        memo.note_host(target, fields);
+        Ok(())
+    }
+}
+
+/// Counts a request and its head for its client until the response begins. If memory is full, a request with a small
+/// head uses a part of the client's reserve, because it may be a cancel.
+fn hold_head(client: &Client, head: usize) -> Result<HeldBytes, Refused> {
+    let bytes = head + REQUEST;
+    let reserved = || client.reserve().try_hold(bytes).filter(|_| head <= SMALL_HEAD);
+    client.budget().try_hold(bytes).or_else(reserved).ok_or_else(Refused::memory)
+}
+
+/// A response that is on its way.
+pub(super) struct Responding {
+    answer: BoxFuture<'static, Response<ResponseBody>>,
+    /// The page that reads it.
+    page: Option<(Page, &'static PageAccess)>,
+    /// The bytes of the request's head.
+    _held: Option<HeldBytes>,
+}
+
+impl Responding {
+    /// A refusal that closes the connection.
+    pub(super) fn closing(status: StatusCode) -> Self {
+        Self::now(response_body::closing(status))
+    }
+
+    fn now(response: Response<ResponseBody>) -> Self {
+        Self { answer: Box::pin(ready(response)), page: None, _held: None }
+    }
+}
+
+impl Future for Responding {
+    type Output = Response<ResponseBody>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response<ResponseBody>> {
+        let mut response = ready!(self.answer.as_mut().poll(cx));
+        if let Some((page, access)) = &self.page
+            && response.extensions().get::<FromElsewhere>().is_none()
+        {
+            page.open(&mut response, access);
+        }
+        Poll::Ready(response)
     }
 }
 
@@ -178,7 +228,9 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let response = self.respond(request.map(RequestBody::other), "/");
+        let address = PeerAddress::of(&request);
+        let response =
+            self.respond(request.map(RequestBody::other), "/", address, &ConnectionMemo::default());
         Box::pin(async move { Ok(response.await) })
     }
 }

@@ -12,8 +12,9 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use rescind_core::{BoxFuture, Principal, RequestId};
 
+use super::head_fields::Field;
 use super::refusal::Refused;
-use super::{RequestBody, Responder, ResponseBody, checks};
+use super::{RequestBody, Responder, ResponseBody};
 
 /// The body of a request or a response on its way between two processes.
 pub type RoutedBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
@@ -140,7 +141,7 @@ impl Routed {
     ) -> Result<Self, Refused> {
         let (mut head, body) = request.into_parts();
         let named = match session {
-            Some(name) => checks::single(&head.headers, name)?.map(str::to_owned),
+            Some(name) => Field::named(&head.headers, name).single(name.as_str())?.map(str::to_owned),
             None => None,
         };
         let elsewhere = match router.route(&mut head, named.as_deref()) {

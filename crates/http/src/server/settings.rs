@@ -1,5 +1,6 @@
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -72,15 +73,28 @@ impl Settings {
 
 /// The clients of the server that accepts the links. Before there is such a server, the defaults apply.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Served(Arc<RwLock<Clients>>);
+pub(crate) struct Served(Arc<ServedClients>);
+
+#[derive(Debug, Default)]
+struct ServedClients {
+    clients: RwLock<Clients>,
+    /// How often the table was replaced.
+    table: AtomicUsize,
+}
 
 impl Served {
     pub(crate) fn are(&self, clients: &Clients) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = clients.clone();
+        *self.0.clients.write().unwrap_or_else(PoisonError::into_inner) = clients.clone();
+        self.0.table.fetch_add(1, Ordering::Release);
+    }
+
+    /// The number of the table in which clients are found now. Read it before the client is looked up.
+    pub(crate) fn table(&self) -> usize {
+        self.0.table.load(Ordering::Acquire)
     }
 
     pub(crate) fn client(&self, principal: Option<&Principal>, address: Option<IpAddr>) -> Arc<Client> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).client(principal, address)
+        self.0.clients.read().unwrap_or_else(PoisonError::into_inner).client(principal, address)
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::mirrored_headers::{decode, single};
 use crate::headers::MCP_PARAM;
+use crate::server::head_fields::Field;
 
 /// The arguments that are mirrored, by tool.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +57,7 @@ impl Mirrors {
                 }
                 continue;
             };
-            let reported = decode(single(headers, name)?);
+            let reported = decode(single(Field::named(headers, name), name)?);
             if !reported.is_some_and(|reported| reported == value || is_same_number(&reported, &value)) {
                 return Err(format!("Header mismatch: {name} differs from the body's argument"));
             }

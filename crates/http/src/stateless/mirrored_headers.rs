@@ -1,11 +1,13 @@
 //! The headers that repeat a part of a body (N2): a client creates them from a message, a server compares them with it.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use memchr::memmem::Finder;
 use rescind_core::members::{Shape, shape, string};
 use rescind_core::{MirroredBodies, RequestId};
 use serde::Serialize;
@@ -13,11 +15,13 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::mirror::Mirrors;
+use super::one_pass::{self, Members, Params};
 use crate::envelope::{Envelope, EnvelopeError, once};
 use crate::headers::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
+use crate::server::head_fields::{Field, HeadFields};
 use crate::server::{ResponseBody, response_body};
 
-const META: &str = "_meta";
+pub(super) const META: &str = "_meta";
 const ARGUMENTS: &str = "arguments";
 
 /// Error codes: not JSON; not a message; wrong params; headers and body differ; a capability or version is missing.
@@ -67,9 +71,13 @@ impl InvalidHeader<'_> {
 }
 
 /// A message, and the members that its headers repeat.
+#[derive(Debug)]
 pub(super) struct Message<'a> {
-    envelope: Envelope<'a>,
+    body: &'a [u8],
     bodies: &'static MirroredBodies,
+    id: Option<&'a RawValue>,
+    /// Whether it names JSON-RPC 2.0, and its params, if it has any, are an object or an array.
+    is_rpc: bool,
     method: Option<Cow<'a, str>>,
     /// The name in the message, if its method is one whose messages have a name.
     name: Option<&'a RawValue>,
@@ -78,10 +86,19 @@ pub(super) struct Message<'a> {
     has_capabilities: bool,
 }
 
+/// The member of params with the name in a message of this method. `None`: it has none.
+pub(super) fn name_member(method: &str, bodies: &MirroredBodies) -> Option<&'static str> {
+    let is_of = |of: &str| method == of || (of.ends_with('/') && method.starts_with(of));
+    bodies.names.iter().find(|(of, _)| is_of(of)).map(|(_, member)| *member)
+}
+
 impl<'a> Message<'a> {
     /// Reads a message. A body that is not a message is refused here, because its headers could not be compared with
     /// it.
     pub(super) fn read(body: &'a [u8], bodies: &'static MirroredBodies) -> Result<Self, InvalidHeader<'a>> {
+        if let Some(message) = Self::read_usual(body, bodies) {
+            return Ok(message);
+        }
         let envelope = Envelope::read(body).map_err(|why| {
             let (code, message) = match why {
                 EnvelopeError::Empty | EnvelopeError::NotUtf8 | EnvelopeError::NotJson => {
@@ -93,25 +110,68 @@ impl<'a> Message<'a> {
             };
             unfit(None, code, message)
         })?;
-        Ok(Self::of(envelope, bodies))
+        Ok(Self::of(envelope, body, bodies))
     }
 
-    pub(super) fn of(envelope: Envelope<'a>, bodies: &'static MirroredBodies) -> Self {
+    /// Reads a message of this side.
+    pub(super) fn of_own(body: &'a [u8], bodies: &'static MirroredBodies) -> Self {
+        Self::read_usual(body, bodies).unwrap_or_else(|| Self::of(Envelope::of(body), body, bodies))
+    }
+
+    fn read_usual(body: &'a [u8], bodies: &'static MirroredBodies) -> Option<Self> {
+        let Members { jsonrpc, id, method, params: Params { name, meta } } =
+            one_pass::read(std::str::from_utf8(body).ok()?, bodies)?;
+        Some(Self {
+            body,
+            bodies,
+            id,
+            is_rpc: jsonrpc == Some("2.0"),
+            method: method.map(Cow::Borrowed),
+            name,
+            revision: meta.revision.map(Cow::Borrowed),
+            has_capabilities: meta.has_capabilities,
+        })
+    }
+
+    /// Whether the reader of usual messages and the one of all messages read the same, or the former reads nothing.
+    #[cfg(any(test, feature = "verify"))]
+    pub(super) fn reads_agree(body: &'a [u8], bodies: &'static MirroredBodies) -> bool {
+        let Some(usual) = Self::read_usual(body, bodies) else { return true };
+        Envelope::read(body).is_ok_and(|envelope| {
+            let all = Self::of(envelope, body, bodies);
+            let members = |message: &Self| {
+                (
+                    message.id.map(RawValue::get),
+                    message.is_rpc,
+                    message.name.map(RawValue::get),
+                    message.has_capabilities,
+                )
+            };
+            members(&usual) == members(&all) && usual.method == all.method && usual.revision == all.revision
+        })
+    }
+
+    /// Reads the members of any message.
+    fn of(envelope: Envelope<'a>, body: &'a [u8], bodies: &'static MirroredBodies) -> Self {
         let method = envelope.method();
-        let is_of = |of: &str| {
-            method
-                .as_deref()
-                .is_some_and(|method| method == of || (of.ends_with('/') && method.starts_with(of)))
-        };
-        let member = bodies.names.iter().find(|(of, _)| is_of(of)).map_or(META, |(_, member)| member);
-        let [meta, name] = if member == META {
-            [once(envelope.params, [META])[0], None]
-        } else {
-            once(envelope.params, [META, member])
+        let member = method.as_deref().and_then(|method| name_member(method, bodies));
+        let [meta, name] = match member {
+            Some(member) if member != META => once(envelope.params, [META, member]),
+            Some(_) | None => [once(envelope.params, [META])[0], None],
         };
         let [revision, capabilities] = once(meta, [bodies.revision_member, bodies.capabilities_member]);
-        let revision = revision.and_then(string);
-        Self { envelope, bodies, method, name, revision, has_capabilities: capabilities.is_some() }
+        let is_two = envelope.jsonrpc.and_then(string).is_some_and(|version| version == "2.0");
+        let has_params = envelope.params.is_none_or(|params| shape(params.get()) != Shape::Other);
+        Self {
+            body,
+            bodies,
+            id: envelope.id,
+            is_rpc: is_two && has_params,
+            method,
+            name,
+            revision: revision.and_then(string),
+            has_capabilities: capabilities.is_some(),
+        }
     }
 
     /// The tool that a message calls and its arguments, if headers mirror any argument of that tool. The arguments are
@@ -119,7 +179,7 @@ impl<'a> Message<'a> {
     fn mirrored_call(&self, mirrors: &Mirrors) -> Option<(Cow<'a, str>, serde_json::Result<Value>)> {
         self.method.as_deref().filter(|method| *method == self.bodies.tool_call)?;
         let tool = self.name.and_then(string).filter(|tool| mirrors.of(tool))?;
-        let [arguments] = once(self.envelope.params, [ARGUMENTS]);
+        let [arguments] = once(Envelope::of(self.body).params, [ARGUMENTS]);
         let arguments = arguments.map_or(Ok(Value::Null), |arguments| serde_json::from_str(arguments.get()));
         Some((tool, arguments))
     }
@@ -132,7 +192,7 @@ impl<'a> Message<'a> {
     /// version, no metadata, a difference, a version that is not served.
     pub(super) fn check(
         &self,
-        headers: &'a HeaderMap,
+        fields: &HeadFields<'a>,
         versions: &'a [String],
         mirrors: &Mirrors,
     ) -> Result<Kind, InvalidHeader<'a>> {
@@ -143,16 +203,13 @@ impl<'a> Message<'a> {
                 "Invalid message: a client posts requests and notifications",
             ));
         };
-        let id = self.envelope.id;
-        let is_id = id.is_none_or(|id| RequestId::from_json(id.get()).is_ok());
-        let has_params = self.envelope.params.is_none_or(|params| shape(params.get()) != Shape::Other);
-        let is_two = self.envelope.jsonrpc.and_then(string).is_some_and(|version| version == "2.0");
-        if !is_two || !is_id || !has_params {
+        let id = self.id;
+        if !self.is_rpc || id.is_some_and(|id| RequestId::from_json(id.get()).is_err()) {
             return Err(unfit(None, INVALID_REQUEST, "Invalid message: this is no JSON-RPC 2.0"));
         }
         let kind = if id.is_some() { Kind::Request } else { Kind::Notification };
         let mismatch = |what: String| unfit(id, HEADER_MISMATCH, what);
-        let version = single(headers, &MCP_PROTOCOL_VERSION).map_err(mismatch)?;
+        let version = single(fields.mcp_version, &MCP_PROTOCOL_VERSION).map_err(mismatch)?;
         let MirroredBodies { revision_member, capabilities_member, .. } = self.bodies;
         let parts =
             [(*revision_member, self.revision.is_some()), (*capabilities_member, self.has_capabilities)];
@@ -167,12 +224,13 @@ impl<'a> Message<'a> {
         }
         // The specification requires these two headers on requests and leaves notifications open. A header that is
         // present must match.
-        let is_asked = |name: &HeaderName| kind == Kind::Request || headers.contains_key(name);
-        if is_asked(&MCP_METHOD) && single(headers, &MCP_METHOD).map_err(mismatch)? != method {
+        let is_asked = |field: Field<'_>| kind == Kind::Request || !field.is_absent();
+        if is_asked(fields.mcp_method) && single(fields.mcp_method, &MCP_METHOD).map_err(mismatch)? != method
+        {
             return Err(mismatch(format!("Header mismatch: {MCP_METHOD} differs from the body's method")));
         }
-        if let Some(name) = self.name.filter(|_| is_asked(&MCP_NAME)) {
-            let reported = single(headers, &MCP_NAME).map_err(mismatch)?;
+        if let Some(name) = self.name.filter(|_| is_asked(fields.mcp_name)) {
+            let reported = single(fields.mcp_name, &MCP_NAME).map_err(mismatch)?;
             if string(name).is_none_or(|name| decode(reported).is_none_or(|reported| reported != name)) {
                 return Err(mismatch(format!(
                     "Header mismatch: {MCP_NAME} differs from what the body names"
@@ -183,7 +241,7 @@ impl<'a> Message<'a> {
             // Arguments that cannot be compared with their headers are refused: an intermediary trusts the headers.
             let arguments = arguments
                 .map_err(|_| unfit(id, INVALID_PARAMS, "Invalid params: the arguments cannot be read"))?;
-            mirrors.check(&tool, &arguments, headers).map_err(mismatch)?;
+            mirrors.check(&tool, &arguments, fields.headers).map_err(mismatch)?;
         }
         if versions.iter().any(|served| served == version) {
             return Ok(kind);
@@ -223,10 +281,13 @@ impl<'a> Message<'a> {
     }
 }
 
+/// Finds the name of the member with an error. It is made once: that takes longer than most searches.
+static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("error"));
+
 /// The status of an answer that comes before any event. Some errors have their own status in the specification.
 pub(super) fn status_of(answer: &[u8]) -> StatusCode {
     // Most answers have no error, and are not parsed: an error needs the text `error` or an escape in the body.
-    if memchr::memmem::find(answer, b"error").is_none() && memchr::memchr(b'\\', answer).is_none() {
+    if ERROR.find(answer).is_none() && memchr::memchr(b'\\', answer).is_none() {
         return StatusCode::OK;
     }
     let [code] = once(Envelope::of(answer).error, ["code"]);
@@ -242,13 +303,13 @@ fn unfit(id: Option<&RawValue>, code: i32, message: impl Into<Cow<'static, str>>
 }
 
 /// The value of a header that must occur exactly once.
-pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str, String> {
-    let mut values = headers.get_all(name).iter();
-    let value = values.next().ok_or_else(|| format!("Header mismatch: {name} is missing"))?;
-    match (value.to_str(), values.next()) {
-        (Ok(value), None) => Ok(value.trim()),
-        _ => Err(format!("Header mismatch: {name} is unreadable")),
-    }
+pub(super) fn single<'a>(field: Field<'a>, name: &HeaderName) -> Result<&'a str, String> {
+    let text = match field {
+        Field::Absent => return Err(format!("Header mismatch: {name} is missing")),
+        Field::Once(value) => value.to_str().ok(),
+        Field::Several(_) => None,
+    };
+    text.map(str::trim).ok_or_else(|| format!("Header mismatch: {name} is unreadable"))
 }
 
 const START: &str = "=?base64?";
@@ -321,9 +382,51 @@ mod tests {
         let mut headers = HeaderMap::new();
         envelope.headers(&mut headers, &Mirrors::default());
         let versions = ["2026-07-28".to_owned()];
-        assert_eq!(envelope.check(&headers, &versions, &Mirrors::default()).ok(), Some(Kind::Request));
+        assert_eq!(
+            envelope.check(&HeadFields::of(&headers), &versions, &Mirrors::default()).ok(),
+            Some(Kind::Request)
+        );
         headers.insert(MCP_NAME, HeaderValue::from_static("file:///a"));
-        assert!(envelope.check(&headers, &versions, &Mirrors::default()).is_err());
+        assert!(envelope.check(&HeadFields::of(&headers), &versions, &Mirrors::default()).is_err());
+    }
+
+    #[test]
+    fn a_message_is_read_in_one_pass_as_member_by_member() {
+        let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"x":1,"x":2}"#;
+        let of = |method: &str, params: &str| {
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{params}}}}}"#)
+        };
+        let usual = [
+            of("ping", meta),
+            of("tools/call", &format!(r#""name":"a","arguments":{{"name":"b"}},{meta}"#)),
+            of("resources/read", &format!(r#"{meta},"uri":null,"uri2":7"#)),
+            of("tools/call", r#""name":7"#),
+            r#"{"jsonrpc":"1.0","method":"notifications/x","x":[1,{"id":2}]}"#.to_owned(),
+            r#" {"jsonrpc":"2.0","id":null,"method":"ping","result":{}} "#.to_owned(),
+            "{}".to_owned(),
+        ];
+        let unusual = [
+            of("tools/call", r#""name":"a","name":"b""#),
+            of("tools/call", r#""\u006eame":"a""#),
+            of("ping", &format!("{meta},{meta}")),
+            of("ping", r#""_meta":null"#),
+            of("ping", r#""_meta":{"io.modelcontextprotocol/protocolVersion":null}"#),
+            of(r"pi\u006eg", meta),
+            r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#.to_owned(),
+            r#"{"jsonrpc":"2.0","method":"ping","error":1,"error":2}"#.to_owned(),
+            r#"{"jsonrpc":"2.0","params":{},"method":"ping"}"#.to_owned(),
+            r#"{"jsonrpc":2,"method":7,"params":null}"#.to_owned(),
+            r#"{"method":"ping","params":[1]}"#.to_owned(),
+            r#"{"method":"ping"} x"#.to_owned(),
+            "[{}]".to_owned(),
+        ];
+        for (body, is_usual) in
+            usual.iter().map(|body| (body, true)).chain(unusual.iter().map(|body| (body, false)))
+        {
+            let usual = Message::read_usual(body.as_bytes(), &MCP_2026_BODIES);
+            assert_eq!(usual.is_some(), is_usual, "{body}");
+            assert!(Message::reads_agree(body.as_bytes(), &MCP_2026_BODIES), "{body}");
+        }
     }
 
     #[test]
@@ -346,7 +449,7 @@ mod tests {
             let mut headers = HeaderMap::new();
             message.headers(&mut headers, &mirrors);
             let versions = ["2026-07-28".to_owned()];
-            let checked = message.check(&headers, &versions, &mirrors);
+            let checked = message.check(&HeadFields::of(&headers), &versions, &mirrors);
             assert_eq!(checked.map_err(|unfit| unfit.error.code).err(), refused, "{other}");
         }
     }

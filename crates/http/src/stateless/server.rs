@@ -1,25 +1,25 @@
 //! The server side, which only accepts POST.
 
-use std::future::{poll_fn, ready};
-use std::net::IpAddr;
+use std::future::ready;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, PeerInfo, Principal, TraceContext};
+use rescind_core::{BoxFuture, ByteBudget, Client, ExchangeId, PeerInfo};
 
 use super::Stateless;
 use super::link::StatelessLink;
 use super::mirrored_headers::{InvalidHeader, Kind, Message};
 use crate::inbound_queue::{InboundReceiver, SendRefused};
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::head_fields::HeadFields;
 use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
 use crate::server::link::{Linked, ServerLink};
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, EventSource, ResponseBody};
-use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks};
+use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, checks};
 use crate::sync::Mutex;
 
 const ALLOWED: &str = "POST";
@@ -35,8 +35,8 @@ const PAGE_ACCESS: PageAccess = PageAccess {
 struct Begun {
     headers: HeaderMap,
     body: RequestBody,
-    /// The address of the client.
-    address: Option<IpAddr>,
+    caller: Caller,
+    client: Arc<Client>,
 }
 
 pub(super) struct StatelessServer {
@@ -69,41 +69,39 @@ impl StatelessServer {
     }
 
     /// Checks the head of a request, except what must be compared with its body.
-    fn begin(&self, request: Request<RequestBody>) -> Result<Begun, Refused> {
+    fn begin(&self, request: Request<RequestBody>, caller: Caller) -> Result<Begun, Refused> {
         if request.method() != Method::POST {
             return Err(Refused::method(ALLOWED));
         }
-        let address = PeerAddress::of(&request);
         let (head, body) = request.into_parts();
-        checks::content_type(&head.headers)?;
-        checks::accepts_both(&head.headers)?;
-        body::check_length(head.version, &head.headers, self.settings.max_frame)?;
-        Ok(Begun { headers: head.headers, body, address })
+        let fields = HeadFields::of(&head.headers);
+        checks::content_type(&fields)?;
+        checks::accepts_both(&fields)?;
+        body::check_length(head.version, &fields, self.settings.max_frame)?;
+        let client = caller.client(&self.settings);
+        body::check_room(&fields, client.budget())?;
+        Ok(Begun { headers: head.headers, body, caller, client })
     }
 
-    async fn post(
-        &self,
-        begun: Begun,
-        principal: Option<Principal>,
-    ) -> Result<Response<ResponseBody>, Refused> {
-        let Begun { headers, body, address } = begun;
-        let client = self.settings.clients.client(principal.as_ref(), address);
+    async fn post(&self, begun: Begun) -> Result<Response<ResponseBody>, Refused> {
+        let Begun { headers, body, caller, client } = begun;
         let budget = client.budget();
-        body::check_room(&headers, budget)?;
         let (body, held) =
             body::read(body, self.settings.max_frame, self.settings.body_timeout, budget).await?;
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
         }
+        let fields = HeadFields::of(&headers);
         let checked = Message::read(&body, self.config.bodies)
-            .and_then(|message| message.check(&headers, &self.config.versions, &self.config.mirrors))
+            .and_then(|message| message.check(&fields, &self.config.versions, &self.config.mirrors))
             .map_err(InvalidHeader::into_response);
         let kind = match checked {
             Ok(kind) => kind,
             Err(unfit) => return Ok(unfit),
         };
-        let trace = TraceContext::of_headers(&headers).map(Arc::new);
+        let trace = fields.trace().map(Arc::new);
         drop(headers);
+        let Caller { principal, address, .. } = caller;
         let exchanges = self.exchanges()?;
         let posted = exchanges.post((body, held), principal, address, trace, budget);
         let (exchange, token) = posted.map_err(|why| match why {
@@ -119,13 +117,14 @@ impl StatelessServer {
         let Some(feed) = &waiting.feed else { return Err(Refused::unavailable("this server has ended")) };
         let (table, exchange) = (&feed.exchanges.exchanges, feed.exchange);
         let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
-        let late = async {
-            let reaches = |progress| poll_fn(move |cx| table.lock().poll_progress(exchange, progress, cx));
-            reaches(Progress::Started).await;
-            self.stream_delay.over(reaches(Progress::Waiting)).await;
-        };
+        let timer = self.stream_delay.timer(Progress::Started);
         let open_stream = || table.step(|table, wakes| table.open_stream(exchange, wakes));
-        match json_or_event_stream::decided(poll, late, open_stream).await {
+        let kind_of_response = json_or_event_stream::decided(poll, timer, open_stream).await;
+        if !matches!(kind_of_response, ResponseKind::EventStream) {
+            // The response is taken: the exchange is over.
+            waiting.feed = None;
+        }
+        match kind_of_response {
             ResponseKind::Json(status, body) => {
                 let response = response_body::json(status, body);
                 let mut response = response.map(|body| body.cut_after(self.settings.stall_timeout));
@@ -162,11 +161,11 @@ impl Responder for StatelessServer {
     fn respond(
         self: Arc<Self>,
         request: Request<RequestBody>,
-        principal: Option<Principal>,
+        caller: Caller,
     ) -> BoxFuture<'static, Response<ResponseBody>> {
-        match self.begin(request) {
+        match self.begin(request, caller) {
             Ok(begun) => Box::pin(async move {
-                let answered = self.post(begun, principal).await;
+                let answered = self.post(begun).await;
                 answered.unwrap_or_else(Refused::into_response)
             }),
             Err(refused) => Box::pin(ready(refused.into_response())),

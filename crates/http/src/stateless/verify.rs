@@ -5,11 +5,16 @@ use rescind_core::MCP_2026_BODIES;
 
 use super::mirror::Mirrors;
 use super::mirrored_headers::{self, Message};
+use crate::server::head_fields::HeadFields;
 
 pub(crate) fn fits(headers: &HeaderMap, body: &[u8]) -> bool {
     let versions = [MCP_2026_BODIES.revision.to_owned()];
     Message::read(body, &MCP_2026_BODIES)
-        .is_ok_and(|message| message.check(headers, &versions, &Mirrors::default()).is_ok())
+        .is_ok_and(|message| message.check(&HeadFields::of(headers), &versions, &Mirrors::default()).is_ok())
+}
+
+pub(crate) fn reads_agree(body: &[u8]) -> bool {
+    Message::reads_agree(body, &MCP_2026_BODIES)
 }
 
 pub(crate) fn mirrored(body: &[u8]) -> Option<HeaderMap> {

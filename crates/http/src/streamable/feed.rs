@@ -30,8 +30,16 @@ impl EventSource for StreamFeed {
 pub(super) struct Waiting {
     pub(super) feed: StreamFeed,
     pub(super) token: u64,
-    /// Whether the body of the response reports this instead.
+    /// Whether nothing is to be reported: the exchange is over, or the body of the response reports its end.
     pub(super) left: bool,
+}
+
+impl Waiting {
+    /// The response is taken, and is not a stream: the exchange is over.
+    pub(super) fn answered(&mut self) {
+        self.left = true;
+        self.feed.session.touch();
+    }
 }
 
 impl Drop for Waiting {

@@ -1,6 +1,5 @@
 //! The server side: how each HTTP method is handled.
 
-use std::future::poll_fn;
 use std::future::ready;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use std::task::Context;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ByteBudget, ExchangeId, HeldBytes, PeerAddress, Principal, TraceContext};
+use rescind_core::{BoxFuture, ByteBudget, ExchangeId, HeldBytes, Principal, TraceContext};
 
 use super::feed::{StreamFeed, Waiting};
 use super::session_state::{NotResumed, Serves, SessionState};
@@ -17,15 +16,15 @@ use super::{SecondStream, Streamable, link};
 use crate::envelope::Envelope;
 use crate::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::inbound_queue::SendRefused;
-use crate::server::checks::single;
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::exchange_table::OWN;
+use crate::server::head_fields::HeadFields;
 use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, ResponseBody};
 use crate::server::sessions::{NotOpened, Sessions};
-use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks, events};
+use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, checks, events};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// The methods and headers that web pages may use.
@@ -64,46 +63,42 @@ impl StreamableServer {
     }
 
     /// Checks the head of a request. A POST is complete only with its body, which is read later.
-    fn begin(&self, request: Request<RequestBody>, principal: Option<Principal>) -> Result<Begun, Refused> {
+    fn begin(&self, request: Request<RequestBody>, caller: Caller) -> Result<Begun, Refused> {
         if self.table.is_shut() {
             return Err(Refused::unavailable("this server has ended"));
         }
         match *request.method() {
-            Method::POST => self.begin_post(request, principal).map(Begun::Post),
+            Method::POST => self.begin_post(request, caller).map(Begun::Post),
             _ if self.sessionless.is_some() => Err(Refused::method("POST")),
-            Method::GET => self.get(request.headers(), principal.as_ref()).map(Begun::Answered),
-            Method::DELETE => self.delete(request.headers(), principal.as_ref()).map(Begun::Answered),
+            Method::GET => self.get(request.headers(), caller.principal.as_ref()).map(Begun::Answered),
+            Method::DELETE => self.delete(request.headers(), caller.principal.as_ref()).map(Begun::Answered),
             _ => Err(Refused::method(ALLOWED)),
         }
     }
 
-    fn begin_post(
-        &self,
-        request: Request<RequestBody>,
-        principal: Option<Principal>,
-    ) -> Result<Posted, Refused> {
-        let headers = request.headers();
-        checks::content_type(headers)?;
-        checks::accepts_both(headers)?;
-        let version = self.check_version(headers)?;
+    fn begin_post(&self, request: Request<RequestBody>, caller: Caller) -> Result<Posted, Refused> {
+        let fields = HeadFields::of(request.headers());
+        checks::content_type(&fields)?;
+        checks::accepts_both(&fields)?;
+        let version = self.check_version(&fields)?;
         let primed = self.sessionless.is_none() && version.is_some_and(|version| version >= PRIMED_SINCE);
         // Before the body is read: an upload to an unknown session is refused early.
-        let known = match session_id(headers)? {
+        let known = match session_id(&fields)? {
             _ if self.sessionless.is_some() => None,
-            Some(id) => Some(self.find(id, principal.as_ref())?),
+            Some(id) => Some(self.find(id, caller.principal.as_ref())?),
             None => None,
         };
         let limit = self.limit(known.is_some());
-        body::check_length(request.version(), headers, limit)?;
-        let from = PeerAddress::of(&request);
-        let trace = TraceContext::of_headers(headers).map(Arc::new);
+        body::check_length(request.version(), &fields, limit)?;
         let budget = match &known {
             Some(session) => {
-                body::check_room(headers, &session.budget)?;
+                body::check_room(&fields, &session.budget)?;
                 session.budget.parent().cloned().unwrap_or_default()
             }
-            None => self.settings.clients.client(principal.as_ref(), from).budget().clone(),
+            None => caller.client(&self.settings).budget().clone(),
         };
+        let trace = fields.trace().map(Arc::new);
+        let Caller { principal, address: from, .. } = caller;
         Ok(Posted { body: request.into_body(), known, principal, from, budget, primed, trace })
     }
 
@@ -173,7 +168,11 @@ impl StreamableServer {
     ) -> Result<Response<ResponseBody>, Refused> {
         let session = Arc::clone(&waiting.feed.session);
         let exchange = ExchangeId(waiting.feed.stream);
-        let mut response = match self.response_kind(&session, exchange, body).await {
+        let kind = self.response_kind(&session, exchange, body).await;
+        if !matches!(kind, ResponseKind::EventStream) {
+            waiting.answered();
+        }
+        let mut response = match kind {
             ResponseKind::Json(status, body) => {
                 response_body::json(status, body).map(|body| body.cut_after(self.settings.stall_timeout))
             }
@@ -203,13 +202,12 @@ impl StreamableServer {
     async fn response_kind(&self, session: &SessionState, exchange: ExchangeId, body: &[u8]) -> ResponseKind {
         let table = &session.exchanges;
         let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
-        let waits = poll_fn(|cx| table.lock().poll_progress(exchange, Progress::Waiting, cx));
         let open_stream = || {
             if Envelope::of(body).is_request() {
                 table.step(|table, wakes| table.open_stream(exchange, wakes));
             }
         };
-        json_or_event_stream::decided(poll, self.stream_delay.over(waits), open_stream).await
+        json_or_event_stream::decided(poll, self.stream_delay.timer(Progress::Queued), open_stream).await
     }
 
     fn get(
@@ -217,9 +215,10 @@ impl StreamableServer {
         headers: &HeaderMap,
         principal: Option<&Principal>,
     ) -> Result<Response<ResponseBody>, Refused> {
-        checks::accepts_events(headers)?;
-        self.check_version(headers)?;
-        let session = self.required(headers, principal)?;
+        let fields = HeadFields::of(headers);
+        checks::accepts_events(&fields)?;
+        self.check_version(&fields)?;
+        let session = self.required(&fields, principal)?;
         let Some((stream, last)) = events::last_event(headers)? else {
             let displace = self.config.second_stream == SecondStream::Displaces;
             let Some(token) = session.listen(displace) else {
@@ -243,8 +242,9 @@ impl StreamableServer {
         headers: &HeaderMap,
         principal: Option<&Principal>,
     ) -> Result<Response<ResponseBody>, Refused> {
-        self.check_version(headers)?;
-        self.required(headers, principal)?.end();
+        let fields = HeadFields::of(headers);
+        self.check_version(&fields)?;
+        self.required(&fields, principal)?.end();
         Ok(response_body::plain(StatusCode::NO_CONTENT))
     }
 
@@ -281,10 +281,10 @@ impl StreamableServer {
 
     fn required(
         &self,
-        headers: &HeaderMap,
+        fields: &HeadFields<'_>,
         principal: Option<&Principal>,
     ) -> Result<Arc<SessionState>, Refused> {
-        let id = session_id(headers)?.ok_or_else(|| Refused::bad("Mcp-Session-Id is required"))?;
+        let id = session_id(fields)?.ok_or_else(|| Refused::bad("Mcp-Session-Id is required"))?;
         self.find(id, principal)
     }
 
@@ -292,8 +292,10 @@ impl StreamableServer {
         self.table.find(id, principal).ok_or_else(ended)
     }
 
-    fn check_version<'a>(&self, headers: &'a HeaderMap) -> Result<Option<&'a str>, Refused> {
-        let Some(version) = single(headers, &MCP_PROTOCOL_VERSION)? else { return Ok(None) };
+    fn check_version<'a>(&self, fields: &HeadFields<'a>) -> Result<Option<&'a str>, Refused> {
+        let Some(version) = fields.mcp_version.single(MCP_PROTOCOL_VERSION.as_str())? else {
+            return Ok(None);
+        };
         if self.config.versions.iter().any(|known| known == version) {
             return Ok(Some(version));
         }
@@ -347,9 +349,9 @@ impl Responder for StreamableServer {
     fn respond(
         self: Arc<Self>,
         request: Request<RequestBody>,
-        principal: Option<Principal>,
+        caller: Caller,
     ) -> BoxFuture<'static, Response<ResponseBody>> {
-        match self.begin(request, principal) {
+        match self.begin(request, caller) {
             Ok(Begun::Post(posted)) => Box::pin(async move {
                 let answered = self.post(posted).await;
                 answered.unwrap_or_else(Refused::into_response)
@@ -382,6 +384,6 @@ fn ended() -> Refused {
     Refused::not_found("this session is not known, or has ended")
 }
 
-fn session_id(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
-    single(headers, &MCP_SESSION_ID)
+fn session_id<'a>(fields: &HeadFields<'a>) -> Result<Option<&'a str>, Refused> {
+    fields.mcp_session.single(MCP_SESSION_ID.as_str())
 }

@@ -67,7 +67,7 @@ impl Client {
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
-        Message::of(Envelope::of(&body), self.bodies).headers(&mut headers, &self.mirrors);
+        Message::of_own(&body, self.bodies).headers(&mut headers, &self.mirrors);
         if let Some(trace) = trace {
             trace.set_headers(&mut headers);
         }
