@@ -73,6 +73,7 @@ mod acp;
 mod check_size;
 mod client;
 mod collect_body;
+mod connection_waker;
 mod envelope;
 mod headers;
 mod inbound_queue;

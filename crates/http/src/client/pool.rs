@@ -8,7 +8,9 @@
 //!   does not wait for a handshake.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ use tokio::time::Instant;
 
 use super::connector::Connector;
 use super::requester::Posted;
-
+use crate::connection_waker::OwnWaker;
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 
 /// A connection that was unused for this time is closed.
@@ -275,7 +277,8 @@ async fn open(connector: Connector) -> io::Result<Line> {
     }
     let (mut sender, connection) = http1::Builder::new().handshake(socket).await.map_err(io::Error::other)?;
     spawn(async move {
-        if let Err(error) = connection.await {
+        let (mut connection, waker) = (pin!(connection), OwnWaker::default());
+        if let Err(error) = poll_fn(|cx| waker.poll(connection.as_mut(), cx)).await {
             tracing::debug!(error = %rescind_core::LogText::text(&error), "a connection broke");
         }
     });
@@ -318,8 +321,6 @@ impl Drop for Pool {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-
     use futures_util::future::poll_immediate;
     use tokio::net::TcpListener;
 

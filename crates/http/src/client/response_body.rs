@@ -14,6 +14,7 @@ use super::Failed;
 use super::pool::Pool;
 use super::requester::Posted;
 use crate::collect_body::CollectError;
+use crate::connection_waker::poll_piece;
 
 /// The body of a response. If it is dropped before its end, the exchange is aborted.
 pub(crate) struct ResponseBody {
@@ -66,7 +67,11 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        let this = &mut *self;
+        let frame = match this.held {
+            Some(_) => poll_piece(&mut this.body, cx),
+            None => Pin::new(&mut this.body).poll_frame(cx),
+        };
         self.ended |= matches!(frame, Poll::Ready(None));
         // From now on another request can use the connection.
         if frame.is_ready() && self.is_end_stream() {

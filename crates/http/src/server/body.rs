@@ -16,6 +16,7 @@ use rescind_core::{ByteBudget, HeldBytes};
 use super::head_fields::HeadFields;
 use super::refusal::Refused;
 use crate::collect_body::{CollectError, whole_within};
+use crate::connection_waker::poll_piece;
 
 /// A body of at most this many bytes is read even if memory is full: cancels and common answers are not larger.
 const SMALL: usize = 16 * 1024;
@@ -25,7 +26,9 @@ pub(crate) const OPENING: usize = 64 * 1024;
 /// The body of a request, from our own HTTP server or another one.
 pub(crate) enum RequestBody {
     /// From our own HTTP server.
-    Own(Incoming),
+    Http1(Incoming),
+    /// The same, over HTTP/2.
+    Http2(Incoming),
     /// From the HTTP server in which the service is mounted.
     Other(UnsyncBoxBody<Bytes, Broken>),
 }
@@ -36,6 +39,11 @@ pub(crate) enum RequestBody {
 pub(crate) struct Broken;
 
 impl RequestBody {
+    /// The body of a request that our own HTTP server received.
+    pub(super) fn own(version: Version, body: Incoming) -> Self {
+        if version < Version::HTTP_2 { Self::Http1(body) } else { Self::Http2(body) }
+    }
+
     /// The body of a request that another HTTP server received.
     pub(crate) fn other<B: Body<Data = Bytes> + Send + 'static>(body: B) -> Self {
         Self::Other(body.map_err(|_| Broken).boxed_unsync())
@@ -48,21 +56,22 @@ impl Body for RequestBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         match self.get_mut() {
-            Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|_| Broken),
+            Self::Http1(body) => poll_piece(body, cx).map_err(|_| Broken),
+            Self::Http2(body) => Pin::new(body).poll_frame(cx).map_err(|_| Broken),
             Self::Other(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Own(body) => body.is_end_stream(),
+            Self::Http1(body) | Self::Http2(body) => body.is_end_stream(),
             Self::Other(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Own(body) => body.size_hint(),
+            Self::Http1(body) | Self::Http2(body) => body.size_hint(),
             Self::Other(body) => body.size_hint(),
         }
     }

@@ -29,6 +29,7 @@ use super::shutdown::ShutdownSignal;
 use super::sockets::{Leave, Socket, Sockets};
 use super::write_timeout::Stalling;
 use super::{HttpService, RequestBody, ResponseBody, Settings, Stalled};
+use crate::connection_waker::OwnWaker;
 use crate::lazy_sleep::LazySleep;
 use crate::test_io::{Accepted, Source};
 
@@ -208,6 +209,7 @@ impl One {
         let (stream, limit) = Stalling::new(stream, settings.stall_timeout);
         // In one expression: another variable would increase the size of this future, of which each connection has one.
         let mut serving = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), handle));
+        let waker = OwnWaker::default();
         // Checked in time for either limit. Whether a first request has arrived decides which limit applies.
         let mut due = LazySleep::until(activity.last() + settings.header_timeout.min(settings.idle_timeout));
         let mut gone = pin!(self.open.ended());
@@ -215,7 +217,7 @@ impl One {
         let asked = loop {
             tokio::select! {
                 biased;
-                ended = serving.as_mut() => {
+                ended = poll_fn(|cx| waker.poll(serving.as_mut(), cx)) => {
                     // If the connection continues, it uses another protocol.
                     limit.disarm();
                     if let Err(error) = ended {
@@ -259,7 +261,9 @@ fn respond(
     if request.version() < Version::HTTP_2 && request.headers().len() > FIELDS {
         return Responding::closing(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
     }
-    service.respond(request.map(RequestBody::Own), path, peer.map(|peer| peer.0), memo)
+    let version = request.version();
+    let request = request.map(|body| RequestBody::own(version, body));
+    service.respond(request, path, peer.map(|peer| peer.0), memo)
 }
 
 /// When a connection was last in use.
