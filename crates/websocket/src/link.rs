@@ -39,8 +39,9 @@ use self::receiver::WebSocketReceiver;
 use self::sender::WebSocketSender;
 use crate::options::LinkOptions;
 
-/// The size of a read, in bytes. tungstenite's default is 128 KiB for each connection.
-const READ_BUFFER: usize = 16 * 1024;
+/// The size of a read, in bytes. tungstenite fills it with zeros before each read, so an idle connection holds all of it.
+/// Its default is 128 KiB.
+const READ_BUFFER: usize = 12 * 1024;
 /// The bytes that are collected before a write without a flush: as much as a sender may hold.
 const WRITE_BUFFER: usize = 64 * 1024;
 /// The most pongs that wait for a peer that does not read.
