@@ -42,7 +42,7 @@ impl Wake for ConnectionWaker {
     }
 }
 
-/// The waker of one connection. Without it, its pieces are taken as usual.
+/// The waker of one connection.
 #[derive(Debug)]
 pub(crate) struct OwnWaker {
     connection: Arc<ConnectionWaker>,
@@ -59,9 +59,9 @@ impl Default for OwnWaker {
 
 impl OwnWaker {
     /// Polls the connection, so that it is woken with this waker.
-    pub(crate) fn poll<F: Future>(&self, connection: Pin<&mut F>, cx: &Context<'_>) -> Poll<F::Output> {
+    pub(crate) fn poll<F: Future + Unpin>(&self, connection: &mut F, cx: &Context<'_>) -> Poll<F::Output> {
         self.connection.task.register(cx.waker());
-        connection.poll(&mut Context::from_waker(&self.waker))
+        Pin::new(connection).poll(&mut Context::from_waker(&self.waker))
     }
 }
 

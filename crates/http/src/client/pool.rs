@@ -278,7 +278,7 @@ async fn open(connector: Connector) -> io::Result<Line> {
     let (mut sender, connection) = http1::Builder::new().handshake(socket).await.map_err(io::Error::other)?;
     spawn(async move {
         let (mut connection, waker) = (pin!(connection), OwnWaker::default());
-        if let Err(error) = poll_fn(|cx| waker.poll(connection.as_mut(), cx)).await {
+        if let Err(error) = poll_fn(|cx| waker.poll(&mut connection, cx)).await {
             tracing::debug!(error = %rescind_core::LogText::text(&error), "a connection broke");
         }
     });

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use http::{Request, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rescind_core::{PeerAddress, PeerCertificates};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -22,11 +22,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::connection_memo::ConnectionMemo;
-use super::head_timer::HeadTimer;
 use super::service::Responding;
 use super::settings::HalfClose;
 use super::shutdown::ShutdownSignal;
 use super::sockets::{Leave, Socket, Sockets};
+use super::version::{Builders, HttpConnection};
 use super::write_timeout::Stalling;
 use super::{HttpService, RequestBody, ResponseBody, Settings, Stalled};
 use crate::connection_waker::OwnWaker;
@@ -58,12 +58,12 @@ impl Serving {
     pub(super) async fn run(mut self, service: HttpService, open: ShutdownSignal) {
         let settings = Arc::clone(service.settings());
         let mut sockets = Sockets::new(settings.connections);
-        let mut builder = builder(&settings);
+        let mut builders = builders(&settings);
         if self.source.is_given() {
-            builder.http1().auto_date_header(false);
-            builder.http2().auto_date_header(false);
+            builders.http1.auto_date_header(false);
+            builders.http2.auto_date_header(false);
         }
-        let builder = Arc::new(builder);
+        let builders = Arc::new(builders);
         let path: Arc<str> = self.path.as_str().into();
         let mut tasks = JoinSet::new();
         'accepting: loop {
@@ -105,7 +105,7 @@ impl Serving {
             };
             let one = One {
                 service: service.clone(),
-                builder: Arc::clone(&builder),
+                builders: Arc::clone(&builders),
                 path: Arc::clone(&path),
                 open: open.clone(),
                 peer,
@@ -148,15 +148,14 @@ impl Serving {
     }
 }
 
-fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
+fn builders(settings: &Settings) -> Builders {
+    let mut http1 = http1::Builder::new();
+    http1
         .half_close(settings.half_close == HalfClose::Waits)
         .header_read_timeout(settings.header_timeout)
         .max_buf_size(32 * 1024);
-    builder
-        .http2()
+    let mut http2 = http2::Builder::new(TokioExecutor::new());
+    http2
         .timer(TokioTimer::new())
         .keep_alive_interval(settings.idle_timeout / 2)
         .keep_alive_timeout(settings.header_timeout)
@@ -164,13 +163,13 @@ fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
         .max_pending_accept_reset_streams(RESETS)
         .max_local_error_reset_streams(RESETS)
         .max_header_list_size(32 * 1024);
-    builder
+    Builders { http1, http2 }
 }
 
 /// One connection.
 struct One {
     service: HttpService,
-    builder: Arc<auto::Builder<TokioExecutor>>,
+    builders: Arc<Builders>,
     path: Arc<str>,
     open: ShutdownSignal,
     /// The address of the client.
@@ -204,11 +203,8 @@ impl One {
             async move { Ok::<_, Infallible>(response.await.map(|body| Tracked { body, _busy: busy })) }
         });
         let settings = self.service.settings();
-        let mut builder = Box::new(auto::Builder::clone(&self.builder));
-        builder.http1().timer(HeadTimer::default());
         let (stream, limit) = Stalling::new(stream, settings.stall_timeout);
-        // In one expression: another variable would increase the size of this future, of which each connection has one.
-        let mut serving = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), handle));
+        let mut serving = HttpConnection::new(Arc::clone(&self.builders), stream, handle);
         let waker = OwnWaker::default();
         // Checked in time for either limit. Whether a first request has arrived decides which limit applies.
         let mut due = LazySleep::until(activity.last() + settings.header_timeout.min(settings.idle_timeout));
@@ -217,7 +213,7 @@ impl One {
         let asked = loop {
             tokio::select! {
                 biased;
-                ended = poll_fn(|cx| waker.poll(serving.as_mut(), cx)) => {
+                ended = poll_fn(|cx| waker.poll(&mut serving, cx)) => {
                     // If the connection continues, it uses another protocol.
                     limit.disarm();
                     if let Err(error) = ended {
@@ -230,7 +226,7 @@ impl One {
                     Leave::Displaced => break "it made room for another",
                     // HTTP/2 sends GOAWAY; HTTP/1.1 ends after the response.
                     Leave::Drains => {
-                        serving.as_mut().graceful_shutdown();
+                        serving.graceful_shutdown();
                         leave.set(self.socket.leave_asked());
                     }
                 },
@@ -246,8 +242,8 @@ impl One {
             due.reset((activity.last() + wait).min(Instant::now() + settings.idle_timeout));
         };
         tracing::trace!(why = asked, "a connection is closed");
-        serving.as_mut().graceful_shutdown();
-        let _ = tokio::time::timeout(LAST_WORDS, serving).await;
+        serving.graceful_shutdown();
+        let _ = tokio::time::timeout(LAST_WORDS, &mut serving).await;
     }
 }
 
@@ -317,7 +313,7 @@ impl Drop for Busy {
 }
 
 /// A body that prevents its connection from counting as idle.
-struct Tracked {
+pub(super) struct Tracked {
     body: ResponseBody,
     _busy: Busy,
 }

@@ -34,6 +34,7 @@ mod settings;
 mod shutdown;
 mod sockets;
 pub(crate) mod stall_timer;
+mod version;
 mod write_timeout;
 
 use std::net::IpAddr;
