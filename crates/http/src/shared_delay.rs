@@ -44,6 +44,10 @@ impl SharedDelay {
         Arc::new(Self { wait, state: Mutex::default() })
     }
 
+    pub(crate) const fn wait(&self) -> Duration {
+        self.wait
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,12 +13,14 @@ mod readers;
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use rescind_core::{
     ExchangeEnd, ExchangeId, FrameKind, Outbound, RejectReason, TransportError, TransportErrorKind,
 };
+use tokio::time::Instant;
 
 use super::Settings;
 use super::json_or_event_stream::{Progress, Response, ResponseKind};
@@ -75,6 +77,7 @@ pub(crate) struct ExchangeTable<X> {
 
 pub(crate) struct Exchange<X> {
     pub(crate) response: Response,
+    came: Instant,
     progress: Progress,
     pub(crate) buffer: ReplayBuffer,
     reason: Option<RejectReason>,
@@ -142,6 +145,7 @@ impl<X> ExchangeTable<X> {
         let (token, _) = buffer.attach();
         let exchange = Exchange {
             response: Response::Undecided(None),
+            came: Instant::now(),
             progress: Progress::default(),
             buffer,
             reason: None,
@@ -204,10 +208,26 @@ impl<X> ExchangeTable<X> {
         false
     }
 
-    /// Notes that the request on an exchange has reached this progress.
-    pub(crate) fn note_progress(&mut self, exchange: ExchangeId, progress: Progress, wakes: &mut WakeList) {
+    /// Notes that the handler of an exchange's request runs. Its response becomes an event stream after this time. If
+    /// that is over since the request came, the task that waits is woken; else its timer wakes it later.
+    pub(crate) fn note_started(
+        &mut self,
+        exchange: ExchangeId,
+        stream_after: Duration,
+        wakes: &mut WakeList,
+    ) {
+        let Some(open) = self.open.get_mut(&exchange.0) else { return };
+        let now = Instant::now();
+        open.progress.started.get_or_insert(now);
+        if now.saturating_duration_since(open.came) >= stream_after {
+            wakes.add(open.response.waker());
+        }
+    }
+
+    /// Notes that the handler of an exchange's request awaits something.
+    pub(crate) fn note_waiting(&mut self, exchange: ExchangeId, wakes: &mut WakeList) {
         if let Some(open) = self.open.get_mut(&exchange.0) {
-            open.progress = open.progress.max(progress);
+            open.progress.waits = true;
             wakes.add(open.response.waker());
         }
     }

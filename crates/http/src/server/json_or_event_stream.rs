@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::shared_delay::{DelayFuture, SharedDelay};
 
@@ -22,15 +23,12 @@ const STREAM_AFTER: Duration = Duration::from_millis(10);
 const STREAM_AFTER_WAIT: Duration = Duration::from_millis(1);
 
 /// How far a request has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Progress {
-    /// Its handler does not run yet.
-    #[default]
-    Queued,
-    /// Its handler runs.
-    Started,
-    /// Its handler awaits something.
-    Waiting,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// When its handler started, if the binding notes it.
+    pub(crate) started: Option<Instant>,
+    /// Whether its handler awaits something.
+    pub(crate) waits: bool,
 }
 
 /// The time after which the response to a request becomes an event stream.
@@ -47,32 +45,56 @@ impl StreamDelay {
         Self { delay: SharedDelay::new(set.unwrap_or(STREAM_AFTER)), waiting }
     }
 
-    /// The time of one request. It begins when the request has reached this progress.
-    pub(crate) const fn timer(&self, from: Progress) -> StreamTimer<'_> {
-        StreamTimer { delay: self, from, running: None }
+    /// The time of a handler that does not await anything.
+    pub(crate) fn wait(&self) -> Duration {
+        self.delay.wait()
     }
+
+    /// The time of one request.
+    pub(crate) const fn timer(&self, from: TimeFrom) -> StreamTimer<'_> {
+        StreamTimer { delay: self, from, running: None, rest: None }
+    }
+}
+
+/// When the time of a request begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimeFrom {
+    /// When it comes.
+    Arrival,
+    /// When its handler starts.
+    Start,
 }
 
 /// The time after which the response to one request becomes an event stream.
 pub(crate) struct StreamTimer<'a> {
     delay: &'a StreamDelay,
-    from: Progress,
+    from: TimeFrom,
     /// The time that runs, and whether it is that of a handler that awaits something.
     running: Option<(bool, DelayFuture<'a>)>,
+    /// The rest of the time of a handler that started after its request came.
+    rest: Option<Pin<Box<Sleep>>>,
 }
 
 impl StreamTimer<'_> {
-    /// Ready when the time of a request that has come this far is over.
+    /// Ready when the time of a request that has come this far is over. If it is over before the handler starts, the
+    /// caller polls again then.
     fn poll(&mut self, progress: Progress, cx: &mut Context<'_>) -> Poll<()> {
-        if progress < self.from {
-            return Poll::Pending;
-        }
-        let waiting = self.delay.waiting.as_ref().filter(|_| progress >= Progress::Waiting);
+        let waiting = self.delay.waiting.as_ref().filter(|_| progress.waits);
         let is_right = |running: &(bool, DelayFuture<'_>)| running.0 == waiting.is_some();
         if !self.running.as_ref().is_some_and(is_right) {
             self.running = Some((waiting.is_some(), waiting.unwrap_or(&self.delay.delay).over()));
         }
-        self.running.as_mut().map_or(Poll::Pending, |(_, delay)| Pin::new(delay).poll(cx))
+        let Some((is_waiting, running)) = &mut self.running else { return Poll::Pending };
+        ready!(Pin::new(running).poll(cx));
+        match (self.from, progress.started) {
+            (TimeFrom::Arrival, _) => Poll::Ready(()),
+            (TimeFrom::Start, _) if *is_waiting => Poll::Ready(()),
+            (TimeFrom::Start, None) => Poll::Pending,
+            (TimeFrom::Start, Some(started)) => {
+                let due = started + self.delay.wait();
+                self.rest.get_or_insert_with(|| Box::pin(sleep_until(due))).as_mut().poll(cx)
+            }
+        }
     }
 }
 

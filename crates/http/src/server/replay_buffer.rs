@@ -202,6 +202,12 @@ impl ReplayBuffer {
         self.waiting_bytes = 0;
     }
 
+    /// Frees the room of events that are gone. For a buffer that is kept and gets no more events.
+    pub(crate) fn shrink(&mut self) {
+        self.waiting.shrink_to_fit();
+        self.read.shrink_to_fit();
+    }
+
     /// Whether a reader has taken an event that is kept, so that it can return for more.
     pub(crate) fn was_begun(&self) -> bool {
         !self.read.is_empty()

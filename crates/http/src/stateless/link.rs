@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Context;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -17,7 +18,6 @@ use super::mirrored_headers;
 use crate::inbound_queue::{InboundQueue, SendRefused};
 use crate::server::Settings;
 use crate::server::exchange_table::{ExchangeRules, ExchangeTable, Exchanges};
-use crate::server::json_or_event_stream::Progress;
 use crate::server::link::Linked;
 use crate::server::replay_buffer::Retention;
 use crate::wake_list::WakeList;
@@ -38,13 +38,15 @@ pub(super) struct StatelessLink {
     pub(super) inbound_queue: Arc<InboundQueue>,
     pub(super) settings: Arc<Settings>,
     pub(super) exchanges: Exchanges<ByteBudget>,
+    /// The time after which the response to a request becomes an event stream.
+    stream_after: Duration,
 }
 
 impl StatelessLink {
-    pub(super) fn new(settings: &Arc<Settings>) -> Arc<Self> {
+    pub(super) fn new(settings: &Arc<Settings>, stream_after: Duration) -> Arc<Self> {
         let inbound_queue = InboundQueue::new(settings.max_frame);
         let exchanges = Exchanges::new(&RULES, None);
-        Arc::new(Self { inbound_queue, settings: Arc::clone(settings), exchanges })
+        Arc::new(Self { inbound_queue, settings: Arc::clone(settings), exchanges, stream_after })
     }
 
     /// Takes a message. The token identifies the reader if the response becomes a stream.
@@ -129,11 +131,11 @@ impl Linked for StatelessLink {
     }
 
     fn begin(&self, exchange: ExchangeId) {
-        self.exchanges.step(|table, wakes| table.note_progress(exchange, Progress::Started, wakes));
+        self.exchanges.step(|table, wakes| table.note_started(exchange, self.stream_after, wakes));
     }
 
     fn note_waiting(&self, exchange: ExchangeId) {
-        self.exchanges.step(|table, wakes| table.note_progress(exchange, Progress::Waiting, wakes));
+        self.exchanges.step(|table, wakes| table.note_waiting(exchange, wakes));
     }
 
     fn note_rejection(&self, exchange: ExchangeId, reason: RejectReason) {
@@ -173,7 +175,10 @@ mod tests {
 
     /// Room for two messages on a POST.
     fn exchanges() -> Arc<StatelessLink> {
-        StatelessLink::new(&Arc::new(Settings { unread_limit: (2, 1024), ..Settings::default() }))
+        StatelessLink::new(
+            &Arc::new(Settings { unread_limit: (2, 1024), ..Settings::default() }),
+            Duration::ZERO,
+        )
     }
 
     fn post(exchanges: &StatelessLink) -> (ExchangeId, u64) {

@@ -3,8 +3,10 @@
 use std::future::ready;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ByteBudget, Client, ExchangeId, PeerInfo};
@@ -15,7 +17,7 @@ use super::mirrored_headers::{InvalidHeader, Kind, Message};
 use crate::inbound_queue::{InboundReceiver, SendRefused};
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::head_fields::HeadFields;
-use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
+use crate::server::json_or_event_stream::{self, ResponseKind, StreamDelay, TimeFrom};
 use crate::server::link::{Linked, ServerLink};
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, EventSource, ResponseBody};
@@ -50,8 +52,8 @@ pub(super) struct StatelessServer {
 
 impl StatelessServer {
     pub(super) fn new(config: Stateless, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Self {
-        let exchanges = Mutex::new(open(settings, &accept_queue));
         let stream_delay = StreamDelay::new(config.stream_after);
+        let exchanges = Mutex::new(open(settings, &accept_queue, stream_delay.wait()));
         Self { config, settings: Arc::clone(settings), accept_queue, exchanges, stream_delay }
     }
 
@@ -63,7 +65,8 @@ impl StatelessServer {
         if !exchanges.is_closed() {
             return Ok(Arc::clone(exchanges));
         }
-        let exchanges = open(&self.settings, &self.accept_queue).ok_or_else(gone)?;
+        let wait = self.stream_delay.wait();
+        let exchanges = open(&self.settings, &self.accept_queue, wait).ok_or_else(gone)?;
         *place = Some(Arc::clone(&exchanges));
         Ok(exchanges)
     }
@@ -83,7 +86,7 @@ impl StatelessServer {
         Ok(Begun { headers: head.headers, body, caller, client })
     }
 
-    async fn post(&self, begun: Begun) -> Result<Response<ResponseBody>, Refused> {
+    async fn post(self: Arc<Self>, begun: Begun) -> Result<Response<ResponseBody>, Refused> {
         let Begun { headers, body, caller, client } = begun;
         let budget = client.budget();
         let (body, held) =
@@ -117,7 +120,7 @@ impl StatelessServer {
         let Some(feed) = &waiting.feed else { return Err(Refused::unavailable("this server has ended")) };
         let (table, exchange) = (&feed.exchanges.exchanges, feed.exchange);
         let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
-        let timer = self.stream_delay.timer(Progress::Started);
+        let timer = self.stream_delay.timer(TimeFrom::Start);
         let open_stream = || table.step(|table, wakes| table.open_stream(exchange, wakes));
         let kind_of_response = json_or_event_stream::decided(poll, timer, open_stream).await;
         if !matches!(kind_of_response, ResponseKind::EventStream) {
@@ -150,8 +153,12 @@ impl StatelessServer {
 }
 
 /// The one link of a listener (N1).
-fn open(settings: &Arc<Settings>, accept_queue: &AcceptQueue) -> Option<Arc<StatelessLink>> {
-    let exchanges = StatelessLink::new(settings);
+fn open(
+    settings: &Arc<Settings>,
+    accept_queue: &AcceptQueue,
+    stream_after: Duration,
+) -> Option<Arc<StatelessLink>> {
+    let exchanges = StatelessLink::new(settings, stream_after);
     let receiver = InboundReceiver(Arc::clone(&exchanges.inbound_queue));
     accept_queue.hand(ServerLink::open(&exchanges, receiver, PeerInfo::default())).ok()?;
     Some(exchanges)
@@ -164,10 +171,10 @@ impl Responder for StatelessServer {
         caller: Caller,
     ) -> BoxFuture<'static, Response<ResponseBody>> {
         match self.begin(request, caller) {
-            Ok(begun) => Box::pin(async move {
-                let answered = self.post(begun).await;
-                answered.unwrap_or_else(Refused::into_response)
-            }),
+            // The mapped future itself, in place of a block around it that would keep another copy of what has begun.
+            Ok(begun) => {
+                Box::pin(self.post(begun).map(|answered| answered.unwrap_or_else(Refused::into_response)))
+            }
             Err(refused) => Box::pin(ready(refused.into_response())),
         }
     }

@@ -16,7 +16,7 @@ use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
 use crate::server::exchange_table::{ExchangeRules, ExchangeTable, OWN};
 use crate::server::idle::{IdleSession, IdlingReceiver};
-use crate::server::json_or_event_stream::{Progress, Response};
+use crate::server::json_or_event_stream::Response;
 use crate::server::link::{Linked, ServerLink};
 use crate::server::replay_buffer::ReplayBuffer;
 
@@ -83,7 +83,7 @@ impl Linked for SessionState {
     }
 
     fn note_waiting(&self, exchange: ExchangeId) {
-        self.exchanges.step(|table, wakes| table.note_progress(exchange, Progress::Waiting, wakes));
+        self.exchanges.step(|table, wakes| table.note_waiting(exchange, wakes));
     }
 
     fn note_rejection(&self, exchange: ExchangeId, reason: RejectReason) {

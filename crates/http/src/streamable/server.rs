@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Context;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ByteBudget, ExchangeId, HeldBytes, Principal, TraceContext};
 
@@ -19,7 +20,7 @@ use crate::inbound_queue::SendRefused;
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::exchange_table::OWN;
 use crate::server::head_fields::HeadFields;
-use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
+use crate::server::json_or_event_stream::{self, ResponseKind, StreamDelay, TimeFrom};
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, ResponseBody};
@@ -108,7 +109,7 @@ impl StreamableServer {
         if is_known || self.sessionless.is_some() { limit } else { limit.min(body::OPENING) }
     }
 
-    async fn post(&self, posted: Posted) -> Result<Response<ResponseBody>, Refused> {
+    async fn post(self: Arc<Self>, posted: Posted) -> Result<Response<ResponseBody>, Refused> {
         let Posted { body, known, principal, from, budget, primed, trace } = posted;
         let limit = self.limit(known.is_some());
         let (body, held) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
@@ -207,7 +208,7 @@ impl StreamableServer {
                 table.step(|table, wakes| table.open_stream(exchange, wakes));
             }
         };
-        json_or_event_stream::decided(poll, self.stream_delay.timer(Progress::Queued), open_stream).await
+        json_or_event_stream::decided(poll, self.stream_delay.timer(TimeFrom::Arrival), open_stream).await
     }
 
     fn get(
@@ -352,10 +353,10 @@ impl Responder for StreamableServer {
         caller: Caller,
     ) -> BoxFuture<'static, Response<ResponseBody>> {
         match self.begin(request, caller) {
-            Ok(Begun::Post(posted)) => Box::pin(async move {
-                let answered = self.post(posted).await;
-                answered.unwrap_or_else(Refused::into_response)
-            }),
+            // The mapped future itself, in place of a block around it that would keep another copy of what is posted.
+            Ok(Begun::Post(posted)) => {
+                Box::pin(self.post(posted).map(|answered| answered.unwrap_or_else(Refused::into_response)))
+            }
             Ok(Begun::Answered(response)) => Box::pin(ready(response)),
             Err(refused) => Box::pin(ready(refused.into_response())),
         }

@@ -82,10 +82,11 @@ impl<X> ExchangeTable<X> {
 
     /// Moves a stream that has no reader to the ended ones.
     pub(super) fn retire(&mut self, stream: u64, settings: &Settings) {
-        let Some(open) = self.open.remove(&stream) else { return };
+        let Some(mut open) = self.open.remove(&stream) else { return };
         if !open.buffer.was_begun() {
             return;
         }
+        open.buffer.shrink();
         self.ended.push_back((stream, open.buffer));
         let size = |ended: &VecDeque<(u64, ReplayBuffer)>| -> usize {
             ended.iter().map(|(_, buffer)| buffer.waiting().1 + buffer.kept().1).sum()
