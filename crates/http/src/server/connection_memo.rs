@@ -1,4 +1,4 @@
-//! What the requests of one connection have in common: it is checked, or looked up, once.
+//! Remembers the host and the client of a connection, so that they are checked and looked up once for all its requests.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};

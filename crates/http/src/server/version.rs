@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// What a client's bytes are taken for when they arrive in pieces of this size, and the bytes as they are read then.
+    /// Whether a client speaks HTTP/2 whose bytes arrive in pieces of this size, and the bytes as they are read then.
     async fn read(bytes: &[u8], piece: usize) -> (bool, Vec<u8>) {
         let (mut client, server) = tokio::io::duplex(piece);
         let client = async {
