@@ -45,15 +45,20 @@ pub(super) struct HttpConnection<S, V: Answers> {
     state: State<S, V>,
 }
 
+type Io<S> = TokioIo<FirstBytes<S>>;
+type Http1<S, V> = http1::UpgradeableConnection<Io<S>, V>;
+type Http2<S, V> = http2::Connection<Io<S>, V, TokioExecutor>;
+
+#[expect(clippy::large_enum_variant, reason = "a connection is in its first state only for a moment")]
 enum State<S, V: Answers> {
     /// The version is not known.
     First {
         io: FirstBytes<S>,
         service: V,
     },
-    Http1(http1::UpgradeableConnection<TokioIo<FirstBytes<S>>, V>),
+    Http1(Http1<S, V>),
     /// Boxed: it is much larger.
-    Http2(Pin<Box<http2::Connection<TokioIo<FirstBytes<S>>, V, TokioExecutor>>>),
+    Http2(Pin<Box<Http2<S, V>>>),
     Ended,
 }
 
