@@ -1,5 +1,6 @@
-//! The cores and the threads of a measurement.
+//! The cores, the threads and the open files of a measurement.
 
+use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, Runtime};
 
@@ -44,4 +45,13 @@ pub fn one_thread() -> Runtime {
 #[must_use]
 pub fn two_workers() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime starts")
+}
+
+/// Raises the limit of open files as far as is allowed. Servers inherit it.
+pub fn allow_more_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        eprintln!("the limit of open files stays as it is: {error}");
+    }
 }

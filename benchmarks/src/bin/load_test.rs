@@ -9,8 +9,7 @@ use rescind_benchmarks::cross_process::{Wire, serve_if_asked};
 use rescind_benchmarks::harness::Distribution;
 use rescind_benchmarks::load_test::{Held, Load, chart, play};
 use rescind_benchmarks::report::{machine_line, shown};
-use rescind_benchmarks::wires::{one_thread, pinned};
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rescind_benchmarks::wires::{allow_more_files, one_thread, pinned};
 
 /// Holds many sessions on one server.
 #[derive(Debug, Parser)]
@@ -25,6 +24,9 @@ struct Options {
     /// Seconds.
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
+    /// Writes the figures as JSON, for `report --load`.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
     /// Draws each second.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -38,27 +40,20 @@ fn wire(name: &str) -> Result<Wire, String> {
 
 fn main() -> ExitCode {
     serve_if_asked();
-    let Options { wire, sessions, seconds, svg } = Options::parse();
+    let Options { wire, sessions, seconds, json, svg } = Options::parse();
     allow_more_files();
     let load = Load { wire, sessions, seconds };
     let held = pinned(|| one_thread().block_on(play(load)));
     print(&held);
-    if let Some(file) = svg
-        && let Err(error) = std::fs::write(&file, chart(&held))
-    {
-        eprintln!("{} could not be written: {error}", file.display());
-        return ExitCode::from(2);
+    let json = json.map(|file| (file, format!("{:#}\n", held.to_json())));
+    let svg = svg.map(|file| (file, chart(&held)));
+    for (file, text) in json.into_iter().chain(svg) {
+        if let Err(error) = std::fs::write(&file, text) {
+            eprintln!("{} could not be written: {error}", file.display());
+            return ExitCode::from(2);
+        }
     }
     if held.lost_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Raises the limit of open files as far as is allowed. The server inherits it.
-fn allow_more_files() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        eprintln!("the limit of open files stays as it is: {error}");
-    }
 }
 
 fn print(held: &Held) {

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use rescind_core::dialect::Role;
 use rescind_core::{Call, Outcome, Peer, Router};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::clock;
 use crate::cross_process::{Far, OurClient, Serves, Wire};
 use crate::harness::Distribution;
+use crate::report::machine_line;
 
 pub use chart::chart;
 pub(crate) use server::router;
@@ -82,8 +83,31 @@ impl Held {
     /// Whether every echo had its answer, and no cancelled request still runs.
     #[must_use]
     pub const fn lost_nothing(&self) -> bool {
+        self.lost() == 0
+    }
+
+    /// Echoes without their answer, cancelled calls that did not return, and handlers that still ran at the end.
+    #[must_use]
+    pub const fn lost(&self) -> u64 {
         let (cancelled, returned, signalled) = self.cancels;
-        self.echoes.0 == self.echoes.1 && cancelled == returned && signalled <= cancelled && self.running == 0
+        let echoes = self.echoes.0.abs_diff(self.echoes.1);
+        echoes + cancelled.abs_diff(returned) + signalled.saturating_sub(cancelled) + self.running
+    }
+
+    /// The figures as JSON. Times are in nanoseconds, memory in bytes.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let times = |times: &Option<Distribution>| {
+            let Distribution { count, p50, p99, p999, max, .. } = times.as_ref()?;
+            Some(json!({ "count": count, "p50": p50, "p99": p99, "p99.9": p999, "max": max }))
+        };
+        let Load { wire, sessions, seconds } = self.load;
+        json!({
+            "machine": machine_line(), "wire": wire.name(), "sessions": sessions, "seconds": seconds,
+            "echo": times(&self.echo), "begun_late": times(&self.begun_late), "lost": self.lost(),
+            "server_resident_empty": self.resident.0, "server_resident_idle": self.resident.1,
+            "server_resident_most": self.seconds.iter().map(|second| second.resident).max(),
+        })
     }
 }
 
