@@ -25,12 +25,23 @@ pub mod subjects;
 pub mod table;
 #[cfg(feature = "count")]
 pub mod transport_echo;
+pub mod wire_subjects;
 pub mod wires;
 
 /// A text of this many bytes, as params.
 #[must_use]
 pub fn params(bytes: usize) -> Box<serde_json::value::RawValue> {
-    serde_json::value::to_raw_value(&["x".repeat(bytes)]).expect("a text is JSON")
+    text_between(r#"[""#, bytes, r#""]"#)
+}
+
+/// JSON with a text of this many bytes. It is made in one allocation, so that what is measured after it finds no memory that was used
+/// before.
+pub(crate) fn text_between(begin: &str, bytes: usize, end: &str) -> Box<serde_json::value::RawValue> {
+    let mut json = String::with_capacity(begin.len() + bytes + end.len());
+    json.push_str(begin);
+    json.extend(std::iter::repeat_n('x', bytes));
+    json.push_str(end);
+    serde_json::value::RawValue::from_string(json).expect("a text is JSON")
 }
 
 /// Nanoseconds on a clock that all processes of this machine share.

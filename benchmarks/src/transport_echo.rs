@@ -226,7 +226,7 @@ fn listen(wire: Wire, streams: Streams) -> HttpListener {
             HttpServer::new(Stateless::new().stream_after(LATE)).serve_given(streams)
         }
         Wire::Acp => HttpServer::new(Acp::new()).serve_given(streams),
-        Wire::Stdio | Wire::NamedPipe | Wire::WebSocket => panic!("it is not HTTP"),
+        Wire::Stdio | Wire::ContentLength | Wire::NamedPipe | Wire::WebSocket => panic!("it is not HTTP"),
     }
 }
 
@@ -235,7 +235,7 @@ async fn connect(wire: Wire, client: HttpClient) -> Link {
         Wire::Streamable | Wire::Streamable2 => Box::new(StreamableTransport::new(client).cancel_after(LATE)),
         Wire::Stateless | Wire::Stateless2 => Box::new(StatelessTransport::new(client)),
         Wire::Acp => Box::new(AcpTransport::new(client)),
-        Wire::Stdio | Wire::NamedPipe | Wire::WebSocket => panic!("it is not HTTP"),
+        Wire::Stdio | Wire::ContentLength | Wire::NamedPipe | Wire::WebSocket => panic!("it is not HTTP"),
     };
     transport.open().await.expect("the wire opens")
 }

@@ -1,11 +1,14 @@
 //! The program that measures everything, in a short run: its outputs have all their parts.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
 fn run(part: &str, extra: &[&str]) -> (Value, String) {
-    let place = std::env::temp_dir().join(format!("rescind-report-{}-{part}", std::process::id()));
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let (process, number) = (std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
+    let place = std::env::temp_dir().join(format!("rescind-report-{process}-{number}"));
     std::fs::create_dir_all(&place).expect("a folder");
     let (json, html) = (place.join("report.json"), place.join("report.html"));
     let ran = Command::new(env!("CARGO_BIN_EXE_report"))
@@ -82,4 +85,67 @@ fn a_library_for_any_stream_is_measured_over_pipes_to_a_child_process() {
             assert_eq!(measured > 0, expected, "{part} of {library}: {rows:#?}");
         }
     }
+}
+
+#[test]
+fn every_wire_has_us_with_both_kinds_of_handlers_and_the_floor() {
+    let (told, _) = run("wires", &[]);
+    for wire in [
+        "stdio",
+        "named-pipe",
+        "websocket",
+        "http-streamable",
+        "http-streamable-h2",
+        "http-stateless",
+        "http-stateless-h2",
+        "http-acp",
+    ] {
+        let measured = |library: &str, configuration: &str, case: &str, measure: &str| {
+            rows(&told, library).iter().any(|row| {
+                row["configuration"] == configuration
+                    && row["case"] == *case
+                    && row["measure"] == measure
+                    && (row["nanoseconds"]["p50"].as_u64() > Some(0) || row["value"].is_number())
+            })
+        };
+        assert!(measured("floor", "the same frames without a library", wire, "round trip"), "{wire}");
+        for configuration in ["default", "quick handlers"] {
+            let ours = |case: &str, measure| measured("rescind", configuration, case, measure);
+            assert!(ours(wire, "round trip"), "{wire}: {configuration}");
+            assert!(ours(wire, "over the floor"), "{wire}: {configuration}");
+            assert!(
+                ours(&format!("{wire}, 64 in flight"), "a request, of all the time"),
+                "{wire}: {configuration}"
+            );
+            assert!(ours(&format!("{wire}, cancel"), "to handler"), "{wire}: {configuration}");
+            assert_eq!(ours(wire, "an idle session"), wire != "stdio", "{wire}: {configuration}");
+        }
+    }
+}
+
+#[cfg(feature = "peers")]
+#[test]
+fn other_libraries_are_measured_on_the_wires_that_their_users_choose() {
+    let (told, _) = run("wires", &[]);
+    let echo = |library: &str, wire: &str| {
+        let rows = rows(&told, library);
+        let row = rows.iter().find(|row| row["case"] == wire && row["measure"] == "round trip");
+        row.is_some_and(|row| row["nanoseconds"]["p50"].as_u64() > Some(0))
+    };
+    for (library, wire) in [
+        ("async-lsp", "stdio"),
+        ("tower-lsp-server", "stdio"),
+        ("rmcp", "http-streamable"),
+        ("rmcp", "http-stateless"),
+        ("jsonrpsee", "websocket"),
+        ("jsonrpsee", "http-streamable"),
+        ("jsonrpsee", "http-stateless"),
+    ] {
+        assert!(echo(library, wire), "{library} over {wire}: {:#?}", rows(&told, library));
+    }
+    let absent = rows(&told, "agent-client-protocol");
+    let absent =
+        absent.iter().filter(|row| row["said"].as_str().is_some_and(|said| said.starts_with("none: ")));
+    let wires: Vec<_> = absent.filter(|row| row["measure"] == "round trip").map(|row| &row["case"]).collect();
+    assert_eq!(wires, ["websocket", "websocket, 64 in flight", "http-acp", "http-acp, 64 in flight"]);
 }

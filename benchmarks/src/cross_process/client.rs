@@ -1,7 +1,9 @@
 //! The calling side, through `Peer`.
 
+use std::os::fd::OwnedFd;
+
 use rescind_core::dialect::Role;
-use rescind_core::{Link, Outcome, Peer, PeerBuilder, Router, Transport};
+use rescind_core::{Framing, Link, Outcome, Peer, PeerBuilder, Router, Transport};
 use rescind_http::{AcpTransport, HttpClient, StatelessTransport, StreamableTransport};
 use rescind_named_pipe::{NamedPipeTransport, PipeAddress};
 use rescind_stdio::Descriptors;
@@ -17,8 +19,8 @@ use crate::clock;
 #[derive(Debug)]
 pub struct OurClient {
     wire: Wire,
-    peer: Peer,
-    parked: mpsc::UnboundedReceiver<()>,
+    pub(crate) peer: Peer,
+    pub(crate) parked: mpsc::UnboundedReceiver<()>,
     /// Notifications sent so far.
     noise: u64,
     /// How long it took to queue notifications the last time, in nanoseconds.
@@ -43,15 +45,15 @@ impl OurClient {
                 async {}
             });
         let peer = Peer::builder(wire.dialect()).serve(router).role(Role::Client);
-        let peer = if wire == Wire::Stdio {
+        let peer = if wire.is_of_a_child() {
             let (input, output) = far.take_pipes();
-            over(peer, Descriptors::new(input, output)).await
+            over(peer, pipes(wire, input, output)).await
         } else {
             Self::connect(wire, peer, &far.endpoint).await
         };
         Self::shake_hands(wire, &peer).await;
         // A child's pipes have one client, which needs no welcome.
-        if wire.is_two_way() && wire != Wire::Stdio {
+        if wire.is_two_way() && !wire.is_of_a_child() {
             welcomed.recv().await.expect("the server says welcome");
         }
         Self { wire, peer, parked, noise: 0, queueing: 0 }
@@ -60,7 +62,7 @@ impl OurClient {
     /// Connects to a server that listens.
     pub(crate) async fn connect(wire: Wire, peer: PeerBuilder, endpoint: &str) -> Peer {
         match wire {
-            Wire::Stdio => unreachable!("pipes of a child have no address"),
+            Wire::Stdio | Wire::ContentLength => unreachable!("pipes of a child have no address"),
             Wire::NamedPipe => {
                 let address = PipeAddress::name(endpoint).expect("a name");
                 over(peer, NamedPipeTransport::new(address)).await
@@ -83,7 +85,7 @@ impl OurClient {
                 "protocolVersion": "2025-11-25", "capabilities": {},
                 "clientInfo": {"name": "benchmark", "version": "1"},
             }),
-            Wire::Stdio | Wire::NamedPipe | Wire::WebSocket | Wire::Acp => {
+            Wire::Stdio | Wire::ContentLength | Wire::NamedPipe | Wire::WebSocket | Wire::Acp => {
                 json!({"protocolVersion": 1, "clientCapabilities": {}})
             }
         };
@@ -141,6 +143,12 @@ impl OurClient {
         }
         took
     }
+}
+
+/// Pipes with the framing of this transport.
+pub(super) fn pipes(wire: Wire, input: OwnedFd, output: OwnedFd) -> Descriptors {
+    let framing = if wire == Wire::ContentLength { Framing::ContentLength } else { Framing::Newline };
+    Descriptors::new(input, output).framing(framing)
 }
 
 async fn over(peer: PeerBuilder, transport: impl Transport) -> Peer {

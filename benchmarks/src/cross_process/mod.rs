@@ -6,122 +6,36 @@
 mod client;
 pub mod echoes;
 mod server;
+mod wire;
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rescind_core::dialect::{ACP, Dialect, MCP, MCP_2026};
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::unix::pipe;
+use tokio::time::timeout;
 
-use crate::limits;
 use crate::load_test::processor_time;
+use crate::subject::Name;
 
 pub use client::OurClient;
-pub(crate) use server::own_pipes;
 #[cfg(feature = "count")]
 pub(crate) use server::router;
 pub use server::serve_if_asked;
+pub(crate) use server::{own_pipes, serve_router};
+pub use wire::Wire;
 
 const SERVE: &str = "RESCIND_BENCHMARK_SERVES_APART";
 /// A suffix of what is served: the server runs on another core.
 const OTHER_CORE: &str = " other-core";
+/// The program that counts instructions.
+const COUNTER: &str = "valgrind";
 /// How long a process may take to end after it was asked to.
 const ENDING: Duration = Duration::from_secs(2);
-
-/// A transport between two processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wire {
-    /// The pipes of a child's stdin and stdout.
-    Stdio,
-    /// A Unix domain socket.
-    NamedPipe,
-    /// A WebSocket.
-    WebSocket,
-    /// The binding `streamable` in HTTP/1.1.
-    Streamable,
-    /// The same in HTTP/2.
-    Streamable2,
-    /// The binding `stateless` in HTTP/1.1.
-    Stateless,
-    /// The same in HTTP/2.
-    Stateless2,
-    /// The binding `acp`, which is HTTP/2.
-    Acp,
-}
-
-impl Wire {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Stdio,
-        Self::NamedPipe,
-        Self::WebSocket,
-        Self::Streamable,
-        Self::Streamable2,
-        Self::Stateless,
-        Self::Stateless2,
-        Self::Acp,
-    ];
-
-    /// Its name in the table and on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Stdio => "stdio",
-            Self::NamedPipe => "named-pipe",
-            Self::WebSocket => "websocket",
-            Self::Streamable => "http-streamable",
-            Self::Streamable2 => "http-streamable-h2",
-            Self::Stateless => "http-stateless",
-            Self::Stateless2 => "http-stateless-h2",
-            Self::Acp => "http-acp",
-        }
-    }
-
-    /// Whether frames are posted.
-    #[must_use]
-    pub const fn is_http(self) -> bool {
-        !matches!(self, Self::Stdio | Self::NamedPipe | Self::WebSocket)
-    }
-
-    /// W1: the microseconds that an echo of 64 B may take above the floor.
-    #[must_use]
-    pub const fn echo_limit(self) -> f64 {
-        if self.is_http() { limits::ECHO_OVER_HTTP } else { limits::ECHO_BETWEEN_PROCESSES }
-    }
-
-    pub(crate) const fn is_http2(self) -> bool {
-        matches!(self, Self::Streamable2 | Self::Stateless2 | Self::Acp)
-    }
-
-    /// Whether the server may send messages without a request.
-    const fn is_two_way(self) -> bool {
-        !matches!(self, Self::Stateless | Self::Stateless2)
-    }
-
-    pub(crate) const fn dialect(self) -> Dialect {
-        match self {
-            Self::Stdio | Self::NamedPipe | Self::WebSocket | Self::Acp => ACP,
-            Self::Streamable | Self::Streamable2 => MCP,
-            Self::Stateless | Self::Stateless2 => MCP_2026,
-        }
-    }
-
-    /// Params of an echo with this many bytes.
-    #[must_use]
-    pub fn params(self, bytes: usize) -> Box<serde_json::value::RawValue> {
-        let mut params = serde_json::json!({ "text": "x".repeat(bytes) });
-        if !self.is_two_way() {
-            params["_meta"] = serde_json::json!({
-                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientCapabilities": {},
-            });
-        }
-        serde_json::value::to_raw_value(&params).expect("params are JSON")
-    }
-}
+/// The same for one whose instructions are counted.
+const ENDING_COUNTED: Duration = Duration::from_secs(60);
 
 /// What a server serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +46,20 @@ pub enum Serves {
     Raw,
     /// The router of a load test, through `Peer`.
     LoadTest,
+    /// A [subject](crate::wire_subjects) of this name.
+    Subject(Name),
+}
+
+impl Serves {
+    /// Its name in the environment of the server's process.
+    fn asked(self) -> String {
+        match self {
+            Self::Ours => "Ours".to_owned(),
+            Self::Raw => "Raw".to_owned(),
+            Self::LoadTest => "LoadTest".to_owned(),
+            Self::Subject(Name { library, configuration, .. }) => format!("{library}\n{configuration}"),
+        }
+    }
 }
 
 /// A server in a separate process, which ends on drop.
@@ -164,10 +92,31 @@ impl Far {
         Self::begin(wire, serves, OTHER_CORE).await
     }
 
+    /// The same, by a program that counts its instructions. `None`: callgrind is not there.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    pub async fn start_counted(wire: Wire, serves: Serves) -> Option<Self> {
+        let mut there = Command::new(COUNTER);
+        let there = there.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if !there.status().is_ok_and(|status| status.success()) {
+            return None;
+        }
+        let mut command = Command::new(COUNTER);
+        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+        command.arg(std::env::current_exe().expect("this program has a path"));
+        Some(Self::begin_by(command, wire, serves, "").await)
+    }
+
     async fn begin(wire: Wire, serves: Serves, place: &str) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
-        let mut child = Command::new(program)
-            .env(SERVE, format!("{} {serves:?}{place}", wire.name()))
+        Self::begin_by(Command::new(program), wire, serves, place).await
+    }
+
+    /// The same, with this command: this program, perhaps run by another one.
+    async fn begin_by(mut command: Command, wire: Wire, serves: Serves, place: &str) -> Self {
+        let mut child = command
+            .env(SERVE, format!("{} {}{place}", wire.name(), serves.asked()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -176,7 +125,8 @@ impl Far {
         let told = OwnedFd::from(child.stderr.take().expect("piped"));
         let told = BufReader::new(pipe::Receiver::from_owned_fd(told).expect("a pipe"));
         let (mut stdin, stdout) = (child.stdin.take(), child.stdout.take().expect("piped"));
-        let pipes = (wire == Wire::Stdio)
+        let pipes = wire
+            .is_of_a_child()
             .then(|| (OwnedFd::from(stdout), OwnedFd::from(stdin.take().expect("piped"))));
         let mut far = Self { child, stdin, pipes, told, endpoint: String::new() };
         far.endpoint = far.hear("listening").await;
@@ -205,8 +155,27 @@ impl Far {
             if let Some(rest) = line.strip_prefix(about) {
                 return rest.trim().to_owned();
             }
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            // Not those of the program that counts.
+            if !line.starts_with("==") {
+                let _ = std::io::stderr().write_all(line.as_bytes());
+            }
         }
+    }
+
+    /// Ends a server that is [counted](Self::start_counted), and returns how many instructions it took. `None`: it does not end, or
+    /// does not say.
+    pub async fn collected(mut self) -> Option<u64> {
+        self.stdin.take();
+        let mut told = String::new();
+        timeout(ENDING_COUNTED, self.told.read_to_string(&mut told)).await.ok()?.ok()?;
+        let (_, collected) = told.lines().find_map(|line| line.split_once("Collected :"))?;
+        collected.trim().parse().ok()
+    }
+
+    /// The number of its process.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.child.id()
     }
 
     /// Seconds of processor time that it has used.
@@ -224,10 +193,15 @@ impl Far {
     /// If there is no `/proc`.
     #[must_use]
     pub fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
-        line.trim_end_matches("kB").trim().parse::<u64>().expect("a number") * 1024
+        memory_of(self.child.id(), "VmRSS:").expect("there is /proc")
     }
+}
+
+/// A line of a process's memory in bytes. `None`: there is no `/proc`.
+pub(crate) fn memory_of(process: u32, line: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let value = status.lines().find_map(|one| one.strip_prefix(line))?;
+    Some(value.trim_end_matches("kB").trim().parse::<u64>().ok()? * 1024)
 }
 
 impl Drop for Far {

@@ -8,16 +8,16 @@ use rescind_core::{
 };
 use rescind_http::{Acp, HttpServer, ServerBinding, Stateless, Streamable};
 use rescind_named_pipe::{NamedPipeListener, PipeAddress};
-use rescind_stdio::Descriptors;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
+use super::client::pipes;
 use super::{OTHER_CORE, SERVE, Wire};
 use crate::wires::{leave_the_first_core, one_thread};
-use crate::{clock, load_test, raw};
+use crate::{clock, load_test, raw, wire_subjects};
 
 /// The most connections and sessions.
 const MOST: usize = 100_000;
@@ -34,16 +34,18 @@ pub fn serve_if_asked() {
     if elsewhere {
         leave_the_first_core();
     }
-    let wire = Wire::ALL.into_iter().find(|wire| wire.name() == name).expect("a wire");
+    let mut wires = Wire::ALL.into_iter().chain([Wire::ContentLength]);
+    let wire = wires.find(|wire| wire.name() == name).expect("a wire");
     one_thread().block_on(async {
         let serving = async {
             match serves {
-                "Raw" => raw::serve(wire, listens).await,
-                "LoadTest" => serve(wire, load_test::router()).await,
-                _ => serve(wire, router()).await,
+                "Raw" => raw::serve(wire, raw::Answers::Same, listens).await,
+                "LoadTest" => serve_router(wire, load_test::router()).await,
+                "Ours" => serve_router(wire, router()).await,
+                subject => wire_subjects::serve(wire, subject, listens).await,
             }
         };
-        if wire == Wire::Stdio {
+        if wire.is_of_a_child() {
             serving.await;
         } else {
             tokio::select! { () = serving => {}, () = asked_to_end() => {} }
@@ -69,11 +71,11 @@ pub(crate) fn own_pipes() -> (OwnedFd, OwnedFd) {
     (own(&std::io::stdin()), own(&std::io::stdout()))
 }
 
-async fn serve(wire: Wire, router: Router) {
+pub(crate) async fn serve_router(wire: Wire, router: Router) {
     match wire {
-        Wire::Stdio => {
+        Wire::Stdio | Wire::ContentLength => {
             let (input, output) = own_pipes();
-            let link: Link = Box::new(Descriptors::new(input, output)).open().await.expect("pipes open");
+            let link: Link = Box::new(pipes(wire, input, output)).open().await.expect("pipes open");
             let peer = Peer::builder(wire.dialect()).serve(router).attach(link).expect("it opens");
             listens("stdio");
             let _ = peer.closed().await;

@@ -90,29 +90,31 @@ impl Drop for Waiting {
 pub enum Watch {
     /// The server is in this process.
     Here(Arc<Signals>),
-    /// The server is in another process, and is queried on a separate socket. The client here may have handlers too.
-    Far(Mutex<UnixStream>, Arc<Signals>),
+    /// The server is in another process, and is queried on a separate socket, which is opened when it is needed. The client here
+    /// may have handlers too.
+    Far(u32, Mutex<Option<UnixStream>>, Arc<Signals>),
 }
 
 impl Watch {
-    /// The view of the server in this process, which [answers](Signals::answer), and of the client here.
-    ///
-    /// # Panics
-    /// If the server does not answer.
-    pub async fn far(process: u32, client: Arc<Signals>) -> Self {
-        let server = UnixStream::connect(socket(process)).await.expect("the server listens");
-        Self::Far(Mutex::new(server), client)
+    /// The view of the server in this process, which [answers](Signals::answer) one such view, and of the client here.
+    #[must_use]
+    pub fn far(process: u32, client: Arc<Signals>) -> Self {
+        Self::Far(process, Mutex::new(None), client)
     }
 
     /// The counts so far.
     ///
     /// # Panics
-    /// If the server's process ended.
+    /// If the server does not answer, or its process ended.
     pub async fn seen(&self) -> Seen {
         match self {
             Self::Here(signals) => signals.seen(),
-            Self::Far(server, client) => {
+            Self::Far(process, server, client) => {
                 let mut server = server.lock().await;
+                if server.is_none() {
+                    *server = Some(UnixStream::connect(socket(*process)).await.expect("the server listens"));
+                }
+                let server = server.as_mut().expect("it is open");
                 server.write_all(b"?").await.expect("the server is asked");
                 let mut told = [0; 3];
                 for number in &mut told {

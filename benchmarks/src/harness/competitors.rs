@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 
-use crate::cross_process::own_pipes;
+use crate::cross_process::{Wire, own_pipes};
 use crate::subject::{Competitor, Ends, Name, Setup, Subject, is_short};
 use crate::subjects;
+use crate::wire_subjects::WireSubject;
 use crate::wires::{one_thread, pinned, two_workers};
 
 const SERVES: &str = "RESCIND_BENCHMARK_SERVES_SUBJECT";
@@ -66,8 +67,11 @@ pub struct Entrant {
     pub subject: Option<Box<dyn Subject>>,
     /// Why it is skipped.
     pub out: Option<&'static str>,
-    _child: Option<Served>,
+    _server: Option<Server>,
 }
+
+/// What ends the server's process on drop.
+type Server = Box<dyn Send>;
 
 impl std::fmt::Debug for Entrant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -126,17 +130,33 @@ pub async fn attempt<T>(bound: Bound, work: impl Future<Output = T>) -> Result<T
 /// Opens a connection of this competitor.
 pub async fn enter(competitor: &Competitor, place: Place, slots: usize) -> Entrant {
     let name = competitor.name;
-    let (ends, child) = match place {
+    let (ends, server): (_, Option<Server>) = match place {
         Place::OneThread | Place::TwoWorkers => (Ends::Memory, None),
         Place::Pipes if competitor.serve.is_some() => {
             let (ends, child) = child(name, slots);
-            (ends, Some(Served(child)))
+            (ends, Some(Box::new(Served(child))))
         }
-        Place::Pipes => return Entrant { name, subject: None, out: Some("none"), _child: None },
+        Place::Pipes => return Entrant { name, subject: None, out: Some("none"), _server: None },
     };
     let opened = attempt(Bound::Turn, (competitor.open)(Setup { ends, slots })).await;
     let out = opened.as_ref().err().copied();
-    Entrant { name, subject: opened.ok(), out, _child: child }
+    Entrant { name, subject: opened.ok(), out, _server: server }
+}
+
+/// Opens a connection of this subject to a server in another process.
+pub(super) async fn enter_on(one: &WireSubject, wire: Wire) -> Entrant {
+    let name = one.name;
+    let opened = attempt(Bound::Turn, async {
+        let mut far = one.start(wire).await?;
+        let subject = one.open(wire, &mut far).await?;
+        Ok((far, subject))
+    });
+    match opened.await.and_then(|opened| opened) {
+        Ok((far, subject)) => {
+            Entrant { name, subject: Some(subject), out: None, _server: Some(Box::new(far)) }
+        }
+        Err(out) => Entrant { name, subject: None, out: Some(out), _server: None },
+    }
 }
 
 fn child(name: Name, slots: usize) -> (Ends, Child) {

@@ -5,7 +5,7 @@ use super::competitors::{Bound, Entrant, Place, attempt, enter};
 use super::figures::{Distribution, Figure, Row};
 use super::{Run, WARM};
 use crate::clock;
-use crate::subject::{BURST, CancelSamples, Competitor, Echo, Subject, Tree, Which};
+use crate::subject::{BURST, CancelSamples, Competitor, Echo, Name, Subject, Tree, Which};
 
 /// One case of a workload.
 #[derive(Clone, Copy, Debug)]
@@ -82,10 +82,11 @@ pub(super) const PLENTY: usize = 4096;
 const TURN: u64 = 40_000_000;
 
 /// A competitor in a case.
-struct Player {
+pub(super) struct Player {
     entrant: Entrant,
     /// W4: another connection of the same competitor, with free slots.
     spare: Option<Entrant>,
+    /// The times of each measure, in the order of the turns.
     samples: Samples,
     /// The most requests in the next turn.
     most: usize,
@@ -101,31 +102,68 @@ pub fn play(run: &Run, case: &Case, place: Place, competitors: &[Competitor]) ->
     place.run(async move {
         let mut field = Vec::new();
         for competitor in &competitors {
-            let samples = case.work.measures().iter().map(|measure| (*measure, Vec::new())).collect();
             let entrant = enter(competitor, place, case.slots).await;
             let spare = match case.work {
                 Work::Saturate(..) => Some(enter(competitor, place, PLENTY).await),
                 _ => None,
             };
-            field.push(Player { entrant, spare, samples, most: usize::MAX, played: 0 });
+            field.push(Player { spare, ..Player::new(entrant, case.work) });
         }
-        for round in 0..run.rounds + WARM {
-            if round == WARM {
-                for player in &mut field {
-                    player.samples.iter_mut().for_each(|(_, samples)| samples.clear());
-                    player.played = 0;
-                }
-            }
-            for place in (0..field.len()).chain((0..field.len()).rev()) {
-                turn(&mut field[place], case.work).await;
-            }
-            run.step();
-        }
-        field.into_iter().flat_map(|player| rows(&case, place, player)).collect()
+        take_turns(&run, case.work, &mut field).await;
+        field.into_iter().flat_map(|player| rows(&case, place.name(), player)).collect()
     })
 }
 
-fn rows(case: &Case, place: Place, player: Player) -> Vec<Row> {
+/// Plays every round.
+pub(super) async fn take_turns(run: &Run, work: Work, field: &mut [Player]) {
+    for round in 0..run.rounds + WARM {
+        if round == WARM {
+            for player in &mut *field {
+                player.samples.iter_mut().for_each(|(_, samples)| samples.clear());
+                player.played = 0;
+            }
+        }
+        for place in (0..field.len()).chain((0..field.len()).rev()) {
+            turn(&mut field[place], work).await;
+        }
+        run.step();
+    }
+}
+
+impl Player {
+    /// Its name.
+    pub(super) const fn name(&self) -> Name {
+        self.entrant.name
+    }
+
+    /// One that has not played yet.
+    pub(super) fn new(entrant: Entrant, work: Work) -> Self {
+        let samples = work.measures().iter().map(|measure| (*measure, Vec::new())).collect();
+        Self { entrant, spare: None, samples, most: usize::MAX, played: 0 }
+    }
+
+    /// The median, over all turns, of how much longer a turn's median of the first measure is than that of this floor in the same
+    /// turn, which a change of the machine's load hardly affects. `None`: one of them has no such turn.
+    pub(super) fn over(&self, floor: &Self, each_turn: usize) -> Option<f64> {
+        let medians = |player: &Self| -> Vec<u64> {
+            let (_, samples) = &player.samples[0];
+            let median = |turn: &[u64]| {
+                let mut turn = turn.to_vec();
+                turn.sort_unstable();
+                turn[turn.len() / 2]
+            };
+            samples.chunks_exact(each_turn).map(median).collect()
+        };
+        let (ours, floors) = (medians(self), medians(floor));
+        let mut over: Vec<_> =
+            ours.iter().zip(&floors).map(|(ours, floor)| *ours as f64 - *floor as f64).collect();
+        over.sort_unstable_by(f64::total_cmp);
+        over.get(over.len() / 2).copied()
+    }
+}
+
+/// The rows of a player.
+pub(super) fn rows(case: &Case, place: &'static str, player: Player) -> Vec<Row> {
     let Player { entrant, spare, samples, played, .. } = player;
     // A connection that has failed says nothing about the other.
     let out = |measure| match (&spare, measure) {
@@ -134,7 +172,7 @@ fn rows(case: &Case, place: Place, player: Player) -> Vec<Row> {
     };
     let row = |measure, figure| {
         let figure = out(measure).map_or(figure, Figure::Said);
-        Row::new(case.workload, case.name.clone(), place.name(), measure, entrant.name, figure)
+        Row::new(case.workload, case.name.clone(), place, measure, entrant.name, figure)
     };
     let times = |samples| Distribution::new(samples).map_or(Figure::Said("none"), Figure::Times);
     let mut rows: Vec<_> =

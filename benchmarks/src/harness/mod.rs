@@ -10,12 +10,14 @@ mod memory_run;
 mod regression;
 mod scale;
 mod single_thread;
+mod wire_instructions;
+mod wires;
 mod workloads;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::subject::{Name, Pace, set_pace};
-use crate::subjects;
+use crate::{subjects, wire_subjects};
 
 #[cfg(feature = "count")]
 pub use allocation_figures::allocations_of_ours;
@@ -28,7 +30,8 @@ pub use memory_run::take_memory;
 pub use regression::Fit;
 
 /// The programs that do the least that the work needs. A ratio is to the first that has a figure.
-const FLOORS: [Name; 2] = [subjects::FLOOR.name, subjects::channels::COMPETITOR.name];
+const FLOORS: [Name; 3] =
+    [subjects::FLOOR.name, wire_subjects::ENVELOPES.name, subjects::channels::COMPETITOR.name];
 
 /// Rounds that warm up and do not count.
 pub const WARM: usize = 2;
@@ -141,7 +144,12 @@ pub fn measure(run: &Run, part: &str) -> Results {
             }
             "W8" => allocation_figures::in_flight(run, &competitors, &mut results),
             "scale" => scale::measure(run, &mut results),
-            "wires" => scale::wires(run, &mut results),
+            "wires" => {
+                wires::measure(run, &mut results);
+                if !run.short {
+                    wire_instructions::measure(run, &mut results);
+                }
+            }
             "machine" => allocation_figures::machine(run, &mut results),
             "W1" | "W2" => {
                 let echoing: Vec<_> = competitors.iter().copied().chain(subjects::TYPED).collect();

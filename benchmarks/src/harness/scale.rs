@@ -1,13 +1,10 @@
-//! How cost grows with a number: of requests in flight, of connections, of requests in a cascade. Also the transports
-//! next to their floors.
+//! How cost grows with a number: of requests in flight, of connections, of requests in a cascade.
 
-use super::budgets::ONE_CORE;
 use super::competitors::{Bound, Place, enter};
 use super::figures::{Figure, Row};
 use super::single_thread::{Alone, NOT_COUNTED, PLACE};
 use super::{Growth, Results, Run};
 use crate::clock;
-use crate::cross_process::{Wire, echoes};
 use crate::heap::{self, Heap};
 use crate::subject::{Competitor, Echo, Tree};
 use crate::subjects;
@@ -50,9 +47,9 @@ const ALL: [Many; 3] = [
 /// This library and the floor without a transport: requests in flight on one connection, connections, children of one
 /// root.
 pub(super) fn measure(run: &Run, results: &mut Results) {
-    let both = [subjects::channels::COMPETITOR, subjects::rescind::COMPETITOR];
-    run.begin("scale", both.len() * ALL.len());
-    for competitor in both {
+    let all = [subjects::channels::COMPETITOR, subjects::rescind::COMPETITOR, subjects::rescind::QUICK];
+    run.begin("scale", all.len() * ALL.len());
+    for competitor in all {
         for many in &ALL {
             grow(run, &competitor, many, results);
             run.step();
@@ -125,25 +122,4 @@ fn connections(competitor: &Competitor, count: usize) -> Took {
     let _entered = runtime.enter();
     drop(open);
     out.map_or(Ok([Some(nanos as f64), counted.map(|heap| heap.left)]), Err)
-}
-
-/// The transports between two processes on one core, each next to the same transport without this library.
-pub(super) fn wires(run: &Run, results: &mut Results) {
-    run.begin("wires", Wire::ALL.len());
-    for wire in Wire::ALL {
-        let times = echoes::in_a_task(echoes::measure(wire, run.rounds, run.of(5, 1)));
-        let ours = subjects::rescind::COMPETITOR.name;
-        let floor = subjects::FLOOR.name;
-        let mut row = |name, measure, micros: f64| {
-            let figure = Figure::Number { value: micros * 1000.0, unit: "ns" };
-            results.rows.push(Row::new("wires", wire.name().to_owned(), ONE_CORE, measure, name, figure));
-        };
-        row(floor, "round trip", times.floor);
-        row(ours, "round trip", times.ours);
-        row(ours, "over the floor", times.over);
-        if let Some(cancel) = times.cancel {
-            row(ours, "to handler", cancel);
-        }
-        run.step();
-    }
 }

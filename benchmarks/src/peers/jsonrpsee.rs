@@ -16,12 +16,12 @@ use tokio::sync::Notify;
 use crate::generic_driver::{End, Halves, Library, Returned, Signals, Slots, Tasks, begun};
 use crate::subject::{BoxFuture, Carries, Competitor, Name};
 
-const fn name(configuration: &'static str) -> Name {
+pub(super) const fn name(configuration: &'static str) -> Name {
     Name { library: "jsonrpsee", version: "0.26.1", configuration, carries: Carries::Bytes }
 }
 
 /// The default of its client.
-const DEFAULT_REQUESTS: usize = 256;
+pub(super) const DEFAULT_REQUESTS: usize = 256;
 
 /// As its example `core_client`: a client from `ClientBuilder::default` on the WebSocket transport (`WsClientBuilder`
 /// sets the same), and a server of a `RpcModule`.
@@ -41,7 +41,7 @@ impl Halves for Default {
     async fn connect<E: End>(self, end: E, _: usize) -> (impl Library, Tasks) {
         let (sender, receiver) = transport(end).await;
         let client = ClientBuilder::default().build_with_tokio(sender, receiver);
-        (Connected { client: Arc::new(client), slots: DEFAULT_REQUESTS }, Tasks::default())
+        (Connected { client: Arc::new(client), slots: Slots::Wait(DEFAULT_REQUESTS) }, Tasks::default())
     }
 }
 
@@ -61,7 +61,7 @@ impl Halves for Best {
             .request_timeout(Duration::from_secs(3600))
             .set_rpc_middleware(RpcServiceBuilder::new())
             .build_with_tokio(sender, receiver);
-        (Connected { client: Arc::new(client), slots }, Tasks::default())
+        (Connected { client: Arc::new(client), slots: Slots::Wait(slots) }, Tasks::default())
     }
 }
 
@@ -81,12 +81,12 @@ async fn serving(config: ServerConfig, far: impl End, signals: Arc<Signals>) {
 }
 
 /// The common state of the handlers.
-struct Shared {
-    signals: Arc<Signals>,
-    let_go: Notify,
+pub(super) struct Shared {
+    pub(super) signals: Arc<Signals>,
+    pub(super) let_go: Notify,
 }
 
-fn methods(shared: &Arc<Shared>) -> RpcModule<Shared> {
+pub(super) fn methods(shared: &Arc<Shared>) -> RpcModule<Shared> {
     let mut module = RpcModule::from_arc(Arc::clone(shared));
     module
         .register_async_method("echo", |params, _, _| async move {
@@ -108,9 +108,9 @@ fn methods(shared: &Arc<Shared>) -> RpcModule<Shared> {
     module
 }
 
-struct Connected<C> {
-    client: Arc<C>,
-    slots: usize,
+pub(super) struct Connected<C> {
+    pub(super) client: Arc<C>,
+    pub(super) slots: Slots,
 }
 
 impl<C: ClientT + Send + Sync + 'static> Library for Connected<C> {
@@ -120,7 +120,7 @@ impl<C: ClientT + Send + Sync + 'static> Library for Connected<C> {
     const CANCELS: bool = false;
 
     fn slots(&self) -> Slots {
-        Slots::Wait(self.slots)
+        self.slots
     }
 
     async fn echo(&self, text: &'static str) -> usize {

@@ -18,12 +18,16 @@ macro_rules! halves {
 mod acp;
 mod async_lsp;
 mod jsonrpsee;
+mod jsonrpsee_tcp;
 mod raw_client;
 mod rmcp;
+mod rmcp_http;
 mod tarpc;
 mod tower_lsp;
 
-use crate::subject::Competitor;
+use crate::cross_process::Wire;
+use crate::subject::{Carries, Competitor, Name};
+use crate::wire_subjects::{Kind, WireSubject};
 
 /// All of them.
 #[must_use]
@@ -43,4 +47,43 @@ pub fn all() -> Vec<Competitor> {
         jsonrpsee::DEFAULT,
         jsonrpsee::BEST,
     ]
+}
+
+/// agent-client-protocol has only streams of bytes. Its HTTP and its WebSocket are in another crate of the same project,
+/// agent-client-protocol-http.
+const ACP_ELSEWHERE: Kind = Kind::Missing("none: only in another crate");
+const ACP: Name = Name {
+    library: "agent-client-protocol",
+    version: "5.0.0",
+    configuration: "default",
+    carries: Carries::Bytes,
+};
+
+/// Those on transports between two processes, each on the transports that its users would choose.
+#[must_use]
+pub fn on_wires() -> Vec<WireSubject> {
+    let of_pipes = [
+        async_lsp::DEFAULT,
+        async_lsp::BEST,
+        tower_lsp::DEFAULT,
+        tower_lsp::BEST,
+        rmcp::DEFAULT,
+        acp::DEFAULT,
+    ];
+    let of_pipes = of_pipes.into_iter().map(|one| WireSubject {
+        name: one.name,
+        wires: &[Wire::Stdio],
+        kind: Kind::Pipes(one),
+    });
+    let elsewhere = WireSubject { name: ACP, wires: &[Wire::WebSocket, Wire::Acp], kind: ACP_ELSEWHERE };
+    let others = [
+        jsonrpsee_tcp::WEBSOCKET,
+        jsonrpsee_tcp::WEBSOCKET_BEST,
+        rmcp_http::DEFAULT,
+        rmcp_http::BEST,
+        rmcp_http::STATELESS,
+        jsonrpsee_tcp::HTTP,
+        elsewhere,
+    ];
+    of_pipes.chain(others).collect()
 }

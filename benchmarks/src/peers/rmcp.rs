@@ -41,7 +41,7 @@ impl Halves for Default {
     }
 }
 
-struct Tools(Arc<Signals>);
+pub(super) struct Tools(pub(super) Arc<Signals>);
 
 impl ServerHandler for Tools {
     fn get_info(&self) -> ServerConfig {
@@ -66,8 +66,8 @@ impl ServerHandler for Tools {
     }
 }
 
-struct Connected {
-    client: RunningService<RoleClient, ()>,
+pub(super) struct Connected {
+    pub(super) client: RunningService<RoleClient, ()>,
 }
 
 fn call(tool: &'static str, text: &str) -> CallToolRequestParams {

@@ -15,6 +15,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::Answers;
 use crate::cross_process::Wire;
 
 const ID: &str = "0123456789abcdef0123456789abcdef";
@@ -29,7 +30,7 @@ fn headers(wire: Wire) -> HeaderMap {
             &[("mcp-protocol-version", "2026-07-28"), ("mcp-method", "echo")]
         }
         Wire::Acp => &[("acp-connection-id", ID)],
-        Wire::Stdio | Wire::NamedPipe | Wire::WebSocket => &[],
+        Wire::Stdio | Wire::ContentLength | Wire::NamedPipe | Wire::WebSocket => &[],
     };
     let usual = [
         (CONTENT_TYPE, HeaderValue::from_static("application/json")),
@@ -109,16 +110,31 @@ impl Poster {
         request
     }
 
-    pub(super) async fn echo(&mut self, frame: &Bytes) -> usize {
-        let request = self.request(Method::POST, frame.clone());
+    pub(super) async fn exchange(&mut self, frame: Bytes) -> Bytes {
+        let request = self.request(Method::POST, frame);
         let Some(events) = &mut self.events else {
             let body = self.sender.send(request).await.into_body();
-            return body.collect().await.expect("a body").to_bytes().len();
+            return body.collect().await.expect("a body").to_bytes();
         };
-        let (response, event) = join(self.sender.send(request), events.frame()).await;
+        let (response, event) = join(self.sender.send(request), event(events)).await;
         assert_eq!(response.status(), StatusCode::ACCEPTED);
-        let event = event.expect("the stream is open").expect("an event").into_data().expect("data");
-        event.len() - EVENT.len() - END.len()
+        event.slice(EVENT.len()..event.len() - END.len())
+    }
+}
+
+/// The next event, which may arrive in several parts.
+async fn event(events: &mut Incoming) -> Bytes {
+    let mut parts = Vec::new();
+    loop {
+        let part = events.frame().await.expect("the stream is open").expect("an event");
+        let part = part.into_data().expect("data");
+        if part.ends_with(END) && parts.is_empty() {
+            return part;
+        }
+        parts.extend_from_slice(&part);
+        if parts.ends_with(END) {
+            return Bytes::from(parts);
+        }
     }
 }
 
@@ -134,6 +150,7 @@ async fn echo(
     request: Request<Incoming>,
     apart: bool,
     events: Events,
+    answers: Answers,
 ) -> Result<Response<Echoed>, Infallible> {
     if request.method() == Method::GET {
         let (sender, body) = Channel::new(16);
@@ -142,7 +159,7 @@ async fn echo(
         return Ok(response.body(Either::Right(body)).expect("a response"));
     }
     let body = request.into_body().collect().await.map(http_body_util::Collected::to_bytes);
-    let body = body.unwrap_or_default();
+    let body = answers.to(body.unwrap_or_default());
     if apart {
         let event = Bytes::from([EVENT, &body, END].concat());
         let mut events = events.lock().expect("no panic");
@@ -154,7 +171,7 @@ async fn echo(
     Ok(response.body(Either::Left(Full::new(body))).expect("a response"))
 }
 
-pub(super) async fn serve(wire: Wire, listens: fn(&str)) {
+pub(super) async fn serve(wire: Wire, answers: Answers, listens: fn(&str)) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     listens(&listener.local_addr().expect("a socket").to_string());
     while let Ok((stream, _)) = listener.accept().await {
@@ -162,7 +179,8 @@ pub(super) async fn serve(wire: Wire, listens: fn(&str)) {
         let io = TokioIo::new(stream);
         tokio::spawn(async move {
             let events = Events::default();
-            let service = service_fn(move |request| echo(request, wire == Wire::Acp, Arc::clone(&events)));
+            let service =
+                service_fn(move |request| echo(request, wire == Wire::Acp, Arc::clone(&events), answers));
             if wire.is_http2() {
                 let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                 let _ = builder.serve_connection(io, service).await;

@@ -12,6 +12,8 @@ use tokio::net::unix::pipe;
 
 use bytes::Bytes;
 
+use super::Answers;
+
 /// Both directions of a connection.
 pub struct Lines {
     reader: BufReader<Box<dyn AsyncRead + Send + Unpin>>,
@@ -43,12 +45,28 @@ impl Lines {
         self.reader.read_until(b'\n', &mut self.line).await.expect("the wire is open") - 1
     }
 
-    pub(super) async fn echo_all(mut self) {
+    /// The same, and returns the line.
+    pub(super) async fn exchange(&mut self, frame: &Bytes) -> Bytes {
+        self.echo(frame).await;
+        self.line.pop();
+        Bytes::from(std::mem::take(&mut self.line))
+    }
+
+    pub(super) async fn answer_all(mut self, answers: Answers) {
         loop {
             self.line.clear();
-            match self.reader.read_until(b'\n', &mut self.line).await {
-                Ok(1..) if self.writer.write_all(&self.line).await.is_ok() => {}
-                _ => return,
+            let Ok(1..) = self.reader.read_until(b'\n', &mut self.line).await else { return };
+            let written = match answers {
+                Answers::Same => self.writer.write_all(&self.line).await,
+                Answers::Envelope => {
+                    self.line.pop();
+                    let mut answer = Vec::from(answers.to(Bytes::from(std::mem::take(&mut self.line))));
+                    answer.push(b'\n');
+                    self.writer.write_all(&answer).await
+                }
+            };
+            if written.is_err() {
+                return;
             }
         }
     }
@@ -71,12 +89,12 @@ pub(super) async fn connect(endpoint: &str) -> Lines {
     of_stream(Stream::connect(name).await.expect("the server listens"))
 }
 
-pub(super) async fn serve(listens: fn(&str)) {
+pub(super) async fn serve(answers: Answers, listens: fn(&str)) {
     let file = std::env::temp_dir().join(format!("rescind-raw-{}", std::process::id()));
     let name = file.as_path().to_fs_name::<GenericFilePath>().expect("a path");
     let listener = ListenerOptions::new().name(name).create_tokio().expect("a socket");
     listens(file.to_str().expect("a text"));
     while let Ok(stream) = listener.accept().await {
-        tokio::spawn(of_stream(stream).echo_all());
+        tokio::spawn(of_stream(stream).answer_all(answers));
     }
 }

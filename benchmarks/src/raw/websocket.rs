@@ -6,6 +6,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use tokio_tungstenite::{WebSocketStream, accept_async, client_async};
 
+use super::Answers;
+
 pub(super) type Socket = WebSocketStream<TcpStream>;
 
 pub(super) async fn connect(endpoint: &str) -> Socket {
@@ -14,13 +16,13 @@ pub(super) async fn connect(endpoint: &str) -> Socket {
     client_async(format!("ws://{endpoint}/"), stream).await.expect("the server upgrades").0
 }
 
-pub(super) async fn echo(socket: &mut Socket, frame: &Bytes) -> usize {
-    let text = Utf8Bytes::try_from(frame.clone()).expect("a frame is text");
+pub(super) async fn exchange(socket: &mut Socket, frame: Bytes) -> Bytes {
+    let text = Utf8Bytes::try_from(frame).expect("a frame is text");
     socket.send(Message::Text(text)).await.expect("the wire is open");
-    socket.next().await.expect("the server answers").expect("a message").len()
+    socket.next().await.expect("the server answers").expect("a message").into_data()
 }
 
-pub(super) async fn serve(listens: fn(&str)) {
+pub(super) async fn serve(answers: Answers, listens: fn(&str)) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     listens(&listener.local_addr().expect("a socket").to_string());
     while let Ok((stream, _)) = listener.accept().await {
@@ -28,7 +30,15 @@ pub(super) async fn serve(listens: fn(&str)) {
         tokio::spawn(async move {
             let mut socket = accept_async(stream).await.expect("the client upgrades");
             while let Some(Ok(message)) = socket.next().await {
-                if !message.is_text() || socket.send(message).await.is_err() {
+                let answer = match (answers, message) {
+                    (Answers::Same, message) if message.is_text() => message,
+                    (Answers::Envelope, Message::Text(text)) => {
+                        let answer = Utf8Bytes::try_from(answers.to(text.into())).expect("JSON is text");
+                        Message::Text(answer)
+                    }
+                    _ => return,
+                };
+                if socket.send(answer).await.is_err() {
                     return;
                 }
             }

@@ -11,7 +11,7 @@ const MARK: char = '†';
 
 /// The text above the lines.
 pub(super) const ABOUT: &str = "By medians, in every case and place where both have a figure; the two floors are not named. \
-    \"default\" and \"typed texts\" are ours, without quick handlers. † hands values over, writes no bytes.";
+    \"default\", \"quick handlers\", \"typed texts\" and \"typed texts, quick handlers\" are ours. † hands values over, writes no bytes.";
 
 /// More of these is not worse: they count how much was played.
 const NO_FIGURE_OF_MERIT: [&str; 1] = ["played in all"];
@@ -35,8 +35,10 @@ fn of_merit(row: &Row) -> Option<(f64, &'static str)> {
 
 fn line(group: &[&Row]) -> Option<String> {
     let find = |name: Name| group.iter().find(|row| row.name == name).and_then(|row| of_merit(row));
-    let both = [subjects::rescind::COMPETITOR.name, subjects::rescind::TYPED.name];
-    let ours: Vec<_> = both.into_iter().filter_map(|name| Some((name.configuration, find(name)?))).collect();
+    use subjects::rescind::{COMPETITOR, QUICK, QUICK_TYPED, TYPED};
+
+    let ours = [COMPETITOR, QUICK, TYPED, QUICK_TYPED].map(|one| one.name);
+    let ours: Vec<_> = ours.into_iter().filter_map(|name| Some((name.configuration, find(name)?))).collect();
     let all_of_ours = subjects::all_of_ours();
     let mut others: Vec<_> = group
         .iter()
@@ -54,10 +56,14 @@ fn line(group: &[&Row]) -> Option<String> {
         .collect();
     for (theirs, name) in others {
         let beaten: Vec<_> = ours.iter().filter(|(_, ours)| is_below(theirs, *ours)).collect();
-        let than = match beaten[..] {
-            [] => continue,
-            [(configuration, _)] if ours.len() > 1 => format!(" (than {configuration} alone)"),
-            _ => String::new(),
+        if beaten.is_empty() {
+            continue;
+        }
+        let than = if beaten.len() == ours.len() {
+            String::new()
+        } else {
+            let names: Vec<_> = beaten.iter().map(|(configuration, _)| *configuration).collect();
+            format!(" (than {} alone)", names.join(" and "))
         };
         told.push(format!("{} {}{than}", who(name), shown(theirs.0, theirs.1)));
     }

@@ -5,6 +5,7 @@ pub mod frames;
 pub mod rescind;
 
 use crate::subject::{Competitor, Name};
+use crate::wire_subjects;
 
 /// The floor. Every other figure of a run is given as a multiple of it.
 pub const FLOOR: Competitor = frames::COMPETITOR;
@@ -33,5 +34,6 @@ pub fn variants() -> Vec<Competitor> {
 #[must_use]
 pub fn all_of_ours() -> Vec<Name> {
     let ours = [frames::COMPETITOR, channels::COMPETITOR, rescind::COMPETITOR, rescind::QUICK];
-    ours.into_iter().chain(variants()).map(|competitor| competitor.name).collect()
+    let ours = ours.into_iter().chain(variants()).map(|competitor| competitor.name);
+    ours.chain([wire_subjects::ENVELOPES.name]).collect()
 }
