@@ -10,6 +10,24 @@ pub const QUICK_OF_OTHERS: f64 = 0.5;
 pub const ECHO_BETWEEN_PROCESSES: f64 = 4.0;
 /// W1, 64 B over HTTP: microseconds over the floor.
 pub const ECHO_OVER_HTTP: f64 = 10.0;
+/// W1, 64 B over HTTP/1.1, the second round's limit: microseconds over the floor.
+pub const ECHO_OVER_HTTP1: f64 = 20.0;
+/// W1, 64 B over HTTP/2 and `acp`, the second round's limit: microseconds over the floor.
+pub const ECHO_OVER_HTTP2: f64 = 30.0;
+/// Instructions of the server's side of an echo over `streamable` in HTTP/1.1.
+pub const SERVER_OF_STREAMABLE: f64 = 36_000.0;
+/// The same over `stateless`.
+pub const SERVER_OF_STATELESS: f64 = 45_000.0;
+/// The same over HTTP/2.
+pub const SERVER_OVER_HTTP2: f64 = 65_000.0;
+/// Between processes, on the transports that the other libraries have too: multiple of the best of the others.
+pub const BEST_ON_WIRES: f64 = 0.5;
+/// An idle session over a named pipe: KiB of the server's memory.
+pub const IDLE_NAMED_PIPE: f64 = 10.0;
+/// The same over a WebSocket.
+pub const IDLE_WEBSOCKET: f64 = 20.0;
+/// The same over HTTP.
+pub const IDLE_HTTP: f64 = 24.0;
 /// W1, 64 KiB: multiple of the floor.
 pub const ECHO_64_KIB: f64 = 1.2;
 /// W1 and W2 in memory, and W8: multiple of the best of the others.
@@ -37,6 +55,28 @@ pub const UNKNOWN_CANCELS_GROWTH: f64 = 1024.0;
 pub const LINEAR: f64 = 1.1;
 /// W7: milliseconds of other requests.
 pub const OTHERS_MEANWHILE: f64 = 1.0;
+/// W7, a tree, to the last handler: multiple of the best of the others that have it.
+pub const TREE_OF_OTHERS: f64 = 1.5;
+/// W9: milliseconds by which a caller returns after its deadline.
+pub const LATE: f64 = 25.0;
+/// W10: multiple of the floor that reads both envelopes.
+pub const LARGE: f64 = 1.3;
+/// W10: the most memory of a side, in frames.
+pub const FRAMES_A_SIDE: f64 = 2.0;
+/// W11 over a WebSocket, 10,000 sessions: milliseconds of the 99th percentile of an echo.
+pub const HELD_WEBSOCKET: f64 = 5.0;
+/// W11 over `streamable` in HTTP/1.1, 5,000 sessions: the same.
+pub const HELD_HTTP1: f64 = 25.0;
+/// W11 over `streamable` in HTTP/2, 10,000 sessions: the same.
+pub const HELD_HTTP2: f64 = 100.0;
+/// W11: echoes and cancels that were lost.
+pub const HELD_LOST: f64 = 0.0;
+/// The newcomer's clock: seconds of `.ci/matrix` from a clean clone, with its build.
+pub const CLOCK_MATRIX: f64 = 180.0;
+/// The same of `cargo test --workspace`.
+pub const CLOCK_TEST: f64 = 480.0;
+/// W8: bytes of a request in flight, both sides, with the user's future and the runtime's task.
+pub const IN_FLIGHT_IN_ALL: f64 = 560.0;
 /// W8: bytes of a request in flight.
 pub const IN_FLIGHT: f64 = 256.0;
 /// Microseconds of a step of the machine.

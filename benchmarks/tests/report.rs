@@ -123,6 +123,21 @@ fn every_wire_has_us_with_both_kinds_of_handlers_and_the_floor() {
     }
 }
 
+#[test]
+fn large_frames_are_echoed_on_every_transport_and_each_side_says_its_memory() {
+    let (told, _) = run("W10", &[]);
+    for size in ["64 KiB", "1 MiB"] {
+        for configuration in ["default", "quick handlers"] {
+            let ours = rows(&told, "rescind");
+            let ours = ours.iter().filter(|row| row["case"] == size && row["configuration"] == configuration);
+            let times = ours.clone().filter(|row| row["nanoseconds"]["p50"].as_u64() > Some(0)).count();
+            assert_eq!(times, 9, "{size}, {configuration}");
+            let memory = ours.filter(|row| row["unit"] == "frames").count();
+            assert_eq!(memory, if size == "64 KiB" { 0 } else { 17 }, "{size}, {configuration}");
+        }
+    }
+}
+
 #[cfg(feature = "peers")]
 #[test]
 fn other_libraries_are_measured_on_the_wires_that_their_users_choose() {

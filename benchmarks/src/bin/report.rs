@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use rescind_benchmarks::harness::{self, PARTS, Ruling, Run, Verdict, judge, measure, take_memory};
+use rescind_benchmarks::harness::{
+    self, PARTS, Results, Ruling, Run, Verdict, judge, measure, take_clock, take_load, take_memory,
+};
 use rescind_benchmarks::{cross_process, report};
+use serde_json::Value;
 
 /// Measures the cost of cancelling, of this library, the other libraries and the floor, in one run.
 #[derive(Debug, Parser)]
@@ -29,6 +32,12 @@ struct Options {
     /// Takes the counts of memory, which this program does not count without the feature `count`, from the JSON of a run with it.
     #[arg(long, value_name = "FILE")]
     memory: Option<PathBuf>,
+    /// Takes a load test from the JSON of `load_test --json`. May be given more than once.
+    #[arg(long, value_name = "FILE")]
+    load: Vec<PathBuf>,
+    /// Takes the newcomer's clock from an object with the seconds of "matrix" and of "test".
+    #[arg(long, value_name = "FILE")]
+    clock: Option<PathBuf>,
     /// Counted rounds, after two that warm up.
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
@@ -45,19 +54,20 @@ fn main() -> ExitCode {
     cross_process::serve_if_asked();
     harness::serve_if_asked();
     harness::count_if_asked();
+    harness::play_large_if_asked();
     let options = Options::parse();
     let rounds = if options.short { 2 } else { usize::from(options.rounds) };
-    let memory = match options.memory.as_deref().map(read).transpose() {
-        Ok(memory) => memory,
+    let files = match Files::read(&options) {
+        Ok(files) => files,
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::from(2);
         }
     };
     let mut results = measure(&Run::new(rounds, options.short), &options.part);
-    if let Some(memory) = memory {
-        let taken = take_memory(&mut results, &memory);
-        eprintln!("{taken} counts are from the other run");
+    if let Err(error) = files.add_to(&mut results) {
+        eprintln!("a file could not be used: {error}");
+        return ExitCode::from(2);
     }
     let verdicts = judge(&results);
     report::print(&results, &verdicts);
@@ -82,8 +92,34 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The figures that other runs and other programs wrote.
+struct Files {
+    memory: Option<Value>,
+    loads: Vec<Value>,
+    clock: Option<Value>,
+}
+
+impl Files {
+    fn read(options: &Options) -> Result<Self, String> {
+        Ok(Self {
+            memory: options.memory.as_deref().map(read).transpose()?,
+            loads: options.load.iter().map(|file| read(file)).collect::<Result<_, _>>()?,
+            clock: options.clock.as_deref().map(read).transpose()?,
+        })
+    }
+
+    fn add_to(&self, results: &mut Results) -> Result<(), String> {
+        if let Some(memory) = &self.memory {
+            let taken = take_memory(results, memory);
+            eprintln!("{taken} counts are from the other run");
+        }
+        self.loads.iter().try_for_each(|load| take_load(results, load))?;
+        self.clock.as_ref().map_or(Ok(()), |clock| take_clock(results, clock))
+    }
+}
+
 /// A run that was written as JSON.
-fn read(file: &Path) -> Result<serde_json::Value, String> {
+fn read(file: &Path) -> Result<Value, String> {
     let text = std::fs::read_to_string(file).map_err(|error| error.to_string());
     let run = text.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
     run.map_err(|error| format!("{} could not be read: {error}", file.display()))

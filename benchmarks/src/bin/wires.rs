@@ -97,6 +97,9 @@ fn judge_times(times: &Times, table: &mut Table, wire: Wire) {
     let name = wire.name();
     let note = format!("{ours:.2} us, floor {floor:.2} us, {:.2}x", ours / floor);
     table.judge(&format!("echo 64 B over floor, {name}"), *over, wire.echo_limit(), "us", &note);
+    if let Some(limit) = wire.second_echo_limit() {
+        table.judge(&format!("echo 64 B over floor, second round, {name}"), *over, limit, "us", &note);
+    }
     if let Some(cancel) = cancel {
         let limit = limits::SIGNAL_IN_ANOTHER_PROCESS;
         let one_way = floor / 2.0;
@@ -164,8 +167,7 @@ async fn idle(wire: Wire, connections: usize) -> u64 {
 
 fn judge_memory(table: &mut Table, wire: Wire, grown: u64, connections: usize) {
     let (name, grown) = (wire.name(), grown as f64 / 1024.0);
-    // There is no limit for a pipe.
-    let limit = if wire == Wire::NamedPipe { f64::NAN } else { 48.0 };
+    let limit = wire.idle_limit().unwrap_or(f64::NAN);
     let note = format!("in the server's process, each with an echo behind it; {connections} measured");
     table.judge(&format!("an idle session, {name}"), grown / connections as f64, limit, "KiB", &note);
     table.judge(&format!("{connections} idle connections, {name}"), grown / 1024.0, 64.0, "MiB", "");

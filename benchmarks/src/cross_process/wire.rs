@@ -69,6 +69,29 @@ impl Wire {
         if self.is_http() { limits::ECHO_OVER_HTTP } else { limits::ECHO_BETWEEN_PROCESSES }
     }
 
+    /// The second round's limit of the same. `None`: it is that of the first.
+    #[must_use]
+    pub const fn second_echo_limit(self) -> Option<f64> {
+        match self {
+            Self::Streamable | Self::Stateless => Some(limits::ECHO_OVER_HTTP1),
+            Self::Streamable2 | Self::Stateless2 | Self::Acp => Some(limits::ECHO_OVER_HTTP2),
+            Self::Stdio | Self::ContentLength | Self::NamedPipe | Self::WebSocket => None,
+        }
+    }
+
+    /// The most KiB of an idle session in the server. `None`: it has no limit.
+    #[must_use]
+    pub const fn idle_limit(self) -> Option<f64> {
+        match self {
+            Self::Stdio | Self::ContentLength => None,
+            Self::NamedPipe => Some(limits::IDLE_NAMED_PIPE),
+            Self::WebSocket => Some(limits::IDLE_WEBSOCKET),
+            Self::Streamable | Self::Streamable2 | Self::Stateless | Self::Stateless2 | Self::Acp => {
+                Some(limits::IDLE_HTTP)
+            }
+        }
+    }
+
     pub(crate) const fn is_http2(self) -> bool {
         matches!(self, Self::Streamable2 | Self::Stateless2 | Self::Acp)
     }

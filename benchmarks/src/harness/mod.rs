@@ -6,6 +6,8 @@ mod competitors;
 mod figures;
 mod instructions;
 mod interleave;
+mod large;
+mod load_held;
 mod memory_run;
 mod regression;
 mod scale;
@@ -26,6 +28,8 @@ pub use competitors::{Bound, Entrant, Place, enter, find, serve_if_asked};
 pub use figures::{Distribution, Figure, Row, set_ratios};
 pub use instructions::{Counted, count_if_asked};
 pub use interleave::{Case, Work, play};
+pub use large::play_large_if_asked;
+pub use load_held::{take_clock, take_load};
 pub use memory_run::take_memory;
 pub use regression::Fit;
 
@@ -40,9 +44,10 @@ pub const WARM: usize = 2;
 ///
 /// `budget` has what the budgets need and nothing else.
 /// `memory` has what is counted and not timed.
-pub const PARTS: [&str; 15] = [
-    "all", "W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", "scale", "wires", "machine", "memory",
-    "budget",
+/// `W11` and `clock` are measured by other programs: their figures come from files.
+pub const PARTS: [&str; 18] = [
+    "all", "W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", "W10", "W11", "scale", "wires", "machine",
+    "clock", "memory", "budget",
 ];
 
 /// The options of a run.
@@ -132,7 +137,7 @@ pub fn measure(run: &Run, part: &str) -> Results {
     let asked = |one: &str| match part {
         "all" => !matches!(one, "all" | "budget" | "memory"),
         "memory" => matches!(one, "W5" | "W6" | "W8" | "scale" | "machine"),
-        "budget" => !matches!(one, "all" | "budget" | "memory" | "W9" | "scale"),
+        "budget" => !matches!(one, "all" | "budget" | "memory" | "scale"),
         _ => one == part,
     };
     for one in PARTS.into_iter().filter(|one| asked(one)) {
@@ -144,12 +149,14 @@ pub fn measure(run: &Run, part: &str) -> Results {
             }
             "W8" => allocation_figures::in_flight(run, &competitors, &mut results),
             "scale" => scale::measure(run, &mut results),
+            "W10" => large::measure(run, &mut results),
             "wires" => {
                 wires::measure(run, &mut results);
                 if !run.short {
                     wire_instructions::measure(run, &mut results);
                 }
             }
+            "W11" | "clock" => {}
             "machine" => allocation_figures::machine(run, &mut results),
             "W1" | "W2" => {
                 let echoing: Vec<_> = competitors.iter().copied().chain(subjects::TYPED).collect();

@@ -4,18 +4,17 @@ use super::super::Place;
 use super::super::figures::Figure;
 use super::super::regression::Fit;
 use super::evaluator::{At, Court, Found};
-use super::{ONE, ONE_CORE, PIPES, TWO};
-use crate::cross_process::Wire;
+use super::{ONE, PIPES, TWO, second_round, wire_budgets};
 use crate::limits;
 use crate::subject::{Carries, Name};
 use crate::subjects::rescind::{COMPETITOR, QUICK, QUICK_TYPED, TOKENS, TYPED, WITHHELD};
 
-const TRIP: &str = "round trip";
-const EACH: &str = "a request, of all the time";
-const TOO_SHORT: &str = "a short run cannot say";
-const WITHOUT_OTHERS: &str = "the other libraries are not in this build";
+pub(super) const TRIP: &str = "round trip";
+pub(super) const EACH: &str = "a request, of all the time";
+pub(super) const TOO_SHORT: &str = "a short run cannot say";
+pub(super) const WITHOUT_OTHERS: &str = "the other libraries are not in this build";
 
-/// Judges every line of this part. W9 has none.
+/// Judges every line of this part.
 pub(super) fn of(court: &mut Court<'_>, part: &str) {
     match part {
         "W1" => {
@@ -30,10 +29,17 @@ pub(super) fn of(court: &mut Court<'_>, part: &str) {
         "W4" => saturated(court),
         "W5" => bystanders(court),
         "W6" => unknown_cancels(court),
-        "W7" => wide_trees(court),
+        "W7" => {
+            wide_trees(court);
+            second_round::trees(court);
+        }
         "W8" => in_flight(court),
+        "W9" => second_round::deadlines(court),
+        "W10" => wire_budgets::large_frames(court),
+        "W11" => second_round::load_held(court),
+        "clock" => second_round::clock(court),
         "scale" => scale(court),
-        "wires" => wires(court),
+        "wires" => wire_budgets::wires(court),
         "machine" => machine(court),
         _ => {}
     }
@@ -190,17 +196,20 @@ fn unknown_cancels(court: &mut Court<'_>) {
     court.hold_memory("W6 growth over unknown cancels", found, limits::UNKNOWN_CANCELS_GROWTH, "KiB");
 }
 
-fn wide_trees(court: &mut Court<'_>) {
-    let p99 = |court: &Court<'_>, at: At<'_>| match &court.row(COMPETITOR.name, at)?.figure {
+/// Our 99th percentile in milliseconds, or the slowest if there are too few.
+pub(super) fn p99(court: &Court<'_>, at: At<'_>) -> Found {
+    match &court.row(COMPETITOR.name, at)?.figure {
         Figure::Times(times) => {
-            let few = || (times.max, format!("only {} round trips: this is the slowest", times.count));
-            let (nanos, note) =
-                times.p99.map_or_else(few, |p99| (p99, format!("of {} round trips", times.count)));
+            let few = || (times.max, format!("only {} of them: this is the slowest", times.count));
+            let (nanos, note) = times.p99.map_or_else(few, |p99| (p99, format!("of {}", times.count)));
             Ok((nanos as f64 / 1e6, note))
         }
         Figure::Number { .. } => Err("one number has no 99th percentile".to_owned()),
         Figure::Said(said) => Err(format!("ours said: {said}")),
-    };
+    }
+}
+
+fn wide_trees(court: &mut Court<'_>) {
     let children = if court.results.short { 1000 } else { 100_000 };
     let case = format!("{children} children of one root");
     for place in Place::ALL.map(Place::name) {
@@ -211,6 +220,9 @@ fn wide_trees(court: &mut Court<'_>) {
         } else {
             let found = p99(court, At::new("W7", &case, place, "other requests meanwhile"));
             court.hold(name, found, limits::OTHERS_MEANWHILE, "ms");
+            let found = court.ours(At::new("W7", &case, place, "other requests meanwhile"));
+            let found = found.map(|nanos| (nanos / 1e6, "beside the 99th percentile".to_owned()));
+            court.show(&format!("W7 median of other requests, {case}, {place}"), found, "ms");
         }
     }
 }
@@ -229,6 +241,8 @@ fn in_flight(court: &mut Court<'_>) {
         }
         let found = beside_the_task(court, at);
         court.hold_memory(format!("W8 {case}, a request"), found, limits::IN_FLIGHT, "B");
+        let found = court.ours(at).map(|bytes| (bytes, "with the user's future and its task".to_owned()));
+        court.hold_memory(format!("W8 {case}, a request, both sides"), found, limits::IN_FLIGHT_IN_ALL, "B");
     }
     linear(court, "heap a request in flight", "requests in flight", 100_000.0);
 }
@@ -285,20 +299,6 @@ fn exponent(court: &Court<'_>, what: &str, with: &str, last: f64) -> Found {
     }
     let fit = Fit::new(&total).ok_or("a figure is not above nothing")?;
     Ok((fit.exponent, format!("exponent of the total, from 1000 to {last}")))
-}
-
-fn wires(court: &mut Court<'_>) {
-    let echo = |court: &Court<'_>, wire: Wire| {
-        let at = At::new("wires", wire.name(), ONE_CORE, TRIP);
-        let (ours, floor) = (court.ours(at)?, court.floor(at)?);
-        let over = court.ours(at.but("over the floor"))?;
-        let note = format!("{:.2} us, floor {:.2} us, {:.2}x", ours / 1e3, floor / 1e3, ours / floor);
-        Ok((over / 1e3, note))
-    };
-    for wire in Wire::ALL {
-        let found = echo(court, wire);
-        court.hold(format!("W1 64 B over the floor, {}", wire.name()), found, wire.echo_limit(), "us");
-    }
 }
 
 fn machine(court: &mut Court<'_>) {

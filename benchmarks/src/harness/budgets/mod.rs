@@ -5,8 +5,10 @@
 
 mod budget_defs;
 mod evaluator;
+mod second_round;
 #[cfg(test)]
 mod tests;
+mod wire_budgets;
 
 use serde_json::{Value, json};
 

@@ -4,6 +4,7 @@ use crate::harness::{Distribution, Growth, PARTS};
 use crate::subject::{Carries, Name};
 use crate::subjects::FLOOR;
 use crate::subjects::rescind::{COMPETITOR, QUICK, QUICK_TYPED, TOKENS, TYPED, WITHHELD};
+use crate::wire_subjects::ENVELOPES;
 
 const ALL: Build = Build { counts: true, peers: true };
 const OTHER: Name = Name { library: "rmcp", version: "", configuration: "", carries: Carries::Bytes };
@@ -63,9 +64,19 @@ fn complete() -> Results {
             rows.push(row(ours, "W4", case, place, "to caller", 100.0));
             rows.push(row(ours, "W4", case, place, "to caller, slots to spare", 100.0));
         }
-        let (case, what) = ("100000 children of one root".to_owned(), "other requests meanwhile");
-        let times = Distribution::new(vec![1000; 200]).map_or(Figure::Said("none"), Figure::Times);
-        rows.push(Row::new("W7", case, place, what, ours, times));
+        for (workload, case, what) in [
+            ("W7", "100000 children of one root", "other requests meanwhile"),
+            ("W9", "100000 deadlines at once", "late by"),
+        ] {
+            let times = Distribution::new(vec![1000; 200]).map_or(Figure::Said("none"), Figure::Times);
+            rows.push(Row::new(workload, case.to_owned(), place, what, ours, times));
+        }
+    }
+    for place in [ONE, TWO] {
+        let (case, what) = ("depth 5, fan-out 4", "to last handler");
+        rows.extend(
+            [(ours, 100.0), (OTHER, 100.0)].map(|(who, value)| row(who, "W7", case, place, what, value)),
+        );
     }
     for who in [ours, WITHHELD.name] {
         rows.push(row(who, "W5", "an echo", ONE, "instructions", 100.0));
@@ -84,9 +95,19 @@ fn complete() -> Results {
             rows.push(row(ours, "W8", case, ONE, what, 100.0));
         }
     }
-    for wire in Wire::ALL.map(Wire::name) {
-        rows.extend([ours, FLOOR.name].map(|who| row(who, "wires", wire, ONE_CORE, TRIP, 100.0)));
-        rows.push(row(ours, "wires", wire, ONE_CORE, "over the floor", 1.0));
+    rows.extend(on_wires());
+    rows.extend(large_frames());
+    for case in [
+        "websocket, 10000 sessions, 60 s",
+        "http-streamable, 5000 sessions, 60 s",
+        "http-streamable-h2, 10000 sessions, 60 s",
+    ] {
+        let times = Distribution::new(vec![1000; 200]).map_or(Figure::Said("none"), Figure::Times);
+        rows.push(Row::new("W11", case.to_owned(), "two processes, a core each", "an echo", ours, times));
+        rows.push(row(ours, "W11", case, "two processes, a core each", "lost", 0.0));
+    }
+    for what in ["matrix", "test"] {
+        rows.push(row(ours, "clock", what, "2 cores, a clean clone", "with its build", 1.0));
     }
     for dialect in ["ACP", "MCP"] {
         rows.push(row(ours, "machine", dialect, "no wire", "a step", 1.0));
@@ -106,6 +127,62 @@ fn complete() -> Results {
         Growth { what, with, unit: "ns", name: ours, points }
     });
     Results { rows, growth: growth.to_vec(), ..empty(&PARTS) }
+}
+
+fn on_wires() -> Vec<Row> {
+    const TRIP: &str = "round trip";
+    const IDLE: &str = "an idle session";
+    let ours = COMPETITOR.name;
+    let mut rows = Vec::new();
+    for wire in Wire::ALL {
+        let case = wire.name();
+        rows.extend([ours, FLOOR.name].map(|who| row(who, "wires", case, ONE_CORE, TRIP, 100.0)));
+        rows.push(row(ours, "wires", case, ONE_CORE, "over the floor", 1.0));
+        if wire != Wire::Stdio {
+            rows.push(row(ours, "wires", case, ONE_CORE, IDLE, 1.0));
+        }
+    }
+    for wire in ["stdio", "websocket", "http-streamable", "http-stateless"] {
+        let (flight, cancel) = (format!("{wire}, 64 in flight"), format!("{wire}, cancel"));
+        let mut measured =
+            vec![(wire, TRIP, TYPED.name), (&flight, "a request, of all the time", TYPED.name)];
+        if wire != "websocket" {
+            measured.push((&cancel, "to handler", TYPED.name));
+        }
+        if wire != "stdio" {
+            rows.push(row(OTHER, "wires", wire, ONE_CORE, IDLE, 1000.0));
+        }
+        for (case, what, who) in measured {
+            rows.extend(
+                [(who, 10.0), (OTHER, 100.0)]
+                    .map(|(who, value)| row(who, "wires", case, ONE_CORE, what, value)),
+            );
+        }
+    }
+    for wire in ["http-streamable", "http-stateless", "http-streamable-h2", "http-acp"] {
+        rows.push(row(ours, "wires", wire, ONE_CORE, "instructions of the server's side", 100.0));
+    }
+    rows
+}
+
+fn large_frames() -> Vec<Row> {
+    let ours = COMPETITOR.name;
+    let mut rows = Vec::new();
+    let places = crate::harness::large::WIRES.map(|wire| (wire.name(), ENVELOPES.name));
+    for (place, floor) in places.into_iter().chain([(ONE, FLOOR.name)]) {
+        for size in ["64 KiB", "1 MiB", "8 MiB"] {
+            if (place, size) != (ONE, "64 KiB") {
+                rows.extend([ours, floor].map(|who| row(who, "W10", size, place, "round trip", 100.0)));
+            }
+            let sides: &[&str] = match (size, place) {
+                ("64 KiB", _) => &[],
+                (_, ONE) => &["most memory, both sides"],
+                _ => &["most memory, client", "most memory, server"],
+            };
+            rows.extend(sides.iter().map(|what| row(ours, "W10", size, place, what, 1.0)));
+        }
+    }
+    rows
 }
 
 fn names(verdicts: &[Verdict]) -> Vec<&str> {
@@ -140,7 +217,7 @@ fn every_part_has_its_lines_though_nothing_was_measured() {
 #[test]
 fn a_figure_that_is_missing_or_no_number_takes_a_line_from_met_to_not_met() {
     let complete = complete();
-    assert_eq!(rulings(&complete), vec![Ruling::Met; 65]);
+    assert_eq!(rulings(&complete), vec![Ruling::Met; 173]);
     for place in 0..complete.rows.len() {
         let mut without = complete.clone();
         let row = without.rows.remove(place);
@@ -163,9 +240,9 @@ fn a_figure_that_is_missing_or_no_number_takes_a_line_from_met_to_not_met() {
 #[test]
 fn values_that_this_build_cannot_measure_are_not_judged() {
     for (build, expected) in [
-        (Build { counts: false, peers: true }, 12),
-        (Build { counts: true, peers: false }, 24),
-        (Build { counts: false, peers: false }, 33),
+        (Build { counts: false, peers: true }, 19),
+        (Build { counts: true, peers: false }, 45),
+        (Build { counts: false, peers: false }, 56),
     ] {
         let verdicts = judge_of(&empty(&PARTS), build);
         let left: Vec<_> = verdicts.iter().filter(|verdict| verdict.ruling == Ruling::NotJudged).collect();
@@ -178,18 +255,19 @@ fn values_that_this_build_cannot_measure_are_not_judged() {
 #[test]
 fn too_few_round_trips_for_a_99th_percentile_are_judged_by_their_slowest_and_say_so() {
     let (few, enough) = (vec![5_000_000; 1], vec![1000; 98]);
-    for (more, value, note) in
-        [(0, 5.0, "only 99 round trips: this is the slowest"), (100, 0.001, "of 199 round trips")]
-    {
+    for (more, value, note) in [(0, 5.0, "only 99 of them: this is the slowest"), (100, 0.001, "of 199")] {
         let mut results = complete();
         results.parts = vec!["W7"];
         let times = [few.clone(), enough.clone(), vec![1000; more]].concat();
         for row in results.rows.iter_mut().filter(|row| row.workload == "W7") {
             row.figure = Distribution::new(times.clone()).map_or(Figure::Said("none"), Figure::Times);
         }
-        for verdict in judge_of(&results, ALL) {
+        let verdicts = judge_of(&results, ALL);
+        let others = verdicts.iter().filter(|verdict| verdict.name.starts_with("W7 p99 of other requests"));
+        for verdict in others.clone() {
             assert_eq!((verdict.value, verdict.note.as_str()), (Some(value), note));
         }
+        assert_eq!(others.count(), 3);
     }
 }
 
@@ -220,7 +298,7 @@ fn an_infinite_figure_is_null_with_a_reason_in_json_and_not_met() {
 
 #[test]
 fn a_case_that_ours_never_finished_has_a_line_without_a_budget() {
-    let mut results = empty(&["W9"]);
+    let mut results = empty(&[]);
     let case = "100000 deadlines at once".to_owned();
     results.rows.push(Row::new("W9", case, ONE, "late by", COMPETITOR.name, Figure::Said("never")));
     let verdicts = judge_of(&results, ALL);
