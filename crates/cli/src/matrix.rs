@@ -59,7 +59,8 @@ fn play(wanted: &[&Scenario], wires: &[&str], progress: &ProgressBar) -> Result<
     };
     let mut rows = thread::scope(|scope| {
         let players: Vec<_> = (0..2 * processors).map(|_| scope.spawn(play_rows)).collect();
-        let played = players.into_iter().map(|player| player.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        let played =
+            players.into_iter().map(|player| player.join().unwrap_or_else(|panic| resume_unwind(panic)));
         played.collect::<Result<Vec<Vec<_>>, Failure>>()
     })?
     .concat();
