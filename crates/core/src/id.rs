@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::io::Write;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -110,7 +109,7 @@ impl RequestId {
     pub fn write_json(&self, out: &mut Vec<u8>) {
         match &self.0 {
             // A write into memory cannot fail.
-            Repr::Number(value) => drop(write!(out, "{value}")),
+            Repr::Number(value) => drop(serde_json::to_writer(out, value)),
             Repr::Text(value) => drop(serde_json::to_writer(out, &**value)),
         }
     }

@@ -1,5 +1,6 @@
 //! Writing ABP's envelope.
 
+use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::value::RawValue;
@@ -242,16 +243,15 @@ fn push_call_id(out: &mut Vec<u8>, seed: u128, call: CallNumber) {
     let mixed = seed.wrapping_add(u128::from(call.0));
     let id = (mixed & !(0xf << 76) & !(0b11 << 62)) | (0x4 << 76) | (0b10 << 62);
     push(out, r#""callId":""#);
-    push_number(
+    // A write into memory cannot fail.
+    drop(write!(
         out,
-        format_args!(
-            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-            id >> 96,
-            (id >> 80) & 0xffff,
-            (id >> 64) & 0xffff,
-            (id >> 48) & 0xffff,
-            id & 0xffff_ffff_ffff
-        ),
-    );
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        id >> 96,
+        (id >> 80) & 0xffff,
+        (id >> 64) & 0xffff,
+        (id >> 48) & 0xffff,
+        id & 0xffff_ffff_ffff
+    ));
     out.push(b'"');
 }
