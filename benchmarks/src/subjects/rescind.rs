@@ -159,6 +159,8 @@ fn limits(slots: usize) -> Limits {
     limits.max_running_handlers = slots;
     limits.max_calls = limits.max_calls.max(slots);
     limits.max_outbox_frames = limits.max_outbox_frames.max(slots);
+    // A request counts as a few hundred bytes beside its text.
+    limits.max_memory_bytes = limits.max_memory_bytes.max(slots.saturating_mul(2048));
     limits
 }
 
