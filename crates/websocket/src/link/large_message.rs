@@ -6,6 +6,9 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_tungstenite::tungstenite::protocol::frame::FrameHeader;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
+/// The longest head of a frame, in bytes: two, a length of eight, and a key of four (RFC 6455, section 5.2).
+const MAX_HEAD: usize = 14;
+
 /// The key by which a message is masked. A server masks none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mask(Option<[u8; 4]>);
@@ -26,7 +29,7 @@ pub(super) fn draw_mask(role: Role) -> Option<Mask> {
 pub(super) fn frame(text: Bytes, mask: Mask) -> (Vec<u8>, Bytes) {
     let Mask(key) = mask;
     let header = FrameHeader { opcode: OpCode::Data(Data::Text), mask: key, ..FrameHeader::default() };
-    let mut head = Vec::new();
+    let mut head = Vec::with_capacity(MAX_HEAD);
     // A write into memory cannot fail.
     drop(header.format(text.len() as u64, &mut head));
     let payload = match key {
