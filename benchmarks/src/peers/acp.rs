@@ -35,14 +35,14 @@ pub const BEST: Competitor = Competitor { name: name("best", Carries::Values), o
 pub const INLINE: Competitor = halves!(name("handlers wait inline", Carries::Bytes), Handlers::Inline);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Handlers {
+pub(super) enum Handlers {
     Spawned,
     Inline,
 }
 
 impl Halves for Handlers {
     async fn serve<E: End>(self, end: E, _: usize, signals: Arc<Signals>) {
-        let _ = agent(streams(end), self, signals).await;
+        let _ = agent(self, signals).connect_to(streams(end)).await;
     }
 
     async fn connect<E: End>(self, end: E, _: usize) -> (impl Library, Tasks) {
@@ -55,7 +55,7 @@ fn open_best(_: Setup) -> BoxFuture<'static, Box<dyn Subject>> {
         let (near, far) = Channel::duplex();
         let signals = Arc::new(Signals::default());
         let mut serving = Tasks::default();
-        serving.spawn(agent(far, Handlers::Spawned, Arc::clone(&signals)));
+        serving.spawn(agent(Handlers::Spawned, Arc::clone(&signals)).connect_to(far));
         let (client, tasks) = client(near, Handlers::Spawned).await;
         Driven::boxed(client, Watch::Here(signals), serving.and(tasks))
     })
@@ -79,13 +79,13 @@ struct Park {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonRpcResponse)]
-struct Text {
+pub(super) struct Text {
     text: Cow<'static, str>,
 }
 
-/// Serves until the client disconnects.
-async fn agent(far: impl ConnectTo<Agent>, handlers: Handlers, signals: Arc<Signals>) -> Result<(), Error> {
-    let agent = Agent
+/// The agent of one connection.
+pub(super) fn agent(handlers: Handlers, signals: Arc<Signals>) -> impl ConnectTo<Client> {
+    Agent
         .v1()
         .on_receive_request(
             async |initialize: InitializeRequest, responder, _| {
@@ -116,12 +116,11 @@ async fn agent(far: impl ConnectTo<Agent>, handlers: Handlers, signals: Arc<Sign
                 }
             },
             on_receive_request!(),
-        );
-    agent.connect_to(far).await
+        )
 }
 
 /// A client, and the task that drives its connection.
-async fn client(near: impl ConnectTo<Client>, handlers: Handlers) -> (Connected, Tasks) {
+pub(super) async fn client(near: impl ConnectTo<Client>, handlers: Handlers) -> (Connected, Tasks) {
     let mut tasks = Tasks::default();
     let (told, connected) = oneshot::channel();
     // The connection is driven until the task is aborted with its subject.
@@ -135,7 +134,7 @@ async fn client(near: impl ConnectTo<Client>, handlers: Handlers) -> (Connected,
     (Connected { agent, handlers }, tasks)
 }
 
-struct Connected {
+pub(super) struct Connected {
     agent: ConnectionTo<Agent>,
     handlers: Handlers,
 }

@@ -16,6 +16,7 @@ macro_rules! halves {
 }
 
 mod acp;
+mod acp_http;
 mod async_lsp;
 mod jsonrpsee;
 mod jsonrpsee_tcp;
@@ -26,7 +27,7 @@ mod tarpc;
 mod tower_lsp;
 
 use crate::cross_process::Wire;
-use crate::subject::{Carries, Competitor, Name};
+use crate::subject::Competitor;
 use crate::wire_subjects::{Kind, WireSubject};
 
 /// All of them.
@@ -49,16 +50,6 @@ pub fn all() -> Vec<Competitor> {
     ]
 }
 
-/// agent-client-protocol has only streams of bytes. Its HTTP and its WebSocket are in another crate of the same project,
-/// agent-client-protocol-http.
-const ACP_ELSEWHERE: Kind = Kind::Missing("none: only in another crate");
-const ACP: Name = Name {
-    library: "agent-client-protocol",
-    version: "5.0.0",
-    configuration: "default",
-    carries: Carries::Bytes,
-};
-
 /// Those on transports between two processes, each on the transports that its users would choose.
 #[must_use]
 pub fn on_wires() -> Vec<WireSubject> {
@@ -75,7 +66,6 @@ pub fn on_wires() -> Vec<WireSubject> {
         wires: &[Wire::Stdio],
         kind: Kind::Pipes(one),
     });
-    let elsewhere = WireSubject { name: ACP, wires: &[Wire::WebSocket, Wire::Acp], kind: ACP_ELSEWHERE };
     let others = [
         jsonrpsee_tcp::WEBSOCKET,
         jsonrpsee_tcp::WEBSOCKET_BEST,
@@ -83,7 +73,11 @@ pub fn on_wires() -> Vec<WireSubject> {
         rmcp_http::BEST,
         rmcp_http::STATELESS,
         jsonrpsee_tcp::HTTP,
-        elsewhere,
+        acp_http::WEBSOCKET,
+        acp_http::WEBSOCKET_BEST,
+        acp_http::HTTP,
+        acp_http::HTTP_BEST,
+        acp_http::HTTP2,
     ];
     of_pipes.chain(others).collect()
 }
