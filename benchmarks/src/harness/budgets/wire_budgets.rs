@@ -20,7 +20,7 @@ pub(super) fn wires(court: &mut Court<'_>) {
         }
     }
     idle_sessions(court);
-    for wire in [Wire::Stdio, Wire::WebSocket, Wire::Streamable, Wire::Stateless] {
+    for wire in [Wire::Stdio, Wire::WebSocket, Wire::Streamable, Wire::Stateless, Wire::Acp] {
         against_others(court, wire);
     }
     for wire in wire_instructions::WIRES {
@@ -61,9 +61,8 @@ fn against_others(court: &mut Court<'_>, wire: Wire) {
         ("an idle session", wire.name(), "an idle session", COMPETITOR.name, "kB"),
     ];
     for (what, case, measure, who, unit) in figures {
-        // No other library over a WebSocket passes a cancel on, and a child's pipes have one session.
-        let absent = if wire == Wire::WebSocket { "to handler" } else { "an idle session" };
-        if matches!(wire, Wire::WebSocket | Wire::Stdio) && measure == absent {
+        // A child's pipes have one session.
+        if wire.is_of_a_child() && measure == "an idle session" {
             continue;
         }
         let name = format!("{what} against the best other, {}", wire.name());
