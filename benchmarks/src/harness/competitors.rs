@@ -147,11 +147,11 @@ pub async fn enter(competitor: &Competitor, place: Place, slots: usize) -> Entra
 pub(super) async fn enter_on(one: &WireSubject, wire: Wire) -> Entrant {
     let name = one.name;
     let opened = attempt(Bound::Turn, async {
-        let mut far = one.start(wire).await?;
-        let subject = one.open(wire, &mut far).await?;
-        Ok((far, subject))
+        let mut far = one.start(wire).await;
+        let subject = one.open(wire, &mut far).await;
+        (far, subject)
     });
-    match opened.await.and_then(|opened| opened) {
+    match opened.await {
         Ok((far, subject)) => {
             Entrant { name, subject: Some(subject), out: None, _server: Some(Box::new(far)) }
         }

@@ -135,8 +135,8 @@ pub fn play_large_if_asked() {
         let wire = WIRES.into_iter().find(|wire| wire.name() == place).expect("a transport");
         let one = field().into_iter().find(|one| is_it(one.name)).expect("one of ours");
         Place::Pipes.run(async move {
-            let mut far = one.start(wire).await.expect("it starts");
-            let mut subject = one.open(wire, &mut far).await.expect("it opens");
+            let mut far = one.start(wire).await;
+            let mut subject = one.open(wire, &mut far).await;
             subject.echo(Echo { bytes: 64, in_flight: 1, count: 10 }, &mut Vec::new()).await;
             wire_subjects::prepare(wire, bytes);
             let (client, server) = (Most::begin(std::process::id()), Most::begin(far.process()));

@@ -98,10 +98,7 @@ fn idle(run: &Run, wire: Wire, results: &mut Results) {
     run.begin(&format!("wires: idle sessions, {}", wire.name()), field.len());
     for one in field {
         let name = one.name;
-        let grown = Place::Pipes.run(async move {
-            let grown = attempt(Bound::Whole, grown(&one, wire, sessions)).await;
-            grown.and_then(|grown| grown)
-        });
+        let grown = Place::Pipes.run(async move { attempt(Bound::Whole, grown(&one, wire, sessions)).await });
         let figure = match grown {
             Ok(grown) => Figure::Number { value: grown as f64 / sessions as f64, unit: "B" },
             Err(said) => Figure::Said(said),
@@ -119,17 +116,17 @@ fn idle(run: &Run, wire: Wire, results: &mut Results) {
 }
 
 /// By how many bytes the server's process grows with this many sessions, each with an echo behind it.
-async fn grown(one: &WireSubject, wire: Wire, sessions: usize) -> Result<u64, &'static str> {
+async fn grown(one: &WireSubject, wire: Wire, sessions: usize) -> u64 {
     async fn echo(subject: &mut Box<dyn Subject>) {
         subject.echo(Echo { bytes: 64, in_flight: 1, count: 1 }, &mut Vec::new()).await;
     }
-    let mut far: Far = one.start(wire).await?;
+    let mut far: Far = one.start(wire).await;
     let (mut open, mut before) = (Vec::with_capacity(FIRST + sessions), 0);
     for number in 0..FIRST + sessions {
         if number == FIRST {
             before = far.resident();
         }
-        let mut subject = one.open(wire, &mut far).await?;
+        let mut subject = one.open(wire, &mut far).await;
         echo(&mut subject).await;
         open.push(subject);
     }
@@ -138,5 +135,5 @@ async fn grown(one: &WireSubject, wire: Wire, sessions: usize) -> Result<u64, &'
     for subject in &mut open {
         echo(subject).await;
     }
-    Ok(grown)
+    grown
 }

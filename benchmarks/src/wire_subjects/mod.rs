@@ -50,8 +50,6 @@ pub enum Kind {
     },
     /// It works over any stream of bytes, here the pipes of a child.
     Pipes(Competitor),
-    /// It does not have this transport. The text says why.
-    Missing(&'static str),
 }
 
 impl std::fmt::Debug for Kind {
@@ -59,7 +57,6 @@ impl std::fmt::Debug for Kind {
         f.write_str(match self {
             Self::Sockets { .. } => "Sockets",
             Self::Pipes(_) => "Pipes",
-            Self::Missing(_) => "Missing",
         })
     }
 }
@@ -67,30 +64,20 @@ impl std::fmt::Debug for Kind {
 impl WireSubject {
     /// Starts its server.
     ///
-    /// # Errors
-    /// Why it cannot be measured.
-    ///
     /// # Panics
     /// If the process does not start.
-    pub async fn start(&self, wire: Wire) -> Result<Far, &'static str> {
-        match self.kind {
-            Kind::Missing(why) => Err(why),
-            Kind::Sockets { .. } | Kind::Pipes(_) => Ok(Far::start(wire, Serves::Subject(self.name)).await),
-        }
+    pub async fn start(&self, wire: Wire) -> Far {
+        Far::start(wire, Serves::Subject(self.name)).await
     }
 
     /// Opens a client of its server.
-    ///
-    /// # Errors
-    /// Why it cannot be measured.
-    pub async fn open(&self, wire: Wire, far: &mut Far) -> Result<Box<dyn Subject>, &'static str> {
+    pub async fn open(&self, wire: Wire, far: &mut Far) -> Box<dyn Subject> {
         match self.kind {
-            Kind::Sockets { open, .. } => Ok(open(wire, far).await),
+            Kind::Sockets { open, .. } => open(wire, far).await,
             Kind::Pipes(competitor) => {
                 let (input, output) = far.take_pipes();
-                Ok((competitor.open)(setup(input, output, far.process())).await)
+                (competitor.open)(setup(input, output, far.process())).await
             }
-            Kind::Missing(why) => Err(why),
         }
     }
 }
@@ -129,7 +116,6 @@ pub(crate) async fn serve(wire: Wire, asked: &str, listens: fn(&str)) {
             let serve = competitor.serve.expect("it serves");
             let _ = tokio::spawn(serve(setup(input, output, std::process::id()))).await;
         }
-        Kind::Missing(why) => panic!("{why}"),
     }
 }
 
