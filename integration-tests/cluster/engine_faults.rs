@@ -51,6 +51,9 @@ pub(crate) async fn a_restarted_engine_loses_nothing_that_runs(backend: Backend)
     let mut replicas = Replicas::start(backend).await;
     let all = replicas.addresses();
     let (session, waiting, key) = running(&replicas).await;
+    // Each node has read the members by now. One that has not knows no owner of a session without the engine.
+    assert_eq!(session.status(all[1]).await, 200);
+    assert_eq!(session.status(all[2]).await, 200);
     replicas.engine.as_mut().unwrap().end();
     assert_eq!(session.status(all[1]).await, 200);
     assert_eq!(session.status(all[2]).await, 200);

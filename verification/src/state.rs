@@ -223,8 +223,7 @@ impl MachineState {
         Ok(after)
     }
 
-    /// The result of one slice of the cascade in progress, without the input. Only a step that begins another cascade
-    /// and `Advance` make one.
+    /// The result of the slice of a cascade that every step walks, without the input, if a cascade is in progress.
     fn walk(&self, before: &Inspection) -> Option<(Inspection, Vec<Output>)> {
         if before.cascades.is_empty() {
             return None;
@@ -244,9 +243,7 @@ impl MachineState {
         outputs: &[Output],
         walk: Option<&(Inspection, Vec<Output>)>,
     ) -> Result<(), Broken> {
-        // The slice of a cascade in progress is not an effect of the input. Every other input leaves the cascade alone.
-        let begins = after.cascades.iter().any(|parent| !before.cascades.contains(parent));
-        let walk = walk.filter(|_| begins || matches!(input, Input::Advance));
+        // The steps of a cascade in progress are not an effect of the input.
         let (alone, by_itself) =
             walk.map_or((before, &[] as &[Output]), |(alone, outputs)| (alone, outputs.as_slice()));
         let moves = after != before;

@@ -41,13 +41,13 @@ impl Session {
                 };
                 self.disarm(found);
                 self.settle_call(found, settlement);
-                self.finish_input(now);
+                self.advance(now);
                 Some(found)
             }
             (Some(found), Some(State::Leaving)) => {
                 self.emit(Event::LateAnswer);
                 self.free_call(found);
-                self.finish_input(now);
+                self.advance(now);
                 None
             }
             _ => {
@@ -92,7 +92,7 @@ impl Session {
     /// A call failed alone, on transports where one call can fail without the others.
     pub fn recv_call_failed(&mut self, now: Instant, call: OutboundKey, sent: bool) {
         self.lose_call(call, Some(sent));
-        self.finish_input(now);
+        self.advance(now);
     }
 
     /// Settles a call whose answer cannot arrive any more.

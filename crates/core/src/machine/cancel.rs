@@ -63,7 +63,7 @@ impl Session {
             Some(found) => self.recv_known_cancel(now, found, id, cause, ack),
             None => self.recv_unknown_cancel(now, id, cause, ack, origin),
         }
-        self.finish_input(now);
+        self.advance(now);
     }
 
     /// Receives a cancel of the peer by the progress token of its request.
@@ -75,7 +75,7 @@ impl Session {
             Some(id) => self.recv_known_cancel(now, key, id, Cause::new(CauseKind::Peer), None),
             None => self.emit(Event::UnknownCancel),
         }
-        self.finish_input(now);
+        self.advance(now);
     }
 
     /// This side cancels a request that it serves. The peer gets the dialect's answer for that. Returns `true` if the
@@ -89,7 +89,7 @@ impl Session {
         let accepted = matches!(request.state, State::Queued | State::Running);
         if accepted {
             self.accept_cancel(now, key, cause, None);
-            self.finish_input(now);
+            self.advance(now);
         }
         accepted
     }
@@ -116,7 +116,7 @@ impl Session {
                 }
             }
         }
-        self.finish_input(now);
+        self.advance(now);
     }
 
     fn start_detach(&mut self, now: Instant, key: InboundKey, grace: Duration) {
@@ -243,7 +243,7 @@ impl Session {
             self.emit(Event::IgnoredCancel);
             self.acknowledge(ack, Some(id), status);
         }
-        self.finish_input(now);
+        self.advance(now);
     }
 
     /// The transition of an accepted cancel, from `Queued` and `Running`.

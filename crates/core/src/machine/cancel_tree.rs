@@ -22,19 +22,12 @@ use crate::id::{InboundKey, OutboundKey};
 #[cfg_attr(feature = "verify", derive(Clone))]
 pub(super) struct Cascades {
     parents: VecDeque<InboundKey>,
-    /// A cascade was queued since the last slice.
-    begun: bool,
     foreign: BTreeSet<(InboundKey, ForeignChild)>,
 }
 
 impl Cascades {
     pub(super) fn has_foreign(&self, parent: InboundKey) -> bool {
         !self.foreign.is_empty() && self.first_foreign(parent).is_some()
-    }
-
-    /// Whether a cascade was queued since the last slice.
-    pub(super) fn take_begun(&mut self) -> bool {
-        std::mem::take(&mut self.begun)
     }
 
     #[cfg(feature = "verify")]
@@ -104,7 +97,6 @@ impl Session {
 
     /// Cancels one slice of the cascades in progress.
     pub(super) fn walk(&mut self, now: Instant) {
-        self.tree.begun = false;
         #[cfg(feature = "failpoints")]
         if failpoint::active(Failpoint::RecursiveCascade) {
             self.walk_by_itself(now);
@@ -150,7 +142,6 @@ impl Session {
         }
         request.extras_mut(&mut self.request_extras).is_walked = true;
         self.tree.parents.push_back(parent);
-        self.tree.begun = true;
     }
 
     /// A request that is signalled or settled gets no new children: they start cancelled (I5).

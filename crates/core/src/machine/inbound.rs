@@ -103,7 +103,7 @@ impl Session {
                 self.settle_cancelled(now, key, cancelled);
             }
         }
-        self.finish_input(now);
+        self.advance(now);
     }
 
     /// The task of a handler has ended: it returned, it was aborted, or its thread ended. Only now its permit and its
@@ -134,7 +134,7 @@ impl Session {
         self.shares.ends(client, work);
         self.release(key);
         self.start_next();
-        self.finish_input(now);
+        self.advance(now);
     }
 
     fn make_request(&mut self, arrival: InboundRequest<'_>) -> Request {

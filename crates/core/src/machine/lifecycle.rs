@@ -112,7 +112,7 @@ impl Session {
             State::HalfClosed | State::Closed | State::Lost => return,
         }
         self.lose_all_calls();
-        self.finish_input(now);
+        self.advance(now);
     }
 
     /// The connection is lost, or its output is broken. No answer is written any more, and all calls of this side are
@@ -135,7 +135,7 @@ impl Session {
         if let Some(at) = [detached_until, self.lifecycle.drained_by].into_iter().flatten().min() {
             self.schedule(at);
         }
-        self.finish_input(now);
+        self.advance(now);
     }
 
     /// Starts the shutdown, which is the same on every transport:
@@ -165,7 +165,7 @@ impl Session {
             State::Shutdown(Step::Grace) | State::Closed => return,
         }
         self.lifecycle.drained_by = Some(drained_by);
-        self.finish_input(now);
+        self.advance(now);
     }
 
     /// The connection was idle for too long: it is counted and shut down.

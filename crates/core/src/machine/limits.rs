@@ -77,7 +77,7 @@ limits! {
         pub max_shield_time: Duration = Duration::from_secs(30),
         /// How long a connection that closes may flush. Default: 1 s.
         pub flush_timeout: Duration = Duration::from_secs(1),
-        /// The most descendants that are cancelled in one step. Default: 64.
-        pub max_cancels_per_step: usize = 64,
+        /// The most descendants that are cancelled in one step. Default: 256.
+        pub max_cancels_per_step: usize = 256,
     }
 }

@@ -256,22 +256,13 @@ impl Session {
                 timers::Timer::Lifecycle => self.lifecycle_over(now),
             }
         }
-        self.finish_input(now);
+        self.advance(now);
     }
 
-    /// Continues the cascades in progress by one slice, and whatever waited for the end of something. Call it between
-    /// frames while [`has_work`](Self::has_work) is true. An input that begins a cascade makes its first slice; other
-    /// inputs do not continue it, so that many of them in a row do not add up to a long delay.
+    /// Continues the cascades in progress by one slice, and whatever waited for the end of something. Every input ends with
+    /// it. Call it between frames while [`has_work`](Self::has_work) is true.
     pub fn advance(&mut self, now: Instant) {
         if self.has_work() {
-            self.walk(now);
-        }
-        self.finish_input(now);
-    }
-
-    /// The end of each input: the first slice of a cascade that it began, and whatever waited for the end of something.
-    fn finish_input(&mut self, now: Instant) {
-        if self.tree.take_begun() {
             self.walk(now);
         }
         if self.lifecycle.state() != lifecycle::State::Open {

@@ -107,7 +107,7 @@ impl Session {
         after: Option<AfterCancel>,
     ) -> CancelResult {
         let result = self.cancel_call(now, call, cause, after);
-        self.finish_input(now);
+        self.advance(now);
         result
     }
 
@@ -136,7 +136,7 @@ impl Session {
         }
         if open.state == State::Leaving {
             self.free_call(call);
-            self.finish_input(now);
+            self.advance(now);
         }
     }
 

@@ -39,7 +39,7 @@ impl Session {
         if extras.shields == 0 {
             self.lift_shield(now, key);
         }
-        self.finish_input(now);
+        self.advance(now);
     }
 
     pub(super) fn shield_over(&mut self, now: Instant, key: InboundKey) {
