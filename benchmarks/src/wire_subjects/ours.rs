@@ -48,8 +48,8 @@ pub const QUICK: WireSubject = WireSubject {
     },
 };
 
-#[cfg(feature = "peers")]
 /// The default, with texts that are serialized and parsed on both sides, as in the other libraries.
+#[cfg(feature = "peers")]
 pub const TYPED: WireSubject = WireSubject {
     name: rescind::TYPED.name,
     wires: WIRES,
@@ -59,8 +59,8 @@ pub const TYPED: WireSubject = WireSubject {
     },
 };
 
-#[cfg(feature = "peers")]
 /// Such texts, and quick handlers.
+#[cfg(feature = "peers")]
 pub const QUICK_TYPED: WireSubject = WireSubject {
     name: rescind::QUICK_TYPED.name,
     wires: WIRES,
