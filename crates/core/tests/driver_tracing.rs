@@ -233,6 +233,9 @@ async fn the_span_of_a_request_gets_the_parent_that_its_meta_names() {
 
 #[tokio::test]
 async fn without_a_propagator_no_trace_is_read() {
+    // tracing asks the first thread that reaches an event whether anybody wants it. A thread without a subscriber would
+    // say no for the tests beside this one.
+    let _subscribed = tracing::subscriber::set_default(Spans::default());
     let (client, server) = memory_pair();
     let router = Router::new().method("trace", |ctx: CallContext, _: Value| async move {
         Ok(ctx.trace_context().map(TraceContext::traceparent))
