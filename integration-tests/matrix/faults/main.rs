@@ -62,7 +62,9 @@ fn main() -> ExitCode {
     if let Ok(state) = std::env::var(stdio::AGENT) {
         return stdio::serve(&state);
     }
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // They mostly wait for time limits.
+    arguments.test_threads.get_or_insert(12);
     let faults = [
         bad_input::trials,
         burst::trials,
