@@ -64,11 +64,11 @@ pub const LARGE: f64 = 1.3;
 /// W10: the most memory of a side, in frames.
 pub const FRAMES_A_SIDE: f64 = 2.0;
 /// W11 over a WebSocket, 10,000 sessions: milliseconds of the 99th percentile of an echo.
-pub const HELD_WEBSOCKET: f64 = 5.0;
+pub const HELD_WEBSOCKET: f64 = 3.0;
 /// W11 over `streamable` in HTTP/1.1, 5,000 sessions: the same.
-pub const HELD_HTTP1: f64 = 25.0;
+pub const HELD_HTTP1: f64 = 3.0;
 /// W11 over `streamable` in HTTP/2, 10,000 sessions: the same.
-pub const HELD_HTTP2: f64 = 100.0;
+pub const HELD_HTTP2: f64 = 6.0;
 /// W11: echoes and cancels that were lost.
 pub const HELD_LOST: f64 = 0.0;
 /// The newcomer's clock: seconds of `.ci/matrix` from a clean clone, with its build.
