@@ -37,7 +37,8 @@ type Once = Arc<OnceLock<Result<Cell, String>>>;
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments = Arguments::from_args();
     // A scenario mostly waits, for graces and for the absence of frames.
-    arguments.test_threads = arguments.test_threads.or_else(|| Some(6 * available_parallelism().ok()?.get()));
+    arguments.test_threads =
+        arguments.test_threads.or_else(|| Some(64.min(6 * available_parallelism().ok()?.get())));
     let mut trials = Vec::new();
     let mut not_made: BTreeMap<&str, usize> = BTreeMap::new();
     for scenario in scenarios() {

@@ -22,6 +22,9 @@ use crate::{Exit, Failure, output};
 /// with 8 and another program that used both processors, every scenario still held.
 const THREADS_A_PROCESSOR: usize = 6;
 
+/// The most threads that play scenarios: each may hold programs and sockets open.
+const MOST_THREADS: usize = 64;
+
 pub(crate) fn run(args: &Matrix) -> Result<Exit, Failure> {
     let wanted: Vec<&Scenario> = scenarios().iter().filter(|scenario| is_wanted(args, scenario)).collect();
     if wanted.is_empty() {
@@ -50,6 +53,7 @@ pub(crate) fn run(args: &Matrix) -> Result<Exit, Failure> {
 fn play(wanted: &[&Scenario], wires: &[&str], progress: &ProgressBar) -> Result<Vec<Cell>, Failure> {
     let program = Program::this().map_err(|error| format!("the path of this program is unknown: {error}"))?;
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = MOST_THREADS.min(THREADS_A_PROCESSOR * processors);
     let next = AtomicUsize::new(0);
     let play_rows = || {
         let runtime = Builder::new_current_thread().enable_all().build();
@@ -62,7 +66,7 @@ fn play(wanted: &[&Scenario], wires: &[&str], progress: &ProgressBar) -> Result<
         }
     };
     let mut rows = thread::scope(|scope| {
-        let players: Vec<_> = (0..THREADS_A_PROCESSOR * processors).map(|_| scope.spawn(play_rows)).collect();
+        let players: Vec<_> = (0..threads).map(|_| scope.spawn(play_rows)).collect();
         let played =
             players.into_iter().map(|player| player.join().unwrap_or_else(|panic| resume_unwind(panic)));
         played.collect::<Result<Vec<Vec<_>>, Failure>>()
