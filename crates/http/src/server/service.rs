@@ -80,7 +80,14 @@ impl HttpService {
         let target = request.uri();
         let size = target.path().len() + target.query().map_or(0, str::len) + fields.bytes;
         let Routed { request, elsewhere } = self.route(request, path)?;
-        let client = memo.client(&self.settings, address);
+        let (client, address) = match &self.settings.session_router {
+            // The requests of one connection are of many clients, if another process passes them on.
+            Some(_) => {
+                let address = PeerAddress::of(&request);
+                (self.settings.clients.client(None, address), address)
+            }
+            None => (memo.client(&self.settings, address), address),
+        };
         let held = Some(hold_head(&client, size)?);
         let page = if is_of_page { Page::of(request.headers(), self.credentials()) } else { None };
         let access = self.responder.page_access();

@@ -1,10 +1,15 @@
 //! One client opens sessions by the thousand, and others still get theirs.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::request;
 use rescind_core::dialect::MCP;
-use rescind_core::{AuthRefusal, AuthRequest, Credential, Principal};
+use rescind_core::{AuthRefusal, AuthRequest, Credential, PeerAddress, Principal};
+use rescind_http::{SessionRoute, SessionRouter};
 use serde_json::json;
 
-use crate::raw::{Ask, Raw, initialize, request};
+use crate::raw::{Ask, Raw, initialize, request as ask};
 use crate::support::{Served, serve, server};
 
 /// A client: an address of this machine, and the name that the auth hook gives it.
@@ -42,8 +47,8 @@ async fn session(served: &Served, (from, user): Who) -> Result<(Raw, String), St
 
 /// The status of an echo in a session.
 async fn echo(raw: &mut Raw, session: &str, user: &str) -> u16 {
-    let ask: Ask = request(1, "echo", &json!({"n": 1}));
-    raw.ask(&ask.of(session).with("X-User", user)).await.0.status
+    let echo: Ask = ask(1, "echo", &json!({"n": 1}));
+    raw.ask(&echo.of(session).with("X-User", user)).await.0.status
 }
 
 #[cfg(target_os = "linux")]
@@ -107,4 +112,45 @@ async fn silent_connections_of_one_address_leave_half_to_others() {
     let (mut other, id) = session(&served, ada).await.expect("another client is let in");
     assert_eq!(echo(&mut other, &id, ada.1).await, 200);
     silent.swap_remove(0).is_closed().await;
+}
+
+/// A router to which another process passes requests on, with the address of the client in a field.
+#[derive(Default)]
+struct PassedOn(AtomicUsize);
+
+impl SessionRouter for PassedOn {
+    fn new_session_id(&self) -> Option<String> {
+        Some(format!("session-{}", self.0.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn route(&self, head: &mut request::Parts, _: Option<&str>) -> SessionRoute {
+        let client = head.headers.get("x-user").and_then(|value| value.to_str().ok()?.parse().ok());
+        head.extensions.remove::<PeerAddress>();
+        if let Some(client) = client {
+            head.extensions.insert(PeerAddress(client));
+        }
+        SessionRoute::Here
+    }
+}
+
+#[tokio::test]
+async fn the_limits_of_a_client_count_for_the_address_that_a_router_gives() {
+    let served = serve(server().sessions(MOST).session_router(Arc::new(PassedOn::default())), MCP).await;
+    let (mallory, ada) = ("203.0.113.1", "203.0.113.2");
+    // One connection, as from another process: its requests are of two clients.
+    let mut raw = Raw::connect(&served.url).await;
+    let mut open = async |user: &str| {
+        let (head, body) = raw.ask(&initialize().with("X-User", user)).await;
+        if head.status == 200 {
+            let id = head.header("mcp-session-id").to_owned();
+            assert_eq!(echo(&mut raw, &id, user).await, 200);
+        }
+        (head.status, body)
+    };
+    for _ in 0..MOST / 2 {
+        assert_eq!(open(mallory).await.0, 200);
+    }
+    let (status, body) = open(mallory).await;
+    assert!(status == 429 && body.contains("this client"), "{status}: {body}");
+    assert_eq!(open(ada).await.0, 200, "another client is let in on the same connection");
 }
