@@ -70,7 +70,7 @@ impl Router {
     }
 
     /// Serves a method with an async function. Each request runs as a task of its own. For a handler that mostly answers
-    /// without waiting, [`quick`](Self::quick) needs less time.
+    /// without waiting, [`quick`](Self::quick) saves the task. Measure both: with several workers it may be slower.
     #[must_use]
     pub fn method<F, P, R, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
     where
