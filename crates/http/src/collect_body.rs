@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 
 use bytes::{Bytes, BytesMut};
-use http_body::Body;
+use http_body::{Body, SizeHint};
 use http_body_util::BodyExt;
 use rescind_core::{ByteBudget, MemoryFull, PartialFrame};
 
@@ -38,7 +38,7 @@ pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
     budget: &ByteBudget,
 ) -> Result<Bytes, CollectError<B::Error>> {
     let mut body = pin!(body);
-    let announced = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+    let announced = announced(&body.size_hint(), limit);
     let mut partial: Option<PartialFrame> = None;
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
@@ -68,6 +68,11 @@ pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
     Ok(if more.is_empty() { first } else { more.freeze() })
 }
 
+/// The length that was announced, but no more than can be taken: a longer body is refused.
+fn announced(hint: &SizeHint, limit: usize) -> Option<usize> {
+    hint.exact().and_then(|length| usize::try_from(length).ok()).map(|length| length.min(limit))
+}
+
 /// Makes room for this many bytes. A body whose length was announced gets exact memory, as it arrives. A buffer that
 /// doubles would take up to three times as much.
 fn make_room(more: &mut BytesMut, needed: usize, announced: Option<usize>) {
@@ -92,6 +97,13 @@ mod tests {
     async fn of(pieces: &'static [&'static str], limit: usize) -> Result<Bytes, CollectError<Infallible>> {
         let frames = pieces.iter().map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes()))));
         whole(StreamBody::new(stream::iter(frames)), limit).await
+    }
+
+    #[test]
+    fn no_room_is_made_for_more_than_the_limit() {
+        assert_eq!(announced(&SizeHint::with_exact(60), 16), Some(16));
+        assert_eq!(announced(&SizeHint::with_exact(15), 16), Some(15));
+        assert_eq!(announced(&SizeHint::default(), 16), None);
     }
 
     #[tokio::test]
