@@ -71,7 +71,7 @@ pub const HELD_HTTP1: f64 = 3.0;
 pub const HELD_HTTP2: f64 = 6.0;
 /// W11: echoes and cancels that were lost.
 pub const HELD_LOST: f64 = 0.0;
-/// The newcomer's clock: seconds of `.ci/matrix` from a clean clone, with its build.
+/// The newcomer's clock: seconds of README's first command from a clean clone, with its build.
 pub const CLOCK_MATRIX: f64 = 180.0;
 /// The same of `cargo test --workspace`.
 pub const CLOCK_TEST: f64 = 480.0;

@@ -12,8 +12,8 @@ pub(crate) struct HashIndex<S = RandomState> {
     table: HashTable<u32>,
 }
 
-/// The positions of numbers that this side chooses, one after another. A peer adds none. By what it
-/// answers it can only choose which of the open calls remain, so the hash has no key.
+/// The positions of numbers that this side chooses, one after another. A peer adds none. By what it answers it can
+/// only choose which of the open calls remain, so the hash has no key.
 pub(crate) type NumberIndex = HashIndex<BuildHasherDefault<NumberHasher>>;
 
 /// The hash of one number: a product whose high bits, which depend on all bits of the number, are folded into its low
