@@ -31,6 +31,7 @@ fn roomy(requests: usize) -> Limits {
     let mut limits = Limits::default();
     limits.max_calls = requests;
     limits.max_running_handlers = requests;
+    limits.max_memory_bytes = limits.max_memory_bytes.max(requests.saturating_mul(2048));
     limits
 }
 
@@ -40,6 +41,9 @@ async fn parked(context: rescind_core::CallContext) -> Result<(), rescind_core::
 }
 
 /// Measures with this many calls in flight, with every handler waiting.
+///
+/// # Panics
+/// If a limit refuses one of them.
 #[must_use]
 pub fn measure(requests: usize) -> Resident {
     let mut calls: Vec<Call<()>> = Vec::with_capacity(requests);
@@ -74,6 +78,7 @@ pub fn measure(requests: usize) -> Resident {
             }
             while (server.stats().running as usize) < requests {
                 tokio::task::yield_now().await;
+                assert_eq!(client.stats().calls as usize, requests, "no limit refuses a request");
             }
             // Every handler was polled and waits.
             for _ in 0..8 {
