@@ -26,7 +26,6 @@ use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
 use crate::message::{AnswerBody, BadMessage, Incoming, IncomingCancel, IncomingRequest};
-use crate::registry::SessionId;
 use crate::trace_context::TraceContext;
 use crate::transport::{ExchangeEnd, Inbound, TransportEvent};
 
@@ -144,7 +143,6 @@ impl ConnectionTask {
             admission,
         };
         let is_handshake = connection.dialect.rules().handshake == Some(&*mount.method);
-        let scope = self.scope_of(inbound);
         let mut arriving = Arriving::new(waiting);
         let act = |state: &mut State, now: Instant, effects: &mut Effects, payload: &mut Payload<'_>| {
             if let (Ok(()), Payload::Request(arriving)) = (arrival.admission, &mut *payload) {
@@ -179,7 +177,7 @@ impl ConnectionTask {
                 client: client.clone(),
                 trace,
                 bytes,
-                scope,
+                has_own_session: connection.traits.exchange_scoped,
             };
             let slot = InboundSlot::new(
                 Arc::new(Request { connection: Arc::clone(connection), data: RequestData::new(arrived) }),
@@ -338,13 +336,6 @@ impl ConnectionTask {
                 state.outbox.push_control(Control::ExchangeEnd { exchange, how: ExchangeEnd::Accepted });
             });
         }
-    }
-
-    /// The session of a request in the registry, if its id is unique only in its exchange.
-    fn scope_of(&self, inbound: &Inbound) -> Option<SessionId> {
-        let session = self.connection.session_id.as_str();
-        let scoped = self.connection.traits.exchange_scoped;
-        scoped.then(|| SessionId::from(format!("{session}/{}", inbound.exchange.0)))
     }
 
     /// The client of a request, if the connection carries several clients.

@@ -56,8 +56,8 @@ const END_REPORTED: u8 = 2;
 struct Apart {
     exchange: ExchangeId,
     progress_token: Option<Box<RawValue>>,
-    /// Its own session in the registry, if its id is unique only in its exchange.
-    scope: Option<SessionId>,
+    /// Its own session in the registry, if its id is unique only in its exchange. It gets its name when it is asked for.
+    own_session: Option<OnceLock<SessionId>>,
     /// The last notification before it that was not done when it arrived. 0: there was none.
     after: u64,
     /// Its client, if its connection carries several clients.
@@ -102,8 +102,8 @@ pub(crate) struct Arrived {
     pub(crate) trace: Option<Arc<TraceContext>>,
     /// The bytes of its frame.
     pub(crate) bytes: u32,
-    /// Its own session in the registry, if its id is unique only in its exchange.
-    pub(crate) scope: Option<SessionId>,
+    /// Whether it has its own session in the registry, because its id is unique only in its exchange.
+    pub(crate) has_own_session: bool,
 }
 
 impl RequestData {
@@ -119,11 +119,11 @@ impl RequestData {
             client,
             trace,
             bytes,
-            scope,
+            has_own_session,
         } = arrived;
         let is_apart = exchange != ExchangeId::NONE
             || progress_token.is_some()
-            || scope.is_some()
+            || has_own_session
             || after > 0
             || client.is_some()
             || trace.is_some();
@@ -134,7 +134,8 @@ impl RequestData {
             came_at,
             apart: is_apart.then(|| {
                 let held = client.as_ref().map(|client| client.budget().hold(bytes as usize));
-                Box::new(Apart { exchange, progress_token, scope, after, client, trace, _held: held })
+                let own_session = has_own_session.then(OnceLock::new);
+                Box::new(Apart { exchange, progress_token, own_session, after, client, trace, _held: held })
             }),
             late: OnceLock::new(),
             signal: Notify::new(),
@@ -172,12 +173,15 @@ impl RequestData {
 
     /// The session under which it is registered. `connections`: the session of its connection.
     pub(crate) fn session<'a>(&'a self, connections: &'a SessionId) -> &'a SessionId {
-        self.apart.as_ref().and_then(|apart| apart.scope.as_ref()).unwrap_or(connections)
+        let own = self.apart.as_ref().and_then(|apart| apart.own_session.as_ref());
+        own.map_or(connections, |own| {
+            own.get_or_init(|| SessionId::from(format!("{}/{}", connections.as_str(), self.exchange().0)))
+        })
     }
 
     /// Whether it is registered under a session of its own.
     pub(crate) fn has_own_session(&self) -> bool {
-        self.apart.as_ref().is_some_and(|apart| apart.scope.is_some())
+        self.apart.as_ref().is_some_and(|apart| apart.own_session.is_some())
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
