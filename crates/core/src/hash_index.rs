@@ -14,22 +14,29 @@ pub(crate) struct HashIndex<S = RandomState> {
 
 /// The positions of numbers that this side chooses, one after another. A peer adds none. By what it answers it can
 /// only choose which of the open calls remain, so the hash has no key.
-pub(crate) type NumberIndex = HashIndex<BuildHasherDefault<NumberHasher>>;
+pub(crate) type NumberIndex = HashIndex<BuildHasherDefault<UnkeyedHasher>>;
 
-/// The hash of one number: a product whose high bits, which depend on all bits of the number, are folded into its low
-/// ones. Consecutive numbers differ in both.
+/// The hash of a number or a text that this side chooses: for each eight bytes a product whose high bits, which depend on
+/// all of them, are folded into its low ones. Consecutive numbers differ in both.
 #[derive(Debug, Default)]
-pub(crate) struct NumberHasher(u64);
+pub(crate) struct UnkeyedHasher(u64);
 
-impl Hasher for NumberHasher {
+impl Hasher for UnkeyedHasher {
     fn finish(&self) -> u64 {
         self.0
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
+        let words = bytes.chunks_exact(8);
+        let rest = words.remainder().iter().fold(0, |word, byte| (word << 8) | u64::from(*byte));
+        for word in words {
+            self.write_u64(u64::from_le_bytes(word.try_into().unwrap_or_default()));
         }
+        self.write_u64(rest);
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(u64::from(byte));
     }
 
     fn write_u64(&mut self, number: u64) {
@@ -62,11 +69,22 @@ impl<S: BuildHasher> HashIndex<S> {
         self.table.insert_unique(hash, slot, again);
     }
 
+    /// As [`insert`](Self::insert), where the hash of each name in the index is stored and not computed again.
+    pub(crate) fn insert_hashed(&mut self, hash: u64, slot: u32, hash_of: impl Fn(u32) -> u64) {
+        self.table.insert_unique(hash, slot, |slot| hash_of(*slot));
+    }
+
     /// Removes a place.
     pub(crate) fn remove(&mut self, name: &impl Hash, slot: u32) {
-        if let Ok(found) = self.table.find_entry(self.hasher.hash_one(name), |known| *known == slot) {
+        self.remove_hashed(self.hasher.hash_one(name), slot);
+    }
+
+    /// Removes a place whose name has this hash. `false`: it is not in the index.
+    pub(crate) fn remove_hashed(&mut self, hash: u64, slot: u32) -> bool {
+        self.table.find_entry(hash, |known| *known == slot).is_ok_and(|found| {
             found.remove();
-        }
+            true
+        })
     }
 
     #[cfg(feature = "verify")]
@@ -86,7 +104,7 @@ mod tests {
 
     #[test]
     fn consecutive_numbers_have_different_hashes() {
-        let hasher = BuildHasherDefault::<NumberHasher>::default();
+        let hasher = BuildHasherDefault::<UnkeyedHasher>::default();
         let count = |part: fn(u64) -> u64| {
             let parts: std::collections::HashSet<u64> =
                 (0..4096_u64).map(|number| part(hasher.hash_one(number))).collect();
@@ -95,6 +113,19 @@ mod tests {
         // A table takes the place from the low bits, and compares the high ones.
         assert!(count(|hash| hash % 8192) > 3000);
         assert_eq!(count(|hash| hash >> 57), 128);
+    }
+
+    #[test]
+    fn texts_have_different_hashes_wherever_they_differ() {
+        let hash = |text: &str| BuildHasherDefault::<UnkeyedHasher>::default().hash_one(text);
+        let text = "textDocument/didChange";
+        let mut hashes = std::collections::HashSet::from([hash(text)]);
+        for place in 0..text.len() {
+            let mut other = text.to_owned();
+            other.replace_range(place..=place, "_");
+            hashes.extend([hash(&other), hash(&text[..place])]);
+        }
+        assert_eq!(hashes.len(), 1 + 2 * text.len());
     }
 
     #[test]

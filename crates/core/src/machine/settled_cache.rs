@@ -1,16 +1,17 @@
 //! The results of the last keys: to answer "already", and to recognise that a cancel is late and not early.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use crate::hash_index::HashIndex;
 use crate::id::{Principal, RequestId, Scope};
 
 /// A key and its scope.
 pub(super) type Name = (Scope, RequestId);
 
-/// The approximate size of a settled key without the text of its id, in bytes.
+/// The approximate size of a settled key without the text of its id, in bytes. There may be room for twice as many.
 const ENTRY_BYTES: usize = 160;
+const _: () = assert!(2 * size_of::<Recorded>() <= ENTRY_BYTES);
 
 /// The bytes of a key's text. 0: it is a number.
 pub(super) fn text_of((_, id): &Name) -> usize {
@@ -31,10 +32,15 @@ pub(super) enum Settled {
 pub(super) struct SettledCache {
     most: usize,
     longest: Duration,
-    known: HashMap<Name, Known>,
+    /// The youngest entry of each key, by its number. The lower bits of an entry's number are enough, because there are
+    /// far fewer entries.
+    known: HashIndex,
+    /// The entries, numbered one after another.
     order: VecDeque<Recorded>,
-    /// How many keys were recorded in total.
-    recorded: u64,
+    /// The number of the first of them.
+    first: u32,
+    /// The number of the one that is added next.
+    next: u32,
     /// Bytes of the ids in `order`.
     text: usize,
     forgotten: Forgotten,
@@ -68,17 +74,17 @@ impl Forgotten {
 }
 
 #[derive(Clone, Debug)]
-struct Known {
-    settled: Settled,
-    principal: Option<Principal>,
-    number: u64,
-}
-
-#[derive(Clone, Debug)]
 struct Recorded {
     name: Name,
-    number: u64,
+    hash: u64,
+    principal: Option<Principal>,
+    settled: Settled,
     at: Instant,
+}
+
+/// The entry with this number.
+fn entry(order: &VecDeque<Recorded>, first: u32, number: u32) -> Option<&Recorded> {
+    order.get(number.wrapping_sub(first) as usize)
 }
 
 impl SettledCache {
@@ -86,9 +92,10 @@ impl SettledCache {
         Self {
             most,
             longest,
-            known: HashMap::new(),
+            known: HashIndex::default(),
             order: VecDeque::new(),
-            recorded: 0,
+            first: 0,
+            next: 0,
             text: 0,
             forgotten: Forgotten::default(),
         }
@@ -102,11 +109,20 @@ impl SettledCache {
         settled: Settled,
     ) {
         self.forget_old(now);
-        self.recorded += 1;
-        let number = self.recorded;
         self.text += text_of(&name);
-        self.known.insert(name.clone(), Known { settled, principal, number });
-        self.order.push_back(Recorded { name, number, at: now });
+        let hash = self.known.hash(&name);
+        if let Some(number) = self.number_of(hash, &name) {
+            self.known.remove_hashed(hash, number);
+        }
+        // Before it is added, so that no room is made for one more.
+        if self.order.len() >= self.most {
+            self.forget_first();
+        }
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        self.order.push_back(Recorded { name, hash, principal, settled, at: now });
+        let hash_of = |number| entry(&self.order, self.first, number).map_or(0, |entry| entry.hash);
+        self.known.insert_hashed(hash, number, hash_of);
         while self.order.len() > self.most {
             self.forget_first();
         }
@@ -125,14 +141,21 @@ impl SettledCache {
         principal: Option<&Principal>,
     ) -> Option<Settled> {
         self.forget_old(now);
-        let known = self.known.get(name)?;
+        let number = self.number_of(self.known.hash(name), name)?;
+        let known = entry(&self.order, self.first, number)?;
         (known.principal.as_ref() == principal).then_some(known.settled)
     }
 
     /// Whether a key was settled recently, by any principal.
     pub(super) fn knows(&mut self, now: Instant, name: &Name) -> bool {
         self.forget_old(now);
-        self.known.contains_key(name)
+        self.number_of(self.known.hash(name), name).is_some()
+    }
+
+    /// The number of the youngest entry of a key.
+    fn number_of(&self, hash: u64, name: &Name) -> Option<u32> {
+        let is = |number| entry(&self.order, self.first, number).is_some_and(|entry| entry.name == *name);
+        self.known.find_hashed(hash, is)
     }
 
     /// The settled keys that were forgotten.
@@ -157,9 +180,10 @@ impl SettledCache {
     pub(super) fn inspect(
         &self,
     ) -> impl Iterator<Item = (&Name, Option<(Settled, Option<&Principal>)>, Instant)> {
-        self.order.iter().map(|entry| {
-            let known = self.known.get(&entry.name).filter(|known| known.number == entry.number);
-            (&entry.name, known.map(|known| (known.settled, known.principal.as_ref())), entry.at)
+        self.order.iter().zip(0_u32..).map(|(entry, place)| {
+            let youngest = self.number_of(entry.hash, &entry.name);
+            let is_youngest = youngest == Some(self.first.wrapping_add(place));
+            (&entry.name, is_youngest.then_some((entry.settled, entry.principal.as_ref())), entry.at)
         })
     }
 
@@ -172,14 +196,12 @@ impl SettledCache {
 
     /// Removes the first entry, and its key. A key that was settled again has a younger entry and stays.
     fn forget_first(&mut self) {
-        let Some(Recorded { name, number, .. }) = self.order.pop_front() else { return };
+        let Some(Recorded { name, hash, .. }) = self.order.pop_front() else { return };
         self.text -= text_of(&name);
-        if let Entry::Occupied(known) = self.known.entry(name) {
-            if known.get().number == number {
-                let ((_, id), _) = known.remove_entry();
-                self.forgotten.note(&id);
-            }
+        if self.known.remove_hashed(hash, self.first) {
+            self.forgotten.note(&name.1);
         }
+        self.first = self.first.wrapping_add(1);
     }
 }
 
