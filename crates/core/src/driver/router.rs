@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
+use std::hash::BuildHasherDefault;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use crate::driver::notifications::arrival_order::ArrivalOrder;
 use crate::driver::params::read_params;
 use crate::driver::peer::Peer;
 use crate::driver::state::{Handler, NotificationHandler, Notified};
+use crate::hash_index::UnkeyedHasher;
 use crate::transport::BoxFuture;
 
 /// The methods and notifications that this side serves.
@@ -41,13 +43,16 @@ use crate::transport::BoxFuture;
 /// ```
 #[derive(Default)]
 pub struct Router {
-    methods: HashMap<Arc<str>, Route>,
+    methods: Names<Route>,
     fallback: Option<Arc<dyn Handler>>,
-    notifications: HashMap<Arc<str>, Arc<dyn NotificationHandler>>,
+    notifications: Names<Arc<dyn NotificationHandler>>,
     notification_fallback: Option<Arc<dyn NotificationHandler>>,
     in_order: bool,
     reads_ahead: Option<usize>,
 }
+
+/// By names that only this side chooses. A peer looks names up and adds none, so their hash has no key.
+type Names<T> = HashMap<Arc<str>, T, BuildHasherDefault<UnkeyedHasher>>;
 
 #[derive(Default)]
 struct Route {
