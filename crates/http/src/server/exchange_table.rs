@@ -132,7 +132,12 @@ impl<X> Exchanges<X> {
 // What the client does.
 impl<X> ExchangeTable<X> {
     /// A new exchange, and the reader of its stream.
-    pub(crate) fn begin_post(&mut self, kept: Retention, extra: X) -> Result<(ExchangeId, u64), SendRefused> {
+    pub(crate) fn begin_post(
+        &mut self,
+        now: Instant,
+        kept: Retention,
+        extra: X,
+    ) -> Result<(ExchangeId, u64), SendRefused> {
         if self.closed {
             return Err(SendRefused::Closed);
         }
@@ -141,11 +146,10 @@ impl<X> ExchangeTable<X> {
         }
         let stream = self.next;
         self.next += 1;
-        let mut buffer = ReplayBuffer::new(stream, kept);
-        let (token, _) = buffer.attach();
+        let (buffer, token) = ReplayBuffer::with_reader(now, stream, kept);
         let exchange = Exchange {
             response: Response::Undecided(None),
-            came: Instant::now(),
+            came: now,
             progress: Progress::default(),
             buffer,
             reason: None,

@@ -71,6 +71,17 @@ impl StoredEvent {
 
 impl ReplayBuffer {
     pub(crate) fn new(stream: u64, kept: Retention) -> Self {
+        Self::begun(Instant::now(), stream, kept)
+    }
+
+    /// A new buffer and its first reader.
+    pub(crate) fn with_reader(now: Instant, stream: u64, kept: Retention) -> (Self, u64) {
+        let mut buffer = Self::begun(now, stream, kept);
+        let (token, _) = buffer.replace_reader(now, false);
+        (buffer, token)
+    }
+
+    const fn begun(now: Instant, stream: u64, kept: Retention) -> Self {
         Self {
             stream,
             kept,
@@ -81,7 +92,7 @@ impl ReplayBuffer {
             read_bytes: 0,
             reader: None,
             readers: 0,
-            moved: Instant::now(),
+            moved: now,
             ended: false,
         }
     }
@@ -166,18 +177,18 @@ impl ReplayBuffer {
 
     /// Attaches a new reader. The reader before it, if any, ends.
     pub(crate) fn attach(&mut self) -> (u64, Option<Waker>) {
-        self.replace_reader(false)
+        self.replace_reader(Instant::now(), false)
     }
 
     /// The same, for a reader that knows no id of this stream. If events have ids, it gets one at once, so that it can
     /// resume the stream even if it loses the first event.
     pub(crate) fn attach_without_id(&mut self) -> (u64, Option<Waker>) {
-        self.replace_reader(self.kept.events > 0)
+        self.replace_reader(Instant::now(), self.kept.events > 0)
     }
 
-    fn replace_reader(&mut self, lacks_id: bool) -> (u64, Option<Waker>) {
+    fn replace_reader(&mut self, now: Instant, lacks_id: bool) -> (u64, Option<Waker>) {
         self.readers += 1;
-        self.moved = Instant::now();
+        self.moved = now;
         let displaced = self.reader.replace(Reader { token: self.readers, waker: None, lacks_id });
         (self.readers, displaced.and_then(|reader| reader.waker))
     }

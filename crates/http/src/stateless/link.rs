@@ -58,7 +58,9 @@ impl StatelessLink {
         trace: Option<Arc<TraceContext>>,
         budget: &ByteBudget,
     ) -> Result<(ExchangeId, u64), SendRefused> {
-        let (exchange, token) = self.exchanges.step(|table, _| table.begin_post(KEPT, budget.clone()))?;
+        let now = Instant::now();
+        let (exchange, token) =
+            self.exchanges.step(|table, _| table.begin_post(now, KEPT, budget.clone()))?;
         self.inbound_queue
             .push(Inbound { body, exchange, principal, address, trace }, held)
             .inspect_err(|_| drop(self.exchanges.lock().open.remove(&exchange.0)))?;

@@ -94,7 +94,11 @@ impl SessionState {
 
     /// Notes that a client has used the session.
     pub(super) fn touch(&self) {
-        *self.used_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.touch_at(Instant::now());
+    }
+
+    fn touch_at(&self, now: Instant) {
+        *self.used_at.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
     pub(super) fn used_at(&self) -> Instant {
@@ -108,8 +112,10 @@ impl SessionState {
         held: HeldBytes,
         trace: Option<Arc<TraceContext>>,
     ) -> Result<(ExchangeId, u64), SendRefused> {
-        let (exchange, token) = self.exchanges.step(|table, _| table.begin_post(self.settings.kept, ()))?;
-        self.touch();
+        let now = Instant::now();
+        let (exchange, token) =
+            self.exchanges.step(|table, _| table.begin_post(now, self.settings.kept, ()))?;
+        self.touch_at(now);
         let inbound = Inbound { body, exchange, principal: self.principal.clone(), address: None, trace };
         self.inbound_queue
             .push(inbound, held)
