@@ -2,6 +2,8 @@
 
 /// W1, 64 B in memory on one thread: microseconds over the floor.
 pub const ECHO_IN_MEMORY: f64 = 1.5;
+/// W1, 64 B in memory on one thread: microseconds over the floor that the first round hoped for, and did not ask for.
+pub const ECHO_DREAM: f64 = 0.7;
 /// W2 with quick handlers, 64 in flight in memory on one thread: microseconds of a request, which are 400,000 a second.
 pub const QUICK_REQUEST: f64 = 2.5;
 /// The same: multiple of the best of the others. Meeting one of the two is enough.
@@ -32,6 +34,8 @@ pub const IDLE_HTTP: f64 = 24.0;
 pub const ECHO_64_KIB: f64 = 1.2;
 /// W1 and W2 in memory, and W8: multiple of the best of the others.
 pub const BEST_OF_OTHERS: f64 = 1.0;
+/// The same, as the first round hoped for and did not ask for.
+pub const BEST_OF_OTHERS_DREAM: f64 = 0.5;
 /// W1 and W2 in memory: multiple of rmcp and of agent-client-protocol.
 pub const SLOW_OTHERS: f64 = 0.2;
 /// W3 to the handler's signal on one thread: microseconds over one direction of the transport.

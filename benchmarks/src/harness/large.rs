@@ -20,7 +20,7 @@ const LONG: usize = 8 << 20;
 /// The most rounds, because a large echo takes milliseconds.
 const ROUNDS: usize = 10;
 /// The transports between processes.
-pub(super) const WIRES: [Wire; 8] = [
+pub(super) const WIRES: [Wire; 9] = [
     Wire::Stdio,
     Wire::ContentLength,
     Wire::NamedPipe,
@@ -28,6 +28,7 @@ pub(super) const WIRES: [Wire; 8] = [
     Wire::Streamable,
     Wire::Streamable2,
     Wire::Stateless,
+    Wire::Stateless2,
     Wire::Acp,
 ];
 /// Echoes behind each figure of memory.

@@ -12,7 +12,8 @@ use crate::subjects;
 /// The measure.
 pub(super) const MEASURE: &str = "instructions of the server's side";
 /// The transports whose server is counted.
-pub(super) const WIRES: [Wire; 4] = [Wire::Streamable, Wire::Stateless, Wire::Streamable2, Wire::Acp];
+pub(super) const WIRES: [Wire; 5] =
+    [Wire::Streamable, Wire::Stateless, Wire::Streamable2, Wire::Stateless2, Wire::Acp];
 /// The echoes of two runs whose difference counts, so that what comes before and after them is not included.
 const FEW: usize = 200;
 const COUNTED: usize = 1000;
