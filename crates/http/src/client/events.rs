@@ -40,10 +40,57 @@ pub(crate) struct Events {
     /// Set while the current line is above the limit. The rest of the line is dropped.
     skipping: Option<Dropped>,
     event: Event,
-    data: BytesMut,
-    has_data: bool,
+    data: Data,
     has_fields: bool,
     too_large: bool,
+}
+
+/// The data of an event that is not complete.
+#[derive(Debug, Default)]
+enum Data {
+    #[default]
+    None,
+    /// One long line, where it was read.
+    Line(Bytes),
+    /// Short lines, or several ones, with line feeds between them.
+    Lines(BytesMut),
+}
+
+/// A line of data of at least this many bytes is not copied, if it is the only one of its event. A shorter one would
+/// hold memory in which other lines arrive.
+const NOT_COPIED: usize = 64 * 1024;
+
+impl Data {
+    fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Line(line) => line.len(),
+            Self::Lines(lines) => lines.len(),
+        }
+    }
+
+    fn push(&mut self, line: &Bytes) {
+        *self = match std::mem::take(self) {
+            Self::None if line.len() >= NOT_COPIED => Self::Line(line.clone()),
+            Self::None => Self::Lines(BytesMut::from(&**line)),
+            Self::Line(first) => Self::Lines(joined(BytesMut::from(&*first), line)),
+            Self::Lines(lines) => Self::Lines(joined(lines, line)),
+        };
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::None => Bytes::new(),
+            Self::Line(line) => line,
+            Self::Lines(lines) => lines.freeze(),
+        }
+    }
+}
+
+fn joined(mut lines: BytesMut, line: &[u8]) -> BytesMut {
+    lines.extend_from_slice(b"\n");
+    lines.extend_from_slice(line);
+    lines
 }
 
 /// A line above the limit, whether it arrives in one piece or in many.
@@ -78,8 +125,7 @@ impl Events {
             returned: false,
             skipping: None,
             event: Event::default(),
-            data: BytesMut::new(),
-            has_data: false,
+            data: Data::None,
             has_fields: false,
             too_large: false,
         }
@@ -145,7 +191,7 @@ impl Events {
             Some(Dropped::Data) => {
                 self.too_large = true;
                 self.has_fields = true;
-                self.data.clear();
+                self.data = Data::None;
             }
             Some(Dropped::Other) => {}
         }
@@ -187,20 +233,15 @@ impl Events {
     fn take_data(&mut self, value: &Bytes) {
         if self.data.len() + value.len() > self.most {
             self.too_large = true;
-            self.data.clear();
+            self.data = Data::None;
         } else if !self.too_large {
-            if self.has_data {
-                self.data.extend_from_slice(b"\n");
-            }
-            self.data.extend_from_slice(value);
+            self.data.push(value);
         }
-        self.has_data = true;
     }
 
     fn dispatch(&mut self) -> Option<Read> {
         let mut event = std::mem::take(&mut self.event);
-        event.data = self.data.split().freeze();
-        self.has_data = false;
+        event.data = std::mem::take(&mut self.data).into_bytes();
         if std::mem::take(&mut self.too_large) {
             self.has_fields = false;
             return Some(Read::TooLarge);
@@ -252,6 +293,25 @@ mod tests {
             let bytes: Vec<&[u8]> = stream.chunks(1).collect();
             assert_eq!(read(1024, &bytes), expected);
         }
+    }
+
+    #[test]
+    fn long_lines_are_joined_as_short_ones_are_and_a_single_one_is_not_copied() {
+        let (long, short) = ("x".repeat(NOT_COPIED), "y".repeat(10));
+        for lines in [vec![&long], vec![&long, &short], vec![&short, &long], vec![&long, &long]] {
+            let lines: Vec<&str> = lines.into_iter().map(String::as_str).collect();
+            let stream = format!("data: {}\n\ndata: ok\n\n", lines.join("\ndata: "));
+            let event = Event { data: lines.join("\n").into(), ..Event::default() };
+            for size in [7, 4096, stream.len()] {
+                let pieces: Vec<&[u8]> = stream.as_bytes().chunks(size).collect();
+                assert_eq!(read(1 << 20, &pieces), vec![Read::Event(event.clone()), data("ok")]);
+            }
+        }
+        let mut events = Events::new(1 << 20);
+        events.push(format!("data: {long}\n\n").as_bytes());
+        let held = events.buffer.as_ptr_range();
+        let Some(Read::Event(event)) = events.next() else { panic!("an event") };
+        assert!(held.contains(&event.data.as_ptr()), "the line was copied");
     }
 
     #[test]
