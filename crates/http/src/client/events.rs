@@ -45,52 +45,49 @@ pub(crate) struct Events {
     too_large: bool,
 }
 
-/// The data of an event that is not complete.
-#[derive(Debug, Default)]
-enum Data {
-    #[default]
-    None,
-    /// One long line, where it was read.
-    Line(Bytes),
-    /// Short lines, or several ones, with line feeds between them.
-    Lines(BytesMut),
-}
-
 /// A line of data of at least this many bytes is not copied, if it is the only one of its event. A shorter one would
 /// hold memory in which other lines arrive.
 const NOT_COPIED: usize = 64 * 1024;
 
+/// The data of an event that is not complete.
+#[derive(Debug, Default)]
+struct Data {
+    has_lines: bool,
+    /// The only line so far, where it was read, if it is long.
+    line: Option<Bytes>,
+    /// The lines, with line feeds between them. Its memory serves many events.
+    lines: BytesMut,
+}
+
 impl Data {
     fn len(&self) -> usize {
-        match self {
-            Self::None => 0,
-            Self::Line(line) => line.len(),
-            Self::Lines(lines) => lines.len(),
-        }
+        self.line.as_ref().map_or(self.lines.len(), Bytes::len)
     }
 
     fn push(&mut self, line: &Bytes) {
-        *self = match std::mem::take(self) {
-            Self::None if line.len() >= NOT_COPIED => Self::Line(line.clone()),
-            Self::None => Self::Lines(BytesMut::from(&**line)),
-            Self::Line(first) => Self::Lines(joined(BytesMut::from(&*first), line)),
-            Self::Lines(lines) => Self::Lines(joined(lines, line)),
-        };
-    }
-
-    fn into_bytes(self) -> Bytes {
-        match self {
-            Self::None => Bytes::new(),
-            Self::Line(line) => line,
-            Self::Lines(lines) => lines.freeze(),
+        let is_first = !std::mem::replace(&mut self.has_lines, true);
+        if is_first && line.len() >= NOT_COPIED {
+            self.line = Some(line.clone());
+            return;
         }
+        if let Some(first) = self.line.take() {
+            self.lines.extend_from_slice(&first);
+        }
+        if !is_first {
+            self.lines.extend_from_slice(b"\n");
+        }
+        self.lines.extend_from_slice(line);
     }
-}
 
-fn joined(mut lines: BytesMut, line: &[u8]) -> BytesMut {
-    lines.extend_from_slice(b"\n");
-    lines.extend_from_slice(line);
-    lines
+    fn clear(&mut self) {
+        self.line = None;
+        self.lines.clear();
+    }
+
+    fn take(&mut self) -> Bytes {
+        self.has_lines = false;
+        self.line.take().unwrap_or_else(|| self.lines.split().freeze())
+    }
 }
 
 /// A line above the limit, whether it arrives in one piece or in many.
@@ -125,7 +122,7 @@ impl Events {
             returned: false,
             skipping: None,
             event: Event::default(),
-            data: Data::None,
+            data: Data::default(),
             has_fields: false,
             too_large: false,
         }
@@ -191,7 +188,7 @@ impl Events {
             Some(Dropped::Data) => {
                 self.too_large = true;
                 self.has_fields = true;
-                self.data = Data::None;
+                self.data.clear();
             }
             Some(Dropped::Other) => {}
         }
@@ -233,7 +230,7 @@ impl Events {
     fn take_data(&mut self, value: &Bytes) {
         if self.data.len() + value.len() > self.most {
             self.too_large = true;
-            self.data = Data::None;
+            self.data.clear();
         } else if !self.too_large {
             self.data.push(value);
         }
@@ -241,7 +238,7 @@ impl Events {
 
     fn dispatch(&mut self) -> Option<Read> {
         let mut event = std::mem::take(&mut self.event);
-        event.data = std::mem::take(&mut self.data).into_bytes();
+        event.data = self.data.take();
         if std::mem::take(&mut self.too_large) {
             self.has_fields = false;
             return Some(Read::TooLarge);
