@@ -32,6 +32,8 @@ pub(crate) enum Read {
 pub(crate) struct Events {
     most: usize,
     buffer: BytesMut,
+    /// The most bytes that were in the buffer since it was new. Its memory may be a few times as large.
+    most_held: usize,
     /// The number of bytes that were scanned without an end of line.
     scanned: usize,
     begun: bool,
@@ -45,8 +47,8 @@ pub(crate) struct Events {
     too_large: bool,
 }
 
-/// A line of data of at least this many bytes is not copied, if it is the only one of its event. A shorter one would
-/// hold memory in which other lines arrive.
+/// A line of data of at least this many bytes is not copied, if it is the only one of its event and most of what its
+/// buffer has held. Another one would hold memory of other lines.
 const NOT_COPIED: usize = 64 * 1024;
 
 /// The data of an event that is not complete.
@@ -81,12 +83,20 @@ impl Data {
 
     fn clear(&mut self) {
         self.line = None;
-        self.lines.clear();
+        self.lines = BytesMut::new();
     }
 
     fn take(&mut self) -> Bytes {
         self.has_lines = false;
-        self.line.take().unwrap_or_else(|| self.lines.split().freeze())
+        if let Some(line) = self.line.take() {
+            return line;
+        }
+        let lines = self.lines.split();
+        if lines.len() >= NOT_COPIED {
+            // The next event shall not hold the memory of this one.
+            self.lines = BytesMut::new();
+        }
+        lines.freeze()
     }
 }
 
@@ -117,6 +127,7 @@ impl Events {
         Self {
             most,
             buffer: BytesMut::new(),
+            most_held: 0,
             scanned: 0,
             begun: false,
             returned: false,
@@ -131,6 +142,7 @@ impl Events {
     /// Adds received bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
+        self.most_held = self.most_held.max(self.buffer.len());
     }
 
     /// The next event, if it is complete.
@@ -174,17 +186,23 @@ impl Events {
             if self.skipping.is_some() || self.is_over(&self.buffer) {
                 self.skipping.get_or_insert(Dropped::of(&self.buffer));
                 self.buffer.clear();
+                self.renew_buffer();
                 self.scanned = 0;
             }
             return None;
         };
         self.scanned = 0;
         self.returned = self.buffer.get(end) == Some(&b'\r');
-        let line = self.buffer.split_to(end);
+        let line = self.buffer.split_to(end).freeze();
         self.buffer.advance(1);
         let whole = self.is_over(&line).then(|| Dropped::of(&line));
+        let is_small_part = line.len() < self.most_held / 2;
+        if line.len() >= NOT_COPIED {
+            self.renew_buffer();
+        }
         match self.skipping.take().or(whole) {
-            None => return Some(line.freeze()),
+            None if is_small_part && line.len() >= NOT_COPIED => return Some(Bytes::copy_from_slice(&line)),
+            None => return Some(line),
             Some(Dropped::Data) => {
                 self.too_large = true;
                 self.has_fields = true;
@@ -193,6 +211,12 @@ impl Events {
             Some(Dropped::Other) => {}
         }
         Some(Bytes::from_static(b":"))
+    }
+
+    /// Moves what is left to memory of its own: what has been read was large, or is kept.
+    fn renew_buffer(&mut self) {
+        self.buffer = BytesMut::from(&*self.buffer);
+        self.most_held = self.buffer.len();
     }
 
     fn is_over(&self, line: &[u8]) -> bool {
@@ -309,6 +333,39 @@ mod tests {
         let held = events.buffer.as_ptr_range();
         let Some(Read::Event(event)) = events.next() else { panic!("an event") };
         assert!(held.contains(&event.data.as_ptr()), "the line was copied");
+    }
+
+    #[test]
+    fn an_event_that_is_kept_holds_no_memory_of_those_before_it() {
+        const MOST: usize = 1 << 20;
+        let long = |bytes: usize| "x".repeat(bytes);
+        let event = |bytes: usize| format!("data: {}\n\n", long(bytes));
+        let oversize = event(MOST * 2);
+        let lines = format!("data: {}\ndata: {}\n\n", long(MOST / 2), long(MOST / 4));
+        for before in [String::new(), event(MOST), oversize, lines] {
+            for bytes in [100, 5000, NOT_COPIED, 2 * NOT_COPIED, MOST] {
+                for piece in [16 * 1024, usize::MAX] {
+                    let mut events = Events::new(MOST);
+                    let mut last = None;
+                    let stream = before.clone() + &event(bytes);
+                    for piece in stream.as_bytes().chunks(piece) {
+                        events.push(piece);
+                        last = std::iter::from_fn(|| events.next()).last().or(last);
+                    }
+                    drop(events);
+                    let Some(Read::Event(Event { data, .. })) = last else { panic!("an event") };
+                    assert!(data.len() == bytes && data.is_unique());
+                    // The only owner of memory gets all of it.
+                    let room = Vec::from(data).capacity();
+                    let most = 4 * bytes.max(NOT_COPIED);
+                    assert!(
+                        room <= most,
+                        "{bytes} bytes hold {room} after {} in pieces of {piece}",
+                        before.len()
+                    );
+                }
+            }
+        }
     }
 
     #[test]
