@@ -87,6 +87,8 @@ fn make_room(more: &mut BytesMut, needed: usize, announced: Option<usize>) {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
 
     use futures_util::stream;
     use http_body::Frame;
@@ -99,11 +101,35 @@ mod tests {
         whole(StreamBody::new(stream::iter(frames)), limit).await
     }
 
-    #[test]
-    fn no_room_is_made_for_more_than_the_limit() {
-        assert_eq!(announced(&SizeHint::with_exact(60), 16), Some(16));
-        assert_eq!(announced(&SizeHint::with_exact(15), 16), Some(15));
-        assert_eq!(announced(&SizeHint::default(), 16), None);
+    /// A body that announces this length, whatever it has.
+    struct Announcing(u64, Vec<Bytes>);
+
+    impl Body for Announcing {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Ready(self.1.pop().map(|piece| Ok(Frame::data(piece))))
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(self.0)
+        }
+    }
+
+    #[tokio::test]
+    async fn no_room_is_made_for_more_than_the_limit() {
+        const LIMIT: usize = 100_000;
+        let pieces = || vec![Bytes::from(vec![b'x'; 40_000]); 2];
+        for announced in [80_000, 400_000] {
+            let body = whole(Announcing(announced, pieces()), LIMIT).await.unwrap();
+            assert_eq!(body.len(), 80_000);
+            let room = Vec::from(body).capacity();
+            assert!(room <= LIMIT, "{announced} were announced, and {room} reserved");
+        }
     }
 
     #[tokio::test]

@@ -39,8 +39,6 @@ pub(super) struct SettledCache {
     order: VecDeque<Recorded>,
     /// The number of the first of them.
     first: u32,
-    /// The number of the one that is added next.
-    next: u32,
     /// Bytes of the ids in `order`.
     text: usize,
     forgotten: Forgotten,
@@ -95,7 +93,6 @@ impl SettledCache {
             known: HashIndex::default(),
             order: VecDeque::new(),
             first: 0,
-            next: 0,
             text: 0,
             forgotten: Forgotten::default(),
         }
@@ -118,14 +115,18 @@ impl SettledCache {
         if self.order.len() >= self.most {
             self.forget_first();
         }
-        let number = self.next;
-        self.next = number.wrapping_add(1);
+        let number = self.number_at(self.order.len());
         self.order.push_back(Recorded { name, hash, principal, settled, at: now });
         let hash_of = |number| entry(&self.order, self.first, number).map_or(0, |entry| entry.hash);
         self.known.insert_hashed(hash, number, hash_of);
-        while self.order.len() > self.most {
+        if self.most == 0 {
             self.forget_first();
         }
+    }
+
+    /// The number of the entry at this place.
+    fn number_at(&self, place: usize) -> u32 {
+        self.first.wrapping_add(u32::try_from(place).unwrap_or(u32::MAX))
     }
 
     /// Its approximate size in bytes.
@@ -180,9 +181,9 @@ impl SettledCache {
     pub(super) fn inspect(
         &self,
     ) -> impl Iterator<Item = (&Name, Option<(Settled, Option<&Principal>)>, Instant)> {
-        self.order.iter().zip(0_u32..).map(|(entry, place)| {
+        self.order.iter().enumerate().map(|(place, entry)| {
             let youngest = self.number_of(entry.hash, &entry.name);
-            let is_youngest = youngest == Some(self.first.wrapping_add(place));
+            let is_youngest = youngest == Some(self.number_at(place));
             (&entry.name, is_youngest.then_some((entry.settled, entry.principal.as_ref())), entry.at)
         })
     }
@@ -233,6 +234,28 @@ mod tests {
         assert_eq!(cache.recall(later, &name(2), None), None);
         assert_eq!(forgotten(&mut cache, later), (Some(3), false));
         assert!(cache.known.is_empty() && cache.order.is_empty());
+    }
+
+    #[test]
+    fn the_numbers_of_the_entries_begin_again_after_the_largest() {
+        let start = Instant::now();
+        let mut cache = SettledCache::new(3, Duration::from_secs(60));
+        cache.first = u32::MAX - 1;
+        for id in 1..=6 {
+            cache.record(start, name(id), None, Settled::Completed);
+            let known = (1..=6).filter(|known| cache.knows(start, &name(*known)));
+            assert!(known.eq((id - 2).max(1)..=id), "after {id}");
+        }
+        assert_eq!(forgotten(&mut cache, start), (Some(3), false));
+    }
+
+    #[test]
+    fn nothing_is_remembered_if_nothing_may_be() {
+        let start = Instant::now();
+        let mut cache = SettledCache::new(0, Duration::from_secs(60));
+        cache.record(start, name(7), None, Settled::Completed);
+        assert_eq!(cache.recall(start, &name(7), None), None);
+        assert_eq!((cache.bytes(), forgotten(&mut cache, start)), (0, (Some(7), false)));
     }
 
     #[test]

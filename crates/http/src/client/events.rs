@@ -93,7 +93,7 @@ impl Data {
         }
         let lines = self.lines.split();
         if lines.len() >= NOT_COPIED {
-            // The next event shall not hold the memory of this one.
+            // The next event gets memory of its own.
             self.lines = BytesMut::new();
         }
         lines.freeze()
@@ -196,12 +196,13 @@ impl Events {
         let line = self.buffer.split_to(end).freeze();
         self.buffer.advance(1);
         let whole = self.is_over(&line).then(|| Dropped::of(&line));
+        let is_long = line.len() >= NOT_COPIED;
         let is_small_part = line.len() < self.most_held / 2;
-        if line.len() >= NOT_COPIED {
+        if is_long {
             self.renew_buffer();
         }
         match self.skipping.take().or(whole) {
-            None if is_small_part && line.len() >= NOT_COPIED => return Some(Bytes::copy_from_slice(&line)),
+            None if is_long && is_small_part => return Some(Bytes::copy_from_slice(&line)),
             None => return Some(line),
             Some(Dropped::Data) => {
                 self.too_large = true;

@@ -98,7 +98,8 @@ impl SessionState {
     }
 
     fn touch_at(&self, now: Instant) {
-        *self.used_at.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        let mut used_at = self.used_at.lock().unwrap_or_else(PoisonError::into_inner);
+        *used_at = now.max(*used_at);
     }
 
     pub(super) fn used_at(&self) -> Instant {
