@@ -3,17 +3,24 @@
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
-use tokio_tungstenite::{WebSocketStream, accept_async, client_async};
+use tokio_tungstenite::{WebSocketStream, accept_async_with_config, client_async_with_config};
 
 use super::Answers;
 
 pub(super) type Socket = WebSocketStream<TcpStream>;
 
+/// tungstenite clears its read buffer before each read, so the floor has one of the size that Rescind sets.
+fn config() -> WebSocketConfig {
+    WebSocketConfig::default().read_buffer_size(12 * 1024)
+}
+
 pub(super) async fn connect(endpoint: &str) -> Socket {
     let stream = TcpStream::connect(endpoint).await.expect("the server listens");
     stream.set_nodelay(true).expect("a socket");
-    client_async(format!("ws://{endpoint}/"), stream).await.expect("the server upgrades").0
+    let opened = client_async_with_config(format!("ws://{endpoint}/"), stream, Some(config())).await;
+    opened.expect("the server upgrades").0
 }
 
 pub(super) async fn exchange(socket: &mut Socket, frame: Bytes) -> Bytes {
@@ -28,7 +35,8 @@ pub(super) async fn serve(answers: Answers, listens: fn(&str)) {
     while let Ok((stream, _)) = listener.accept().await {
         stream.set_nodelay(true).expect("a socket");
         tokio::spawn(async move {
-            let mut socket = accept_async(stream).await.expect("the client upgrades");
+            let mut socket =
+                accept_async_with_config(stream, Some(config())).await.expect("the client upgrades");
             while let Some(Ok(message)) = socket.next().await {
                 let answer = match (answers, message) {
                     (Answers::Same, message) if message.is_text() => message,

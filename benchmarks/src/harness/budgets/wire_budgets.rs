@@ -14,9 +14,10 @@ pub(super) fn wires(court: &mut Court<'_>) {
     for wire in Wire::ALL {
         let found = echo(court, wire);
         let name = format!("W1 64 B over the floor, {}", wire.name());
-        court.hold(name, found.clone(), wire.echo_limit(), "us");
+        court.hold_above_noise(name, found.clone(), wire.echo_limit(), "us");
         if let Some(limit) = wire.second_echo_limit() {
-            court.hold(format!("W1 64 B over the floor, second round, {}", wire.name()), found, limit, "us");
+            let name = format!("W1 64 B over the floor, second round, {}", wire.name());
+            court.hold_above_noise(name, found, limit, "us");
         }
     }
     idle_sessions(court);
