@@ -125,23 +125,31 @@ fn beside(court: &Court<'_>, at: At<'_>, of: impl Fn(Name) -> bool) -> Found {
 
 fn cancels(court: &mut Court<'_>) {
     const BETWEEN: &str = "an echo between";
-    let signal = |court: &Court<'_>, at: At<'_>| {
-        let (ours, trip) = (court.ours(at)?, court.floor(at.but(BETWEEN))?);
-        let note = format!("{:.2} us, one way {:.2} us: half the floor's echo", ours / 1e3, trip / 2e3);
-        Ok(((ours - trip / 2.0) / 1e3, note))
-    };
-    let caller = |court: &Court<'_>, at: At<'_>| {
-        let (ours, echo) = (court.ours(at)?, court.ours(at.but(BETWEEN))?);
-        Ok((ours / echo, format!("{:.2} us, our echo {:.2} us", ours / 1e3, echo / 1e3)))
-    };
-    for (place, allowed) in [(ONE, limits::SIGNAL_ON_ONE_THREAD), (TWO, limits::SIGNAL_ON_TWO_THREADS)] {
+    for (place, limit) in [
+        (ONE, limits::SIGNAL_ON_ONE_THREAD),
+        (TWO, limits::SIGNAL_ON_TWO_THREADS),
+        (PIPES, limits::SIGNAL_ON_ONE_THREAD),
+    ] {
         let at = At::new("W3", "one at a time", place, "to handler");
-        let found = signal(court, at);
-        court.hold(format!("W3 cancel to signal over one way, {place}"), found, allowed, "us");
-        let found = caller(court, at.but("to caller"));
-        let name = format!("W3 cancel to the caller's return against our echo, {place}");
-        court.hold(name, found, limits::CALLER_RETURN, "x");
+        cancel(court, place, at, at.but(BETWEEN), limit);
     }
+}
+
+/// The lines of a cancel: to the handler's signal, and to the caller's return. `echo`: the echo of the floor, whose half is one
+/// direction of the transport.
+pub(super) fn cancel(court: &mut Court<'_>, place: &str, at: At<'_>, echo: At<'_>, limit: f64) {
+    let found = court.ours(at).and_then(|ours| {
+        let one_way = court.floor(echo)? / 2.0;
+        let note = format!("{:.2} us, one way {:.2} us: half the floor's echo", ours / 1e3, one_way / 1e3);
+        Ok(((ours - one_way) / 1e3, note))
+    });
+    court.hold_above_noise(format!("W3 cancel to signal over one way, {place}"), found, limit, "us");
+    let found = court.ours(at.but("to caller")).and_then(|ours| {
+        let echo = court.ours(at.but("an echo between"))?;
+        Ok((ours / echo, format!("{:.2} us, our echo {:.2} us", ours / 1e3, echo / 1e3)))
+    });
+    let name = format!("W3 cancel to the caller's return against our echo, {place}");
+    court.hold(name, found, limits::CALLER_RETURN, "x");
 }
 
 fn saturated(court: &mut Court<'_>) {

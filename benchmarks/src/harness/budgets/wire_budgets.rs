@@ -1,7 +1,7 @@
 //! The lines of the transports between processes: `wires` and W10.
 
 use super::super::{large, wire_instructions, wires as played};
-use super::budget_defs::{EACH, TOO_SHORT, TRIP, WITHOUT_OTHERS};
+use super::budget_defs::{EACH, TOO_SHORT, TRIP, WITHOUT_OTHERS, cancel};
 use super::evaluator::{At, Court, Found};
 use super::{ONE, ONE_CORE};
 use crate::cross_process::Wire;
@@ -19,6 +19,13 @@ pub(super) fn wires(court: &mut Court<'_>) {
             let name = format!("W1 64 B over the floor, second round, {}", wire.name());
             court.hold_above_noise(name, found, limit, "us");
         }
+    }
+    for wire in Wire::ALL {
+        let case = played::cancels(wire);
+        let at = At::new("wires", &case, ONE_CORE, "to handler");
+        // The floor has no cancel, so its echo is of the case of echoes.
+        let echo = At { case: wire.name(), ..at.but(TRIP) };
+        cancel(court, wire.name(), at, echo, limits::SIGNAL_ON_ONE_THREAD);
     }
     idle_sessions(court);
     for wire in [Wire::Stdio, Wire::WebSocket, Wire::Streamable, Wire::Stateless, Wire::Acp] {
