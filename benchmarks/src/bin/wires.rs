@@ -101,7 +101,7 @@ fn judge_times(times: &Times, table: &mut Table, wire: Wire) {
         table.judge(&format!("echo 64 B over floor, second round, {name}"), *over, limit, "us", &note);
     }
     if let Some(cancel) = cancel {
-        let limit = limits::SIGNAL_IN_ANOTHER_PROCESS;
+        let limit = limits::SIGNAL_ON_ONE_THREAD;
         let one_way = floor / 2.0;
         let note = format!("{cancel:.2} us, one way of the floor {one_way:.2} us");
         let over = cancel - one_way;
