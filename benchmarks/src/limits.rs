@@ -38,13 +38,11 @@ pub const BEST_OF_OTHERS: f64 = 1.0;
 pub const BEST_OF_OTHERS_DREAM: f64 = 0.5;
 /// W1 and W2 in memory: multiple of rmcp and of agent-client-protocol.
 pub const SLOW_OTHERS: f64 = 0.2;
-/// W3 to the handler's signal on one thread: microseconds over one direction of the transport.
+/// W3 to the handler's signal on one thread, or between two processes on one core: microseconds over one direction of the
+/// transport.
 pub const SIGNAL_ON_ONE_THREAD: f64 = 1.0;
 /// W3 to the handler's signal on two threads: microseconds over one direction of the transport.
 pub const SIGNAL_ON_TWO_THREADS: f64 = 5.0;
-/// From a cancel to its handler's signal in another process: microseconds over one direction of the transport. The
-/// table of budgets has no limit for it. The transports were built to this one.
-pub const SIGNAL_IN_ANOTHER_PROCESS: f64 = 20.0;
 /// W3 to the caller's return: multiple of this library's echo.
 pub const CALLER_RETURN: f64 = 1.2;
 /// W4: multiple of the same cancel with free slots.
