@@ -7,6 +7,7 @@ mod limits_macro;
 
 mod byte_budget;
 mod cause;
+mod checked_json;
 mod clients;
 pub mod dialect;
 #[cfg(feature = "tokio")]
@@ -17,6 +18,7 @@ pub mod failpoint;
 mod framing;
 mod hash_index;
 mod id;
+mod json_skip;
 mod log_text;
 mod machine;
 #[doc(hidden)]

@@ -1,5 +1,5 @@
 //! The only reader of members: it reads a JSON object in one pass and keeps the requested members as they were sent.
-//! Before that it checks that a frame is UTF-8 and not nested too deep.
+//! A frame must be UTF-8 and not nested too deep.
 //!
 //! The codecs read envelopes and params with it, and so do transports that must read some members of a body. Codecs try
 //! its fast way first, `scan`.
@@ -10,19 +10,41 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::checked_json::as_raw;
+use crate::json_skip::{self, value_length};
 use crate::message::BadMessage;
 
-/// The deepest nesting that is read. `serde_json` skips a raw value without a limit of its own, so the depth is checked
-/// first.
-const MAX_DEPTH: usize = 127;
+/// The deepest nesting of a frame. `serde_json` skips a raw value without a limit of its own, so the depth is checked
+/// before it reads one. The fast way has its own limit, which is lower by the object around its values.
+const MAX_DEPTH: usize = json_skip::MAX_DEPTH as usize + 1;
 
 /// The longest string that is examined byte by byte, in bytes.
 const MAX_STRING_BYTES: usize = 256;
 
-/// The frame as text, if it is UTF-8 and not nested too deep.
-pub(crate) fn text(frame: &[u8]) -> Result<&str, BadMessage> {
-    let text = std::str::from_utf8(frame).map_err(|_| BadMessage::NotUtf8)?;
-    if is_too_deep(frame) { Err(BadMessage::TooDeep) } else { Ok(text) }
+/// The frame as text, if it is UTF-8.
+///
+/// # Errors
+/// It is not.
+pub fn text(frame: &[u8]) -> Result<&str, BadMessage> {
+    simdutf8::basic::from_utf8(frame).map_err(|_| BadMessage::NotUtf8)
+}
+
+/// Whether a text may be read.
+pub(crate) fn check_depth(text: &str) -> Result<(), BadMessage> {
+    if is_too_deep(text.as_bytes()) { Err(BadMessage::TooDeep) } else { Ok(()) }
+}
+
+/// The requested members of an envelope. None of them may occur twice.
+pub(crate) fn envelope<'a, const N: usize>(
+    text: &'a str,
+    names: [&str; N],
+) -> Result<[Option<Part<'a>>; N], BadMessage> {
+    if let Some(members) = scan(text, names) {
+        return Ok(members);
+    }
+    check_depth(text)?;
+    let PickedMembers { values, twice } = PickedMembers::read_any(text, names)?;
+    if twice { Err(BadMessage::DuplicateMember) } else { Ok(values.map(|value| value.map(Part::Raw))) }
 }
 
 /// The kind of the outermost JSON value of a frame.
@@ -61,6 +83,16 @@ impl<'a, const N: usize> PickedMembers<'a, N> {
     /// # Errors
     /// The text is not a JSON object.
     pub fn read(text: &'a str, names: [&str; N]) -> Result<Self, BadMessage> {
+        match scan(text, names) {
+            Some(members) => {
+                Ok(Self { values: members.map(|member| member.and_then(Part::raw)), twice: false })
+            }
+            None => Self::read_any(text, names),
+        }
+    }
+
+    /// The complete reader.
+    fn read_any(text: &'a str, names: [&str; N]) -> Result<Self, BadMessage> {
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let picked = Members { names }.deserialize(&mut deserializer).map_err(|_| BadMessage::NotJson)?;
         deserializer.end().map_err(|_| BadMessage::NotJson)?;
@@ -181,7 +213,7 @@ impl<'a> Part<'a> {
 
     pub(crate) fn raw(self) -> Option<&'a RawValue> {
         match self {
-            Self::Plain(text) => serde_json::from_str(text).ok(),
+            Self::Plain(text) => as_raw(text),
             Self::Raw(value) => Some(value),
         }
     }
@@ -191,10 +223,10 @@ impl<'a> Part<'a> {
 /// plain scalars, and whole values, which stay unparsed.
 ///
 /// It returns `None` for everything unusual, valid or not: an escape in a name, a member that occurs twice, an empty
-/// object. The complete reader, [`PickedMembers`], then reads the text. So this one never reports why a text is not a message.
+/// object. The complete reader then reads the text. So this one never reports why a text is not a message.
 pub(crate) fn scan<'a, const N: usize>(text: &'a str, names: [&str; N]) -> Option<[Option<Part<'a>>; N]> {
     let mut found = [None; N];
-    let mut rest = text.strip_prefix('{')?;
+    let mut rest = skip_space(text).strip_prefix('{')?;
     loop {
         let (name, after) = plain_string(skip_space(rest))?;
         let (value, after) = value(skip_space(skip_space(after).strip_prefix(':')?))?;
@@ -210,6 +242,18 @@ pub(crate) fn scan<'a, const N: usize>(text: &'a str, names: [&str; N]) -> Optio
             None => return skip_space(rest.strip_prefix('}')?).is_empty().then_some(found),
         }
     }
+}
+
+/// Whether both readers read the same, if the fast one reads the text.
+#[cfg(any(test, feature = "verify"))]
+#[must_use]
+pub fn readers_agree<const N: usize>(text: &str, names: [&str; N]) -> bool {
+    let Some(short) = scan(text, names) else { return true };
+    let same_text = |part: Part<'_>| part.raw().map(RawValue::get) == Some(part.get());
+    PickedMembers::read_any(text, names).is_ok_and(|long| {
+        let long = (long.values.map(|value| value.map(RawValue::get)), long.twice);
+        long == (short.map(|part| part.map(Part::get)), false) && short.into_iter().flatten().all(same_text)
+    })
 }
 
 fn skip_space(text: &str) -> &str {
@@ -251,9 +295,8 @@ fn whole_number(text: &str) -> Option<&str> {
 }
 
 fn raw_value(text: &str) -> Option<(Part<'_>, &str)> {
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
-    let value = values.next()?.ok()?;
-    Some((Part::Raw(value), text.get(values.byte_offset()..)?))
+    let (value, rest) = text.split_at_checked(value_length(text)?)?;
+    Some((Part::Raw(as_raw(value)?), rest))
 }
 
 fn is_too_deep(frame: &[u8]) -> bool {
@@ -295,32 +338,23 @@ mod tests {
 
     const NAMES: [&str; 3] = ["a", "id", "params"];
 
-    /// Both readers must read the same, if the fast one reads the text.
     fn agree(text: &str) {
-        let Some(short) = scan(text, NAMES) else { return };
-        let long =
-            PickedMembers::read(text, NAMES).unwrap_or_else(|_| panic!("only the short way read {text:?}"));
-        assert!(!long.twice, "{text:?}");
-        let long = long.values.map(|value| value.map(RawValue::get));
-        assert_eq!(short.map(|part| part.map(Part::get)), long, "{text:?}");
-        for part in short.into_iter().flatten() {
-            assert_eq!(part.raw().map(RawValue::get), Some(part.get()), "{text:?}");
-        }
+        assert!(readers_agree(text, NAMES), "{text:?}");
     }
 
     #[test]
     fn brackets_inside_strings_do_not_count_as_depth() {
         let flat = format!("{{\"a\":\"{}\"}}", "[{\\\"".repeat(500));
-        assert!(text(flat.as_bytes()).is_ok());
+        assert_eq!(check_depth(&flat), Ok(()));
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(text(nested(127).as_bytes()).is_ok());
-        assert_eq!(text(nested(128).as_bytes()), Err(BadMessage::TooDeep));
-        assert_eq!(text(nested(100_000).as_bytes()), Err(BadMessage::TooDeep));
+        assert_eq!(check_depth(&nested(127)), Ok(()));
+        assert_eq!(check_depth(&nested(128)), Err(BadMessage::TooDeep));
+        assert_eq!(check_depth(&nested(100_000)), Err(BadMessage::TooDeep));
         // There is one bracket more than the limit, and the nesting is exactly at the limit.
         let beside = format!("[[],{}]", nested(126));
-        assert!(text(beside.as_bytes()).is_ok(), "the deepest nesting that is read");
+        assert_eq!(check_depth(&beside), Ok(()), "the deepest nesting that is read");
         let wide = format!("[{}]", vec!["{}"; 10_000].join(","));
-        assert!(text(wide.as_bytes()).is_ok());
+        assert_eq!(check_depth(&wide), Ok(()));
     }
 
     #[test]

@@ -6,11 +6,16 @@ use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, Visitor};
 use serde_json::value::RawValue;
 
-pub(super) use crate::members::{PickedMembers, Shape, member, present, shape, string, text};
+pub(super) use crate::members::{
+    PickedMembers, Shape, check_depth, envelope, member, present, shape, string, text,
+};
 use crate::message::BadMessage;
 
 /// Why a text that is not an object is not a message.
 pub(super) fn not_an_object(text: &str) -> BadMessage {
+    if let Err(too_deep) = check_depth(text) {
+        return too_deep;
+    }
     match serde_json::from_str::<IgnoredAny>(text) {
         Ok(IgnoredAny) => BadMessage::NotAnObject,
         Err(_) => BadMessage::NotJson,
@@ -39,6 +44,7 @@ pub(super) fn elements(text: &str, limit: usize) -> Result<Vec<&RawValue>, BadMe
             Ok(Ok(found))
         }
     }
+    check_depth(text)?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let found = deserializer.deserialize_seq(Elements(limit)).map_err(|_| BadMessage::NotJson)?;
     deserializer.end().map_err(|_| BadMessage::NotJson)?;

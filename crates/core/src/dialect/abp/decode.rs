@@ -9,6 +9,7 @@ use super::{
 };
 use crate::dialect::json::{self, PickedMembers, Shape};
 use crate::id::{CallNumber, InvalidId, RequestId};
+use crate::members::Part;
 use crate::message::{
     AnswerBody, BadMessage, CancelExemption, CancelKey, ErrorObject, Incoming, IncomingCancel,
     IncomingRequest,
@@ -55,11 +56,8 @@ fn read_envelope(frame: &[u8]) -> Result<Envelope<'_>, BadMessage> {
     if json::shape(text) != Shape::Object {
         return Err(json::not_an_object(text));
     }
-    let PickedMembers { values: [kind, id, payload, _], twice } =
-        PickedMembers::read(text, ["type", "id", "payload", "timestamp"])?;
-    if twice {
-        return Err(BadMessage::DuplicateMember);
-    }
+    let members = json::envelope(text, ["type", "id", "payload", "timestamp"])?;
+    let [kind, id, payload, _] = members.map(|member| member.and_then(Part::raw));
     let kind = kind.and_then(json::string).ok_or(BadMessage::WrongVersion)?;
     Ok(Envelope { kind, id, payload: json::present(payload) })
 }

@@ -34,7 +34,8 @@ impl JsonRpc {
             Shape::Array => return self.read_batch(text),
             Shape::Other => return Err(json::not_an_object(text)),
         }
-        let [version, method, params, id, result, error] = envelope(text)?;
+        let names = ["jsonrpc", "method", "params", "id", "result", "error"];
+        let [version, method, params, id, result, error] = json::envelope(text, names)?;
         if !version.is_some_and(|version| is_two(version.get())) {
             return Err(BadMessage::WrongVersion);
         }
@@ -116,7 +117,8 @@ impl JsonRpc {
         if !params.is_some_and(|params| may_name(params.get(), [token, exempting])) {
             return (None, CancelExemption::No);
         }
-        let [held, exempting] = first_of(params, [holder, exempting]);
+        // Of a name that occurs more than once, the first member.
+        let PickedMembers { values: [held, exempting], .. } = PickedMembers::of(params, [holder, exempting]);
         let token = match self.progress.map(|progress| progress.token) {
             Some(TokenField::Param(_)) => json::present(held),
             Some(TokenField::Meta(name)) => json::member(held, name),
@@ -199,16 +201,6 @@ fn token(params: Option<&RawValue>, name: &str) -> Option<RequestId> {
     if is_usable_token(token) { RequestId::from_json(token).ok() } else { None }
 }
 
-/// The members of an envelope.
-fn envelope(text: &str) -> Result<[Option<Part<'_>>; 6], BadMessage> {
-    let names = ["jsonrpc", "method", "params", "id", "result", "error"];
-    if let Some(members) = members::scan(text, names) {
-        return Ok(members);
-    }
-    let PickedMembers { values, twice } = PickedMembers::read(text, names)?;
-    if twice { Err(BadMessage::DuplicateMember) } else { Ok(values.map(|value| value.map(Part::Raw))) }
-}
-
 /// Members of a cancel's params. The first one names the request. It is `None` if one of these names occurs twice.
 fn named<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> [Option<Part<'a>>; N] {
     if let Some(members) = params.and_then(|params| members::scan(params.get(), names)) {
@@ -225,16 +217,9 @@ fn named<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> 
 /// Whether the text may contain a member with one of these names: it contains the name, or an escape. Empty names are
 /// ignored.
 fn may_name<const N: usize>(text: &str, names: [&str; N]) -> bool {
-    memchr::memchr(b'\\', text.as_bytes()).is_some()
-        || names.iter().any(|name| !name.is_empty() && text.contains(name))
-}
-
-/// Members of a request's params. Of a name that occurs more than once, the first member.
-fn first_of<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> [Option<&'a RawValue>; N] {
-    match params.and_then(|params| members::scan(params.get(), names)) {
-        Some(members) => members.map(|member| member.and_then(Part::raw)),
-        None => PickedMembers::of(params, names).values,
-    }
+    let mut names = names.into_iter().filter(|name| !name.is_empty()).peekable();
+    names.peek().is_some()
+        && (memchr::memchr(b'\\', text.as_bytes()).is_some() || names.any(|name| text.contains(name)))
 }
 
 fn method_name(method: Part<'_>) -> Result<Cow<'_, str>, BadMessage> {
