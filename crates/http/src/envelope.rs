@@ -6,34 +6,24 @@
 use std::borrow::Cow;
 
 use rescind_core::RequestId;
-use rescind_core::members::{PickedMembers, Shape, present, shape, string};
+use rescind_core::members::{self, PickedMembers, Shape, present, shape, string};
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 /// The members of a message. A member that is `null` is absent, except for `id` and `result`.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Envelope<'a> {
-    #[serde(borrow)]
     pub(crate) jsonrpc: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "with_null")]
     pub(crate) id: Option<&'a RawValue>,
-    #[serde(borrow)]
     method: Option<&'a RawValue>,
-    #[serde(borrow, rename = "type")]
     kind: Option<&'a RawValue>,
-    #[serde(borrow)]
     pub(crate) params: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "with_null")]
     pub(crate) result: Option<&'a RawValue>,
-    #[serde(borrow)]
     pub(crate) error: Option<&'a RawValue>,
 }
 
-/// A member whose `null` is a value.
-fn with_null<'de: 'a, 'a, D: Deserializer<'de>>(member: D) -> Result<Option<&'a RawValue>, D::Error> {
-    Deserialize::deserialize(member).map(Some)
-}
+/// The names of its members.
+pub(crate) const MEMBERS: [&str; 7] = ["jsonrpc", "id", "method", "type", "params", "result", "error"];
 
 /// Why a body is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,16 +40,18 @@ impl<'a> Envelope<'a> {
     /// Reads a body. An object with a duplicate member, or whose method is not a string, is read as one without
     /// members: the driver refuses it.
     pub(crate) fn read(body: &'a [u8]) -> Result<Self, EnvelopeError> {
-        let text = std::str::from_utf8(body).map_err(|_| EnvelopeError::NotUtf8)?;
+        let text = members::text(body).map_err(|_| EnvelopeError::NotUtf8)?;
         let is_json = || serde_json::from_str::<IgnoredAny>(text).is_ok();
         match shape(text) {
-            Shape::Object => match serde_json::from_str::<Self>(text) {
-                Ok(read) if read.method.is_none_or(|method| string(method).is_some()) => Ok(read),
-                Ok(_) => Ok(Self::default()),
-                // A member that is there twice ends the reading, so the rest is not checked yet.
-                Err(error) if error.is_data() && is_json() => Ok(Self::default()),
-                Err(_) => Err(EnvelopeError::NotJson),
-            },
+            Shape::Object => {
+                let read = PickedMembers::read(text, MEMBERS).map_err(|_| EnvelopeError::NotJson)?;
+                let [jsonrpc, id, method, kind, params, result, error] = read.values;
+                let [jsonrpc, method, kind, params, error] =
+                    [jsonrpc, method, kind, params, error].map(present);
+                let is_readable = !read.twice && method.is_none_or(|method| string(method).is_some());
+                let envelope = Self { jsonrpc, id, method, kind, params, result, error };
+                Ok(if is_readable { envelope } else { Self::default() })
+            }
             Shape::Array => match serde_json::from_str::<Vec<IgnoredAny>>(text) {
                 Ok(messages) if messages.is_empty() => Err(EnvelopeError::NotAnObject),
                 Ok(_) => Err(EnvelopeError::Batch),
