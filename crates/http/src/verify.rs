@@ -169,10 +169,10 @@ impl Asked {
         stateless::fits(&self.headers, &self.body)
     }
 
-    /// Whether the fast reader of members reads the same from the body as the complete one, where it reads.
+    /// Whether the two readers of the binding `stateless` read the same from the body.
     #[must_use]
-    pub fn readers_agree(&self) -> bool {
-        stateless::readers_agree(&self.body)
+    pub fn reads_agree(&self) -> bool {
+        stateless::reads_agree(&self.body)
     }
 
     /// The same request with the headers that mirror its body. `None`: the body is not a message of that binding.

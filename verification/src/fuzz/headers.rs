@@ -31,7 +31,7 @@ pub(super) fn check(data: &[u8]) {
     let events = takes(&accepts, "text", "event-stream");
     let both = events && takes(&accepts, "application", "json");
     assert_eq!(asked.accepts(), (both, events), "what {accepts:?} takes");
-    assert!(asked.readers_agree(), "the fast reader of members reads otherwise than the complete one");
+    assert!(asked.reads_agree(), "a body is read in one pass otherwise than member by member");
     check_body(&asked, target, &fields, body);
     if let Ok(name) = std::str::from_utf8(body) {
         let value = encode_name(name);

@@ -8,8 +8,6 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use memchr::memmem::Finder;
-#[cfg(feature = "verify")]
-use rescind_core::members;
 use rescind_core::members::{Shape, shape, string};
 use rescind_core::{MirroredBodies, RequestId};
 use serde::Serialize;
@@ -17,14 +15,13 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::mirror::Mirrors;
-#[cfg(feature = "verify")]
-use crate::envelope::MEMBERS;
+use super::one_pass::{self, Members, Params};
 use crate::envelope::{Envelope, EnvelopeError, once};
 use crate::headers::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
 use crate::server::head_fields::{Field, HeadFields};
 use crate::server::{ResponseBody, response_body};
 
-const META: &str = "_meta";
+pub(super) const META: &str = "_meta";
 const ARGUMENTS: &str = "arguments";
 
 /// Error codes: not JSON; not a message; wrong params; headers and body differ; a capability or version is missing.
@@ -90,7 +87,7 @@ pub(super) struct Message<'a> {
 }
 
 /// The member of params with the name in a message of this method. `None`: it has none.
-fn name_member(method: &str, bodies: &MirroredBodies) -> Option<&'static str> {
+pub(super) fn name_member(method: &str, bodies: &MirroredBodies) -> Option<&'static str> {
     let is_of = |of: &str| method == of || (of.ends_with('/') && method.starts_with(of));
     bodies.names.iter().find(|(of, _)| is_of(of)).map(|(_, member)| *member)
 }
@@ -99,6 +96,9 @@ impl<'a> Message<'a> {
     /// Reads a message. A body that is not a message is refused here, because its headers could not be compared with
     /// it.
     pub(super) fn read(body: &'a [u8], bodies: &'static MirroredBodies) -> Result<Self, InvalidHeader<'a>> {
+        if let Some(message) = Self::read_usual(body, bodies) {
+            return Ok(message);
+        }
         let envelope = Envelope::read(body).map_err(|why| {
             let (code, message) = match why {
                 EnvelopeError::Empty | EnvelopeError::NotUtf8 | EnvelopeError::NotJson => {
@@ -115,24 +115,43 @@ impl<'a> Message<'a> {
 
     /// Reads a message of this side.
     pub(super) fn of_own(body: &'a [u8], bodies: &'static MirroredBodies) -> Self {
-        Self::of(Envelope::of(body), body, bodies)
+        Self::read_usual(body, bodies).unwrap_or_else(|| Self::of(Envelope::of(body), body, bodies))
     }
 
-    /// Whether both readers of members read the same from the body.
-    #[cfg(feature = "verify")]
-    pub(super) fn readers_agree(body: &[u8], bodies: &'static MirroredBodies) -> bool {
-        let Ok(text) = members::text(body) else { return true };
-        let Envelope { params, .. } = Envelope::of(body);
-        let MirroredBodies { revision_member, capabilities_member, .. } = bodies;
-        let agree_on = |value: Option<&RawValue>, names| {
-            value.is_none_or(|value| members::readers_agree(value.get(), names))
-        };
-        members::readers_agree(text, MEMBERS)
-            && bodies.names.iter().all(|(_, member)| agree_on(params, [META, member]))
-            && agree_on(once(params, [META])[0], [revision_member, capabilities_member])
+    fn read_usual(body: &'a [u8], bodies: &'static MirroredBodies) -> Option<Self> {
+        let Members { jsonrpc, id, method, params: Params { name, meta } } =
+            one_pass::read(std::str::from_utf8(body).ok()?, bodies)?;
+        Some(Self {
+            body,
+            bodies,
+            id,
+            is_rpc: jsonrpc == Some("2.0"),
+            method: method.map(Cow::Borrowed),
+            name,
+            revision: meta.revision.map(Cow::Borrowed),
+            has_capabilities: meta.has_capabilities,
+        })
     }
 
-    /// Reads the members of a message.
+    /// Whether the reader of usual messages and the one of all messages read the same, or the former reads nothing.
+    #[cfg(any(test, feature = "verify"))]
+    pub(super) fn reads_agree(body: &'a [u8], bodies: &'static MirroredBodies) -> bool {
+        let Some(usual) = Self::read_usual(body, bodies) else { return true };
+        Envelope::read(body).is_ok_and(|envelope| {
+            let all = Self::of(envelope, body, bodies);
+            let members = |message: &Self| {
+                (
+                    message.id.map(RawValue::get),
+                    message.is_rpc,
+                    message.name.map(RawValue::get),
+                    message.has_capabilities,
+                )
+            };
+            members(&usual) == members(&all) && usual.method == all.method && usual.revision == all.revision
+        })
+    }
+
+    /// Reads the members of any message.
     fn of(envelope: Envelope<'a>, body: &'a [u8], bodies: &'static MirroredBodies) -> Self {
         let method = envelope.method();
         let member = method.as_deref().and_then(|method| name_member(method, bodies));
@@ -371,14 +390,13 @@ mod tests {
         assert!(envelope.check(&HeadFields::of(&headers), &versions, &Mirrors::default()).is_err());
     }
 
-    #[cfg(feature = "verify")]
     #[test]
-    fn both_readers_of_members_read_the_same_from_a_message() {
+    fn a_message_is_read_in_one_pass_as_member_by_member() {
         let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"x":1,"x":2}"#;
         let of = |method: &str, params: &str| {
             format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{params}}}}}"#)
         };
-        for body in [
+        let usual = [
             of("ping", meta),
             of("tools/call", &format!(r#""name":"a","arguments":{{"name":"b"}},{meta}"#)),
             of("resources/read", &format!(r#"{meta},"uri":null,"uri2":7"#)),
@@ -386,6 +404,8 @@ mod tests {
             r#"{"jsonrpc":"1.0","method":"notifications/x","x":[1,{"id":2}]}"#.to_owned(),
             r#" {"jsonrpc":"2.0","id":null,"method":"ping","result":{}} "#.to_owned(),
             "{}".to_owned(),
+        ];
+        let unusual = [
             of("tools/call", r#""name":"a","name":"b""#),
             of("tools/call", r#""\u006eame":"a""#),
             of("ping", &format!("{meta},{meta}")),
@@ -399,8 +419,13 @@ mod tests {
             r#"{"method":"ping","params":[1]}"#.to_owned(),
             r#"{"method":"ping"} x"#.to_owned(),
             "[{}]".to_owned(),
-        ] {
-            assert!(Message::readers_agree(body.as_bytes(), &MCP_2026_BODIES), "{body}");
+        ];
+        for (body, is_usual) in
+            usual.iter().map(|body| (body, true)).chain(unusual.iter().map(|body| (body, false)))
+        {
+            let usual = Message::read_usual(body.as_bytes(), &MCP_2026_BODIES);
+            assert_eq!(usual.is_some(), is_usual, "{body}");
+            assert!(Message::reads_agree(body.as_bytes(), &MCP_2026_BODIES), "{body}");
         }
     }
 

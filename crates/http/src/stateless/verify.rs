@@ -13,8 +13,8 @@ pub(crate) fn fits(headers: &HeaderMap, body: &[u8]) -> bool {
         .is_ok_and(|message| message.check(&HeadFields::of(headers), &versions, &Mirrors::default()).is_ok())
 }
 
-pub(crate) fn readers_agree(body: &[u8]) -> bool {
-    Message::readers_agree(body, &MCP_2026_BODIES)
+pub(crate) fn reads_agree(body: &[u8]) -> bool {
+    Message::reads_agree(body, &MCP_2026_BODIES)
 }
 
 pub(crate) fn mirrored(body: &[u8]) -> Option<HeaderMap> {
