@@ -4,6 +4,9 @@
 //! more than two instructions a byte to skip them; long strings are searched in blocks here. It accepts the same texts.
 //! `serde_json` stays the judge of what is wrong: where this module finds no end, the caller asks it.
 
+/// The bytes at the beginning of a string that are looked at in words. The start of a search for more takes as long.
+const SHORT: usize = 64;
+
 /// The deepest nesting that is skipped. Each level has a bit of 128.
 pub(crate) const MAX_DEPTH: u32 = 126;
 
@@ -113,28 +116,65 @@ fn skip_string(bytes: &[u8], at: usize) -> Option<usize> {
     }
     let mut at = at + 1;
     loop {
-        at = skip_plain(bytes, at)?;
+        at += plain_length(bytes.get(at..)?);
         if bytes.get(at)? == &b'"' {
             return Some(at + 1);
         }
-        at = skip_escape(bytes, at + 1)?;
+        at = skip_escape(bytes, at)?;
     }
 }
 
-/// The place of the next quote or backslash, if no control character precedes it.
-fn skip_plain(bytes: &[u8], at: usize) -> Option<usize> {
-    let rest = bytes.get(at..)?;
-    let plain = rest.get(..memchr::memchr2(b'"', b'\\', rest)?)?;
-    // Without a branch for each byte, so that many are compared at once.
-    let least = plain.iter().fold(u8::MAX, |least, byte| least.min(*byte));
-    (least >= b' ').then_some(at + plain.len())
+/// The number of bytes before the first quote, backslash or control character.
+pub(crate) fn plain_length(bytes: &[u8]) -> usize {
+    let short = bytes.get(..SHORT).unwrap_or(bytes);
+    let words = short.chunks_exact(size_of::<u64>());
+    let rest = words.remainder();
+    for (number, word) in words.enumerate() {
+        let special = special_bytes(word.try_into().map_or(0, u64::from_le_bytes));
+        if special != 0 {
+            return number * size_of::<u64>() + special.trailing_zeros() as usize / 8;
+        }
+    }
+    let looked_at = short.len() - rest.len();
+    match rest.iter().copied().position(is_special) {
+        Some(place) => looked_at + place,
+        None if short.len() < bytes.len() => plain_length_of_long(bytes),
+        None => bytes.len(),
+    }
 }
 
-/// `at` is the place after the backslash.
+/// The same, for many bytes.
+fn plain_length_of_long(bytes: &[u8]) -> usize {
+    let end = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
+    let plain = bytes.get(..end).unwrap_or(bytes);
+    // Without a branch for each byte, so that many are compared at once.
+    let least = plain.iter().fold(u8::MAX, |least, byte| least.min(*byte));
+    if least >= b' ' { end } else { plain.iter().copied().position(is_special).unwrap_or(end) }
+}
+
+fn is_special(byte: u8) -> bool {
+    matches!(byte, b'"' | b'\\' | ..b' ')
+}
+
+/// The top bit of the first byte of a word that is a quote, a backslash or a control character is set in the result, and
+/// none before it. Of the bytes after it nothing is known: a subtraction may borrow from them.
+const fn special_bytes(word: u64) -> u64 {
+    const EACH: u64 = u64::MAX / 0xff;
+    const TOP: u64 = EACH * 0x80;
+    const fn below(word: u64, least: u8) -> u64 {
+        word.wrapping_sub(EACH * least as u64) & !word
+    }
+    const fn equal(word: u64, byte: u8) -> u64 {
+        below(word ^ (EACH * byte as u64), 1)
+    }
+    (below(word, b' ') | equal(word, b'"') | equal(word, b'\\')) & TOP
+}
+
+/// `at` is the place of the backslash. A control character has no escape either.
 fn skip_escape(bytes: &[u8], at: usize) -> Option<usize> {
-    match bytes.get(at)? {
-        b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(at + 1),
-        b'u' => bytes.get(at + 1..at + 5)?.iter().all(u8::is_ascii_hexdigit).then_some(at + 5),
+    match (bytes.get(at)?, bytes.get(at + 1)?) {
+        (b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Some(at + 2),
+        (b'\\', b'u') => bytes.get(at + 2..at + 6)?.iter().all(u8::is_ascii_hexdigit).then_some(at + 6),
         _ => None,
     }
 }
@@ -166,8 +206,8 @@ mod tests {
 
     use super::*;
 
-    /// More than the bytes that are compared at once.
-    const BLOCK: usize = 64;
+    /// More than the bytes that are looked at in words.
+    const BLOCK: usize = SHORT + 8;
 
     /// What `serde_json` takes as one value at the beginning of a text.
     fn length_by_parser(text: &str) -> Option<usize> {

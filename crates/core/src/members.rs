@@ -11,15 +11,12 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Vis
 use serde_json::value::RawValue;
 
 use crate::checked_json::as_raw;
-use crate::json_skip::{self, value_length};
+use crate::json_skip::{self, plain_length, value_length};
 use crate::message::BadMessage;
 
 /// The deepest nesting of a frame. `serde_json` skips a raw value without a limit of its own, so the depth is checked
 /// before it reads one. The fast way has its own limit, which is lower by the object around its values.
 const MAX_DEPTH: usize = json_skip::MAX_DEPTH as usize + 1;
-
-/// The longest string that is examined byte by byte, in bytes.
-const MAX_STRING_BYTES: usize = 256;
 
 /// The frame as text, if it is UTF-8.
 ///
@@ -254,9 +251,7 @@ fn skip_space(text: &str) -> &str {
 /// The text between the quotes, and the rest after them.
 fn plain_string(text: &str) -> Option<(&str, &str)> {
     let inner = text.strip_prefix('"')?;
-    let end =
-        inner.bytes().take(MAX_STRING_BYTES).position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
-    let (inner, rest) = inner.split_at_checked(end)?;
+    let (inner, rest) = inner.split_at_checked(plain_length(inner.as_bytes()))?;
     Some((inner, rest.strip_prefix('"')?))
 }
 
