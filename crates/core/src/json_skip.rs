@@ -7,8 +7,8 @@
 /// The bytes at the beginning of a string that are looked at in words. The start of a search for more takes as long.
 const SHORT: usize = 64;
 
-/// The deepest nesting that is skipped. Each level has a bit of 128.
-pub(crate) const MAX_DEPTH: u32 = 126;
+/// The deepest nesting that is skipped: in an envelope, which is a level too, that of a frame. Each level has a bit of 128.
+const MAX_DEPTH: u32 = 126;
 
 /// The length of the JSON value with which a text begins. `None`: the text does not begin with a value, or with one that is
 /// nested too deep. A number or a literal ends where it cannot go on, whatever follows.

@@ -11,12 +11,12 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Vis
 use serde_json::value::RawValue;
 
 use crate::checked_json::as_raw;
-use crate::json_skip::{self, plain_length, value_length};
+use crate::json_skip::{plain_length, value_length};
 use crate::message::BadMessage;
 
 /// The deepest nesting of a frame. `serde_json` skips a raw value without a limit of its own, so the depth is checked
-/// before it reads one. The fast way has its own limit, which is lower by the object around its values.
-const MAX_DEPTH: usize = json_skip::MAX_DEPTH as usize + 1;
+/// before it reads one. The fast way has a limit of its own, lower by the object around its values.
+const MAX_DEPTH: usize = 127;
 
 /// The frame as text, if it is UTF-8.
 ///
