@@ -118,10 +118,7 @@ impl<'a> Envelope<'a> {
 
 /// A string in params, in a result or in another object.
 pub(crate) fn text<'a>(object: Option<&'a RawValue>, name: &str) -> Option<Cow<'a, str>> {
-    // Most objects do not have the member, and are not read: the member needs its name or an escape in the text.
-    let json = object?.get();
-    let may_have = json.contains(name) || memchr::memchr(b'\\', json.as_bytes()).is_some();
-    if may_have { once(object, [name])[0].and_then(string) } else { None }
+    once(object, [name])[0].and_then(string)
 }
 
 /// Members of an object, without those that are `null`. If one of these names occurs twice, there are none.

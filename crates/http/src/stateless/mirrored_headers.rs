@@ -70,6 +70,10 @@ impl InvalidHeader<'_> {
     }
 }
 
+/// The largest body that is read in one pass, in bytes. The readers of members look at each byte more than once, but they
+/// skip long values faster.
+const MAX_ONE_PASS: usize = 4 * 1024;
+
 /// A message, and the members that its headers repeat.
 #[derive(Debug)]
 pub(super) struct Message<'a> {
@@ -119,6 +123,9 @@ impl<'a> Message<'a> {
     }
 
     fn read_usual(body: &'a [u8], bodies: &'static MirroredBodies) -> Option<Self> {
+        if body.len() > MAX_ONE_PASS {
+            return None;
+        }
         let Members { jsonrpc, id, method, params: Params { name, meta } } =
             one_pass::read(std::str::from_utf8(body).ok()?, bodies)?;
         Some(Self {

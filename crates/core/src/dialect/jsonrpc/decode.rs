@@ -107,14 +107,13 @@ impl JsonRpc {
     }
 
     fn read_extras<'a>(&self, params: Option<&'a RawValue>) -> (Option<&'a RawValue>, CancelExemption) {
-        let (holder, token) = match self.progress.map(|progress| progress.token) {
-            Some(TokenField::Param(name)) => (name, name),
-            Some(TokenField::Meta(name)) => ("_meta", name),
-            None => ("", ""),
+        let holder = match self.progress.map(|progress| progress.token) {
+            Some(TokenField::Param(name)) => name,
+            Some(TokenField::Meta(_)) => "_meta",
+            None => "",
         };
         let exempting = self.uncancellable_param.unwrap_or_default();
-        // Most params contain neither name, and are not read.
-        if !params.is_some_and(|params| may_name(params.get(), [token, exempting])) {
+        if holder.is_empty() && exempting.is_empty() {
             return (None, CancelExemption::No);
         }
         // Of a name that occurs more than once, the first member.
@@ -212,14 +211,6 @@ fn named<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> 
         *first = None;
     }
     members
-}
-
-/// Whether the text may contain a member with one of these names: it contains the name, or an escape. Empty names are
-/// ignored.
-fn may_name<const N: usize>(text: &str, names: [&str; N]) -> bool {
-    let mut names = names.into_iter().filter(|name| !name.is_empty()).peekable();
-    names.peek().is_some()
-        && (memchr::memchr(b'\\', text.as_bytes()).is_some() || names.any(|name| text.contains(name)))
 }
 
 fn method_name(method: Part<'_>) -> Result<Cow<'_, str>, BadMessage> {
