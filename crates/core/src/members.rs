@@ -18,6 +18,9 @@ use crate::message::BadMessage;
 /// before it reads one. The fast way has a limit of its own, lower by the object around its values.
 const MAX_DEPTH: usize = 127;
 
+/// The longest text that is searched for a name before it is read, in bytes.
+const MAX_SEARCHED: usize = 1024;
+
 /// The frame as text, if it is UTF-8.
 ///
 /// # Errors
@@ -106,6 +109,20 @@ impl<'a, const N: usize> PickedMembers<'a, N> {
             }
             Some(_) | None => none,
         }
+    }
+}
+
+/// Whether a text may contain a member with one of these names. Empty names are ignored.
+///
+/// A short text is searched for the names, and for an escape, which takes less than to read it. For a long one it is the
+/// other way round, so any name is possible.
+#[must_use]
+pub fn may_name<const N: usize>(text: &str, names: [&str; N]) -> bool {
+    let mut names = names.into_iter().filter(|name| !name.is_empty());
+    if text.len() > MAX_SEARCHED || memchr::memchr(b'\\', text.as_bytes()).is_some() {
+        names.next().is_some()
+    } else {
+        names.any(|name| text.contains(name))
     }
 }
 

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use rescind_core::RequestId;
-use rescind_core::members::{self, PickedMembers, Shape, present, shape, string};
+use rescind_core::members::{self, PickedMembers, Shape, may_name, present, shape, string};
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
@@ -118,7 +118,8 @@ impl<'a> Envelope<'a> {
 
 /// A string in params, in a result or in another object.
 pub(crate) fn text<'a>(object: Option<&'a RawValue>, name: &str) -> Option<Cow<'a, str>> {
-    once(object, [name])[0].and_then(string)
+    let object = object.filter(|object| may_name(object.get(), [name]))?;
+    once(Some(object), [name])[0].and_then(string)
 }
 
 /// Members of an object, without those that are `null`. If one of these names occurs twice, there are none.

@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, Visitor};
 use serde_json::value::RawValue;
 
 pub(super) use crate::members::{
-    PickedMembers, Shape, check_depth, envelope, member, present, shape, string, text,
+    PickedMembers, Shape, check_depth, envelope, may_name, member, present, shape, string, text,
 };
 use crate::message::BadMessage;
 

@@ -107,13 +107,14 @@ impl JsonRpc {
     }
 
     fn read_extras<'a>(&self, params: Option<&'a RawValue>) -> (Option<&'a RawValue>, CancelExemption) {
-        let holder = match self.progress.map(|progress| progress.token) {
-            Some(TokenField::Param(name)) => name,
-            Some(TokenField::Meta(_)) => "_meta",
-            None => "",
+        let (holder, token) = match self.progress.map(|progress| progress.token) {
+            Some(TokenField::Param(name)) => (name, name),
+            Some(TokenField::Meta(name)) => ("_meta", name),
+            None => ("", ""),
         };
         let exempting = self.uncancellable_param.unwrap_or_default();
-        if holder.is_empty() && exempting.is_empty() {
+        // Most params contain neither name, and are not read.
+        if !params.is_some_and(|params| json::may_name(params.get(), [token, exempting])) {
             return (None, CancelExemption::No);
         }
         // Of a name that occurs more than once, the first member.
