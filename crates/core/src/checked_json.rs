@@ -6,9 +6,10 @@ use serde::de::value::{BorrowedStrDeserializer, MapDeserializer};
 use serde::de::{Deserialize, Deserializer, Visitor};
 use serde_json::value::RawValue;
 
-/// A text that was read as JSON before, as an unparsed value.
+/// A text that was read as JSON before, as an unparsed value. With a version of `serde_json` that asks for one in a way that is
+/// not known here, the text is checked once more.
 pub(crate) fn as_raw(text: &str) -> Option<&RawValue> {
-    <&RawValue>::deserialize(CheckedText(text)).ok()
+    <&RawValue>::deserialize(CheckedText(text)).or_else(|_| serde_json::from_str(text)).ok()
 }
 
 /// The name by which a deserializer knows that it is asked for a [`RawValue`], in the way that this version of

@@ -4,10 +4,12 @@
 //! more than two instructions a byte to skip them; long strings are searched in blocks here. It accepts the same texts.
 //! `serde_json` stays the judge of what is wrong: where this module finds no end, the caller asks it.
 
-/// The bytes at the beginning of a string that are looked at in words. The start of a search for more takes as long.
+/// The bytes at the beginning of a string that are looked at in words of eight bytes. To begin a search with `memchr` takes as
+/// long as to look at so many.
 const SHORT: usize = 64;
 
-/// The deepest nesting that is skipped: in an envelope, which is a level too, that of a frame. Each level has a bit of 128.
+/// The deepest nesting of a value that is skipped. The object in which the value is a member is one level more, which makes the
+/// 127 of a frame. Each level takes one of 128 bits.
 const MAX_DEPTH: u32 = 126;
 
 /// The length of the JSON value with which a text begins. `None`: the text does not begin with a value, or with one that is

@@ -1,8 +1,8 @@
 //! The only reader of members: it reads a JSON object in one pass and keeps the requested members as they were sent.
 //! A frame must be UTF-8 and not nested too deep.
 //!
-//! The codecs read envelopes and params with it, and so do transports that must read some members of a body. Codecs try
-//! its fast way first, `scan`.
+//! The codecs read envelopes and params with it, and so do transports that must read some members of a body. Its fast way,
+//! `scan`, is tried first.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,8 +14,9 @@ use crate::checked_json::as_raw;
 use crate::json_skip::{plain_length, value_length};
 use crate::message::BadMessage;
 
-/// The deepest nesting of a frame. `serde_json` skips a raw value without a limit of its own, so the depth is checked
-/// before it reads one. The fast way has a limit of its own, lower by the object around its values.
+/// The deepest nesting of a frame. `serde_json` skips a raw value without a limit of its own, so codecs check the depth
+/// before it reads a frame. The fast way has a limit of its own, lower by the object around its values. A transport that reads
+/// a body needs no check: nothing there recurses, and the codec reads the body after it.
 const MAX_DEPTH: usize = 127;
 
 /// The longest text that is searched for a name before it is read, in bytes.
@@ -29,7 +30,7 @@ pub fn text(frame: &[u8]) -> Result<&str, BadMessage> {
     simdutf8::basic::from_utf8(frame).map_err(|_| BadMessage::NotUtf8)
 }
 
-/// Whether a text may be read.
+/// Refuses a frame that is nested too deep.
 pub(crate) fn check_depth(text: &str) -> Result<(), BadMessage> {
     if is_too_deep(text.as_bytes()) { Err(BadMessage::TooDeep) } else { Ok(()) }
 }

@@ -214,6 +214,7 @@ impl Events {
             return Some(self.joined(rest));
         };
         self.forget_parts();
+        self.renew_buffer();
         if matches!(dropped, Dropped::Data) {
             self.too_large = true;
             self.has_fields = true;
@@ -234,7 +235,7 @@ impl Events {
         }
         line.extend_from_slice(&rest);
         self.collected = 0;
-        self.release_buffer();
+        self.renew_buffer();
         line.freeze()
     }
 
@@ -243,7 +244,7 @@ impl Events {
         self.forget_parts();
         self.buffer.clear();
         self.scanned = 0;
-        self.release_buffer();
+        self.renew_buffer();
     }
 
     fn forget_parts(&mut self) {
@@ -251,9 +252,9 @@ impl Events {
         self.collected = 0;
     }
 
-    /// Frees memory that was needed for long lines.
-    fn release_buffer(&mut self) {
-        if self.buffer.len() < LONG && self.buffer.capacity() >= LONG {
+    /// Frees the memory of a line that was long or is dropped: moves what follows it to memory of its own, if it is short.
+    fn renew_buffer(&mut self) {
+        if self.buffer.len() < LONG {
             self.buffer = BytesMut::from(&*self.buffer);
         }
     }
@@ -403,6 +404,59 @@ mod tests {
                         room <= most,
                         "{bytes} bytes hold {room} after {} in pieces of {piece}",
                         before.len()
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_memory_of_a_long_line_is_freed_wherever_it_ends_in_its_buffer() {
+        for bytes in (LONG..3 * MAX_PART).step_by(LONG / 3) {
+            for most in [LONG / 2, 4 * MAX_PART] {
+                let mut events = Events::new(most);
+                let stream = format!("data: {}\n\ndata: ok\n", "x".repeat(bytes));
+                for piece in stream.as_bytes().chunks(16 * 1024) {
+                    events.push(piece);
+                    while events.next().is_some() {}
+                }
+                let room = events.buffer.capacity() + events.parts.capacity() + events.data.lines.capacity();
+                assert!(room <= 2 * LONG, "{room} are kept after {bytes} of {most}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_in_parts_has_the_limits_and_line_ends_of_a_short_one() {
+        const MOST: usize = 3 * MAX_PART;
+        let longest = MOST + FIELD;
+        for end in ["\n", "\r", "\r\n"] {
+            for (field, bytes, expected) in [
+                ("data:", longest - "data:".len(), vec![Read::TooLarge, data("ok")]),
+                (
+                    "data:",
+                    MOST,
+                    vec![
+                        Read::Event(Event { data: "x".repeat(MOST).into(), ..Event::default() }),
+                        data("ok"),
+                    ],
+                ),
+                ("data:", MOST + 1, vec![Read::TooLarge, data("ok")]),
+                ("data:", longest, vec![Read::TooLarge, data("ok")]),
+                (":", longest, vec![data("ok")]),
+                ("id:", longest, vec![data("ok")]),
+                (":", MAX_PART, vec![data("ok")]),
+            ] {
+                let stream = format!("{field}{}{end}{end}data: ok{end}{end}", "x".repeat(bytes));
+                let line = field.len() + bytes;
+                // The last piece of the line ends with it, before its line end, and within that.
+                for size in [16 * 1024, LONG, MAX_PART, line, line + 1, line + 2, line.div_ceil(5)] {
+                    let pieces: Vec<&[u8]> = stream.as_bytes().chunks(size).collect();
+                    let found = read(MOST, &pieces);
+                    assert!(
+                        found == expected,
+                        "{field}{bytes} with {end:?} in pieces of {size}: {}",
+                        found.len()
                     );
                 }
             }
