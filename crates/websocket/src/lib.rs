@@ -29,7 +29,7 @@
 //! with that code. The protocol, or the WebSocket library, cannot continue after them.
 //!
 //! # Memory
-//! An idle connection holds a read buffer of 16 KiB and about 1 KiB more, without TLS. After a large message its
+//! An idle connection holds a read buffer of 12 KiB and about 1 KiB more, without TLS. After a large message its
 //! buffers keep the size of the largest message, which [`LinkOptions::max_frame`] limits.
 
 mod accept;
