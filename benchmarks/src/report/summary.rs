@@ -11,7 +11,7 @@ const ONE: &str = "memory, one thread";
 const PIPES: &str = "pipes, one core";
 const EACH: &str = "a request, of all the time";
 const CORE: &str = "one core";
-const COLUMNS: [Column; 20] = [
+const COLUMNS: [Column; 31] = [
     ("echo 64 B", "W1", "64 B", ONE, "round trip"),
     ("64 KiB", "W1", "64 KiB", ONE, "round trip"),
     ("two workers", "W1", "64 B", "memory, two workers", "round trip"),
@@ -19,19 +19,30 @@ const COLUMNS: [Column; 20] = [
     ("WebSocket", "wires", "websocket", CORE, "round trip"),
     ("HTTP", "wires", "http-streamable", CORE, "round trip"),
     ("HTTP, stateless", "wires", "http-stateless", CORE, "round trip"),
+    ("HTTP, acp", "wires", "http-acp", CORE, "round trip"),
+    ("a request, 64 in flight", "W2", "64 in flight", ONE, EACH),
+    ("pipes, 64 in flight", "wires", "stdio, 64 in flight", CORE, EACH),
     ("WebSocket, 64 in flight", "wires", "websocket, 64 in flight", CORE, EACH),
     ("HTTP, 64 in flight", "wires", "http-streamable, 64 in flight", CORE, EACH),
-    ("a request, 64 in flight", "W2", "64 in flight", ONE, EACH),
+    ("HTTP, stateless, 64 in flight", "wires", "http-stateless, 64 in flight", CORE, EACH),
+    ("HTTP, acp, 64 in flight", "wires", "http-acp, 64 in flight", CORE, EACH),
     ("cancel to handler", "W3", "one at a time", ONE, "to handler"),
+    ("cancel to handler, pipes", "wires", "stdio, cancel", CORE, "to handler"),
+    ("cancel to handler, WebSocket", "wires", "websocket, cancel", CORE, "to handler"),
     ("cancel to handler, HTTP", "wires", "http-streamable, cancel", CORE, "to handler"),
+    ("cancel to handler, HTTP, stateless", "wires", "http-stateless, cancel", CORE, "to handler"),
+    ("cancel to handler, HTTP, acp", "wires", "http-acp, cancel", CORE, "to handler"),
     ("to caller", "W3", "one at a time", ONE, "to caller"),
     ("slots taken, a running one", "W4", "of a running request", ONE, "to caller"),
     ("a queued one", "W4", "of a queued request", ONE, "to caller"),
     ("deadline, late by", "W9", "100000 deadlines at once", ONE, "late by"),
     ("allocations an echo", "W5", "an echo", ONE, "allocations"),
     ("heap in flight", "W8", "10000 in flight", ONE, "heap a request"),
+    ("idle session, named pipe", "wires", "named-pipe", CORE, "an idle session"),
     ("idle session, WebSocket", "wires", "websocket", CORE, "an idle session"),
     ("idle session, HTTP", "wires", "http-streamable", CORE, "an idle session"),
+    ("idle session, HTTP, stateless", "wires", "http-stateless", CORE, "an idle session"),
+    ("idle session, HTTP, acp", "wires", "http-acp", CORE, "an idle session"),
 ];
 
 /// The headings and the lines. Columns without figures in the run are omitted.
