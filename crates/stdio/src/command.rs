@@ -22,7 +22,9 @@ use crate::child::{ChildError, ChildHandle, Process, child_link, supervise};
 /// left the group (`setsid`, or a shell with job control) is not ended.
 ///
 /// If the child closes its stdout and runs on, the connection is half closed. If the child exits with status 0 after it
-/// has sent a message, the connection ends normally. Any other exit before closing is an error.
+/// has sent a message, the connection ends normally. Any other exit before closing is an error. The exit counts, and not the
+/// end of a pipe: a process that left the child's group may hold the pipes open. Output that is not there 200 ms after the
+/// exit is lost.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -25,7 +25,7 @@ async fn body(link: &mut Link) -> String {
     String::from_utf8(in_time("a frame", frames::body(link)).await.to_vec()).unwrap()
 }
 
-async fn send(link: &mut Link, body: &'static str) -> Result<(), TransportError> {
+async fn send(link: &mut Link, body: impl Into<bytes::Bytes>) -> Result<(), TransportError> {
     in_time("sending", frames::send(link, body)).await
 }
 
@@ -141,6 +141,46 @@ async fn the_error_of_a_write_to_a_dead_child_contains_its_name() {
     let error = send(&mut link, "{}").await.unwrap_err();
     assert!(error.to_string().contains("too old"), "{error}");
     assert!(close(&mut link).await.is_err());
+}
+
+/// A script that prints the id of a process outside the child's group, which holds the child's pipes open.
+#[cfg(target_os = "linux")]
+const WITH_HOLDER: &str = "exec 3<&0; setsid sleep 1000 <&3 & echo $!; echo too old >&2;";
+
+#[cfg(target_os = "linux")]
+async fn kill(pid: String) {
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    until_gone(pid).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_child_whose_pipes_another_process_holds_is_dead_after_its_exit() {
+    let (mut link, child) = shell(&format!("{WITH_HOLDER} exit 4")).start().unwrap();
+    let holder = body(&mut link).await;
+    in_time("the end of the child", child.wait()).await;
+    let written = send(&mut link, "{}").await.unwrap_err();
+    let read = child_error(event(&mut link).await);
+    assert!(event(&mut link).await.is_none());
+    kill(holder).await;
+    assert!(written.to_string().contains("too old"), "{written}");
+    assert_eq!(read.status.and_then(|status| status.code()), Some(4));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_write_that_waits_for_a_child_fails_at_its_exit_while_another_process_holds_its_pipe() {
+    let (mut link, child) = shell(&format!("{WITH_HOLDER} head -c 100000 >&2; exit 4")).start().unwrap();
+    let holder = body(&mut link).await;
+    let frame = format!("\"{}\"", "a".repeat(1024 * 1024));
+    let written = send(&mut link, frame).await.unwrap_err();
+    kill(holder).await;
+    assert_eq!(child.exit_status().and_then(|status| status.code()), Some(4));
+    assert!(written.to_string().contains("exit status: 4"), "{written}");
 }
 
 #[tokio::test]

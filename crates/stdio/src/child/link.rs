@@ -82,6 +82,19 @@ impl ChildReceiver {
     }
 }
 
+impl ChildReceiver {
+    /// The next event of the pipe. The pipe also ends some time after the child's exit, even if a process that left the
+    /// child's group holds its other end.
+    fn poll_pipe(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        match self.pipe.as_mut().poll_event(cx) {
+            Poll::Pending if self.process.poll_abandoned(cx).is_ready() => {
+                Poll::Ready(Some(Ok(TransportEvent::HalfClosed)))
+            }
+            polled => polled,
+        }
+    }
+}
+
 impl Receiver for ChildReceiver {
     fn poll_event(
         mut self: Pin<&mut Self>,
@@ -89,7 +102,7 @@ impl Receiver for ChildReceiver {
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
         loop {
             match self.state {
-                State::Open => match ready!(self.pipe.as_mut().poll_event(cx)) {
+                State::Open => match ready!(self.poll_pipe(cx)) {
                     // Its output is still open, but nothing can be read from it any more.
                     Some(Ok(TransportEvent::HalfClosed))
                         if self.torn && self.process.desired_state() == DesiredState::Run =>
@@ -158,10 +171,21 @@ impl ChildSender {
         poll: impl FnOnce(Pin<&mut (dyn Sender + 'static)>, &mut Context<'_>) -> Poll<Result<(), TransportError>>,
     ) -> Poll<Result<(), TransportError>> {
         if self.breaking.is_none() {
-            match ready!(poll(self.pipe.as_mut(), cx)) {
-                Err(error) if error.exchange.is_none() => self.breaking = Some(error.kind),
-                done => return Poll::Ready(done),
-            }
+            let kind = match poll(self.pipe.as_mut(), cx) {
+                Poll::Ready(Err(error)) if error.exchange.is_some() => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) => error.kind,
+                // A pipe also accepts what nobody will read: another process may hold its other end, for example one that
+                // is being started. The child's exit decides.
+                Poll::Ready(Ok(())) if self.closing || self.process.exit_status().is_none() => {
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Ready(Ok(())) => TransportErrorKind::Closed,
+                Poll::Pending => {
+                    ready!(self.process.poll_exit(cx));
+                    TransportErrorKind::Closed
+                }
+            };
+            self.breaking = Some(kind);
         }
         ready!(self.process.poll_settled(cx));
         Poll::Ready(Err(self.broken()))

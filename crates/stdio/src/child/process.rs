@@ -9,7 +9,8 @@ use super::ChildError;
 use super::ring_buffer::RingBuffer;
 use super::supervisor::WakeSender;
 
-/// The time that a child has to exit after the end of its output. Then it counts as half closed.
+/// The time between the end of a child's output and its exit, at most. A child that has not exited by then counts as half
+/// closed. Output that has not ended by then after the exit is held open by another process, and counts as ended.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The data of one child that the link, the handle and the supervisor share.
@@ -45,13 +46,13 @@ pub(crate) enum DesiredState {
     Kill,
 }
 
-/// The child's stdout, and whether its exit was waited for after the end of its stdout.
+/// The end of a pipe and the exit of the child follow each other. What was seen first starts the wait for the other.
 #[derive(Clone, Copy, Debug, Default)]
 enum OutputEnd {
     #[default]
     Open,
-    Ended {
-        settled_at: Instant,
+    Settling {
+        until: Instant,
     },
     Settled,
 }
@@ -143,17 +144,27 @@ impl Process {
         }
         state.register(cx);
         if matches!(state.output_end, OutputEnd::Open) {
-            state.output_end = OutputEnd::Ended { settled_at: Instant::now() + EXIT_TIMEOUT };
+            state.output_end = OutputEnd::Settling { until: Instant::now() + EXIT_TIMEOUT };
             drop(state);
             self.wake_sender.wake();
         }
         Poll::Pending
     }
 
+    /// Nothing of its output is there: waits until it has exited and the rest of its output had a moment to arrive.
+    pub(super) fn poll_abandoned(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if state.exit.is_some() && matches!(state.output_end, OutputEnd::Settled) {
+            return Poll::Ready(());
+        }
+        state.register(cx);
+        Poll::Pending
+    }
+
     /// The time at which the supervisor must call [`Self::settle`].
     pub(super) fn settles_at(&self) -> Option<Instant> {
         match self.state().output_end {
-            OutputEnd::Ended { settled_at } => Some(settled_at),
+            OutputEnd::Settling { until } => Some(until),
             OutputEnd::Open | OutputEnd::Settled => None,
         }
     }
@@ -164,10 +175,19 @@ impl Process {
         wake(state);
     }
 
-    /// Reaps it with the lock held that protects its process id.
+    /// Blocks the supervisor after the exit, while the rest of the child's output arrives.
+    pub(super) fn wait_until_settled(&self) {
+        if let Some(until) = self.settles_at() {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
+        self.settle();
+    }
+
+    /// Reaps it with the lock held that protects its process id. Call [`Self::wait_until_settled`] afterwards.
     pub(super) fn reap(&self, wait: impl FnOnce() -> ExitStatus) {
         let mut state = self.state();
         state.exit = Some(wait());
+        state.output_end = OutputEnd::Settling { until: Instant::now() + EXIT_TIMEOUT };
         wake(state);
     }
 }
