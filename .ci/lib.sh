@@ -50,3 +50,10 @@ release_programs() {
     run cargo build --release --locked -p rescind-cli -p rescind-integration-tests --bins
     programs=${CARGO_TARGET_DIR:-$root/target}/release
 }
+
+# copy_tree FOLDER: copies the files of the work tree that git knows or does not ignore.
+copy_tree() {
+    git ls-files --cached --others --exclude-standard | while IFS= read -r file; do
+        [ ! -f "$file" ] || printf '%s\n' "$file"
+    done | tar -cf - -T - | tar -xf - -C "$1"
+}

@@ -315,11 +315,12 @@ impl Cluster {
         }
         if inner.engine.is_list() {
             inner.membership.read().await?;
-            if let Located::At(listed) = inner.membership.locate(name).await
-                && let Greeted::Lives(life) = self.greet(&listed.url).await
-                && life != inner.incarnation.to_string()
-            {
-                return Err(JoinError::NameTaken(name.clone()));
+            if let Located::At(listed) = inner.membership.locate(name).await {
+                if let Greeted::Lives(life) = self.greet(&listed.url).await {
+                    if life != inner.incarnation.to_string() {
+                        return Err(JoinError::NameTaken(name.clone()));
+                    }
+                }
             }
         }
         Ok(())

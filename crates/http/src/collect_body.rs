@@ -42,9 +42,8 @@ pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
     let mut partial: Option<PartialFrame> = None;
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
-    while !body.is_end_stream()
-        && let Some(frame) = body.frame().await
-    {
+    while !body.is_end_stream() {
+        let Some(frame) = body.frame().await else { break };
         let Ok(data) = frame.map_err(CollectError::Broken)?.into_data() else { continue };
         let read = first.len() + more.len();
         if read + data.len() > limit {

@@ -65,10 +65,10 @@ pub(crate) async fn forward(
             }
         };
         // Reading the members anew has shown the same address, or a new one that is tried now.
-        if let Located::At(again) = &located
-            && again.url == member.url
-        {
-            break;
+        if let Located::At(again) = &located {
+            if again.url == member.url {
+                break;
+            }
         }
     }
     Err(match located {

@@ -243,10 +243,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if buffer.filled().len() > before
-            && let Some(hear) = self.hear.take()
-        {
-            let _ = hear.send(());
+        if buffer.filled().len() > before {
+            if let Some(hear) = self.hear.take() {
+                let _ = hear.send(());
+            }
         }
         read
     }

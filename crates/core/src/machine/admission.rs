@@ -130,10 +130,10 @@ impl Session {
     }
 
     pub(super) fn refuse(&mut self, now: Instant, arrival: InboundRequest<'_>, why: NotAdmitted) {
-        if let Some(name) = cancel_name(&arrival)
-            && let Some(settled) = self.settled_by_refusal(now, &arrival, &name, &why)
-        {
-            self.remember_at(now, Some(name), arrival.origin.principal.clone(), settled);
+        if let Some(name) = cancel_name(&arrival) {
+            if let Some(settled) = self.settled_by_refusal(now, &arrival, &name, &why) {
+                self.remember_at(now, Some(name), arrival.origin.principal.clone(), settled);
+            }
         }
         let exchange = arrival.origin.exchange;
         let to = Some((arrival.id.clone(), arrival.tag));

@@ -202,10 +202,10 @@ impl Pool {
         } else if !sender.is_closed() {
             let pool: Weak<Self> = Arc::downgrade(self);
             spawn(async move {
-                if sender.ready().await.is_ok()
-                    && let Some(pool) = pool.upgrade()
-                {
-                    pool.take_in(&mut pool.state(), sender);
+                if sender.ready().await.is_ok() {
+                    if let Some(pool) = pool.upgrade() {
+                        pool.take_in(&mut pool.state(), sender);
+                    }
                 }
             });
         }
@@ -250,10 +250,9 @@ impl Pool {
     pub(super) fn end_going_on(&self) {
         let mut state = self.state();
         state.going_on -= 1;
-        if state.going_on == 0
-            && let Some(spare) = state.spare.take()
-        {
-            state.free.push(spare);
+        if state.going_on == 0 {
+            let spare = state.spare.take();
+            state.free.extend(spare);
         }
     }
 }

@@ -91,12 +91,11 @@ impl HttpService {
         let held = Some(hold_head(&client, size)?);
         let page = if is_of_page { Page::of(request.headers(), self.credentials()) } else { None };
         let access = self.responder.page_access();
-        if let Some(page) = &page
-            && is_under(path, &request)
-            && cors::is_preflight(request.method(), request.headers())
-        {
-            let answer = page.preflight(request.headers(), access, &self.settings.pages);
-            return Ok(Responding::now(answer));
+        if is_under(path, &request) && cors::is_preflight(request.method(), request.headers()) {
+            if let Some(page) = &page {
+                let answer = page.preflight(request.headers(), access, &self.settings.pages);
+                return Ok(Responding::now(answer));
+            }
         }
         let caller = Caller { principal: None, address, anonymous: client };
         let answer = self.answer(request, elsewhere, path, caller);
@@ -208,10 +207,10 @@ impl Future for Responding {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response<ResponseBody>> {
         let mut response = ready!(self.answer.as_mut().poll(cx));
-        if let Some((page, access)) = &self.page
-            && response.extensions().get::<FromElsewhere>().is_none()
-        {
-            page.open(&mut response, access);
+        if let Some((page, access)) = &self.page {
+            if response.extensions().get::<FromElsewhere>().is_none() {
+                page.open(&mut response, access);
+            }
         }
         Poll::Ready(response)
     }

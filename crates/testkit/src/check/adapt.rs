@@ -106,10 +106,10 @@ pub(super) fn with_fresh_ids(scenario: &Scenario, wire_format: WireFormat, numbe
                 }
             }
         });
-        if let Step::ExpectNothing(unwanted) = step
-            && let Some(about) = &mut unwanted.about
-        {
-            shift(about, base);
+        if let Step::ExpectNothing(unwanted) = step {
+            if let Some(about) = &mut unwanted.about {
+                shift(about, base);
+            }
         }
     }
     renumbered
@@ -183,11 +183,10 @@ pub(super) fn needs_two_at_once(scenario: &Scenario, wire_format: WireFormat) ->
             Step::SendTogether(frames) => sent.extend(frames),
             Step::Barrier(_) | Step::Skip(_) | Step::ExpectNothing(_) if !running.is_empty() => return true,
             Step::Expect(pattern) => {
-                if let Shape::Answer { id } = wire_format.shape(pattern)
-                    && !running.is_empty()
-                    && !running.contains(&id)
-                {
-                    return true;
+                if let Shape::Answer { id } = wire_format.shape(pattern) {
+                    if !running.is_empty() && !running.contains(&id) {
+                        return true;
+                    }
                 }
             }
             _ => {}

@@ -79,12 +79,12 @@ impl Baselines {
         longest: Duration,
     ) -> Result<(), Unusable> {
         let answer = session.answer(&sent.id, sent.at + longest).await.map_err(|lost| died("slow", &lost))?;
-        if let (Some(answer), Some(slow)) = (answer, &mut self.slow)
-            && error_of(session.wire_format, &answer) == slow.error
-        {
-            self.slow_runs.push(answer.at.saturating_duration_since(sent.at));
-            self.slow_runs.sort_unstable();
-            slow.takes = self.slow_runs.get((self.slow_runs.len() - 1) / 2).copied();
+        if let (Some(answer), Some(slow)) = (answer, &mut self.slow) {
+            if error_of(session.wire_format, &answer) == slow.error {
+                self.slow_runs.push(answer.at.saturating_duration_since(sent.at));
+                self.slow_runs.sort_unstable();
+                slow.takes = self.slow_runs.get((self.slow_runs.len() - 1) / 2).copied();
+            }
         }
         Ok(())
     }
@@ -300,14 +300,14 @@ fn timing(
         )));
     }
     let takes = answer.map(|answer| answer.at.saturating_duration_since(sent.at));
-    if let (Some(code), Some(answer), Some(takes)) = (&error, answer, takes)
-        && takes < LEAST_SLOW
-    {
-        return Err(Unusable(format!(
-            "the request `{method}` of the profile is answered at once with error {code}; it may need a login, a setup or other \
-             params: {}",
-            answer.frame
-        )));
+    if let (Some(code), Some(answer), Some(takes)) = (&error, answer, takes) {
+        if takes < LEAST_SLOW {
+            return Err(Unusable(format!(
+                "the request `{method}` of the profile is answered at once with error {code}; it may need a login, a setup or other \
+                 params: {}",
+                answer.frame
+            )));
+        }
     }
     let length = answer.and_then(|answer| length_of(session.wire_format, answer));
     Ok(Timing { takes, error, length, method })

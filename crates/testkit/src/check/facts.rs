@@ -110,12 +110,12 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         let silent = |finding: &&mut Finding| {
             finding.question == Question::StaysSilent && finding.answer == Answer::Yes
         };
-        if late > 0
-            && let Some(finding) = self.findings.iter_mut().find(silent)
-        {
-            let detail = &finding.detail;
-            finding.detail =
-                format!("{detail}; {late} were answered later, when silence was no longer judged");
+        if late > 0 {
+            if let Some(finding) = self.findings.iter_mut().find(silent) {
+                let detail = &finding.detail;
+                finding.detail =
+                    format!("{detail}; {late} were answered later, when silence was no longer judged");
+            }
         }
     }
 
@@ -152,14 +152,15 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         // A witness knows more than silence.
         let stopped = self.findings.iter().find(|finding| finding.question == Question::StopsWork).cloned();
         let running = self.findings.iter_mut().find(|finding| finding.question == Question::CancelsRunning);
-        if let (Some(stopped), Some(running)) = (stopped, running)
-            && running.answer == Answer::Unsure
-            && running.evidence.is_empty()
-            && stopped.answer == Answer::Yes
-        {
-            running.answer = Answer::Yes;
-            running.detail = stopped.detail;
-            running.evidence = stopped.evidence;
+        if let (Some(stopped), Some(running)) = (stopped, running) {
+            if running.answer == Answer::Unsure
+                && running.evidence.is_empty()
+                && stopped.answer == Answer::Yes
+            {
+                running.answer = Answer::Yes;
+                running.detail = stopped.detail;
+                running.evidence = stopped.evidence;
+            }
         }
     }
 

@@ -370,17 +370,17 @@ async fn progress_after_cancel(
     settings: &CheckSettings,
 ) -> Result<Vec<Finding>, Lost> {
     let mut findings = Vec::new();
-    if let Some((after, interval)) = work::progress_after_a_cancel(session, settings.deadline).await?
-        && !interval.is_zero()
-    {
-        let detail = format!(
-            "progress came every {}; {after} reports after its cancel had taken effect",
-            shown(interval)
-        );
-        // One report may have been on its way.
-        if after != 1 {
-            let seen = work::Seen { evidence: Evidence::Progress, stopped: after == 0, detail };
-            findings.push(stops_work(seen));
+    if let Some((after, interval)) = work::progress_after_a_cancel(session, settings.deadline).await? {
+        if !interval.is_zero() {
+            let detail = format!(
+                "progress came every {}; {after} reports after its cancel had taken effect",
+                shown(interval)
+            );
+            // One report may have been on its way.
+            if after != 1 {
+                let seen = work::Seen { evidence: Evidence::Progress, stopped: after == 0, detail };
+                findings.push(stops_work(seen));
+            }
         }
     }
     Ok(findings)

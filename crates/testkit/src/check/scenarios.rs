@@ -335,12 +335,12 @@ impl<P: PeerSource> Checker<'_, P> {
             let Shape::Answer { id } = self.wire_format.shape(&frame) else { continue };
             let Some(one) = shared.iter().find(|one| one.ids.contains(&id)) else { continue };
             let cell = cells.iter_mut().find(|(number, _)| *number == one.cell);
-            if let Some((_, cell)) = cell.filter(|(_, cell)| cell.outcome == CellOutcome::Held)
-                && !self.leaves_running(&cell.scenario, &id)
-            {
-                cell.outcome = CellOutcome::Unsure;
-                cell.evidence.clear();
-                cell.why = format!("this came after the end of the scenario: {frame}");
+            if let Some((_, cell)) = cell.filter(|(_, cell)| cell.outcome == CellOutcome::Held) {
+                if !self.leaves_running(&cell.scenario, &id) {
+                    cell.outcome = CellOutcome::Unsure;
+                    cell.evidence.clear();
+                    cell.why = format!("this came after the end of the scenario: {frame}");
+                }
             }
         }
         self.close(session).await;

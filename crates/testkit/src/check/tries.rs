@@ -107,10 +107,10 @@ impl Tries {
         baselines: &Baselines,
         deadline: Duration,
     ) {
-        if self.are_alive()
-            && let Err(Lost(why)) = self.judge_the_rest(session, baselines, deadline).await
-        {
-            self.lost = Some(why);
+        if self.are_alive() {
+            if let Err(Lost(why)) = self.judge_the_rest(session, baselines, deadline).await {
+                self.lost = Some(why);
+            }
         }
     }
 

@@ -33,7 +33,8 @@ impl<S: Subject> Play<'_, S> {
         let is_cancelled = says_cancelled(frame);
         for one in self.slow.iter_mut().filter(|one| one.id == id) {
             let took = now.saturating_duration_since(one.sent);
-            if nothing_was_cancelled && let Some(error) = frame.get("error") {
+            let refused = frame.get("error").filter(|_| nothing_was_cancelled);
+            if let Some(error) = refused {
                 one.refused = Some(error.to_string());
             } else if took >= takes.mul_f64(0.7) && !is_cancelled {
                 one.ended_normally = Some(took);

@@ -196,10 +196,10 @@ fn says_cancelled(pattern: &Value) -> bool {
 /// unchanged.
 fn cancelled(pattern: &Value) -> Value {
     let mut pattern = pattern.clone();
-    if let Some(members) = pattern.as_object_mut()
-        && members.remove("result").is_some()
-    {
-        members.insert("error".to_owned(), json!({"code": -32800, "message": "$string"}));
+    if let Some(members) = pattern.as_object_mut() {
+        if members.remove("result").is_some() {
+            members.insert("error".to_owned(), json!({"code": -32800, "message": "$string"}));
+        }
     }
     pattern
 }

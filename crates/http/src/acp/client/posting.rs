@@ -82,11 +82,11 @@ impl Client {
         let (head, body) = response.into_parts();
         let body = whole(body, self.max_frame).await.unwrap_or_default();
         let message = Message::of(&body, self.bodies);
-        if status == StatusCode::OK
-            && let Some(connection) = self.named_by(&head.headers, &message)
-        {
-            self.state().connection = Some(connection);
-            self.listen(None);
+        if status == StatusCode::OK {
+            if let Some(connection) = self.named_by(&head.headers, &message) {
+                self.state().connection = Some(connection);
+                self.listen(None);
+            }
         }
         let answers = status == StatusCode::OK && message.is_answer();
         if message.is_answer() {
