@@ -157,7 +157,9 @@ fn of_redis() -> Vec<Trial> {
 
 #[cfg(unix)]
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // Each is a handful of processes, which mostly wait.
+    arguments.test_threads.get_or_insert(8);
     let mut trials = Vec::new();
     for backend in [Backend::List, Backend::Redis, Backend::Nats] {
         if let (false, Some(variable)) = (backend.is_there(), backend.variable()) {

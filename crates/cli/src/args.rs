@@ -173,6 +173,9 @@ pub(crate) struct Check {
     /// The longest time for each step, in milliseconds. A slow request may take its own time besides.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(crate) step_timeout: u64,
+    /// The longest time for the handshake and the first request, in milliseconds. Programs load what they need first.
+    #[arg(long, value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=600_000), conflicts_with = "client")]
+    pub(crate) start_timeout: u64,
     /// Check a client instead: COMMAND is a program that connects to this one and cancels its own requests.
     #[arg(long, help_heading = INSTEAD, conflicts_with_all = ["profile", "html", "endpoint"], conflicts_with_all = OF_A_REPORT)]
     pub(crate) client: bool,

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
     let mut how = Arguments::from_args();
     // Each is a handful of processes, which mostly wait.
-    how.test_threads.get_or_insert(8);
+    how.test_threads.get_or_insert(24);
     libtest_mimic::run(&how, trials).exit_code()
 }
 
@@ -77,8 +77,10 @@ fn check(options: &[&str], client: &[&str]) -> Output {
 
 fn check_fault(fault: &str) -> (Value, Output) {
     let this = std::env::current_exe().unwrap();
+    // The check waits this long for each step of a client that hangs, fifteen times.
+    let step_timeout = if fault == "hangs-after-cancel" { "1000" } else { "2000" };
     let output = check(
-        &["--dialect", "mcp", "--json", "--step-timeout", "2000"],
+        &["--dialect", "mcp", "--json", "--step-timeout", step_timeout],
         &[this.to_str().unwrap(), "client", fault],
     );
     let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));

@@ -1,11 +1,8 @@
 //! A dialect with its own envelope, defined outside the crate: the Debug Adapter Protocol of the example, in which a
 //! cancel is a request with a response.
 
-// The example finds the items of `rescind_core` where the crate `rescind` has them.
-extern crate self as rescind;
-
 use rescind_core::dialect::{AckStyle, CallFrame, ReplyTo};
-pub(crate) use rescind_core::{self as machine, *};
+use rescind_core::*;
 
 use self::example::debug_adapter;
 

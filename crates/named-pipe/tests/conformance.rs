@@ -2,8 +2,6 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
-mod common;
-
 use std::io;
 
 use rescind_core::{BoxFuture, Framing, Link, Transport as _, TransportError};

@@ -2,8 +2,6 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
-mod common;
-
 use std::future::poll_fn;
 use std::time::Duration;
 

@@ -3,8 +3,6 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
-mod common;
-
 use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -66,7 +64,7 @@ fn start(role: &str, socket: &Path, place: &Path) -> Child {
     static STARTING: Mutex<()> = Mutex::new(());
     let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(program(place));
-    command.args(["--exact", "the_stranger", "--nocapture"]).env(ROLE, role).env(SOCKET, socket);
+    command.args(["--exact", "other_users::the_stranger", "--nocapture"]).env(ROLE, role).env(SOCKET, socket);
     command.current_dir("/").stdout(Stdio::piped()).uid(STRANGER).gid(STRANGER).spawn().unwrap()
 }
 

@@ -38,7 +38,7 @@ fn serves_when_it_is_started_to() {
 
 fn serve(input: Stdio, output: Stdio) -> std::process::Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "serves_when_it_is_started_to", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "this_process::serves_when_it_is_started_to", "--nocapture", "--test-threads=1"])
         .env(SERVES, "1")
         .stdin(input)
         .stdout(output)

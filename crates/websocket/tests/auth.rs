@@ -2,12 +2,12 @@
 //! and what ends when a credential expires.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
-mod common;
+use crate::common;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{accept, event, in_time, listen};
+use crate::common::{accept, event, in_time, listen};
 use futures_util::StreamExt;
 use rescind_core::{
     AuthRefusal, AuthRequest, CallContext, Credential, Listener, Outcome, Peer, Principal, Router, Server,

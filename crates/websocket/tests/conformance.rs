@@ -5,8 +5,8 @@
 //! it cannot be closed in one direction.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
-mod common;
-mod raw;
+use crate::common;
+use crate::raw;
 
 use rescind_core::{Link, Listener, Transport};
 use rescind_testkit::conformance::{Harness, RawBytes};

@@ -1,9 +1,7 @@
 //! How messages of every kind are received, against tungstenite's client and server.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
-mod common;
-
-use common::{accept, body, close, event, in_time, listen, send};
+use crate::common::{accept, body, close, event, in_time, listen, send};
 use futures_util::{SinkExt, StreamExt};
 use rescind_core::{BadFrame, CloseReason, Link, Listener, Transport, TransportEvent};
 use rescind_testkit::support::frames::note;

@@ -1,14 +1,14 @@
 //! The admission of clients: each refusal with its status, on its own socket and on a route of axum.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{accept, body, event, in_time, listen, send};
+use crate::common::{accept, body, event, in_time, listen, send};
 use futures_util::{SinkExt, StreamExt};
 use rescind_core::{AuthRefusal, Credential, Listener, Principal, Transport, TransportErrorKind};
 use rescind_testkit::support::http1::read_head;

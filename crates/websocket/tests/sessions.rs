@@ -1,11 +1,9 @@
 //! Complete sessions: cancels, answers and ends over WebSocket.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{accept, in_time, listen};
+use crate::common::{accept, in_time, listen};
 use futures_util::{SinkExt, StreamExt};
 use rescind_core::dialect::{ACP, ACP_DRAFT, ACP_V2, Dialect};
 use rescind_core::{CallContext, CauseKind, Listener, Outcome, Peer, Router, Server};

@@ -3,9 +3,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
-mod common;
-
-use common::{accept, in_time, listen};
+use crate::common::{accept, in_time, listen};
 use futures_util::{SinkExt, StreamExt};
 use rescind_core::dialect::ACP;
 use rescind_core::{CallContext, Listener, Router, Server, ServerCounts, ServerLimits};

@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     }
     let mut arguments = Arguments::from_args();
     // They mostly wait for time limits.
-    arguments.test_threads.get_or_insert(12);
+    arguments.test_threads.get_or_insert(16);
     let faults = [
         bad_input::trials,
         burst::trials,

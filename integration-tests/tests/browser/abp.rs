@@ -14,7 +14,7 @@ use tokio::process::Child;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
-use crate::{LIMIT, browse};
+use crate::browser::{LIMIT, browse};
 
 const PAGE: &str = include_str!("../../interop/page.html");
 

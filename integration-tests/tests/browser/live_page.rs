@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::LIMIT;
+use crate::browser::LIMIT;
 
 /// A method that runs a script where it becomes HTML.
 const HOSTILE: &str = "</td><img src=x onerror=alert(1)><script>alert(2)</script>";

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
-use crate::{LIMIT, browse};
+use crate::browser::{LIMIT, browse};
 
 const PAGE: &str = include_str!("../../interop/other-origin.html");
 

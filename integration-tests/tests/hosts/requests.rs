@@ -6,7 +6,7 @@ use rescind_testkit::support::http1::read_head;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::cases::Case;
+use crate::hosts::cases::Case;
 
 const HANG: Duration = Duration::from_secs(30);
 

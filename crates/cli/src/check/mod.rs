@@ -74,6 +74,7 @@ fn settings(args: &Check, profile: &Profile) -> CheckSettings {
     let uses = |name: &str| !args.no_witness.iter().any(|witness| witness == name);
     let mut settings = CheckSettings::default();
     settings.deadline = Duration::from_millis(args.step_timeout);
+    settings.start = Duration::from_millis(args.start_timeout);
     settings.recognise_fixture = profile.requests.is_empty();
     settings.progress = uses("progress");
     settings.serial = uses("serial");

@@ -3,8 +3,8 @@
 use rescind::http::{HttpClient, StreamableTransport};
 use serde_json::{Value, json};
 
+use crate::bridge::program::{Bridge, connect, error_of, fixture, hello, soon, words};
 use crate::common::Files;
-use crate::program::{Bridge, connect, error_of, fixture, hello, soon, words};
 
 const TOKEN: &str = "a-long-and-secret-token";
 

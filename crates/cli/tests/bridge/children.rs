@@ -4,7 +4,7 @@ use rescind::{Outcome, Peer};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::program::{Bridge, Lives, error_of, fixture, fixture_script, hello, soon, words};
+use crate::bridge::program::{Bridge, Lives, error_of, fixture, fixture_script, hello, soon, words};
 
 const HTTP: &str = "http://127.0.0.1:0/mcp";
 const WS: &str = "ws://127.0.0.1:0/acp";

@@ -3,7 +3,7 @@
 use rescind::{Outcome, Peer};
 use serde_json::{Value, json};
 
-use crate::program::{Bridge, Lives, fixture_script, soon, words};
+use crate::bridge::program::{Bridge, Lives, fixture_script, soon, words};
 
 /// What the caller of the request sees.
 #[derive(Clone, Copy, Debug)]

@@ -12,8 +12,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::bridge::program::{Bridge, connect, error_of, fixture, hello, soon, transport, words};
 use crate::common::{Fixture, rescind, text};
-use crate::program::{Bridge, connect, error_of, fixture, hello, soon, transport, words};
 
 /// A client that writes lines to the bridge's stdin.
 #[test]

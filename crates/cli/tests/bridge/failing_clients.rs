@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use crate::program::{Bridge, Lives, fixture, fixture_script, hello, soon, words};
+use crate::bridge::program::{Bridge, Lives, fixture, fixture_script, hello, soon, words};
 
 const ACCEPT: (&str, &str) = ("Accept", "application/json, text/event-stream");
 const JSON: (&str, &str) = ("Content-Type", "application/json");

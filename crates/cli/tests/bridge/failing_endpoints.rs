@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::bridge::program::{Bridge, error_of, fixture, hello, soon, words};
 use crate::common::Files;
-use crate::program::{Bridge, error_of, fixture, hello, soon, words};
 
 /// Answers each request with the text that this function returns for its method and message, and closes the connection.
 async fn serve(answer: impl Fn(&str, &Value) -> String + Send + Sync + 'static) -> (String, Serving) {

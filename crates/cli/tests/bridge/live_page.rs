@@ -7,8 +7,8 @@ use std::process::{Child, Stdio};
 use rescind::Outcome;
 use serde_json::{Value, json};
 
+use crate::bridge::program::{connect, fixture, hello, soon, transport, words};
 use crate::common::rescind;
-use crate::program::{connect, fixture, hello, soon, transport, words};
 
 /// A bridge with a page. Killed on drop.
 struct WithPage {

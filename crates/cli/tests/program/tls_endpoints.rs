@@ -29,7 +29,16 @@ fn wss_needs_a_certificate_and_the_client_needs_an_authority() {
 }
 
 #[test]
-fn a_fixture_with_a_client_authority_serves_only_clients_with_its_certificate() {
+fn a_fixture_with_a_client_authority_serves_only_clients_with_its_certificate_over_wss() {
+    serves_only_clients_with_a_certificate("wss://127.0.0.1:0/");
+}
+
+#[test]
+fn a_fixture_with_a_client_authority_serves_only_clients_with_its_certificate_over_https() {
+    serves_only_clients_with_a_certificate("https://127.0.0.1:0/mcp");
+}
+
+fn serves_only_clients_with_a_certificate(endpoint: &str) {
     let place = Files::new();
     let write = |name: &str, made: &rcgen::CertifiedKey<rcgen::KeyPair>| {
         let certificate = place.write(&format!("{name}.pem"), &made.cert.pem());
@@ -41,25 +50,23 @@ fn a_fixture_with_a_client_authority_serves_only_clients_with_its_certificate() 
     let (ours, our_key) = write("client", &made("client"));
     let (foreign, foreign_key) = write("foreign", &made("client"));
 
-    for endpoint in ["wss://127.0.0.1:0/", "https://127.0.0.1:0/mcp"] {
-        let tls = ["--tls-cert", &certificate, "--tls-key", &key, "--client-ca", &ours];
-        let fixture = Fixture::listen("mcp", endpoint, &tls);
-        let endpoint = fixture.endpoint.replace("127.0.0.1", "localhost");
-        let trusting = ["--tls-ca", &certificate];
-        check("mcp", &endpoint, &[&trusting[..], &["--tls-cert", &ours, "--tls-key", &our_key]].concat());
-        for shown in [&[][..], &["--tls-cert", &foreign, "--tls-key", &foreign_key]] {
-            let command = ["check", "--dialect", "mcp", "--json", &endpoint];
-            let done = output(&[&command[..], &trusting, shown].concat());
-            let said = text(&done.stderr);
-            assert_eq!(done.status.code(), Some(2), "{endpoint} {shown:?}: {said}");
-            assert!(
-                said.contains("no session could be opened") && said.trim_end().lines().count() == 1,
-                "{said}"
-            );
-            assert!(done.stdout.is_empty(), "{}", text(&done.stdout));
-        }
-        assert_eq!(fixture.end_by(Signal::TERM).0, Some(0));
+    let tls = ["--tls-cert", &certificate, "--tls-key", &key, "--client-ca", &ours];
+    let fixture = Fixture::listen("mcp", endpoint, &tls);
+    let endpoint = fixture.endpoint.replace("127.0.0.1", "localhost");
+    let trusting = ["--tls-ca", &certificate];
+    check("mcp", &endpoint, &[&trusting[..], &["--tls-cert", &ours, "--tls-key", &our_key]].concat());
+    for shown in [&[][..], &["--tls-cert", &foreign, "--tls-key", &foreign_key]] {
+        let command = ["check", "--dialect", "mcp", "--json", "--start-timeout", "5000", &endpoint];
+        let done = output(&[&command[..], &trusting, shown].concat());
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{endpoint} {shown:?}: {said}");
+        assert!(
+            said.contains("no session could be opened") && said.trim_end().lines().count() == 1,
+            "{said}"
+        );
+        assert!(done.stdout.is_empty(), "{}", text(&done.stdout));
     }
+    assert_eq!(fixture.end_by(Signal::TERM).0, Some(0));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use rescind_cluster::NodeList;
 use rescind_core::{Cause, CauseKind};
 
-use crate::node::{Event, LIMIT, Node, cancel, of, open, post, read, request, secret, send};
+use crate::cluster::node::{Event, LIMIT, Node, cancel, of, open, post, read, request, secret, send};
 
 /// A worker in another process watches the key of its request.
 #[tokio::test]

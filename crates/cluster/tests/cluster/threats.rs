@@ -9,7 +9,7 @@ use rescind_core::{Cause, CauseKind, Listener as _};
 use rescind_http::{HttpServer, RouteRefusal, SessionRoute, SessionRouter, Streamable};
 use tokio::sync::mpsc;
 
-use crate::node::{Event, LIMIT, Node, cancel, of, open, post, read, request, secret, send};
+use crate::cluster::node::{Event, LIMIT, Node, cancel, of, open, post, read, request, secret, send};
 
 /// A signature that is well formed.
 const NO_SIGNATURE: &str = "00112233445566778899aabbccddeeff";

@@ -9,7 +9,7 @@ use rescind_core::dialect::{ACP, MCP};
 use rescind_core::{Call, Limits, Link, Peer, Receiver, TransportEvent, memory_pair};
 use serde_json::{Value, json};
 
-use crate::wire::probe::{TRAITS, cancel, open as open_probe, request};
+use crate::driver::wire::probe::{TRAITS, cancel, open as open_probe, request};
 
 /// More than any transport buffers.
 const CALLS: usize = 10_000;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 
-use crate::wire::probe::{self, TRAITS};
+use crate::driver::wire::probe::{self, TRAITS};
 
 const MIB: usize = 1 << 20;
 

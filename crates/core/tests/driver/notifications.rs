@@ -6,7 +6,7 @@ use rescind_core::dialect::{ABP, ACP, Dialect, LSP, MCP, MCP_2026};
 use rescind_core::{CallContext, Limits, Peer, Router, memory_pair};
 use serde_json::{Value, json};
 
-use crate::wire::probe::{self, TRAITS};
+use crate::driver::wire::probe::{self, TRAITS};
 
 /// Sends the notification `step` with its argument as early as it can, and answers.
 fn pair() -> (Peer, Peer) {

@@ -6,7 +6,7 @@ use rescind_core::{
 };
 use serde_json::{Value, json};
 
-use crate::wire::probe::{self, TRAITS};
+use crate::driver::wire::probe::{self, TRAITS};
 
 #[tokio::test]
 async fn attach_needs_exactly_one_dialect() {

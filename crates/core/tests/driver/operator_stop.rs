@@ -8,7 +8,7 @@ use rescind_core::{
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use crate::protocol_requirements::{Lines, meet};
+use crate::driver::protocol_requirements::{Lines, meet};
 
 const SAYS_SO: &str = "Request cancelled by an operator";
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::wire::probe::{TRAITS, cancel, request, serve};
+use crate::driver::wire::probe::{TRAITS, cancel, request, serve};
 use bytes::Bytes;
 use rescind_core::dialect::{ACP, Dialect, MCP};
 use rescind_core::{

@@ -7,7 +7,7 @@ use rescind_core::{Limits, MAX_RECORDED_METHOD_BYTES, RequestLog, RequestStatus}
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::requests::{held, of, pair, yield_until};
+use crate::driver::requests::{held, of, pair, yield_until};
 
 #[tokio::test(start_paused = true)]
 async fn a_hostile_method_is_kept_at_most_256_bytes_long() {

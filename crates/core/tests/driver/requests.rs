@@ -12,7 +12,7 @@ use rescind_core::{
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::protocol_requirements::meet;
+use crate::driver::protocol_requirements::meet;
 
 /// Handlers that end only when they are released, also after a cancel.
 pub(crate) fn held(release: &Arc<Semaphore>) -> Router {

@@ -7,7 +7,7 @@ use rescind_core::{ByteStream, Call, CauseKind, Outcome, Peer, PeerBuilder};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::protocol_requirements::Lines;
+use crate::driver::protocol_requirements::Lines;
 
 async fn open(builder: PeerBuilder) -> (Peer, Lines) {
     let (ours, theirs) = tokio::io::duplex(64 * 1024);

@@ -11,8 +11,8 @@ use rescind_testkit::support::{HANG, until};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::cutting_proxy::{Cut, CuttingProxy};
-use crate::support::{Served, in_time, listen, server};
+use crate::acp::cutting_proxy::{Cut, CuttingProxy};
+use crate::acp::support::{Served, in_time, listen, server};
 
 /// How often streams are cut.
 const CUTS: usize = 24;
@@ -164,7 +164,7 @@ async fn our_client_goes_on_if_a_server_refuses_to_resume_with_409() {
         next.run(request).await
     };
     let app = axum::Router::new().route_service("/acp", service).layer(axum::middleware::from_fn(refusing));
-    let (url, serving) = crate::support::serve_routes(app).await;
+    let (url, serving) = crate::acp::support::serve_routes(app).await;
     goes_on_without_the_events(&mut listen(listener), &url).await;
     serving.abort();
 }

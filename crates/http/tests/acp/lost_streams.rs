@@ -6,7 +6,7 @@ use rescind_core::Limits;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::support::{
+use crate::acp::support::{
     Served, cancel, listen_with, make_session, open, post, prompt, read_until, request, serve, server, stream,
 };
 

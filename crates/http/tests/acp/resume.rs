@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::support::{Served, ask, in_time, listen_with, make_session, open, read_until, server, stream};
+use crate::acp::support::{
+    Served, ask, in_time, listen_with, make_session, open, read_until, server, stream,
+};
 
 /// The id and the number of each notification in the text of a stream.
 fn events(text: &str) -> Vec<(String, u64)> {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{hello, listen, open, post, request, server};
+use crate::acp::support::{hello, listen, open, post, request, server};
 
 const MOST: usize = 8;
 

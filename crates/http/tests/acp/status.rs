@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use crate::support::{JSON, ask, hello, open, post, prompt, request, serve};
+use crate::acp::support::{JSON, ask, hello, open, post, prompt, request, serve};
 
 #[tokio::test]
 async fn every_refusal_has_its_status() {

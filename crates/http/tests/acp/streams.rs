@@ -7,7 +7,7 @@ use rescind_core::{CallContext, Outcome, Peer, Router};
 use rescind_http::{Acp, AcpTransport, HttpClient, HttpServer, UnknownSessions};
 use serde_json::{Value, json};
 
-use crate::support::{
+use crate::acp::support::{
     ask, cancel, in_time, listen, make_session, open, post, prompt, read_until, request, serve, serve_routes,
     server, stream,
 };
@@ -98,13 +98,13 @@ async fn until_written(peer: &Peer) {
 
 #[tokio::test]
 async fn an_unused_connection_ends_after_its_idle_time() {
-    let listener = crate::support::server()
+    let listener = crate::acp::support::server()
         .session_idle(std::time::Duration::from_secs(2))
         .bind("127.0.0.1:0")
         .await
         .unwrap();
     let counts = listener.counts();
-    let mut served = crate::support::listen(listener);
+    let mut served = crate::acp::support::listen(listener);
     let id = open(served.address(), &[]).await;
     let known = ("Acp-Connection-Id", id.as_str());
     let peer = in_time("its peer", served.peers.recv()).await.unwrap();

@@ -11,7 +11,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-use crate::support::{Client, Http, WAYS, first, served};
+use crate::auth::support::{Client, Http, WAYS, first, served};
 
 /// An authority that has signed a certificate for a server and one for a client.
 struct Authority {
@@ -107,7 +107,7 @@ async fn passes(mut stream: TlsStream<TcpStream>, http: Http) -> bool {
     };
     let _ = stream.write_all(said).await;
     let _ = stream.flush().await;
-    crate::support::in_time("an answer", stream.read_u8()).await.is_ok()
+    crate::auth::support::in_time("an answer", stream.read_u8()).await.is_ok()
 }
 
 fn asking<B: ServerBinding>(

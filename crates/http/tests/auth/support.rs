@@ -49,7 +49,7 @@ pub(crate) struct Served {
 /// Serves a binding with a server that `set` configures.
 macro_rules! served {
     ($binding:expr, $set:expr) => {{
-        use crate::support::{Binding, listen};
+        use crate::auth::support::{Binding, listen};
         match $binding {
             Binding::Streamable => listen(
                 $set(rescind_http::HttpServer::new(rescind_http::Streamable::new()))

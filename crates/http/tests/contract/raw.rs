@@ -9,7 +9,7 @@ use rescind_testkit::support::http1::read_head;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use crate::wrapped::{Says, wrap};
+use crate::contract::wrapped::{Says, wrap};
 
 /// A connection with one POST after another, and the headers that each of them has.
 pub(crate) struct RawHttp {

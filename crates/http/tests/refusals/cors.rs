@@ -4,7 +4,7 @@
 use rescind_core::dialect::{ACP, MCP, MCP_2026};
 use rescind_http::{Acp, HttpServer, McpRevisions, ServerBinding, Stateless, Streamable};
 
-use crate::support::{Change, Column, Served, begin, head_of, serve};
+use crate::refusals::support::{Change, Column, Served, begin, head_of, serve};
 
 const APP: &str = "https://app.example";
 

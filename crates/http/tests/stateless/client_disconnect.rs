@@ -4,7 +4,7 @@ use rescind_http::{HttpClient, StatelessTransport};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
-use crate::support::{Served, USUAL, begin, in_time, message, serve};
+use crate::stateless::support::{Served, USUAL, begin, in_time, message, serve};
 
 async fn ask_to_wait(served: &Served, name: &str, ticks: bool) -> tokio::net::TcpStream {
     let body = message(1, "wait", &json!({"name": name, "ticks": ticks})).to_string();
@@ -47,7 +47,7 @@ async fn closing_before_the_head_cancels_too() {
     let listener = rescind_http::HttpServer::new(
         rescind_http::Stateless::new().stream_after(std::time::Duration::from_secs(600)),
     );
-    let mut served = crate::support::listen(listener.bind("127.0.0.1:0").await.unwrap());
+    let mut served = crate::stateless::support::listen(listener.bind("127.0.0.1:0").await.unwrap());
     let stream = ask_to_wait(&served, "one", false).await;
     served.hears("one started").await;
     drop(stream);

@@ -7,7 +7,7 @@ use rescind_http::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{USUAL, ask, in_time, message, post};
+use crate::stateless::support::{USUAL, ask, in_time, message, post};
 
 #[tokio::test]
 async fn a_version_unknown_to_both_revisions_is_refused_with_the_supported_ones() {

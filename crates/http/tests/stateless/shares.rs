@@ -7,7 +7,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use crate::support::{USUAL, begin_from, in_time, listen_with, message};
+use crate::stateless::support::{USUAL, begin_from, in_time, listen_with, message};
 
 /// A client: an address of this machine, and the name that the auth hook gives it.
 type Who = (&'static str, &'static str);

@@ -3,7 +3,7 @@ use rescind_core::{CallError, Peer};
 use rescind_http::{HttpClient, HttpServer, Stateless, StatelessTransport};
 use serde_json::{Value, json};
 
-use crate::support::{USUAL, ask, in_time, listen, message, post, serve};
+use crate::stateless::support::{USUAL, ask, in_time, listen, message, post, serve};
 
 /// The error, the headers, the body, the status and the code.
 type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a Value, u16, i64);

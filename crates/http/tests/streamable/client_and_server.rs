@@ -7,7 +7,7 @@ use rescind_core::{Outcome, Peer};
 use rescind_http::HttpClient;
 use serde_json::{Value, json};
 
-use crate::support::{Seen, client, in_time, mcp, serve, server, transport};
+use crate::streamable::support::{Seen, client, in_time, mcp, serve, server, transport};
 
 async fn echo(peer: &Peer, value: Value) -> Value {
     in_time("echo", peer.call::<_, Value>("echo", &value)).await.unwrap()

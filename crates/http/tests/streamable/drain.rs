@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::raw::{Raw, cancel, initialize, open, request};
-use crate::support::{client, in_time, server};
+use crate::streamable::raw::{Raw, cancel, initialize, open, request};
+use crate::streamable::support::{client, in_time, server};
 
 struct Serving {
     url: String,

@@ -10,8 +10,8 @@ use rescind_core::dialect::MCP;
 use rescind_http::{HttpServer, Streamable};
 use tokio::net::TcpStream;
 
-use crate::raw::{BOTH, Raw, initialize};
-use crate::support::{Served, in_time, serve, server};
+use crate::streamable::raw::{BOTH, Raw, initialize};
+use crate::streamable::support::{Served, in_time, serve, server};
 
 const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(600);

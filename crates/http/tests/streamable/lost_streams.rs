@@ -8,8 +8,8 @@ use rescind_http::{HttpServer, Streamable};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::raw::{open, request};
-use crate::support::{Seen, Served, in_time, listen_within};
+use crate::streamable::raw::{open, request};
+use crate::streamable::support::{Seen, Served, in_time, listen_within};
 
 /// The first gives the client an event id with which it can resume, the other does not.
 const REVISIONS: [&str; 2] = ["2025-11-25", "2025-06-18"];

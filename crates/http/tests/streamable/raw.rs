@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::support::in_time;
+use crate::streamable::support::in_time;
 
 pub(crate) const BOTH: &str = "application/json, text/event-stream";
 

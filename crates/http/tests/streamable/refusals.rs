@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::raw::{Ask, Raw, initialize, open, request};
-use crate::support::{Seen, in_time, serve, server, transport};
+use crate::streamable::raw::{Ask, Raw, initialize, open, request};
+use crate::streamable::support::{Seen, in_time, serve, server, transport};
 
 /// Checks that a refusal has a reason, in JSON, and no id.
 async fn refused(raw: &mut Raw, ask: &Ask, status: u16) -> String {

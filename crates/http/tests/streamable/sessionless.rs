@@ -8,8 +8,8 @@ use rescind_http::{HttpServer, SHARED_CANCEL_KEPT, Streamable};
 use rescind_testkit::support::until;
 use serde_json::{Value, json};
 
-use crate::raw::{Ask, Raw, cancel, initialize, request};
-use crate::support::{Seen, Served, in_time, serve};
+use crate::streamable::raw::{Ask, Raw, cancel, initialize, request};
+use crate::streamable::support::{Seen, Served, in_time, serve};
 
 fn server() -> HttpServer<Streamable> {
     HttpServer::new(Streamable::new().sessionless())

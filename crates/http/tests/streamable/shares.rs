@@ -9,8 +9,8 @@ use rescind_core::{AuthRefusal, AuthRequest, Credential, PeerAddress, Principal}
 use rescind_http::{SessionRoute, SessionRouter};
 use serde_json::json;
 
-use crate::raw::{Ask, Raw, initialize, request as ask};
-use crate::support::{Served, serve, server};
+use crate::streamable::raw::{Ask, Raw, initialize, request as ask};
+use crate::streamable::support::{Served, serve, server};
 
 /// A client: an address of this machine, and the name that the auth hook gives it.
 type Who = (&'static str, &'static str);

@@ -6,8 +6,8 @@ use rescind_core::dialect::MCP;
 use rescind_http::{HttpServer, Streamable};
 use serde_json::json;
 
-use crate::raw::{Raw, initialize, open, request};
-use crate::support::{in_time, serve};
+use crate::streamable::raw::{Raw, initialize, open, request};
+use crate::streamable::support::{in_time, serve};
 
 #[tokio::test]
 async fn the_socket_of_an_unread_stream_is_closed() {

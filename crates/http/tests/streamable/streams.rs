@@ -8,8 +8,8 @@ use rescind_http::{HalfClose, HttpServer, Streamable};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::raw::{Ask, Raw, cancel, initialize, open, request};
-use crate::support::{Seen, client, in_time, listen, mcp, serve, server, transport};
+use crate::streamable::raw::{Ask, Raw, cancel, initialize, open, request};
+use crate::streamable::support::{Seen, client, in_time, listen, mcp, serve, server, transport};
 
 const NEWEST: &str = "2025-11-25";
 
@@ -22,7 +22,7 @@ fn streaming() -> HttpServer<Streamable> {
     HttpServer::new(Streamable::new().stream_after(Duration::ZERO))
 }
 
-async fn started(served: &mut crate::support::Served) {
+async fn started(served: &mut crate::streamable::support::Served) {
     assert!(matches!(in_time("a start", served.seen.recv()).await, Some(Seen::Started(_))));
 }
 
@@ -350,7 +350,7 @@ async fn a_service_is_mounted_beside_routes_of_ones_own() {
     tokio::task::yield_now().await;
     let mut raw = Raw::connect(&url).await;
     in_time("the listener's end", async {
-        while raw.ask(&crate::raw::initialize()).await.0.status != 503 {
+        while raw.ask(&crate::streamable::raw::initialize()).await.0.status != 503 {
             tokio::task::yield_now().await;
         }
     })

@@ -6,7 +6,7 @@ use rescind_core::{ClientCertificates, Peer};
 use rescind_http::{ClientTls, HttpClient, Pem, ServerTls, StreamableTransport};
 use serde_json::{Value, json};
 
-use crate::support::{client, in_time, serve, server};
+use crate::streamable::support::{client, in_time, serve, server};
 
 /// An authority, and a certificate for loopback with its key, all PEM.
 fn certificates() -> (String, String, String) {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Unusable;
 use super::session::{Lost, PeerSession, Received, Sent};
 use super::tries::is_cancelled;
+use super::{CheckSettings, Unusable};
 use super::{processor_time, work};
 use crate::profile::{ProfileRequest, RequestKind};
 use crate::report;
@@ -17,9 +17,6 @@ const LEAST_ROUND_TRIPS: u32 = 20;
 
 /// Below this a cancel can hardly arrive while the request runs.
 const LEAST_SLOW: Duration = Duration::from_millis(50);
-
-/// How long the first answers may take, while the peer still loads.
-const LOADING: Duration = Duration::from_secs(30);
 
 /// So many times as long may a request take to end that has been cancelled because it took too long.
 const LATEST_END: u32 = 6;
@@ -151,10 +148,10 @@ pub(super) fn default_quick(wire_format: WireFormat) -> ProfileRequest {
 pub(super) async fn measure(
     session: &mut PeerSession,
     leader: Option<u32>,
-    deadline: Duration,
+    settings: &CheckSettings,
     longest: Duration,
 ) -> Result<Baselines, Unusable> {
-    let quick = quick(session, deadline).await?;
+    let quick = quick(session, settings).await?;
     let round_trip = quick.takes.unwrap_or_default();
     let mut baselines = Baselines {
         quick,
@@ -207,12 +204,12 @@ pub(super) async fn measure(
 }
 
 /// The median round trip. The first try may take long, because the peer may still load.
-async fn quick(session: &mut PeerSession, deadline: Duration) -> Result<Timing, Unusable> {
+async fn quick(session: &mut PeerSession, settings: &CheckSettings) -> Result<Timing, Unusable> {
     let mut times = Vec::new();
     let mut last = None;
     for at in 0..=QUICK_TRIES {
         let sent = session.send_kind(RequestKind::Quick).await.map_err(|lost| died("quick", &lost))?;
-        let patience = if at == 0 { LOADING.max(deadline) } else { deadline };
+        let patience = if at == 0 { settings.starting() } else { settings.deadline };
         let method = method_of(session, RequestKind::Quick);
         let answer = session.needed_answer(&method, &sent, patience).await;
         let Some(answer) = answer.map_err(|lost| died("quick", &lost))? else {

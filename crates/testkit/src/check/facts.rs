@@ -84,7 +84,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
     /// Opens a new session.
     pub(super) async fn open(&mut self) -> Result<PeerSession, Lost> {
         let started = self.start();
-        let session = PeerSession::open(started, self.wire_format, self.settings.deadline).await?;
+        let session = PeerSession::open(started, self.wire_format, self.settings.starting()).await?;
         self.opened = Some((session.subject.abilities(), session.profile.clone()));
         Ok(session)
     }
@@ -93,7 +93,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
     pub(super) async fn open_warm(&mut self) -> Result<PeerSession, Lost> {
         let mut session = self.open().await?;
         let quick = session.send_kind(RequestKind::Quick).await?;
-        let patience = self.settings.deadline.max(std::time::Duration::from_secs(30));
+        let patience = self.settings.starting();
         match session.answer(&quick.id, quick.at + patience).await? {
             Some(_) => Ok(session),
             None => Err(Lost(format!("a quick request was not answered within {patience:?}"))),

@@ -57,6 +57,9 @@ pub struct Started {
 pub struct CheckSettings {
     /// How long a step may take beyond the baseline. Default: 5 s.
     pub deadline: Duration,
+    /// How long the handshake and the first quick request may take, and never less than a step: programs load what they
+    /// need first. Default: 30 s.
+    pub start: Duration,
     /// How long the slow request may take without a cancel. One that takes longer, and is ended by its cancel, counts as
     /// endless. Default: 10 s.
     pub longest: Duration,
@@ -81,6 +84,7 @@ impl Default for CheckSettings {
     fn default() -> Self {
         Self {
             deadline: Duration::from_secs(5),
+            start: Duration::from_secs(30),
             longest: Duration::from_secs(10),
             tries: 20,
             processor_time: true,
@@ -90,6 +94,13 @@ impl Default for CheckSettings {
             request: true,
             recognise_fixture: false,
         }
+    }
+}
+
+impl CheckSettings {
+    /// How long what a peer does first may take.
+    fn starting(&self) -> Duration {
+        self.start.max(self.deadline)
     }
 }
 
@@ -137,7 +148,7 @@ pub async fn check(
     (checker.on_progress)("the baseline");
     let longest = if checker.is_fixture { FIXTURE_WAITS } else { settings.longest };
     let leader = checker.source.process_group();
-    let baselines = baseline::measure(&mut session, leader, settings.deadline, longest).await?;
+    let baselines = baseline::measure(&mut session, leader, settings, longest).await?;
     let session = checker.ask(session, &baselines).await?;
     let facts = checker.facts(&baselines);
     let cells = Box::pin(checker.play_all(session, &baselines, &facts)).await;

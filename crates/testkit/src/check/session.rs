@@ -13,9 +13,6 @@ use crate::wire_format::{Shape, WireFormat};
 /// More messages than this in one session are a flood.
 const MAX_FRAMES: usize = 50_000;
 
-/// The least time for a handshake: programs load what they need first.
-const OPENING_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// A message from the peer.
 #[derive(Clone, Debug)]
 pub(super) struct Received {
@@ -68,7 +65,7 @@ impl PeerSession {
     pub(super) async fn open(
         started: Started,
         wire_format: WireFormat,
-        deadline: Duration,
+        patience: Duration,
     ) -> Result<Self, Lost> {
         let Started { mut subject, profile } = started;
         let line = subject.open().await.map_err(lost)?;
@@ -89,7 +86,7 @@ impl PeerSession {
             used_zero: false,
             next: 0,
         };
-        match session.begin(deadline.max(OPENING_TIMEOUT)).await {
+        match session.begin(patience).await {
             Ok(()) => Ok(session),
             Err(Lost(why)) => Err(Lost(format!("{why}{}", session.noise_in_words()))),
         }

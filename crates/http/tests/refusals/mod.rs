@@ -13,7 +13,7 @@ use rescind_core::dialect::{ACP, MCP, MCP_2026};
 use rescind_core::{Limits, ServerLimits};
 use rescind_http::{Acp, HttpServer, Stateless, Streamable};
 
-use crate::support::{Change, Column, Id, Served, begin, ended, head_of, serve};
+use crate::refusals::support::{Change, Column, Id, Served, begin, ended, head_of, serve};
 
 const TABLE: &str = include_str!("../../src/refusals.md");
 

@@ -15,7 +15,7 @@ use rescind_core::{AuthRefusal, AuthRequest, Credential, Principal};
 use rescind_http::{HttpServer, ServerBinding};
 use serde_json::Value;
 
-use crate::support::{Binding, Client, WAYS, first, in_time, message, request, served, session};
+use crate::auth::support::{Binding, Client, WAYS, first, in_time, message, request, served, session};
 
 const METADATA: &str = "https://agent.example/.well-known/oauth-protected-resource";
 

@@ -11,8 +11,8 @@ use rescind::transport::{HostRefusal, Listener};
 use rescind::websocket::{UpgradeOptions, WebSocketListener, mount};
 use rescind::{AcpEndpoint, HostPolicy, OriginPolicy, Router, Server, dialect};
 
-use crate::cases::{Case, HOSTS, NO_HOSTS, NO_ORIGINS, ORIGINS, POLICIES, Policy, cases};
-use crate::requests::{Asked, ask};
+use crate::hosts::cases::{Case, HOSTS, NO_HOSTS, NO_ORIGINS, ORIGINS, POLICIES, Policy, cases};
+use crate::hosts::requests::{Asked, ask};
 
 /// The status of a request that passes.
 const fn passed(asked: Asked) -> u16 {

@@ -1,5 +1,4 @@
-//! The program `rescind`, run as its users run it: one binary, because nearly all of these tests wait for processes and for
-//! time limits, and so they wait together.
+//! The subcommands of `rescind`, except `bridge`.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 mod allocator;
@@ -8,8 +7,6 @@ mod check_facts;
 mod check_fixtures;
 mod check_input;
 mod cli;
-#[cfg(unix)]
-mod common;
 mod endpoints;
 mod html;
 mod init;

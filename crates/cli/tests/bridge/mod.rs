@@ -2,10 +2,6 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
-#[expect(dead_code, reason = "these tests use a part of it")]
-#[path = "../program/common/mod.rs"]
-mod common;
-
 mod access;
 mod children;
 mod dying_children;

@@ -1,0 +1,4 @@
+//! The tests of several nodes in one process.
+
+mod cluster;
+mod sessionless;

@@ -1,0 +1,12 @@
+//! The tests of the public API of the core, but for those in `logs.rs`.
+
+mod custom_dialect;
+mod driver;
+mod driver_tower;
+mod framing;
+mod tls;
+mod transports;
+
+// The example of `custom_dialect` finds the items of `rescind_core` where the crate `rescind` has them.
+extern crate self as rescind;
+pub(crate) use rescind_core::{self as machine, *};

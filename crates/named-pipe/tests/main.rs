@@ -1,0 +1,7 @@
+//! The tests of named pipes.
+
+mod common;
+mod conformance;
+mod ends;
+mod other_users;
+mod ownership;

@@ -1,0 +1,10 @@
+//! The tests of WebSocket connections, but for `thousand.rs`, which measures the memory of its own process.
+
+mod auth;
+mod common;
+mod conformance;
+mod messages;
+mod raw;
+mod refusals;
+mod sessions;
+mod shares;
