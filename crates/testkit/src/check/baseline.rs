@@ -36,9 +36,24 @@ pub(super) struct Timing {
     pub(super) takes: Option<Duration>,
     /// The code of the error with which it is answered. `None`: a result.
     pub(super) error: Option<Value>,
+    /// The answer with that error.
+    refusal: Option<Value>,
     /// The length of its result as text, which is the same in each session.
     pub(super) length: Option<usize>,
     pub(super) method: String,
+}
+
+impl Timing {
+    /// The request is answered with an error too quickly to be cancelled.
+    fn refused_at_once(&self) -> Unusable {
+        let (code, frame) =
+            (self.error.clone().unwrap_or_default(), self.refusal.clone().unwrap_or_default());
+        Unusable(format!(
+            "the request `{}` of the profile is answered at once with error {code}; it may need a login, a setup or other \
+             params: {frame}",
+            self.method
+        ))
+    }
 }
 
 /// How the requests of the profile behave.
@@ -96,6 +111,7 @@ impl Baselines {
         let Some(slow) = &self.slow else { return Ok(()) };
         let least = least_slow(round_trip);
         match slow.takes {
+            Some(takes) if takes < least && slow.refusal.is_some() => Err(slow.refused_at_once()),
             Some(takes) if takes < least => Err(Unusable(format!(
                 "the slow request `{}` ends by itself after {}, and a quick one takes {}: name one that takes at least {} \
                  (`--slow`), so that a cancel arrives while it runs",
@@ -227,6 +243,7 @@ async fn quick(session: &mut PeerSession, settings: &CheckSettings) -> Result<Ti
     let mut timing = Timing {
         takes: None,
         error: error_of(session.wire_format, &answer),
+        refusal: None,
         length: None,
         method: method_of(session, RequestKind::Quick),
     };
@@ -297,17 +314,13 @@ fn timing(
         )));
     }
     let takes = answer.map(|answer| answer.at.saturating_duration_since(sent.at));
-    if let (Some(code), Some(answer), Some(takes)) = (&error, answer, takes) {
-        if takes < LEAST_SLOW {
-            return Err(Unusable(format!(
-                "the request `{method}` of the profile is answered at once with error {code}; it may need a login, a setup or other \
-                 params: {}",
-                answer.frame
-            )));
-        }
-    }
     let length = answer.and_then(|answer| length_of(session.wire_format, answer));
-    Ok(Timing { takes, error, length, method })
+    let refusal = answer.filter(|_| error.is_some()).map(|answer| answer.frame.clone());
+    let timing = Timing { takes, error, refusal, length, method };
+    if timing.refusal.is_some() && takes.is_some_and(|takes| takes < LEAST_SLOW) {
+        return Err(timing.refused_at_once());
+    }
+    Ok(timing)
 }
 
 /// Cancels a request that has not ended, and returns its answer if it came to its own end all the same. `None`: it ended
