@@ -43,12 +43,63 @@ with_deadline() {
     wait "$pid"
 }
 
-# release_programs: the programs `rescind` and `soak` in release, built with one command that all steps share; they
-# are in $programs.
-release_programs() {
-    say "the programs, in release"
-    run cargo build --release --locked -p rescind-cli -p rescind-integration-tests --bins
-    programs=${CARGO_TARGET_DIR:-$root/target}/release
+# One build of the tests in debug, and one in release, serves all steps: cargo builds a crate again for each other set of
+# features, and a command for one package asks for other features than one for the workspace.
+
+# built_tests [CARGO-ARGUMENT..]: prints a line for each test program and example of the workspace: PACKAGE-FOLDER:NAME, the
+# package's folder, and the program, with tabs between.
+built_tests() {
+    need python3 "Install Python 3.11." >&2
+    cargo test --workspace --locked --no-run --message-format=json-render-diagnostics "$@" | python3 -c '
+import json, os, sys
+for line in sys.stdin:
+    message = json.loads(line) if line.startswith("{") else {}
+    target, folder = message.get("target", {}), os.path.dirname(message.get("manifest_path", ""))
+    if message.get("executable") and (message["profile"]["test"] or target["kind"] == ["example"]):
+        name = target["name"] + ("" if target["kind"] in (["test"], ["example"]) else "-" + target["kind"][0])
+        print(os.path.basename(folder) + ":" + name, folder, message["executable"], sep="\t")' | sort
+}
+
+# built NAME: sets $folder and $program to what $built_tests has for this name.
+built() {
+    local line
+    line=$(awk -F'\t' -v name="$1" '$1 == name' <<<"$built_tests")
+    [ -n "$line" ] || fail "there is no program $1 among those of the tests"
+    folder=$(cut -f 2 <<<"$line")
+    program=$(cut -f 3 <<<"$line")
+}
+
+# run_test NAME ARG..: runs a test program in the folder of its package, as cargo does.
+run_test() {
+    local folder program name=$1
+    shift
+    built "$name"
+    printf '+ %s %s\n' "$name" "$*"
+    (cd "$folder" && CARGO_MANIFEST_DIR="$folder" "$program" "$@")
+}
+
+# debug_tests, release_tests: build, and set $built_tests. In release only the engines are built, and with them the programs
+# `rescind` and `soak`; those are in $programs. `.ci/run` builds both once: their lists are files in the folder $CI_BUILT then.
+debug_tests() {
+    say "the tests, in debug"
+    built_once debug
+    : "${RUST_TEST_THREADS:=$(sed -n 's/^RUST_TEST_THREADS = "\(.*\)"/\1/p' .cargo/config.toml)}"
+    export RUST_TEST_THREADS
+}
+release_tests() {
+    say "the engines and the programs, in release"
+    built_once release --release --test attacks --test program_attacks --test faults --test search --test reference --test sim --test cancel_bus
+}
+built_once() {
+    local profile=$1
+    shift
+    programs=${CARGO_TARGET_DIR:-$root/target}/$profile
+    if [ -n "${CI_BUILT:-}" ] && [ -s "$CI_BUILT/$profile" ]; then
+        built_tests=$(cat "$CI_BUILT/$profile")
+        return
+    fi
+    built_tests=$(built_tests "$@")
+    [ -z "${CI_BUILT:-}" ] || printf '%s\n' "$built_tests" >"$CI_BUILT/$profile"
 }
 
 # copy_tree FOLDER: copies the files of the work tree that git knows or does not ignore.

@@ -1,7 +1,7 @@
 //! Every vector with the real driver in both roles: the fixture serves, a `Peer` calls. Over memory and over byte
 //! streams in both framings.
 //!
-//! `VECTOR=name cargo test -p rescind-testkit --test wires` plays only the vectors of that name.
+//! `VECTOR=name cargo test -p rescind-testkit --test testkit wires` plays only the vectors of that name.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::fmt::Write as _;
