@@ -1,4 +1,4 @@
-//! The tests of the public API of the core, but for those in `logs.rs`.
+//! The tests of the public API of the core, except what the driver logs.
 
 mod custom_dialect;
 mod driver;

@@ -1,4 +1,4 @@
-//! The tests of WebSocket connections, but for `thousand.rs`, which measures the memory of its own process.
+//! The tests of WebSocket connections, except `thousand.rs`, which measures the memory of its own process.
 
 mod auth;
 mod common;

@@ -31,6 +31,8 @@ pub(crate) struct Setting {
     pub(crate) ping: Duration,
     /// The time after which an unused HTTP session ends. This is how it detects that its client is gone.
     pub(crate) idle: Duration,
+    /// The time that an HTTP client has to send a head, and a body. `None`: the defaults of the server.
+    pub(crate) sending: Option<Duration>,
     /// The path of an HTTP client to its server.
     pub(crate) way: Way,
 }
@@ -49,6 +51,7 @@ impl Default for Setting {
             max_frame: 16 << 20,
             ping: Duration::from_secs(20),
             idle: Duration::from_millis(300),
+            sending: None,
             way: Way::Straight,
         }
     }
@@ -174,11 +177,14 @@ async fn http(
     setting: Setting,
     transport: impl Fn(&str) -> Box<dyn Transport> + Send + 'static,
 ) -> Door {
-    let server = HttpServer::new(binding)
+    let mut server = HttpServer::new(binding)
         .path(path)
         .max_frame(setting.max_frame)
         .keep_alive(setting.ping)
         .session_idle(setting.idle);
+    if let Some(time) = setting.sending {
+        server = server.header_timeout(time).body_timeout(time);
+    }
     let mut listener = server.bind("127.0.0.1:0").await.unwrap();
     // All connections of a test have the same address.
     Pin::new(&mut listener).share_among(&Clients::new(Share::ALL, 64));
