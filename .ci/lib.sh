@@ -20,6 +20,18 @@ need() {
 
 need_cargo() { need cargo "Install a Rust toolchain with rustup."; }
 
+# apt_get ARG..: as root, one at a time, because steps run side by side.
+apt_get() {
+    local as_root=""
+    [ "$(id -u)" -eq 0 ] || as_root="sudo -n"
+    run flock "${TMPDIR:-/tmp}/rescind-apt.lock" $as_root env DEBIAN_FRONTEND=noninteractive apt-get "$@"
+}
+
+# npm_packages: the packages of the lock file in the working directory, unless they are there.
+npm_packages() {
+    [ node_modules/.package-lock.json -nt package-lock.json ] || run npm ci --ignore-scripts --no-audit --no-fund
+}
+
 # run COMMAND ARG...: prints the command, then runs it.
 run() {
     printf '+ %s\n' "$*"

@@ -119,10 +119,11 @@ fn reported(scenario: &Scenario, name: &str, cell: &Cell) -> String {
     let frames = cell.trace.iter().map(|line| format!("\n    {:?} {}", line.direction, line.text));
     let covers = scenario.vector.covers.join(", ");
     format!(
-        "about {covers}, over {}: {:?}: {}{}\nto run it again: cargo test -p rescind-cli --test matrix -- --exact {name}",
+        "about {covers}, over {}: {:?}: {}{}\nto run it again: cargo test{} -p rescind-cli --test matrix -- --exact {name}",
         cell.wire,
         cell.outcome,
         cell.why,
-        frames.collect::<String>()
+        frames.collect::<String>(),
+        if cfg!(debug_assertions) { "" } else { " --release" }
     )
 }

@@ -121,7 +121,7 @@ pub const ENGINES: [Engine; 9] = [
     Engine {
         name: "matrix",
         drives: "the real drivers on every wire; the outcomes must be equal",
-        run: "-p rescind-cli --test matrix",
+        run: "--release -p rescind-cli --test matrix",
         depth: Depth::Table("every vector of every dialect on every wire"),
         checks: &[
             "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "I15",

@@ -148,15 +148,21 @@ fn every_engine_is_a_step_of_ci() {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
     let run = read(".ci/run");
-    let steps = run.lines().find_map(|line| line.strip_prefix("steps=\"")?.strip_suffix('"'));
-    let steps: Vec<_> = steps.expect("its steps").split(' ').collect();
+    let steps: Vec<_> = ["first", "beside", "meanwhile", "last"]
+        .iter()
+        .flat_map(|part| {
+            let steps =
+                run.lines().find_map(|line| line.strip_prefix(&format!("{part}=\""))?.strip_suffix('"'));
+            steps.expect("its steps").split(' ')
+        })
+        .collect();
     for (engine, step, word) in [
-        ("search", "verify", "--test search"),
-        ("reference", "verify", "--test reference"),
-        ("simulation", "verify", "--test sim"),
-        ("cancel bus", "verify", "--test cancel_bus"),
+        ("search", "verify", "run_test verification:search"),
+        ("reference", "verify", "run_test verification:reference"),
+        ("simulation", "verify", "run_test verification:sim"),
+        ("cancel bus", "verify", "run_test verification:cancel_bus"),
         ("fuzz", "fuzz", "cargo fuzz"),
-        ("attacks", "attacks", "--test attacks"),
+        ("attacks", "attacks", "run_test integration-tests:attacks"),
         ("matrix", "matrix", "matrix"),
         ("threads", "threads", "integration-tests/threads/Cargo.toml"),
         ("soak", "soak", "/soak\" --wire"),
@@ -215,7 +221,8 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
     }
     let workflow = read(".github/workflows/nightly.yml");
     assert!(
-        workflow.contains("engine: [verify, attacks, matrix, soak, fuzz, deny, foreign-peers, scoreboard]"),
+        workflow.contains("engine: [verify, attacks, matrix, soak, fuzz, deny, foreign-peers, scoreboard]")
+            && workflow.contains(".ci/flakes 50 "),
         "of them all"
     );
 }

@@ -14,6 +14,6 @@ mod supervisor;
 pub use error::ChildError;
 pub use handle::ChildHandle;
 
-pub(crate) use link::child_link;
+pub(crate) use link::{Output, child_link};
 pub(crate) use process::Process;
 pub(crate) use supervisor::{WakeSender, supervise};

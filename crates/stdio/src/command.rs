@@ -9,7 +9,7 @@ use rescind_core::{
     BoxFuture, ByteStream, Framing, Link, PeerInfo, Transport, TransportError, TransportErrorKind,
 };
 
-use crate::child::{ChildError, ChildHandle, Process, child_link, supervise};
+use crate::child::{ChildError, ChildHandle, Output, Process, child_link, supervise};
 
 /// A transport that starts a child process and uses its stdin and stdout. No shell is involved.
 ///
@@ -23,8 +23,7 @@ use crate::child::{ChildError, ChildHandle, Process, child_link, supervise};
 ///
 /// If the child closes its stdout and runs on, the connection is half closed. If the child exits with status 0 after it
 /// has sent a message, the connection ends normally. Any other exit before closing is an error. The exit counts, and not the
-/// end of a pipe: a process that left the child's group may hold the pipes open. Output that is not there 200 ms after the
-/// exit is lost.
+/// end of a pipe: a process that left the child's group may hold the pipes open (Unix only). What the child wrote is still read.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -137,10 +136,10 @@ impl Command {
         std::os::unix::process::CommandExt::process_group(&mut self.program, 0);
         let mut child = self.program.spawn()?;
         let pid = child.id();
-        let pipes = pipes(&mut child);
+        let pipes = Output::of(&child).and_then(|output| Ok((output, pipes(&mut child)?)));
         let process = Arc::new(Process::new(name.to_owned(), pid, self.grace, wake_sender));
         supervise(child, &process, wake_receiver)?;
-        let link = pipes.map(|stream| {
+        let link = pipes.map(|(output, stream)| {
             let stream = match self.framing {
                 Some(framing) => stream.framing(framing),
                 None => stream,
@@ -149,10 +148,11 @@ impl Command {
                 Some(bytes) => stream.max_frame(bytes),
                 None => stream,
             };
-            stream.meta(PeerInfo::of_peer(&format!("{name} (process {pid})"))).into_link()
+            let stream = stream.meta(PeerInfo::of_peer(&format!("{name} (process {pid})")));
+            child_link(stream.into_link(), output, &process)
         });
         match link {
-            Ok(pipes) => Ok((child_link(pipes, &process), ChildHandle::new(process))),
+            Ok(link) => Ok((link, ChildHandle::new(process))),
             Err(error) => {
                 process.kill();
                 Err(error)

@@ -126,6 +126,32 @@ async fn a_child_that_exits_with_success_after_a_frame_ends_without_error() {
 }
 
 #[tokio::test]
+async fn what_a_child_wrote_before_its_exit_is_read_after_it() {
+    let (mut link, child) =
+        shell("i=0; while [ $i -lt 500 ]; do echo \"[$i]\"; i=$((i+1)); done").start().unwrap();
+    in_time("the end of the child", child.wait()).await;
+    for number in 0..500 {
+        assert_eq!(body(&mut link).await, format!("[{number}]"));
+    }
+    assert!(event(&mut link).await.is_none());
+}
+
+/// The reactor is asked only after the task has been polled: the pipe seems to be empty then.
+#[tokio::test]
+async fn what_a_child_wrote_while_the_runtime_was_blocked_is_read() {
+    let (mut link, child) = shell("echo '{}'; read line; echo '[1]'; echo '[2]'").start().unwrap();
+    assert_eq!(body(&mut link).await, "{}");
+    let pending = poll_fn(|cx| std::task::Poll::Ready(link.rx.as_mut().poll_event(cx).is_pending())).await;
+    assert!(pending);
+    send(&mut link, "go on").await.unwrap();
+    while child.exit_status().is_none() {
+        std::thread::yield_now();
+    }
+    assert_eq!((body(&mut link).await, body(&mut link).await), ("[1]".to_owned(), "[2]".to_owned()));
+    assert!(event(&mut link).await.is_none());
+}
+
+#[tokio::test]
 async fn the_error_for_a_child_that_dies_has_its_signal() {
     let (mut link, _child) = shell("echo '{}'; echo oops >&2; kill -9 $$").start().unwrap();
     assert_eq!(body(&mut link).await, "{}");

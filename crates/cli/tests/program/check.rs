@@ -117,7 +117,10 @@ fn the_noise_of_a_peer_is_reported() {
 
 #[test]
 fn a_frame_without_an_end_is_reported() {
-    let said = sentence(&check(&QUICK, &["cat", "/dev/zero"]));
+    // More than a frame may have, and then nothing.
+    let script = "head -c 20000000 /dev/zero; exec sleep 1000";
+    let options = ["--dialect", "acp", "--json", "--start-timeout", "15000"];
+    let said = sentence(&check(&options, &["sh", "-c", script]));
     assert!(said.contains("the frame is larger than 16777216 bytes"), "{said}");
 }
 

@@ -9,14 +9,16 @@ use rescind_core::{
 };
 
 use super::Process;
-use super::process::DesiredState;
+use super::process::{DesiredState, Half};
 
 /// The link to a child. It wraps the link over the child's pipes and reports how the child ended.
-pub(crate) fn child_link(pipes: Link, process: &Arc<Process>) -> Link {
+/// `output` is the child's stdout, of which `pipes` reads.
+pub(crate) fn child_link(pipes: Link, output: Output, process: &Arc<Process>) -> Link {
     let guard = Arc::new(Guard(Arc::clone(process)));
     pipes.wrap(|rx, tx| {
         let receiver = ChildReceiver {
             pipe: rx,
+            output,
             process: Arc::clone(process),
             served: false,
             torn: false,
@@ -47,6 +49,7 @@ impl Drop for Guard {
 
 struct ChildReceiver {
     pipe: Pin<Box<dyn Receiver>>,
+    output: Output,
     process: Arc<Process>,
     /// The child sent a frame.
     served: bool,
@@ -83,14 +86,18 @@ impl ChildReceiver {
 }
 
 impl ChildReceiver {
-    /// The next event of the pipe. The pipe also ends some time after the child's exit, even if a process that left the
-    /// child's group holds its other end.
+    /// The next event of the pipe. After the child's exit the pipe also ends when it is empty and another process holds its
+    /// other end: one that is being started, or a descendant that left the child's group.
     fn poll_pipe(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<TransportEvent, TransportError>>> {
-        match self.pipe.as_mut().poll_event(cx) {
-            Poll::Pending if self.process.poll_abandoned(cx).is_ready() => {
-                Poll::Ready(Some(Ok(TransportEvent::HalfClosed)))
-            }
-            polled => polled,
+        if let Poll::Ready(event) = self.pipe.as_mut().poll_event(cx) {
+            return Poll::Ready(event);
+        }
+        ready!(self.process.poll_exit_for(Half::Receiver, cx));
+        // What the pipe still has, or its end, wakes this task.
+        if self.output.is_empty_and_open() {
+            Poll::Ready(Some(Ok(TransportEvent::HalfClosed)))
+        } else {
+            Poll::Pending
         }
     }
 }
@@ -154,6 +161,41 @@ impl Receiver for ChildReceiver {
     }
 }
 
+/// The child's stdout, beside the pipe that reads it.
+pub(crate) struct Output {
+    /// A descriptor of the same pipe.
+    #[cfg(unix)]
+    descriptor: std::os::fd::OwnedFd,
+}
+
+impl Output {
+    #[cfg(unix)]
+    pub(crate) fn of(child: &std::process::Child) -> std::io::Result<Self> {
+        use std::os::fd::AsFd;
+        let stdout = child.stdout.as_ref().ok_or(std::io::ErrorKind::BrokenPipe)?;
+        Ok(Self { descriptor: stdout.as_fd().try_clone_to_owned()? })
+    }
+
+    #[cfg(not(unix))]
+    #[expect(clippy::unnecessary_wraps, reason = "on Unix it can fail")]
+    pub(crate) fn of(_: &std::process::Child) -> std::io::Result<Self> {
+        Ok(Self {})
+    }
+
+    /// Whether nothing can be read and a process holds the other end. If the system does not tell, no.
+    #[cfg(unix)]
+    fn is_empty_and_open(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut watched = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count == 0)
+    }
+
+    #[cfg(not(unix))]
+    fn is_empty_and_open(&self) -> bool {
+        false
+    }
+}
+
 struct ChildSender {
     pipe: Pin<Box<dyn Sender>>,
     process: Arc<Process>,
@@ -181,7 +223,7 @@ impl ChildSender {
                 }
                 Poll::Ready(Ok(())) => TransportErrorKind::Closed,
                 Poll::Pending => {
-                    ready!(self.process.poll_exit(cx));
+                    ready!(self.process.poll_exit_for(Half::Sender, cx));
                     TransportErrorKind::Closed
                 }
             };
@@ -331,6 +373,7 @@ mod tests {
     fn link(output: impl Receiver + 'static, process: &Arc<Process>) -> Link {
         let traits = Capabilities::of_stream(1024);
         let pipes = Link::new(output, QuickChild(Arc::clone(process)), traits, PeerInfo::default());
-        child_link(pipes, process)
+        let (reader, _writer) = rustix::pipe::pipe().unwrap();
+        child_link(pipes, Output { descriptor: reader }, process)
     }
 }

@@ -9,8 +9,7 @@ use super::ChildError;
 use super::ring_buffer::RingBuffer;
 use super::supervisor::WakeSender;
 
-/// The time between the end of a child's output and its exit, at most. A child that has not exited by then counts as half
-/// closed. Output that has not ended by then after the exit is held open by another process, and counts as ended.
+/// The time that a child has to exit after the end of its output. Then it counts as half closed.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The data of one child that the link, the handle and the supervisor share.
@@ -30,7 +29,16 @@ struct State {
     tail: RingBuffer,
     desired: DesiredState,
     output_end: OutputEnd,
+    /// Who waits for the exit: of each half of the link the latest, and others.
+    halves: [Option<Waker>; 2],
     waiting: Vec<Waker>,
+}
+
+/// A half of the link.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Half {
+    Receiver,
+    Sender,
 }
 
 /// The state of the child that the link requests.
@@ -46,13 +54,13 @@ pub(crate) enum DesiredState {
     Kill,
 }
 
-/// The end of a pipe and the exit of the child follow each other. What was seen first starts the wait for the other.
+/// The child's stdout, and whether its exit was waited for after the end of its stdout.
 #[derive(Clone, Copy, Debug, Default)]
 enum OutputEnd {
     #[default]
     Open,
-    Settling {
-        until: Instant,
+    Ended {
+        settled_at: Instant,
     },
     Settled,
 }
@@ -133,6 +141,25 @@ impl Process {
         Poll::Pending
     }
 
+    /// Waits until it has exited, for a half of the link whose pipe is not ready. It is asked at each poll, so only the
+    /// latest waker is kept.
+    pub(super) fn poll_exit_for(&self, half: Half, cx: &Context<'_>) -> Poll<ExitStatus> {
+        let mut state = self.state();
+        if let Some(status) = state.exit {
+            return Poll::Ready(status);
+        }
+        let [receiver, sender] = &mut state.halves;
+        let slot = match half {
+            Half::Receiver => receiver,
+            Half::Sender => sender,
+        };
+        match slot {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => *slot = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
     /// Its output has ended: waits a moment for the exit that usually follows, or until this side closes.
     pub(super) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<Option<ExitStatus>> {
         let mut state = self.state();
@@ -144,27 +171,17 @@ impl Process {
         }
         state.register(cx);
         if matches!(state.output_end, OutputEnd::Open) {
-            state.output_end = OutputEnd::Settling { until: Instant::now() + EXIT_TIMEOUT };
+            state.output_end = OutputEnd::Ended { settled_at: Instant::now() + EXIT_TIMEOUT };
             drop(state);
             self.wake_sender.wake();
         }
         Poll::Pending
     }
 
-    /// Nothing of its output is there: waits until it has exited and the rest of its output had a moment to arrive.
-    pub(super) fn poll_abandoned(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.state();
-        if state.exit.is_some() && matches!(state.output_end, OutputEnd::Settled) {
-            return Poll::Ready(());
-        }
-        state.register(cx);
-        Poll::Pending
-    }
-
     /// The time at which the supervisor must call [`Self::settle`].
     pub(super) fn settles_at(&self) -> Option<Instant> {
         match self.state().output_end {
-            OutputEnd::Settling { until } => Some(until),
+            OutputEnd::Ended { settled_at } => Some(settled_at),
             OutputEnd::Open | OutputEnd::Settled => None,
         }
     }
@@ -175,19 +192,10 @@ impl Process {
         wake(state);
     }
 
-    /// Blocks the supervisor after the exit, while the rest of the child's output arrives.
-    pub(super) fn wait_until_settled(&self) {
-        if let Some(until) = self.settles_at() {
-            std::thread::sleep(until.saturating_duration_since(Instant::now()));
-        }
-        self.settle();
-    }
-
-    /// Reaps it with the lock held that protects its process id. Call [`Self::wait_until_settled`] afterwards.
+    /// Reaps it with the lock held that protects its process id.
     pub(super) fn reap(&self, wait: impl FnOnce() -> ExitStatus) {
         let mut state = self.state();
         state.exit = Some(wait());
-        state.output_end = OutputEnd::Settling { until: Instant::now() + EXIT_TIMEOUT };
         wake(state);
     }
 }
@@ -202,8 +210,9 @@ impl State {
 
 fn wake(mut state: MutexGuard<'_, State>) {
     let waiting = std::mem::take(&mut state.waiting);
+    let halves = std::mem::take(&mut state.halves);
     drop(state);
-    for waker in waiting {
+    for waker in halves.into_iter().flatten().chain(waiting) {
         waker.wake();
     }
 }

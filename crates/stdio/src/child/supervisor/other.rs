@@ -81,7 +81,6 @@ fn run(mut child: Child, process: &Process, wake_receiver: &WakeReceiver) {
         wake_receiver.wait();
     };
     process.reap(|| status);
-    process.wait_until_settled();
 }
 
 /// The supervisor kills: only the process id is known here, and another process may have it already.

@@ -107,7 +107,6 @@ impl Supervisor {
         }
         let Self { mut child, process, .. } = self;
         process.reap(|| child.wait().unwrap_or_else(|_| ExitStatus::default()));
-        process.wait_until_settled();
     }
 
     /// Waits for the next action, and drains the descriptors that woke it.
