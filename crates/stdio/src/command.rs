@@ -23,7 +23,8 @@ use crate::child::{ChildError, ChildHandle, Output, Process, child_link, supervi
 ///
 /// If the child closes its stdout and runs on, the connection is half closed. If the child exits with status 0 after it
 /// has sent a message, the connection ends normally. Any other exit before closing is an error. The exit counts, and not the
-/// end of a pipe: a process that left the child's group may hold the pipes open (Unix only). What the child wrote is still read.
+/// end of a pipe: a process that left the child's group may hold the pipes open (Unix only). Output that the child wrote
+/// before its exit is still read.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

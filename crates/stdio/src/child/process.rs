@@ -29,7 +29,7 @@ struct State {
     tail: RingBuffer,
     desired: DesiredState,
     output_end: OutputEnd,
-    /// Who waits for the exit: of each half of the link the latest, and others.
+    /// The tasks that wait for the exit: of each half of the link the latest, and others.
     halves: [Option<Waker>; 2],
     waiting: Vec<Waker>,
 }
