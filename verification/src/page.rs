@@ -48,7 +48,7 @@ pub fn renewed(page: &str, planted: &str) -> String {
          `cargo test -p rescind-verification --test page`. A test compares every table except the last with the code.\n\n\
          The depths below are those of `.ci/nightly`. For each change `.ci/run` plays what is needed to find the planted bugs: 4,000 cases in each\n\
          dialect, 20,000 seeds in memory and 2,000 on each other wire, 300,000 states of each class (4,000 would be enough), a tenth of each flood, and\n\
-         20 s of each fuzz target (ten minutes in a nightly run). The matrix, the threads and the models of the cancel bus are played\n\
+         10 s of each fuzz target (ten minutes in a nightly run). The matrix, the threads and the models of the cancel bus are played\n\
          completely.\n\n\
          ## Invariants, and the engines that check each\n\n| | what holds | engines |\n|---|---|---|\n",
     );
