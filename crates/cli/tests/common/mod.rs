@@ -1,4 +1,5 @@
 //! The fixture as a process that listens, checks of a running peer, and the files of a test.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;

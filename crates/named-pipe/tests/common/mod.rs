@@ -1,4 +1,5 @@
 //! A separate directory for each test, and two ways to open a connection.
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};

@@ -284,6 +284,7 @@ impl Drop for ChildSender {
 }
 
 #[cfg(all(test, unix))]
+#[expect(clippy::unwrap_used, reason = "a pipe can be made")]
 mod tests {
     use std::future::poll_fn;
     use std::os::unix::process::ExitStatusExt;

@@ -134,8 +134,19 @@ enum Clients {
     Listener(Box<dyn Listens>),
 }
 
+/// A wire as a trait object. Rust 1.86 makes one from another trait's by itself.
+pub(super) trait AsWire {
+    fn as_wire(&self) -> &dyn Wire;
+}
+
+impl<T: Wire> AsWire for T {
+    fn as_wire(&self) -> &dyn Wire {
+        self
+    }
+}
+
 /// A wire with a listener.
-pub(super) trait Listens: Wire {
+pub(super) trait Listens: Wire + AsWire {
     fn listen<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Loopback, String>>;
 }
 
@@ -143,7 +154,7 @@ impl Clients {
     fn wire(&self) -> &dyn Wire {
         match self {
             Self::Stdio(wire) => wire,
-            Self::Listener(wire) => wire.as_ref(),
+            Self::Listener(wire) => wire.as_wire(),
         }
     }
 }

@@ -1,4 +1,5 @@
 //! The common parts of this transport's tests.
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 #![expect(dead_code, reason = "each test program uses a part of it")]
 #![expect(unreachable_pub, reason = "a module of several test programs")]
 

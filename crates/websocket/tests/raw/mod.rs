@@ -1,4 +1,5 @@
 //! The raw frames of one end, after the handshake.
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::io;
 
