@@ -5,7 +5,8 @@
 //! Each scenario must pass on its wire, with the same outcomes as on the in-memory wire (I15), if it can be played
 //! there. A scenario that a wire does not support is not a test: one line on stderr for each reason shows how many
 //! there are. The cells of three replicas start three processes each, which is half of the work: a debug build leaves them
-//! to `rescind matrix`, and says so. `cargo test -p rescind-cli --test matrix lsp::cancel` runs the tests with `lsp::cancel` in their name.
+//! to `rescind matrix`, and says so. `cargo test --release -p rescind-cli --test matrix` plays them too, and
+//! `cargo test -p rescind-cli --test matrix lsp::cancel` the tests with `lsp::cancel` in their name.
 
 use std::collections::BTreeMap;
 use std::error::Error;
