@@ -134,7 +134,7 @@ enum Clients {
     Listener(Box<dyn Listens>),
 }
 
-/// A wire as a trait object. Rust 1.86 makes one from another trait's by itself.
+/// A wire as a trait object. From Rust 1.86 on a trait object can be made from that of `Listens`.
 pub(super) trait AsWire {
     fn as_wire(&self) -> &dyn Wire;
 }
