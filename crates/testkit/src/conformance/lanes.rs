@@ -46,7 +46,7 @@ pub async fn a_cancel_overtakes_four_thousand_queued_frames(harness: &impl Harne
     let (mut a, mut b) = harness.connect().await;
     let taken = in_time("filling the wire", fill(&mut a, QUEUED, bulk)).await;
     let ordered = a.traits.ordered;
-    // Each step has its limit, and not all: 4,000 POSTs take as long as the machine is slow.
+    // Each frame has a limit of its own: how long 4,000 POSTs take depends on the machine.
     let write = async {
         let cancel = frame(FrameKind::Cancel, Lane::Control, "\"cancel\"");
         in_time("sending the cancel", send(&mut a, cancel)).await.expect("the wire is open");
