@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rescind_testkit::support::in_time;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::backend::Backend;
 use crate::client::{Binding, Response, Session};
@@ -39,10 +39,21 @@ async fn start(backend: Backend) -> (Replicas, [Session; 2]) {
     (replicas, clients)
 }
 
-/// Begins a request that ends when it is cancelled.
-async fn wait(client: &Session, replicas: &Replicas, at: usize, id: u64) -> Response {
+/// Begins a request that ends when it is cancelled. A cancel can come before its handler starts.
+async fn begin(client: &Session, replicas: &Replicas, at: usize, id: u64) -> Response {
     let running = client.begin(replicas.nodes[at].address, id, "test/wait", &json!({})).await.unwrap();
     assert_eq!(running.status, 200);
+    running
+}
+
+/// Begins a request that ends when it is cancelled, and waits until its handler runs.
+async fn wait(client: &Session, replicas: &Replicas, at: usize, id: u64) -> Response {
+    let before = stats(client, replicas, at).await["started"].as_u64();
+    let running = begin(client, replicas, at, id).await;
+    poll_until("its handler runs", async || {
+        stats(client, replicas, at).await["started"].as_u64() > before
+    })
+    .await;
     running
 }
 
@@ -52,11 +63,23 @@ async fn ends_silently(running: Response, id: u64) {
     assert_eq!(answer, None, "MCP owes a cancelled request silence");
 }
 
-/// The number of handlers of a replica that run, and of those that were cancelled.
+/// The number of handlers that run, and of those that were cancelled, as a replica tells them.
 async fn handlers(client: &Session, replicas: &Replicas, at: usize) -> (u64, u64) {
-    let stats = client.ask(replicas.nodes[at].address, 2_000_000, "test/stats", json!({})).await;
-    let count = |name: &str| stats["result"][name].as_u64().unwrap();
+    let stats = stats(client, replicas, at).await;
+    let count = |name: &str| stats[name].as_u64().unwrap();
     (count("running"), count("cancelled"))
+}
+
+/// The counts of all replicas, as one of them tells them.
+async fn stats(client: &Session, replicas: &Replicas, at: usize) -> Value {
+    let mut stats = Value::Null;
+    poll_until("all replicas are counted", async || {
+        let answer = client.ask(replicas.nodes[at].address, 2_000_000, "test/stats", json!({})).await;
+        stats = answer["result"].clone();
+        stats["fixtures"] == replicas.nodes.len()
+    })
+    .await;
+    stats
 }
 
 /// A cancel at any replica stops the request and its handler.
@@ -103,7 +126,7 @@ pub(crate) async fn an_early_cancel_finds_its_request_without_a_session(backend:
     let all = replicas.addresses();
     for (id, (cancels, begins)) in (10..).zip([(0, 1), (1, 2), (2, 2)]) {
         client.cancel(all[cancels], id).await;
-        ends_silently(wait(&client, &replicas, begins, id).await, id).await;
+        ends_silently(begin(&client, &replicas, begins, id).await, id).await;
         poll_until("no handler runs", async || handlers(&client, &replicas, begins).await.0 == 0).await;
     }
 }

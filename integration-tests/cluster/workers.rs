@@ -80,7 +80,10 @@ pub(crate) async fn a_worker_that_begins_late_stops_at_once(backend: Backend) {
     let replicas = Replicas::start(backend).await;
     let all = replicas.addresses();
     let session = replicas.session(0).await;
-    let running = session.begin(all[1], 10, "test/remote", &json!({ "ms": 60_000 })).await.unwrap();
+    let params = json!({ "ms": 60_000, "_meta": { "progressToken": "job" } });
+    let mut running = session.begin(all[1], 10, "test/remote", &params).await.unwrap();
+    let queued = in_time("its job is queued", running.event()).await.unwrap().unwrap();
+    assert_eq!(queued.message["params"]["progressToken"], "job", "{queued:?}");
     let key = session.key(all[2], 10).await;
     let said = replicas.cancel(&key, &[]).await;
     assert_eq!(said.status.code(), Some(0), "{said:?}");

@@ -8,7 +8,7 @@ use clap::Args;
 use rescind::transport::BoxFuture;
 use rescind::{CallContext, ErrorObject, HandlerError};
 use rescind_cluster::{Cluster, ClusterAddress, NodeName, Secret};
-use rescind_testkit::fixture::{ClusterHooks, Fixture};
+use rescind_testkit::fixture::{ClusterHooks, Fixture, QueuedWork};
 use serde_json::json;
 
 use crate::Failure;
@@ -135,7 +135,7 @@ impl Node {
                         error.to_string(),
                     ))
                 })?;
-                Ok(job.finished().await)
+                Ok(Box::pin(async move { job.finished().await }) as QueuedWork)
             })
         };
         ClusterHooks { keys: self.cluster.keys(), remote: Arc::new(remote), others: Arc::new(others) }
