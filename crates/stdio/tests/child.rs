@@ -21,6 +21,11 @@ async fn event(link: &mut Link) -> Option<Result<TransportEvent, TransportError>
     in_time("an event", frames::event(link)).await
 }
 
+async fn assert_nothing_to_read(link: &mut Link) {
+    let event = poll_fn(|cx| std::task::Poll::Ready(link.rx.as_mut().poll_event(cx))).await;
+    assert!(event.is_pending(), "{event:?}");
+}
+
 async fn body(link: &mut Link) -> String {
     String::from_utf8(in_time("a frame", frames::body(link)).await.to_vec()).unwrap()
 }
@@ -141,14 +146,31 @@ async fn what_a_child_wrote_before_its_exit_is_read_after_it() {
 async fn what_a_child_wrote_while_the_runtime_was_blocked_is_read() {
     let (mut link, child) = shell("echo '{}'; read line; echo '[1]'; echo '[2]'").start().unwrap();
     assert_eq!(body(&mut link).await, "{}");
-    let pending = poll_fn(|cx| std::task::Poll::Ready(link.rx.as_mut().poll_event(cx).is_pending())).await;
-    assert!(pending);
+    assert_nothing_to_read(&mut link).await;
     send(&mut link, "go on").await.unwrap();
     while child.exit_status().is_none() {
         std::thread::yield_now();
     }
     assert_eq!((body(&mut link).await, body(&mut link).await), ("[1]".to_owned(), "[2]".to_owned()));
     assert!(event(&mut link).await.is_none());
+}
+
+/// A failed write ends the connection. The child has answered and exited before this side knows that its request is written.
+#[tokio::test]
+async fn a_write_to_a_dead_child_fails_after_its_answer_is_read() {
+    let (mut link, child) = shell("read line; echo '[1]'; echo '[2]'; exit 4").start().unwrap();
+    assert_nothing_to_read(&mut link).await;
+    send(&mut link, "{}").await.unwrap();
+    in_time("the end of the child", child.wait()).await;
+    for expected in ["[1]", "[2]"] {
+        let flushed = poll_fn(|cx| std::task::Poll::Ready(link.tx.as_mut().poll_flush(cx))).await;
+        assert!(flushed.is_pending(), "before {expected}: {flushed:?}");
+        assert_eq!(body(&mut link).await, expected);
+    }
+    let error = child_error(event(&mut link).await);
+    assert_eq!(error.status.and_then(|status| status.code()), Some(4));
+    let written = send(&mut link, "{}").await.unwrap_err();
+    assert!(written.to_string().contains("exit status: 4"), "{written}");
 }
 
 #[tokio::test]
@@ -189,8 +211,8 @@ async fn a_child_whose_pipes_another_process_holds_is_dead_after_its_exit() {
     let (mut link, child) = shell(&format!("{WITH_HOLDER} exit 4")).start().unwrap();
     let holder = body(&mut link).await;
     in_time("the end of the child", child.wait()).await;
-    let written = send(&mut link, "{}").await.unwrap_err();
     let read = child_error(event(&mut link).await);
+    let written = send(&mut link, "{}").await.unwrap_err();
     assert!(event(&mut link).await.is_none());
     kill(holder).await;
     assert!(written.to_string().contains("too old"), "{written}");
@@ -202,6 +224,7 @@ async fn a_child_whose_pipes_another_process_holds_is_dead_after_its_exit() {
 async fn a_write_that_waits_for_a_child_fails_at_its_exit_while_another_process_holds_its_pipe() {
     let (mut link, child) = shell(&format!("{WITH_HOLDER} head -c 100000 >&2; exit 4")).start().unwrap();
     let holder = body(&mut link).await;
+    assert_nothing_to_read(&mut link).await;
     let frame = format!("\"{}\"", "a".repeat(1024 * 1024));
     let written = send(&mut link, frame).await.unwrap_err();
     kill(holder).await;

@@ -1,24 +1,32 @@
+use std::future::Future;
 use std::pin::Pin;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rescind_core::{
     BadFrame, CloseReason, Lane, Link, Outbound, Receiver, Sender, TransportError, TransportErrorKind,
     TransportEvent,
 };
+use tokio::time::Sleep;
 
 use super::Process;
 use super::process::{DesiredState, Half};
+
+/// How long the other half may take, after the child's exit, to read what the child wrote before. A descendant of the child
+/// could write for ever.
+const READ_TIME: Duration = Duration::from_secs(30);
 
 /// The link to a child. It wraps the link over the child's pipes and reports how the child ended.
 /// `output` is the child's stdout, of which `pipes` reads.
 pub(crate) fn child_link(pipes: Link, output: Output, process: &Arc<Process>) -> Link {
     let guard = Arc::new(Guard(Arc::clone(process)));
+    let output = Arc::new(output);
     pipes.wrap(|rx, tx| {
         let receiver = ChildReceiver {
             pipe: rx,
-            output,
+            output: Arc::clone(&output),
             process: Arc::clone(process),
             served: false,
             torn: false,
@@ -27,9 +35,11 @@ pub(crate) fn child_link(pipes: Link, output: Output, process: &Arc<Process>) ->
         };
         let sender = ChildSender {
             pipe: tx,
+            output,
             process: Arc::clone(process),
             closing: false,
             breaking: None,
+            read_limit: None,
             _guard: guard,
         };
         (receiver, sender)
@@ -49,7 +59,7 @@ impl Drop for Guard {
 
 struct ChildReceiver {
     pipe: Pin<Box<dyn Receiver>>,
-    output: Output,
+    output: Arc<Output>,
     process: Arc<Process>,
     /// The child sent a frame.
     served: bool,
@@ -107,6 +117,20 @@ impl Receiver for ChildReceiver {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        let event = self.poll_next(cx);
+        self.process.set_unread(event.is_ready() && matches!(self.state, State::Open));
+        event
+    }
+}
+
+impl Drop for ChildReceiver {
+    fn drop(&mut self) {
+        self.process.set_unread(false);
+    }
+}
+
+impl ChildReceiver {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<TransportEvent, TransportError>>> {
         loop {
             match self.state {
                 State::Open => match ready!(self.poll_pipe(cx)) {
@@ -185,24 +209,45 @@ impl Output {
     /// Whether nothing can be read and a process holds the other end. If the system does not tell, no.
     #[cfg(unix)]
     fn is_empty_and_open(&self) -> bool {
+        self.readiness().is_some_and(|ready| ready.is_empty())
+    }
+
+    /// Whether something can be read. If the system does not tell, no.
+    #[cfg(unix)]
+    fn has_more(&self) -> bool {
+        self.readiness().is_some_and(|ready| ready.contains(rustix::event::PollFlags::IN))
+    }
+
+    #[cfg(unix)]
+    fn readiness(&self) -> Option<rustix::event::PollFlags> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut watched = [PollFd::new(&self.descriptor, PollFlags::IN)];
-        poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count == 0)
+        poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok()?;
+        let [watched] = watched;
+        Some(watched.revents())
     }
 
     #[cfg(not(unix))]
     fn is_empty_and_open(&self) -> bool {
         false
     }
+
+    #[cfg(not(unix))]
+    fn has_more(&self) -> bool {
+        false
+    }
 }
 
 struct ChildSender {
     pipe: Pin<Box<dyn Sender>>,
+    output: Arc<Output>,
     process: Arc<Process>,
     /// The connection is closing. From now on the child has its grace.
     closing: bool,
     /// The pipe broke. The error waits for the child's exit, so that it includes the exit.
     breaking: Option<TransportErrorKind>,
+    /// The end of the time in which the other half reads what the child wrote before its exit.
+    read_limit: Option<Pin<Box<Sleep>>>,
     _guard: Arc<Guard>,
 }
 
@@ -230,7 +275,19 @@ impl ChildSender {
             self.breaking = Some(kind);
         }
         ready!(self.process.poll_settled(cx));
+        ready!(self.poll_output_read(cx));
         Poll::Ready(Err(self.broken()))
+    }
+
+    /// Waits until the other half has returned what the child wrote before its exit: this error ends the connection, and an
+    /// answer may be there. A task that polls both halves asks again after each read.
+    fn poll_output_read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let exited = self.process.exit_status().is_some();
+        if self.closing || !exited || !(self.process.has_unread() || self.output.has_more()) {
+            return Poll::Ready(());
+        }
+        let limit = self.read_limit.get_or_insert_with(|| Box::pin(tokio::time::sleep(READ_TIME)));
+        limit.as_mut().poll(cx)
     }
 
     fn broken(&self) -> TransportError {
@@ -288,7 +345,6 @@ impl Drop for ChildSender {
 mod tests {
     use std::future::poll_fn;
     use std::os::unix::process::ExitStatusExt;
-    use std::time::Duration;
 
     use rescind_core::{Capabilities, PeerInfo};
 

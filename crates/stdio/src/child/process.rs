@@ -1,4 +1,5 @@
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ pub(crate) struct Process {
     /// The time of one step of ending it.
     grace: Duration,
     wake_sender: WakeSender,
+    /// The receiving half returned an event at its last poll, so it may have another one.
+    has_unread: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -67,7 +70,14 @@ enum OutputEnd {
 
 impl Process {
     pub(crate) fn new(command: String, pid: u32, grace: Duration, wake_sender: WakeSender) -> Self {
-        Self { command, pid, grace, wake_sender, state: Mutex::default() }
+        Self {
+            command,
+            pid,
+            grace,
+            wake_sender,
+            has_unread: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -158,6 +168,14 @@ impl Process {
             None => *slot = Some(cx.waker().clone()),
         }
         Poll::Pending
+    }
+
+    pub(super) fn set_unread(&self, has_unread: bool) {
+        self.has_unread.store(has_unread, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_unread(&self) -> bool {
+        self.has_unread.load(Ordering::Relaxed)
     }
 
     /// Its output has ended: waits a moment for the exit that usually follows, or until this side closes.
