@@ -173,6 +173,17 @@ async fn a_write_to_a_dead_child_fails_after_its_answer_is_read() {
     assert!(written.to_string().contains("exit status: 4"), "{written}");
 }
 
+/// The child may exit before the write returns on this side.
+#[tokio::test]
+async fn a_write_that_a_child_reads_before_its_exit_succeeds() {
+    for _ in 0..50 {
+        let (mut link, _child) = shell("echo '{}'; read line").start().unwrap();
+        assert_eq!(body(&mut link).await, "{}");
+        send(&mut link, "go on").await.unwrap();
+        assert!(event(&mut link).await.is_none());
+    }
+}
+
 #[tokio::test]
 async fn the_error_for_a_child_that_dies_has_its_signal() {
     let (mut link, _child) = shell("echo '{}'; echo oops >&2; kill -9 $$").start().unwrap();

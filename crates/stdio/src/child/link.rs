@@ -258,14 +258,14 @@ impl ChildSender {
         poll: impl FnOnce(Pin<&mut (dyn Sender + 'static)>, &mut Context<'_>) -> Poll<Result<(), TransportError>>,
     ) -> Poll<Result<(), TransportError>> {
         if self.breaking.is_none() {
+            // A child may read a frame and exit before the write returns here.
+            let had_exited = self.process.exit_status().is_some();
             let kind = match poll(self.pipe.as_mut(), cx) {
                 Poll::Ready(Err(error)) if error.exchange.is_some() => return Poll::Ready(Err(error)),
                 Poll::Ready(Err(error)) => error.kind,
                 // A pipe also accepts what nobody will read: another process may hold its other end, for example one that
                 // is being started. The child's exit decides.
-                Poll::Ready(Ok(())) if self.closing || self.process.exit_status().is_none() => {
-                    return Poll::Ready(Ok(()));
-                }
+                Poll::Ready(Ok(())) if self.closing || !had_exited => return Poll::Ready(Ok(())),
                 Poll::Ready(Ok(())) => TransportErrorKind::Closed,
                 Poll::Pending => {
                     ready!(self.process.poll_exit_for(Half::Sender, cx));
