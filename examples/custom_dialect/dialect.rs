@@ -79,6 +79,7 @@ fn decode(frame: &[u8]) -> Option<Incoming<'_>> {
         },
         ("response", _) => Incoming::Answer {
             call,
+            deviation: None,
             body: match (frame.success, frame.message) {
                 (Some(true), _) => AnswerBody::Value(frame.body.unwrap_or(RawValue::NULL)),
                 (_, Some("cancelled")) => AnswerBody::Cancelled,

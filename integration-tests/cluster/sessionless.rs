@@ -50,10 +50,8 @@ async fn begin(client: &Session, replicas: &Replicas, at: usize, id: u64) -> Res
 async fn wait(client: &Session, replicas: &Replicas, at: usize, id: u64) -> Response {
     let before = stats(client, replicas, at).await["started"].as_u64();
     let running = begin(client, replicas, at, id).await;
-    poll_until("its handler runs", async || {
-        stats(client, replicas, at).await["started"].as_u64() > before
-    })
-    .await;
+    poll_until("its handler runs", async || stats(client, replicas, at).await["started"].as_u64() > before)
+        .await;
     running
 }
 

@@ -1,5 +1,6 @@
 //! Request ids as they are written on the wire, and the keys that identify requests inside this library.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -11,23 +12,69 @@ pub const MAX_ID_BYTES: usize = 256;
 
 /// A request id exactly as its sender wrote it: a whole number or a text. The two are never converted into each other.
 ///
-/// `1` and `"1"` are two ids. Numbers are kept as `i64` and never pass through a float. Fractions, exponents, `-0`,
-/// `null`, booleans, arrays and numbers outside of `i64` are not ids.
+/// `1` and `"1"` are two ids. `1`, `1.0` and `1e0` are the same number in JSON, so they are the same id, and each is
+/// written back as it came. Numbers are kept as `i64` and never pass through a float. Numbers that are not whole, `null`,
+/// booleans, arrays and numbers outside of `i64` are not ids.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(Repr);
 
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// Two words, because tables hold many ids.
+#[derive(Clone)]
 enum Repr {
     Number(i64),
-    Text(Arc<str>),
+    /// A quote and then a text, without escapes; or a number that is not in plain digits, as it was written.
+    Other(Arc<str>),
+}
+
+const _: () = assert!(size_of::<RequestId>() == 2 * size_of::<u64>());
+
+impl Repr {
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Number(_) => None,
+            Self::Other(value) => value.strip_prefix('"'),
+        }
+    }
+
+    /// The number, or the text.
+    fn key(&self) -> Result<i64, &str> {
+        match self {
+            Self::Number(value) => Ok(*value),
+            Self::Other(value) => match value.strip_prefix('"') {
+                Some(text) => Err(text),
+                // It was read as a whole number before.
+                None => Ok(whole_number(value).unwrap_or_default()),
+            },
+        }
+    }
+}
+
+impl PartialEq for Repr {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Repr {}
+
+impl PartialOrd for Repr {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Repr {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
 }
 
 /// Each id is hashed in one call, because the id of every received frame is hashed several times.
 impl Hash for Repr {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        match self {
-            Self::Number(value) => state.write_i64(*value),
-            Self::Text(value) => state.write(value.as_bytes()),
+        match self.key() {
+            Ok(value) => state.write_i64(value),
+            Err(value) => state.write(value.as_bytes()),
         }
     }
 }
@@ -36,13 +83,13 @@ impl Hash for Repr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidId {
-    /// Neither a whole number in plain digits nor a text.
+    /// Neither a whole number nor a text.
     #[error("a request id must be an integer or a string")]
     NotAnId,
     /// A whole number that does not fit into a signed 64-bit integer.
     #[error("a request id must fit into a signed 64-bit integer")]
     OutOfRange,
-    /// A text longer than [`MAX_ID_BYTES`].
+    /// A text longer than [`MAX_ID_BYTES`], or a number written with more digits.
     #[error("a request id must have at most {MAX_ID_BYTES} bytes")]
     TooLong,
 }
@@ -62,7 +109,14 @@ impl RequestId {
         if value.len() > MAX_ID_BYTES {
             return Err(InvalidId::TooLong);
         }
-        Ok(Self(Repr::Text(value.into())))
+        // On the stack, so that the id is the only allocation.
+        let mut quoted = [b'"'; MAX_ID_BYTES + 1];
+        let quoted = quoted.get_mut(..=value.len()).ok_or(InvalidId::TooLong)?;
+        if let Some(text) = quoted.get_mut(1..) {
+            text.copy_from_slice(value.as_bytes());
+        }
+        let quoted = std::str::from_utf8(quoted).map_err(|_| InvalidId::NotAnId)?;
+        Ok(Self(Repr::Other(quoted.into())))
     }
 
     /// Reads one JSON token, such as `7` or `"7"`. A number does not pass through a float.
@@ -81,28 +135,23 @@ impl RequestId {
             && digits.bytes().all(|byte| byte.is_ascii_digit())
             && (digits == "0" || !digits.starts_with('0'))
             && token != "-0";
-        if !plain {
-            return Err(InvalidId::NotAnId);
+        if plain {
+            return token.parse().map(Self::number).map_err(|_| InvalidId::OutOfRange);
         }
-        token.parse().map(Self::number).map_err(|_| InvalidId::OutOfRange)
+        whole_number(token)?;
+        Ok(Self(Repr::Other(token.into())))
     }
 
     /// The number, if this is a numeric id.
     #[must_use]
-    pub const fn as_number(&self) -> Option<i64> {
-        match self.0 {
-            Repr::Number(value) => Some(value),
-            Repr::Text(_) => None,
-        }
+    pub fn as_number(&self) -> Option<i64> {
+        self.0.key().ok()
     }
 
     /// The text, if this is a text id.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
-        match &self.0 {
-            Repr::Number(_) => None,
-            Repr::Text(value) => Some(value),
-        }
+        self.0.text()
     }
 
     /// Appends the id as JSON.
@@ -110,9 +159,43 @@ impl RequestId {
         match &self.0 {
             // A write into memory cannot fail.
             Repr::Number(value) => drop(serde_json::to_writer(out, value)),
-            Repr::Text(value) => drop(serde_json::to_writer(out, &**value)),
+            Repr::Other(value) => match value.strip_prefix('"') {
+                Some(text) => drop(serde_json::to_writer(out, text)),
+                None => out.extend_from_slice(value.as_bytes()),
+            },
         }
     }
+}
+
+/// The value of a JSON number with a fraction or an exponent, if it is whole: `7.0`, `70e-1`, `-0`. It does not pass
+/// through a float.
+fn whole_number(token: &str) -> Result<i64, InvalidId> {
+    if token.len() > MAX_ID_BYTES {
+        return Err(InvalidId::TooLong);
+    }
+    serde_json::from_str::<serde::de::IgnoredAny>(token).map_err(|_| InvalidId::NotAnId)?;
+    let (negative, rest) = token.strip_prefix('-').map_or((false, token), |rest| (true, rest));
+    if !rest.starts_with(|first: char| first.is_ascii_digit()) {
+        return Err(InvalidId::NotAnId);
+    }
+    let (mantissa, exponent) = rest.split_once(['e', 'E']).unwrap_or((rest, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = [whole, fraction].concat();
+    let significant = digits.trim_end_matches('0');
+    if significant.is_empty() {
+        return Ok(0);
+    }
+    // The number is `significant` times ten to this power.
+    let exponent: i64 = exponent.parse().map_err(|_| InvalidId::OutOfRange)?;
+    let dropped = digits.len() - significant.len();
+    let power =
+        exponent.saturating_add_unsigned(dropped as u64).saturating_sub_unsigned(fraction.len() as u64);
+    let power = u32::try_from(power)
+        .map_err(|_| if power < 0 { InvalidId::NotAnId } else { InvalidId::OutOfRange })?;
+    let value = significant.parse::<i128>().ok().zip(10_i128.checked_pow(power));
+    let value = value.and_then(|(significant, scale)| significant.checked_mul(scale));
+    let value = value.map(|value| if negative { -value } else { value });
+    value.and_then(|value| i64::try_from(value).ok()).ok_or(InvalidId::OutOfRange)
 }
 
 #[derive(Deserialize)]
@@ -128,7 +211,10 @@ impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Repr::Number(value) => write!(f, "{value}"),
-            Repr::Text(value) => write!(f, "{:?}", &**value),
+            Repr::Other(value) => match value.strip_prefix('"') {
+                Some(text) => write!(f, "{text:?}"),
+                None => f.write_str(value),
+            },
         }
     }
 }
@@ -141,9 +227,9 @@ impl fmt::Debug for RequestId {
 
 impl Serialize for RequestId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match &self.0 {
-            Repr::Number(value) => serializer.serialize_i64(*value),
-            Repr::Text(value) => serializer.serialize_str(value),
+        match self.0.key() {
+            Ok(value) => serializer.serialize_i64(value),
+            Err(text) => serializer.serialize_str(text),
         }
     }
 }
@@ -269,11 +355,58 @@ mod tests {
 
     #[test]
     fn an_invalid_id_is_refused() {
-        for token in ["1.0", "1e0", "-0", "null", "true", "[1]", "{}", "", "01", "-", "\"\\ud800\"", "--1"] {
+        for token in [
+            "1.5",
+            "1e-1",
+            "1.",
+            "1e",
+            "0x1",
+            "Infinity",
+            "NaN",
+            "null",
+            "true",
+            "[1]",
+            "{}",
+            "",
+            "01",
+            "-",
+            "\"\\ud800\"",
+            "--1",
+        ] {
             assert_eq!(RequestId::from_json(token), Err(InvalidId::NotAnId), "{token}");
         }
         assert_eq!(RequestId::from_json("9223372036854775808"), Err(InvalidId::OutOfRange));
         let long = format!("\"{}\"", "x".repeat(257));
+        assert_eq!(RequestId::from_json(&long), Err(InvalidId::TooLong));
+    }
+
+    #[test]
+    fn a_whole_number_is_one_id_however_it_is_spelled() {
+        use std::hash::BuildHasher;
+        let hasher = std::hash::RandomState::new();
+        for (value, spellings) in [
+            (7, ["7.0", "7e0", "70e-1", "0.7E+1", "7.000"].as_slice()),
+            (-7, &["-7.0", "-0.07e2"]),
+            (0, &["-0", "0.0", "0e999999999999999999999", "-0.0e-9"]),
+            (1200, &["12e2", "0.0012e6", "1200.0"]),
+            (i64::MAX, &["9223372036854775807.0", "9.223372036854775807e18"]),
+            (i64::MIN, &["-9223372036854775808.0"]),
+        ] {
+            for spelling in spellings {
+                let id = RequestId::from_json(spelling).unwrap();
+                assert_eq!((&id, id.as_number()), (&RequestId::number(value), Some(value)), "{spelling}");
+                assert_eq!(hasher.hash_one(&id), hasher.hash_one(RequestId::number(value)), "{spelling}");
+                let mut out = Vec::new();
+                id.write_json(&mut out);
+                assert_eq!((&*out, &*id.to_string()), (spelling.as_bytes(), *spelling));
+                assert_eq!(serde_json::to_string(&id).unwrap(), value.to_string());
+            }
+        }
+        assert_ne!(RequestId::from_json("7.0"), RequestId::from_json("\"7.0\""));
+        for large in ["9223372036854775808.0", "1e19", "1e99999999999999999999", "1e4000000000"] {
+            assert_eq!(RequestId::from_json(large), Err(InvalidId::OutOfRange), "{large}");
+        }
+        let long = format!("7.{}", "0".repeat(MAX_ID_BYTES));
         assert_eq!(RequestId::from_json(&long), Err(InvalidId::TooLong));
     }
 

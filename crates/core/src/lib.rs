@@ -5,10 +5,12 @@
 #[macro_use]
 mod limits_macro;
 
+mod broken_json;
 mod byte_budget;
 mod cause;
 mod checked_json;
 mod clients;
+mod deviation;
 pub mod dialect;
 #[cfg(feature = "tokio")]
 mod driver;
@@ -38,6 +40,7 @@ pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
 pub use clients::{
     Client, ClientKey, ClientPermit, Clients, DEFAULT_IPV6_PREFIX, PeerAddress, Resource, Share,
 };
+pub use deviation::{Deviation, DeviationReport};
 pub use dialect::{
     ACP_BODIES, CancelBodies, MCP_2026_BODIES, MCP_CANCEL, MCP_OPENING, MirroredBodies, SessionBodies,
 };
@@ -70,8 +73,8 @@ pub use machine::{
     Origin, Output, Reply, ReplyBody, RequestStatus, Session, SessionConfig, Settlement, Stats, Work,
 };
 pub use message::{
-    AnswerBody, BadMessage, CancelExemption, CancelKey, ErrorCode, ErrorObject, Incoming, IncomingCancel,
-    IncomingRequest,
+    AnswerBody, AnswerFault, BadMessage, CancelExemption, CancelKey, ErrorCode, ErrorObject, Incoming,
+    IncomingCancel, IncomingRequest,
 };
 pub use registry::{Registry, SessionId};
 #[cfg(feature = "rustls")]

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::deviation::Deviation;
 use crate::id::{CallNumber, RequestId};
 
 /// The `error` member of an answer.
@@ -112,6 +113,8 @@ pub enum Incoming<'a> {
         call: Option<CallNumber>,
         /// The content of the answer.
         body: AnswerBody<'a>,
+        /// What is wrong with it although its meaning is certain.
+        deviation: Option<Deviation>,
     },
     /// The peer cancels one of its requests.
     Cancel(IncomingCancel),
@@ -226,7 +229,75 @@ pub enum AnswerBody<'a> {
     /// Any other error.
     Error(ErrorObject),
     /// The id is valid and the rest is not an answer (both members, neither member, or an invalid error).
-    Malformed(&'static str),
+    Malformed(AnswerFault),
+}
+
+/// Why an answer cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerFault {
+    what: &'static str,
+    /// Where, in bytes from the start of the frame.
+    at: Option<usize>,
+}
+
+impl AnswerFault {
+    /// What is wrong with the answer as a whole.
+    #[must_use]
+    pub const fn new(what: &'static str) -> Self {
+        Self { what, at: None }
+    }
+
+    /// Why a frame that names an open call is not a message.
+    pub(crate) fn of(frame: &[u8], why: BadMessage) -> Self {
+        match why {
+            BadMessage::NotUtf8 => {
+                let at = std::str::from_utf8(frame).err().map(|error| error.valid_up_to());
+                Self { what: "it is not UTF-8", at }
+            }
+            BadMessage::NotJson => match serde_json::from_slice::<serde::de::IgnoredAny>(frame) {
+                Ok(_) => Self::new("it is not JSON"),
+                Err(error) if error.is_eof() => Self { what: "it is cut off", at: Some(frame.len()) },
+                Err(error) => Self { what: "it is not JSON", at: Some(offset(frame, &error)) },
+            },
+            BadMessage::TooDeep => Self::new("it is nested too deep"),
+            BadMessage::DuplicateMember => Self::new("it has a duplicate member"),
+            BadMessage::NoKind => Self::new("it has neither a result nor an error"),
+            BadMessage::NoId => Self::new("it has no id"),
+            BadMessage::Frame(_)
+            | BadMessage::NotAnObject
+            | BadMessage::WrongVersion
+            | BadMessage::InvalidId(_)
+            | BadMessage::InvalidMethod
+            | BadMessage::InvalidParams
+            | BadMessage::BatchNotAllowed
+            | BadMessage::UnknownDialect => Self::new("it is not a message"),
+        }
+    }
+
+    /// The place of the fault. Everything before it is JSON.
+    pub(crate) fn place(self) -> Option<usize> {
+        self.at
+    }
+}
+
+/// The place of an error of `serde_json`, in bytes. It counts lines and the bytes in a line, from 1.
+fn offset(frame: &[u8], error: &serde_json::Error) -> usize {
+    let before: usize = frame
+        .split_inclusive(|byte| *byte == b'\n')
+        .take(error.line().saturating_sub(1))
+        .map(<[u8]>::len)
+        .sum();
+    before + error.column().saturating_sub(1)
+}
+
+impl fmt::Display for AnswerFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)?;
+        match self.at {
+            Some(at) => write!(f, " at byte {at}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why a frame is not a message.
@@ -257,6 +328,9 @@ pub enum BadMessage {
     /// The id violates a rule of [`RequestId`].
     #[error("the message's id is invalid: {0}")]
     InvalidId(crate::id::InvalidId),
+    /// It has a result, and no id.
+    #[error("the answer has no id")]
+    NoId,
     /// Neither a request nor a notification nor an answer.
     #[error("the message is not a request, a notification or an answer")]
     NoKind,
@@ -292,6 +366,7 @@ impl BadMessage {
             | Self::DuplicateMember
             | Self::WrongVersion
             | Self::InvalidId(_)
+            | Self::NoId
             | Self::NoKind
             | Self::InvalidMethod
             | Self::InvalidParams

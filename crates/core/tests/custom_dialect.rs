@@ -33,7 +33,10 @@ fn a_debug_adapter_dialect_can_be_made_from_outside() {
     let mut out = Vec::new();
     codec.encode_cancelled(rules, &mut out, &to, &Cause::new(CauseKind::Peer));
     let answer = codec.decode(&out);
-    assert!(matches!(answer, Incoming::Answer { call: Some(CallNumber(4)), body: AnswerBody::Cancelled }));
+    assert!(matches!(
+        answer,
+        Incoming::Answer { call: Some(CallNumber(4)), body: AnswerBody::Cancelled, .. }
+    ));
 }
 
 #[test]
@@ -45,7 +48,7 @@ fn a_codec_writes_a_fixed_result_as_any_other_value_unless_it_says_how() {
         let mut out = Vec::new();
         dialect.codec().encode_graceful(dialect.rules(), &mut out, &to, result);
         match dialect.codec().decode(&out) {
-            Incoming::Answer { call: Some(CallNumber(4)), body } => format!("{body:?}"),
+            Incoming::Answer { call: Some(CallNumber(4)), body, .. } => format!("{body:?}"),
             other => panic!("{other:?}"),
         }
     };

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use rescind_core::dialect::{self, Dialect};
 use rescind_core::{BadMessage, Incoming, InvalidId, MAX_ID_BYTES, RequestId};
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 /// The value of a token for a naive reader.
@@ -41,7 +42,7 @@ pub(super) fn check(data: &[u8]) {
             );
             assert_eq!(
                 id == *other_id,
-                id.to_string() == other_id.to_string(),
+                id.to_string() == other_id.to_string() || id.as_number().is_some() && id == *other_id,
                 "I4: {id} shows as {other_id}"
             );
         }
@@ -58,17 +59,42 @@ fn naive(token: &str) -> Naive {
             Err(_) => Naive::Neither(InvalidId::NotAnId),
         };
     }
-    // A whole number is valid only if writing it again gives the same text.
     let digits = token.strip_prefix('-').unwrap_or(token);
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Naive::Neither(InvalidId::NotAnId);
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit()) && token != "-0";
+    let is_number = serde_json::from_str::<IgnoredAny>(token).is_ok()
+        && digits.starts_with(|first: char| first.is_ascii_digit());
+    match () {
+        () if !is_number && token.len() > MAX_ID_BYTES && !is_plain => Naive::Neither(InvalidId::TooLong),
+        () if !is_number => Naive::Neither(InvalidId::NotAnId),
+        () if !is_plain && token.len() > MAX_ID_BYTES => Naive::Neither(InvalidId::TooLong),
+        () => shifted(digits).map_or_else(Naive::Neither, |whole| {
+            let sign = if digits.len() < token.len() { "-" } else { "" };
+            format!("{sign}{whole}").parse().map_or(Naive::Neither(InvalidId::OutOfRange), Naive::Number)
+        }),
     }
-    match token.parse::<i64>() {
-        Ok(number) if number.to_string() == token => Naive::Number(number),
-        Ok(_) => Naive::Neither(InvalidId::NotAnId),
-        Err(_) if digits.starts_with('0') => Naive::Neither(InvalidId::NotAnId),
-        Err(_) => Naive::Neither(InvalidId::OutOfRange),
+}
+
+/// The digits of a number without sign, after its point is moved as its exponent says. The rest must be zeros.
+fn shifted(number: &str) -> Result<String, InvalidId> {
+    let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    if whole.bytes().chain(fraction.bytes()).all(|digit| digit == b'0') {
+        return Ok("0".to_owned());
     }
+    let places: i64 = exponent.parse().map_err(|_| InvalidId::OutOfRange)?;
+    if places > 1000 {
+        return Err(InvalidId::OutOfRange);
+    }
+    let zeros = "0".repeat(usize::try_from(places.unsigned_abs().min(1000)).unwrap_or_default());
+    let (whole, fraction) = (format!("{zeros}{whole}"), format!("{fraction}{zeros}"));
+    let (whole, fraction) = if places >= 0 {
+        let (moved, rest) = fraction.split_at(zeros.len());
+        (format!("{whole}{moved}"), rest.to_owned())
+    } else {
+        let (rest, moved) = whole.split_at(whole.len() - zeros.len());
+        (rest.to_owned(), format!("{moved}{fraction}"))
+    };
+    if fraction.bytes().all(|digit| digit == b'0') { Ok(whole) } else { Err(InvalidId::NotAnId) }
 }
 
 fn written_and_read(token: &str, id: &RequestId) {
@@ -79,7 +105,8 @@ fn written_and_read(token: &str, id: &RequestId) {
     if id.as_number().is_some() {
         assert_eq!(written, token.trim_ascii(), "a number is not written as it came");
     }
-    assert_eq!(serde_json::to_string(id).ok(), Some(written), "{token:?}: both writers agree");
+    let by_serde = serde_json::to_string(id).unwrap_or_default();
+    assert_eq!(RequestId::from_json(&by_serde).as_ref(), Ok(id), "{token:?}: both writers agree");
     let hasher = RandomState::new();
     assert_eq!(hasher.hash_one(id), hasher.hash_one(id.clone()));
     match (id.as_number(), id.as_text()) {
@@ -113,6 +140,15 @@ fn in_messages(dialect: &Dialect, token: &str, read: &Result<RequestId, InvalidI
     if let Incoming::Answer { call, .. } = codec.decode(answer.as_bytes()) {
         let number = token.trim_ascii().parse::<u64>().ok();
         let number = number.filter(|number| number.to_string() == token.trim_ascii());
+        // Other spellings of a number are that number, also in a text.
+        let respelled = || {
+            let text = serde_json::from_str::<String>(token).unwrap_or_else(|_| token.to_owned());
+            match naive(&text) {
+                Naive::Number(number) => u64::try_from(number).ok(),
+                Naive::Text(_) | Naive::Neither(_) => None,
+            }
+        };
+        let number = number.or_else(respelled);
         assert_eq!(call.map(|call| call.0), number, "{name}: an answer to {token}");
     }
     let Some(cancel) = codec.as_json_rpc().map(|codec| codec.cancel) else { return };

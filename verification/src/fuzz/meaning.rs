@@ -51,7 +51,9 @@ pub(super) fn of(message: &Incoming<'_>) -> String {
             request.tag
         ),
         Incoming::Notification { method, params } => format!("notification {method:?} {:?}", of_raw(*params)),
-        Incoming::Answer { call, body } => format!("answer {call:?} {}", of_answer(body)),
+        Incoming::Answer { call, body, deviation } => {
+            format!("answer {call:?} {} {deviation:?}", of_answer(body))
+        }
         Incoming::PeerError(error) => format!("peer error {}", of_error(error)),
         Incoming::Batch(members) => {
             let members: Vec<_> = members.iter().map(|member| squeezed(member.get())).collect();

@@ -1,6 +1,6 @@
 //! The kind of a message according to a naive reader of JSON values. It also finds a reader that refuses too much.
 
-use rescind_core::dialect::{Batches, CancelName, JsonRpc};
+use rescind_core::dialect::{CancelName, JsonRpc};
 use rescind_core::{Incoming, MAX_ID_BYTES};
 use serde_json::Value;
 
@@ -26,23 +26,23 @@ pub(super) fn kind(message: &Incoming<'_>) -> &'static str {
 /// The kind of a JSON-RPC value in which each member occurs once.
 pub(super) fn json_rpc(codec: &JsonRpc, value: &Value) -> &'static str {
     if let Some(members) = value.as_array() {
-        let is_batch = codec.batches == Batches::Read && (1..=BATCH).contains(&members.len());
-        return if is_batch { "batch" } else { "bad" };
+        return if (1..=BATCH).contains(&members.len()) { "batch" } else { "bad" };
     }
     let of = |name: &str| value.get(name);
-    if of("jsonrpc").and_then(Value::as_str) != Some("2.0") {
-        return "bad";
-    }
+    let has = |name: &str| of(name).is_some_and(|value| !value.is_null());
     let is_answer = of("result").is_some() || of("error").is_some();
     let id = of("id");
-    let Some(method) = of("method") else {
+    let Some(method) = of("method").filter(|method| !(method.is_null() && is_answer)) else {
         return match id.filter(|id| !id.is_null()) {
             Some(_) if is_answer => "answer",
             None if is_error(of("error")) && of("result").is_none_or(Value::is_null) => "peer error",
             _ => "bad",
         };
     };
-    let Some(method) = method.as_str().filter(|_| !is_answer) else { return "bad" };
+    // Of a request or a notification the version is required.
+    let is_named = of("jsonrpc").and_then(Value::as_str) == Some("2.0");
+    let is_asked = is_named && !has("result") && !has("error");
+    let Some(method) = method.as_str().filter(|_| is_asked) else { return "bad" };
     let has_params =
         of("params").is_none_or(|params| params.is_null() || params.is_object() || params.is_array());
     let is_cancel = |name: &CancelName| name.method == method;
@@ -50,6 +50,8 @@ pub(super) fn json_rpc(codec: &JsonRpc, value: &Value) -> &'static str {
         None if is_cancel(&codec.cancel) || codec.also_accepted.iter().any(is_cancel) => "cancel",
         None if has_params => "notification",
         Some(id) if has_params && (id.is_i64() || is_text(Some(id), 0)) => "request",
+        // Whether it is whole, and how large, its text says.
+        Some(id) if has_params && id.is_f64() => "request or bad",
         _ => "bad",
     }
 }

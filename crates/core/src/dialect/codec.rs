@@ -10,7 +10,7 @@ use super::rules::{Refusal, Rules};
 use crate::cause::Cause;
 use crate::id::{CallNumber, RequestId};
 use crate::machine::AckStatus;
-use crate::message::{ErrorObject, Incoming};
+use crate::message::{AnswerFault, BadMessage, ErrorObject, Incoming};
 
 /// Reads and writes the envelopes of a dialect. No method keeps state: everything about the connection is in the
 /// arguments.
@@ -20,6 +20,13 @@ use crate::message::{ErrorObject, Incoming};
 pub trait Codec: Send + Sync + fmt::Debug + 'static {
     /// Reads a frame. A bad frame is an [`Incoming::Bad`], never a panic.
     fn decode<'a>(&self, frame: &'a [u8]) -> Incoming<'a>;
+
+    /// The call that a frame names which [`decode`](Self::decode) did not read for this reason, and what is wrong with it.
+    /// `None`: it may be something else than an answer, or it is not certain which call is meant.
+    fn unreadable_answer(&self, frame: &[u8], why: BadMessage) -> Option<(CallNumber, AnswerFault)> {
+        let (_, _) = (frame, why);
+        None
+    }
 
     /// Writes a call of this side.
     fn encode_request(&self, rules: &Rules, out: &mut Vec<u8>, call: &CallFrame<'_>);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Dialect;
 use super::http_bodies::{CancelBodies, MirroredBodies};
-use super::jsonrpc::{Batches, CancelName, FirstMessage, JsonRpc, Progress, ReasonField, TokenField};
+use super::jsonrpc::{CancelName, FirstMessage, JsonRpc, Progress, ReasonField, TokenField};
 use super::rules::{
     BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, LostStream, RefusalStyle, Rules,
 };
@@ -95,7 +95,6 @@ static MCP_CODEC: JsonRpc = JsonRpc {
     // "Tasks": the member is ignored for request types for which it was not declared. Such a request is an ordinary
     // request.
     exempting: Some("tasks"),
-    batches: Batches::Read,
     ..JsonRpc::new(CANCELLED)
 };
 

@@ -26,9 +26,7 @@ pub use acp::{ACP, ACP_BODIES, ACP_DRAFT, ACP_V2};
 pub use builder::DialectBuilder;
 pub use codec::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo, Role};
 pub use http_bodies::{CancelBodies, MirroredBodies, SessionBodies};
-pub use jsonrpc::{
-    Batches, CancelName, Declaration, FirstMessage, JsonRpc, Progress, ReasonField, TokenField,
-};
+pub use jsonrpc::{CancelName, Declaration, FirstMessage, JsonRpc, Progress, ReasonField, TokenField};
 pub use lsp::LSP;
 pub use mcp::{MCP, MCP_2026, MCP_2026_BODIES, MCP_CANCEL, MCP_OPENING};
 pub use negotiate::{Negotiation, negotiate};

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clients::Clients;
+use crate::deviation::DeviationReport;
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
 use crate::driver::admission::connection_slots::OpenConnection;
@@ -18,7 +19,7 @@ use crate::driver::connection::negotiate::PendingNegotiation;
 use crate::driver::peer::Peer;
 use crate::driver::request_log::log::RequestLog;
 use crate::driver::router::Router;
-use crate::driver::state::{Config, ConnectionInner, EventHook, FailureHook};
+use crate::driver::state::{Config, ConnectionInner, DeviationHook, EventHook, FailureHook};
 use crate::driver::timeouts::{Setting, Timeouts};
 use crate::driver::trace_propagator::TracePropagator;
 use crate::error::{ApiMisuse, ConnectionError};
@@ -66,6 +67,7 @@ pub struct PeerBuilder {
     session: Option<SessionId>,
     on_event: Option<EventHook>,
     on_call_failure: Option<FailureHook>,
+    on_deviation: Option<DeviationHook>,
     admission: Option<Arc<Admission>>,
     request_log: Option<RequestLog>,
     propagator: Option<Arc<dyn TracePropagator>>,
@@ -93,6 +95,7 @@ impl PeerBuilder {
             session: None,
             on_event: None,
             on_call_failure: None,
+            on_deviation: None,
             admission: None,
             request_log: None,
             propagator: None,
@@ -167,6 +170,13 @@ impl PeerBuilder {
     /// It must not block.
     pub fn on_call_failure(mut self, hook: impl Fn(&TransportError) + Send + Sync + 'static) -> Self {
         self.on_call_failure = Some(Arc::new(hook));
+        self
+    }
+
+    /// Calls this function each time that the peer does something against its protocol and the connection goes on. The log
+    /// has a warning about the first of a kind, and then one a minute at most. It must not block.
+    pub fn on_deviation(mut self, hook: impl Fn(&DeviationReport<'_>) + Send + Sync + 'static) -> Self {
+        self.on_deviation = Some(Arc::new(hook));
         self
     }
 
@@ -312,6 +322,7 @@ impl PeerBuilder {
             serves,
             on_event: self.on_event,
             on_call_failure: self.on_call_failure,
+            on_deviation: self.on_deviation,
             propagator: self.propagator,
             cluster_keys: self.cluster_keys,
         };

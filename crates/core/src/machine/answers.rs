@@ -59,6 +59,20 @@ impl Session {
         }
     }
 
+    /// Whether the call with this number waits for its answer.
+    #[must_use]
+    pub fn awaits_answer(&self, number: CallNumber) -> bool {
+        self.call_of(number).and_then(|call| self.calls.get(call.0)).is_some_and(|call| call.awaits_answer())
+    }
+
+    /// The only call that waits for its answer. `None`: none or several do, or a cancel waits for its acknowledgement.
+    #[must_use]
+    pub fn only_awaited(&self) -> Option<CallNumber> {
+        let mut awaited = self.calls.iter().map(|(_, call)| call).filter(|call| call.awaits_answer());
+        let only = awaited.next()?.number;
+        (awaited.next().is_none() && self.cancels.is_empty()).then_some(only)
+    }
+
     /// Receives the acknowledgement of a cancel. "Not cancelled" disarms the wait limit, because the answer follows. A
     /// call with a deadline still ends at its deadline.
     pub fn recv_ack(&mut self, _now: Instant, cancel: Option<CallNumber>, cancelled: bool) {

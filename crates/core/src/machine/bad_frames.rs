@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::input::Origin;
 use super::output::{Event, Output};
 use super::{Session, lifecycle};
+use crate::deviation::Deviation;
 use crate::dialect::Refusal;
 use crate::id::{ExchangeId, RequestId};
 use crate::message::BadMessage;
@@ -47,6 +48,11 @@ impl Session {
             let why = why.limit().map_or(Refusal::Bad(why), Refusal::Overloaded);
             self.push(Output::Refuse { to: None, exchange, why });
         }
+    }
+
+    /// The peer did something against its protocol, and the connection goes on.
+    pub fn recv_deviation(&mut self, deviation: Deviation) {
+        self.emit(Event::Deviation(deviation));
     }
 
     /// The next request has a progress token with a wrong type or length.

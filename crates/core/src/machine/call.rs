@@ -75,6 +75,14 @@ impl Call {
         self.extras.as_ref()?.cause.as_ref()
     }
 
+    /// Whether its request is written and its answer has an effect.
+    pub(super) const fn awaits_answer(&self) -> bool {
+        match self.state {
+            State::Written | State::Cancelling => true,
+            State::Staged | State::Leaving => false,
+        }
+    }
+
     pub(super) fn cancel(&self) -> CancelFrame {
         self.extras.as_ref().map_or(CancelFrame::None, |extras| extras.cancel)
     }

@@ -1,6 +1,7 @@
 //! The outputs of the machine. Each input computes all of its outputs; polling only pops them.
 
 use crate::cause::Cause;
+use crate::deviation::Deviation;
 use crate::dialect::Refusal;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, RequestId};
 
@@ -207,6 +208,8 @@ pub enum Event {
     DuplicateId,
     /// A frame was not a message.
     BadFrame,
+    /// The peer did something against its protocol, and the connection goes on.
+    Deviation(Deviation),
     /// A request's progress token was ignored: it is neither a string nor an integer, or it has more than 256 bytes.
     IgnoredToken,
     /// The peer did not answer a cancelled call in time.

@@ -39,6 +39,8 @@ pub struct Stats {
     pub unknown_answers: u64,
     /// Frames that were not messages.
     pub bad_frames: u64,
+    /// What the peer did against its protocol while the connection went on: [`Deviation`](crate::Deviation).
+    pub deviations: u64,
     /// Progress tokens that were ignored for their type or length.
     pub ignored_tokens: u64,
     /// Requests refused because their id was in use.
@@ -68,6 +70,7 @@ impl Stats {
             Event::LimitReached(_) => self.refused += 1,
             Event::DuplicateId => self.duplicate_ids += 1,
             Event::BadFrame => self.bad_frames += 1,
+            Event::Deviation(_) => self.deviations += 1,
             Event::IgnoredToken => self.ignored_tokens += 1,
             Event::Unresponsive(_) => self.unresponsive += 1,
             Event::HandlerPanicked(_) => self.panics += 1,
@@ -93,6 +96,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deviation::Deviation;
     use crate::id::{CallKey, InboundKey, OutboundKey};
 
     type Counter = fn(&Stats) -> u64;
@@ -101,7 +105,7 @@ mod tests {
     fn each_event_has_a_counter_of_its_own() {
         let any = CallKey { slot: 0, generation: 0 };
         let (key, call) = (InboundKey(any), OutboundKey(any));
-        let counters: [(Event, Counter); 15] = [
+        let counters: [(Event, Counter); 16] = [
             (Event::UnknownCancel, |stats| stats.unknown_cancels),
             (Event::MalformedCancel, |stats| stats.malformed_cancels),
             (Event::IgnoredCancel, |stats| stats.ignored_cancels),
@@ -112,6 +116,7 @@ mod tests {
             (Event::LimitReached("calls"), |stats| stats.refused),
             (Event::DuplicateId, |stats| stats.duplicate_ids),
             (Event::BadFrame, |stats| stats.bad_frames),
+            (Event::Deviation(Deviation::NoId), |stats| stats.deviations),
             (Event::IgnoredToken, |stats| stats.ignored_tokens),
             (Event::Unresponsive(call), |stats| stats.unresponsive),
             (Event::HandlerPanicked(key), |stats| stats.panics),

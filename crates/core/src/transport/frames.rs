@@ -169,6 +169,7 @@ where
                         return Poll::Ready(Some(Ok(TransportEvent::Rejected {
                             exchange: ExchangeId::NONE,
                             why,
+                            head: body,
                         })));
                     }
                     Some(Ok(body)) => {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::TransportError;
+use crate::deviation::Deviation;
 use crate::framing::BadFrame;
 use crate::id::{ExchangeId, Principal};
 use crate::trace_context::TraceContext;
@@ -34,6 +35,15 @@ pub enum TransportEvent {
         exchange: ExchangeId,
         /// What was wrong.
         why: BadFrame,
+        /// The beginning of the input, if it is known. At most some hundred bytes of it are looked at.
+        head: Bytes,
+    },
+    /// Input against the protocol that was dropped or changed, and that needs no answer.
+    Deviation {
+        /// What the peer did.
+        deviation: Deviation,
+        /// What it sent.
+        sent: Bytes,
     },
     /// The end of input. Output is still open.
     HalfClosed,

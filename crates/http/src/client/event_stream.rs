@@ -48,8 +48,11 @@ impl<'a> EventStream<'a> {
                     Read::Event(event) => return Some(event),
                     Read::TooLarge => {
                         let why = BadFrame::TooLarge { limit: self.limit };
-                        self.inbound_queue
-                            .push_event(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
+                        self.inbound_queue.push_event(TransportEvent::Rejected {
+                            exchange: ExchangeId::NONE,
+                            why,
+                            head: bytes::Bytes::new(),
+                        });
                     }
                 }
             }

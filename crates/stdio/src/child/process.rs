@@ -70,14 +70,7 @@ enum OutputEnd {
 
 impl Process {
     pub(crate) fn new(command: String, pid: u32, grace: Duration, wake_sender: WakeSender) -> Self {
-        Self {
-            command,
-            pid,
-            grace,
-            wake_sender,
-            has_unread: AtomicBool::new(false),
-            state: Mutex::default(),
-        }
+        Self { command, pid, grace, wake_sender, has_unread: AtomicBool::new(false), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

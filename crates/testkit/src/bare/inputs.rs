@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use rescind_core::dialect::{HandshakePart, Refusal, ReplyTo};
 use rescind_core::{
-    AnswerBody, AnswerKind, BadMessage, ErrorObject, ExchangeId, InboundRequest, Incoming, IncomingRequest,
-    Origin, Work,
+    AnswerBody, AnswerFault, AnswerKind, BadMessage, CallNumber, ErrorObject, ExchangeId, InboundRequest,
+    Incoming, IncomingRequest, Origin, Work,
 };
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -29,7 +29,10 @@ impl Connection {
             return;
         }
         let dialect = self.dialect.clone();
-        self.recv_message(now, dialect.codec().decode(frame));
+        match dialect.codec().decode(frame) {
+            Incoming::Bad(why) => self.recv_bad(now, frame, why),
+            message => self.recv_message(now, message),
+        }
         self.pump(now);
     }
 
@@ -37,13 +40,7 @@ impl Connection {
         match message {
             Incoming::Request(request) => self.recv_request(now, &request),
             Incoming::Notification { method, params } => self.recv_notification(now, &method, params),
-            Incoming::Answer { call, body } => {
-                let (kind, answer) = owned(body);
-                self.answer = Some(answer);
-                let _ = self.session.recv_answer(now, call, kind);
-                self.pump(now);
-                self.answer = None;
-            }
+            Incoming::Answer { call, body, .. } => self.recv_answer(now, call, body),
             Incoming::Cancel(cancel) => {
                 let reason = cancel.reason.as_deref();
                 self.session.recv_cancel(now, cancel.key.ok(), reason, cancel.ack, &Origin::STREAM);
@@ -56,15 +53,54 @@ impl Connection {
                     self.pump(now);
                 }
             }
-            Incoming::Batch(_) => {
-                self.session.recv_bad(now, BadMessage::BatchNotAllowed, ExchangeId::NONE);
+            // Where there are no batches, the answers in one are taken.
+            Incoming::Batch(members) => {
+                let dialect = self.dialect.clone();
+                let mut is_refused = false;
+                for member in members {
+                    match dialect.codec().decode(member.get().as_bytes()) {
+                        Incoming::Answer { call, body, .. } => self.recv_answer(now, call, body),
+                        _ => is_refused = true,
+                    }
+                }
+                if is_refused {
+                    self.session.recv_bad(now, BadMessage::BatchNotAllowed, ExchangeId::NONE);
+                }
+            }
+            Incoming::PeerError(error) => {
+                if let Some(call) = self.session.only_awaited() {
+                    self.recv_answer(now, Some(call), AnswerBody::Error(error));
+                }
             }
             Incoming::BadRequest { id, tag, why } => {
                 self.session.recv_bad_request(id, tag, why, &Origin::STREAM);
             }
             Incoming::Bad(why) => self.session.recv_bad(now, why, ExchangeId::NONE),
-            // An error about one of our frames is never answered. This model ignores shapes that it does not know.
+            // This model ignores shapes that it does not know.
             _ => {}
+        }
+    }
+
+    fn recv_answer(&mut self, now: Instant, call: Option<CallNumber>, body: AnswerBody<'_>) {
+        let (kind, answer) = owned(body);
+        self.answer = Some(answer);
+        let _ = self.session.recv_answer(now, call, kind);
+        self.pump(now);
+        self.answer = None;
+    }
+
+    /// Receives a frame that is not a message. If it names a call that waits for its answer, the call ends.
+    fn recv_bad(&mut self, now: Instant, frame: &[u8], why: BadMessage) {
+        let dialect = self.dialect.clone();
+        let named = match why {
+            BadMessage::NoId => {
+                self.session.only_awaited().map(|call| (call, AnswerFault::new("it has no id")))
+            }
+            _ => dialect.codec().unreadable_answer(frame, why),
+        };
+        match named.filter(|(call, _)| self.session.awaits_answer(*call)) {
+            Some((call, fault)) => self.recv_answer(now, Some(call), AnswerBody::Malformed(fault)),
+            None => self.session.recv_bad(now, why, ExchangeId::NONE),
         }
     }
 

@@ -165,7 +165,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
     fn refuse_frame(&mut self, state: &mut LinkState<S>, why: BadFrame) -> TransportEvent {
         state.close_state = CloseState::ReadFailed(why);
         self.state = State::ReadFailed;
-        TransportEvent::Rejected { exchange: ExchangeId::NONE, why }
+        TransportEvent::Rejected { exchange: ExchangeId::NONE, why, head: bytes::Bytes::new() }
     }
 
     fn close(&mut self, state: &mut LinkState<S>) {

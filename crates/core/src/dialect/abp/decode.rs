@@ -7,11 +7,14 @@ use serde_json::value::RawValue;
 use super::{
     CALL, CANCEL, CANCEL_RESULT, INITIALIZE, NOTIFICATION, PROGRESS, SHUTDOWN, TAG_CALL, TAG_INITIALIZE, word,
 };
+use crate::broken_json;
+use crate::deviation::Deviation;
 use crate::dialect::json::{self, PickedMembers, Shape};
+use crate::dialect::jsonrpc::respelled_number;
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::members::Part;
 use crate::message::{
-    AnswerBody, BadMessage, CancelExemption, CancelKey, ErrorObject, Incoming, IncomingCancel,
+    AnswerBody, AnswerFault, BadMessage, CancelExemption, CancelKey, ErrorObject, Incoming, IncomingCancel,
     IncomingRequest,
 };
 
@@ -38,12 +41,37 @@ pub(super) fn read(frame: &[u8]) -> Result<Incoming<'_>, BadMessage> {
         CANCEL_RESULT => Ok(read_ack(id, payload)),
         NOTIFICATION => read_notification(payload),
         PROGRESS | SHUTDOWN => Ok(Incoming::Notification { method: kind, params: object(payload)? }),
-        _ if kind.ends_with("-result") || kind == "capabilities/result" => Ok(Incoming::Answer {
-            call: id.and_then(call_number),
-            body: read_answer(payload, kind.starts_with("capabilities/")),
-        }),
+        _ if is_answer(kind.as_bytes()) => {
+            let (call, deviation) = match id.and_then(call_number) {
+                Some(call) => (Some(call), None),
+                None => (id.and_then(|id| respelled_number(id.get())), Some(Deviation::IdSpelling)),
+            };
+            Ok(Incoming::Answer {
+                call,
+                body: read_answer(payload, kind.starts_with("capabilities/")),
+                deviation,
+            })
+        }
         _ => Err(BadMessage::NoKind),
     }
+}
+
+fn is_answer(kind: &[u8]) -> bool {
+    kind.ends_with(b"-result") || kind == b"capabilities/result"
+}
+
+/// The call that a frame names which is not a message, if its `type` is that of an answer.
+pub(super) fn read_unreadable(frame: &[u8], why: BadMessage) -> Option<(CallNumber, AnswerFault)> {
+    let fault = AnswerFault::of(frame, why);
+    let (mut id, mut kind, mut certain) = (None, None, true);
+    broken_json::members(frame, fault.place().unwrap_or(frame.len()), |name, value| match name {
+        b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
+        b"type" => certain &= kind.replace(value).is_none_or(|former| former == value),
+        _ => {}
+    });
+    let kind = kind?.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    let id = std::str::from_utf8(id.filter(|_| certain && is_answer(kind))?).ok()?;
+    respelled_number(id).map(|call| (call, fault))
 }
 
 /// Whether the frame is an object with a text `type`. Messages of other dialects have none.
@@ -171,13 +199,17 @@ fn read_answer(payload: Option<&RawValue>, of_capability: bool) -> AnswerBody<'_
     match (success.map(RawValue::get), error) {
         (Some("true"), None) if of_capability => AnswerBody::Value(data.unwrap_or(RawValue::NULL)),
         (Some("true"), None) => AnswerBody::Value(data.or(payload).unwrap_or(RawValue::NULL)),
-        (Some("true"), Some(_)) => AnswerBody::Malformed("the answer says success and has an error"),
+        (Some("true"), Some(_)) => {
+            AnswerBody::Malformed(AnswerFault::new("it says success and has an error"))
+        }
         (_, Some(error)) => read_error(error),
         (None, None) if !of_capability => AnswerBody::Value(payload.unwrap_or(RawValue::NULL)),
         (Some("false"), None) => {
             AnswerBody::Error(ErrorObject::new(word::code(word::OPERATION_FAILED), "Operation failed"))
         }
-        (Some(_) | None, None) => AnswerBody::Malformed("the answer has neither success nor an error"),
+        (Some(_) | None, None) => {
+            AnswerBody::Malformed(AnswerFault::new("it has neither success nor an error"))
+        }
     }
 }
 
@@ -185,7 +217,7 @@ fn read_answer(payload: Option<&RawValue>, of_capability: bool) -> AnswerBody<'_
 fn read_error(error: &RawValue) -> AnswerBody<'_> {
     let PickedMembers { values: [code, message], .. } = PickedMembers::of(Some(error), ["code", "message"]);
     let Some(code) = code.and_then(json::string) else {
-        return AnswerBody::Malformed("the error has no code");
+        return AnswerBody::Malformed(AnswerFault::new("its error has no code"));
     };
     if code == word::CANCELLED {
         return AnswerBody::Cancelled;

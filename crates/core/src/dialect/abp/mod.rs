@@ -24,7 +24,7 @@ use super::{Dialect, json};
 use crate::cause::Cause;
 use crate::id::{CallNumber, RequestId};
 use crate::machine::AckStatus;
-use crate::message::{ErrorObject, Incoming};
+use crate::message::{AnswerFault, BadMessage, ErrorObject, Incoming};
 
 /// ABP 0.1. Cancels are requests of the agent, and each has an acknowledgement of its own.
 ///
@@ -108,6 +108,10 @@ struct Abp;
 impl Codec for Abp {
     fn decode<'a>(&self, frame: &'a [u8]) -> Incoming<'a> {
         decode::read(frame).unwrap_or_else(Incoming::Bad)
+    }
+
+    fn unreadable_answer(&self, frame: &[u8], why: BadMessage) -> Option<(CallNumber, AnswerFault)> {
+        decode::read_unreadable(frame, why)
     }
 
     fn encode_request(&self, _: &Rules, out: &mut Vec<u8>, call: &CallFrame<'_>) {

@@ -9,7 +9,8 @@ use super::ABP;
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
 use crate::message::{AnswerBody, CancelKey, Incoming};
 use crate::{
-    AckStatus, BadMessage, CallNumber, Cause, CauseKind, ErrorCode, ErrorObject, InvalidId, RequestId,
+    AckStatus, BadMessage, CallNumber, Cause, CauseKind, Deviation, ErrorCode, ErrorObject, InvalidId,
+    RequestId,
 };
 
 const SEED: u128 = 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210;
@@ -43,7 +44,7 @@ fn ack(key: Option<&str>, status: AckStatus) -> String {
 fn answer(payload: &Value) -> String {
     let frame = json!({"type": "capabilities/call-result", "id": "7", "payload": payload}).to_string();
     match ABP.codec().decode(frame.as_bytes()) {
-        Incoming::Answer { call: Some(CallNumber(7)), body } => format!("{body:?}"),
+        Incoming::Answer { call: Some(CallNumber(7)), body, .. } => format!("{body:?}"),
         other => panic!("{other:?}"),
     }
 }
@@ -230,7 +231,7 @@ fn answers_are_classified_by_their_content() {
     assert!(answer(&json!({"success": false})).starts_with("Error"));
     assert!(answer(&json!({})).starts_with("Malformed"));
     assert!(answer(&json!("x")).starts_with("Malformed"));
-    for id in ["07", "+7", "7.0", "seven", ""] {
+    for id in ["07", "+7", "7.5", "seven", ""] {
         let frame =
             json!({"type": "capabilities/result", "id": id, "payload": {"success": true}}).to_string();
         assert!(matches!(ABP.codec().decode(frame.as_bytes()), Incoming::Answer { call: None, .. }), "{id}");
@@ -303,7 +304,7 @@ fn the_handshake_uses_its_own_envelope_types() {
     let text = written(|out| ABP.codec().encode_value(ABP.rules(), out, &reply, body));
     assert_eq!(text, r#"{"type":"initialize-result","id":"1","timestamp":0,"payload":{"sessionId":"s"}}"#);
     match ABP.codec().decode(text.as_bytes()) {
-        Incoming::Answer { call: Some(CallNumber(1)), body: AnswerBody::Value(read) } => {
+        Incoming::Answer { call: Some(CallNumber(1)), body: AnswerBody::Value(read), .. } => {
             assert_eq!(read.get(), body.get());
         }
         other => panic!("{other:?}"),
@@ -356,4 +357,23 @@ fn notifications_keep_their_name_and_params() {
     assert!(
         matches!(ABP.codec().decode(other_names), Incoming::Notification { method, .. } if method == "m")
     );
+}
+
+#[test]
+fn an_answer_that_is_spelled_wrong_or_cannot_be_read_is_found() {
+    let dialect = ABP;
+    let codec = dialect.codec();
+    let frame = br#"{"type":"capabilities/call-result","id":7,"timestamp":1,"payload":{"success":true}}"#;
+    match codec.decode(frame) {
+        Incoming::Answer { call: Some(CallNumber(7)), deviation: Some(Deviation::IdSpelling), .. } => {}
+        other => panic!("{other:?}"),
+    }
+    let unreadable = |frame: &str| {
+        let Incoming::Bad(why) = codec.decode(frame.as_bytes()) else { panic!("{frame}") };
+        codec.unreadable_answer(frame.as_bytes(), why).map(|(call, _)| call.0)
+    };
+    let of_type =
+        |kind: &str| format!(r#"{{"type":"{kind}","id":"7","timestamp":1,"payload":{{"data":NaN}}}}"#);
+    assert_eq!(unreadable(&of_type("capabilities/call-result")), Some(7));
+    assert_eq!(unreadable(&of_type("capabilities/call")), None);
 }

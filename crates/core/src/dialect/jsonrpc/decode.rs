@@ -4,12 +4,14 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::{Batches, CancelName, JsonRpc, ReasonField, TokenField};
+use super::{CancelName, JsonRpc, ReasonField, TokenField};
+use crate::broken_json;
+use crate::deviation::Deviation;
 use crate::dialect::json::{self, PickedMembers, Shape};
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::members::{self, Part};
 use crate::message::{
-    AnswerBody, BadMessage, CancelExemption, CancelKey, ErrorObject, Incoming, IncomingCancel,
+    AnswerBody, AnswerFault, BadMessage, CancelExemption, CancelKey, ErrorObject, Incoming, IncomingCancel,
     IncomingRequest, is_usable_token,
 };
 
@@ -31,30 +33,26 @@ impl JsonRpc {
         let text = json::text(frame)?;
         match json::shape(text) {
             Shape::Object => {}
-            Shape::Array => return self.read_batch(text),
+            Shape::Array => return read_batch(text),
             Shape::Other => return Err(json::not_an_object(text)),
         }
         let names = ["jsonrpc", "method", "params", "id", "result", "error"];
         let [version, method, params, id, result, error] = json::envelope(text, names)?;
-        if !version.is_some_and(|version| is_two(version.get())) {
-            return Err(BadMessage::WrongVersion);
-        }
+        let named = version.is_some_and(|version| is_two(version.get()));
         match (method, result, error) {
-            (Some(method), None, None) => {
+            (Some(method), None, None) if named => {
                 self.read_asked(method_name(method)?, params.and_then(Part::raw), id)
             }
-            (None, None, None) | (Some(_), _, _) => Err(BadMessage::NoKind),
-            (None, _, _) => self.read_answer(id, result.and_then(Part::raw), error.and_then(Part::raw)),
+            (Some(method), Some(_), _) | (Some(method), _, Some(_)) if !is_null(method) => {
+                // Some write all members of all kinds of messages.
+                if named && result.is_none_or(is_null) && error.is_none_or(is_null) {
+                    return self.read_asked(method_name(method)?, params.and_then(Part::raw), id);
+                }
+                Err(if named { BadMessage::NoKind } else { BadMessage::WrongVersion })
+            }
+            (_, None, None) => Err(if named { BadMessage::NoKind } else { BadMessage::WrongVersion }),
+            (_, _, _) => self.read_answer(named, id, result.and_then(Part::raw), error.and_then(Part::raw)),
         }
-    }
-
-    fn read_batch<'a>(&self, text: &'a str) -> Result<Incoming<'a>, BadMessage> {
-        let limit = match self.batches {
-            Batches::Refused => 0,
-            Batches::Read => MAX_BATCH,
-        };
-        let members = json::elements(text, limit)?;
-        if members.is_empty() { Err(BadMessage::NotAnObject) } else { Ok(Incoming::Batch(members)) }
     }
 
     fn read_asked<'a>(
@@ -133,6 +131,7 @@ impl JsonRpc {
 
     fn read_answer<'a>(
         &self,
+        named: bool,
         id: Option<Part<'a>>,
         result: Option<&'a RawValue>,
         error: Option<&'a RawValue>,
@@ -140,36 +139,53 @@ impl JsonRpc {
         let body = match (result, json::present(error)) {
             (Some(value), None) => AnswerBody::Value(value),
             (Some(value), Some(_)) if value.get() != "null" => {
-                AnswerBody::Malformed("the answer has a result and an error")
+                AnswerBody::Malformed(AnswerFault::new("it has a result and an error"))
             }
             (_, Some(error)) => self.read_error(error),
-            (None, None) => AnswerBody::Malformed("the answer has neither a result nor an error"),
+            (None, None) => AnswerBody::Malformed(AnswerFault::new("it has neither a result nor an error")),
         };
         match (id.filter(|id| id.get() != "null"), body) {
-            (Some(id), body) => Ok(Incoming::Answer { call: call_number(id.get()), body }),
+            (Some(id), body) => {
+                let (call, deviation) = match id.get().parse() {
+                    Ok(number) => (Some(CallNumber(number)), None),
+                    Err(_) => (respelled_number(id.get()), Some(Deviation::IdSpelling)),
+                };
+                let deviation = if named { deviation } else { Some(Deviation::NoVersion) };
+                Ok(Incoming::Answer { call, body, deviation })
+            }
             (None, AnswerBody::Error(error)) => Ok(Incoming::PeerError(error)),
             // An error without an id that says "cancelled" is still an error without an id.
             (None, AnswerBody::Cancelled) => {
                 let error = error.and_then(|error| serde_json::from_str(error.get()).ok());
                 Ok(error.map_or(Incoming::Bad(BadMessage::NoKind), Incoming::PeerError))
             }
-            (None, AnswerBody::Value(_) | AnswerBody::Malformed(_)) => Err(match id {
-                Some(_) => BadMessage::InvalidId(InvalidId::NotAnId),
-                None => BadMessage::NoKind,
-            }),
+            (None, AnswerBody::Value(_) | AnswerBody::Malformed(_)) => Err(BadMessage::NoId),
         }
     }
 
     fn read_error<'a>(&self, error: &'a RawValue) -> AnswerBody<'a> {
         // `serde` would read an array as the members of an object in their order.
         if json::shape(error.get()) != Shape::Object {
-            return AnswerBody::Malformed("the error is no object");
+            return AnswerBody::Malformed(AnswerFault::new("its error is not an object"));
         }
         match serde_json::from_str::<ErrorObject>(error.get()) {
             Ok(error) if self.cancelled_codes.contains(&error.code) => AnswerBody::Cancelled,
             Ok(error) => AnswerBody::Error(error),
-            Err(_) => AnswerBody::Malformed("the error has no code or no message"),
+            Err(_) => AnswerBody::Malformed(AnswerFault::new("its error has no code or no message")),
         }
+    }
+
+    /// The call that a frame names which is not a message, if it can only be an answer.
+    pub(super) fn read_unreadable(frame: &[u8], why: BadMessage) -> Option<(CallNumber, AnswerFault)> {
+        let fault = AnswerFault::of(frame, why);
+        let (mut id, mut certain) = (None, true);
+        broken_json::members(frame, fault.place().unwrap_or(frame.len()), |name, value| match name {
+            b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
+            b"method" => certain = false,
+            _ => {}
+        });
+        let id = std::str::from_utf8(id.filter(|_| certain)?).ok()?;
+        Some((call_number(id).or_else(|| respelled_number(id))?, fault))
     }
 
     pub(super) fn read_progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
@@ -214,6 +230,10 @@ fn named<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> 
     members
 }
 
+fn is_null(part: Part<'_>) -> bool {
+    part.get() == "null"
+}
+
 fn method_name(method: Part<'_>) -> Result<Cow<'_, str>, BadMessage> {
     if !method.get().starts_with('"') {
         return Err(BadMessage::InvalidMethod);
@@ -225,6 +245,11 @@ fn method_name(method: Part<'_>) -> Result<Cow<'_, str>, BadMessage> {
     }
 }
 
+fn read_batch(text: &str) -> Result<Incoming<'_>, BadMessage> {
+    let members = json::elements(text, MAX_BATCH)?;
+    if members.is_empty() { Err(BadMessage::NotAnObject) } else { Ok(Incoming::Batch(members)) }
+}
+
 /// Params, which are an object or an array. `null` counts as absent: common LSP clients write it, and it has no other
 /// meaning.
 fn structured(params: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage> {
@@ -232,6 +257,16 @@ fn structured(params: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage
         Some(params) if json::shape(params.get()) == Shape::Other => Err(BadMessage::InvalidParams),
         params => Ok(params),
     }
+}
+
+/// The call that an id names in another spelling than this side wrote it: `"2"`, `2.0` or `"2.0"` for 2. No other call can
+/// be meant, because this side never writes a text as an id.
+pub(in crate::dialect) fn respelled_number(json: &str) -> Option<CallNumber> {
+    let id = match serde_json::from_str::<Cow<'_, str>>(json) {
+        Ok(text) => RequestId::from_json(&text).ok()?,
+        Err(_) => RequestId::from_json(json).ok()?,
+    };
+    u64::try_from(id.as_number()?).ok().map(CallNumber)
 }
 
 /// The call that a JSON number names. This side never writes a text, a fraction or a negative number as an id.

@@ -8,12 +8,13 @@ mod tests;
 
 use serde_json::value::RawValue;
 
+pub(super) use self::decode::respelled_number;
 use super::codec::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo};
 use super::rules::{Refusal, Rules};
 use crate::cause::Cause;
 use crate::id::{CallNumber, RequestId};
 use crate::machine::AckStatus;
-use crate::message::{ErrorCode, ErrorObject, Incoming};
+use crate::message::{AnswerFault, BadMessage, ErrorCode, ErrorObject, Incoming};
 
 /// The JSON-RPC 2.0 codec. Its fields define what a protocol adds to the envelope.
 #[derive(Clone, Debug)]
@@ -46,8 +47,6 @@ pub struct JsonRpc {
     /// The member of each side's `capabilities` that lists, under `requests`, the methods for which that param counts
     /// (MCP: `tasks.requests.tools.call`). `None`: it counts for all methods.
     pub exempting: Option<&'static str>,
-    /// How a JSON array is handled.
-    pub batches: Batches,
 }
 
 /// A cancel notification: its method, and the member of params that names the request.
@@ -119,15 +118,6 @@ pub enum FirstMessage {
     MetaVersion(&'static str),
 }
 
-/// How a JSON array is handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Batches {
-    /// It is refused: it is not a message.
-    Refused,
-    /// It is read. The machine decides whether the revision allows it.
-    Read,
-}
-
 impl JsonRpc {
     /// JSON-RPC 2.0 with this cancel notification and nothing else: no reasons, no progress, no declaration. The code
     /// -32800 says "cancelled".
@@ -147,17 +137,12 @@ impl JsonRpc {
             not_initialized: ErrorCode::INVALID_REQUEST,
             uncancellable_param: None,
             exempting: None,
-            batches: Batches::Refused,
         }
     }
 
     /// The same codec, adapted to changed rules.
     pub(super) fn following(mut self, rules: &Rules) -> Self {
         self.uncancellable_param = rules.uncancellable_param;
-        self.batches = match rules.batch_revision {
-            Some(_) => Batches::Read,
-            None => Batches::Refused,
-        };
         self
     }
 }
@@ -165,6 +150,10 @@ impl JsonRpc {
 impl Codec for JsonRpc {
     fn decode<'a>(&self, frame: &'a [u8]) -> Incoming<'a> {
         self.read(frame).unwrap_or_else(Incoming::Bad)
+    }
+
+    fn unreadable_answer(&self, frame: &[u8], why: BadMessage) -> Option<(CallNumber, AnswerFault)> {
+        Self::read_unreadable(frame, why)
     }
 
     fn encode_request(&self, _: &Rules, out: &mut Vec<u8>, call: &CallFrame<'_>) {

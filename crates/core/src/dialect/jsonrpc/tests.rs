@@ -7,7 +7,8 @@ use crate::dialect::{
 };
 use crate::message::{AnswerBody, CancelExemption, Incoming};
 use crate::{
-    AckStatus, BadMessage, CallNumber, Cause, CauseKind, ErrorCode, ErrorObject, InvalidId, RequestId,
+    AckStatus, BadMessage, CallNumber, Cause, CauseKind, Deviation, ErrorCode, ErrorObject, InvalidId,
+    RequestId,
 };
 
 const ALL: [Dialect; 6] = [ACP, ACP_V2, ACP_DRAFT, LSP, MCP, MCP_2026];
@@ -68,8 +69,8 @@ fn a_frame_that_is_not_a_message_is_reported_with_its_fault() {
         (br#"{"method":"m","id":1}"#, BadMessage::WrongVersion),
         (br#"{"jsonrpc":"2.0"}"#, BadMessage::NoKind),
         (br#"{"jsonrpc":"2.0","id":1}"#, BadMessage::NoKind),
-        (br#"{"jsonrpc":"2.0","result":1}"#, BadMessage::NoKind),
-        (br#"{"jsonrpc":"2.0","id":null,"result":1}"#, not_an_id),
+        (br#"{"jsonrpc":"2.0","result":1}"#, BadMessage::NoId),
+        (br#"{"jsonrpc":"2.0","id":null,"result":1}"#, BadMessage::NoId),
         (br#"{"jsonrpc":"2.0","id":1,"method":"m","result":1}"#, BadMessage::NoKind),
         (br#"{"jsonrpc":"2.0","id":1,"method":1}"#, BadMessage::InvalidMethod),
         (br#"{"jsonrpc":"2.0","id":1,"method":null}"#, BadMessage::InvalidMethod),
@@ -88,7 +89,7 @@ fn a_frame_that_is_not_a_message_is_reported_with_its_fault() {
             let shown = String::from_utf8_lossy(frame);
             assert_eq!(bad(dialect, frame), Some(*expected), "{}: {shown}", dialect.name());
         }
-        for id in ["1.0", "1e0", "-0", "null", "true", "[1]", "{}", "1.5", "-1.0"] {
+        for id in ["null", "true", "[1]", "{}", "1.5", "-1e-1"] {
             let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#);
             assert_eq!(bad(dialect, frame.as_bytes()), Some(not_an_id), "{id}");
         }
@@ -110,14 +111,13 @@ fn a_frame_nested_too_deep_is_refused_before_it_is_parsed() {
 }
 
 #[test]
-fn a_batch_is_read_only_where_a_revision_allows_batches() {
+fn a_batch_of_a_limited_length_is_read() {
     let batch = br#"[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","method":"b"}]"#;
-    for dialect in [ACP, ACP_V2, ACP_DRAFT, LSP, MCP_2026] {
-        assert_eq!(bad(&dialect, batch), Some(BadMessage::BatchNotAllowed), "{}", dialect.name());
-    }
-    match MCP.codec().decode(batch) {
-        Incoming::Batch(members) => assert_eq!(members.len(), 2),
-        other => panic!("{other:?}"),
+    for dialect in [ACP, ACP_V2, ACP_DRAFT, LSP, MCP, MCP_2026] {
+        match dialect.codec().decode(batch) {
+            Incoming::Batch(members) => assert_eq!(members.len(), 2),
+            other => panic!("{other:?}"),
+        }
     }
     let endless = format!("[{}1]", "1,".repeat(2000));
     assert_eq!(bad(&MCP, endless.as_bytes()), Some(BadMessage::BatchNotAllowed));
@@ -138,7 +138,7 @@ fn ids_of_requests_are_never_confused() {
 #[test]
 fn values_errors_and_cancelled_answers_are_distinguished() {
     let call = |frame: &str| match ACP.codec().decode(frame.as_bytes()) {
-        Incoming::Answer { call, body } => (call.map(|call| call.0), format!("{body:?}")),
+        Incoming::Answer { call, body, .. } => (call.map(|call| call.0), format!("{body:?}")),
         other => panic!("{frame}: {other:?}"),
     };
     assert_eq!(call(r#"{"jsonrpc":"2.0","id":1,"result":null,"error":null}"#).1, "Value(RawValue(null))");
@@ -165,8 +165,67 @@ fn values_errors_and_cancelled_answers_are_distinguished() {
         let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#);
         assert_eq!(call(&frame).0, Some(number), "the id is not read as it stands");
     }
-    for id in ["\"1\"", "-1", "1.0", "1e0", "true", "[1]", "18446744073709551616"] {
+    for id in ["-1", "1.5", "\"-1\"", "\"01\"", "\"x\"", "true", "[1]", "18446744073709551616"] {
         assert_eq!(call(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#)).0, None, "{id}");
+    }
+}
+
+/// What is wrong with an answer to call 2 that is taken all the same.
+fn deviation(dialect: &Dialect, frame: &str) -> Option<Deviation> {
+    match dialect.codec().decode(frame.as_bytes()) {
+        Incoming::Answer { call: Some(CallNumber(2)), body: AnswerBody::Value(_), deviation } => deviation,
+        other => panic!("{frame}: {other:?}"),
+    }
+}
+
+#[test]
+fn an_answer_with_another_spelling_of_its_id_or_without_a_version_is_that_answer() {
+    for id in ["\"2\"", "2.0", "2e0", "\"2.0\"", "20e-1"] {
+        let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#);
+        assert_eq!(deviation(&LSP, &frame), Some(Deviation::IdSpelling), "{id}");
+    }
+    for version in ["", r#""jsonrpc":"1.0","#, r#""jsonrpc":2.0,"#, r#""jsonrpc":null,"#] {
+        let frame = format!(r#"{{{version}"id":2,"result":1}}"#);
+        assert_eq!(deviation(&MCP, &frame), Some(Deviation::NoVersion), "{version}");
+    }
+    for members in [r#""result":1,"error":null"#, r#""method":null,"params":null,"result":1,"error":null"#] {
+        assert_eq!(deviation(&MCP, &format!(r#"{{"jsonrpc":"2.0","id":2,{members}}}"#)), None, "{members}");
+    }
+    let request = br#"{"jsonrpc":"2.0","id":"2","method":"m","params":{},"result":null,"error":null}"#;
+    assert!(matches!(MCP.codec().decode(request), Incoming::Request(_)));
+    // Of a request the version is required: an answer to it would not be certain.
+    assert_eq!(bad(&MCP, br#"{"id":2,"method":"m"}"#), Some(BadMessage::WrongVersion));
+}
+
+#[test]
+fn the_call_of_an_answer_that_cannot_be_read_is_found() {
+    let unreadable = |frame: &[u8]| {
+        let why = bad(&MCP, frame)?;
+        MCP.codec().unreadable_answer(frame, why).map(|(call, fault)| (call.0, fault.to_string()))
+    };
+    for (frame, text) in [
+        (&br#"{"jsonrpc":"2.0","id":7,"result":{"x":NaN}}"#[..], "it is not JSON at byte 38"),
+        (br#"{"jsonrpc":"2.0","result":{"x":Infinity},"id":"7"}"#, "it is not JSON at byte 31"),
+        (b"{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"\xff\"}", "it is not UTF-8 at byte 34"),
+        (br#"{"jsonrpc":"2.0","id":7.0,"result":{"x":"cut"#, "it is cut off at byte 44"),
+        (br#"{"jsonrpc":"2.0","id":7}"#, "it has neither a result nor an error"),
+        (br#"{"jsonrpc":"2.0","id":7,"result":1,"result":2}"#, "it has a duplicate member"),
+    ] {
+        assert_eq!(unreadable(frame), Some((7, text.into())), "{}", String::from_utf8_lossy(frame));
+    }
+    let deep = format!(r#"{{"jsonrpc":"2.0","id":7,"result":{}1{}}}"#, "[".repeat(200), "]".repeat(200));
+    assert_eq!(unreadable(deep.as_bytes()), Some((7, "it is nested too deep".into())));
+    for frame in [
+        // It may be a request.
+        r#"{"jsonrpc":"2.0","id":7,"method":"m","params":NaN}"#,
+        r#"{"jsonrpc":"2.0","id":7,"method":5}"#,
+        // Which call is meant is not certain.
+        r#"{"jsonrpc":"2.0","id":7,"id":8,"result":1}"#,
+        r#"{"jsonrpc":"2.0","result":{"id":7,"x":NaN}}"#,
+        r#"{"result":{"text":"he said "hi"},"id":7,"x":"}"#,
+        r#"["id",7,NaN]"#,
+    ] {
+        assert_eq!(unreadable(frame.as_bytes()), None, "{frame}");
     }
 }
 
@@ -225,7 +284,10 @@ fn a_cancel_is_read_by_each_name_its_dialect_accepts() {
         assert_eq!(read(&format!("\"{key}\":2,")), Ok(RequestId::number(2)));
         assert_eq!(read(&format!("\"{key}\":\"2\",")), Ok(RequestId::text("2").unwrap()));
         assert_eq!(read(""), Err(InvalidId::NotAnId));
-        for value in ["null", "1.5", "1.0", "true", "{}", "[2]"] {
+        for number in ["2.0", "2e0", "20e-1"] {
+            assert_eq!(read(&format!("\"{key}\":{number},")), Ok(RequestId::number(2)), "{number}");
+        }
+        for value in ["null", "1.5", "true", "{}", "[2]"] {
             assert_eq!(read(&format!("\"{key}\":{value},")), Err(InvalidId::NotAnId), "{value}");
         }
         assert_eq!(read(&format!("\"{key}\":1,\"{key}\":2,")), Err(InvalidId::NotAnId));
@@ -386,7 +448,7 @@ fn a_call_is_read_back_as_it_was_written() {
         let id = RequestId::number(7);
         let text = written(|out| dialect.codec().encode_error(dialect.rules(), out, &reply(&id), &error));
         match dialect.codec().decode(text.as_bytes()) {
-            Incoming::Answer { call: Some(CallNumber(7)), body: AnswerBody::Error(read) } => {
+            Incoming::Answer { call: Some(CallNumber(7)), body: AnswerBody::Error(read), .. } => {
                 assert_eq!(read, error);
             }
             other => panic!("{other:?}"),

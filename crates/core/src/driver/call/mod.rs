@@ -243,7 +243,7 @@ fn outcome_of<R: DeserializeOwned>(settled: Settled) -> Outcome<R> {
             }
         },
         Settled::Error(error) => Outcome::Failed(error),
-        Settled::Malformed(what) => Outcome::Unreadable { what: what.to_owned() },
+        Settled::Malformed(fault) => Outcome::Unreadable { what: fault.to_string() },
         Settled::Cancelled(cancelled) => Outcome::Cancelled(cancelled),
         Settled::Disconnected { may_have_run } => Outcome::Disconnected { may_have_run },
     }

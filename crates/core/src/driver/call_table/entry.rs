@@ -16,7 +16,7 @@ use crate::driver::request_log::info::RequestKey;
 use crate::driver::request_log::stamp::Stamp;
 use crate::driver::timeouts::Renewal;
 use crate::id::{CallNumber, ExchangeId, OutboundKey, SlotKey};
-use crate::message::{AnswerBody, ErrorObject};
+use crate::message::{AnswerBody, AnswerFault, ErrorObject};
 use crate::sync::AbortHandle;
 use crate::trace_context::TraceContext;
 
@@ -126,7 +126,7 @@ pub(crate) enum AnswerContent {
     Value(JsonText),
     Cancelled,
     Error(ErrorObject),
-    Malformed(&'static str),
+    Malformed(AnswerFault),
 }
 
 impl AnswerContent {
@@ -146,7 +146,7 @@ impl AnswerContent {
 pub(crate) enum Settled {
     Value { value: JsonText, after_cancel: bool },
     Error(ErrorObject),
-    Malformed(&'static str),
+    Malformed(AnswerFault),
     Cancelled(Cancelled),
     Disconnected { may_have_run: bool },
 }

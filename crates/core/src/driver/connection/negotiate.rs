@@ -68,7 +68,8 @@ impl PendingNegotiation {
                     finish(link, exchange);
                 }
                 Some(Ok(
-                    TransportEvent::ExchangeClosed { .. }
+                    TransportEvent::Deviation { .. }
+                    | TransportEvent::ExchangeClosed { .. }
                     | TransportEvent::ExchangeResumed { .. }
                     | TransportEvent::ExchangeFailed { .. },
                 )) => {}

@@ -1,13 +1,14 @@
 //! Receives frames.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use crate::byte_budget::{ByteBudget, MEMORY};
 use crate::clients::Client;
+use crate::deviation::{Deviation, DeviationReport};
 use crate::dialect::HandshakePart;
 use crate::driver::admission::permits::RequestClient;
 use crate::driver::call_table::entry::AnswerContent;
@@ -24,10 +25,14 @@ use crate::driver::requests::slot::InboundSlot;
 use crate::driver::state::{Arriving, ConnectionInner, Payload, Request, State, Waiting};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
+use crate::log_text::LogText;
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
-use crate::message::{AnswerBody, BadMessage, Incoming, IncomingCancel, IncomingRequest};
+use crate::message::{AnswerBody, AnswerFault, BadMessage, Incoming, IncomingCancel, IncomingRequest};
 use crate::trace_context::TraceContext;
 use crate::transport::{ExchangeEnd, Inbound, TransportEvent};
+
+/// The time between two warnings about deviations of one kind on a connection.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
 
 impl ConnectionTask {
     /// Receives one frame.
@@ -39,7 +44,10 @@ impl ConnectionTask {
                 self.recv_notification(inbound, &method, params);
                 self.accept(inbound.exchange);
             }
-            Incoming::Answer { call, body } => {
+            Incoming::Answer { call, body, deviation } => {
+                if let Some(deviation) = deviation.or(deviation_of(&body)) {
+                    self.deviates(deviation, &inbound.body);
+                }
                 self.recv_answer(&inbound.body, call, body);
                 self.accept(inbound.exchange);
             }
@@ -49,30 +57,110 @@ impl ConnectionTask {
                 self.accept(inbound.exchange);
             }
             Incoming::PeerError(error) => {
-                tracing::debug!(error = %crate::log_text::LogText::text(&error), "the peer could not read a frame");
+                if let Some(call) = self.only_call(inbound.exchange) {
+                    self.deviates(Deviation::NoId, &inbound.body);
+                    self.recv_answer(&inbound.body, Some(call), AnswerBody::Error(error));
+                } else {
+                    tracing::debug!(error = %LogText::text(&error), "the peer could not read a frame");
+                }
                 self.accept(inbound.exchange);
             }
-            Incoming::Batch(members) => {
-                let allowed = connection.traits.batches && connection.lock().session.allows_batches();
-                if allowed && self.pending.is_empty() {
-                    for member in members {
-                        let body = part_of(&inbound.body, member);
-                        // A batch cannot contain a batch.
-                        if body.first() == Some(&b'[') {
-                            self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
-                        } else {
-                            self.pending.push_back(inbound.member(body));
-                        }
-                    }
-                } else {
-                    self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
-                }
-            }
+            Incoming::Batch(members) => self.recv_batch(inbound, &members),
             Incoming::BadRequest { id, tag, why } => {
                 let origin = self.origin(inbound);
                 connection.step(|state, _, _| state.session.recv_bad_request(id, tag, why, &origin));
             }
-            Incoming::Bad(why) => self.recv_bad(why, inbound.exchange),
+            Incoming::Bad(why) => {
+                if !self.recv_unreadable(inbound, why) {
+                    self.deviates(Deviation::Dropped(why), &inbound.body);
+                    self.recv_bad(why, inbound.exchange);
+                }
+            }
+        }
+    }
+
+    /// Receives a batch. Where there are none, the answers in it are taken, and everything else is refused.
+    fn recv_batch(&mut self, inbound: &Inbound, members: &[&RawValue]) {
+        let connection = Arc::clone(&self.connection);
+        let allowed = connection.traits.batches
+            && self.pending.is_empty()
+            && connection.lock().session.allows_batches();
+        let (mut refused, mut taken) = (false, false);
+        for member in members {
+            let body = part_of(&inbound.body, member);
+            // A batch cannot contain a batch.
+            let is_batch = body.first() == Some(&b'[');
+            if allowed && !is_batch {
+                self.pending.push_back(inbound.member(body));
+            } else if matches!(connection.dialect.codec().decode(&body), Incoming::Answer { .. }) {
+                taken = true;
+                self.recv(&inbound.member(body));
+            } else {
+                refused = true;
+            }
+        }
+        if taken {
+            self.deviates(Deviation::BatchOfAnswers, &inbound.body);
+        }
+        if refused {
+            self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
+        }
+    }
+
+    /// Ends the call that a frame names which cannot be read. `false`: it names none that waits for its answer.
+    fn recv_unreadable(&self, inbound: &Inbound, why: BadMessage) -> bool {
+        let connection = &self.connection;
+        let named = match why {
+            BadMessage::NoId => {
+                self.only_call(inbound.exchange).map(|call| (call, AnswerFault::of(&inbound.body, why)))
+            }
+            _ => connection.dialect.codec().unreadable_answer(&inbound.body, why),
+        };
+        let Some((call, fault)) = named.filter(|(call, _)| connection.lock().session.awaits_answer(*call))
+        else {
+            return false;
+        };
+        self.deviates(Deviation::InvalidAnswer, &inbound.body);
+        self.recv_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
+        self.accept(inbound.exchange);
+        true
+    }
+
+    /// The call that is meant by a message without an id: the only one that waits for its answer on this exchange.
+    fn only_call(&self, exchange: ExchangeId) -> Option<CallNumber> {
+        let connection = &self.connection;
+        match exchange.call() {
+            Some(call) => connection.lock().session.awaits_answer(call).then_some(call),
+            None if connection.traits.opens_exchanges => None,
+            None => connection.lock().session.only_awaited(),
+        }
+    }
+
+    /// Counts what the peer did against its protocol, and tells the hook and the log.
+    fn deviates(&self, deviation: Deviation, sent: &[u8]) {
+        let connection = &self.connection;
+        let is_logged = connection.step(|state, now, _| {
+            state.session.recv_deviation(deviation);
+            let logged = state.logged_deviations.get_or_insert_default().get_mut(deviation.kind());
+            logged.is_some_and(|last| match last {
+                Some(last) if now.saturating_duration_since(*last) < BETWEEN_WARNINGS => false,
+                _ => {
+                    *last = Some(now);
+                    true
+                }
+            })
+        });
+        let report = DeviationReport { deviation, sent };
+        if is_logged {
+            let peer =
+                connection.meta.peer.as_deref().map(|peer| tracing::field::display(LogText::name(peer)));
+            tracing::warn!(peer, "{report}");
+        }
+        if let Some(hook) = &connection.on_deviation {
+            // A hook that panics must not end the connection.
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(&report))).is_err() {
+                tracing::warn!("the deviation hook panicked");
+            }
         }
     }
 
@@ -81,10 +169,11 @@ impl ConnectionTask {
         let connection = &self.connection;
         match event {
             TransportEvent::Message(inbound) => self.recv(&inbound),
-            TransportEvent::Rejected { exchange, why } => {
-                tracing::debug!(%why, "a frame was rejected");
+            TransportEvent::Rejected { exchange, why, head } => {
+                self.deviates(Deviation::Dropped(BadMessage::Frame(why)), &head);
                 self.recv_bad(BadMessage::Frame(why), exchange);
             }
+            TransportEvent::Deviation { deviation, sent } => self.deviates(deviation, &sent),
             TransportEvent::HalfClosed => {
                 connection.step(|state, now, _| state.session.recv_half_close(now));
             }
@@ -95,7 +184,7 @@ impl ConnectionTask {
                 connection.step(|state, now, _| state.session.recv_exchange_resumed(now, exchange));
             }
             TransportEvent::ExchangeFailed { exchange, sent, error } => {
-                tracing::debug!(error = %crate::log_text::LogText::text(&error), "an exchange failed");
+                tracing::debug!(error = %LogText::text(&error), "an exchange failed");
                 let Some(number) = exchange.call() else { return };
                 if let Some(hook) = &connection.on_call_failure {
                     hook(&error);
@@ -355,6 +444,14 @@ impl ConnectionTask {
         };
         let principal = inbound.principal.clone().or_else(|| self.connection.meta.principal.clone());
         Origin { scope, exchange: inbound.exchange, principal, client: None }
+    }
+}
+
+/// What is wrong with an answer whose envelope is right.
+const fn deviation_of(body: &AnswerBody<'_>) -> Option<Deviation> {
+    match body {
+        AnswerBody::Malformed(_) => Some(Deviation::InvalidAnswer),
+        AnswerBody::Value(_) | AnswerBody::Cancelled | AnswerBody::Error(_) => None,
     }
 }
 

@@ -112,6 +112,7 @@ pub(crate) const fn name(event: &Event) -> &'static str {
         Event::LimitReached(_) => "limit_reached",
         Event::DuplicateId => "duplicate_id",
         Event::BadFrame => "bad_frame",
+        Event::Deviation(_) => "deviation",
         Event::IgnoredToken => "ignored_token",
         Event::Unresponsive(_) => "unresponsive",
         Event::HandlerPanicked(_) => "panicked",
@@ -123,6 +124,7 @@ pub(crate) const fn name(event: &Event) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deviation::Deviation;
     use crate::id::{CallKey, InboundKey, OutboundKey};
 
     #[test]
@@ -140,6 +142,7 @@ mod tests {
             Event::LimitReached("calls"),
             Event::DuplicateId,
             Event::BadFrame,
+            Event::Deviation(Deviation::NoId),
             Event::IgnoredToken,
             Event::Unresponsive(call),
             Event::ErrorAfterCancel(request),

@@ -33,6 +33,7 @@ use tokio::sync::Notify;
 
 use crate::byte_budget::ByteBudget;
 use crate::clients::Client;
+use crate::deviation::{Deviation, DeviationReport};
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
 use crate::driver::admission::permits::{ClientPermit, Permits};
@@ -66,6 +67,9 @@ pub(crate) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// A function that is called for each failure of one call.
 pub(crate) type FailureHook = Arc<dyn Fn(&TransportError) + Send + Sync>;
+
+/// A function that is called for each deviation of the peer.
+pub(crate) type DeviationHook = Arc<dyn Fn(&DeviationReport<'_>) + Send + Sync>;
 
 /// One connection. All its handles share it.
 pub(crate) struct ConnectionInner {
@@ -112,6 +116,7 @@ pub(crate) struct Config {
     pub(crate) serves: bool,
     pub(crate) on_event: Option<EventHook>,
     pub(crate) on_call_failure: Option<FailureHook>,
+    pub(crate) on_deviation: Option<DeviationHook>,
     /// `None`: traces are not read.
     pub(crate) propagator: Option<Arc<dyn TracePropagator>>,
     /// `None`: the connection is not part of a cluster.
@@ -285,6 +290,8 @@ pub(crate) struct State {
     pub(crate) recorder: Option<Box<Recorder>>,
     /// The time of the last request or call, as it is kept.
     pub(crate) last_stamp: LastStamp,
+    /// When each kind of deviation was logged last.
+    pub(crate) logged_deviations: Option<Box<[Option<Instant>; Deviation::KINDS]>>,
 }
 
 impl ConnectionInner {
@@ -317,6 +324,7 @@ impl ConnectionInner {
                 dirty: false,
                 recorder: None,
                 last_stamp: LastStamp::default(),
+                logged_deviations: None,
             }),
             session_hash: config.registry.hash(&config.session_id),
             config,

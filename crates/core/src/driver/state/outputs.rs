@@ -299,6 +299,7 @@ impl State {
             | Event::UnknownAnswer
             | Event::DuplicateId
             | Event::BadFrame
+            | Event::Deviation(_)
             | Event::IgnoredToken => effects.log(Level::TRACE, || Entry::NoEffect(name(&event))),
         }
         if connection.on_event.is_some() {

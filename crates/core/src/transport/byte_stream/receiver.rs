@@ -125,6 +125,7 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
                         return Poll::Ready(Some(Ok(TransportEvent::Rejected {
                             exchange: ExchangeId::NONE,
                             why,
+                            head: bytes::Bytes::new(),
                         })));
                     }
                     Ok(None) => {}

@@ -51,7 +51,7 @@ async fn an_unreadable_message_is_counted_and_ends_its_exchange() {
     let (opened, wire) = negotiate();
     for exchange in (1..=ATTEMPTS).map(ExchangeId) {
         assert!(!opened.is_finished());
-        wire.tells(TransportEvent::Rejected { exchange, why: BadFrame::NotUtf8 });
+        wire.tells(TransportEvent::Rejected { exchange, why: BadFrame::NotUtf8, head: bytes::Bytes::new() });
         assert_eq!(wire.recorded().await, [format!("finish {} Refused", exchange.0)]);
     }
     assert!(opened.await.unwrap().is_err());

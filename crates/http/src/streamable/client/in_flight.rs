@@ -298,7 +298,11 @@ async fn read_whole(client: &Client, body: ResponseBody) -> Result<Bytes, Failed
     whole(body, limit).await.map_err(|error| {
         if matches!(error, CollectError::TooLarge) {
             let why = BadFrame::TooLarge { limit };
-            client.inbound_queue.push_event(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
+            client.inbound_queue.push_event(TransportEvent::Rejected {
+                exchange: ExchangeId::NONE,
+                why,
+                head: Bytes::new(),
+            });
         }
         error.into()
     })
