@@ -12,6 +12,35 @@ pub(crate) fn as_raw(text: &str) -> Option<&RawValue> {
     <&RawValue>::deserialize(CheckedText(text)).or_else(|_| serde_json::from_str(text)).ok()
 }
 
+/// The text with U+FFFD in place of each escape of half a character (a lone surrogate), which is no text. `None`: it has none.
+pub(crate) fn whole_characters(json: &str) -> Option<String> {
+    let unit = |escape: &str| u32::from_str_radix(escape.strip_prefix("\\u")?.get(..4)?, 16).ok();
+    let mut whole = None::<String>;
+    // `kept`: up to here it is written. A backslash occurs only in a string of JSON, before an escape.
+    let (mut kept, mut at) = (0, 0);
+    while let Some(next) = memchr::memchr(b'\\', json.as_bytes().get(at..)?) {
+        at += next;
+        let escape = json.get(at..)?;
+        let second = escape.get(6..).and_then(unit).filter(|unit| (0xdc00..0xe000).contains(unit));
+        let length = match (unit(escape), second) {
+            (Some(0xd800..0xdc00), Some(_)) => 12,
+            (Some(0xd800..0xe000), _) => {
+                let whole = whole.get_or_insert_default();
+                whole.push_str(json.get(kept..at)?);
+                whole.push('\u{fffd}');
+                kept = at + 6;
+                6
+            }
+            // The next byte is part of the escape.
+            (_, _) => 2,
+        };
+        at += length;
+    }
+    let mut whole = whole?;
+    whole.push_str(json.get(kept..)?);
+    Some(whole)
+}
+
 /// The name by which a deserializer knows that it is asked for a [`RawValue`], in the way that this version of
 /// `serde_json` does that. `None`: it does not do it in the way that is known here, and then texts are checked twice. A
 /// test says so.

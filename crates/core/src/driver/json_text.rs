@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::checked_json::{CheckedText, as_raw};
+use crate::checked_json::{CheckedText, as_raw, whole_characters};
 
 /// The largest text that is copied out of its read buffer when it waits, in bytes.
 const MAX_COPIED_BYTES: usize = 4 * 1024;
@@ -45,15 +45,22 @@ impl JsonText {
         as_raw(self.as_str()?)
     }
 
-    /// The text as a value of this type.
+    /// The text as a value of this type. Where a string is asked for that has half a character (a lone surrogate), it has
+    /// U+FFFD in its place, and `replaced` is called with the text.
     ///
     /// # Errors
     /// It is not of this type.
-    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        match self.as_str() {
-            Some(text) => T::deserialize(CheckedText(text)),
-            None => serde_json::from_slice(&self.0),
-        }
+    pub(crate) fn read<T: DeserializeOwned>(
+        &self,
+        replaced: impl FnOnce(&[u8]),
+    ) -> Result<T, serde_json::Error> {
+        let Some(text) = self.as_str() else { return serde_json::from_slice(&self.0) };
+        T::deserialize(CheckedText(text)).or_else(|error| {
+            let Some(whole) = whole_characters(text) else { return Err(error) };
+            let value = serde_json::from_str(&whole)?;
+            replaced(&self.0);
+            Ok(value)
+        })
     }
 
     /// The same text without its read buffer, which a few bytes would keep in memory. For texts that wait.
@@ -102,15 +109,25 @@ mod tests {
         let again = "texts are checked twice with this version of serde_json";
         assert_eq!(text.as_raw().map(RawValue::get), Some(UNCHECKED), "{again}");
         assert_eq!(text.as_raw().map(|raw| raw.get().as_ptr()), Some(text.as_bytes().as_ptr()), "a copy");
-        assert_eq!(text.read::<Box<RawValue>>().unwrap().get(), UNCHECKED, "{again}");
-        assert_eq!(text.read::<Option<Box<RawValue>>>().unwrap().unwrap().get(), UNCHECKED, "{again}");
-        assert!(text.read::<serde_json::Value>().is_err());
+        assert_eq!(text.read::<Box<RawValue>>(|_| ()).unwrap().get(), UNCHECKED, "{again}");
+        assert_eq!(text.read::<Option<Box<RawValue>>>(|_| ()).unwrap().unwrap().get(), UNCHECKED, "{again}");
+        assert!(text.read::<serde_json::Value>(|_| ()).is_err());
+    }
+
+    #[test]
+    fn half_a_character_is_read_as_a_replacement_character_where_a_string_is_asked_for() {
+        let text = JsonText(Bytes::from_static(br#"{"a":"x\ud800y","b":"\ud83d\ude00\udc00"}"#));
+        let mut replaced = 0;
+        let read: std::collections::BTreeMap<String, String> = text.read(|_| replaced += 1).unwrap();
+        assert_eq!((&*read["a"], &*read["b"], replaced), ("x\u{fffd}y", "\u{1f600}\u{fffd}", 1));
+        assert_eq!(text.read::<Box<RawValue>>(|_| panic!()).unwrap().get().as_bytes(), text.as_bytes());
+        assert!(text.read::<Vec<u8>>(|_| panic!()).is_err());
     }
 
     /// Reads a text both ways.
     fn agrees<T: DeserializeOwned + PartialEq + std::fmt::Debug>(json: &str) {
         let text = JsonText::of_value(RawValue::from_string(json.to_owned()).unwrap());
-        let [ours, theirs] = [text.read::<T>(), serde_json::from_str(json)]
+        let [ours, theirs] = [text.read::<T>(|_| ()), serde_json::from_str(json)]
             .map(|read| read.map_err(|error| error.to_string()));
         assert_eq!(ours, theirs, "{json}");
     }

@@ -53,13 +53,18 @@ impl Frame {
 }
 
 /// Reads the params of a request or a notification. Missing params are read as `null`, or else as an empty object.
-pub(crate) fn read_params<P: DeserializeOwned>(params: Option<JsonText>) -> Result<P, ErrorObject> {
+///
+/// `replaced` is called as by [`JsonText::read`].
+pub(crate) fn read_params<P: DeserializeOwned>(
+    params: Option<JsonText>,
+    replaced: impl FnOnce(&[u8]),
+) -> Result<P, ErrorObject> {
     let Some(params) = params else {
         return serde_json::from_str("null")
             .or_else(|_| serde_json::from_str("{}"))
             .map_err(ErrorObject::invalid_params);
     };
-    params.read().or_else(|error| match params.as_bytes() {
+    params.read(replaced).or_else(|error| match params.as_bytes() {
         b"{}" | b"[]" => serde_json::from_str("null").map_err(|_| ErrorObject::invalid_params(error)),
         _ => Err(ErrorObject::invalid_params(error)),
     })
@@ -73,12 +78,12 @@ mod tests {
     fn a_handler_without_params_accepts_missing_and_empty_params() {
         let text = |text: &str| RawValue::from_string(text.to_owned()).map(JsonText::of_value).unwrap();
         for none in [None, Some("null"), Some("{}"), Some("[]")] {
-            assert_eq!(read_params::<()>(none.map(text)), Ok(()), "{none:?}");
+            assert_eq!(read_params::<()>(none.map(text), |_| ()), Ok(()), "{none:?}");
         }
         for some in ["[1]", r#"{"a":1}"#, "1"] {
-            assert!(read_params::<()>(Some(text(some))).is_err(), "{some}");
+            assert!(read_params::<()>(Some(text(some)), |_| ()).is_err(), "{some}");
         }
-        let empty = read_params::<std::collections::BTreeMap<String, u32>>(None);
+        let empty = read_params::<std::collections::BTreeMap<String, u32>>(None, |_| ());
         assert_eq!(empty, Ok(std::collections::BTreeMap::new()));
     }
 }

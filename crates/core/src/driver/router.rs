@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::deviation::Deviation;
 use crate::driver::context::CallContext;
 use crate::driver::handler::error::HandlerError;
 use crate::driver::handler::quick::QuickHandler;
@@ -361,7 +362,9 @@ where
     }
 
     fn handle(&self, notified: Notified, params: Option<JsonText>) -> BoxFuture<'static, ()> {
-        let Ok(params) = read_params::<P>(params) else {
+        let Ok(params) =
+            read_params::<P>(params, |sent| notified.connection.deviates(Deviation::LoneSurrogate, sent))
+        else {
             tracing::debug!(rpc.method = %crate::log_text::LogText::name(&notified.method), "a notification's params do not fit its handler");
             return Box::pin(std::future::ready(()));
         };

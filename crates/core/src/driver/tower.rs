@@ -50,7 +50,7 @@ impl RawParams {
     /// # Errors
     /// An `INVALID_PARAMS` error, with which the request can be answered.
     pub fn read<P: DeserializeOwned>(&self) -> Result<P, HandlerError> {
-        Ok(read_params(self.0.clone())?)
+        Ok(read_params(self.0.clone(), |_| ())?)
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{CancelName, JsonRpc, ReasonField, TokenField};
 use crate::broken_json;
+use crate::checked_json::whole_characters;
 use crate::deviation::Deviation;
 use crate::dialect::json::{self, PickedMembers, Shape};
 use crate::id::{CallNumber, InvalidId, RequestId};
@@ -168,7 +169,10 @@ impl JsonRpc {
         if json::shape(error.get()) != Shape::Object {
             return AnswerBody::Malformed(AnswerFault::new("its error is not an object"));
         }
-        match serde_json::from_str::<ErrorObject>(error.get()) {
+        let read = serde_json::from_str::<ErrorObject>(error.get()).or_else(|error_of| {
+            whole_characters(error.get()).map_or(Err(error_of), |whole| serde_json::from_str(&whole))
+        });
+        match read {
             Ok(error) if self.cancelled_codes.contains(&error.code) => AnswerBody::Cancelled,
             Ok(error) => AnswerBody::Error(error),
             Err(_) => AnswerBody::Malformed(AnswerFault::new("its error has no code or no message")),

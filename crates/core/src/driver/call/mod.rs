@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use serde::de::DeserializeOwned;
 
 use crate::cause::Outcome;
+use crate::deviation::Deviation;
 use crate::driver::call::canceller::Canceller;
 use crate::driver::call_table::entry::{Settled, Users};
 use crate::driver::notifications::subscriptions::Matcher;
@@ -199,7 +200,7 @@ impl<R: DeserializeOwned> Call<R> {
     /// # Cancel safety
     /// Dropping the future drops the call, which cancels it.
     pub async fn outcome(mut self) -> Outcome<R> {
-        outcome_of(*poll_fn(|cx| self.poll_settled(cx)).await)
+        outcome_of(*poll_fn(|cx| self.poll_settled(cx)).await, &self.connection)
     }
 }
 
@@ -207,7 +208,7 @@ impl<R: DeserializeOwned> Future for Call<R> {
     type Output = Result<R, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_settled(cx).map(|settled| match outcome_of(*settled) {
+        self.poll_settled(cx).map(|settled| match outcome_of(*settled, &self.connection) {
             Outcome::Completed(value) | Outcome::CompletedAfterCancel(value) => Ok(value),
             Outcome::Unreadable { what } => Err(CallError::Answer { method: self.method.to_string(), what }),
             Outcome::Failed(error) => Err(CallError::Failed(error)),
@@ -233,9 +234,10 @@ impl<R> fmt::Debug for Call<R> {
 }
 
 /// Converts the end of a call into its outcome, and decodes its value.
-fn outcome_of<R: DeserializeOwned>(settled: Settled) -> Outcome<R> {
+fn outcome_of<R: DeserializeOwned>(settled: Settled, connection: &Arc<ConnectionInner>) -> Outcome<R> {
+    let replaced = |sent: &[u8]| connection.deviates(Deviation::LoneSurrogate, sent);
     match settled {
-        Settled::Value { value, after_cancel } => match value.read() {
+        Settled::Value { value, after_cancel } => match value.read(replaced) {
             Ok(value) if after_cancel => Outcome::CompletedAfterCancel(value),
             Ok(value) => Outcome::Completed(value),
             Err(error) => {

@@ -1,14 +1,14 @@
 //! Receives frames.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use crate::byte_budget::{ByteBudget, MEMORY};
 use crate::clients::Client;
-use crate::deviation::{Deviation, DeviationReport};
+use crate::deviation::Deviation;
 use crate::dialect::HandshakePart;
 use crate::driver::admission::permits::RequestClient;
 use crate::driver::call_table::entry::AnswerContent;
@@ -31,9 +31,6 @@ use crate::message::{AnswerBody, AnswerFault, BadMessage, Incoming, IncomingCanc
 use crate::trace_context::TraceContext;
 use crate::transport::{ExchangeEnd, Inbound, TransportEvent};
 
-/// The time between two warnings about deviations of one kind on a connection.
-const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
-
 impl ConnectionTask {
     /// Receives one frame.
     pub(crate) fn recv(&mut self, inbound: &Inbound) {
@@ -46,7 +43,7 @@ impl ConnectionTask {
             }
             Incoming::Answer { call, body, deviation } => {
                 if let Some(deviation) = deviation.or(deviation_of(&body)) {
-                    self.deviates(deviation, &inbound.body);
+                    self.connection.deviates(deviation, &inbound.body);
                 }
                 self.recv_answer(&inbound.body, call, body);
                 self.accept(inbound.exchange);
@@ -58,7 +55,7 @@ impl ConnectionTask {
             }
             Incoming::PeerError(error) => {
                 if let Some(call) = self.only_call(inbound.exchange) {
-                    self.deviates(Deviation::NoId, &inbound.body);
+                    self.connection.deviates(Deviation::NoId, &inbound.body);
                     self.recv_answer(&inbound.body, Some(call), AnswerBody::Error(error));
                 } else {
                     tracing::debug!(error = %LogText::text(&error), "the peer could not read a frame");
@@ -72,7 +69,7 @@ impl ConnectionTask {
             }
             Incoming::Bad(why) => {
                 if !self.recv_unreadable(inbound, why) {
-                    self.deviates(Deviation::Dropped(why), &inbound.body);
+                    self.connection.deviates(Deviation::Dropped(why), &inbound.body);
                     self.recv_bad(why, inbound.exchange);
                 }
             }
@@ -100,7 +97,7 @@ impl ConnectionTask {
             }
         }
         if taken {
-            self.deviates(Deviation::BatchOfAnswers, &inbound.body);
+            self.connection.deviates(Deviation::BatchOfAnswers, &inbound.body);
         }
         if refused {
             self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
@@ -120,7 +117,7 @@ impl ConnectionTask {
         else {
             return false;
         };
-        self.deviates(Deviation::InvalidAnswer, &inbound.body);
+        self.connection.deviates(Deviation::InvalidAnswer, &inbound.body);
         self.recv_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
         self.accept(inbound.exchange);
         true
@@ -136,44 +133,16 @@ impl ConnectionTask {
         }
     }
 
-    /// Counts what the peer did against its protocol, and tells the hook and the log.
-    fn deviates(&self, deviation: Deviation, sent: &[u8]) {
-        let connection = &self.connection;
-        let is_logged = connection.step(|state, now, _| {
-            state.session.recv_deviation(deviation);
-            let logged = state.logged_deviations.get_or_insert_default().get_mut(deviation.kind());
-            logged.is_some_and(|last| match last {
-                Some(last) if now.saturating_duration_since(*last) < BETWEEN_WARNINGS => false,
-                _ => {
-                    *last = Some(now);
-                    true
-                }
-            })
-        });
-        let report = DeviationReport { deviation, sent };
-        if is_logged {
-            let peer =
-                connection.meta.peer.as_deref().map(|peer| tracing::field::display(LogText::name(peer)));
-            tracing::warn!(peer, "{report}");
-        }
-        if let Some(hook) = &connection.on_deviation {
-            // A hook that panics must not end the connection.
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(&report))).is_err() {
-                tracing::warn!("the deviation hook panicked");
-            }
-        }
-    }
-
     /// Receives an event that is not a message.
     pub(crate) fn recv_event(&mut self, event: TransportEvent) {
         let connection = &self.connection;
         match event {
             TransportEvent::Message(inbound) => self.recv(&inbound),
             TransportEvent::Rejected { exchange, why, head } => {
-                self.deviates(Deviation::Dropped(BadMessage::Frame(why)), &head);
+                self.connection.deviates(Deviation::Dropped(BadMessage::Frame(why)), &head);
                 self.recv_bad(BadMessage::Frame(why), exchange);
             }
-            TransportEvent::Deviation { deviation, sent } => self.deviates(deviation, &sent),
+            TransportEvent::Deviation { deviation, sent } => self.connection.deviates(deviation, &sent),
             TransportEvent::HalfClosed => {
                 connection.step(|state, now, _| state.session.recv_half_close(now));
             }

@@ -2,10 +2,12 @@
 //! the user (D2).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cause::{Cause, CauseKind};
+use crate::deviation::{Deviation, DeviationReport};
 use crate::driver::call_table::entry::CallSpan;
-use crate::driver::state::Request;
+use crate::driver::state::{ConnectionInner, Request};
 use crate::id::CallNumber;
 use crate::log_text::LogText;
 use crate::machine::{Event, ReplyBody, Settlement};
@@ -76,6 +78,37 @@ impl Entry {
     }
 }
 
+/// The time between two warnings about deviations of one kind on a connection.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
+
+impl ConnectionInner {
+    /// Counts what the peer did against its protocol, and tells the hook and the log.
+    pub(crate) fn deviates(self: &Arc<Self>, deviation: Deviation, sent: &[u8]) {
+        let is_logged = self.step(|state, now, _| {
+            state.session.recv_deviation(deviation);
+            let logged = state.logged_deviations.get_or_insert_default().get_mut(deviation.kind());
+            logged.is_some_and(|last| match last {
+                Some(last) if now.saturating_duration_since(*last) < BETWEEN_WARNINGS => false,
+                _ => {
+                    *last = Some(now);
+                    true
+                }
+            })
+        });
+        let report = DeviationReport { deviation, sent };
+        if is_logged {
+            let peer = self.meta.peer.as_deref().map(|peer| tracing::field::display(LogText::name(peer)));
+            tracing::warn!(peer, "{report}");
+        }
+        if let Some(hook) = &self.on_deviation {
+            // A hook that panics must not end the connection.
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(&report))).is_err() {
+                tracing::warn!("the deviation hook panicked");
+            }
+        }
+    }
+}
+
 /// How a request was answered.
 pub(crate) const fn outcome_of_reply(body: &ReplyBody) -> &'static str {
     match body {
@@ -124,7 +157,6 @@ pub(crate) const fn name(event: &Event) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deviation::Deviation;
     use crate::id::{CallKey, InboundKey, OutboundKey};
 
     #[test]

@@ -106,7 +106,7 @@ where
         loop {
             let (end, answer) = match this.stage.as_mut().project() {
                 StageProjection::Begin { function, params } => match ready!(guard.poll_turn(cx)) {
-                    Turn::Start => match read_params::<P>(params.take()) {
+                    Turn::Start => match read_params::<P>(params.take(), |sent| guard.replaced(sent)) {
                         Ok(params) => {
                             guard.open_span();
                             let context = guard.context();
@@ -202,7 +202,7 @@ where
                 // It may take long until a thread is free. Nothing waits for that.
                 guard.begin();
                 let thread = inner.spawn_blocking(move || {
-                    let end = match read_params::<P>(params) {
+                    let end = match read_params::<P>(params, |sent| guard.replaced(sent)) {
                         Ok(params) => {
                             guard.open_span();
                             let context = guard.context();

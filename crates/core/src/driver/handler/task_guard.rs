@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use crate::deviation::Deviation;
 use crate::dialect::HandshakePart;
 use crate::driver::admission::permits::Task;
 use crate::driver::context::CallContext;
@@ -79,6 +80,11 @@ impl Guard {
             HandlerResult::Panicked => "panicked",
         };
         span.record("cancel.outcome", outcome);
+    }
+
+    /// A string in the params had half a character.
+    pub(super) fn replaced(&self, sent: &[u8]) {
+        self.0.connection.deviates(Deviation::LoneSurrogate, sent);
     }
 
     /// Waits until the notifications before the request are handled, on connections that handle in order. A cancel ends

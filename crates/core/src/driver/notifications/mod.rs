@@ -66,7 +66,7 @@ impl Notification {
     /// # Errors
     /// [`CallError::Notification`] if they do not have the requested type.
     pub fn params<P: DeserializeOwned>(&self) -> Result<P, CallError> {
-        read_params(self.params.clone())
+        read_params(self.params.clone(), |_| ())
             .map_err(|error| CallError::Notification { method: self.method.to_string(), what: error.message })
     }
 }
