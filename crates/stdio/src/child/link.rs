@@ -1,22 +1,15 @@
-use std::future::Future;
 use std::pin::Pin;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use rescind_core::{
     BadFrame, CloseReason, Lane, Link, Outbound, Receiver, Sender, TransportError, TransportErrorKind,
     TransportEvent,
 };
-use tokio::time::Sleep;
 
 use super::Process;
 use super::process::{DesiredState, Half};
-
-/// How long the other half may take, after the child's exit, to read what the child wrote before. A descendant of the child
-/// could write for ever.
-const READ_TIME: Duration = Duration::from_secs(30);
 
 /// The link to a child. It wraps the link over the child's pipes and reports how the child ended.
 /// `output` is the child's stdout, of which `pipes` reads.
@@ -39,7 +32,6 @@ pub(crate) fn child_link(pipes: Link, output: Output, process: &Arc<Process>) ->
             process: Arc::clone(process),
             closing: false,
             breaking: None,
-            read_limit: None,
             _guard: guard,
         };
         (receiver, sender)
@@ -246,8 +238,6 @@ struct ChildSender {
     closing: bool,
     /// The pipe broke. The error waits for the child's exit, so that it includes the exit.
     breaking: Option<TransportErrorKind>,
-    /// The end of the time in which the other half reads what the child wrote before its exit.
-    read_limit: Option<Pin<Box<Sleep>>>,
     _guard: Arc<Guard>,
 }
 
@@ -257,6 +247,9 @@ impl ChildSender {
         cx: &mut Context<'_>,
         poll: impl FnOnce(Pin<&mut (dyn Sender + 'static)>, &mut Context<'_>) -> Poll<Result<(), TransportError>>,
     ) -> Poll<Result<(), TransportError>> {
+        if self.has_unread_output() {
+            return Poll::Ready(Ok(()));
+        }
         if self.breaking.is_none() {
             // A child may read a frame and exit before the write returns here.
             let had_exited = self.process.exit_status().is_some();
@@ -275,19 +268,19 @@ impl ChildSender {
             self.breaking = Some(kind);
         }
         ready!(self.process.poll_settled(cx));
-        ready!(self.poll_output_read(cx));
+        if self.has_unread_output() {
+            return Poll::Ready(Ok(()));
+        }
         Poll::Ready(Err(self.broken()))
     }
 
-    /// Waits until the other half has returned what the child wrote before its exit: this error ends the connection, and an
-    /// answer may be there. A task that polls both halves asks again after each read.
-    fn poll_output_read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let exited = self.process.exit_status().is_some();
-        if self.closing || !exited || !(self.process.has_unread() || self.output.has_more()) {
-            return Poll::Ready(());
-        }
-        let limit = self.read_limit.get_or_insert_with(|| Box::pin(tokio::time::sleep(READ_TIME)));
-        limit.as_mut().poll(cx)
+    /// Whether the child has exited and the other half may not have returned all that it wrote before. The error of a write
+    /// ends the connection, and an answer may be there. So until then what is written is dropped, and the other half reports
+    /// the exit.
+    fn has_unread_output(&self) -> bool {
+        !self.closing
+            && self.process.exit_status().is_some()
+            && (self.process.has_unread() || self.output.has_more())
     }
 
     fn broken(&self) -> TransportError {
@@ -306,6 +299,10 @@ impl Sender for ChildSender {
     }
 
     fn start_send(mut self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        if self.process.exit_status().is_some() {
+            // Nobody reads it. The next poll says so.
+            return Ok(());
+        }
         if self.breaking.is_some() {
             return Err(self.broken());
         }
