@@ -29,5 +29,6 @@ mod router;
 mod server_drain;
 mod serving;
 mod shares;
+mod sloppy_answers;
 mod timeouts;
 mod wire;

@@ -133,7 +133,7 @@ async fn an_answer_that_cannot_be_read_is_not_an_error_the_peer_answered_with() 
     let (client, mut server) = meet(ACP, Role::Client, Router::new()).await;
     let answers = [
         (json!("text"), None, "the requested type"),
-        (Value::Null, Some(json!("no object")), "the error is no object"),
+        (Value::Null, Some(json!("no object")), "its error is not an object"),
         (json!(1), Some(json!({"code": 1, "message": "m"})), "a result and an error"),
     ];
     for (result, error, what) in answers {

@@ -342,6 +342,7 @@ impl Drop for ChildSender {
 mod tests {
     use std::future::poll_fn;
     use std::os::unix::process::ExitStatusExt;
+    use std::time::Duration;
 
     use rescind_core::{Capabilities, PeerInfo};
 
