@@ -1,0 +1,47 @@
+//! What real programs do that their protocol does not allow, as data: children behind `rescind bridge` (`children.json`),
+//! servers over HTTP behind it (`servers.json`), and clients before `rescind fixture` (`clients.json`). Each entry is
+//! played on every binding and transport where it can occur, and says what the other side must see. A new habit is one entry;
+//! README.md has the form.
+//!
+//! `cargo test -p rescind-cli --test habits -- children` plays those of children.
+#![cfg_attr(
+    unix,
+    expect(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        reason = "a test that cannot go on has failed"
+    )
+)]
+
+#[cfg(unix)]
+mod child;
+#[cfg(unix)]
+mod clients;
+#[cfg(unix)]
+mod play;
+#[cfg(unix)]
+mod servers;
+
+use std::process::ExitCode;
+
+#[cfg(unix)]
+fn main() -> ExitCode {
+    // The bridge starts this program as its child.
+    let words: Vec<String> = std::env::args().collect();
+    if let [_, role, dialect, name] = words.as_slice() {
+        if role == child::ROLE {
+            return child::run(dialect, name);
+        }
+    }
+    let arguments = libtest_mimic::Arguments::from_args();
+    let trials = child::trials().into_iter().chain(servers::trials()).chain(clients::trials()).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+#[cfg(not(unix))]
+fn main() -> ExitCode {
+    println!("SKIPPED: habits of real programs, which are played on Unix only");
+    libtest_mimic::run(&libtest_mimic::Arguments::from_args(), Vec::new()).exit_code()
+}
