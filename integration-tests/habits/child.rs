@@ -45,7 +45,16 @@ async fn play(entry: &Value, dialect: &str, over: &str) {
         _ => format!("pipe:habits-{}-{dialect}-{name}", std::process::id()),
     };
     let mut bridge = Program::start(&[
-        "bridge", "--dialect", dialect, "--listen", &listen, "--", &exe, ROLE, dialect, name,
+        "bridge",
+        "--dialect",
+        dialect,
+        "--listen",
+        &listen,
+        "--",
+        &exe,
+        ROLE,
+        dialect,
+        name,
     ]);
     let endpoint = bridge.endpoint();
     let transport: Box<dyn Transport> = match over {

@@ -61,7 +61,9 @@ pub(crate) fn bytes_of(item: &Value, is_lsp: bool, id: &Value) -> Vec<u8> {
     match (kind.as_str(), is_lsp) {
         ("raw", _) => body,
         ("frame", true) => [header(body.len()), body].concat(),
-        ("characters", true) => [header(String::from_utf8_lossy(&body).encode_utf16().count()), body].concat(),
+        ("characters", true) => {
+            [header(String::from_utf8_lossy(&body).encode_utf16().count()), body].concat()
+        }
         ("frame", false) => [body, b"\n".to_vec()].concat(),
         (kind, _) => panic!("{kind} is no kind of what is written"),
     }
@@ -162,10 +164,9 @@ pub(crate) fn opening(dialect: &str) -> (Value, Value) {
             json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "habits", "version": "1"}}),
             json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "habits", "version": "1"}}),
         ),
-        "lsp" => (
-            json!({"processId": null, "rootUri": null, "capabilities": {}}),
-            json!({"capabilities": {}}),
-        ),
+        "lsp" => {
+            (json!({"processId": null, "rootUri": null, "capabilities": {}}), json!({"capabilities": {}}))
+        }
         "acp" => (
             json!({"protocolVersion": 1, "clientCapabilities": {}}),
             json!({"protocolVersion": 1, "agentCapabilities": {}, "authMethods": []}),

@@ -60,7 +60,10 @@ fn calls(entry: &Value, address: &str) {
         let mut line = String::new();
         loop {
             line.clear();
-            assert!(output.read_line(&mut line).unwrap() > 0, "the bridge ended before the answer to {method}");
+            assert!(
+                output.read_line(&mut line).unwrap() > 0,
+                "the bridge ended before the answer to {method}"
+            );
             let message: Value = serde_json::from_str(&line).unwrap();
             if message["id"] == id && message["method"].is_null() {
                 return message;
@@ -131,7 +134,9 @@ impl Server {
         let method = request.message["method"].as_str().unwrap_or_default();
         for (place, rule) in self.rules.iter().enumerate() {
             let is = |name: &str, value: &str| rule[name].as_str().is_none_or(|wanted| wanted == value);
-            let matches = is("http", &request.http) && is("path", &request.path) && is("method", method)
+            let matches = is("http", &request.http)
+                && is("path", &request.path)
+                && is("method", method)
                 && is("session", request.header("mcp-session-id").unwrap_or_default())
                 && is("authorization", request.header("authorization").unwrap_or_default());
             if matches && state.used[place] < rule["times"].as_u64().unwrap_or(u64::MAX) {

@@ -32,6 +32,8 @@ pub enum SimEvent {
     Repeated,
     /// A cancel arrived before its request.
     Overtaken,
+    /// An answer was read in another form with the same meaning.
+    Respelled,
     /// The connection was undisturbed to its end, and earlier frames were checked to have arrived.
     HeldArrived,
     /// The same, and an earlier completed request was checked to be answered.
@@ -44,7 +46,7 @@ pub enum SimEvent {
 
 impl SimEvent {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Opened,
         Self::Entered,
         Self::Signalled,
@@ -58,6 +60,7 @@ impl SimEvent {
         Self::Reordered,
         Self::Repeated,
         Self::Overtaken,
+        Self::Respelled,
         Self::HeldArrived,
         Self::HeldAnswered,
         Self::HeldTold,
@@ -82,6 +85,7 @@ impl SimEvent {
             Self::Repeated if posts => 13,
             Self::Overtaken if wire.resumes() => 4,
             Self::Reordered | Self::Repeated | Self::Overtaken => 0,
+            Self::Respelled => 200,
             // With posts, checked frames must be older.
             Self::HeldArrived => {
                 if posts {

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use rescind_core::{
     CloseReason, ExchangeEnd, ExchangeId, Lane, Link, Outbound, Receiver, RejectReason, Sender,
     TransportError, TransportEvent, Unsupported,
@@ -10,6 +11,7 @@ use rescind_core::{
 
 use super::judge::Judge;
 use super::sides::Side;
+use super::tally::SimEvent;
 
 /// The same link, with a judge that observes it.
 pub(super) fn tap(mut link: Link, side: Side, judge: &Judge) -> Link {
@@ -29,11 +31,17 @@ impl Receiver for TapReceiver {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
-        let event = self.inner.as_mut().poll_event(cx);
+        let mut event = self.inner.as_mut().poll_event(cx);
         let side = self.side;
-        match &event {
+        match &mut event {
             Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => {
                 self.judge.receives(side, &inbound.body, inbound.exchange);
+                if let Some(respelled) = respelled(&inbound.body) {
+                    self.judge
+                        .note(|| format!("{side} reads that as {}", String::from_utf8_lossy(&respelled)));
+                    self.judge.saw(SimEvent::Respelled);
+                    inbound.body = respelled;
+                }
             }
             Poll::Ready(Some(Ok(TransportEvent::Rejected { why, .. }))) => {
                 let lost = self.judge.state().is_going();
@@ -43,7 +51,7 @@ impl Receiver for TapReceiver {
                 }
             }
             Poll::Ready(Some(Ok(TransportEvent::ExchangeClosed { exchange }))) => {
-                self.judge.note(|| format!("{side} hears {event:?}"));
+                self.judge.note(|| format!("{side} hears the end of {exchange:?}"));
                 self.judge.closes(side, *exchange);
             }
             Poll::Ready(Some(Ok(event))) => self.judge.note(|| format!("{side} hears {event:?}")),
@@ -53,6 +61,31 @@ impl Receiver for TapReceiver {
         }
         event
     }
+}
+
+/// Some answers in another form with the same meaning, as peers of other libraries write them. Which one it is depends on the
+/// id, so a seed always gives the same.
+fn respelled(body: &[u8]) -> Option<Bytes> {
+    let text = std::str::from_utf8(body).ok()?;
+    if let Some(rest) = text.strip_prefix("{\"jsonrpc\":\"2.0\",\"id\":") {
+        let (id, rest) = rest.split_once(',')?;
+        let number: u64 =
+            id.parse().ok().filter(|_| rest.starts_with("\"result\"") || rest.starts_with("\"error\""))?;
+        return match number % 6 {
+            0 => Some(format!("{{\"jsonrpc\":\"2.0\",\"id\":\"{id}\",{rest}")),
+            1 => Some(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id}.0,{rest}")),
+            2 => Some(format!("{{\"id\":{id},{rest}")),
+            3 => Some(format!("[{text}]")),
+            _ => None,
+        }
+        .map(Bytes::from);
+    }
+    // ABP: its ids are texts.
+    let (kind, rest) = text.strip_prefix("{\"type\":")?.split_once(",\"id\":\"")?;
+    let (id, rest) = rest.split_once('"')?;
+    let is_answer = kind.ends_with("-result\"") && !kind.contains("cancel");
+    let number: u64 = id.parse().ok().filter(|_| is_answer)?;
+    (number % 3 == 0).then(|| Bytes::from(format!("{{\"type\":{kind},\"id\":{id}{rest}")))
 }
 
 struct TapSender {
