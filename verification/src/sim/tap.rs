@@ -37,8 +37,7 @@ impl Receiver for TapReceiver {
             Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => {
                 self.judge.receives(side, &inbound.body, inbound.exchange);
                 if let Some(respelled) = respelled(&inbound.body) {
-                    self.judge
-                        .note(|| format!("{side} reads that as {}", String::from_utf8_lossy(&respelled)));
+                    self.judge.note(|| format!("{side} reads that in another form"));
                     self.judge.saw(SimEvent::Respelled);
                     inbound.body = respelled;
                 }
