@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::deviation::Deviation;
+use crate::framing::BadFrame;
 use crate::id::{CallNumber, RequestId};
 
 /// The `error` member of an answer.
@@ -232,6 +233,9 @@ pub enum AnswerBody<'a> {
     Malformed(AnswerFault),
 }
 
+const CUT_OFF: &str = "it is cut off";
+const CUT_OFF_BY_LENGTH: &str = "it is cut off (a Content-Length counts bytes and not characters)";
+
 /// Why an answer cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerFault {
@@ -256,14 +260,27 @@ impl AnswerFault {
             }
             BadMessage::NotJson => match serde_json::from_slice::<serde::de::IgnoredAny>(frame) {
                 Ok(_) => Self::new("it is not JSON"),
-                Err(error) if error.is_eof() => Self { what: "it is cut off", at: Some(frame.len()) },
+                Err(error) if error.is_eof() => Self { what: CUT_OFF, at: Some(frame.len()) },
                 Err(error) => Self { what: "it is not JSON", at: Some(offset(frame, &error)) },
             },
             BadMessage::TooDeep => Self::new("it is nested too deep"),
             BadMessage::DuplicateMember => Self::new("it has a duplicate member"),
             BadMessage::NoKind => Self::new("it has neither a result nor an error"),
             BadMessage::NoId => Self::new("it has no id"),
-            BadMessage::Frame(_)
+            BadMessage::Frame(BadFrame::TooLarge { .. }) => {
+                Self::new("it is larger than the limit of a frame")
+            }
+            BadMessage::Frame(BadFrame::MemoryFull) => Self::new("the limit `memory` is reached"),
+            BadMessage::Frame(BadFrame::BadCharset) => Self::new("its charset is not UTF-8"),
+            BadMessage::Frame(
+                BadFrame::BadLength
+                | BadFrame::BadHeader
+                | BadFrame::Truncated
+                | BadFrame::Binary
+                | BadFrame::NotUtf8
+                | BadFrame::Broken
+                | BadFrame::NotJson,
+            )
             | BadMessage::NotAnObject
             | BadMessage::WrongVersion
             | BadMessage::InvalidId(_)
@@ -272,6 +289,12 @@ impl AnswerFault {
             | BadMessage::BatchNotAllowed
             | BadMessage::UnknownDialect => Self::new("it is not a message"),
         }
+    }
+
+    /// The same, in `Content-Length` framing: programs that count characters cut their answers off.
+    pub(crate) fn with_length(self) -> Self {
+        let what = if self.what == CUT_OFF { CUT_OFF_BY_LENGTH } else { self.what };
+        Self { what, ..self }
     }
 
     /// The place of the fault. Everything before it is JSON.
@@ -306,7 +329,7 @@ impl fmt::Display for AnswerFault {
 pub enum BadMessage {
     /// The transport could not read a frame from its input.
     #[error("{0}")]
-    Frame(crate::framing::BadFrame),
+    Frame(BadFrame),
     /// Not UTF-8.
     #[error("the frame is not UTF-8")]
     NotUtf8,
@@ -352,7 +375,7 @@ impl BadMessage {
     /// The limit of this side that was reached, if the message itself is valid.
     pub(crate) const fn limit(self) -> Option<&'static str> {
         match self {
-            Self::Frame(crate::framing::BadFrame::MemoryFull) => Some(crate::byte_budget::MEMORY),
+            Self::Frame(BadFrame::MemoryFull) => Some(crate::byte_budget::MEMORY),
             _ => None,
         }
     }

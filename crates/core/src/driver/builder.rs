@@ -315,6 +315,7 @@ impl PeerBuilder {
             runtime: runtime.clone(),
             traits: link.traits,
             meta: link.meta.clone(),
+            framing: link.framing(),
             budget: link.budget.clone(),
             handles_cancels,
             in_order,

@@ -1,21 +1,31 @@
 mod header_block;
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use memchr::memchr;
 
-use self::header_block::HeaderBlock;
-use super::{BadFrame, Decoded, READ_BUFFER, lacks_room, next_capacity, shed};
+use self::header_block::{
+    HeaderBlock, LENGTH, MAX_HEADER_BYTES, Name, begins_header, later_length, may_be_header, split,
+};
+use super::{
+    BYTE_ORDER_MARK, BadFrame, Decoded, MAX_HEAD, READ_BUFFER, head, lacks_room, next_capacity, shed,
+};
 
-/// The largest header block, in bytes, including line ends.
-const MAX_HEADER_BYTES: usize = 8 * 1024;
+/// The most bytes of other output between two frames.
+const MAX_NOISE_BYTES: usize = 64 * 1024;
 
 /// A header block with `Content-Length`, an empty line, then that many bytes.
 ///
-/// Header lines end with `\r\n`. A block in which every line ends with `\n` alone is accepted too. A block that mixes
-/// both contains output that a program printed, and is refused.
+/// Header lines end with `\r\n`. A block in which every line ends with `\n` alone is accepted too.
 ///
-/// A body above the limit or in a charset other than UTF-8 is refused and skipped, and is not kept in memory. After
-/// every other fault the next frame cannot be found, and the decoder stays failed.
+/// A body above the limit or in a charset other than UTF-8 is refused and skipped, and is not kept in memory.
+///
+/// Programs print other things than frames. Blank lines before a block are skipped, a byte order mark there is dropped and
+/// reported. A line that is not a header, and a block without a length, are [`Decoded::Noise`]: up to 64 KiB between two
+/// frames. The next frame begins with `Content-Length:` at the start of a line, or directly after a `}` or `]`, where a
+/// length that counted characters and not bytes has cut the body before it.
+///
+/// After a length that is repeated, negative or too large, a block over 8 KiB, or more noise than that, the next frame
+/// cannot be found, and the decoder stays failed.
 ///
 /// ```
 /// # use rescind_core::{ContentLength, Decoded};
@@ -32,13 +42,21 @@ pub struct ContentLength {
     /// The largest body, in bytes.
     limit: usize,
     state: State,
+    /// The bytes of noise since the last frame.
+    noise: usize,
 }
 
 #[derive(Debug)]
 enum State {
     Header(HeaderBlock),
-    Body { length: usize },
-    Skipping { remaining: usize },
+    Body {
+        length: usize,
+    },
+    Skipping {
+        remaining: usize,
+        /// Until it is reported, with the beginning of the body.
+        refusal: Option<(BadFrame, BytesMut)>,
+    },
     Failed,
 }
 
@@ -46,7 +64,8 @@ impl ContentLength {
     /// A decoder for bodies of at most `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { buffer: BytesMut::new(), scanned: 0, limit, state: State::Header(HeaderBlock::default()) }
+        let state = State::Header(HeaderBlock::default());
+        Self { buffer: BytesMut::new(), scanned: 0, limit, state, noise: 0 }
     }
 
     /// Appends input.
@@ -86,7 +105,7 @@ impl ContentLength {
                 State::Header(_) => match self.header_line() {
                     Step::Again => {}
                     Step::Wait => return None,
-                    Step::Refuse(why) => return Some(Decoded::Bad(why)),
+                    Step::Return(decoded) => return Some(decoded),
                 },
                 State::Body { length } => {
                     let length = *length;
@@ -98,7 +117,18 @@ impl ContentLength {
                     self.state = State::Header(HeaderBlock::default());
                     return Some(Decoded::Frame(body));
                 }
-                State::Skipping { remaining } => {
+                State::Skipping { remaining, refusal } => {
+                    if let Some((why, mut seen)) = refusal.take() {
+                        let wanted = (MAX_HEAD - seen.len()).min(*remaining);
+                        let here = self.buffer.split_to(self.buffer.len().min(wanted));
+                        seen.extend_from_slice(&here);
+                        *remaining -= here.len();
+                        if here.len() == wanted {
+                            return Some(Decoded::Bad(why, seen.freeze()));
+                        }
+                        *refusal = Some((why, seen));
+                        return None;
+                    }
                     let here = self.buffer.len().min(*remaining);
                     self.buffer.advance(here);
                     *remaining -= here;
@@ -115,16 +145,28 @@ impl ContentLength {
         }
     }
 
-    /// The result of the end of input: [`BadFrame::Truncated`] inside a frame, else nothing. A refused frame is not
-    /// reported again. Call it after `next_frame` returned `None`.
+    /// The results of the end of input: [`BadFrame::Truncated`] inside a frame, noise, or nothing. A refused frame is not
+    /// reported again. Call it after `next_frame` returned `None`, until it returns `None` too.
     pub fn finish(&mut self) -> Option<Decoded> {
-        let cut = match &self.state {
-            State::Header(block) => block.size > 0 || !self.buffer.is_empty(),
-            State::Body { .. } => true,
-            State::Skipping { .. } | State::Failed => false,
+        let last = match &mut self.state {
+            State::Header(block) if block.is_noise() => {
+                let lines = std::mem::take(block).lines;
+                return Some(Decoded::Noise(lines.into()));
+            }
+            State::Header(block) if block.size == 0 && !begins_header(&self.buffer) => {
+                let rest = self.buffer.trim_ascii();
+                (!rest.is_empty()).then(|| Decoded::Noise(head(rest)))
+            }
+            State::Header(_) | State::Body { .. } => {
+                Some(Decoded::Bad(BadFrame::Truncated, head(&self.buffer)))
+            }
+            State::Skipping { refusal, .. } => {
+                refusal.take().map(|(why, seen)| Decoded::Bad(why, seen.freeze()))
+            }
+            State::Failed => None,
         };
         self.fail();
-        cut.then_some(Decoded::Bad(BadFrame::Truncated))
+        last
     }
 
     /// Whether no further frame can be found. All further input is dropped.
@@ -154,12 +196,14 @@ impl ContentLength {
         self.buffer.len()
     }
 
-    /// Drops the body that has begun, and the rest of it when it arrives. `false`: no body has begun.
-    pub fn skip_frame(&mut self) -> bool {
-        let State::Body { length } = self.state else { return false };
-        self.state = State::Skipping { remaining: length.saturating_sub(self.buffer.len()) };
+    /// Drops the body that has begun, and the rest of it when it arrives. Returns its beginning. `None`: no body has begun.
+    pub fn skip_frame(&mut self) -> Option<Bytes> {
+        let State::Body { length } = self.state else { return None };
+        let remaining = length.saturating_sub(self.buffer.len());
+        let beginning = head(&self.buffer);
+        self.state = State::Skipping { remaining, refusal: None };
         self.buffer = BytesMut::new();
-        true
+        Some(beginning)
     }
 
     fn fail(&mut self) {
@@ -167,47 +211,165 @@ impl ContentLength {
         self.buffer = BytesMut::new();
     }
 
-    /// Reads one line of the header block.
+    /// Reads one line of the header block, or before it.
     fn header_line(&mut self) -> Step {
         let State::Header(block) = &mut self.state else {
             return Step::Again;
         };
         let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
-        let Some(offset) = memchr(b'\n', unseen) else {
-            self.scanned = self.buffer.len();
-            return if block.size + self.scanned > MAX_HEADER_BYTES {
-                self.refuse(BadFrame::BadHeader)
-            } else {
-                Step::Wait
+        let end = memchr(b'\n', unseen).map(|offset| self.scanned + offset);
+        if block.size == 0 && self.buffer.starts_with(BYTE_ORDER_MARK) {
+            self.buffer.advance(BYTE_ORDER_MARK.len());
+            self.scanned = 0;
+            return match self.add_noise(BYTE_ORDER_MARK.len()) {
+                Ok(()) => Step::Return(Decoded::ByteOrderMark(head(&self.buffer))),
+                Err(refused) => refused,
             };
+        }
+        let Some(end) = end else {
+            return self.part_of_line();
         };
-        let end = self.scanned + offset;
         let whole = self.buffer.get(..end).unwrap_or_default();
         let line = whole.strip_suffix(b"\r").unwrap_or(whole);
-        let last = line.is_empty();
-        block.size += end + 1;
         let bare = line.len() == whole.len();
-        let read = if block.size > MAX_HEADER_BYTES || *block.bare.get_or_insert(bare) != bare {
-            Err(BadFrame::BadHeader)
-        } else if last {
-            Ok(())
-        } else {
-            block.line(line)
+        if block.size == 0 && line.iter().all(u8::is_ascii_whitespace) {
+            self.take_line(end);
+            return Step::Again;
+        }
+        if line.is_empty() && block.bare == Some(bare) {
+            block.size += end + 1;
+            let is_large = block.size > MAX_HEADER_BYTES;
+            self.take_line(end);
+            return if is_large { self.refuse(BadFrame::BadHeader) } else { self.body() };
+        }
+        let Some((name, value)) = split(line) else {
+            return self.other_line(end);
         };
+        if name == Name::Other && later_length(block.room_of(line), 0).is_some() {
+            return self.other_line(end);
+        }
+        if block.size + end + 1 > MAX_HEADER_BYTES {
+            return self.oversize_line();
+        }
+        if block.bare.is_some_and(|known| known != bare) {
+            return match (block.length, name) {
+                (None, _) => self.drop_block(),
+                (Some(_), Name::Other) => self.drop_line(end, end + 1),
+                (Some(_), Name::Length | Name::Type) => self.refuse(BadFrame::BadHeader),
+            };
+        }
+        let read = block.header(name, value, line);
+        (block.size, block.bare) = (block.size + end + 1, Some(bare));
+        self.take_line(end);
+        match read {
+            Ok(()) => Step::Again,
+            Err(why) => self.refuse(why),
+        }
+    }
+
+    /// A line whose end has not arrived. The same is returned for it as for the whole line.
+    fn part_of_line(&mut self) -> Step {
+        let State::Header(block) = &mut self.state else {
+            return Step::Again;
+        };
+        let before = std::mem::replace(&mut self.scanned, self.buffer.len());
+        let line = &self.buffer[..];
+        let (searched, is_noise) = match split(line) {
+            Some((Name::Length | Name::Type, _)) => (&[][..], false),
+            Some((Name::Other, _)) => (block.room_of(line), false),
+            None => (line, !may_be_header(line)),
+        };
+        if later_length(searched, before.saturating_sub(LENGTH.len())).is_some() {
+            return self.other_line(self.buffer.len());
+        }
+        if is_noise {
+            if block.size > 0 && block.length.is_none() {
+                return self.drop_block();
+            }
+            if self.noise + self.buffer.len() > MAX_NOISE_BYTES {
+                return self.refuse(BadFrame::BadHeader);
+            }
+        } else if block.size + self.buffer.len() > MAX_HEADER_BYTES && split(&self.buffer).is_some() {
+            return self.oversize_line();
+        }
+        Step::Wait
+    }
+
+    /// A header line with which the block is too large. Lines that end as those of a log do are not a block.
+    fn oversize_line(&mut self) -> Step {
+        match &self.state {
+            State::Header(block) if block.size > 0 && block.length.is_none() && block.bare == Some(true) => {
+                self.drop_block()
+            }
+            _ => self.refuse(BadFrame::BadHeader),
+        }
+    }
+
+    /// A line that is not a header, of which `end` bytes are here. The lines before it are not a block, unless they have a
+    /// length.
+    fn other_line(&mut self, end: usize) -> Step {
+        let State::Header(block) = &self.state else {
+            return Step::Again;
+        };
+        if block.size > 0 && block.length.is_none() {
+            return self.drop_block();
+        }
+        let whole = self.buffer.get(..end).unwrap_or_default();
+        let line = whole.strip_suffix(b"\r").unwrap_or(whole);
+        if line.is_empty() {
+            // The end of a block whose other lines end differently.
+            return self.refuse(BadFrame::BadHeader);
+        }
+        match later_length(line, 0) {
+            Some(at) => self.drop_line(at, at),
+            None => self.drop_line(end, end + 1),
+        }
+    }
+
+    /// Drops `taken` bytes, of which `end` are the noise.
+    fn drop_line(&mut self, end: usize, taken: usize) -> Step {
+        self.scanned = 0;
+        let line = self.buffer.get(..end).unwrap_or_default();
+        let noise = head(line.strip_suffix(b"\r").unwrap_or(line));
+        self.buffer.advance(taken.min(self.buffer.len()));
+        match self.add_noise(taken) {
+            Ok(()) => Step::Return(Decoded::Noise(noise)),
+            Err(refused) => refused,
+        }
+    }
+
+    /// Drops the lines of a block without a length.
+    fn drop_block(&mut self) -> Step {
+        let State::Header(block) = &mut self.state else {
+            return Step::Again;
+        };
+        self.scanned = 0;
+        let block = std::mem::take(block);
+        match self.add_noise(block.size) {
+            Ok(()) => Step::Return(Decoded::Noise(block.lines.into())),
+            Err(refused) => refused,
+        }
+    }
+
+    fn add_noise(&mut self, bytes: usize) -> Result<(), Step> {
+        self.noise += bytes;
+        if self.noise > MAX_NOISE_BYTES { Err(self.refuse(BadFrame::BadHeader)) } else { Ok(()) }
+    }
+
+    fn take_line(&mut self, end: usize) {
         self.buffer.advance(end + 1);
         self.scanned = 0;
-        match read {
-            Err(why) => self.refuse(why),
-            Ok(()) if last => self.body(),
-            Ok(()) => Step::Again,
-        }
     }
 
     /// The header block is complete: a body follows, to read or to skip.
     fn body(&mut self) -> Step {
-        let State::Header(HeaderBlock { length: Some(length), foreign_charset, .. }) = self.state else {
-            return self.refuse(BadFrame::BadLength);
+        let State::Header(HeaderBlock { length, foreign_charset, .. }) = self.state else {
+            return Step::Again;
         };
+        let Some(length) = length else {
+            return self.drop_block();
+        };
+        self.noise = 0;
         let why = if length > self.limit {
             BadFrame::TooLarge { limit: self.limit }
         } else if foreign_charset {
@@ -216,35 +378,42 @@ impl ContentLength {
             self.state = State::Body { length };
             return Step::Again;
         };
-        self.state = State::Skipping { remaining: length };
-        Step::Refuse(why)
+        self.state = State::Skipping { remaining: length, refusal: Some((why, BytesMut::new())) };
+        Step::Again
     }
 
     fn refuse(&mut self, why: BadFrame) -> Step {
+        let beginning = head(&self.buffer);
         self.fail();
-        Step::Refuse(why)
+        Step::Return(Decoded::Bad(why, beginning))
     }
 }
 
 enum Step {
     Again,
     Wait,
-    Refuse(BadFrame),
+    Return(Decoded),
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
-
-    const TOO_LARGE: Decoded = Decoded::Bad(BadFrame::TooLarge { limit: 16 });
 
     fn frame(text: &'static [u8]) -> Decoded {
         Decoded::Frame(Bytes::from_static(text))
     }
 
+    fn noise(text: &'static [u8]) -> Decoded {
+        Decoded::Noise(Bytes::from_static(text))
+    }
+
+    fn too_large(head: &'static [u8]) -> Decoded {
+        Decoded::Bad(BadFrame::TooLarge { limit: 16 }, Bytes::from_static(head))
+    }
+
+    /// What was refused, with nothing of what was sent.
     fn bad(why: BadFrame) -> Vec<Decoded> {
-        vec![Decoded::Bad(why)]
+        vec![Decoded::Bad(why, Bytes::new())]
     }
 
     fn decode_pieces(pieces: &[&[u8]]) -> Vec<Decoded> {
@@ -253,9 +422,18 @@ mod tests {
         for piece in pieces {
             decoder.push(piece);
             all.extend(std::iter::from_fn(|| decoder.next_frame()));
+            assert!(decoder.partial() <= MAX_NOISE_BYTES, "{} bytes are held", decoder.partial());
         }
-        all.extend(decoder.finish());
+        all.extend(std::iter::from_fn(|| decoder.finish()));
         assert_eq!(decoder.finish(), None);
+        for decoded in &mut all {
+            match decoded {
+                // Only what had arrived is known.
+                Decoded::Bad(why, head) if !why.is_recoverable() => *head = Bytes::new(),
+                Decoded::ByteOrderMark(after) => *after = Bytes::new(),
+                _ => {}
+            }
+        }
         all
     }
 
@@ -287,10 +465,8 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_repeated_signed_or_overlong_length_fails_the_decoder() {
+    fn a_repeated_signed_or_overlong_length_fails_the_decoder() {
         for header in [
-            "X: 1\r\n",
-            "",
             "Content-Length: 2\r\nContent-Length: 2\r\n",
             "Content-Length: -2\r\n",
             "Content-Length: +2\r\n",
@@ -306,35 +482,95 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_not_a_header_fails_the_decoder() {
-        for line in ["panic at main.rs", ": 2", "Content Length: 2", "Content-Length : 2", r#"{"id":1}"#] {
-            let input = format!("{line}\r\nContent-Length: 2\r\n\r\n{{}}");
-            assert_eq!(decode(input.as_bytes()), bad(BadFrame::BadHeader), "{line:?}");
+    fn a_block_without_a_length_is_noise() {
+        for lines in ["X: 1", "Warning: a\r\nINFO: b", "Content-Type: x"] {
+            let input = format!("{lines}\r\n\r\nContent-Length: 2\r\n\r\n{{}}");
+            let lines = Decoded::Noise(lines.replace('\r', "").into());
+            assert_eq!(decode(input.as_bytes()), [lines, frame(b"{}")]);
         }
     }
 
     #[test]
-    fn a_printed_line_among_headers_fails_the_decoder() {
-        let bare = b"Content-Length: 2\nX: y\n\n{}";
-        assert_eq!(decode(bare), [frame(b"{}")]);
-        for input in ["Warning: a feature\nContent-Length: 2\r\n\r\n{}", "Content-Length: 2\r\n\n{}"] {
-            assert_eq!(decode(input.as_bytes()), bad(BadFrame::BadHeader), "{input:?}");
+    fn blank_lines_and_byte_order_marks_before_a_block_are_dropped() {
+        let mark = Decoded::ByteOrderMark(Bytes::new());
+        let input = b"\xef\xbb\xbfContent-Length: 2\r\n\r\n{}\r\n \n\n\xef\xbb\xbf\r\n\xef\xbb\xbfContent-Length: 2\r\n\r\n[]\n";
+        assert_eq!(decode(input), [mark.clone(), frame(b"{}"), mark.clone(), mark, frame(b"[]")]);
+        assert_eq!(decode(&b"\r\n".repeat(100_000)), []);
+        assert_eq!(decode(b"\xef\xbb"), [noise(b"\xef\xbb")]);
+    }
+
+    #[test]
+    fn a_printed_line_between_frames_is_noise() {
+        for line in ["panic at main.rs", ": 2", "Content Length: 2", "Content-Length : 2", r#"{"id":1}"#] {
+            let input = format!("Content-Length: 2\r\n\r\n[]{line}\r\nContent-Length: 2\r\n\r\n{{}}{line}");
+            let line = Decoded::Noise(line.to_owned().into());
+            assert_eq!(decode(input.as_bytes()), [frame(b"[]"), line.clone(), frame(b"{}"), line]);
         }
-        assert_eq!(decode(b"{\"jsonrpc\":\"2.0\",\"id\":1}\n"), bad(BadFrame::BadHeader));
+    }
+
+    #[test]
+    fn a_printed_line_before_or_among_headers_is_noise() {
+        assert_eq!(decode(b"Content-Length: 2\nX: y\n\n{}"), [frame(b"{}")]);
+        for input in ["Warning: a\nContent-Length: 2\r\n\r\n{}", "Content-Length: 2\r\nWarning: a\n\r\n{}"] {
+            assert_eq!(decode(input.as_bytes()), [noise(b"Warning: a"), frame(b"{}")], "{input:?}");
+        }
+        let among = b"Content-Length: 2\r\nit works\n\r\n{}Content-Length: 2\r\n\r\n[]";
+        assert_eq!(decode(among), [noise(b"it works"), frame(b"{}"), frame(b"[]")]);
+        assert_eq!(decode(b"Content-Length: 2\r\n\n{}"), bad(BadFrame::BadHeader));
+        assert_eq!(decode(b"Content-Length: 2\r\nContent-Type: x\n\r\n{}"), bad(BadFrame::BadHeader));
+    }
+
+    #[test]
+    fn after_a_body_that_its_length_cuts_the_next_frame_is_read() {
+        for (rest, line_end) in [("}}", "\r\n"), ("a: b\"}", "\r\n"), ("\"]", "\n"), ("\n}\nx: y}", "\r\n")] {
+            let input = format!("Content-Length: 2\r\n\r\n{{}}{rest}content-length: 2{line_end}{line_end}[]");
+            let decoded = decode(input.as_bytes());
+            assert_eq!(
+                (decoded.first(), decoded.last()),
+                (Some(&frame(b"{}")), Some(&frame(b"[]"))),
+                "{rest}"
+            );
+            for other in &decoded[1..decoded.len() - 1] {
+                assert!(matches!(other, Decoded::Noise(_)), "{other:?}");
+            }
+        }
+        let not_after_a_bracket = b"Content-Length: 2\r\n\r\n{}x Content-Length: 2\r\n\r\n[]\r\n";
+        assert_eq!(decode(not_after_a_bracket), [frame(b"{}"), noise(b"x Content-Length: 2"), noise(b"[]")]);
     }
 
     #[test]
     fn a_header_block_over_eight_kibibytes_fails_the_decoder() {
-        let long_line = vec![b'x'; MAX_HEADER_BYTES + 1];
+        let long_line = [&b"X: "[..], &[b'x'; MAX_HEADER_BYTES]].concat();
         assert_eq!(decode(&long_line), bad(BadFrame::BadHeader));
         let many_lines = b"X: y\r\n".repeat(MAX_HEADER_BYTES / 6 + 1);
         assert_eq!(decode(&many_lines), bad(BadFrame::BadHeader));
+        let with_length = [&b"Content-Length: 2\n"[..], &b"X: y\n".repeat(MAX_HEADER_BYTES / 5)].concat();
+        assert_eq!(decode(&with_length), bad(BadFrame::BadHeader));
+    }
+
+    #[test]
+    fn noise_between_two_frames_is_limited() {
+        const LINE: &[u8] = b"0123456789abcdef0123456789abcde\n";
+        let good = b"Content-Length: 2\r\n\r\n{}";
+        let fits = [&LINE.repeat(MAX_NOISE_BYTES / LINE.len())[..], good].concat();
+        // The frame between resets the count.
+        let decoded = decode(&fits.repeat(2));
+        assert_eq!(decoded.iter().filter(|decoded| **decoded == frame(b"{}")).count(), 2);
+        let too_much = [&LINE.repeat(MAX_NOISE_BYTES / LINE.len() + 1)[..], good].concat();
+        assert_eq!(decode(&too_much).last(), bad(BadFrame::BadHeader).last());
+        for unit in ["x", "x: ", "{\"a\": ", "}Content-Length", "\u{feff}", "INFO: x\n", "a\nb: c\r\n"] {
+            let endless = unit.repeat(2 * MAX_NOISE_BYTES / unit.len());
+            assert_eq!(decode(endless.as_bytes()).last(), bad(BadFrame::BadHeader).last(), "{unit:?}");
+        }
+        // Lines of a log may look like headers.
+        let log = [&b"INFO: started\n".repeat(2000)[..], good].concat();
+        assert_eq!(decode(&log).last(), Some(&frame(b"{}")));
     }
 
     #[test]
     fn an_oversize_body_is_skipped_and_the_next_is_read() {
         let input = b"Content-Length: 17\r\n\r\n01234567890123456Content-Length: 2\r\n\r\n{}";
-        assert_eq!(decode(input), [TOO_LARGE, frame(b"{}")]);
+        assert_eq!(decode(input), [too_large(b"01234567890123456"), frame(b"{}")]);
     }
 
     #[test]
@@ -372,14 +608,19 @@ mod tests {
         assert!(decoder.buffer.capacity() < 4096);
         decoder.make_room();
         assert!(decoder.buffer.capacity() <= 2 * READ_BUFFER);
-        assert_eq!(decoder.finish(), Some(Decoded::Bad(BadFrame::Truncated)));
+        assert_eq!(decoder.finish(), Some(Decoded::Bad(BadFrame::Truncated, Bytes::from_static(b"{}"))));
     }
 
     #[test]
     fn an_endless_oversize_body_is_held_in_bounded_memory() {
         let mut decoder = ContentLength::new(16);
         decoder.push(format!("Content-Length: {}\r\n\r\n", usize::MAX).as_bytes());
-        assert_eq!(decoder.next_frame(), Some(TOO_LARGE));
+        assert_eq!(decoder.next_frame(), None);
+        decoder.push(&[b'x'; 1023]);
+        assert_eq!(decoder.next_frame(), None);
+        decoder.push(&[b'x'; 4096]);
+        let head = Bytes::from(vec![b'x'; 1024]);
+        assert_eq!(decoder.next_frame(), Some(Decoded::Bad(BadFrame::TooLarge { limit: 16 }, head)));
         for _ in 0..1024 {
             decoder.push(&[b'x'; 4096]);
             assert_eq!(decoder.next_frame(), None);
@@ -393,7 +634,8 @@ mod tests {
         let next = "Content-Length: 2\r\nContent-Type: a/b; x=y; Charset=\"UTF8\"\r\n\r\n{}";
         for charset in ["latin1", "\"utf-16\"", ""] {
             let input = format!("Content-Type: a/b; charset={charset}\r\nContent-Length: 3\r\n\r\n[1]{next}");
-            assert_eq!(decode(input.as_bytes()), [Decoded::Bad(BadFrame::BadCharset), frame(b"{}")]);
+            let refused = Decoded::Bad(BadFrame::BadCharset, Bytes::from_static(b"[1]"));
+            assert_eq!(decode(input.as_bytes()), [refused, frame(b"{}")]);
         }
     }
 
@@ -408,14 +650,14 @@ mod tests {
 
     #[test]
     fn a_skipped_body_that_ends_early_is_not_reported_twice() {
-        assert_eq!(decode(b"Content-Length: 99\r\n\r\nxx"), [TOO_LARGE]);
+        assert_eq!(decode(b"Content-Length: 99\r\n\r\nxx"), [too_large(b"xx")]);
     }
 
     #[test]
     fn a_failed_decoder_stays_failed_and_holds_nothing() {
         let mut decoder = ContentLength::new(16);
-        decoder.push(b"\r\n");
-        assert_eq!(decoder.next_frame(), Some(Decoded::Bad(BadFrame::BadLength)));
+        decoder.push(b"Content-Length: x\r\n");
+        assert!(matches!(decoder.next_frame(), Some(Decoded::Bad(BadFrame::BadLength, _))));
         assert!(decoder.is_failed());
         decoder.push(b"Content-Length: 2\r\n\r\n{}");
         assert_eq!(decoder.next_frame(), None);

@@ -1,4 +1,6 @@
-use bytes::BytesMut;
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
 
 use super::{ContentLength, Decoded, Newline, newline};
 
@@ -85,12 +87,38 @@ impl Decoder {
         }
     }
 
-    /// The result of the end of input: a last frame, a truncated one, or nothing. Call it after `next_frame` returned
-    /// `None`.
+    /// The results of the end of input: a last frame, a truncated one, output that is not a frame, or nothing. Call it after
+    /// `next_frame` returned `None`, until it returns `None` too.
     pub fn finish(&mut self) -> Option<Decoded> {
         match self {
             Self::Newline(decoder) => decoder.finish(),
             Self::ContentLength(decoder) => decoder.finish(),
+        }
+    }
+
+    /// When the time ends in which a text over several lines must be complete. `None`: there is none. See
+    /// [`Newline::deadline`].
+    pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
+        match self {
+            Self::Newline(decoder) => decoder.deadline(now),
+            Self::ContentLength(_) => None,
+        }
+    }
+
+    /// Whether a text goes on over several lines, and is not complete.
+    #[must_use]
+    pub const fn is_collecting(&self) -> bool {
+        match self {
+            Self::Newline(decoder) => decoder.is_collecting(),
+            Self::ContentLength(_) => false,
+        }
+    }
+
+    /// The time of a text is over. Call `next_frame` again after it.
+    pub fn give_up(&mut self) -> Option<Decoded> {
+        match self {
+            Self::Newline(decoder) => decoder.give_up(),
+            Self::ContentLength(_) => None,
         }
     }
 
@@ -103,9 +131,9 @@ impl Decoder {
         }
     }
 
-    /// Drops the frame that has begun, and the rest of it when it arrives. `false`: no frame has begun, or its end is
-    /// not known.
-    pub fn skip_frame(&mut self) -> bool {
+    /// Drops the frame that has begun, and the rest of it when it arrives. Returns its beginning. `None`: no frame has
+    /// begun, or its end is not known.
+    pub fn skip_frame(&mut self) -> Option<Bytes> {
         match self {
             Self::Newline(decoder) => decoder.skip_frame(),
             Self::ContentLength(decoder) => decoder.skip_frame(),

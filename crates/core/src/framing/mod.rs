@@ -5,10 +5,12 @@
 //!   allocated as its bytes arrive: at most four times what has arrived, and 16 KiB.
 //! - Each byte is examined a limited number of times, however small the pieces of the input are.
 //! - A frame is reported once, as [`Decoded::Frame`] or as [`Decoded::Bad`]. It shares the memory of the read buffer.
+//! - Output between frames is dropped and reported. Time only ends the wait for the rest of a text over several lines.
 
 mod content_length;
 mod decoder;
 mod newline;
+mod printed_json;
 
 pub use content_length::ContentLength;
 pub use decoder::{Decoder, Framing};
@@ -51,6 +53,9 @@ pub enum BadFrame {
     /// The transport's own framing is broken. No further frame can be found.
     #[error("the framing around the message is broken")]
     Broken,
+    /// A line, or a text over several lines, is not JSON.
+    #[error("the line is not JSON")]
+    NotJson,
 }
 
 impl BadFrame {
@@ -59,7 +64,7 @@ impl BadFrame {
     #[must_use]
     pub const fn is_recoverable(self) -> bool {
         match self {
-            Self::TooLarge { .. } | Self::MemoryFull | Self::BadCharset => true,
+            Self::TooLarge { .. } | Self::MemoryFull | Self::BadCharset | Self::NotJson => true,
             Self::BadLength
             | Self::BadHeader
             | Self::Truncated
@@ -72,11 +77,28 @@ impl BadFrame {
 
 /// One step of a decoder.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Decoded {
     /// A frame, without its framing.
     Frame(Bytes),
-    /// Bytes that are not a frame.
-    Bad(BadFrame),
+    /// A frame that went on over several lines, in `Newline` framing. It is JSON.
+    SeveralLines(Bytes),
+    /// Bytes that are not a frame, and their beginning: at most 1 KiB. Of [`BadFrame::NotJson`]: all of them.
+    Bad(BadFrame, Bytes),
+    /// Output that is not a message. It was dropped.
+    Noise(Bytes),
+    /// A byte order mark before a line or a header block. It was dropped. With the beginning of what follows it.
+    ByteOrderMark(Bytes),
+}
+
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// How much of a refused frame is kept, in bytes.
+const MAX_HEAD: usize = 1024;
+
+/// The beginning of some bytes.
+fn head(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes.get(..MAX_HEAD).unwrap_or(bytes))
 }
 
 /// The room that is made for reading, in bytes. Small frames share it.
@@ -118,7 +140,9 @@ mod tests {
 
     #[test]
     fn a_frame_with_a_known_end_can_be_skipped() {
-        for bad in [BadFrame::TooLarge { limit: 1 }, BadFrame::MemoryFull, BadFrame::BadCharset] {
+        for bad in
+            [BadFrame::TooLarge { limit: 1 }, BadFrame::MemoryFull, BadFrame::BadCharset, BadFrame::NotJson]
+        {
             assert!(bad.is_recoverable(), "{bad}");
         }
         for bad in [BadFrame::BadLength, BadFrame::BadHeader, BadFrame::Truncated, BadFrame::Broken] {

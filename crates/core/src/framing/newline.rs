@@ -1,18 +1,29 @@
-use bytes::{Buf, BytesMut};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
 use memchr::{memchr, memchr2};
+use serde::de::IgnoredAny;
 
-use super::{BadFrame, Decoded, READ_BUFFER, lacks_room, shed};
+use super::printed_json::{Brackets, Object, begins_text, last_message, trim};
+use super::{BYTE_ORDER_MARK, BadFrame, Decoded, READ_BUFFER, head, lacks_room, shed};
 use crate::failpoint::{self, Failpoint};
-
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The largest part in which a long line is collected, in bytes.
 const MAX_PART: usize = 256 * 1024;
 
+/// How long the rest of a text over several lines is waited for.
+const TEXT_TIME: Duration = Duration::from_secs(1);
+
 /// One message a line.
 ///
-/// A `\r` before the `\n` is dropped, and empty lines are skipped. A byte order mark at the start is dropped once. A
-/// line above the limit is reported once and dropped up to the next `\n`.
+/// A `\r` before the `\n` is dropped, lines of blanks are skipped, and a byte order mark before a line is dropped and
+/// reported. A line above the limit is reported once and dropped up to the next `\n`.
+///
+/// Programs print other things than messages:
+/// - A line that begins with neither `{` nor `[` is [`BadFrame::NotJson`]. If a message reaches to its end, that message is
+///   a frame and only the rest is [`Decoded::Noise`].
+/// - The lines of a JSON text that goes on over several lines are collected, up to the limit, until the text is complete or a
+///   line is a message of its own. Time ends the wait too: see [`deadline`](Self::deadline).
 ///
 /// ```
 /// # use rescind_core::{Decoded, Newline};
@@ -37,16 +48,27 @@ pub struct Newline {
     /// The longest line, in bytes, without its line end.
     limit: usize,
     state: State,
+    /// The rest of a line of which a part was returned.
+    rest: BytesMut,
+    /// A text that goes on over several lines.
+    text: Option<Box<Text>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing was read: a byte order mark may follow.
-    Start,
     /// In a line.
     Line,
     /// In a line that was refused.
     Dropping,
+}
+
+/// The lines of a text that is not complete.
+#[derive(Debug)]
+struct Text {
+    lines: BytesMut,
+    brackets: Brackets,
+    /// When its time ends, once it is known.
+    ends_at: Option<Instant>,
 }
 
 impl Newline {
@@ -59,7 +81,9 @@ impl Newline {
             buffer: BytesMut::new(),
             scanned: 0,
             limit,
-            state: State::Start,
+            state: State::Line,
+            rest: BytesMut::new(),
+            text: None,
         }
     }
 
@@ -92,8 +116,10 @@ impl Newline {
     /// The next line, or its refusal. `None`: more input is needed. Call it until it returns `None` after each piece of
     /// input: otherwise the memory in use is not limited.
     pub fn next_frame(&mut self) -> Option<Decoded> {
-        if !self.is_past_start() {
-            return None;
+        if !self.rest.is_empty() {
+            if let Some(decoded) = self.rest_of_line() {
+                return Some(decoded);
+            }
         }
         loop {
             let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
@@ -116,15 +142,43 @@ impl Newline {
         }
     }
 
-    /// The result of the end of input: a last line without its `\n` is a frame. Call it after `next_frame` returned
-    /// `None`.
+    /// The results of the end of input: a last line without its `\n` is a frame, and a text that is not complete is
+    /// [`BadFrame::NotJson`]. Call it after `next_frame` returned `None`, until it returns `None` too.
     pub fn finish(&mut self) -> Option<Decoded> {
-        let rest = self.buffer.split();
+        let last = self.buffer.split();
         self.scanned = 0;
-        match std::mem::replace(&mut self.state, State::Line) {
-            State::Start | State::Line => self.line(rest),
+        let decoded = match std::mem::replace(&mut self.state, State::Line) {
+            State::Line if !self.rest.is_empty() => self.rest_of_line(),
+            State::Line if last.is_empty() && self.parts.is_empty() => None,
+            State::Line => self.line(last),
             State::Dropping => None,
+        };
+        decoded.or_else(|| self.drop_text())
+    }
+
+    /// When the time ends in which the text over several lines must be complete: 1 s after the first call for that text.
+    /// `None`: there is none. Call it after `next_frame` returned `None`, and [`give_up`](Self::give_up) when the time is
+    /// over.
+    pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
+        self.text.as_mut().map(|text| *text.ends_at.get_or_insert(now + TEXT_TIME))
+    }
+
+    /// Whether a text goes on over several lines, and is not complete.
+    #[must_use]
+    pub const fn is_collecting(&self) -> bool {
+        self.text.is_some()
+    }
+
+    /// The time of a text is over: it is [`BadFrame::NotJson`], unless the line that has begun completes it.
+    pub fn give_up(&mut self) -> Option<Decoded> {
+        let mut brackets = self.text.as_ref()?.brackets;
+        let line = self.parts.iter().chain([&self.buffer]);
+        if line.into_iter().any(|part| brackets.read(part).is_some()) {
+            let last = self.buffer.split();
+            self.scanned = 0;
+            return self.line(last);
         }
+        self.drop_text()
     }
 
     /// Appends `body` as one line to `out`.
@@ -142,33 +196,36 @@ impl Newline {
         out.extend_from_slice(b"\n");
     }
 
-    /// The number of bytes of a line that is not complete. Call it after `next_frame` returned `None`.
+    /// The number of bytes of a line or text that is not complete. Call it after `next_frame` returned `None`.
     #[must_use]
     pub fn partial(&self) -> usize {
+        self.text.as_ref().map_or(0, |text| text.lines.len()) + self.begun()
+    }
+
+    /// The number of bytes of a line that is not complete.
+    fn begun(&self) -> usize {
         self.collected + self.buffer.len()
     }
 
-    /// Drops the line that has begun, up to the next `\n`. `false`: no line has begun.
-    pub fn skip_frame(&mut self) -> bool {
+    /// Drops the line that has begun, up to the next `\n`, and the text to which it belongs. Returns its beginning.
+    /// `None`: nothing has begun.
+    pub fn skip_frame(&mut self) -> Option<Bytes> {
         if self.state != State::Line || self.partial() == 0 {
-            return false;
+            return None;
         }
-        self.state = State::Dropping;
-        self.forget();
-        true
+        let beginning = match self.text.take() {
+            Some(text) => head(&text.lines),
+            None => self.head_of_line(),
+        };
+        if self.begun() > 0 {
+            self.state = State::Dropping;
+            self.forget();
+        }
+        Some(beginning)
     }
 
-    /// Drops a byte order mark, once. `false`: more input is needed to know whether there is one.
-    fn is_past_start(&mut self) -> bool {
-        if self.state == State::Start {
-            if self.buffer.starts_with(BYTE_ORDER_MARK) {
-                self.buffer.advance(BYTE_ORDER_MARK.len());
-            } else if BYTE_ORDER_MARK.starts_with(&self.buffer) {
-                return false;
-            }
-            self.state = State::Line;
-        }
-        true
+    fn head_of_line(&self) -> Bytes {
+        head(self.parts.first().unwrap_or(&self.buffer))
     }
 
     /// No `\n` was found: keeps only bytes that may become a frame.
@@ -181,12 +238,19 @@ impl Newline {
         // A `\r` directly above the limit may belong to the line end.
         let last = if self.buffer.is_empty() { self.parts.last() } else { Some(&self.buffer) };
         let return_byte = usize::from(last.is_some_and(|part| part.ends_with(b"\r")));
-        if self.partial() - return_byte <= self.limit {
+        let length = self.begun() - return_byte;
+        if self.text.is_some() && length > 0 {
+            if let Some(decoded) = self.text_is_too_long(length) {
+                return Some(decoded);
+            }
+        }
+        if length <= self.limit {
             return None;
         }
+        let beginning = self.head_of_line();
         self.state = State::Dropping;
         self.forget();
-        Some(Decoded::Bad(BadFrame::TooLarge { limit: self.limit }))
+        Some(Decoded::Bad(BadFrame::TooLarge { limit: self.limit }, beginning))
     }
 
     fn forget(&mut self) {
@@ -220,14 +284,116 @@ impl Newline {
             line.truncate(line.len() - 1);
         }
         shed(&mut self.buffer, line.len());
-        if line.is_empty() {
-            None
-        } else if line.len() > self.limit {
-            Some(Decoded::Bad(BadFrame::TooLarge { limit: self.limit }))
-        } else {
+        if self.text.is_none() && looks_whole(&line) && line.len() <= self.limit {
             Some(Decoded::Frame(line.freeze()))
+        } else {
+            self.other_line(line)
         }
     }
+
+    #[cold]
+    fn rest_of_line(&mut self) -> Option<Decoded> {
+        let rest = std::mem::take(&mut self.rest);
+        self.other_line(rest)
+    }
+
+    /// A line, or the rest of one, that is not obviously one frame. `None`: nothing is returned for it, or not yet.
+    #[cold]
+    fn other_line(&mut self, mut line: BytesMut) -> Option<Decoded> {
+        if let Some(decoded) = self.text_is_too_long(line.len()) {
+            self.rest = line;
+            return Some(decoded);
+        }
+        if line.len() > self.limit {
+            return Some(Decoded::Bad(BadFrame::TooLarge { limit: self.limit }, head(&line)));
+        }
+        if line.starts_with(BYTE_ORDER_MARK) {
+            while line.starts_with(BYTE_ORDER_MARK) {
+                line.advance(BYTE_ORDER_MARK.len());
+            }
+            self.rest = line;
+            return Some(Decoded::ByteOrderMark(head(&self.rest)));
+        }
+        if self.text.is_some() {
+            return self.line_of_text(line);
+        }
+        let text = trim(&line);
+        if text.is_empty() {
+            return None;
+        }
+        if looks_whole(text) {
+            return Some(Decoded::Frame(line.freeze()));
+        }
+        if text.first() == Some(&b'{') {
+            let before = line.len() - line.trim_ascii_start().len();
+            if let Some(object) = Object::read(text).filter(|object| object.is_message()) {
+                // Not at the end of the line, because a line that ends with the object looks whole.
+                self.rest = line.split_off(before + object.length);
+                return Some(Decoded::Frame(line.freeze()));
+            }
+        }
+        let mut brackets = Brackets::default();
+        if begins_text(text) && brackets.read(text).is_none() {
+            // Of its own memory, because it grows.
+            let lines = BytesMut::from(&line[..]);
+            self.text = Some(Box::new(Text { lines, brackets, ends_at: None }));
+            return None;
+        }
+        match last_message(&line) {
+            Some(at) => {
+                self.rest = line.split_off(at);
+                Some(Decoded::Noise(line.freeze()))
+            }
+            None => Some(Decoded::Bad(BadFrame::NotJson, line.freeze())),
+        }
+    }
+
+    /// A line while a text is not complete.
+    fn line_of_text(&mut self, mut line: BytesMut) -> Option<Decoded> {
+        let own = trim(&line);
+        if looks_whole(own) {
+            let object = Object::read(own).filter(|object| object.length == own.len());
+            if object.is_some_and(Object::is_message_of_its_own) {
+                self.rest = line;
+                return self.drop_text();
+            }
+        }
+        let text = self.text.as_mut()?;
+        text.lines.extend_from_slice(b"\n");
+        let Some(end) = text.brackets.read(&line) else {
+            text.lines.extend_from_slice(&line);
+            return None;
+        };
+        let rest = line.split_off(end);
+        text.lines.extend_from_slice(&line);
+        self.rest = rest;
+        let lines = self.text.take()?.lines.freeze();
+        Some(match serde_json::from_slice::<IgnoredAny>(&lines) {
+            Ok(IgnoredAny) => Decoded::SeveralLines(lines),
+            Err(_) => Decoded::Bad(BadFrame::NotJson, lines),
+        })
+    }
+
+    /// Refuses the text that is collected if it is too long together with a line of this length.
+    fn text_is_too_long(&mut self, line: usize) -> Option<Decoded> {
+        let text = self.text.as_ref()?;
+        if text.lines.len() + 1 + line <= self.limit {
+            return None;
+        }
+        let beginning = head(&text.lines);
+        self.text = None;
+        Some(Decoded::Bad(BadFrame::TooLarge { limit: self.limit }, beginning))
+    }
+
+    fn drop_text(&mut self) -> Option<Decoded> {
+        let text = self.text.take()?;
+        Some(Decoded::Bad(BadFrame::NotJson, text.lines.freeze()))
+    }
+}
+
+/// Whether a line begins and ends as an object or an array does.
+fn looks_whole(line: &[u8]) -> bool {
+    matches!((line.first(), line.last()), (Some(b'{'), Some(b'}')) | (Some(b'['), Some(b']')))
 }
 
 /// Whether a body is written as it is.
@@ -260,24 +426,54 @@ fn compact(body: &[u8], out: &mut BytesMut) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
-
-    const TOO_LARGE: Decoded = Decoded::Bad(BadFrame::TooLarge { limit: 8 });
 
     fn frame(text: &'static [u8]) -> Decoded {
         Decoded::Frame(Bytes::from_static(text))
     }
 
-    fn decode(pieces: &[&[u8]], limit: usize) -> Vec<Decoded> {
+    fn not_json(text: &'static [u8]) -> Decoded {
+        Decoded::Bad(BadFrame::NotJson, Bytes::from_static(text))
+    }
+
+    fn noise(text: &'static [u8]) -> Decoded {
+        Decoded::Noise(Bytes::from_static(text))
+    }
+
+    fn several(text: &'static [u8]) -> Decoded {
+        Decoded::SeveralLines(Bytes::from_static(text))
+    }
+
+    fn too_large(limit: usize, head: &'static [u8]) -> Decoded {
+        Decoded::Bad(BadFrame::TooLarge { limit }, Bytes::from_static(head))
+    }
+
+    fn decode_pieces(pieces: &[&[u8]], limit: usize) -> Vec<Decoded> {
         let mut decoder = Newline::new(limit);
         let mut all = Vec::new();
         for piece in pieces {
             decoder.push(piece);
             all.extend(std::iter::from_fn(|| decoder.next_frame()));
+            assert!(decoder.partial() <= limit + 1, "{} bytes are held", decoder.partial());
         }
-        all.extend(decoder.finish());
-        assert_eq!(decoder.finish(), None);
+        all.extend(std::iter::from_fn(|| decoder.finish()));
+        assert_eq!((decoder.finish(), decoder.partial()), (None, 0));
         all
+    }
+
+    /// Input in one piece and byte by byte must give the same result.
+    fn decode(input: &[u8], limit: usize) -> Vec<Decoded> {
+        let whole = decode_pieces(&[input], limit);
+        let mut bytes = decode_pieces(&input.chunks(1).collect::<Vec<_>>(), limit);
+        for (decoded, of_whole) in bytes.iter_mut().zip(&whole) {
+            // Of a line that is too long, only what had arrived is known.
+            if let (Decoded::Bad(why, head), Decoded::Bad(_, longer)) = (decoded, of_whole) {
+                if matches!(why, BadFrame::TooLarge { .. }) && longer.starts_with(head) {
+                    head.clone_from(longer);
+                }
+            }
+        }
+        assert_eq!(bytes, whole);
+        whole
     }
 
     fn encode(body: &[u8]) -> Vec<u8> {
@@ -287,45 +483,151 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_decoded_and_empty_lines_are_skipped() {
-        let input: &[u8] = b"\n\r\n{}\n[1]\r\n\n\"last\"";
-        let expected = [frame(b"{}"), frame(b"[1]"), frame(b"\"last\"")];
-        assert_eq!(decode(&[input], 8), expected);
-        assert_eq!(decode(&input.chunks(1).collect::<Vec<_>>(), 8), expected);
+    fn lines_are_decoded_and_lines_of_blanks_are_skipped() {
+        let input: &[u8] = b"\n\r\n{}\n  \t\n[1]\r\n \r\n\n[\"last\"]";
+        assert_eq!(decode(input, 8), [frame(b"{}"), frame(b"[1]"), frame(b"[\"last\"]")]);
+        assert_eq!(decode(&b" \n".repeat(1 << 12), 8), []);
     }
 
     #[test]
     fn only_one_carriage_return_is_stripped() {
-        assert_eq!(decode(&[b"a\r\r\n"], 8), [frame(b"a\r")]);
+        assert_eq!(decode(b"{}\r\r\n", 8), [frame(b"{}\r")]);
     }
 
     #[test]
-    fn a_byte_order_mark_is_dropped_once_at_the_start() {
-        let input: &[u8] = b"\xef\xbb\xbf{}\n\xef\xbb\xbf{}\n";
-        let expected = [frame(b"{}"), frame(b"\xef\xbb\xbf{}")];
-        assert_eq!(decode(&[input], 8), expected);
-        assert_eq!(decode(&input.chunks(1).collect::<Vec<_>>(), 8), expected);
+    fn a_byte_order_mark_before_any_line_is_dropped_and_reported() {
+        let mark = |after: &'static [u8]| Decoded::ByteOrderMark(Bytes::from_static(after));
+        let input: &[u8] = b"\xef\xbb\xbf{}\n{}\n\xef\xbb\xbf\xef\xbb\xbf{}\n\xef\xbb\xbf\n\xef\xbb\xbfhi";
+        let expected =
+            [mark(b"{}"), frame(b"{}"), frame(b"{}"), mark(b"{}"), frame(b"{}"), mark(b""), mark(b"hi")];
+        assert_eq!(decode(input, 8), [&expected[..], &[not_json(b"hi")]].concat());
     }
 
     #[test]
-    fn a_truncated_byte_order_mark_is_passed_on_unchanged() {
-        assert_eq!(decode(&[b"\xef\xbb"], 8), [frame(b"\xef\xbb")]);
+    fn a_truncated_byte_order_mark_is_not_json() {
+        assert_eq!(decode(b"\xef\xbb", 8), [not_json(b"\xef\xbb")]);
     }
 
     #[test]
     fn a_line_of_exactly_the_limit_passes_with_either_line_end() {
-        for input in [&b"12345678\n"[..], b"12345678\r\n", b"12345678"] {
-            assert_eq!(decode(&[input], 8), [frame(b"12345678")]);
-            assert_eq!(decode(&input.chunks(1).collect::<Vec<_>>(), 8), [frame(b"12345678")]);
+        for input in [&b"[123456]\n"[..], b"[123456]\r\n", b"[123456]"] {
+            assert_eq!(decode(input, 8), [frame(b"[123456]")]);
         }
     }
 
     #[test]
     fn an_oversize_line_is_refused_once_and_the_next_line_is_read() {
         let input: &[u8] = b"123456789abcdefghijklmnop\n{}\n";
-        assert_eq!(decode(&[input], 8), [TOO_LARGE, frame(b"{}")]);
-        assert_eq!(decode(&input.chunks(1).collect::<Vec<_>>(), 8), [TOO_LARGE, frame(b"{}")]);
-        assert_eq!(decode(&[b"123456789abc"], 8), [TOO_LARGE]);
+        assert_eq!(decode(input, 8), [too_large(8, b"123456789abcdefghijklmnop"), frame(b"{}")]);
+        assert_eq!(decode(b"123456789abc", 8), [too_large(8, b"123456789abc")]);
+        let head = decode_pieces(&[&b"{".repeat(5000)], 4000);
+        assert_eq!(head, [Decoded::Bad(BadFrame::TooLarge { limit: 4000 }, b"{".repeat(1024).into())]);
+    }
+
+    #[test]
+    fn a_line_that_is_not_json_is_reported_whole() {
+        let input: &[u8] = b"Loading...\n{}\nok {}\n7\n[INFO] up\n[INFO] {\"a\":1}\n";
+        let expected = [
+            not_json(b"Loading..."),
+            frame(b"{}"),
+            not_json(b"ok {}"),
+            not_json(b"7"),
+            not_json(b"[INFO] up"),
+            not_json(b"[INFO] {\"a\":1}"),
+        ];
+        assert_eq!(decode(input, 64), expected);
+        // A reader of JSON judges lines that may be whole.
+        assert_eq!(decode(b"[INFO]\n{x}\n", 64), [frame(b"[INFO]"), frame(b"{x}")]);
+    }
+
+    #[test]
+    fn a_message_in_a_line_of_noise_is_a_frame() {
+        let message = br#"{"jsonrpc":"2.0","id":1,"result":{"a":"{"}}"#;
+        for before in ["Loading... ", "[INFO] ", "it's \"", "\u{1b}[32m"] {
+            let input = [before.as_bytes(), message, b" \r\n{}\n"].concat();
+            let noise = Decoded::Noise(Bytes::copy_from_slice(before.as_bytes()));
+            let message = Decoded::Frame([&message[..], b" "].concat().into());
+            assert_eq!(decode(&input, 256), [noise, message, frame(b"{}")], "{before}");
+        }
+        let rest = [frame(message), not_json(b" done")];
+        assert_eq!(decode(&[&message[..], b" done\n"].concat(), 256), rest);
+    }
+
+    const INDENTED: &[u8] = b"{\n  \"jsonrpc\": \"2.0\",\n  \"id\": 1,\n  \"result\": [\n    {\"a\":1},\n    {\"type\":\"x\"}\n  ]\n}";
+
+    #[test]
+    fn a_json_text_over_several_lines_is_one_frame() {
+        let input = [INDENTED, b"\n{}\n"].concat();
+        assert_eq!(decode(&input, 256), [several(INDENTED), frame(b"{}")]);
+        assert_eq!(
+            decode(b"[\n{\"a\":1},\n\n{\"a\":2}\n]\n", 256),
+            [several(b"[\n{\"a\":1},\n\n{\"a\":2}\n]")]
+        );
+        // With `\r\n` the return bytes are not part of the lines.
+        let returns = INDENTED.split(|byte| *byte == b'\n').collect::<Vec<_>>().join(&b"\r\n"[..]);
+        assert_eq!(decode(&returns, 256), [several(INDENTED)]);
+        assert_eq!(
+            decode(b"{\n\"a\":1} x {\"id\":1,\"error\":2}\n", 256),
+            [several(b"{\n\"a\":1}"), noise(b" x "), frame(b"{\"id\":1,\"error\":2}")]
+        );
+    }
+
+    #[test]
+    fn a_message_of_its_own_ends_a_text_that_is_not_complete() {
+        let cancel = br#"{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":7}}"#;
+        let abp = br#"{"type":"capabilities/cancel","id":"7","timestamp":1,"payload":{}}"#;
+        for own in [&cancel[..], abp] {
+            let input = [b"{\n\"id\": 7,\n\"result\":\n ", own, b"\n{}\n"].concat();
+            let text = not_json(b"{\n\"id\": 7,\n\"result\":");
+            let own = Decoded::Frame([b" ", own].concat().into());
+            assert_eq!(decode(&input, 256), [text, own, frame(b"{}")]);
+        }
+    }
+
+    #[test]
+    fn a_text_above_the_limit_is_refused_and_the_line_that_follows_is_read() {
+        let expected = |limit| [too_large(limit, b"{\"a\":"), not_json(b"12345"), frame(b"{}")];
+        assert_eq!(decode(b"{\"a\":\n12345\n{}\n", 10), expected(10));
+        assert_eq!(decode(b"{\"a\":\n12345\n}\n", 11), [too_large(11, b"{\"a\":\n12345"), not_json(b"}")]);
+        assert_eq!(decode(b"{\"a\":\n12345\n}\n", 13), [several(b"{\"a\":\n12345\n}")]);
+    }
+
+    #[test]
+    fn a_text_that_is_not_json_and_one_that_never_ends_are_not_frames() {
+        let nan = b"{\n\"id\": 7,\n\"result\": NaN\n}";
+        assert_eq!(decode(&[&nan[..], b"\n{}"].concat(), 64), [not_json(nan), frame(b"{}")]);
+        let line_in_string = b"{\"id\":7,\"result\":\"one\ntwo\"}";
+        assert_eq!(decode(line_in_string, 64), [not_json(line_in_string)]);
+        assert_eq!(decode(b"{\"id\":7,\n\"result\":[", 64), [not_json(b"{\"id\":7,\n\"result\":[")]);
+    }
+
+    #[test]
+    fn the_time_of_a_text_begins_with_the_first_question_and_ends_it() {
+        let mut decoder = Newline::new(64);
+        let start = Instant::now();
+        assert_eq!((decoder.deadline(start), decoder.give_up()), (None, None));
+        decoder.push(b"{\"id\":7,\n");
+        assert_eq!(decoder.next_frame(), None);
+        let end = decoder.deadline(start);
+        assert_eq!(end, Some(start + TEXT_TIME));
+        decoder.push(b"\"a\":1,\n\"b\"");
+        assert_eq!(decoder.next_frame(), None);
+        assert_eq!(decoder.deadline(start + TEXT_TIME / 2), end);
+        assert_eq!(decoder.give_up(), Some(not_json(b"{\"id\":7,\n\"a\":1,")));
+        assert_eq!((decoder.deadline(start), decoder.give_up()), (None, None));
+        decoder.push(b"\n{}\n");
+        let rest: Vec<_> = std::iter::from_fn(|| decoder.next_frame()).collect();
+        assert_eq!(rest, [not_json(b"\"b\""), frame(b"{}")]);
+    }
+
+    #[test]
+    fn the_last_line_of_a_text_needs_no_line_end() {
+        let mut decoder = Newline::new(64);
+        decoder.push(b"{\"id\":7,\n\"result\":1\n}");
+        assert_eq!(decoder.next_frame(), None);
+        assert_eq!(decoder.give_up(), Some(several(b"{\"id\":7,\n\"result\":1\n}")));
+        decoder.push(b"\n{}\n");
+        assert_eq!((decoder.next_frame(), decoder.next_frame()), (Some(frame(b"{}")), None));
     }
 
     #[test]
@@ -345,11 +647,18 @@ mod tests {
     #[test]
     fn a_large_line_does_not_keep_its_memory() {
         let mut decoder = Newline::new(1 << 20);
-        decoder.push(&vec![b'x'; 1 << 20]);
+        decoder.push(&array(1 << 20));
         decoder.push(b"\n{}");
         assert!(matches!(decoder.next_frame(), Some(Decoded::Frame(_))));
         assert!(decoder.buffer.capacity() < 4096);
         assert_eq!(decoder.finish(), Some(frame(b"{}")));
+    }
+
+    /// A line of this length that begins and ends as an array does.
+    fn array(size: usize) -> Vec<u8> {
+        let mut line: Vec<u8> = (b'a'..=b'z').cycle().take(size).collect();
+        (line[0], line[size - 1]) = (b'[', b']');
+        line
     }
 
     /// Reads as a connection does: into the room that the decoder makes.
@@ -369,10 +678,10 @@ mod tests {
 
     #[test]
     fn a_long_line_is_collected_in_parts_and_takes_exact_memory() {
-        for size in [1, READ_BUFFER - 1, READ_BUFFER, READ_BUFFER + 1, 100_000, (1 << 20) - 1, 1 << 20] {
+        for size in [2, READ_BUFFER - 1, READ_BUFFER, READ_BUFFER + 1, 100_000, (1 << 20) - 1, 1 << 20] {
             for end in ["\n", "\r\n"] {
                 let mut decoder = Newline::new(1 << 20);
-                let line: Vec<u8> = (b'a'..=b'z').cycle().take(size).collect();
+                let line = array(size);
                 let input = [&line[..], end.as_bytes(), b"{}\n"].concat();
                 let expected = [Decoded::Frame(Bytes::from(line)), frame(b"{}")];
                 assert_eq!(read(&mut decoder, &input), expected, "{size} bytes");
@@ -389,15 +698,15 @@ mod tests {
         {
             let mut decoder = Newline::new(limit);
             let input = ["x".repeat(limit).as_bytes(), over.as_bytes()].concat();
-            let refused = Decoded::Bad(BadFrame::TooLarge { limit });
+            let refused = Decoded::Bad(BadFrame::TooLarge { limit }, Bytes::from("x".repeat(1024)));
             assert_eq!(read(&mut decoder, &input), [refused], "{limit} and {over:?}");
             assert_eq!((decoder.partial(), decoder.parts.len()), (0, 0));
             assert_eq!(read(&mut decoder, b"x\n{}\n"), [frame(b"{}")]);
         }
         // A `\r` that fills the last part may belong to the line end.
         let mut decoder = Newline::new(READ_BUFFER - 1);
-        let line = "x".repeat(READ_BUFFER - 1);
-        assert_eq!(read(&mut decoder, format!("{line}\r").as_bytes()), []);
+        let line = array(READ_BUFFER - 1);
+        assert_eq!(read(&mut decoder, &[&line[..], b"\r"].concat()), []);
         decoder.make_room();
         assert_eq!(decoder.next_frame(), None);
         assert_eq!(read(&mut decoder, b"\n"), [Decoded::Frame(Bytes::from(line))]);
@@ -406,17 +715,52 @@ mod tests {
     #[test]
     fn a_long_line_can_be_skipped_and_may_end_with_the_input() {
         let mut decoder = Newline::new(1 << 20);
-        let long = "x".repeat(100_000);
-        assert_eq!(read(&mut decoder, long.as_bytes()), []);
+        let long = array(100_000);
+        assert_eq!(read(&mut decoder, &long), []);
         assert_eq!(decoder.partial(), long.len());
-        assert!(decoder.skip_frame());
-        assert_eq!(read(&mut decoder, format!("x\n{long}").as_bytes()), []);
+        assert_eq!(decoder.skip_frame().as_deref(), long.get(..1024));
+        assert_eq!(decoder.skip_frame(), None);
+        assert_eq!(read(&mut decoder, &[b"x\n", &long[..]].concat()), []);
         assert_eq!(decoder.finish(), Some(Decoded::Frame(Bytes::from(long))));
     }
 
     #[test]
+    fn a_text_over_several_lines_can_be_skipped() {
+        let mut decoder = Newline::new(1 << 20);
+        decoder.push(b"{\n\"id\":7,\n\"a\"");
+        assert_eq!(decoder.next_frame(), None);
+        assert_eq!(decoder.partial(), 12);
+        assert_eq!(decoder.skip_frame().as_deref(), Some(&b"{\n\"id\":7,"[..]));
+        decoder.push(b":1\n{}\n");
+        assert_eq!((decoder.next_frame(), decoder.next_frame()), (Some(frame(b"{}")), None));
+    }
+
+    #[test]
+    fn a_text_that_never_ends_is_held_in_bounded_memory() {
+        let mut decoder = Newline::new(1 << 20);
+        let mut refused = Vec::new();
+        decoder.push(b"{\n");
+        for _ in 0..20_000 {
+            decoder.push(b"\"x\": {\"jsonrpc\": [{\"jsonrpc\":\"2.0\",\"y\":1}, \"................................................\n");
+            refused.extend(std::iter::from_fn(|| decoder.next_frame()));
+            assert!(decoder.partial() <= 1 << 20);
+        }
+        assert!(
+            matches!(refused.first(), Some(Decoded::Bad(BadFrame::TooLarge { .. }, _))),
+            "{:?}",
+            refused.first()
+        );
+        decoder.push(b"{\"jsonrpc\":\"2.0\"}\n");
+        let rest: Vec<_> = std::iter::from_fn(|| decoder.next_frame()).collect();
+        assert_eq!(rest.last(), Some(&frame(b"{\"jsonrpc\":\"2.0\"}")));
+    }
+
+    #[test]
     fn bytes_that_are_not_utf8_pass_unchanged() {
-        assert_eq!(decode(&[b"\xff\x00\xc3\n{}\n"], 8), [frame(b"\xff\x00\xc3"), frame(b"{}")]);
+        assert_eq!(
+            decode(b"{\xff\x00\xc3}\n\xff\n{}\n", 8),
+            [frame(b"{\xff\x00\xc3}"), not_json(b"\xff"), frame(b"{}")]
+        );
     }
 
     #[test]

@@ -63,6 +63,12 @@ impl Link {
         }
     }
 
+    /// The framing of a byte stream, if it is decided.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn framing(&self) -> Option<Framing> {
+        self.framed.as_ref().and_then(Framed::decided)
+    }
+
     /// Wraps the two halves. Everything else of the link stays.
     #[must_use]
     pub fn wrap<R, S>(self, wrap: impl FnOnce(Pin<Box<dyn Receiver>>, Pin<Box<dyn Sender>>) -> (R, S)) -> Self

@@ -35,7 +35,8 @@ async fn an_invalid_header_loses_no_pending_answer() {
 async fn the_error_for_an_oversize_frame_has_the_limit() {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     let served = ByteStream::whole(ours).framing(Framing::Newline).max_frame(1024).into_link();
-    let _peer = Peer::builder(dialect::ACP).serve(Router::new()).attach(served).unwrap();
+    let peer = Peer::builder(dialect::ACP).role(dialect::Role::Server).serve(Router::new());
+    let _peer = peer.attach(served).unwrap();
     theirs.write_all(format!("{}\n", "x".repeat(5000)).as_bytes()).await.unwrap();
     theirs.shutdown().await.unwrap();
     let mut answered = String::new();

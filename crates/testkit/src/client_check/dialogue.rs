@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rescind_core::{
-    ExchangeEnd, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, RequestId, TransportEvent,
+    BadFrame, DeviationReport, ExchangeEnd, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound,
+    RequestId, TransportEvent,
 };
 use serde_json::Value;
 use tokio::time::timeout;
+
+use crate::runner::refused;
 
 /// A connection that the program opened.
 pub(super) struct Dialogue {
@@ -55,7 +58,17 @@ impl Dialogue {
                         Err(_) => Heard::Noise(format!("{} bytes that are not UTF-8", message.body.len())),
                     }
                 }
-                Some(Ok(TransportEvent::Rejected { why, .. })) => Heard::Noise(why.to_string()),
+                // A line that is not JSON, as a frame that is not JSON over transports without lines.
+                Some(Ok(TransportEvent::Rejected { why: BadFrame::NotJson, head, exchange })) => {
+                    match String::from_utf8(head.to_vec()) {
+                        Ok(text) => Heard::Frame(text, exchange),
+                        Err(_) => Heard::Noise(format!("{} bytes that are not UTF-8", head.len())),
+                    }
+                }
+                Some(Ok(TransportEvent::Rejected { why, head, .. })) => Heard::Noise(refused(why, &head)),
+                Some(Ok(TransportEvent::Deviation { deviation, sent })) => {
+                    Heard::Noise(DeviationReport { deviation, sent: &sent }.to_string())
+                }
                 Some(Ok(TransportEvent::ExchangeClosed { exchange })) => {
                     let Some(at) = self.open.iter().position(|(_, on)| *on == exchange) else { continue };
                     let (id, _) = self.open.remove(at);

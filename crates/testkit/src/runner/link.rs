@@ -5,7 +5,8 @@ use std::future::poll_fn;
 use std::time::{Duration, Instant};
 
 use rescind_core::{
-    BoxFuture, Capabilities, CloseReason, Link, TransportError, TransportErrorKind, TransportEvent,
+    BadFrame, BadMessage, BoxFuture, Capabilities, CloseReason, Deviation, DeviationReport, Link,
+    TransportError, TransportErrorKind, TransportEvent,
 };
 use serde_json::Value;
 use tokio::time::timeout;
@@ -236,7 +237,17 @@ impl Subject for LinkSubject {
                     }
                 }
             }
-            Ok(Some(Ok(TransportEvent::Rejected { why, .. }))) => Seen::Noise(why.to_string()),
+            Ok(Some(Ok(TransportEvent::Rejected { why: BadFrame::NotJson, head, .. }))) => {
+                // A line in which the judge of frames finds what is wrong, as over transports without lines.
+                match String::from_utf8(head.to_vec()) {
+                    Ok(text) => Seen::Frame(text),
+                    Err(_) => Seen::Noise(format!("a line that is not UTF-8, {} bytes long", head.len())),
+                }
+            }
+            Ok(Some(Ok(TransportEvent::Rejected { why, head, .. }))) => Seen::Noise(refused(why, &head)),
+            Ok(Some(Ok(TransportEvent::Deviation { deviation, sent }))) => {
+                Seen::Noise(DeviationReport { deviation, sent: &sent }.to_string())
+            }
             Ok(Some(Ok(TransportEvent::ExchangeFailed { exchange, error, .. }))) => {
                 if error.kind == TransportErrorKind::Open {
                     self.unreached = Some(chain(&*error.source));
@@ -281,6 +292,11 @@ impl Subject for LinkSubject {
     async fn pause(&mut self) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Why input is not a frame, and the beginning of it.
+pub(crate) fn refused(why: BadFrame, head: &[u8]) -> String {
+    DeviationReport { deviation: Deviation::Dropped(BadMessage::Frame(why)), sent: head }.to_string()
 }
 
 /// An error and its sources, in one sentence. The reason may be the last part.

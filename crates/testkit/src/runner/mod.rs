@@ -27,6 +27,7 @@ use std::time::Duration;
 pub use calibration::Calibration;
 pub(crate) use calibration::OpenSession;
 pub use calling::{Caller, CallingSubject};
+pub(crate) use link::refused;
 pub use link::{Connect, LinkSubject};
 pub use outcomes::{Outcomes, differences};
 pub use peer::PeerCaller;

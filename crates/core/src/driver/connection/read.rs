@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::byte_budget::{ByteBudget, MEMORY};
 use crate::clients::Client;
 use crate::deviation::Deviation;
-use crate::dialect::HandshakePart;
+use crate::dialect::{HandshakePart, Role};
 use crate::driver::admission::permits::RequestClient;
 use crate::driver::call_table::entry::AnswerContent;
 use crate::driver::connection::ConnectionTask;
@@ -24,6 +24,7 @@ use crate::driver::requests::data::{Arrived, RequestData};
 use crate::driver::requests::slot::InboundSlot;
 use crate::driver::state::{Arriving, ConnectionInner, Payload, Request, State, Waiting};
 use crate::failpoint::{self, Failpoint};
+use crate::framing::{BadFrame, Framing};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::log_text::LogText;
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
@@ -69,8 +70,7 @@ impl ConnectionTask {
             }
             Incoming::Bad(why) => {
                 if !self.recv_unreadable(inbound, why) {
-                    self.connection.deviates(Deviation::Dropped(why), &inbound.body);
-                    self.recv_bad(why, inbound.exchange);
+                    self.recv_no_message(inbound, why);
                 }
             }
         }
@@ -117,6 +117,10 @@ impl ConnectionTask {
         else {
             return false;
         };
+        let fault = match connection.framing {
+            Some(Framing::ContentLength) => fault.with_length(),
+            Some(Framing::Newline) | None => fault,
+        };
         self.connection.deviates(Deviation::InvalidAnswer, &inbound.body);
         self.recv_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
         self.accept(inbound.exchange);
@@ -133,14 +137,51 @@ impl ConnectionTask {
         }
     }
 
+    /// Receives the beginning of input that is not a frame. Of [`BadFrame::NotJson`] it is the whole line.
+    fn recv_rejected(&mut self, inbound: &Inbound, why: BadFrame) {
+        let role = self.connection.role;
+        let is_text = std::str::from_utf8(&inbound.body).is_ok();
+        let bad = match why {
+            BadFrame::NotJson if role == Role::Server => return self.recv(inbound),
+            BadFrame::NotJson if is_text => BadMessage::NotJson,
+            BadFrame::NotJson => BadMessage::NotUtf8,
+            _ => BadMessage::Frame(why),
+        };
+        if self.recv_unreadable(inbound, bad) {
+            return;
+        }
+        self.recv_no_message(inbound, bad);
+    }
+
+    /// Receives something that is not a message and names no call.
+    ///
+    /// A server may print other things beside its messages, and expects no answer to them. A client gets the errors of
+    /// JSON-RPC.
+    fn recv_no_message(&mut self, inbound: &Inbound, why: BadMessage) {
+        let is_printed = match why {
+            BadMessage::NotJson | BadMessage::NotUtf8 => true,
+            // A line that is too long, if no message begins as it does.
+            BadMessage::Frame(BadFrame::TooLarge { .. }) => {
+                let start = inbound.body.trim_ascii_start();
+                !inbound.body.is_empty() && !matches!(start.first(), Some(b'{' | b'['))
+            }
+            _ => false,
+        };
+        if is_printed && self.connection.role == Role::Client && !inbound.exchange.is_peers() {
+            self.connection.deviates(Deviation::Noise, &inbound.body);
+        } else {
+            self.connection.deviates(Deviation::Dropped(why), &inbound.body);
+            self.recv_bad(why, inbound.exchange);
+        }
+    }
+
     /// Receives an event that is not a message.
     pub(crate) fn recv_event(&mut self, event: TransportEvent) {
         let connection = &self.connection;
         match event {
             TransportEvent::Message(inbound) => self.recv(&inbound),
             TransportEvent::Rejected { exchange, why, head } => {
-                self.connection.deviates(Deviation::Dropped(BadMessage::Frame(why)), &head);
-                self.recv_bad(BadMessage::Frame(why), exchange);
+                self.recv_rejected(&Inbound { exchange, ..Inbound::new(head) }, why);
             }
             TransportEvent::Deviation { deviation, sent } => self.connection.deviates(deviation, &sent),
             TransportEvent::HalfClosed => {

@@ -54,6 +54,7 @@ use crate::driver::requests::slot::InboundSlot;
 use crate::driver::timeouts::Timeouts;
 use crate::driver::trace_propagator::TracePropagator;
 use crate::error::ConnectionError;
+use crate::framing::Framing;
 use crate::id::{ExchangeId, InboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, Session, Work};
 use crate::registry::{Registry, SessionHash, SessionId};
@@ -107,6 +108,8 @@ pub(crate) struct Config {
     pub(crate) runtime: Handle,
     pub(crate) traits: Capabilities,
     pub(crate) meta: PeerInfo,
+    /// `None`: the transport is not a byte stream.
+    pub(crate) framing: Option<Framing>,
     /// The byte budget of the connection.
     pub(crate) budget: ByteBudget,
     pub(crate) handles_cancels: bool,

@@ -1,8 +1,14 @@
 //! The header block of a frame: which lines it may have, and what they say of the body.
 
-use memchr::memchr;
+use memchr::{memchr, memchr_iter};
 
 use super::BadFrame;
+
+/// The largest header block, in bytes, including line ends.
+pub(super) const MAX_HEADER_BYTES: usize = 8 * 1024;
+/// The header that each block has.
+pub(super) const LENGTH: &[u8] = b"Content-Length:";
+const TYPE: &[u8] = b"Content-Type:";
 
 /// The content of the header block so far.
 #[derive(Debug, Default)]
@@ -13,27 +19,97 @@ pub(super) struct HeaderBlock {
     pub(super) foreign_charset: bool,
     /// Whether its lines end with a bare `\n`. `None`: no line was read.
     pub(super) bare: Option<bool>,
+    /// Its lines without a length, for a report that they are not a block.
+    pub(super) lines: Vec<u8>,
+}
+
+/// The name of a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    Length,
+    Type,
+    Other,
 }
 
 impl HeaderBlock {
-    /// Reads one line, without its end.
-    pub(super) fn line(&mut self, line: &[u8]) -> Result<(), BadFrame> {
-        let colon = memchr(b':', line).ok_or(BadFrame::BadHeader)?;
-        let (name, value) = line.split_at(colon);
-        let value = value.strip_prefix(b":").unwrap_or(value);
-        if name.is_empty() || !name.iter().all(|byte| is_of_token(*byte)) {
-            return Err(BadFrame::BadHeader);
-        }
-        if name.eq_ignore_ascii_case(b"Content-Length") {
-            let length = parse_length(value).ok_or(BadFrame::BadLength)?;
-            if self.length.replace(length).is_some() {
-                return Err(BadFrame::BadLength);
+    /// Reads one header.
+    pub(super) fn header(&mut self, name: Name, value: &[u8], line: &[u8]) -> Result<(), BadFrame> {
+        match name {
+            Name::Length => {
+                let length = parse_length(value).ok_or(BadFrame::BadLength)?;
+                if self.length.replace(length).is_some() {
+                    return Err(BadFrame::BadLength);
+                }
             }
-        } else if name.eq_ignore_ascii_case(b"Content-Type") {
-            self.foreign_charset |= !is_utf8(value);
+            Name::Type => self.foreign_charset |= !is_utf8(value),
+            Name::Other => {}
+        }
+        if name != Name::Length && self.length.is_none() {
+            if !self.lines.is_empty() {
+                self.lines.push(b'\n');
+            }
+            self.lines.extend_from_slice(line);
         }
         Ok(())
     }
+
+    /// The part of a line for which the block has room.
+    pub(super) fn room_of<'a>(&self, line: &'a [u8]) -> &'a [u8] {
+        line.get(..MAX_HEADER_BYTES.saturating_sub(self.size)).unwrap_or(line)
+    }
+
+    /// Whether its lines are output that is not a block, if nothing follows.
+    pub(super) fn is_noise(&self) -> bool {
+        self.size > 0 && self.length.is_none() && !begins_header(&self.lines)
+    }
+}
+
+/// The name and the value of a header line. `None`: it is not one.
+pub(super) fn split(line: &[u8]) -> Option<(Name, &[u8])> {
+    let (name, value) = line.split_at(colon(line)?);
+    if name.is_empty() || !name.iter().all(|byte| is_of_token(*byte)) {
+        return None;
+    }
+    let is =
+        |header: &[u8]| header.strip_suffix(b":").is_some_and(|header| name.eq_ignore_ascii_case(header));
+    let name = match () {
+        () if is(LENGTH) => Name::Length,
+        () if is(TYPE) => Name::Type,
+        () => Name::Other,
+    };
+    Some((name, value.strip_prefix(b":").unwrap_or(value)))
+}
+
+/// The place of the first colon, where a header can have it.
+fn colon(line: &[u8]) -> Option<usize> {
+    memchr(b':', line.get(..MAX_HEADER_BYTES).unwrap_or(line))
+}
+
+/// Whether a line that is not a header can become one when more of it arrives.
+pub(super) fn may_be_header(line: &[u8]) -> bool {
+    colon(line).is_none() && line.len() < MAX_HEADER_BYTES
+}
+
+/// Whether the input ends in the first header of a block: it is the beginning of one, or begins with one.
+pub(super) fn begins_header(input: &[u8]) -> bool {
+    !input.is_empty()
+        && [LENGTH, TYPE].into_iter().any(|header| {
+            let common = header.len().min(input.len());
+            input.get(..common).is_some_and(|start| {
+                header.get(..common).is_some_and(|header| start.eq_ignore_ascii_case(header))
+            })
+        })
+}
+
+/// The place of a `Content-Length:` directly after the end of an object or an array. The search begins at `from`.
+pub(super) fn later_length(line: &[u8], from: usize) -> Option<usize> {
+    let begins = |colon: usize| {
+        let start = (colon + 1).checked_sub(LENGTH.len())?;
+        let before = line.get(start.checked_sub(1)?)?;
+        let is_length = line.get(start..=colon)?.eq_ignore_ascii_case(LENGTH);
+        (is_length && matches!(before, b'}' | b']')).then_some(start)
+    };
+    memchr_iter(b':', line.get(from..)?).find_map(|colon| begins(from + colon))
 }
 
 /// Whether HTTP allows this byte in the name of a header field.

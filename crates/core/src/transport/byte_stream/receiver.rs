@@ -3,11 +3,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use tokio::io::AsyncRead;
 use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::time::{Instant, Sleep};
 use tokio_util::io::poll_read_buf;
 
-use crate::framing::{BadFrame, Decoded, Decoder, Framing, READ_BUFFER};
+use crate::deviation::Deviation;
+use crate::framing::{BYTE_ORDER_MARK, BadFrame, Decoded, Decoder, Framing, READ_BUFFER};
 use crate::id::ExchangeId;
 use crate::transport::framed::Framed;
 use crate::transport::partial_frame::{MemoryFull, PartialFrame};
@@ -26,6 +29,10 @@ pub(super) struct ByteReceiver<R> {
     /// Ends when the sending half is closed or dropped.
     closing: oneshot::Receiver<Infallible>,
     partial: PartialFrame,
+    /// The end of the time for a text over several lines.
+    text_time: Option<Pin<Box<Sleep>>>,
+    /// The body of a message whose deviation was returned.
+    joined: Bytes,
     state: State,
 }
 
@@ -34,6 +41,12 @@ enum State {
     /// Nothing was read, and the framing may not be decided.
     Beginning,
     Reading,
+    /// A message follows its deviation. `ended`: the input has ended.
+    Joined {
+        ended: bool,
+    },
+    /// The input has ended. The decoder may have frames.
+    Finishing,
     /// The input has ended, and its last frame was returned.
     Ended,
     /// The end of input was returned.
@@ -51,22 +64,38 @@ impl<R: AsyncRead> ByteReceiver<R> {
     ) -> Self {
         let decoder = Framing::Newline.decoder(max_frame);
         let reader = Box::pin(reader);
-        Self { reader, decoder, framed, max_frame, closing, partial, state: State::Beginning }
+        Self {
+            reader,
+            decoder,
+            framed,
+            max_frame,
+            closing,
+            partial,
+            text_time: None,
+            joined: Bytes::new(),
+            state: State::Beginning,
+        }
     }
 
-    /// Waits until the framing is decided, at the latest by the first byte.
+    /// Waits until the framing is decided, at the latest by the first byte that is neither blank nor of a byte order mark.
     fn poll_framed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         let framing = if let Some(framing) = self.framed.decided() {
             framing
         } else {
-            let buffer = self.decoder.buffer_mut();
-            buffer.reserve(READ_BUFFER);
-            ready!(poll_read_buf(self.reader.as_mut(), cx, buffer))?;
-            let Some(first) = buffer.first() else {
-                self.state = State::Ended;
-                return Poll::Ready(Ok(()));
+            let first = loop {
+                let buffer = self.decoder.buffer_mut();
+                buffer.reserve(READ_BUFFER);
+                if ready!(poll_read_buf(self.reader.as_mut(), cx, buffer))? == 0 {
+                    self.state = State::Finishing;
+                    return Poll::Ready(Ok(()));
+                }
+                match first_byte(buffer) {
+                    Some(first) => break first,
+                    None if buffer.len() >= READ_BUFFER => break b'\n',
+                    None => {}
+                }
             };
-            self.framed.to_read(*first)
+            self.framed.to_read(first)
         };
         let read = std::mem::take(self.decoder.buffer_mut());
         self.decoder = framing.decoder(self.max_frame);
@@ -82,21 +111,77 @@ impl<R: AsyncRead> ByteReceiver<R> {
                 self.partial.finish();
                 return Poll::Ready(Ok(Some(decoded)));
             }
-            match ready!(self.partial.poll_grow(self.decoder.partial(), READ_BUFFER, cx)) {
-                Err(MemoryFull) if self.decoder.skip_frame() => {
-                    return Poll::Ready(Ok(Some(Decoded::Bad(BadFrame::MemoryFull))));
+            match self.partial.poll_grow(self.decoder.partial(), READ_BUFFER, cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(MemoryFull)) => {
+                    // If nothing can be skipped, the bytes are a header block, which is small.
+                    if let Some(head) = self.decoder.skip_frame() {
+                        return Poll::Ready(Ok(Some(Decoded::Bad(BadFrame::MemoryFull, head))));
+                    }
                 }
-                // If nothing can be skipped, the bytes are a header block, which is small.
-                Ok(()) | Err(MemoryFull) => {}
+                Poll::Pending => return self.poll_text_time(cx).map(|decoded| Ok(Some(decoded))),
             }
             self.decoder.make_room();
-            if ready!(poll_read_buf(self.reader.as_mut(), cx, self.decoder.buffer_mut()))? == 0 {
-                self.state = State::Ended;
-                return Poll::Ready(Ok(self.decoder.finish()));
+            match poll_read_buf(self.reader.as_mut(), cx, self.decoder.buffer_mut()) {
+                Poll::Ready(Ok(0)) => {
+                    self.state = State::Finishing;
+                    return Poll::Ready(Ok(None));
+                }
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                Poll::Pending => return self.poll_text_time(cx).map(|decoded| Ok(Some(decoded))),
             }
+        }
+        if let Poll::Ready(decoded) = self.poll_text_time(cx) {
+            return Poll::Ready(Ok(Some(decoded)));
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Waits until the time for a text over several lines is over. It is asked only when what has arrived was read, so a
+    /// text that is here is complete however late this task runs.
+    fn poll_text_time(&mut self, cx: &mut Context<'_>) -> Poll<Decoded> {
+        if !self.decoder.is_collecting() {
+            return Poll::Pending;
+        }
+        let Some(end) = self.decoder.deadline(Instant::now().into_std()).map(Instant::from_std) else {
+            return Poll::Pending;
+        };
+        let timer = self.text_time.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
+        if timer.deadline() != end {
+            timer.as_mut().reset(end);
+        }
+        ready!(timer.as_mut().poll(cx));
+        self.text_time = None;
+        self.partial.finish();
+        match self.decoder.give_up() {
+            Some(decoded) => Poll::Ready(decoded),
+            None => Poll::Pending,
+        }
+    }
+
+    /// The event of what was decoded.
+    fn event(&mut self, decoded: Decoded) -> TransportEvent {
+        match decoded {
+            Decoded::Frame(body) => TransportEvent::Message(Inbound::new(body)),
+            Decoded::SeveralLines(body) => {
+                self.joined = body.clone();
+                self.state = State::Joined { ended: matches!(self.state, State::Finishing) };
+                TransportEvent::Deviation { deviation: Deviation::SeveralLines, sent: body }
+            }
+            Decoded::Bad(why, head) => {
+                // No more input can be read, but requests that were accepted before are still answered.
+                if self.decoder.is_failed() {
+                    self.state = State::Ended;
+                }
+                TransportEvent::Rejected { exchange: ExchangeId::NONE, why, head }
+            }
+            Decoded::Noise(sent) => TransportEvent::Deviation { deviation: Deviation::Noise, sent },
+            Decoded::ByteOrderMark(sent) => {
+                TransportEvent::Deviation { deviation: Deviation::ByteOrderMark, sent }
+            }
+        }
     }
 }
 
@@ -114,25 +199,21 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
                     }
                 }
                 State::Reading => match ready!(self.poll_decoded(cx)) {
-                    Ok(Some(Decoded::Frame(body))) => {
-                        return Poll::Ready(Some(Ok(TransportEvent::Message(Inbound::new(body)))));
-                    }
-                    Ok(Some(Decoded::Bad(why))) => {
-                        // No more input can be read, but requests that were accepted before are still answered.
-                        if self.decoder.is_failed() {
-                            self.state = State::Ended;
-                        }
-                        return Poll::Ready(Some(Ok(TransportEvent::Rejected {
-                            exchange: ExchangeId::NONE,
-                            why,
-                            head: bytes::Bytes::new(),
-                        })));
-                    }
+                    Ok(Some(decoded)) => return Poll::Ready(Some(Ok(self.event(decoded)))),
                     Ok(None) => {}
                     Err(error) => {
                         self.state = State::Closed;
                         return Poll::Ready(Some(Err(error)));
                     }
+                },
+                State::Joined { ended } => {
+                    self.state = if ended { State::Finishing } else { State::Reading };
+                    let body = std::mem::take(&mut self.joined);
+                    return Poll::Ready(Some(Ok(TransportEvent::Message(Inbound::new(body)))));
+                }
+                State::Finishing => match self.decoder.finish() {
+                    Some(decoded) => return Poll::Ready(Some(Ok(self.event(decoded)))),
+                    None => self.state = State::Ended,
                 },
                 State::Ended => {
                     if self.closing.try_recv() == Err(TryRecvError::Closed) {
@@ -150,6 +231,15 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
             }
         }
     }
+}
+
+/// The first byte that tells how frames are delimited.
+fn first_byte(input: &[u8]) -> Option<u8> {
+    let mut rest = input.trim_ascii_start();
+    while let Some(after) = rest.strip_prefix(BYTE_ORDER_MARK) {
+        rest = after.trim_ascii_start();
+    }
+    rest.first().copied().filter(|_| !BYTE_ORDER_MARK.starts_with(rest))
 }
 
 #[cfg(test)]

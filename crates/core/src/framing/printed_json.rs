@@ -1,0 +1,249 @@
+//! JSON among output that a program printed: where a message begins in a line, and where a text over several lines ends.
+//!
+//! Each function looks at each byte a fixed number of times.
+
+use crate::json_skip::value_length;
+
+/// An object at the beginning of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Object {
+    /// In bytes.
+    pub(super) length: usize,
+    version: bool,
+    method: bool,
+    id: bool,
+    answer: bool,
+    kind: bool,
+    envelope: bool,
+}
+
+impl Object {
+    /// Reads an object with which a text begins. `None`: it begins with none, or the object is not JSON.
+    pub(super) fn read(text: &[u8]) -> Option<Self> {
+        let text = match std::str::from_utf8(text) {
+            Ok(text) => text,
+            Err(error) => std::str::from_utf8(text.get(..error.valid_up_to())?).ok()?,
+        };
+        let bytes = text.as_bytes();
+        let mut object = Self::default();
+        if bytes.first()? != &b'{' {
+            return None;
+        }
+        let mut at = skip_space(bytes, 1);
+        if bytes.get(at)? == &b'}' {
+            object.length = at + 1;
+            return Some(object);
+        }
+        loop {
+            if bytes.get(at)? != &b'"' {
+                return None;
+            }
+            let name = at..at + value_length(text.get(at..)?)?;
+            let colon = skip_space(bytes, name.end);
+            if bytes.get(colon)? != &b':' {
+                return None;
+            }
+            at = skip_space(bytes, colon + 1);
+            at = skip_space(bytes, at + value_length(text.get(at..)?)?);
+            object.note(text.get(name)?);
+            match bytes.get(at)? {
+                b',' => at = skip_space(bytes, at + 1),
+                b'}' => {
+                    object.length = at + 1;
+                    return Some(object);
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Notes a member, by its name in quotes.
+    fn note(&mut self, name: &str) {
+        match name {
+            "\"jsonrpc\"" => self.version = true,
+            "\"method\"" => self.method = true,
+            "\"id\"" => self.id = true,
+            "\"result\"" | "\"error\"" => self.answer = true,
+            "\"type\"" => self.kind = true,
+            "\"payload\"" | "\"timestamp\"" => self.envelope = true,
+            _ => {}
+        }
+    }
+
+    /// Whether a reader takes it for a message although other output is in the same line.
+    pub(super) const fn is_message(self) -> bool {
+        self.version || self.method || self.kind || (self.id && self.answer)
+    }
+
+    /// Whether it is a message in each place. Objects in results have a `type` too, so that alone does not count.
+    pub(super) const fn is_message_of_its_own(self) -> bool {
+        self.version || (self.kind && self.envelope)
+    }
+}
+
+/// The place where a message begins that reaches to the end of a line. In JSON the brace at the end belongs to one brace
+/// only, which a search from the end finds.
+pub(super) fn last_message(line: &[u8]) -> Option<usize> {
+    let line = trim_end(line);
+    if line.last()? != &b'}' {
+        return None;
+    }
+    let (mut at, mut depth) = (line.len(), 0_usize);
+    while let Some(place) = at.checked_sub(1) {
+        at = place;
+        match line.get(at)? {
+            b'}' | b']' => depth += 1,
+            b'{' | b'[' => {
+                depth -= 1;
+                if depth == 0 {
+                    break;
+                }
+            }
+            b'"' => at = opening_quote(line.get(..at)?)?,
+            _ => {}
+        }
+    }
+    let text = line.get(at..)?;
+    let object = Object::read(text).filter(|object| object.length == text.len() && object.is_message());
+    object.map(|_| at)
+}
+
+/// The place of the quote with which the string begins that a text is the inside of, at its end.
+fn opening_quote(text: &[u8]) -> Option<usize> {
+    let mut end = text.len();
+    loop {
+        let quote = memchr::memrchr(b'"', text.get(..end)?)?;
+        let before = text.get(..quote)?;
+        let escapes = before.iter().rev().take_while(|byte| **byte == b'\\').count();
+        if escapes % 2 == 0 {
+            return Some(quote);
+        }
+        end = quote - escapes;
+    }
+}
+
+/// Follows brackets and strings over several lines. Everything else has no meaning here, so a text is followed to its end
+/// even if it has values that are not JSON.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Brackets {
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl Brackets {
+    /// Reads more of a text. Returns the number of bytes up to and including its last bracket. `None`: it goes on.
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Option<usize> {
+        for (place, &byte) in bytes.iter().enumerate() {
+            match byte {
+                _ if std::mem::take(&mut self.escaped) => {}
+                b'\\' if self.in_string => self.escaped = true,
+                b'"' => self.in_string = !self.in_string,
+                _ if self.in_string => {}
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        return Some(place + 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// Whether a line can be the beginning of a JSON text over several lines. An array must be one of objects: other lines
+/// with a bracket are those of logs.
+pub(super) fn begins_text(line: &[u8]) -> bool {
+    match trim(line) {
+        [b'{', rest @ ..] => matches!(trim(rest).first(), None | Some(b'"')),
+        [b'[', rest @ ..] => matches!(trim(rest).first(), None | Some(b'{')),
+        _ => false,
+    }
+}
+
+pub(super) fn trim(line: &[u8]) -> &[u8] {
+    line.trim_ascii()
+}
+
+fn trim_end(line: &[u8]) -> &[u8] {
+    line.trim_ascii_end()
+}
+
+fn skip_space(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(b' ' | b'\t' | b'\n' | b'\r') = bytes.get(at) {
+        at += 1;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(line: &str) -> Option<&str> {
+        last_message(line.as_bytes()).and_then(|at| line.get(at..))
+    }
+
+    #[test]
+    fn a_message_at_the_end_of_a_line_is_found() {
+        for message in [
+            r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+            r#"{"id":1,"error":{"code":1,"message":"a } \" { \\"}}"#,
+            r#"{"method":"x","params":[[],{"a":{}}]}"#,
+            r#"{"type":"x"}"#,
+            r#"{ "a" : "\\\\\"" , "jsonrpc" : "2.0" } "#,
+            r#"{"jsonrpc":"\\"}"#,
+        ] {
+            for noise in ["Loading... ", "it's \"so", "{", "{{\"a\":", "[INFO] ", "} ", "\u{e9}\\\"", "\\"] {
+                assert_eq!(found(&format!("{noise}{message}")), Some(message), "{noise}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_no_message_or_not_whole_is_not_found() {
+        for line in [
+            r#"x {"id":1}"#,
+            r#"x {"result":1}"#,
+            r#"x {"a":{"jsonrpc":"2.0"}}"#,
+            r#"x {"jsonrpc":"2.0"} y"#,
+            r#"x {"jsonrpc":NaN}"#,
+            r#"x {"jsonrpc":"2.0","a":}"#,
+            r#"x {'jsonrpc':'2.0'}"#,
+            r#"x ["jsonrpc"}"#,
+            r#"x "}"#,
+            "}",
+            "",
+        ] {
+            assert_eq!(found(line), None, "{line}");
+        }
+        assert_eq!(last_message(b"x {\"jsonrpc\":\"\xff\"}"), None);
+    }
+
+    #[test]
+    fn a_search_takes_linear_time() {
+        // A search that began at each brace or quote again would take hours.
+        for unit in ["{", "{\"a\":", "\\\"", "\"", "\\", "{}", "}", "{\"jsonrpc\":"] {
+            let line = unit.repeat((4 << 20) / unit.len()) + "}";
+            assert_eq!(last_message(line.as_bytes()).map(|_| ()), None, "{unit}");
+        }
+    }
+
+    #[test]
+    fn brackets_are_followed_in_pieces_of_any_size() {
+        let text = br#"{"a": "}\"]{", "b": [1, {"c": NaN}], "d": "\\"} rest"#;
+        let length = text.len() - " rest".len();
+        for size in 1..text.len() {
+            let (mut brackets, mut before) = (Brackets::default(), 0);
+            let end = text.chunks(size).find_map(|piece| {
+                let end = brackets.read(piece).map(|end| before + end);
+                before += piece.len();
+                end
+            });
+            assert_eq!(end, Some(length), "{size}");
+        }
+    }
+}
