@@ -83,3 +83,78 @@ fn every_fuzz_target_has_exactly_one_program_and_one_folder() {
 fn an_unknown_target_is_refused() {
     assert!(catch_unwind(|| rescind_verification::fuzz::check("nothing", b"")).is_err());
 }
+
+/// Pieces of streams, from which a fuzzer would need long to find the interesting ones.
+const PIECES: [&[u8]; 36] = [
+    b"\n",
+    b"\r\n",
+    b" ",
+    b"\xef\xbb\xbf",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b"\"",
+    b"\\",
+    b",",
+    b":",
+    b"x",
+    b"7",
+    b"\xff",
+    b"{}",
+    b"{\n",
+    b"}\n",
+    b"[\n",
+    b"{\"id\":7,\n",
+    b"\"result\":1",
+    b"\"a\":[",
+    b"NaN",
+    b"{\"id\":1,\"error\":2}",
+    b"{\"type\":1}",
+    b"{\"type\":1,\"payload\":2}\n",
+    b"{\"jsonrpc\":1}",
+    b"Loading: ",
+    b"Content-Length: ",
+    b"content-length: 2\r\n\r\n{}",
+    b"Content-Length: 9\n",
+    b"Content-Type: a; charset=x\r\n",
+    b"}Content-Length: 2\r\n",
+    b"0123456789abcdef",
+    b"INFO: started\n",
+    b"Content-Length: 2\r\n\r\n",
+];
+
+#[test]
+fn random_streams_of_lines_and_blocks_hold() {
+    let mut state = 0x1234_5678_u32;
+    let mut random = move |below: usize| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as usize % below
+    };
+    let of = |name| TARGETS.iter().find(|target| target.name == name).unwrap();
+    let targets = [of("newline"), of("content_length")];
+    for _ in 0..ROUNDS {
+        let mut stream = vec![u8::try_from(random(256)).unwrap()];
+        for _ in 0..random(24) {
+            stream.extend_from_slice(PIECES[random(PIECES.len())]);
+        }
+        // Long runs reach the limits of a block and of noise.
+        if random(40) == 0 {
+            let piece = PIECES[random(PIECES.len())];
+            let length = [700, 8 * 1024, 64 * 1024][random(3)];
+            for _ in 0..=length / piece.len() {
+                stream.extend_from_slice(piece);
+            }
+            for _ in 0..random(8) {
+                stream.extend_from_slice(PIECES[random(PIECES.len())]);
+            }
+        }
+        for target in targets {
+            let held = catch_unwind(|| target.check(&stream));
+            assert!(held.is_ok(), "{} fails on {:?}", target.name, String::from_utf8_lossy(&stream));
+        }
+    }
+    let _ = Tally::taken();
+}
+
+const ROUNDS: usize = 500;

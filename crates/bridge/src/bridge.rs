@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use rescind_core::dialect::Dialect;
 use rescind_core::{
-    ConnectionError, Declaration, Limits, Peer, RequestLog, Server, ServerBuilder, TracePropagator, Transport,
+    ConnectionError, Declaration, DeviationReport, Limits, Peer, RequestLog, Server, ServerBuilder,
+    TracePropagator, Transport,
 };
 
 use crate::relay_dialect::{NotBridged, check_pair, relayed};
@@ -37,6 +38,7 @@ impl Bridge {
             declare: Declaration::Withheld,
             sessions: Sessions::new(),
             on_loss: None,
+            on_deviation: None,
             request_log: None,
             propagator: Arc::new(()),
         })))
@@ -71,6 +73,15 @@ impl Bridge {
     #[must_use]
     pub fn on_loss(self, hook: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.on_loss = Some(Arc::new(hook)))
+    }
+
+    /// Calls this function each time that the peer of one side does something against its protocol and the connection goes
+    /// on: output that is not a message, a frame that was dropped, an answer that cannot be read. It gets the name of the
+    /// upstream, or `the client`. The report is one line and escaped, the name is not. It must not block. Call it before the
+    /// first session.
+    #[must_use]
+    pub fn on_deviation(self, hook: impl Fn(&str, &DeviationReport<'_>) + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.on_deviation = Some(Arc::new(hook)))
     }
 
     /// Records the connections of both sides in this log, so that it shows each request with the call that passes it on.

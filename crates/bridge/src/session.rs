@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rescind_core::dialect::{Dialect, Role};
 use rescind_core::{
-    BoxFuture, ConnectionError, Declaration, Event, Limits, Peer, PeerBuilder, RequestLog, TracePropagator,
-    TransportError,
+    BoxFuture, ConnectionError, Declaration, DeviationReport, Event, Limits, Peer, PeerBuilder, RequestLog,
+    TracePropagator, TransportError, TransportErrorKind,
 };
 use tokio::sync::{Notify, watch};
 
@@ -26,6 +26,12 @@ const END_TIME: Duration = Duration::from_secs(1);
 /// Called with the reason when the upstream of a session is lost.
 pub(crate) type LossHook = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// Called with the name of a side, when its peer does something against its protocol and the connection goes on.
+pub(crate) type DeviationHook = Arc<dyn Fn(&str, &DeviationReport<'_>) + Send + Sync>;
+
+/// The name of the downstream side in reports.
+const CLIENT: &str = "the client";
+
 /// The propagator that the connections of a bridge share.
 pub(crate) type Propagator = Arc<dyn TracePropagator>;
 
@@ -38,13 +44,21 @@ pub(crate) struct Settings {
     pub(crate) declare: Declaration,
     pub(crate) sessions: Sessions,
     pub(crate) on_loss: Option<LossHook>,
+    pub(crate) on_deviation: Option<DeviationHook>,
     pub(crate) request_log: Option<RequestLog>,
     pub(crate) propagator: Propagator,
 }
 
 impl Settings {
-    /// A connection of a session, with the options that both sides have.
-    fn peer(&self, builder: PeerBuilder) -> PeerBuilder {
+    /// A connection of a session, with the options that both sides have. `name` is that of its peer.
+    fn peer(&self, builder: PeerBuilder, name: &str) -> PeerBuilder {
+        let builder = match &self.on_deviation {
+            Some(hook) => {
+                let (hook, name) = (Arc::clone(hook), name.to_owned());
+                builder.on_deviation(move |report| hook(&name, report))
+            }
+            None => builder,
+        };
         let builder = builder
             .declare_cancellation(self.declare)
             .call_timeout(None)
@@ -107,7 +121,7 @@ impl Session {
         // The hook lives as long as the connection, which the session holds.
         let session = Arc::downgrade(self);
         self.settings
-            .peer(peer)
+            .peer(peer, CLIENT)
             .role(Role::Server)
             .serve(downstream_router(self))
             .on_event(move |event| watch_for_overflow(&session, event))
@@ -232,7 +246,7 @@ impl Session {
         let builder = Peer::builder(self.settings.upstream.clone());
         let peer = self
             .settings
-            .peer(builder)
+            .peer(builder, &name)
             .role(Role::Client)
             .serve(upstream_router(self, downstream))
             .limits(self.settings.limits.clone())
@@ -312,6 +326,12 @@ async fn describe(
     closed: Result<(), ConnectionError>,
     end: &mut Option<BoxFuture<'static, String>>,
 ) -> String {
+    // This side ends an upstream that writes something else than frames, so its exit says nothing.
+    if let Err(ConnectionError::Transport(error)) = &closed {
+        if error.kind == TransportErrorKind::Framing {
+            return format!("{name} was ended: {}", error.source);
+        }
+    }
     let known = match end.as_mut() {
         Some(ending) => tokio::time::timeout(END_TIME, ending).await.ok(),
         None => None,

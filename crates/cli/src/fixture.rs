@@ -17,7 +17,7 @@ use crate::cluster::Node;
 use crate::endpoint::{Endpoint, Side, Target};
 use crate::open::{self, AnyListener};
 use crate::signals::stop_signal;
-use crate::{Exit, Failure, output, page};
+use crate::{Exit, Failure, ends_input, output, page};
 
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let mut options = match &args.options {
@@ -43,6 +43,14 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
                 .to_owned(),
         );
     }
+    let torn = Arc::new(AtomicBool::new(false));
+    let is_torn = Arc::clone(&torn);
+    fixture.on_deviation(move |report| {
+        if ends_input(report.deviation) {
+            is_torn.store(true, Ordering::Relaxed);
+        }
+        output::note(format!("rescind: the client: {report}\n"));
+    });
     let node = args.cluster.connect(&mut target).await?;
     if let Some(node) = &node {
         node.serve(&fixture);
@@ -58,7 +66,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let is_unready = move || is_draining.load(Ordering::Relaxed) || has_lost_its_name();
     let _page = page::start(&args.page, &title, &log, is_unready).await?;
     match target.endpoint {
-        Endpoint::Stdio => serve_stdio(&fixture, target.framing, &draining).await,
+        Endpoint::Stdio => serve_stdio(&fixture, target.framing, &draining, &torn).await,
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
             let served = serve(&fixture, open::listen(&target).await?, node.as_ref(), &draining).await;
             if let Some(node) = &node {
@@ -69,7 +77,12 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     }
 }
 
-async fn serve_stdio(fixture: &Fixture, framing: Framing, draining: &AtomicBool) -> Result<Exit, Failure> {
+async fn serve_stdio(
+    fixture: &Fixture,
+    framing: Framing,
+    draining: &AtomicBool,
+    torn: &AtomicBool,
+) -> Result<Exit, Failure> {
     let stop = stop_signal();
     let transport = rescind::stdio::this_process().framing(framing);
     let link = Box::new(transport).open().await.map_err(|error| error.to_string())?;
@@ -84,6 +97,7 @@ async fn serve_stdio(fixture: &Fixture, framing: Framing, draining: &AtomicBool)
     }
     // LSP's `exit` closes the connection and defines the exit status of the process.
     Ok(match peer.exit_code() {
+        _ if torn.load(Ordering::Relaxed) => Exit::Usage,
         None | Some(0) => Exit::Held,
         Some(_) => Exit::Broke,
     })

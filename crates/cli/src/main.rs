@@ -26,6 +26,9 @@ mod worker;
 use std::process::ExitCode;
 
 use clap::Parser;
+use rescind::Deviation;
+use rescind::machine::BadMessage;
+use rescind::transport::BadFrame;
 
 use crate::args::{Cli, Command};
 
@@ -48,6 +51,12 @@ impl From<Exit> for ExitCode {
             Exit::Usage => Self::from(2),
         }
     }
+}
+
+/// Whether no message can be found after this: the connection ends, and its program says so with its exit code.
+fn ends_input(deviation: Deviation) -> bool {
+    // A peer that ends in the middle of a frame has left.
+    matches!(deviation, Deviation::Dropped(BadMessage::Frame(why)) if !why.is_recoverable() && why != BadFrame::Truncated)
 }
 
 /// Why a run stopped, as one sentence for stderr.
@@ -93,6 +102,7 @@ fn main() -> ExitCode {
     });
     // A handler on a blocking thread that does not stop must not keep the program running.
     runtime.shutdown_timeout(std::time::Duration::from_millis(100));
+    output::finish_notes();
     match done {
         Ok(exit) => exit.into(),
         Err(failure) => {

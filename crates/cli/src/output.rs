@@ -1,8 +1,24 @@
 //! Output to stdout and stderr, either of which may be closed or full.
 
 use std::io::{self, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::Failure;
+
+/// The most notes that wait for stderr.
+const MAX_NOTES: usize = 1024;
+/// How long a program waits at its end for the notes to be written.
+const NOTES_TIME: Duration = Duration::from_millis(300);
+
+static NOTES: OnceLock<Option<SyncSender<String>>> = OnceLock::new();
+/// The notes that are not written yet.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// The notes that found no room since the last one that did.
+static LEFT_OUT: AtomicUsize = AtomicUsize::new(0);
 
 /// Writes the result of a command.
 ///
@@ -17,4 +33,39 @@ pub(crate) fn result(text: &str) -> Result<(), Failure> {
 /// Writes a message that is not part of the result. A failed write is ignored.
 pub(crate) fn message(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Writes a line about a running connection, from a thread of its own. A program that does not read our stderr cannot stop
+/// the connections by that: what finds no room is left out and counted.
+pub(crate) fn note(line: String) {
+    let sender = NOTES.get_or_init(|| {
+        let (sender, lines) = sync_channel(MAX_NOTES);
+        let thread = thread::Builder::new().name("stderr".to_owned());
+        thread.spawn(move || write_notes(&lines)).ok().map(|_| sender)
+    });
+    let Some(sender) = sender else { return message(&line) };
+    WAITING.fetch_add(1, Ordering::SeqCst);
+    if sender.try_send(line).is_err() {
+        WAITING.fetch_sub(1, Ordering::SeqCst);
+        LEFT_OUT.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn write_notes(lines: &Receiver<String>) {
+    for line in lines {
+        let left_out = LEFT_OUT.swap(0, Ordering::SeqCst);
+        message(&line);
+        if left_out > 0 {
+            message(&format!("rescind: {left_out} more lines found no room on stderr\n"));
+        }
+        WAITING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits until the notes are written, for a moment.
+pub(crate) fn finish_notes() {
+    let end = Instant::now() + NOTES_TIME;
+    while WAITING.load(Ordering::SeqCst) > 0 && Instant::now() < end {
+        thread::sleep(Duration::from_millis(2));
+    }
 }

@@ -72,13 +72,13 @@ pub mod mcp;
 pub use rescind_core::{
     ApiMisuse, ArrivalOrder, AuthHook, AuthRefusal, AuthRequest, ByteStream, Call, CallBuilder, CallContext,
     CallError, CancelResult, Cancelled, Canceller, Cause, CauseKind, Client, ClientCertificates, ClientKey,
-    ClientLimits, Clients, ConnectionError, Credential, DEFAULT_IPV6_PREFIX, Declaration, Endpoint,
-    ErrorCode, ErrorObject, Event, FrameStream, Framing, HandlerError, HostPolicy, InvalidAllowEntry, Limits,
-    LogText, MAX_REASON_BYTES, MemoryListener, MemoryTransport, Method, MethodHandler, Notification,
-    Notifications, OriginPolicy, Outcome, Peer, PeerAddress, PeerBuilder, Principal, ProtocolViolation,
-    QueueStats, Registry, RequestId, Router, Server, ServerBuilder, ServerCounts, ServerHandle, ServerLimits,
-    SessionId, Share, Starting, Stats, Stopped, TraceContext, TracePropagator, dialect, memory_listener,
-    memory_pair,
+    ClientLimits, Clients, ConnectionError, Credential, DEFAULT_IPV6_PREFIX, Declaration, Deviation,
+    DeviationReport, Endpoint, ErrorCode, ErrorObject, Event, FrameStream, Framing, HandlerError, HostPolicy,
+    InvalidAllowEntry, Limits, LogText, MAX_REASON_BYTES, MemoryListener, MemoryTransport, Method,
+    MethodHandler, Notification, Notifications, OriginPolicy, Outcome, Peer, PeerAddress, PeerBuilder,
+    Principal, ProtocolViolation, QueueStats, Registry, RequestId, Router, Server, ServerBuilder,
+    ServerCounts, ServerHandle, ServerLimits, SessionId, Share, Starting, Stats, Stopped, TraceContext,
+    TracePropagator, dialect, memory_listener, memory_pair,
 };
 /// The result of a handler. An error is the peer's answer; [`Stopped`] becomes the dialect's cancelled answer.
 pub type HandlerResult<T> = Result<T, HandlerError>;

@@ -225,7 +225,7 @@ impl Blocks {
         }
         let end = rest.iter().position(|byte| *byte == b'\n');
         let Some(end) = end else {
-            return self.end(rest).and_then(Err);
+            return self.end(rest);
         };
         let (whole, after) = rest.split_at(end);
         let after = after.get(1..).unwrap_or_default();
@@ -317,7 +317,7 @@ impl Blocks {
     }
 
     /// A line without its end, at the end of the input.
-    fn end(&mut self, rest: &[u8]) -> Result<bool, bool> {
+    fn end<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], bool> {
         let found = header(rest);
         let room = rest.get(..HEADER - self.block.size.min(HEADER)).unwrap_or(rest);
         let named = match &found {
@@ -328,20 +328,19 @@ impl Blocks {
         let is_log = self.block.size > 0 && self.block.length.is_none();
         let is_noise = found.is_none() && (rest.len() >= HEADER || rest.contains(&b':'));
         if is_log && (named.is_some() || is_noise) {
-            return self.drop_block(rest).and_then(|rest| self.end(rest));
+            return self.drop_block(rest);
         }
         if named.is_some() {
-            let after = self.other(rest, rest.len())?;
-            return self.end(after);
+            return self.other(rest, rest.len());
         }
         if is_noise && self.noise + rest.len() > NOISE {
-            self.fails(BadFrame::BadHeader)?;
+            return self.fails(BadFrame::BadHeader);
         }
         if found.is_some() && self.block.size + rest.len() > HEADER {
             if is_log && self.block.ends == Some(false) {
-                return self.drop_block(rest).and_then(|rest| self.end(rest));
+                return self.drop_block(rest);
             }
-            self.fails(BadFrame::BadHeader)?;
+            return self.fails(BadFrame::BadHeader);
         }
         let begins = |text: &[u8]| {
             let text = text.to_ascii_lowercase();
@@ -360,7 +359,7 @@ impl Blocks {
         } else if !rest.trim_ascii().is_empty() {
             self.all.push(Decoded::Noise(head(rest.trim_ascii())));
         }
-        Ok(is_between)
+        Err(is_between)
     }
 
     fn drop_block<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], bool> {

@@ -1,10 +1,14 @@
 //! The program behind a bridge, started once for each session.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use rescind::Framing;
 use rescind::bridge::Upstream;
 use rescind::stdio::{ChildHandle, Command};
+
+/// The time of a child to end after the end of its stdin, and again after SIGTERM.
+pub(super) const CHILD_GRACE: Duration = Duration::from_millis(1500);
 
 /// The variables that are passed to a child: where programs and the user's files are, and the language.
 #[cfg(not(windows))]
@@ -77,8 +81,11 @@ impl Child {
         for (name, value) in &self.variables {
             command = command.env(name, value);
         }
-        let (link, child) =
-            command.framing(self.framing).start().map_err(|error| error.source.to_string())?;
+        let (link, child) = command
+            .framing(self.framing)
+            .child_kill_grace(CHILD_GRACE)
+            .start()
+            .map_err(|error| error.source.to_string())?;
         let name = format!("`{}`", self.command.first().map_or("", String::as_str));
         Ok(Upstream::new(name, link).ends(ended(child)))
     }

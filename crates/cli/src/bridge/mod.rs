@@ -3,6 +3,7 @@
 mod args;
 mod child;
 
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,10 +27,13 @@ use crate::endpoint::{Endpoint, Security, Side, Target, Web};
 use crate::open;
 use crate::signals::stop_signal;
 use crate::token::Token;
-use crate::{Exit, Failure, output, page};
+use crate::{Exit, Failure, ends_input, output, page};
 
 /// How long a connection to the endpoint behind the bridge may take to open.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// How long the bridge may take to end after its drain: requests that are cancelled have 2 s, programs twice
+/// [`CHILD_GRACE`](child::CHILD_GRACE), and writes the rest. `--help` states it with the default of `--drain`.
+const AFTER_DRAIN: Duration = Duration::from_millis(5500);
 
 pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     let dialect = named(args.dialect)?;
@@ -41,7 +45,15 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     // The operator of a bridge sees why sessions fail, as their clients do.
     let bridge = bridge.on_loss(move |why| {
         is_lost.store(true, Ordering::Relaxed);
-        output::message(&format!("rescind: {}\n", LogText::text(&why)));
+        output::note(format!("rescind: {}\n", LogText::text(&why)));
+    });
+    let torn = Arc::new(AtomicBool::new(false));
+    let is_torn = Arc::clone(&torn);
+    let bridge = bridge.on_deviation(move |name, report| {
+        if ends_input(report.deviation) {
+            is_torn.store(true, Ordering::Relaxed);
+        }
+        output::note(format!("rescind: {}: {report}\n", LogText::text(&name)));
     });
     let log = RequestLog::new();
     let bridge = if args.page.page.is_some() { bridge.request_log(&log) } else { bridge };
@@ -55,7 +67,7 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     let is_unready = move || draining.load(Ordering::Relaxed) || has_lost_its_name();
     let _page = page::start(&args.page, &title, &log, is_unready).await?;
     match target.endpoint {
-        Endpoint::Stdio => serve_stdio(&bridge, &target, &behind, &drain, &lost).await,
+        Endpoint::Stdio => serve_stdio(&bridge, &target, &behind, &drain, &Ends { lost, torn }).await,
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
             let served = serve(&bridge, &args, &target, &behind, &drain, node.as_ref()).await;
             if let Some(node) = &node {
@@ -184,6 +196,22 @@ impl Drain {
         self.begun.store(true, Ordering::Relaxed);
         self.time
     }
+
+    /// Waits for the end of everything, for at most the drain and [`AFTER_DRAIN`]. Programs that are left then are killed
+    /// with this process.
+    async fn limit(&self, ended: impl Future<Output = ()>) {
+        if tokio::time::timeout(self.time.saturating_add(AFTER_DRAIN), ended).await.is_err() {
+            output::note("rescind: not everything has ended in time\n".to_owned());
+        }
+    }
+}
+
+/// How a session over stdio has ended.
+struct Ends {
+    /// The upstream was lost.
+    lost: Arc<AtomicBool>,
+    /// One side sent input after which no message can be found.
+    torn: Arc<AtomicBool>,
 }
 
 async fn serve_stdio(
@@ -191,7 +219,7 @@ async fn serve_stdio(
     target: &Target,
     behind: &Arc<Behind>,
     drain: &Drain,
-    lost: &AtomicBool,
+    ends: &Ends,
 ) -> Result<Exit, Failure> {
     let stop = stop_signal();
     let transport = rescind::stdio::this_process().framing(target.framing);
@@ -201,13 +229,21 @@ async fn serve_stdio(
         biased;
         closed = client.closed() => drop(closed),
         () = stop => {
-            let _still_running = client.shutdown(drain.begin()).await;
+            let ended = async {
+                let _still_running = client.shutdown(drain.begin()).await;
+                bridge.ended().await;
+            };
+            drain.limit(ended).await;
         }
     }
-    bridge.ended().await;
+    // After a signal this has happened, or its time is over.
+    if !drain.begun.load(Ordering::Relaxed) {
+        bridge.ended().await;
+    }
     // LSP's `exit` defines the exit status of the process.
     Ok(match client.exit_code() {
-        None if lost.load(Ordering::Relaxed) => Exit::Broke,
+        _ if ends.torn.load(Ordering::Relaxed) => Exit::Usage,
+        None if ends.lost.load(Ordering::Relaxed) => Exit::Broke,
         None | Some(0) => Exit::Held,
         Some(_) => Exit::Broke,
     })
@@ -255,6 +291,7 @@ async fn serve(
         }
         bridge.ended().await;
     };
+    let drained = drain.limit(drained);
     // The connections over HTTP belong to the server, which runs until they have ended.
     let (ended, ()) = tokio::join!(running, drained);
     ended.map(|()| Exit::Held).map_err(|error| error.to_string())

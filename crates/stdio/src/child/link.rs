@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rescind_core::{
-    BadFrame, CloseReason, Lane, Link, Outbound, Receiver, Sender, TransportError, TransportErrorKind,
-    TransportEvent,
+    BadFrame, CloseReason, Lane, Link, LogText, Outbound, Receiver, Sender, TransportError,
+    TransportErrorKind, TransportEvent,
 };
 
 use super::Process;
 use super::process::{DesiredState, Half};
+
+/// The most bytes of bad input that an error shows.
+const MAX_EXCERPT: usize = 200;
 
 /// The link to a child. It wraps the link over the child's pipes and reports how the child ended.
 /// `output` is the child's stdout, of which `pipes` reads.
@@ -22,7 +25,7 @@ pub(crate) fn child_link(pipes: Link, output: Output, process: &Arc<Process>) ->
             output: Arc::clone(&output),
             process: Arc::clone(process),
             served: false,
-            torn: false,
+            torn: None,
             state: State::Open,
             _guard: Arc::clone(&guard),
         };
@@ -55,8 +58,8 @@ struct ChildReceiver {
     process: Arc<Process>,
     /// The child sent a frame.
     served: bool,
-    /// The child wrote bytes after which no frame can be found.
-    torn: bool,
+    /// The child wrote bytes after which no frame can be found: why they are none, and their beginning.
+    torn: Option<String>,
     state: State,
     _guard: Arc<Guard>,
 }
@@ -115,6 +118,15 @@ impl Receiver for ChildReceiver {
     }
 }
 
+/// Why input is not a frame, and at most 200 bytes of it.
+fn refused(why: BadFrame, head: &[u8]) -> String {
+    let start = head.get(..MAX_EXCERPT).unwrap_or(head);
+    match start {
+        [] => why.to_string(),
+        start => format!("{why}: {}", LogText::text(&String::from_utf8_lossy(start))),
+    }
+}
+
 impl Drop for ChildReceiver {
     fn drop(&mut self) {
         self.process.set_unread(false);
@@ -128,17 +140,19 @@ impl ChildReceiver {
                 State::Open => match ready!(self.poll_pipe(cx)) {
                     // Its output is still open, but nothing can be read from it any more.
                     Some(Ok(TransportEvent::HalfClosed))
-                        if self.torn && self.process.desired_state() == DesiredState::Run =>
+                        if self.torn.is_some() && self.process.desired_state() == DesiredState::Run =>
                     {
                         self.state = State::Closed;
-                        let what = "it wrote something that is not a frame to its stdout";
-                        let error = self.process.error(TransportErrorKind::Framing, what);
+                        let why = self.torn.take().unwrap_or_default();
+                        let what = format!("it wrote something that is not a frame to its stdout: {why}");
+                        let error = self.process.error(TransportErrorKind::Framing, &what);
                         return Poll::Ready(Some(Err(error)));
                     }
                     Some(Ok(TransportEvent::HalfClosed)) => self.state = State::Settling,
                     Some(Ok(event)) => {
-                        if let TransportEvent::Rejected { why, .. } = &event {
-                            self.torn = !matches!(why, BadFrame::Truncated) && !why.is_recoverable();
+                        if let TransportEvent::Rejected { why, head, .. } = &event {
+                            let is_torn = !matches!(why, BadFrame::Truncated) && !why.is_recoverable();
+                            self.torn = is_torn.then(|| refused(*why, head));
                         }
                         self.served |= matches!(event, TransportEvent::Message(_));
                         return Poll::Ready(Some(Ok(event)));
