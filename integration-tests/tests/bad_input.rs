@@ -113,19 +113,29 @@ async fn a_frame_that_is_not_json_is_refused_and_the_session_continues() {
     for framing in FRAMINGS {
         let mut session = Session::open(framing);
         assert!(session.until_answered().await.is_empty());
-        let frames: [&[u8]; 9] = [
+        let frames: [&[u8]; 8] = [
             b"\xff\xfe\x00",
             b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xc3\x28\"}",
             b"{",
             b"nonsense",
             b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"test/echo\"}}",
-            b"\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"test/echo\"}",
             b"\0",
             b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"a\0b\"}",
             br#"{"jsonrpc":"2.0","id":1,"method":"\ud800"}"#,
         ];
         for frame in frames {
             session.refused(frame, -32_700, Value::Null).await;
+        }
+        let marked = b"\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"test/echo\",\"params\":{}}";
+        match framing {
+            // A byte order mark before a line is dropped, and inside a body it is not JSON.
+            Framing::Newline => {
+                session.send(marked).await;
+                let came = session.until_answered().await;
+                assert_eq!(came.iter().map(|answer| &answer["id"]).collect::<Vec<_>>(), [1], "{came:?}");
+                assert_eq!(came.first().unwrap()["error"], Value::Null, "{came:?}");
+            }
+            Framing::ContentLength => session.refused(marked, -32_700, Value::Null).await,
         }
         for depth in [128, 100_000] {
             session.refused(&deep(depth), -32_700, Value::Null).await;
@@ -221,10 +231,20 @@ fn an_endless_line_or_body_is_not_kept_in_memory() {
 async fn a_false_content_length_ends_the_connection_if_no_frame_can_be_found() {
     let mut session = Session::open(Framing::ContentLength);
     assert!(session.until_answered().await.is_empty());
-    session.stream.write_all(b"Content-Length: 1\r\n\r\n{}not a header\r\n\r\n").await.unwrap();
+    session.stream.write_all(b"Content-Length: 1\r\n\r\n{}Content-Length: -1\r\n\r\n").await.unwrap();
     while let Some(frame) = session.recv().await {
         assert_eq!((&frame["error"]["code"], &frame["id"]), (&json!(-32_700), &Value::Null));
     }
+}
+
+#[tokio::test]
+async fn a_length_that_is_too_short_costs_only_its_own_frame() {
+    let mut session = Session::open(Framing::ContentLength);
+    assert!(session.until_answered().await.is_empty());
+    session.stream.write_all(b"Content-Length: 1\r\n\r\n{}not a header\r\n\r\n").await.unwrap();
+    let came = session.until_answered().await;
+    assert_eq!(came.len(), 1, "{came:?}");
+    assert_eq!(came.first().unwrap()["error"]["code"], -32_700);
 }
 
 #[tokio::test]

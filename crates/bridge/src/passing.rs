@@ -8,7 +8,7 @@ use rescind_core::{
 };
 use serde_json::value::RawValue;
 
-use crate::session::Session;
+use crate::session::{CLIENT, Session};
 
 /// Unread notifications of the upstream side at which reading from it stops, until the downstream side has taken half
 /// of them.
@@ -58,11 +58,11 @@ async fn ask_upstream(session: &Arc<Session>, ctx: CallContext, params: &RawValu
         start(&upstream, &ctx, params)
     };
     let call = ctx.run_until_cancelled(start).await??;
-    answer(session, &ctx, call).await
+    answer(session, &ctx, call, session.upstream_name()).await
 }
 
 async fn ask(session: &Arc<Session>, to: &Peer, ctx: &CallContext, params: &RawValue) -> Answer {
-    answer(session, ctx, start(to, ctx, params)?).await
+    answer(session, ctx, start(to, ctx, params)?, CLIENT).await
 }
 
 /// A call to the other side.
@@ -87,7 +87,8 @@ fn start(to: &Peer, ctx: &CallContext, params: &RawValue) -> Result<Started, Han
     Ok(Started { call: started?, late })
 }
 
-async fn answer(session: &Arc<Session>, ctx: &CallContext, started: Started) -> Answer {
+/// The answer of the other side, which has this name in errors.
+async fn answer(session: &Arc<Session>, ctx: &CallContext, started: Started, other: &str) -> Answer {
     let Started { call, late } = started;
     if late {
         // In this turn the other connection's task writes the request, if its transport has room.
@@ -104,7 +105,9 @@ async fn answer(session: &Arc<Session>, ctx: &CallContext, started: Started) -> 
             Err(failed(&session.lost().await))
         }
         Outcome::Cancelled(cancelled) => ctx.stopped(ctx.cause().unwrap_or(cancelled.cause)),
-        Outcome::Unreadable { what } => Err(failed(&format!("the answer cannot be passed on: {what}"))),
+        Outcome::Unreadable { what } => {
+            Err(failed(&format!("the answer of {other} cannot be passed on: {what}")))
+        }
         Outcome::Disconnected { .. } => Err(failed(&session.lost().await)),
         _ => Err(failed("the request ended in a way that the bridge does not know")),
     }

@@ -30,7 +30,7 @@ pub(crate) type LossHook = Arc<dyn Fn(&str) + Send + Sync>;
 pub(crate) type DeviationHook = Arc<dyn Fn(&str, &DeviationReport<'_>) + Send + Sync>;
 
 /// The name of the downstream side in reports.
-const CLIENT: &str = "the client";
+pub(crate) const CLIENT: &str = "the client";
 
 /// The propagator that the connections of a bridge share.
 pub(crate) type Propagator = Arc<dyn TracePropagator>;
@@ -81,6 +81,8 @@ pub(crate) struct Session {
     /// Messages that wait for the upstream go on in the order in which they came.
     pub(crate) turns: tokio::sync::Mutex<()>,
     downstream: OnceLock<Peer>,
+    /// The name of the upstream, once it is open.
+    name: OnceLock<String>,
     pub(crate) downstream_tokens: ProgressTokens,
     /// Requests of the downstream side whose handlers run.
     open: watch::Sender<usize>,
@@ -108,6 +110,7 @@ impl Session {
             state: watch::Sender::new(State::Opening),
             turns: tokio::sync::Mutex::default(),
             downstream: OnceLock::new(),
+            name: OnceLock::new(),
             downstream_tokens: ProgressTokens::default(),
             open: watch::Sender::new(0),
             failure: Mutex::new(None),
@@ -148,6 +151,11 @@ impl Session {
             Ok(State::Lost(why)) => Err(Arc::clone(why)),
             Ok(State::Opening) | Err(_) => Err("the session has ended".into()),
         }
+    }
+
+    /// The name of the upstream in errors.
+    pub(crate) fn upstream_name(&self) -> &str {
+        self.name.get().map_or("the upstream", String::as_str)
     }
 
     /// The reason why a request was not answered. If the connection has ended, it waits until the reason is known.
@@ -243,6 +251,7 @@ impl Session {
         let Upstream { name, link, end } = upstream;
         self.fail_alone.store(link.traits.opens_exchanges, Ordering::Relaxed);
         let (session, named) = (Arc::downgrade(self), name.clone());
+        let _ = self.name.set(name.clone());
         let builder = Peer::builder(self.settings.upstream.clone());
         let peer = self
             .settings
@@ -329,7 +338,11 @@ async fn describe(
     // This side ends an upstream that writes something else than frames, so its exit says nothing.
     if let Err(ConnectionError::Transport(error)) = &closed {
         if error.kind == TransportErrorKind::Framing {
-            return format!("{name} was ended: {}", error.source);
+            let why = error.source.to_string();
+            // Errors of a child begin with its command, which may be that of a program that starts it.
+            let why =
+                why.strip_prefix('`').and_then(|why| why.split_once("`: ")).map_or(&*why, |(_, why)| why);
+            return format!("{name} was ended: {why}");
         }
     }
     let known = match end.as_mut() {

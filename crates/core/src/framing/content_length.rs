@@ -258,13 +258,12 @@ impl ContentLength {
                 (Some(_), Name::Length | Name::Type) => self.refuse(BadFrame::BadHeader),
             };
         }
-        let read = block.header(name, value, line);
+        if let Err(why) = block.header(name, value, line) {
+            return self.refuse(why);
+        }
         (block.size, block.bare) = (block.size + end + 1, Some(bare));
         self.take_line(end);
-        match read {
-            Ok(()) => Step::Again,
-            Err(why) => self.refuse(why),
-        }
+        Step::Again
     }
 
     /// A line whose end has not arrived. The same is returned for it as for the whole line.

@@ -21,6 +21,7 @@ mod notifications;
 mod opening;
 mod operator_stop;
 mod passing_on;
+mod printed_output;
 mod protocol_requirements;
 mod quick;
 mod request_names;

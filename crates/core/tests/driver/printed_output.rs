@@ -1,0 +1,291 @@
+//! Peers that print other things than messages, over streams of bytes: no call waits for ever, no cancel is stuck, and each
+//! thing that is thrown away is reported.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rescind_core::dialect::{ACP, Dialect, LSP, Role};
+use rescind_core::{
+    BadFrame, BadMessage, ByteStream, CallContext, Deviation, Framing, Outcome, Peer, Router,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::time::{Instant, timeout};
+
+type Seen = Arc<Mutex<Vec<(Deviation, String)>>>;
+
+/// A connection whose peer is written byte by byte.
+struct Raw {
+    peer: Peer,
+    stream: DuplexStream,
+    seen: Seen,
+    read: String,
+}
+
+impl Raw {
+    fn new(dialect: Dialect, role: Role, framing: Framing) -> Self {
+        let (ours, stream) = tokio::io::duplex(1 << 20);
+        let seen = Seen::default();
+        let reported = Arc::clone(&seen);
+        let router = Router::new()
+            .method("echo", async |_: CallContext, params: Value| Ok(params))
+            .method("wait", async |ctx: CallContext, (): ()| {
+                ctx.cancelled().await;
+                ctx.stopped::<()>(ctx.cause().unwrap())
+            });
+        let peer = Peer::builder(dialect)
+            .role(role)
+            .serve(router)
+            .on_deviation(move |report| {
+                let sent = String::from_utf8_lossy(report.sent).into_owned();
+                reported.lock().unwrap().push((report.deviation, sent));
+            })
+            .attach(ByteStream::whole(ours).framing(framing).max_frame(64 * 1024).into_link())
+            .unwrap();
+        Self { peer, stream, seen, read: String::new() }
+    }
+
+    async fn write(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    /// Reads until the peer has written this.
+    async fn until(&mut self, text: &str) {
+        while !self.read.contains(text) {
+            let mut bytes = [0; 4096];
+            let read = timeout(Duration::from_secs(60), self.stream.read(&mut bytes)).await;
+            let count = read.unwrap_or_else(|_| panic!("no {text} in {}", self.read)).unwrap();
+            assert!(count > 0, "no {text} in {}", self.read);
+            self.read.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+    }
+
+    fn seen(&self) -> Vec<(Deviation, String)> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+fn client(framing: Framing) -> Raw {
+    let dialect = if framing == Framing::Newline { ACP } else { LSP };
+    Raw::new(dialect, Role::Client, framing)
+}
+
+fn server(framing: Framing) -> Raw {
+    Raw::new(ACP, Role::Server, framing)
+}
+
+fn answer(id: u64) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "result": {"é": id}}).to_string()
+}
+
+async fn outcome(call: rescind_core::Call<Value>) -> Outcome<Value> {
+    timeout(Duration::from_secs(60), call.outcome()).await.expect("the call ends")
+}
+
+async fn is_answered(call: rescind_core::Call<Value>, id: u64) {
+    match outcome(call).await {
+        Outcome::Completed(value) => assert_eq!(value, json!({"é": id})),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn unreadable(call: rescind_core::Call<Value>) -> String {
+    match outcome(call).await {
+        Outcome::Unreadable { what } => what,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_answers_no_noise_and_takes_the_message_after_it() {
+    let mut raw = client(Framing::Newline);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"ask\"").await;
+    let noise = "Starting...\n  \n\u{feff}\n[INFO] [x]\n{'a': 1}\n\"text\"\n\nLoading ";
+    raw.write(format!("{noise}{}\n", answer(1))).await;
+    is_answered(call, 1).await;
+    let call = raw.peer.call::<_, Value>("again", &json!({})).start().unwrap();
+    raw.until("\"again\"").await;
+    assert!(!raw.read.contains("error"), "noise was answered: {}", raw.read);
+    let noise = |text: &str| (Deviation::Noise, text.to_owned());
+    let expected = [
+        noise("Starting..."),
+        (Deviation::ByteOrderMark, String::new()),
+        noise("[INFO] [x]"),
+        noise("{'a': 1}"),
+        noise("\"text\""),
+        noise("Loading "),
+    ];
+    assert_eq!(raw.seen(), expected);
+    assert_eq!(raw.peer.stats().deviations, 6);
+    drop(call);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_answers_a_line_that_is_not_json_and_takes_the_message_after_noise() {
+    let mut raw = server(Framing::Newline);
+    raw.write("hello\n\"text\"\n{\"jsonrpc\":\n").await;
+    raw.write("{\"jsonrpc\":\"2.0\",\"method\":\"note\"}\n$ {\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"echo\",\"params\":{\"a\":1}}\n").await;
+    raw.until("\"id\":5,\"result\":{\"a\":1}").await;
+    for (code, many) in [("-32700", 2), ("-32600", 1)] {
+        assert_eq!(raw.read.matches(code).count(), many, "{}", raw.read);
+    }
+    let kinds: Vec<_> = raw.seen().into_iter().map(|(deviation, _)| deviation).collect();
+    let dropped = |why| Deviation::Dropped(why);
+    let not_json = dropped(BadMessage::NotJson);
+    assert_eq!(kinds, [not_json, dropped(BadMessage::NotAnObject), not_json, Deviation::Noise]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_indented_answer_is_one_message() {
+    let mut raw = client(Framing::Newline);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"ask\"").await;
+    let indented = serde_json::to_string_pretty(&serde_json::from_str::<Value>(&answer(1)).unwrap()).unwrap();
+    let (first, rest) = indented.split_at(20);
+    raw.write(first).await;
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    raw.write(format!("{rest}\n")).await;
+    is_answered(call, 1).await;
+    assert_eq!(raw.seen(), [(Deviation::SeveralLines, indented)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_text_that_never_completes_ends_its_call_after_a_second() {
+    let mut raw = client(Framing::Newline);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"ask\"").await;
+    let start = Instant::now();
+    // Lines that go on for ever do not lengthen its time.
+    let mut lines = "{\"jsonrpc\":\"2.0\",\"id\":1,\n\"result\":[\n".to_owned();
+    let endless = async {
+        loop {
+            raw.write(std::mem::replace(&mut lines, "1,\n".to_owned())).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let what = tokio::select! {
+        what = unreadable(call) => what,
+        () = endless => unreachable!(),
+    };
+    assert!(what.contains("it is cut off at byte"), "{what}");
+    let took = start.elapsed();
+    assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(2), "{took:?}");
+    // The line that was written last is noise.
+    raw.write(format!("]\n{}\n", answer(7))).await;
+    let call = raw.peer.call::<_, Value>("again", &json!({})).start().unwrap();
+    raw.until("\"again\"").await;
+    raw.write(format!("{}\n", answer(2))).await;
+    is_answered(call, 2).await;
+    assert_eq!(raw.seen().first().map(|(deviation, _)| *deviation), Some(Deviation::InvalidAnswer));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_does_not_wait_for_a_text_that_is_not_complete() {
+    let mut raw = server(Framing::Newline);
+    raw.write("{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"wait\"}\n").await;
+    while raw.peer.stats().running == 0 {
+        tokio::task::yield_now().await;
+    }
+    let start = Instant::now();
+    raw.write("{\n\"jsonrpc\": \"2.0\",\n").await;
+    raw.write("{\"jsonrpc\":\"2.0\",\"method\":\"$/cancel_request\",\"params\":{\"requestId\":5}}\n").await;
+    raw.until("\"id\":5").await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert_eq!(raw.peer.stats().cancelled, 1);
+    raw.until("-32700").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_above_the_limit_ends_the_call_that_it_names() {
+    for framing in [Framing::Newline, Framing::ContentLength] {
+        let mut raw = client(framing);
+        let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+        raw.until("\"id\":2").await;
+        let [first, second] = calls;
+        let filler = "x".repeat(100_000);
+        let large = format!("{{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{{\"x\":\"{filler}\"}}}}");
+        let framed = match framing {
+            Framing::Newline => format!("{large}\n{}\n", answer(1)),
+            Framing::ContentLength => {
+                let next = answer(1);
+                format!(
+                    "Content-Length: {}\r\n\r\n{large}Content-Length: {}\r\n\r\n{next}",
+                    large.len(),
+                    next.len()
+                )
+            }
+        };
+        raw.write(framed).await;
+        let what = unreadable(second).await;
+        assert!(what.contains("larger than the limit"), "{what}");
+        is_answered(first, 1).await;
+        assert!(!raw.read.contains("error"), "{}", raw.read);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn endless_noise_is_bounded_and_not_answered() {
+    let mut raw = client(Framing::Newline);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"ask\"").await;
+    for _ in 0..64 {
+        raw.write("x".repeat(64 * 1024)).await;
+    }
+    for _ in 0..64 {
+        raw.write(" ".repeat(64 * 1024)).await;
+    }
+    raw.write("\n").await;
+    raw.write(format!("{}\n{}\n", " ".repeat(100_000), answer(1))).await;
+    is_answered(call, 1).await;
+    let seen = raw.seen();
+    assert_eq!(seen.len(), 2, "each line once");
+    assert!(seen.iter().all(|(deviation, sent)| *deviation == Deviation::Noise && sent.len() == 1024));
+    assert!(!raw.read.contains("error"), "{}", raw.read);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_length_that_counts_characters_ends_its_call_and_reading_goes_on() {
+    let mut raw = client(Framing::ContentLength);
+    let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+    raw.until("\"id\":2").await;
+    let framed = |body: &str| format!("Content-Length: {}\r\n\r\n{body}", body.chars().count());
+    let [first, second] = calls;
+    raw.write(framed(&answer(1)) + &framed(&answer(2))).await;
+    for call in [first, second] {
+        let what = unreadable(call).await;
+        assert!(what.contains("a Content-Length counts bytes and not characters"), "{what}");
+    }
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"id\":3").await;
+    let plain = r#"{"jsonrpc":"2.0","id":3,"result":{"a":1}}"#;
+    raw.write(framed(plain)).await;
+    assert!(matches!(outcome(call).await, Outcome::Completed(value) if value == json!({"a": 1})));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_printed_between_blocks_is_thrown_away_and_reported() {
+    let mut raw = client(Framing::ContentLength);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"ask\"").await;
+    let body = answer(1);
+    raw.write(format!("\u{feff}\r\n\r\nready\nX: y\r\n\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+        .await;
+    is_answered(call, 1).await;
+    let kinds: Vec<_> = raw.seen().into_iter().map(|(deviation, _)| deviation).collect();
+    assert_eq!(kinds, [Deviation::ByteOrderMark, Deviation::Noise, Deviation::Noise]);
+    // A length that cannot be read still ends the connection.
+    raw.write("Content-Length: -1\r\n\r\n{}").await;
+    timeout(Duration::from_secs(60), raw.peer.closed()).await.expect("it closes").unwrap();
+    let last = raw.seen().pop().unwrap();
+    assert_eq!(last.0, Deviation::Dropped(BadMessage::Frame(BadFrame::BadLength)));
+    assert!(last.1.starts_with("Content-Length: -1"), "{}", last.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_message_over_several_lines_the_end_of_input_is_the_end() {
+    let mut raw = server(Framing::Newline);
+    raw.write("{\n\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"echo\",\n\"params\":{}\n}").await;
+    raw.stream.shutdown().await.unwrap();
+    raw.until("\"id\":5,\"result\":{}").await;
+}
