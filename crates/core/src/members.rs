@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::checked_json::as_raw;
@@ -33,6 +33,43 @@ pub fn text(frame: &[u8]) -> Result<&str, BadMessage> {
 /// Refuses a frame that is nested too deep.
 pub(crate) fn check_depth(text: &str) -> Result<(), BadMessage> {
     if is_too_deep(text.as_bytes()) { Err(BadMessage::TooDeep) } else { Ok(()) }
+}
+
+/// The most messages of a batch that are read. With the frame limit alone, an array of small values could use many times
+/// its size in memory.
+pub const MAX_BATCH: usize = 1024;
+
+/// The messages of a batch, in their order: the values of an array.
+///
+/// # Errors
+/// It is not an array, it is nested too deep, or it has more than [`MAX_BATCH`] values
+/// ([`BadMessage::BatchNotAllowed`]).
+pub fn elements(text: &str) -> Result<Vec<&RawValue>, BadMessage> {
+    struct Elements;
+    impl<'de> Visitor<'de> for Elements {
+        type Value = Result<Vec<&'de RawValue>, BadMessage>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an array")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let mut found = Vec::new();
+            while let Some(value) = seq.next_element::<&'de RawValue>()? {
+                if found.len() == MAX_BATCH {
+                    while seq.next_element::<IgnoredAny>()?.is_some() {}
+                    return Ok(Err(BadMessage::BatchNotAllowed));
+                }
+                found.push(value);
+            }
+            Ok(Ok(found))
+        }
+    }
+    check_depth(text)?;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let found = deserializer.deserialize_seq(Elements).map_err(|_| BadMessage::NotJson)?;
+    deserializer.end().map_err(|_| BadMessage::NotJson)?;
+    found
 }
 
 /// The requested members of an envelope. None of them may occur twice.

@@ -65,6 +65,8 @@ const PERMISSION: (&str, &str) = ("session/request_permission", r#"{"outcome":{"
 /// failed with.
 const CALLED_OFF: &[(&str, &str)] = &[("session/prompt", r#"{"stopReason":"cancelled"}"#), PERMISSION];
 
+const SUBPROTOCOLS: &[&str] = &["acp", "jsonrpc"];
+
 static ACP_RULES: Rules = Rules {
     name: "acp",
     // The sources do not state it (ACPRFD-02). Rescind protects the handshake, because a connection whose handshake was
@@ -81,6 +83,7 @@ static ACP_RULES: Rules = Rules {
     early: EarlyCancel::WhereUnordered,
     lost_stream: LostStream::Detach,
     refusal: RefusalStyle::NullId,
+    subprotocols: SUBPROTOCOLS,
     ..BASE
 };
 static ACP_CODEC: JsonRpc = JsonRpc {
@@ -99,6 +102,7 @@ static ACP_V2_RULES: Rules = Rules {
     // Version 2 reports the end of a prompt's work in an update, and its answer has no stop reason.
     called_off: &[PERMISSION],
     reserved_prefix: Some("$/"),
+    subprotocols: SUBPROTOCOLS,
     ..BASE
 };
 static ACP_V2_CODEC: JsonRpc = JsonRpc {
@@ -119,6 +123,7 @@ static ACP_DRAFT_RULES: Rules = Rules {
     gate: CapabilityGate::Declared,
     reserved_prefix: Some("$/"),
     early: EarlyCancel::WhereUnordered,
+    subprotocols: SUBPROTOCOLS,
     ..BASE
 };
 static ACP_DRAFT_CODEC: JsonRpc = JsonRpc {

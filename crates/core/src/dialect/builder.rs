@@ -122,6 +122,8 @@ rules_settable! {
     settled_memory: SettledMemory => rules.settled_memory = settled_memory;
     /// [`Rules::refusal`].
     refusal: RefusalStyle => rules.refusal = refusal;
+    /// [`Rules::subprotocols`].
+    subprotocols: &'static [&'static str] => rules.subprotocols = subprotocols;
     /// [`Rules::batch_revision`].
     batch_revision: &'static str => rules.batch_revision = Some(batch_revision);
     /// [`Rules::framing`].

@@ -1,13 +1,11 @@
 //! Shallow JSON: the values of an array, and writes of members.
 
-use std::fmt;
-
 use serde::Serialize;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, Visitor};
+use serde::de::{Deserialize, IgnoredAny};
 use serde_json::value::RawValue;
 
 pub(super) use crate::members::{
-    PickedMembers, Shape, check_depth, envelope, may_name, member, present, shape, string, text,
+    PickedMembers, Shape, check_depth, elements, envelope, may_name, member, present, shape, string, text,
 };
 use crate::message::BadMessage;
 
@@ -20,35 +18,6 @@ pub(super) fn not_an_object(text: &str) -> BadMessage {
         Ok(IgnoredAny) => BadMessage::NotAnObject,
         Err(_) => BadMessage::NotJson,
     }
-}
-
-/// The values of an array, at most `limit` of them.
-pub(super) fn elements(text: &str, limit: usize) -> Result<Vec<&RawValue>, BadMessage> {
-    struct Elements(usize);
-    impl<'de> Visitor<'de> for Elements {
-        type Value = Result<Vec<&'de RawValue>, BadMessage>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an array")
-        }
-
-        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-            let mut found = Vec::new();
-            while let Some(value) = seq.next_element::<&'de RawValue>()? {
-                if found.len() == self.0 {
-                    while seq.next_element::<IgnoredAny>()?.is_some() {}
-                    return Ok(Err(BadMessage::BatchNotAllowed));
-                }
-                found.push(value);
-            }
-            Ok(Ok(found))
-        }
-    }
-    check_depth(text)?;
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let found = deserializer.deserialize_seq(Elements(limit)).map_err(|_| BadMessage::NotJson)?;
-    deserializer.end().map_err(|_| BadMessage::NotJson)?;
-    found
 }
 
 /// Appends fixed text.

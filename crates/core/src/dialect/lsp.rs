@@ -40,6 +40,7 @@ static RULES: Rules = Rules {
     // correctness of the responses". A request about a document must see the `didChange` before it.
     in_order: true,
     // "Base Protocol".
+    subprotocols: &["lsp", "jsonrpc"],
     framing: Framing::ContentLength,
     ..BASE
 };

@@ -51,6 +51,9 @@ const MAX_CALL_TIMEOUT: Option<Duration> = Some(Duration::from_secs(600));
 /// "Tasks"; 2026-07-28 has no such member).
 const TASK: Option<&str> = Some("task");
 
+/// The SDKs' WebSocket transports offer the first.
+const SUBPROTOCOLS: &[&str] = &["mcp", "jsonrpc"];
+
 static MCP_RULES: Rules = Rules {
     name: "mcp",
     // "Cancellation", "Behavior Requirements": a client MUST NOT cancel its `initialize`.
@@ -76,6 +79,7 @@ static MCP_RULES: Rules = Rules {
     refusal: RefusalStyle::NoIdMember,
     // RULE-04.
     batch_revision: Some("2025-03-26"),
+    subprotocols: SUBPROTOCOLS,
     ..BASE
 };
 static MCP_CODEC: JsonRpc = JsonRpc {
@@ -123,6 +127,7 @@ static MCP_2026_RULES: Rules = Rules {
     call_timeout: CALL_TIMEOUT,
     max_call_timeout: MAX_CALL_TIMEOUT,
     refusal: RefusalStyle::NoIdMember,
+    subprotocols: SUBPROTOCOLS,
     ..BASE
 };
 static MCP_2026_CODEC: JsonRpc = JsonRpc {

@@ -72,7 +72,10 @@ pub struct Rules {
     pub settled_memory: SettledMemory,
     /// How an error is written when no id is known.
     pub refusal: RefusalStyle,
-    /// The revision (the version in the handshake) that allows batches, on transports other than HTTP.
+    /// The subprotocols of WebSocket that mean this dialect. A server selects the first that the client offers, because
+    /// a browser ends a connection without one that it offered.
+    pub subprotocols: &'static [&'static str],
+    /// The revision (the version in the handshake) that allows batches. Over HTTP the transport takes them apart.
     pub batch_revision: Option<&'static str>,
     /// The default framing on byte streams.
     pub framing: Framing,
@@ -254,6 +257,7 @@ pub(super) const BASE: Rules = Rules {
     in_order: false,
     settled_memory: SettledMemory::ForParking,
     refusal: RefusalStyle::NullId,
+    subprotocols: &["jsonrpc"],
     batch_revision: None,
     framing: Framing::Newline,
 };

@@ -128,6 +128,7 @@ fn the_builder_keeps_the_codec_in_step_with_the_rules() {
     let dialect = Dialect::builder("house")
         .json_rpc(JsonRpc::new(CancelName { method: "stop", key: "call" }))
         .uncancellable_param("forever")
+        .subprotocols(&["mine"])
         .batch_revision("1")
         .build();
     let request = br#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"forever":true}}"#;

@@ -112,7 +112,7 @@ pub struct Capabilities {
     /// Ids are unique within an exchange and not within the session (stateless HTTP). A request of this side is
     /// cancelled by aborting its exchange ([`Sender::abort_exchange`]), which such a transport supports.
     pub exchange_scoped: bool,
-    /// Batches may be received (every transport except HTTP).
+    /// Frames may be batches (every transport except HTTP, which takes a batch apart itself).
     pub batches: bool,
     /// The largest frame, in bytes.
     pub max_frame: usize,

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 /// The hosts that a server serves. Default: only loopback names (`localhost` and the addresses of loopback), on any
 /// port.
@@ -26,6 +27,7 @@ use std::net::{IpAddr, Ipv6Addr};
 pub struct HostPolicy {
     listed: Vec<Listed<HostName>>,
     others: OtherHosts,
+    advice: Option<Arc<str>>,
 }
 
 /// The hosts that are served although they are not listed.
@@ -136,6 +138,18 @@ impl HostPolicy {
     /// Serves every host, for a server behind a proxy that checks the host.
     pub fn allow_any(&mut self) {
         self.others = OtherHosts::Any;
+    }
+
+    /// Sets what the refusal of a host says besides the reason: how the operator of this server allows a host, such as
+    /// `allow it with --allow-host NAME`. Default: nothing.
+    pub fn set_advice(&mut self, advice: &str) {
+        self.advice = Some(advice.into());
+    }
+
+    /// What the refusal of a host says besides the reason.
+    #[must_use]
+    pub fn advice(&self) -> Option<&str> {
+        self.advice.as_deref()
     }
 
     /// Sets the address on which the server listens. A server that listens beyond loopback also serves any address,

@@ -60,7 +60,7 @@ impl UpgradeOptions {
         }
     }
 
-    /// Serves only this path. Requests for other paths get 404.
+    /// Serves only this path, with or without a slash at its end. Requests for other paths get 404.
     pub fn path(mut self, path: &str) -> Self {
         self.path = Some(if path.starts_with('/') { path.to_owned() } else { format!("/{path}") });
         self
@@ -79,6 +79,13 @@ impl UpgradeOptions {
     pub fn allow_host(mut self, host: &str) -> Result<Self, InvalidAllowEntry> {
         self.hosts.allow(host)?;
         Ok(self)
+    }
+
+    /// Sets what the refusal of a host says besides the reason, for the operator of this server, such as
+    /// `allow it with --allow-host NAME`. Default: nothing.
+    pub fn host_advice(mut self, advice: &str) -> Self {
+        self.hosts.set_advice(advice);
+        self
     }
 
     /// Serves every host, for a server behind a proxy that checks the host.
@@ -103,8 +110,10 @@ impl UpgradeOptions {
         self
     }
 
-    /// Offers this subprotocol. If there are several, the first one that the client offers too is selected. A client
-    /// that offers none, or only others, is connected without a subprotocol. It may then close the connection.
+    /// Adds a subprotocol that this server knows, such as one of a dialect's
+    /// [`Rules::subprotocols`](rescind_core::dialect::Rules::subprotocols). The first known one that the client offers is
+    /// selected. A client that offers none, or only others, is connected without a subprotocol. It may then close the
+    /// connection.
     pub fn subprotocol(mut self, name: &str) -> Self {
         self.subprotocols.push(name.to_owned());
         self

@@ -37,9 +37,9 @@ impl Refusal {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "a WebSocket is opened with GET").with(ALLOW, "GET")
     }
 
-    pub(super) fn host() -> Self {
-        let text = "this server does not serve this host: it accepts only the host names that are configured";
-        Self::new(StatusCode::MISDIRECTED_REQUEST, text)
+    pub(super) fn host(advice: Option<&str>) -> Self {
+        let advice = advice.unwrap_or("it accepts only the host names that are configured");
+        Self::new(StatusCode::MISDIRECTED_REQUEST, format!("this server does not serve this host: {advice}"))
     }
 
     pub(super) fn origin() -> Self {

@@ -115,9 +115,9 @@ fn check<B>(
         HostRefusal::Missing | HostRefusal::Several | HostRefusal::Malformed => {
             Refusal::bad_request(&why.to_string())
         }
-        HostRefusal::NotServed => Refusal::host(),
+        HostRefusal::NotServed => Refusal::host(options.hosts.advice()),
     })?;
-    if options.path.as_deref().is_some_and(|path| path != request.uri().path()) {
+    if options.path.as_deref().is_some_and(|path| without_slash(path) != without_slash(request.uri().path())) {
         return Err(Refusal::not_found());
     }
     options.origins.check_head(headers, &host).map_err(|_| Refusal::origin())?;
@@ -163,11 +163,16 @@ fn is_key(key: &[u8]) -> bool {
     key.strip_suffix(b"==").is_some_and(|digits| digits.len() == 22 && digits.iter().all(digit))
 }
 
+/// The first subprotocol that the client offers and this server knows.
 fn subprotocol_of(headers: &HeaderMap, spoken: &[String]) -> Option<String> {
-    spoken
-        .iter()
-        .find(|name| tokens(headers, SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == **name))
-        .cloned()
+    tokens(headers, SEC_WEBSOCKET_PROTOCOL)
+        .find(|offered| spoken.iter().any(|name| name == offered))
+        .map(ToOwned::to_owned)
+}
+
+/// A path with and without a slash at its end is the same.
+fn without_slash(path: &str) -> &str {
+    path.strip_suffix('/').unwrap_or(path)
 }
 
 /// A connection whose handshake was answered. It opens when the answer is sent.

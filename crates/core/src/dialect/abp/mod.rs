@@ -47,6 +47,8 @@ static RULES: Rules = Rules {
     // ABP-22 and ABP-23: late and repeated cancels are answered with the result of the call.
     settled_memory: SettledMemory::ForAcks,
     refusal: RefusalStyle::Nothing,
+    // Its envelope is not JSON-RPC.
+    subprotocols: &[],
     ..BASE
 };
 

@@ -16,10 +16,6 @@ use crate::message::{
     IncomingRequest, is_usable_token,
 };
 
-/// The most members of a batch that are read. With the frame limit alone, an array of small values could use many times
-/// its size in memory.
-const MAX_BATCH: usize = 1024;
-
 /// The beginning of the token for a call's partial results. The call's number follows.
 pub(super) const PARTIAL: &str = "partial-";
 
@@ -250,7 +246,7 @@ fn method_name(method: Part<'_>) -> Result<Cow<'_, str>, BadMessage> {
 }
 
 fn read_batch(text: &str) -> Result<Incoming<'_>, BadMessage> {
-    let members = json::elements(text, MAX_BATCH)?;
+    let members = json::elements(text)?;
     if members.is_empty() { Err(BadMessage::NotAnObject) } else { Ok(Incoming::Batch(members)) }
 }
 

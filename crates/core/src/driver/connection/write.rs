@@ -337,10 +337,14 @@ impl ConnectionTask {
             }
         };
         let last = last == Last::Yes && exchange.is_peers();
+        let is_request = head.kind == FrameKind::Request;
         match tx.as_mut().start_send(Outbound { body, exchange, lane, head, last }) {
             Ok(()) => Ok(true),
             Err(error) if error.exchange.is_some() => {
                 tracing::debug!(error = %crate::log_text::LogText::text(&error), "the transport refused a frame");
+                if let (true, Some(hook)) = (is_request, &self.connection.on_call_failure) {
+                    hook(&error);
+                }
                 Ok(false)
             }
             Err(error) => Err(error),
