@@ -78,6 +78,35 @@ impl InboundQueue {
         self.try_push(inbound, Some(held)).map_err(|(why, _)| why)
     }
 
+    /// Passes several messages to the driver, all or none. `Full`: there is not room for all.
+    pub(crate) fn push_all(&self, messages: Vec<(Inbound, HeldBytes)>) -> Result<(), SendRefused> {
+        let reader = {
+            let mut state = self.state();
+            if state.ended || state.forsaken {
+                return Err(SendRefused::Closed);
+            }
+            let more: usize = messages.iter().map(|(inbound, _)| inbound.body.len()).sum();
+            let bytes = state.bytes.saturating_add(more);
+            let number = state.messages.saturating_add(messages.len());
+            if state.messages > 0 && (number > MESSAGES || bytes > self.most) {
+                return Err(SendRefused::Full);
+            }
+            (state.messages, state.bytes) = (number, bytes);
+            for (inbound, held) in messages {
+                let item = Ok(TransportEvent::Message(inbound));
+                state.queue.push_back(Waiting { item, held: Some(held) });
+            }
+            state.reader.take()
+        };
+        wake(reader);
+        Ok(())
+    }
+
+    /// The waker of the driver, so that it polls again.
+    pub(crate) fn take_reader(&self) -> Option<Waker> {
+        self.state().reader.take()
+    }
+
     /// Waits until there is room for a message, and passes it to the driver.
     ///
     /// # Cancel safety

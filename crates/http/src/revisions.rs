@@ -2,8 +2,9 @@
 //!
 //! The headers of a request decide its revision: its `MCP-Protocol-Version`, else a part that only one revision has,
 //! such as the version in a body's `_meta` or the header that mirrors the method. A request without any of these
-//! belongs to the older revisions, which did not require them. A POST of a version that neither binding knows gets the
-//! answer of the newest revision: 400, and -32022 with the versions that it serves.
+//! belongs to the older revisions, which did not require them. A session knows its revision, whatever its name is. A
+//! POST without a session, of a version that neither binding knows, opens a session if it is `initialize`, which
+//! negotiates in its body. Others get the answer of the newest revision: 400, and -32022 with the versions that it serves.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::server::{
     AcceptQueue, Caller, RequestBody, Responder, ResponseBody, ServerBinding, Settings, body, sealed,
 };
 use crate::stateless::{self, Stateless};
-use crate::streamable::Streamable;
+use crate::streamable::{FirstMessage, Streamable};
 
 /// The server side of the bindings `streamable` and `stateless` together, for an [`HttpServer`](crate::HttpServer). A
 /// client of any revision of MCP gets the matching binding.
@@ -48,6 +49,7 @@ impl ServerBinding for McpRevisions {
             bodies: self.stateless.bodies,
             versions: self.stateless.versions_served().to_vec(),
             known: self.streamable.known_versions().to_vec(),
+            opening: self.streamable.opening().clone(),
             streamable: self.streamable.responder(settings, accept_queue.clone()),
             stateless: self.stateless.responder(settings, accept_queue),
             settings: Arc::clone(settings),
@@ -69,6 +71,7 @@ struct Both {
     versions: Vec<String>,
     /// The versions of the revisions with sessions.
     known: Vec<String>,
+    opening: FirstMessage,
     streamable: Arc<dyn Responder>,
     stateless: Arc<dyn Responder>,
     settings: Arc<Settings>,
@@ -79,24 +82,34 @@ struct Both {
 enum Said {
     WithSessions,
     Without,
+    /// A version that neither knows and no session, or a version without sessions and not what it requires.
+    Unfit,
     Nothing,
 }
 
 impl Both {
     fn said(&self, method: &Method, headers: &HeaderMap) -> Said {
         let version = headers.get(MCP_PROTOCOL_VERSION).and_then(|version| version.to_str().ok());
+        let is_mirrored = headers.contains_key(MCP_METHOD);
+        let is_post = *method == Method::POST;
         match version.map(str::trim) {
-            Some(version) if self.versions.iter().any(|own| own == version) => Said::Without,
+            Some(version) if self.versions.iter().any(|own| own == version) => {
+                if is_post && !is_mirrored { Said::Unfit } else { Said::Without }
+            }
             Some(version) if self.known.iter().any(|known| known == version) => Said::WithSessions,
-            _ if *method != Method::POST => Said::WithSessions,
-            Some(_) => Said::Without,
-            None if headers.contains_key(MCP_METHOD) => Said::Without,
+            _ if !is_post => Said::WithSessions,
+            Some(_) if headers.contains_key(MCP_SESSION_ID) => Said::WithSessions,
+            Some(_) if is_mirrored => Said::Without,
+            Some(_) => Said::Unfit,
+            None if is_mirrored => Said::Without,
             None => Said::Nothing,
         }
     }
 
+    /// Looks into the body if the head does not decide.
     async fn look(
         &self,
+        said: Said,
         request: Request<RequestBody>,
         caller: &Caller,
     ) -> Result<(Said, Request<RequestBody>), Refused> {
@@ -110,8 +123,14 @@ impl Both {
         let (body, bytes) = body::read(body, limit, within, client.budget()).await?;
         // The binding reads the body again and holds its bytes then.
         drop(bytes);
-        let said =
-            if stateless::names_a_version(&body, self.bodies) { Said::Without } else { Said::WithSessions };
+        let plain = body::without_mark(&body);
+        let has_sessions = match said {
+            Said::Unfit => self.opening.is_handshake(&plain),
+            Said::WithSessions | Said::Without | Said::Nothing => {
+                !stateless::names_a_version(&plain, self.bodies)
+            }
+        };
+        let said = if has_sessions { Said::WithSessions } else { Said::Without };
         let body = RequestBody::other(Full::new(body));
         Ok((said, Request::from_parts(head, body)))
     }
@@ -126,8 +145,8 @@ impl Responder for Both {
         Box::pin(async move {
             let mut request = request;
             let mut said = self.said(request.method(), request.headers());
-            if said == Said::Nothing {
-                match self.look(request, &caller).await {
+            if matches!(said, Said::Nothing | Said::Unfit) {
+                match self.look(said, request, &caller).await {
                     Ok((seen, again)) => (said, request) = (seen, again),
                     Err(refused) => return refused.into_response(),
                 }

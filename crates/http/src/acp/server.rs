@@ -78,6 +78,7 @@ impl AcpServer {
     ) -> Result<Response<ResponseBody>, Refused> {
         let (head, body) = request.into_parts();
         let fields = HeadFields::of(&head.headers);
+        checks::content_encoding(&fields)?;
         checks::content_type(&fields)?;
         let reported = session_named(&fields)?;
         let known = match connection_named(&fields)? {
@@ -92,7 +93,8 @@ impl AcpServer {
             (self.settings.max_frame.min(body::OPENING), caller.client(&self.settings).budget().clone())
         };
         body::check_length(head.version, &fields, limit)?;
-        let (body, bytes) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
+        let (mut body, bytes) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
+        let mark = body::drop_mark(&mut body);
         let message = Message::read(&body, self.config.bodies).map_err(unfit)?;
         let Some(connection) = known else {
             if message.opens() {
@@ -121,6 +123,9 @@ impl AcpServer {
         connection
             .post((body.clone(), bytes), &message, caller.principal, trace, reported)
             .map_err(not_taken)?;
+        if let Some(mark) = mark {
+            connection.inbound_queue().push_event(mark);
+        }
         Ok(response_body::plain(StatusCode::ACCEPTED))
     }
 

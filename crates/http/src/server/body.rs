@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
-use rescind_core::{ByteBudget, HeldBytes};
+use rescind_core::{ByteBudget, Deviation, HeldBytes, TransportEvent};
 
 use super::head_fields::HeadFields;
 use super::refusal::Refused;
@@ -22,6 +22,11 @@ use crate::connection_waker::poll_piece;
 const SMALL: usize = 16 * 1024;
 /// The largest message that opens a session, in bytes.
 pub(crate) const OPENING: usize = 64 * 1024;
+
+/// U+FEFF in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+/// The most bytes of a body that a report about its byte order mark keeps.
+const SHOWN: usize = 200;
 
 /// The body of a request, from our own HTTP server or another one.
 pub(crate) enum RequestBody {
@@ -94,6 +99,22 @@ pub(crate) fn check_length(version: Version, fields: &HeadFields<'_>, limit: usi
 pub(crate) fn check_room(fields: &HeadFields<'_>, budget: &ByteBudget) -> Result<(), Refused> {
     let length = fields.length().and_then(|length| length.try_into().ok()).unwrap_or(0);
     if length > SMALL && !budget.has_room(length) { Err(Refused::memory()) } else { Ok(()) }
+}
+
+/// A body without the byte order mark before it, which some libraries write.
+pub(crate) fn without_mark(body: &Bytes) -> Bytes {
+    if body.starts_with(BYTE_ORDER_MARK) { body.slice(BYTE_ORDER_MARK.len()..) } else { body.clone() }
+}
+
+/// Drops the byte order mark before a body. Returns the report of it, for the driver of a link that takes the message.
+pub(crate) fn drop_mark(body: &mut Bytes) -> Option<TransportEvent> {
+    if !body.starts_with(BYTE_ORDER_MARK) {
+        return None;
+    }
+    let start = body.get(..SHOWN).unwrap_or(body);
+    let sent = Bytes::copy_from_slice(start);
+    *body = without_mark(body);
+    Some(TransportEvent::Deviation { deviation: Deviation::ByteOrderMark, sent })
 }
 
 /// Reads the whole body and holds its bytes in the budget. A small body is read even if the budget is full.

@@ -62,7 +62,7 @@ impl<B: ServerBinding> HttpServer<B> {
         Self { binding: change(self.binding), ..self }
     }
 
-    /// The path that [`bind`](Self::bind) serves. Other paths get 404. Default: `/`, which serves every path.
+    /// The path that [`bind`](Self::bind) serves, with or without a slash at its end. Other paths get 404. Default: `/`, which serves every path.
     pub fn path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.path);
         self
@@ -75,6 +75,13 @@ impl<B: ServerBinding> HttpServer<B> {
     pub fn allow_host(mut self, host: &str) -> Result<Self, InvalidAllowEntry> {
         self.settings.hosts.allow(host)?;
         Ok(self)
+    }
+
+    /// Sets what the refusal of a host says besides the reason, for the operator of this server, such as
+    /// `allow it with --allow-host NAME`. Default: nothing.
+    pub fn host_advice(mut self, advice: &str) -> Self {
+        self.settings.hosts.set_advice(advice);
+        self
     }
 
     /// Allows every host. Use it only behind a proxy that checks the host.
@@ -206,7 +213,8 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// The longest time for which an unused session is kept. Default: 5 min.
+    /// The longest time for which an unused session is kept. Default: 30 min. A session is in use while its own event
+    /// stream is read, and while a client waits for one of its requests.
     pub const fn session_idle(mut self, timeout: Duration) -> Self {
         self.settings.session_idle = timeout;
         self
@@ -216,6 +224,15 @@ impl<B: ServerBinding> HttpServer<B> {
     /// notifications are dropped, and requests of this side fail.
     pub const fn unread_limit(mut self, messages: usize, bytes: usize) -> Self {
         self.settings.unread_limit = (messages, bytes);
+        self
+    }
+
+    /// How long a message of this side that belongs to no running request waits for a stream that can carry it: the own
+    /// stream of its session, or that of the newest running request. Default: 30 s. After it a request fails without
+    /// having been sent, and a notification is dropped, unless the client has had the own stream of its session before
+    /// and may resume it. Only the binding [`Streamable`](crate::Streamable) uses it.
+    pub const fn stream_wait(mut self, wait: Duration) -> Self {
+        self.settings.stream_wait = wait;
         self
     }
 

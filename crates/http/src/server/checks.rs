@@ -1,6 +1,6 @@
 //! The checks of host, media types and `Accept`, before a body is read.
 
-use http::header::ACCEPT;
+use http::header::{ACCEPT, CONTENT_ENCODING};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Uri};
 use rescind_core::{HostPolicy, HostRefusal, RequestHost};
@@ -25,8 +25,22 @@ pub(crate) fn host<'a>(
     };
     host.map_err(|why| match why {
         HostRefusal::Missing | HostRefusal::Several | HostRefusal::Malformed => Refused::bad(why.to_string()),
-        HostRefusal::NotServed => Refused::misdirected(),
+        HostRefusal::NotServed => Refused::misdirected(policy.advice()),
     })
+}
+
+/// Refuses an encoded body: 415.
+pub(crate) fn content_encoding(fields: &HeadFields<'_>) -> Result<(), Refused> {
+    if fields.content_encoding.is_absent() {
+        return Ok(());
+    }
+    let values = fields.headers.get_all(CONTENT_ENCODING).into_iter();
+    let mut codings = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let is_plain = |coding: &[u8]| {
+        let coding = coding.trim_ascii();
+        coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
+    };
+    if codings.all(is_plain) { Ok(()) } else { Err(Refused::encoded()) }
 }
 
 /// Refuses a body that is not JSON in UTF-8: 415.

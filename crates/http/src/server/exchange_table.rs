@@ -8,6 +8,8 @@
 //!   by `HttpServer::unread_limit`. For events that were sent and may be requested again, the settings of the resume
 //!   buffer apply.
 
+mod batch;
+mod parked;
 mod readers;
 
 use std::collections::VecDeque;
@@ -23,6 +25,9 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use super::Settings;
+pub(crate) use self::batch::ExchangeList;
+use self::parked::Parked;
+pub(crate) use self::parked::Unrelated;
 use super::json_or_event_stream::{Progress, Response, ResponseKind};
 use super::replay_buffer::{ReplayBuffer, Retention};
 use crate::inbound_queue::SendRefused;
@@ -67,6 +72,9 @@ pub(crate) struct ExchangeTable<X> {
     /// The stream of the link itself, if it has one.
     pub(crate) own: Option<ReplayBuffer>,
     ended: VecDeque<(u64, ReplayBuffer)>,
+    /// The exchanges of the messages that came in batches, and their streams.
+    parts: IntMap<u64>,
+    parked: Parked,
     next: u64,
     /// Waiting bytes of the streams that are read.
     held: usize,
@@ -81,6 +89,8 @@ pub(crate) struct Exchange<X> {
     progress: Progress,
     pub(crate) buffer: ReplayBuffer,
     reason: Option<RejectReason>,
+    /// The messages of its batch that have not ended. 0: it is no batch.
+    parts: usize,
     pub(crate) extra: X,
 }
 
@@ -102,6 +112,8 @@ impl<X> Exchanges<X> {
             open: IntMap::default(),
             own,
             ended: VecDeque::new(),
+            parts: IntMap::default(),
+            parked: Parked::default(),
             next: OWN + 1,
             held: 0,
             driver: None,
@@ -141,7 +153,7 @@ impl<X> ExchangeTable<X> {
         if self.closed {
             return Err(SendRefused::Closed);
         }
-        if self.open.len() >= self.rules.most {
+        if self.open_messages() >= self.rules.most {
             return Err(SendRefused::Full);
         }
         let stream = self.next;
@@ -153,6 +165,7 @@ impl<X> ExchangeTable<X> {
             progress: Progress::default(),
             buffer,
             reason: None,
+            parts: 0,
             extra,
         };
         self.open.insert(stream, Box::new(exchange));
@@ -180,9 +193,10 @@ impl<X> ExchangeTable<X> {
     }
 
     /// Turns the response to a POST into an event stream, if nothing is decided yet.
-    pub(crate) fn open_stream(&mut self, exchange: ExchangeId, wakes: &mut WakeList) {
+    pub(crate) fn open_stream(&mut self, exchange: ExchangeId, settings: &Settings, wakes: &mut WakeList) {
         if let Some(open) = self.open.get_mut(&exchange.0) {
             wakes.add(open.response.decide(ResponseKind::EventStream));
+            self.carry_parked_if_running(exchange.0, settings, wakes);
         }
     }
 
@@ -229,10 +243,11 @@ impl<X> ExchangeTable<X> {
     }
 
     /// Notes that the handler of an exchange's request awaits something.
-    pub(crate) fn note_waiting(&mut self, exchange: ExchangeId, wakes: &mut WakeList) {
+    pub(crate) fn note_waiting(&mut self, exchange: ExchangeId, settings: &Settings, wakes: &mut WakeList) {
         if let Some(open) = self.open.get_mut(&exchange.0) {
             open.progress.waits = true;
             wakes.add(open.response.waker());
+            self.carry_parked_if_running(exchange.0, settings, wakes);
         }
     }
 
@@ -250,7 +265,12 @@ impl<X> ExchangeTable<X> {
         settings: &Settings,
         wakes: &mut WakeList,
     ) -> Result<(), TransportError> {
-        let Some(open) = self.open.get_mut(&stream) else { return self.put(stream, out, settings, wakes) };
+        let Some(open) = self.open.get_mut(&stream) else {
+            return match self.parts.get(&stream) {
+                Some(of) => self.send_part(*of, out, settings, wakes),
+                None => self.put(stream, out, settings, wakes),
+            };
+        };
         match (&open.response, out.last) {
             (Response::Undecided(_), true) => {
                 let status = (self.rules.status)(open.reason, &out.body);
@@ -264,7 +284,10 @@ impl<X> ExchangeTable<X> {
                 return Ok(());
             }
             (Response::Gone, false) if !self.rules.resumable => return Ok(()),
-            (Response::Undecided(_), false) => wakes.add(open.response.decide(ResponseKind::EventStream)),
+            (Response::Undecided(_), false) => {
+                wakes.add(open.response.decide(ResponseKind::EventStream));
+                self.carry_parked_if_running(stream, settings, wakes);
+            }
             (Response::Decided(_) | Response::Sent | Response::Gone, _) => {}
         }
         let last = out.last;
@@ -283,7 +306,10 @@ impl<X> ExchangeTable<X> {
         settings: &Settings,
         wakes: &mut WakeList,
     ) {
-        let Some(open) = self.open.get_mut(&exchange.0) else { return };
+        let Some(open) = self.open.get_mut(&exchange.0) else {
+            self.end_part(exchange, settings, wakes);
+            return;
+        };
         match (&open.response, how) {
             (Response::Undecided(_), ExchangeEnd::Refused) => {
                 let status = match (self.rules.status)(open.reason, &[]) {
@@ -309,6 +335,7 @@ impl<X> ExchangeTable<X> {
     /// Ends every stream after its waiting messages, and every undecided response.
     pub(crate) fn close(&mut self, wakes: &mut WakeList) {
         self.closed = true;
+        self.drop_parked();
         wakes.add(self.own.as_mut().and_then(ReplayBuffer::end));
         for open in self.open.values_mut() {
             wakes.add(open.response.decide(ResponseKind::Ended));

@@ -26,6 +26,7 @@ pub(crate) struct HeadFields<'a> {
     pub(crate) origin: Field<'a>,
     pub(crate) accept: Field<'a>,
     pub(crate) content_type: Field<'a>,
+    pub(crate) content_encoding: Field<'a>,
     pub(crate) content_length: Field<'a>,
     pub(crate) transfer_encoding: Field<'a>,
     pub(crate) traceparent: Field<'a>,
@@ -84,6 +85,7 @@ impl<'a> HeadFields<'a> {
             origin: absent,
             accept: absent,
             content_type: absent,
+            content_encoding: absent,
             content_length: absent,
             transfer_encoding: absent,
             traceparent: absent,
@@ -103,6 +105,7 @@ impl<'a> HeadFields<'a> {
                 "origin" => &mut fields.origin,
                 "accept" => &mut fields.accept,
                 "content-type" => &mut fields.content_type,
+                "content-encoding" => &mut fields.content_encoding,
                 "content-length" => &mut fields.content_length,
                 "transfer-encoding" => &mut fields.transfer_encoding,
                 "traceparent" => &mut fields.traceparent,
@@ -131,7 +134,7 @@ impl<'a> HeadFields<'a> {
 
 #[cfg(test)]
 mod tests {
-    use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, TRANSFER_ENCODING};
+    use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, TRANSFER_ENCODING};
 
     use super::*;
     use crate::headers::{
@@ -141,11 +144,12 @@ mod tests {
     #[test]
     fn each_field_is_found_by_its_name_and_counted() {
         type Find = for<'a> fn(&HeadFields<'a>) -> Field<'a>;
-        let fields: [(HeaderName, Find); 13] = [
+        let fields: [(HeaderName, Find); 14] = [
             (HOST, |fields| fields.host),
             (ORIGIN, |fields| fields.origin),
             (ACCEPT, |fields| fields.accept),
             (CONTENT_TYPE, |fields| fields.content_type),
+            (CONTENT_ENCODING, |fields| fields.content_encoding),
             (CONTENT_LENGTH, |fields| fields.content_length),
             (TRANSFER_ENCODING, |fields| fields.transfer_encoding),
             (HeaderName::from_static("traceparent"), |fields| fields.traceparent),

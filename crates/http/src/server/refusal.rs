@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use rescind_core::AuthRefusal;
 use serde::Serialize;
@@ -97,6 +97,11 @@ impl Refused {
         Self::new(StatusCode::LENGTH_REQUIRED, "a Content-Length or a chunked body is required")
     }
 
+    /// 413: a batch of too many messages.
+    pub(crate) fn large_batch(most: usize) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("a batch may have at most {most} messages"))
+    }
+
     /// 413.
     pub(crate) fn too_large(limit: usize) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {limit} bytes"))
@@ -107,9 +112,17 @@ impl Refused {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json in UTF-8")
     }
 
+    /// 415: the body is compressed, or encoded in another way.
+    pub(crate) fn encoded() -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "no Content-Encoding is supported: send the body as it is")
+            .with(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
+    }
+
     /// 421: the request is for a host that this server does not serve.
-    pub(crate) fn misdirected() -> Self {
-        Self::new(StatusCode::MISDIRECTED_REQUEST, "this server does not serve that Host")
+    pub(crate) fn misdirected(advice: Option<&str>) -> Self {
+        const TEXT: &str = "this server does not serve that Host";
+        let text = advice.map_or(Cow::Borrowed(TEXT), |advice| Cow::Owned(format!("{TEXT}: {advice}")));
+        Self::new(StatusCode::MISDIRECTED_REQUEST, text)
     }
 
     /// 429, with the seconds after which the client may try again.

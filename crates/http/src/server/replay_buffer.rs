@@ -160,6 +160,11 @@ impl ReplayBuffer {
         self.reader.is_some()
     }
 
+    /// Whether it ever had a reader.
+    pub(crate) const fn was_read(&self) -> bool {
+        self.readers > 0
+    }
+
     /// Whether events wait and the reader has taken none since then.
     pub(crate) fn is_stalled(&self, since: Instant) -> bool {
         self.has_reader() && !self.waiting.is_empty() && self.moved <= since

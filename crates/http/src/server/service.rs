@@ -216,8 +216,11 @@ impl Future for Responding {
     }
 }
 
+/// Whether a request is for this path, with or without a slash at its end.
 fn is_under<B>(path: &str, request: &Request<B>) -> bool {
-    path == "/" || request.uri().path() == path
+    let without_slash = |path: &str| path.strip_suffix('/').map_or(path.len(), str::len);
+    let asked = request.uri().path();
+    path == "/" || asked.get(..without_slash(asked)) == path.get(..without_slash(path))
 }
 
 impl<B> Service<Request<B>> for HttpService

@@ -52,6 +52,8 @@ pub(crate) struct Settings {
     pub(crate) session_idle: Duration,
     /// The most messages and bytes that wait for a stream without a reader.
     pub(crate) unread_limit: (usize, usize),
+    /// How long a message that no stream can carry waits for one.
+    pub(crate) stream_wait: Duration,
     /// An event stream whose reader takes nothing for this time is cut.
     pub(crate) stall_timeout: Duration,
     pub(crate) kept: Retention,
@@ -113,8 +115,9 @@ impl Default for Settings {
             keep_alive: Duration::from_secs(15),
             connections: 10_000,
             sessions: 1024,
-            session_idle: Duration::from_secs(300),
+            session_idle: Duration::from_secs(30 * 60),
             unread_limit: (1024, 1024 * 1024),
+            stream_wait: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(30),
             kept: Retention { events: 256, bytes: 64 * 1024 },
             counts: HttpCounts::default(),

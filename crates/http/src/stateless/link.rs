@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::mirrored_headers;
 use crate::inbound_queue::{InboundQueue, SendRefused};
 use crate::server::Settings;
-use crate::server::exchange_table::{ExchangeRules, ExchangeTable, Exchanges};
+use crate::server::exchange_table::{ExchangeList, ExchangeRules, ExchangeTable, Exchanges};
 use crate::server::link::Linked;
 use crate::server::replay_buffer::Retention;
 use crate::wake_list::WakeList;
@@ -75,9 +75,12 @@ impl StatelessLink {
         });
     }
 
-    fn push_closed(&self, closed: Option<TransportEvent>, wakes: &mut WakeList) {
-        if let Some(closed) = closed.filter(|_| !failpoint::active(Failpoint::ExchangeCloseUntold)) {
-            wakes.add(self.inbound_queue.push_event_under_lock(closed));
+    fn push_closed(&self, closed: ExchangeList, wakes: &mut WakeList) {
+        if failpoint::active(Failpoint::ExchangeCloseUntold) {
+            return;
+        }
+        for exchange in closed {
+            wakes.add(self.inbound_queue.push_event_under_lock(TransportEvent::ExchangeClosed { exchange }));
         }
     }
 }
@@ -137,7 +140,7 @@ impl Linked for StatelessLink {
     }
 
     fn note_waiting(&self, exchange: ExchangeId) {
-        self.exchanges.step(|table, wakes| table.note_waiting(exchange, wakes));
+        self.exchanges.step(|table, wakes| table.note_waiting(exchange, &self.settings, wakes));
     }
 
     fn note_rejection(&self, exchange: ExchangeId, reason: RejectReason) {

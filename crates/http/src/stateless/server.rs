@@ -78,6 +78,7 @@ impl StatelessServer {
         }
         let (head, body) = request.into_parts();
         let fields = HeadFields::of(&head.headers);
+        checks::content_encoding(&fields)?;
         checks::content_type(&fields)?;
         checks::accepts_both(&fields)?;
         body::check_length(head.version, &fields, self.settings.max_frame)?;
@@ -89,11 +90,12 @@ impl StatelessServer {
     async fn post(self: Arc<Self>, begun: Begun) -> Result<Response<ResponseBody>, Refused> {
         let Begun { headers, body, caller, client } = begun;
         let budget = client.budget();
-        let (body, held) =
+        let (mut body, held) =
             body::read(body, self.settings.max_frame, self.settings.body_timeout, budget).await?;
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
         }
+        let mark = body::drop_mark(&mut body);
         let fields = HeadFields::of(&headers);
         let checked = Message::read(&body, self.config.bodies)
             .and_then(|message| message.check(&fields, &self.config.versions, &self.config.mirrors))
@@ -111,6 +113,9 @@ impl StatelessServer {
             SendRefused::Full => Refused::too_many("too many messages wait"),
             SendRefused::Closed => Refused::unavailable("this server has ended"),
         })?;
+        if let Some(mark) = mark {
+            exchanges.inbound_queue.push_event(mark);
+        }
         let budget = budget.clone();
         let waiting = Waiting { feed: Some(PostFeed { exchanges, exchange, budget }), token };
         self.answer_post(waiting, kind).await
@@ -121,7 +126,7 @@ impl StatelessServer {
         let (table, exchange) = (&feed.exchanges.exchanges, feed.exchange);
         let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
         let timer = self.stream_delay.timer(TimeFrom::Start);
-        let open_stream = || table.step(|table, wakes| table.open_stream(exchange, wakes));
+        let open_stream = || table.step(|table, wakes| table.open_stream(exchange, &self.settings, wakes));
         let kind_of_response = json_or_event_stream::decided(poll, timer, open_stream).await;
         if !matches!(kind_of_response, ResponseKind::EventStream) {
             // The response is taken: the exchange is over.

@@ -1,6 +1,7 @@
 //! The link of a session: how it sends the driver's frames, and how it ends.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use http::StatusCode;
@@ -11,10 +12,10 @@ use rescind_core::{
 };
 use tokio::time::Instant;
 
-use super::session_state::{Serves, SessionState};
+use super::session_state::{OPENING, Serves, SessionState};
 use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
-use crate::server::exchange_table::{ExchangeRules, ExchangeTable, OWN};
+use crate::server::exchange_table::{ExchangeRules, ExchangeTable, OWN, Unrelated};
 use crate::server::idle::{IdleSession, IdlingReceiver};
 use crate::server::json_or_event_stream::Response;
 use crate::server::link::{Linked, ServerLink};
@@ -75,28 +76,30 @@ impl Linked for SessionState {
             stalled.extend(table.own.as_ref().filter(|own| own.is_stalled(since)).map(|_| OWN));
             for stream in stalled {
                 tracing::debug!(stream, "an event stream was cut, because its client does not read it");
-                if let Some(closed) = table.cut(stream, &self.settings, wakes) {
-                    wakes.add(self.inbound_queue.push_event_under_lock(closed));
-                }
+                let closed = table.cut(stream, &self.settings, wakes);
+                self.report_closed(closed, wakes);
             }
         });
     }
 
     fn note_waiting(&self, exchange: ExchangeId) {
-        self.exchanges.step(|table, wakes| table.note_waiting(exchange, wakes));
+        self.exchanges.step(|table, wakes| table.note_waiting(exchange, &self.settings, wakes));
     }
 
     fn note_rejection(&self, exchange: ExchangeId, reason: RejectReason) {
         self.exchanges.lock().note_rejection(exchange, reason);
     }
 
-    /// A request or cancel whose exchange has lost its client is sent on the session's own stream, and so is a frame
-    /// without an exchange.
+    /// A request or cancel whose exchange has lost its client belongs to no running request any more, and neither does a
+    /// frame without an exchange.
     fn send(&self, mut out: Outbound) -> Result<(), TransportError> {
         if self.serves == Serves::OneRequest && out.head.kind == FrameKind::Request {
             return Err(unanswerable(out.exchange));
         }
         if out.last {
+            if out.exchange == OPENING && out.head.kind == FrameKind::Answer {
+                self.note_revision(&out.body);
+            }
             self.completed(out.exchange);
         }
         // The bytes count until the last one is written, or until the client leaves the stream.
@@ -105,18 +108,32 @@ impl Linked for SessionState {
             if table.closed {
                 return Err(Self::ended());
             }
-            let open = table.open.get(&out.exchange.0);
-            let stream = match (out.head.kind, open) {
+            let open = table.open.get(&table.stream_of(out.exchange));
+            let is_related = match (out.head.kind, open) {
                 // The answer to an exchange that is over cannot be sent.
                 (FrameKind::Answer, None) => return Ok(()),
-                (FrameKind::Answer | FrameKind::Notification, Some(_)) => out.exchange.0,
+                (FrameKind::Answer | FrameKind::Notification, Some(_)) => true,
                 (FrameKind::Request | FrameKind::Cancel, Some(open)) => match open.response {
-                    Response::Gone => OWN,
-                    Response::Undecided(_) | Response::Decided(_) | Response::Sent => out.exchange.0,
+                    Response::Gone => false,
+                    Response::Undecided(_) | Response::Decided(_) | Response::Sent => true,
                 },
-                (FrameKind::Request | FrameKind::Cancel | FrameKind::Notification, None) => OWN,
+                (FrameKind::Request | FrameKind::Cancel | FrameKind::Notification, None) => false,
             };
-            table.send(stream, out, &self.settings, wakes)
+            if is_related {
+                return table.send(out.exchange.0, out, &self.settings, wakes);
+            }
+            match table.send_unrelated(out, &self.settings, wakes)? {
+                Unrelated::Sent | Unrelated::TakenBack(None) => {}
+                Unrelated::Waits => {
+                    // The driver polls the receiver again, which has the timer.
+                    self.has_parked.store(true, Ordering::Relaxed);
+                    wakes.add(self.inbound_queue.take_reader());
+                }
+                Unrelated::TakenBack(Some(event)) => {
+                    wakes.add(self.inbound_queue.push_event_under_lock(event));
+                }
+            }
+            Ok(())
         })
     }
 
@@ -162,6 +179,25 @@ impl IdleSession for SessionState {
             || table.open.values().any(|open| open.buffer.has_reader());
         drop(table);
         (!in_use).then(|| self.used_at() + self.settings.session_idle)
+    }
+
+    fn parked_until(&self) -> Option<Instant> {
+        if !self.has_parked.load(Ordering::Relaxed) {
+            return None;
+        }
+        let table = self.exchanges.lock();
+        let until = table.parked_until(self.settings.stream_wait);
+        // Only the driver parks, and it is the caller.
+        self.has_parked.store(until.is_some(), Ordering::Relaxed);
+        until
+    }
+
+    fn expire_parked(&self) {
+        self.exchanges.step(|table, wakes| {
+            for failure in table.expire_parked(Instant::now(), &self.settings) {
+                wakes.add(self.inbound_queue.push_event_under_lock(failure));
+            }
+        });
     }
 }
 

@@ -19,6 +19,9 @@ use self::server::StreamableServer;
 use crate::envelope::Envelope;
 use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
 
+/// The revisions of MCP that have sessions.
+const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+
 /// What opens a session.
 #[derive(Clone, Debug)]
 pub(crate) enum FirstMessage {
@@ -33,6 +36,14 @@ impl FirstMessage {
     pub(crate) fn is_begun_by(&self, body: &[u8]) -> bool {
         match self {
             Self::Any => true,
+            Self::Methods(methods) => Envelope::of(body).is_request_of(methods),
+        }
+    }
+
+    /// Whether this message negotiates the revision of a session.
+    pub(crate) fn is_handshake(&self, body: &[u8]) -> bool {
+        match self {
+            Self::Any => Envelope::of(body).is_request_of(&[MCP_OPENING]),
             Self::Methods(methods) => Envelope::of(body).is_request_of(methods),
         }
     }
@@ -70,11 +81,12 @@ impl Default for Streamable {
 }
 
 impl Streamable {
-    /// A binding whose sessions `initialize` opens, for MCP 2025-06-18 and 2025-11-25.
+    /// A binding whose sessions `initialize` opens, for MCP's revisions with sessions: 2024-11-05, 2025-03-26, 2025-06-18
+    /// and 2025-11-25. The first had another transport; clients speak it over this one too.
     pub fn new() -> Self {
         Self {
             opening: FirstMessage::Methods(vec![MCP_OPENING.to_owned()]),
-            versions: ["2025-06-18", "2025-11-25"].map(ToOwned::to_owned).to_vec(),
+            versions: REVISIONS.map(ToOwned::to_owned).to_vec(),
             stream_after: None,
             poll_after: None,
             retry: Duration::from_secs(1),
@@ -98,8 +110,10 @@ impl Streamable {
         self
     }
 
-    /// The values of `MCP-Protocol-Version` that are served. Other values get 400. A message without the header is
-    /// served.
+    /// The values of `MCP-Protocol-Version` that are served, until the answer to `initialize` has named the revision of
+    /// its session. Then only that value is served, whether it is one of these or not. Other values get 400. A message
+    /// without the header is served, and the header of `initialize` is not read. Default: the four revisions of MCP
+    /// with sessions.
     pub fn versions<'a>(mut self, versions: impl IntoIterator<Item = &'a str>) -> Self {
         self.versions = versions.into_iter().map(ToOwned::to_owned).collect();
         self
@@ -139,6 +153,10 @@ impl Streamable {
 
     pub(crate) fn known_versions(&self) -> &[String] {
         &self.versions
+    }
+
+    pub(crate) const fn opening(&self) -> &FirstMessage {
+        &self.opening
     }
 
     /// The time after which a request without an answer gets an event stream. The head of the stream tells the client

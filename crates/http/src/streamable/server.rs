@@ -8,7 +8,9 @@ use std::task::Context;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ByteBudget, ExchangeId, HeldBytes, Principal, TraceContext};
+use rescind_core::{
+    BadMessage, BoxFuture, ByteBudget, ExchangeId, HeldBytes, Principal, TraceContext, TransportEvent, members,
+};
 
 use super::feed::{StreamFeed, Waiting};
 use super::session_state::{NotResumed, Serves, SessionState};
@@ -42,6 +44,8 @@ const SESSIONLESS_PAGE_ACCESS: PageAccess = PageAccess {
     exposed: "WWW-Authenticate, Retry-After",
     parameters: Parameters::Ignored,
 };
+/// The revision that has batches.
+const BATCH_REVISION: &str = "2025-03-26";
 /// The first revision whose clients understand an event without data.
 const PRIMED_SINCE: &str = "2025-11-25";
 
@@ -79,16 +83,19 @@ impl StreamableServer {
 
     fn begin_post(&self, request: Request<RequestBody>, caller: Caller) -> Result<Posted, Refused> {
         let fields = HeadFields::of(request.headers());
+        checks::content_encoding(&fields)?;
         checks::content_type(&fields)?;
         checks::accepts_both(&fields)?;
-        let version = self.check_version(&fields)?;
-        let primed = self.sessionless.is_none() && version.is_some_and(|version| version >= PRIMED_SINCE);
         // Before the body is read: an upload to an unknown session is refused early.
         let known = match session_id(&fields)? {
             _ if self.sessionless.is_some() => None,
             Some(id) => Some(self.find(id, caller.principal.as_ref())?),
             None => None,
         };
+        let version = self.check_version(&fields, known.as_deref());
+        let is_primed = |version: &&str| self.sessionless.is_none() && *version >= PRIMED_SINCE;
+        let primed = version.as_ref().is_ok_and(|version| version.as_ref().is_some_and(is_primed));
+        let wrong_version = version.err().map(Box::new);
         let limit = self.limit(known.is_some());
         body::check_length(request.version(), &fields, limit)?;
         let budget = match &known {
@@ -100,7 +107,8 @@ impl StreamableServer {
         };
         let trace = fields.trace().map(Arc::new);
         let Caller { principal, address: from, .. } = caller;
-        Ok(Posted { body: request.into_body(), known, principal, from, budget, primed, trace })
+        let body = request.into_body();
+        Ok(Posted { body, known, principal, from, budget, primed, wrong_version, trace })
     }
 
     /// The largest body, in bytes. A body that opens a session for a client is small.
@@ -110,11 +118,16 @@ impl StreamableServer {
     }
 
     async fn post(self: Arc<Self>, posted: Posted) -> Result<Response<ResponseBody>, Refused> {
-        let Posted { body, known, principal, from, budget, primed, trace } = posted;
+        let Posted { body, known, principal, from, budget, primed, wrong_version, trace } = posted;
         let limit = self.limit(known.is_some());
-        let (body, held) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
+        let (mut body, held) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
+        let mark = body::drop_mark(&mut body);
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
+        }
+        // The handshake negotiates in its body.
+        if let Some(refused) = wrong_version.filter(|_| !self.config.opening.is_handshake(&body)) {
+            return Err(*refused);
         }
         if let Some(sessionless) = &self.sessionless {
             let (id, held) = match sessionless.take(&self.settings, principal.as_ref(), &body, held).await? {
@@ -125,10 +138,16 @@ impl StreamableServer {
             if let Some(id) = id {
                 sessionless.begin(&self.settings, &session, id);
             }
-            return self.pass(session, Entry::Alone, (body, held), primed, trace).await;
+            return self.pass(session, Entry::Alone, (body, held), primed, (mark, trace)).await;
         }
         let (session, entry) = match known {
             Some(session) => {
+                if body.first() == Some(&b'[') && session.revision() == Some(BATCH_REVISION) {
+                    if let Some(batch) = Batch::read(&body, &budget)? {
+                        drop((body, held));
+                        return self.pass_batch(session, batch, primed, (mark, trace)).await;
+                    }
+                }
                 session.note_use(&body);
                 (session, Entry::Known)
             }
@@ -139,7 +158,7 @@ impl StreamableServer {
                 return Err(Refused::bad("the header Mcp-Session-Id is required: this message opens none"));
             }
         };
-        self.pass(session, entry, (body, held), primed, trace).await
+        self.pass(session, entry, (body, held), primed, (mark, trace)).await
     }
 
     /// Passes a message to its session and waits for the response.
@@ -149,15 +168,35 @@ impl StreamableServer {
         entry: Entry,
         (body, held): (Bytes, HeldBytes),
         primed: bool,
-        trace: Option<Arc<TraceContext>>,
+        (mark, trace): Arrival,
     ) -> Result<Response<ResponseBody>, Refused> {
-        let (exchange, token) = session.post(body.clone(), held, trace).map_err(|why| match why {
-            SendRefused::Full => Refused::too_many("too many messages of this session wait"),
-            SendRefused::Closed => entry.ended(),
-        })?;
+        let posted = session.post(body.clone(), held, trace);
+        let (exchange, token) = posted.map_err(|why| entry.refused(why))?;
+        if let Some(mark) = mark {
+            session.inbound_queue.push_event(mark);
+        }
         let stream = exchange.0;
         let waiting = Waiting { feed: StreamFeed { session, stream }, token, left: false };
         self.answer_post(waiting, primed, &body, entry).await
+    }
+
+    /// The same for a batch: each of its messages is passed on alone.
+    async fn pass_batch(
+        &self,
+        session: Arc<SessionState>,
+        batch: Batch,
+        primed: bool,
+        (mark, trace): Arrival,
+    ) -> Result<Response<ResponseBody>, Refused> {
+        let posted = session.post_batch(batch.messages, batch.asks, trace.as_ref());
+        let (exchange, token) = posted.map_err(|why| Entry::Known.refused(why))?;
+        if let Some(mark) = mark {
+            session.inbound_queue.push_event(mark);
+        }
+        let stream = exchange.0;
+        let waiting = Waiting { feed: StreamFeed { session, stream }, token, left: false };
+        // Without a body: nothing but the end of its messages decides the response.
+        self.answer_post(waiting, primed, &Bytes::new(), Entry::Known).await
     }
 
     async fn answer_post(
@@ -205,7 +244,7 @@ impl StreamableServer {
         let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
         let open_stream = || {
             if Envelope::of(body).is_request() {
-                table.step(|table, wakes| table.open_stream(exchange, wakes));
+                table.step(|table, wakes| table.open_stream(exchange, &self.settings, wakes));
             }
         };
         json_or_event_stream::decided(poll, self.stream_delay.timer(TimeFrom::Arrival), open_stream).await
@@ -218,8 +257,8 @@ impl StreamableServer {
     ) -> Result<Response<ResponseBody>, Refused> {
         let fields = HeadFields::of(headers);
         checks::accepts_events(&fields)?;
-        self.check_version(&fields)?;
         let session = self.required(&fields, principal)?;
+        self.check_version(&fields, Some(&session))?;
         let Some((stream, last)) = events::last_event(headers)? else {
             let displace = self.config.second_stream == SecondStream::Displaces;
             let Some(token) = session.listen(displace) else {
@@ -244,8 +283,9 @@ impl StreamableServer {
         principal: Option<&Principal>,
     ) -> Result<Response<ResponseBody>, Refused> {
         let fields = HeadFields::of(headers);
-        self.check_version(&fields)?;
-        self.required(&fields, principal)?.end();
+        let session = self.required(&fields, principal)?;
+        self.check_version(&fields, Some(&session))?;
+        session.end();
         Ok(response_body::plain(StatusCode::NO_CONTENT))
     }
 
@@ -293,14 +333,56 @@ impl StreamableServer {
         self.table.find(id, principal).ok_or_else(ended)
     }
 
-    fn check_version<'a>(&self, fields: &HeadFields<'a>) -> Result<Option<&'a str>, Refused> {
+    /// Refuses a version other than that of the session. While the session has none, any supported one is right.
+    fn check_version<'a>(
+        &self,
+        fields: &HeadFields<'a>,
+        session: Option<&SessionState>,
+    ) -> Result<Option<&'a str>, Refused> {
         let Some(version) = fields.mcp_version.single(MCP_PROTOCOL_VERSION.as_str())? else {
             return Ok(None);
         };
-        if self.config.versions.iter().any(|known| known == version) {
+        let is_known = || self.config.versions.iter().any(|known| known == version);
+        let spoken = session.and_then(SessionState::revision);
+        if spoken.map_or_else(is_known, |spoken| spoken == version) {
             return Ok(Some(version));
         }
-        Err(Refused::bad("this MCP-Protocol-Version is not supported"))
+        let supported = self.config.versions.join(", ");
+        Err(Refused::bad(match spoken {
+            Some(spoken) if is_known() => format!(
+                "this MCP-Protocol-Version is not that of the session, which is {spoken} (this server supports {supported})"
+            ),
+            Some(_) | None => {
+                format!("this MCP-Protocol-Version is not supported (this server supports {supported})")
+            }
+        }))
+    }
+}
+
+/// What came with a message: the report of its byte order mark, and its trace.
+type Arrival = (Option<TransportEvent>, Option<Arc<TraceContext>>);
+
+/// The messages of a batch, each with the bytes that it holds.
+struct Batch {
+    messages: Vec<(Bytes, HeldBytes)>,
+    /// Whether one of them is a request.
+    asks: bool,
+}
+
+impl Batch {
+    /// `None`: the body is no batch, and the session refuses it.
+    fn read(body: &[u8], budget: &ByteBudget) -> Result<Option<Self>, Refused> {
+        let Ok(text) = members::text(body) else { return Ok(None) };
+        let found = match members::elements(text) {
+            Ok(found) if found.is_empty() => return Ok(None),
+            Ok(found) => found,
+            Err(BadMessage::BatchNotAllowed) => return Err(Refused::large_batch(members::MAX_BATCH)),
+            Err(_) => return Ok(None),
+        };
+        let asks = found.iter().any(|message| Envelope::of(message.get().as_bytes()).is_request());
+        // Copied, so that one of them does not keep the memory of all.
+        let copied = |text: &str| (Bytes::copy_from_slice(text.as_bytes()), budget.hold(text.len()));
+        Ok(Some(Self { messages: found.into_iter().map(|message| copied(message.get())).collect(), asks }))
     }
 }
 
@@ -322,6 +404,14 @@ enum Entry {
 }
 
 impl Entry {
+    /// The refusal of a message that its session did not take.
+    fn refused(self, why: SendRefused) -> Refused {
+        match why {
+            SendRefused::Full => Refused::too_many("too many messages of this session wait"),
+            SendRefused::Closed => self.ended(),
+        }
+    }
+
     /// The refusal of a message whose session has ended.
     fn ended(self) -> Refused {
         match self {
@@ -343,6 +433,8 @@ struct Posted {
     budget: ByteBudget,
     /// Whether its client understands an event without data.
     primed: bool,
+    /// The refusal of its `MCP-Protocol-Version`, which does not count for a handshake.
+    wrong_version: Option<Box<Refused>>,
     trace: Option<Arc<TraceContext>>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,10 +14,18 @@ use super::running::Running;
 use crate::envelope::Envelope;
 use crate::inbound_queue::{InboundQueue, SendRefused};
 use crate::server::Settings;
-use crate::server::exchange_table::{Exchanges, OWN};
+use crate::server::exchange_table::{ExchangeList, Exchanges, OWN};
+use crate::wake_list::WakeList;
 use crate::server::replay_buffer::{Forgotten, ReplayBuffer};
 use crate::server::sessions::{OwnedSession, Sessions};
 use crate::sync::Mutex;
+
+/// The member of an answer to `initialize` that names the revision.
+const REVISION: &str = "protocolVersion";
+/// The longest name of a revision that is kept, in bytes.
+const MAX_REVISION: usize = 64;
+/// The exchange of the message that opened the session: its first.
+pub(super) const OPENING: ExchangeId = ExchangeId(OWN + 1);
 
 /// One session.
 pub(super) struct SessionState {
@@ -34,6 +42,10 @@ pub(super) struct SessionState {
     used: AtomicBool,
     pub(super) exchanges: Exchanges<()>,
     used_at: Mutex<Instant>,
+    /// The revision that the answer to the opening message names.
+    revision: OnceLock<Box<str>>,
+    /// Whether messages of this side may wait for a stream.
+    pub(super) has_parked: AtomicBool,
     pub(super) serves: Serves,
     /// The place of its request among those that cancels reach, if the server has no sessions.
     running: Mutex<Option<Running>>,
@@ -87,6 +99,8 @@ impl SessionState {
             used: AtomicBool::new(false),
             exchanges,
             used_at: Mutex::new(Instant::now()),
+            revision: OnceLock::new(),
+            has_parked: AtomicBool::new(false),
             serves,
             running: Mutex::default(),
         })
@@ -124,6 +138,53 @@ impl SessionState {
         Ok((exchange, token))
     }
 
+    /// Takes the messages of a batch, each an exchange of its own. The exchange and the token are those of the stream of
+    /// their answers.
+    pub(super) fn post_batch(
+        &self,
+        messages: Vec<(Bytes, HeldBytes)>,
+        asks: bool,
+        trace: Option<&Arc<TraceContext>>,
+    ) -> Result<(ExchangeId, u64), SendRefused> {
+        let now = Instant::now();
+        let kept = self.settings.kept;
+        let batch =
+            self.exchanges.step(|table, _| table.begin_batch(now, kept, (), messages.len(), asks))?;
+        self.touch_at(now);
+        if asks {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        let inbound = (batch.first..).zip(messages).map(|(exchange, (body, held))| {
+            let (exchange, principal) = (ExchangeId(exchange), self.principal.clone());
+            (Inbound { body, exchange, principal, address: None, trace: trace.cloned() }, held)
+        });
+        self.inbound_queue
+            .push_all(inbound.collect())
+            .inspect_err(|_| self.exchanges.lock().drop_batch(batch))?;
+        Ok((ExchangeId(batch.stream), batch.token))
+    }
+
+    /// The revision of the session, once the answer to its opening message has named one.
+    pub(super) fn revision(&self) -> Option<&str> {
+        self.revision.get().map(AsRef::as_ref)
+    }
+
+    /// Reads the revision in the answer to the opening message.
+    pub(super) fn note_revision(&self, answer: &[u8]) {
+        if let Some(revision) = Envelope::of(answer).result_text(REVISION) {
+            if revision.len() <= MAX_REVISION {
+                let _ = self.revision.set(revision.into());
+            }
+        }
+    }
+
+    /// Informs the driver of exchanges whose client has left.
+    pub(super) fn report_closed(&self, closed: ExchangeList, wakes: &mut WakeList) {
+        for exchange in closed {
+            wakes.add(self.inbound_queue.push_event_under_lock(TransportEvent::ExchangeClosed { exchange }));
+        }
+    }
+
     /// Sends the first event on a POST's stream. Its id allows the client to resume the stream.
     pub(super) fn prime(&self, exchange: ExchangeId, retry: Option<Duration>) {
         self.exchanges.step(|table, wakes| {
@@ -142,7 +203,9 @@ impl SessionState {
             if table.closed || (is_read && !displace) {
                 return None;
             }
-            Some(table.attach(OWN, wakes))
+            let token = table.attach(OWN, wakes);
+            table.carry_parked(OWN, &self.settings, wakes);
+            Some(token)
         })
     }
 
@@ -162,8 +225,15 @@ impl SessionState {
             table.update_held(stream, held);
             let token = table.attach(stream, wakes);
             if table.open.contains_key(&stream) {
-                let resumed = TransportEvent::ExchangeResumed { exchange: ExchangeId(stream) };
-                wakes.add(self.inbound_queue.push_event_under_lock(resumed));
+                for exchange in table.exchanges_of(stream) {
+                    let resumed = TransportEvent::ExchangeResumed { exchange };
+                    wakes.add(self.inbound_queue.push_event_under_lock(resumed));
+                }
+            }
+            if stream == OWN {
+                table.carry_parked(OWN, &self.settings, wakes);
+            } else {
+                table.carry_parked_if_running(stream, &self.settings, wakes);
             }
             Ok(token)
         })
@@ -173,9 +243,8 @@ impl SessionState {
     pub(super) fn left(&self, stream: u64, token: u64) {
         self.touch();
         self.exchanges.step(|table, wakes| {
-            if let Some(closed) = table.left(stream, token, &self.settings, wakes) {
-                wakes.add(self.inbound_queue.push_event_under_lock(closed));
-            }
+            let closed = table.left(stream, token, &self.settings, wakes);
+            self.report_closed(closed, wakes);
         });
     }
 

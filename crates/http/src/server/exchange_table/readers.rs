@@ -2,27 +2,24 @@
 
 use std::collections::VecDeque;
 
-use rescind_core::{ExchangeId, TransportEvent};
-
-use super::{ExchangeTable, ReplayBuffer, Response, ResponseKind, Settings, WakeList};
+use super::{ExchangeList, ExchangeTable, ReplayBuffer, Response, ResponseKind, Settings, WakeList};
 
 /// The most ended streams that are kept for a client that lost their end.
 const ENDED: usize = 16;
 
 impl<X> ExchangeTable<X> {
-    /// Called when a response, or the future of a response, is dropped. The caller must push the returned event under
-    /// the same lock.
+    /// Called when a response, or the future of a response, is dropped. The caller must report the returned exchanges as
+    /// closed, under the same lock.
     pub(crate) fn left(
         &mut self,
         stream: u64,
         token: u64,
         settings: &Settings,
         wakes: &mut WakeList,
-    ) -> Option<TransportEvent> {
-        let held = self.held_of(stream)?;
-        let buffer = self.buffer(stream)?;
-        if !buffer.detach(token) {
-            return None;
+    ) -> ExchangeList {
+        let Some(held) = self.held_of(stream) else { return ExchangeList::new() };
+        if !self.buffer(stream).is_some_and(|buffer| buffer.detach(token)) {
+            return ExchangeList::new();
         }
         self.update_held(stream, held);
         wakes.add(self.driver.take());
@@ -35,16 +32,16 @@ impl<X> ExchangeTable<X> {
         stream: u64,
         settings: &Settings,
         wakes: &mut WakeList,
-    ) -> Option<TransportEvent> {
-        let held = self.held_of(stream)?;
-        wakes.add(self.buffer(stream)?.cut());
+    ) -> ExchangeList {
+        let Some(held) = self.held_of(stream) else { return ExchangeList::new() };
+        wakes.add(self.buffer(stream).and_then(ReplayBuffer::cut));
         self.update_held(stream, held);
         self.lost(stream, settings)
     }
 
     /// Called when a stream has lost its reader.
-    fn lost(&mut self, stream: u64, settings: &Settings) -> Option<TransportEvent> {
-        let open = self.open.get_mut(&stream)?;
+    fn lost(&mut self, stream: u64, settings: &Settings) -> ExchangeList {
+        let Some(open) = self.open.get_mut(&stream) else { return ExchangeList::new() };
         match open.response {
             Response::Undecided(_) | Response::Decided(ResponseKind::EventStream) => {
                 open.response = Response::Gone;
@@ -55,19 +52,19 @@ impl<X> ExchangeTable<X> {
                     self.held -= self.rules.counted(body);
                 }
                 self.open.remove(&stream);
-                return None;
+                return ExchangeList::new();
             }
             Response::Sent if !self.rules.resumable => open.response = Response::Gone,
             Response::Sent | Response::Gone => {}
         }
         if open.buffer.is_ended() {
             self.retire(stream, settings);
-            return None;
+            return ExchangeList::new();
         }
         if !self.rules.resumable {
             open.buffer.discard();
         }
-        Some(TransportEvent::ExchangeClosed { exchange: ExchangeId(stream) })
+        self.exchanges_of(stream)
     }
 
     /// Attaches a reader to a stream. The reader before it, if any, ends.
