@@ -58,11 +58,11 @@ async fn ask_upstream(session: &Arc<Session>, ctx: CallContext, params: &RawValu
         start(&upstream, &ctx, params)
     };
     let call = ctx.run_until_cancelled(start).await??;
-    answer(session, &ctx, call, session.upstream_name()).await
+    answer(&ctx, call, session.upstream_name(), || session.lost()).await
 }
 
 async fn ask(session: &Arc<Session>, to: &Peer, ctx: &CallContext, params: &RawValue) -> Answer {
-    answer(session, ctx, start(to, ctx, params)?, CLIENT).await
+    answer(ctx, start(to, ctx, params)?, CLIENT, || session.client_lost()).await
 }
 
 /// A call to the other side.
@@ -87,8 +87,13 @@ fn start(to: &Peer, ctx: &CallContext, params: &RawValue) -> Result<Started, Han
     Ok(Started { call: started?, late })
 }
 
-/// The answer of the other side, which has this name in errors.
-async fn answer(session: &Arc<Session>, ctx: &CallContext, started: Started, other: &str) -> Answer {
+/// Waits for the answer of the other side, which has this name in errors. `lost`: why it did not answer.
+async fn answer<L: Future<Output = Arc<str>>>(
+    ctx: &CallContext,
+    started: Started,
+    other: &str,
+    lost: impl FnOnce() -> L,
+) -> Answer {
     let Started { call, late } = started;
     if late {
         // In this turn the other connection's task writes the request, if its transport has room.
@@ -102,13 +107,13 @@ async fn answer(session: &Arc<Session>, ctx: &CallContext, started: Started, oth
         Outcome::Cancelled(cancelled)
             if cancelled.cause.kind() == CauseKind::Shutdown && !ctx.is_cancelled() =>
         {
-            Err(failed(&session.lost().await))
+            Err(failed(&lost().await))
         }
         Outcome::Cancelled(cancelled) => ctx.stopped(ctx.cause().unwrap_or(cancelled.cause)),
         Outcome::Unreadable { what } => {
             Err(failed(&format!("the answer of {other} cannot be passed on: {what}")))
         }
-        Outcome::Disconnected { .. } => Err(failed(&session.lost().await)),
+        Outcome::Disconnected { .. } => Err(failed(&lost().await)),
         _ => Err(failed("the request ended in a way that the bridge does not know")),
     }
 }

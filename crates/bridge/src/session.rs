@@ -88,6 +88,8 @@ pub(crate) struct Session {
     open: watch::Sender<usize>,
     /// Why the upstream did not take its last request that failed alone.
     failure: Mutex<Option<String>>,
+    /// The same for the downstream side.
+    client_failure: Mutex<Option<String>>,
     /// Whether requests of the upstream can fail alone.
     fail_alone: AtomicBool,
     /// Notified when the upstream did not take notifications for so long that some were dropped.
@@ -114,6 +116,7 @@ impl Session {
             downstream_tokens: ProgressTokens::default(),
             open: watch::Sender::new(0),
             failure: Mutex::new(None),
+            client_failure: Mutex::new(None),
             fail_alone: AtomicBool::new(false),
             overflow: Notify::new(),
         })
@@ -123,10 +126,12 @@ impl Session {
     pub(crate) fn downstream(self: &Arc<Self>, peer: PeerBuilder) -> PeerBuilder {
         // The hook lives as long as the connection, which the session holds.
         let session = Arc::downgrade(self);
+        let failing = Weak::clone(&session);
         self.settings
             .peer(peer, CLIENT)
             .role(Role::Server)
             .serve(downstream_router(self))
+            .on_call_failure(move |error| note_client_failure(&failing, error))
             .on_event(move |event| watch_for_overflow(&session, event))
     }
 
@@ -170,6 +175,16 @@ impl Session {
             Ok(State::Lost(why)) => Arc::clone(why),
             Ok(State::Opening | State::Open(_)) | Err(_) => "the session has ended".into(),
         }
+    }
+
+    /// The reason why the client did not answer a request of the upstream side. If its connection has ended, it waits until
+    /// the reason is known.
+    pub(crate) async fn client_lost(&self) -> Arc<str> {
+        if self.downstream.get().is_some_and(|peer| !peer.is_closed()) {
+            let known = self.client_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            return known.unwrap_or_else(|| "the request could not be passed on to the client".to_owned()).into();
+        }
+        self.lost().await
     }
 
     /// Counts a request of the downstream side until its handler has ended.
@@ -327,6 +342,12 @@ fn note_failure(session: &Weak<Session>, name: &str, error: &TransportError) {
     let Some(session) = session.upgrade() else { return };
     let text = format!("{name} did not answer: {}", error.source);
     *session.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+}
+
+fn note_client_failure(session: &Weak<Session>, error: &TransportError) {
+    let Some(session) = session.upgrade() else { return };
+    let text = format!("the request did not reach the client: {}", error.source);
+    *session.client_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
 }
 
 /// How the upstream ended, with its name.

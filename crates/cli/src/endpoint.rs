@@ -201,6 +201,8 @@ pub(crate) struct Settings {
     pub(crate) idle: Option<Duration>,
     /// The origins of web pages that a server accepts besides its own.
     pub(crate) origins: Vec<String>,
+    /// The hosts that a server serves besides its own.
+    pub(crate) hosts: Vec<String>,
 }
 
 impl Target {

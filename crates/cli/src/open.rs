@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rescind::AcpEndpoint;
 use rescind::ClientCertificates;
+use rescind::dialect::Dialect;
 use rescind::http::{
     Acp, AcpTransport, HttpClient, HttpServer, ServerBinding, Stateless, StatelessTransport, Streamable,
     StreamableTransport,
@@ -36,7 +37,7 @@ pub(crate) async fn listen(target: &Target) -> Result<AnyListener, String> {
             Ok(Box::pin(listener.framing(target.framing)))
         }
         Endpoint::WebSocket(web) => {
-            let mut options = UpgradeOptions::new().link(link_options(target.dialect));
+            let mut options = upgrade_options(target.dialect).host_advice(HOST_ADVICE);
             if target.dialect.starts_with("acp") {
                 options = options.answer_with("acp-connection-id", connection_id);
             }
@@ -45,6 +46,9 @@ pub(crate) async fn listen(target: &Target) -> Result<AnyListener, String> {
             }
             if !target.settings.principals.is_empty() {
                 options = options.auth(NamedToken::hook(target.settings.principals.clone()));
+            }
+            for host in &target.settings.hosts {
+                options = options.allow_host(host).map_err(|error| error.to_string())?;
             }
             for origin in &target.settings.origins {
                 options = options.allow_origin(origin).map_err(|error| error.to_string())?;
@@ -96,6 +100,16 @@ fn connection_id() -> String {
     getrandom::fill(&mut bits).map(|()| format!("{:032x}", u128::from_ne_bytes(bits))).unwrap_or_default()
 }
 
+/// What a refused host is told besides the reason.
+const HOST_ADVICE: &str = "allow the name with --allow-host NAME";
+
+/// The options of a WebSocket server for this dialect: its links, and the subprotocols that it knows.
+fn upgrade_options(dialect: &str) -> UpgradeOptions {
+    let names = Dialect::by_name(dialect).map_or(&[][..], |dialect| dialect.rules().subprotocols);
+    let options = UpgradeOptions::new().link(link_options(dialect));
+    names.iter().fold(options, |options, name| options.subprotocol(name))
+}
+
 /// In ACP's draft, binary frames are ignored. In other dialects they are invalid messages.
 fn link_options(dialect: &str) -> LinkOptions {
     let options = LinkOptions::new();
@@ -118,8 +132,8 @@ async fn listen_http(target: &Target, web: &Web) -> Result<AnyListener, String> 
         Binding::Stateless => bind(target, web, Stateless::new()).await,
         // The same path serves WebSocket clients, which ask for the upgrade.
         Binding::Acp => {
-            let listener = AcpEndpoint::new(server(target, web, Acp::new())?).bind(&web.address()).await;
-            bound(web, listener)
+            let endpoint = AcpEndpoint::new(server(target, web, Acp::new())?);
+            bound(web, endpoint.websocket(upgrade_options(target.dialect)).bind(&web.address()).await)
         }
     }
 }
@@ -130,7 +144,10 @@ async fn bind(target: &Target, web: &Web, binding: impl ServerBinding) -> Result
 
 fn server<B: ServerBinding>(target: &Target, web: &Web, binding: B) -> Result<HttpServer<B>, String> {
     let server = HttpServer::new(binding).path(web.path_alone());
-    let mut server = server.allow_host(&web.host).map_err(|error| error.to_string())?;
+    let mut server = server.allow_host(&web.host).map_err(|error| error.to_string())?.host_advice(HOST_ADVICE);
+    for host in &target.settings.hosts {
+        server = server.allow_host(host).map_err(|error| error.to_string())?;
+    }
     for origin in &target.settings.origins {
         server = server.allow_origin(origin).map_err(|error| error.to_string())?;
     }

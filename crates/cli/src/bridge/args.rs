@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{Page, WireOptions, dialect};
+use crate::args::{Hosts, Page, WireOptions, dialect};
 use crate::binding::Binding;
 use crate::cluster::ClusterArgs;
 use crate::endpoint::{Endpoint, Flags};
@@ -30,7 +30,8 @@ pub(crate) struct BridgeArgs {
     /// The most sessions at once.
     #[arg(long, help_heading = LISTEN, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) max_sessions: u32,
-    /// End a session that nobody uses after this many seconds. [default: 300 over HTTP, else never]
+    /// End a session that nobody uses after this many seconds. One whose event stream is read, or for whose request a
+    /// client waits, is in use. [default: 1800 over HTTP, else never]
     #[arg(long, help_heading = LISTEN, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub(crate) idle: Option<u64>,
     /// How many seconds running requests have to end after SIGTERM or SIGINT, before they are cancelled. They have 2 s more
@@ -52,6 +53,8 @@ pub(crate) struct BridgeArgs {
     /// Listen beyond this machine without TLS, for example behind a reverse proxy on another machine.
     #[arg(long, help_heading = LISTEN)]
     pub(crate) insecure: bool,
+    #[command(flatten, next_help_heading = LISTEN)]
+    pub(crate) hosts: Hosts,
     /// Accept web pages of this origin, such as `https://app.example`. May be repeated. [default: those of this machine]
     #[arg(long = "allow-origin", help_heading = LISTEN, value_name = "ORIGIN")]
     pub(crate) origins: Vec<String>,

@@ -91,10 +91,10 @@ fn listen_target(args: &BridgeArgs, dialect: &Dialect) -> Result<Target, Failure
     };
     match web {
         Some(web) => check_exposure(args, web)?,
-        None if args.token_file.is_some() || !args.origins.is_empty() => {
+        None if args.token_file.is_some() || !args.origins.is_empty() || !args.hosts.hosts.is_empty() => {
             let listen = &args.listen;
             return Err(format!(
-                "--token-file and --allow-origin are for ws:// and http://, and not for {listen}"
+                "--token-file, --allow-origin and --allow-host are for ws:// and http://, and not for {listen}"
             ));
         }
         None => {}
@@ -108,6 +108,7 @@ fn listen_target(args: &BridgeArgs, dialect: &Dialect) -> Result<Target, Failure
     target.settings.sessions = usize::try_from(args.max_sessions).ok();
     target.settings.idle = args.idle.map(Duration::from_secs);
     target.settings.origins.clone_from(&args.origins);
+    target.settings.hosts.clone_from(&args.hosts.hosts);
     Ok(target)
 }
 
@@ -299,7 +300,10 @@ async fn serve(
 
 fn limits(args: &BridgeArgs, target: &Target) -> ServerLimits {
     let sessions = target.settings.sessions.unwrap_or(usize::MAX);
-    let limits = ServerLimits::default().max_connections(sessions).idle_timeout(target.settings.idle);
+    // Over streamable HTTP the transport knows whether a client uses its session.
+    let knows_use = matches!(target.endpoint, Endpoint::Http(_)) && target.binding == Binding::Streamable;
+    let idle = target.settings.idle.filter(|_| !knows_use);
+    let limits = ServerLimits::default().max_connections(sessions).idle_timeout(idle);
     match &target.endpoint {
         // All clients of this machine have one address, and so have all clients of a proxy.
         Endpoint::WebSocket(web) | Endpoint::Http(web) if !web.is_loopback() && !args.insecure => limits,
