@@ -256,8 +256,10 @@ pub(crate) struct Fixture {
     /// repeated. For ws://, wss://, http:// and https://. [default: everybody is accepted]
     #[arg(long = "token", value_name = "NAME=SECRET")]
     pub(crate) tokens: Vec<NamedToken>,
-    #[command(flatten)]
-    pub(crate) hosts: Hosts,
+    /// Serve this host name too, such as `tools.example` or `tools.example:8080`: for containers, clusters and tunnels. May
+    /// be repeated. [default: the names of this machine, and the host of --listen]
+    #[arg(long = "allow-host", value_name = "NAME")]
+    pub(crate) hosts: Vec<String>,
     /// A JSON file with settings of the fixture, in the format of a vector's `options`.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) options: Option<PathBuf>,
@@ -276,15 +278,6 @@ impl Fixture {
             client_ca: self.client_ca.clone(),
         }
     }
-}
-
-/// The hosts that a command serves over HTTP and WebSocket.
-#[derive(Debug, Args)]
-pub(crate) struct Hosts {
-    /// Serve this host name too, such as `tools.example` or `tools.example:8080`: for containers, clusters and tunnels. May
-    /// be repeated. [default: the names of this machine, and the host of --listen]
-    #[arg(long = "allow-host", value_name = "NAME")]
-    pub(crate) hosts: Vec<String>,
 }
 
 /// The live page of a command that serves.

@@ -34,11 +34,11 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     if !args.tokens.is_empty() && !matches!(target.endpoint, Endpoint::WebSocket(_) | Endpoint::Http(_)) {
         return Err(format!("--token is for ws:// and http:// endpoints, and not for {}", target.endpoint));
     }
-    if !args.hosts.hosts.is_empty() && !matches!(target.endpoint, Endpoint::WebSocket(_) | Endpoint::Http(_)) {
+    if !args.hosts.is_empty() && !matches!(target.endpoint, Endpoint::WebSocket(_) | Endpoint::Http(_)) {
         return Err(format!("--allow-host is for ws:// and http:// endpoints, and not for {}", target.endpoint));
     }
     target.settings.principals = args.tokens;
-    target.settings.hosts = args.hosts.hosts;
+    target.settings.hosts = args.hosts;
     target.settings.any_opening = args.any_opening;
     target.settings.sessionless = args.sessionless;
     if args.sessionless && !target.may_be_sessionless() {

@@ -79,7 +79,9 @@ const TABLE: &[(&str, &[Change<'_>], u16, &str)] = &[
     ("GET /agent", &[("Host", "a b")], 400, ""),
     ("GET /agent", &[("Host", "user@localhost")], 400, ""),
     ("GET /", &[], 404, ""),
-    ("GET /agent/", &[], 404, ""),
+    ("GET /agent/", &[], 101, ""),
+    ("GET /agent//", &[], 404, ""),
+    ("GET /agen", &[], 404, ""),
     ("GET /agent", &[("Origin", "http://localhost:5173")], 101, ""),
     ("GET /agent", &[("Origin", "https://app.example")], 101, ""),
     ("GET /agent", &[("Host", "agent.example"), ("Origin", "https://agent.example")], 101, ""),
@@ -100,7 +102,9 @@ const TABLE: &[(&str, &[Change<'_>], u16, &str)] = &[
     ("GET /agent", &[("Authorization", "Bearer bad")], 403, ""),
     ("GET /agent", &[("Authorization", "Basic x")], 401, "www-authenticate: Bearer"),
     ("GET /agent", &[("Sec-WebSocket-Protocol", "x, acp.v1")], 101, "sec-websocket-protocol: acp.v1"),
-    ("GET /agent", &[("Sec-WebSocket-Protocol", "acp.v1,acp.v2")], 101, "sec-websocket-protocol: acp.v2"),
+    // The first that the client offers and the server knows.
+    ("GET /agent", &[("Sec-WebSocket-Protocol", "acp.v1,acp.v2")], 101, "sec-websocket-protocol: acp.v1"),
+    ("GET /agent", &[("Sec-WebSocket-Protocol", "y\r\nSec-WebSocket-Protocol: x ,acp.v2")], 101, "sec-websocket-protocol: acp.v2"),
 ];
 
 #[tokio::test]
@@ -114,6 +118,42 @@ async fn each_request_gets_the_status_of_the_table() {
         assert!(head.contains(holds), "{line} {changes:?} must hold {holds:?}: {head}");
         assert_eq!(link.is_ok(), expected == 101, "{line} {changes:?}: {link:?}");
         assert_eq!(head.contains("connection: close"), expected != 101, "a refused socket is closed: {head}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_offers_only_unknown_subprotocols_is_connected_without_one() {
+    let mut listener = listen(strict()).await;
+    let address = listener.address().to_string();
+    let long = "x".repeat(4000);
+    for offered in ["x", "acp.v", "ACP.V1", "acp.v1x", "", ",,,", long.as_str()] {
+        let asking = asked(&address, request("GET /agent", &[("Sec-WebSocket-Protocol", offered)]));
+        let (head, link) = tokio::join!(asking, accept(&mut listener));
+        assert_eq!(status(&head), 101, "{offered:.20}: {head}");
+        assert!(!head.contains("sec-websocket-protocol"), "{offered:.20}: {head}");
+        assert!(link.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn the_refusal_of_a_host_says_what_its_operator_chose() {
+    for (options, said) in [
+        (strict(), "only the host names that are configured"),
+        (strict().host_advice("ask ada to allow it"), "ask ada to allow it"),
+    ] {
+        let mut listener = listen(options).await;
+        let address = listener.address().to_string();
+        let asking = async {
+            let mut socket = TcpStream::connect(&address).await.unwrap();
+            socket.write_all(request("GET /agent", &[("Host", "evil.example")]).as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            in_time("the end of the answer", socket.read_to_string(&mut answer)).await.unwrap();
+            answer
+        };
+        let (answer, refused) = tokio::join!(asking, accept(&mut listener));
+        assert!(refused.is_err());
+        assert_eq!(status(&answer), 421);
+        assert!(answer.contains(said), "{answer}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{Hosts, Page, WireOptions, dialect};
+use crate::args::{Page, WireOptions, dialect};
 use crate::binding::Binding;
 use crate::cluster::ClusterArgs;
 use crate::endpoint::{Endpoint, Flags};
@@ -53,8 +53,10 @@ pub(crate) struct BridgeArgs {
     /// Listen beyond this machine without TLS, for example behind a reverse proxy on another machine.
     #[arg(long, help_heading = LISTEN)]
     pub(crate) insecure: bool,
-    #[command(flatten, next_help_heading = LISTEN)]
-    pub(crate) hosts: Hosts,
+    /// Serve this host name too, such as `tools.example` or `tools.example:8080`: for containers, clusters and tunnels. May
+    /// be repeated. [default: the names of this machine, and the host of --listen]
+    #[arg(long = "allow-host", help_heading = LISTEN, value_name = "NAME")]
+    pub(crate) hosts: Vec<String>,
     /// Accept web pages of this origin, such as `https://app.example`. May be repeated. [default: those of this machine]
     #[arg(long = "allow-origin", help_heading = LISTEN, value_name = "ORIGIN")]
     pub(crate) origins: Vec<String>,

@@ -91,7 +91,7 @@ fn listen_target(args: &BridgeArgs, dialect: &Dialect) -> Result<Target, Failure
     };
     match web {
         Some(web) => check_exposure(args, web)?,
-        None if args.token_file.is_some() || !args.origins.is_empty() || !args.hosts.hosts.is_empty() => {
+        None if args.token_file.is_some() || !args.origins.is_empty() || !args.hosts.is_empty() => {
             let listen = &args.listen;
             return Err(format!(
                 "--token-file, --allow-origin and --allow-host are for ws:// and http://, and not for {listen}"
@@ -108,7 +108,7 @@ fn listen_target(args: &BridgeArgs, dialect: &Dialect) -> Result<Target, Failure
     target.settings.sessions = usize::try_from(args.max_sessions).ok();
     target.settings.idle = args.idle.map(Duration::from_secs);
     target.settings.origins.clone_from(&args.origins);
-    target.settings.hosts.clone_from(&args.hosts.hosts);
+    target.settings.hosts.clone_from(&args.hosts);
     Ok(target)
 }
 

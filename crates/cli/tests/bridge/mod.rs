@@ -9,5 +9,6 @@ mod endpoints;
 mod failing_clients;
 mod failing_endpoints;
 mod live_page;
+mod old_clients;
 mod program;
 mod usage;

@@ -60,6 +60,14 @@ fn wrong_usage_is_refused_with_a_sentence() {
             &["--dialect", "mcp", "--listen", "pipe:x", "--allow-origin", "https://a.example", "--", "x"],
             "for ws:// and http://",
         ),
+        (
+            &["--dialect", "mcp", "--listen", "pipe:x", "--allow-host", "tools.example", "--", "x"],
+            "for ws:// and http://",
+        ),
+        (
+            &["--dialect", "mcp", "--listen", "http://127.0.0.1:0/", "--allow-host", "http://a.example", "--", "x"],
+            "`name` or `name:port`",
+        ),
         (&["--dialect", "mcp", "--listen", "https://127.0.0.1:0/mcp", "--", "x"], "needs --tls-cert FILE"),
         (
             &["--dialect", "mcp", "--listen", "http://127.0.0.1:0/mcp", "stdio"],

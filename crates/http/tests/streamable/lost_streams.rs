@@ -8,7 +8,7 @@ use rescind_http::{HttpServer, Streamable};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::streamable::raw::{open, request};
+use crate::streamable::raw::{open_in, request};
 use crate::streamable::support::{Seen, Served, in_time, listen_within};
 
 /// The first gives the client an event id with which it can resume, the other does not.
@@ -23,7 +23,7 @@ async fn serve(dialect: Dialect, limits: Limits) -> Served {
 
 /// Loses the stream of a request and returns the seconds until its handler is cancelled.
 async fn lost(served: &mut Served, revision: &str) -> u64 {
-    let (mut raw, session) = open(&served.url).await;
+    let (mut raw, session) = open_in(&served.url, revision).await;
     raw.send(&request(1, "wait", &json!({})).of(&session).with("MCP-Protocol-Version", revision)).await;
     raw.head().await;
     assert!(matches!(in_time("a start", served.seen.recv()).await, Some(Seen::Started(_))));

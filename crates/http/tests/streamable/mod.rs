@@ -7,6 +7,7 @@ mod client_and_server;
 mod drain;
 mod idle_connections;
 mod lost_streams;
+mod negotiation;
 mod raw;
 mod refusals;
 mod sessionless;
@@ -16,3 +17,4 @@ mod streams;
 mod support;
 #[cfg(feature = "rustls")]
 mod tls;
+mod unrelated;

@@ -202,8 +202,15 @@ impl Raw {
 }
 
 pub(crate) fn initialize() -> Ask {
-    Ask::post(
-        r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}"#,
+    initialize_in("2025-11-25")
+}
+
+pub(crate) fn initialize_in(revision: &str) -> Ask {
+    let client = serde_json::json!({"name": "raw", "version": "1"});
+    request(
+        0,
+        "initialize",
+        &serde_json::json!({"protocolVersion": revision, "capabilities": {}, "clientInfo": client}),
     )
 }
 
@@ -221,8 +228,13 @@ pub(crate) fn cancel(id: u64) -> Ask {
 
 /// Opens a session and returns its id.
 pub(crate) async fn open(url: &str) -> (Raw, String) {
+    open_in(url, "2025-11-25").await
+}
+
+/// The same in this revision.
+pub(crate) async fn open_in(url: &str, revision: &str) -> (Raw, String) {
     let mut raw = Raw::connect(url).await;
-    let (head, body) = raw.ask(&initialize()).await;
+    let (head, body) = raw.ask(&initialize_in(revision)).await;
     assert_eq!(head.status, 200, "{body}");
     let session = head.header("mcp-session-id").to_owned();
     assert_eq!(session.len(), 32, "128 bits in hexadecimal");

@@ -8,7 +8,7 @@ use rescind_http::{HalfClose, HttpServer, Streamable};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::streamable::raw::{Ask, Raw, cancel, initialize, open, request};
+use crate::streamable::raw::{Ask, Raw, cancel, initialize, open, open_in, request};
 use crate::streamable::support::{Seen, client, in_time, listen, mcp, serve, server, transport};
 
 const NEWEST: &str = "2025-11-25";
@@ -55,7 +55,7 @@ async fn a_cut_stream_is_resumed_after_its_last_event() {
 #[tokio::test]
 async fn an_older_client_gets_no_event_without_data() {
     let mut served = serve(streaming(), MCP).await;
-    let (mut raw, session) = open(&served.url).await;
+    let (mut raw, session) = open_in(&served.url, "2025-06-18").await;
     raw.send(&request(1, "gate", &json!({"n": 1})).of(&session).with("MCP-Protocol-Version", "2025-06-18"))
         .await;
     raw.head().await;

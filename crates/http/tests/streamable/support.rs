@@ -85,8 +85,9 @@ fn router(saw: &mpsc::UnboundedSender<Seen>, gate: &Arc<Notify>, running: &Arc<A
     let gated = saw.clone();
     let gate = Arc::clone(gate);
     Router::new()
-        .method("initialize", |_: CallContext, _: Value| async move {
-            Ok(json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "t", "version": "1"}}))
+        .method("initialize", |_: CallContext, asked: Value| async move {
+            let revision = asked["protocolVersion"].as_str().unwrap_or("2025-11-25");
+            Ok(json!({"protocolVersion": revision, "capabilities": {}, "serverInfo": {"name": "t", "version": "1"}}))
         })
         .method("echo", |_: CallContext, value: Value| async move { Ok(value) })
         .method("wait", move |ctx: CallContext, value: Value| {

@@ -199,11 +199,6 @@ impl<X> ExchangeTable<X> {
     pub(super) fn drop_parked(&mut self) {
         self.parked = Parked::default();
     }
-
-    #[cfg(test)]
-    pub(crate) fn parked(&self) -> (usize, usize) {
-        (self.parked.frames.len(), self.parked.bytes)
-    }
 }
 
 /// The failure of a request of this side that was not sent.
