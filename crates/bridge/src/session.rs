@@ -182,7 +182,9 @@ impl Session {
     pub(crate) async fn client_lost(&self) -> Arc<str> {
         if self.downstream.get().is_some_and(|peer| !peer.is_closed()) {
             let known = self.client_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            return known.unwrap_or_else(|| "the request could not be passed on to the client".to_owned()).into();
+            return known
+                .unwrap_or_else(|| "the request could not be passed on to the client".to_owned())
+                .into();
         }
         self.lost().await
     }

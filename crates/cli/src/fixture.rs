@@ -35,7 +35,10 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         return Err(format!("--token is for ws:// and http:// endpoints, and not for {}", target.endpoint));
     }
     if !args.hosts.is_empty() && !matches!(target.endpoint, Endpoint::WebSocket(_) | Endpoint::Http(_)) {
-        return Err(format!("--allow-host is for ws:// and http:// endpoints, and not for {}", target.endpoint));
+        return Err(format!(
+            "--allow-host is for ws:// and http:// endpoints, and not for {}",
+            target.endpoint
+        ));
     }
     target.settings.principals = args.tokens;
     target.settings.hosts = args.hosts;

@@ -100,7 +100,7 @@ fn connection_id() -> String {
     getrandom::fill(&mut bits).map(|()| format!("{:032x}", u128::from_ne_bytes(bits))).unwrap_or_default()
 }
 
-/// What a refused host is told besides the reason.
+/// The text that the refusal of a host has besides its reason.
 const HOST_ADVICE: &str = "allow the name with --allow-host NAME";
 
 /// The options of a WebSocket server for this dialect: its links, and the subprotocols that it knows.
@@ -144,7 +144,8 @@ async fn bind(target: &Target, web: &Web, binding: impl ServerBinding) -> Result
 
 fn server<B: ServerBinding>(target: &Target, web: &Web, binding: B) -> Result<HttpServer<B>, String> {
     let server = HttpServer::new(binding).path(web.path_alone());
-    let mut server = server.allow_host(&web.host).map_err(|error| error.to_string())?.host_advice(HOST_ADVICE);
+    let mut server =
+        server.allow_host(&web.host).map_err(|error| error.to_string())?.host_advice(HOST_ADVICE);
     for host in &target.settings.hosts {
         server = server.allow_host(host).map_err(|error| error.to_string())?;
     }

@@ -33,12 +33,13 @@
 //!
 //! # The binding `streamable`
 //!
-//! MCP's streamable HTTP, revisions 2025-06-18 and 2025-11-25, for every protocol with sessions. The client POSTs each
-//! message. A notification or an answer gets 202. A request gets its answer as JSON if the answer is ready soon: within
+//! MCP's streamable HTTP, revisions 2024-11-05 to 2025-11-25, for every protocol with sessions. The client POSTs each
+//! message, in 2025-03-26 also several at once. A notification or an answer gets 202. A request gets its answer as JSON if the answer is ready soon: within
 //! 10 ms, and within 1 ms from when its handler first awaits something. Otherwise it gets an event stream with the
 //! messages that belong to the request. The stream ends after the answer, or without one if the request was cancelled
-//! and must not be answered. Messages that belong to no request are sent on the stream that a GET opens. DELETE ends
-//! the session.
+//! and must not be answered. Messages that belong to no request are sent on the stream that a GET opens, or without
+//! one on the stream of the newest running request. Without either they wait for
+//! [`HttpServer::stream_wait`]. DELETE ends the session.
 //!
 //! The protocol decides what a lost stream means. In MCP it is not a cancel: the request continues until it ends or its
 //! session ends, unless [`Limits::lost_stream_grace`](rescind_core::Limits::lost_stream_grace) is set. In ACP and LSP

@@ -94,7 +94,11 @@ impl Both {
         let is_post = *method == Method::POST;
         match version.map(str::trim) {
             Some(version) if self.versions.iter().any(|own| own == version) => {
-                if is_post && !is_mirrored { Said::Unfit } else { Said::Without }
+                if is_post && !is_mirrored {
+                    Said::Unfit
+                } else {
+                    Said::Without
+                }
             }
             Some(version) if self.known.iter().any(|known| known == version) => Said::WithSessions,
             _ if !is_post => Said::WithSessions,

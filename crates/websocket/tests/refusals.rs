@@ -104,7 +104,12 @@ const TABLE: &[(&str, &[Change<'_>], u16, &str)] = &[
     ("GET /agent", &[("Sec-WebSocket-Protocol", "x, acp.v1")], 101, "sec-websocket-protocol: acp.v1"),
     // The first that the client offers and the server knows.
     ("GET /agent", &[("Sec-WebSocket-Protocol", "acp.v1,acp.v2")], 101, "sec-websocket-protocol: acp.v1"),
-    ("GET /agent", &[("Sec-WebSocket-Protocol", "y\r\nSec-WebSocket-Protocol: x ,acp.v2")], 101, "sec-websocket-protocol: acp.v2"),
+    (
+        "GET /agent",
+        &[("Sec-WebSocket-Protocol", "y\r\nSec-WebSocket-Protocol: x ,acp.v2")],
+        101,
+        "sec-websocket-protocol: acp.v2",
+    ),
 ];
 
 #[tokio::test]

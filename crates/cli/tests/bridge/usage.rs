@@ -65,7 +65,16 @@ fn wrong_usage_is_refused_with_a_sentence() {
             "for ws:// and http://",
         ),
         (
-            &["--dialect", "mcp", "--listen", "http://127.0.0.1:0/", "--allow-host", "http://a.example", "--", "x"],
+            &[
+                "--dialect",
+                "mcp",
+                "--listen",
+                "http://127.0.0.1:0/",
+                "--allow-host",
+                "http://a.example",
+                "--",
+                "x",
+            ],
             "`name` or `name:port`",
         ),
         (&["--dialect", "mcp", "--listen", "https://127.0.0.1:0/mcp", "--", "x"], "needs --tls-cert FILE"),

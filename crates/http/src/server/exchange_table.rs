@@ -24,10 +24,10 @@ use rescind_core::{
 };
 use tokio::time::Instant;
 
-use super::Settings;
 pub(crate) use self::batch::ExchangeList;
 use self::parked::Parked;
 pub(crate) use self::parked::Unrelated;
+use super::Settings;
 use super::json_or_event_stream::{Progress, Response, ResponseKind};
 use super::replay_buffer::{ReplayBuffer, Retention};
 use crate::inbound_queue::SendRefused;

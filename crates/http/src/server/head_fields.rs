@@ -134,7 +134,9 @@ impl<'a> HeadFields<'a> {
 
 #[cfg(test)]
 mod tests {
-    use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, TRANSFER_ENCODING};
+    use http::header::{
+        ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, TRANSFER_ENCODING,
+    };
 
     use super::*;
     use crate::headers::{

@@ -114,8 +114,11 @@ impl Refused {
 
     /// 415: the body is compressed, or encoded in another way.
     pub(crate) fn encoded() -> Self {
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "no Content-Encoding is supported: send the body as it is")
-            .with(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "no Content-Encoding is supported: send the body as it is",
+        )
+        .with(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
     }
 
     /// 421: the request is for a host that this server does not serve.

@@ -187,7 +187,7 @@ impl IdleSession for SessionState {
         }
         let table = self.exchanges.lock();
         let until = table.parked_until(self.settings.stream_wait);
-        // Only the driver parks, and it is the caller.
+        // Only the driver adds such messages, and it is the caller.
         self.has_parked.store(until.is_some(), Ordering::Relaxed);
         until
     }

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{
-    BadMessage, BoxFuture, ByteBudget, ExchangeId, HeldBytes, Principal, TraceContext, TransportEvent, members,
+    BadMessage, BoxFuture, ByteBudget, ExchangeId, HeldBytes, Principal, TraceContext, TransportEvent,
+    members,
 };
 
 use super::feed::{StreamFeed, Waiting};

@@ -15,10 +15,10 @@ use crate::envelope::Envelope;
 use crate::inbound_queue::{InboundQueue, SendRefused};
 use crate::server::Settings;
 use crate::server::exchange_table::{ExchangeList, Exchanges, OWN};
-use crate::wake_list::WakeList;
 use crate::server::replay_buffer::{Forgotten, ReplayBuffer};
 use crate::server::sessions::{OwnedSession, Sessions};
 use crate::sync::Mutex;
+use crate::wake_list::WakeList;
 
 /// The member of an answer to `initialize` that names the revision.
 const REVISION: &str = "protocolVersion";
@@ -148,8 +148,7 @@ impl SessionState {
     ) -> Result<(ExchangeId, u64), SendRefused> {
         let now = Instant::now();
         let kept = self.settings.kept;
-        let batch =
-            self.exchanges.step(|table, _| table.begin_batch(now, kept, (), messages.len(), asks))?;
+        let batch = self.exchanges.step(|table, _| table.begin_batch(now, kept, (), messages.len(), asks))?;
         self.touch_at(now);
         if asks {
             self.used.store(true, Ordering::Relaxed);
@@ -340,6 +339,75 @@ mod tests {
             assert!(session.exchanges.lock().open.is_empty());
             assert!(session.idle_at().is_some(), "the session would never idle");
         }
+    }
+
+    /// A session of a client, and its batch of so many messages.
+    fn with_batch(messages: usize, asks: bool) -> (Arc<SessionState>, u64, u64) {
+        let session =
+            SessionState::new("session".into(), None, None, &Arc::default(), Weak::new(), Serves::Client);
+        let all = (0..messages).map(|_| (Bytes::from_static(b"{}"), session.budget.hold(2))).collect();
+        let (ExchangeId(stream), token) = session.post_batch(all, asks, None).unwrap();
+        (session, stream, token)
+    }
+
+    /// The exchanges of the messages that the driver gets, and those that are reported as closed.
+    async fn received(session: &SessionState) -> (Vec<u64>, Vec<u64>) {
+        use rescind_core::Receiver as _;
+        let mut receiver = crate::inbound_queue::InboundReceiver(Arc::clone(&session.inbound_queue));
+        let (mut messages, mut closed) = (Vec::new(), Vec::new());
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        while let std::task::Poll::Ready(Some(Ok(event))) =
+            std::pin::Pin::new(&mut receiver).poll_event(&mut cx)
+        {
+            match event {
+                TransportEvent::Message(inbound) => messages.push(inbound.exchange.0),
+                TransportEvent::ExchangeClosed { exchange } => closed.push(exchange.0),
+                other => panic!("{other:?}"),
+            }
+        }
+        (messages, closed)
+    }
+
+    #[tokio::test]
+    async fn each_message_of_a_batch_is_an_exchange_and_is_closed_with_the_stream() {
+        let (session, stream, token) = with_batch(4, true);
+        let part = |n: u64| ExchangeId(stream + n);
+        session.send(answer(part(2))).unwrap();
+        session.finish(part(3), ExchangeEnd::Silent);
+        session.left(stream, token);
+        assert_eq!(received(&session).await, (vec![2, 3, 4, 5], vec![2, 5]), "only those that are open");
+        session.send(answer(part(1))).unwrap();
+        session.finish(part(4), ExchangeEnd::Accepted);
+        assert!(session.exchanges.lock().open.is_empty());
+        assert!(session.idle_at().is_some(), "the session would never idle");
+        // What ends twice, or is not of the batch, changes nothing.
+        session.finish(part(1), ExchangeEnd::Accepted);
+        session.finish(ExchangeId(99), ExchangeEnd::Accepted);
+    }
+
+    #[tokio::test]
+    async fn a_batch_whose_client_left_before_the_head_leaves_nothing_behind() {
+        for asks in [true, false] {
+            let (session, stream, token) = with_batch(3, asks);
+            session.left(stream, token);
+            for n in 1..=3 {
+                session.finish(ExchangeId(stream + n), ExchangeEnd::Accepted);
+            }
+            assert!(session.exchanges.lock().open.is_empty(), "a request in it: {asks}");
+            assert!(session.idle_at().is_some());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_messages_of_batches_are_bounded_together_and_taken_whole() {
+        let (session, ..) = with_batch(1024, true);
+        let more = || (0..1024).map(|_| (Bytes::from_static(b"{}"), session.budget.hold(2))).collect();
+        for _ in 0..2 {
+            session.post_batch(more(), true, None).unwrap();
+        }
+        assert_eq!(session.post_batch(more(), true, None).err(), Some(SendRefused::Full), "P2");
+        assert_eq!(received(&session).await.0.len(), 3 * 1024);
+        assert_eq!(session.budget.used(), 0, "the driver counts what it took");
     }
 
     #[derive(Default)]

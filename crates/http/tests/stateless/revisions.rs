@@ -73,3 +73,39 @@ async fn each_client_finds_its_own_revision_under_one_path() {
     assert_eq!(got.status, 200, "{}", got.body);
     serving.abort();
 }
+
+#[tokio::test]
+async fn initialize_opens_a_session_whatever_version_its_header_names() {
+    let both = McpRevisions::new(Streamable::new(), Stateless::new());
+    let listener = HttpServer::new(both).bind("127.0.0.1:0").await.unwrap();
+    let address = listener.endpoint().to_string().trim_start_matches("http://").trim_matches('/').to_owned();
+    let router = Router::new().method("initialize", |_: CallContext, asked: Value| async move {
+        Ok(json!({"protocolVersion": asked["protocolVersion"], "capabilities": {}}))
+    });
+    let server = Server::builder([MCP_2026, MCP])
+        .serve(router.method("ping", |_: CallContext, _: Value| async { Ok(json!({})) }));
+    let server = server.listen(listener);
+    let serving = tokio::spawn(async move { server.run().await.unwrap() });
+    let params = json!({"protocolVersion": "2019-12-31", "capabilities": {}});
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).to_string();
+    for version in ["1999-01-01", "2026-07-28", "2025-06-18", "x"] {
+        let headers = [USUAL[0], USUAL[1], ("MCP-Protocol-Version", version)];
+        let got = ask(&address, "POST", &headers, &hello).await;
+        assert_eq!(
+            (got.status, &got.json()["result"]["protocolVersion"]),
+            (200, &json!("2019-12-31")),
+            "{version}"
+        );
+        // The session's own version goes to its session, although no binding lists it.
+        let line = got.head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
+        let session = line.unwrap().trim().to_owned();
+        let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}).to_string();
+        for (version, status) in [("2019-12-31", 200), ("1999-01-01", 400), ("2025-11-25", 400)] {
+            let headers =
+                [USUAL[0], USUAL[1], ("MCP-Protocol-Version", version), ("Mcp-Session-Id", session.as_str())];
+            let got = ask(&address, "POST", &headers, &ping).await;
+            assert_eq!(got.status, status, "{version}: {}", got.body);
+        }
+    }
+    serving.abort();
+}

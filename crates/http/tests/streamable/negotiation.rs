@@ -70,7 +70,9 @@ async fn a_garbage_version_is_refused_and_the_session_stays() {
         assert!(body.len() < 400, "the value is not repeated: {body}");
     }
     let mut twice = echo(1).of(&session);
-    twice.headers.extend([(HEADER.to_owned(), "2024-11-05".to_owned()), (HEADER.to_owned(), "2024-11-05".to_owned())]);
+    twice
+        .headers
+        .extend([(HEADER.to_owned(), "2024-11-05".to_owned()), (HEADER.to_owned(), "2024-11-05".to_owned())]);
     assert_eq!(raw.ask(&twice).await.0.status, 400);
     assert_eq!(raw.ask(&echo(1).of(&session).with(HEADER, "2024-11-05")).await.0.status, 200);
 }
@@ -110,7 +112,10 @@ async fn the_requests_of_a_batch_are_answered_on_one_stream() {
     assert_eq!(answers[0]["result"], json!({"n": 1}));
     assert_eq!(answers[1]["result"], json!({"n": 2}));
     assert_eq!(answers[2]["error"]["code"], -32601);
-    assert_eq!(in_time("the notification", served.seen.recv()).await, Some(Seen::Notified(r#"{"n":7}"#.into())));
+    assert_eq!(
+        in_time("the notification", served.seen.recv()).await,
+        Some(Seen::Notified(r#"{"n":7}"#.into()))
+    );
     // The connection goes on, with a batch and without.
     raw.send(&batch(&[echo(4)]).of(&session)).await;
     raw.head().await;
@@ -235,8 +240,15 @@ async fn a_batch_of_100_000_is_refused_as_a_whole() {
 async fn a_slash_at_the_end_of_a_path_changes_nothing() {
     for path in ["/mcp", "/mcp/"] {
         let served = serve(server().path(path), MCP).await;
-        let host = served.url.trim_start_matches("http://").trim_end_matches('/').trim_end_matches("/mcp").to_owned();
-        for (asked, status) in [("/mcp", 200), ("/mcp/", 200), ("/mcp//", 404), ("/mc", 404), ("/mcp/x", 404), ("/", 404)] {
+        let host = served
+            .url
+            .trim_start_matches("http://")
+            .trim_end_matches('/')
+            .trim_end_matches("/mcp")
+            .to_owned();
+        for (asked, status) in
+            [("/mcp", 200), ("/mcp/", 200), ("/mcp//", 404), ("/mc", 404), ("/mcp/x", 404), ("/", 404)]
+        {
             let mut raw = Raw::connect(&format!("http://{host}")).await;
             let bytes = initialize_in("2025-11-25").bytes(&host);
             let text = String::from_utf8(bytes).unwrap().replacen("POST / ", &format!("POST {asked} "), 1);
@@ -255,12 +267,16 @@ async fn an_encoded_body_gets_415_and_one_with_a_byte_order_mark_is_read() {
         assert_eq!((head.status, head.header("accept-encoding")), (415, "identity"), "{coding}: {body}");
     }
     for coding in ["identity", "", "Identity , identity"] {
-        assert_eq!(raw.ask(&echo(1).of(&session).with("Content-Encoding", coding)).await.0.status, 200, "{coding}");
+        assert_eq!(
+            raw.ask(&echo(1).of(&session).with("Content-Encoding", coding)).await.0.status,
+            200,
+            "{coding}"
+        );
     }
     let marked = Ask::post(format!("\u{feff}{}", echo(2).body)).of(&session);
     let (head, body) = raw.ask(&marked).await;
     assert!(head.status == 200 && body.contains(r#""n":2"#), "{body}");
-    // Two are not one, and one alone is no message.
+    // Two marks are no JSON, and one alone is an empty body.
     for text in ["\u{feff}\u{feff}{}", "\u{feff}"] {
         assert_eq!(raw.ask(&Ask::post(text).of(&session)).await.0.status, 400);
     }

@@ -60,7 +60,9 @@ async fn without_an_own_stream_a_message_goes_on_that_of_the_newest_running_requ
     assert_eq!(asked["params"], json!({"n": 7}));
     assert_eq!(message(&mut second).await["method"], "news");
     answer(&served, &session, &asked).await;
-    assert!(matches!(in_time("the call", call.outcome()).await, Outcome::Completed(value) if value == json!({"n": 7})));
+    assert!(
+        matches!(in_time("the call", call.outcome()).await, Outcome::Completed(value) if value == json!({"n": 7}))
+    );
     // With a stream of its own the session uses that.
     let mut own = Raw::connect(&served.url).await;
     own.send(&Ask::get().of(&session)).await;

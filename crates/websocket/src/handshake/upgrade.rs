@@ -117,7 +117,8 @@ fn check<B>(
         }
         HostRefusal::NotServed => Refusal::host(options.hosts.advice()),
     })?;
-    if options.path.as_deref().is_some_and(|path| without_slash(path) != without_slash(request.uri().path())) {
+    if options.path.as_deref().is_some_and(|path| without_slash(path) != without_slash(request.uri().path()))
+    {
         return Err(Refusal::not_found());
     }
     options.origins.check_head(headers, &host).map_err(|_| Refusal::origin())?;

@@ -3,10 +3,10 @@
 //!
 //! - K1 A message that belongs to no running request is sent on the link's own stream if that is read, else on the stream
 //!   of the newest request that runs and whose client is there. It waits only if there is neither.
-//! - K2 What waits goes before anything that comes later, in its order.
-//! - K3 It is bounded by `HttpServer::unread_limit`, and in time by `HttpServer::stream_wait`. A request that waited too
-//!   long fails without having been sent. A notification is dropped, except for a client whose stream was lost: it may
-//!   return.
+//! - K2 Messages that wait are sent before later ones, in their order.
+//! - K3 Their number and bytes are bounded by `HttpServer::unread_limit`, and their time by `HttpServer::stream_wait`. A
+//!   request that waited too long fails without having been sent. A notification is dropped, except for a client whose
+//!   stream was lost: it may return.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -90,12 +90,7 @@ impl<X> ExchangeTable<X> {
     }
 
     /// The same if the link's own stream is not read, and this one can carry other messages.
-    pub(crate) fn carry_parked_if_running(
-        &mut self,
-        stream: u64,
-        settings: &Settings,
-        wakes: &mut WakeList,
-    ) {
+    pub(crate) fn carry_parked_if_running(&mut self, stream: u64, settings: &Settings, wakes: &mut WakeList) {
         let is_own_read = self.own.as_ref().is_some_and(ReplayBuffer::has_reader);
         if !self.parked.frames.is_empty() && !is_own_read && self.is_running(stream) {
             self.carry_parked(stream, settings, wakes);
@@ -134,7 +129,8 @@ impl<X> ExchangeTable<X> {
 
     fn park(&mut self, out: Outbound, settings: &Settings) -> Result<Unrelated, TransportError> {
         if out.head.kind == FrameKind::Cancel {
-            let asks = |parked: &Outbound| parked.head.kind == FrameKind::Request && parked.head.id == out.head.id;
+            let asks =
+                |parked: &Outbound| parked.head.kind == FrameKind::Request && parked.head.id == out.head.id;
             if let Some(asked) = self.parked.find(asks).and_then(|place| self.parked.remove(place)) {
                 let text = "it was cancelled before it could be sent";
                 return Ok(Unrelated::TakenBack(failed(&asked, text.to_owned())));
@@ -164,7 +160,9 @@ impl<X> ExchangeTable<X> {
     pub(crate) fn parked_until(&self, wait: Duration) -> Option<Instant> {
         let keeps = self.keeps_notifications();
         let mut frames = self.parked.frames.iter();
-        frames.find(|(_, out)| !keeps || out.head.kind != FrameKind::Notification).map(|(came, _)| *came + wait)
+        frames
+            .find(|(_, out)| !keeps || out.head.kind != FrameKind::Notification)
+            .map(|(came, _)| *came + wait)
     }
 
     /// Ends the messages that have waited for this time (K3). The driver needs the events.

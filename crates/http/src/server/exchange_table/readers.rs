@@ -27,12 +27,7 @@ impl<X> ExchangeTable<X> {
     }
 
     /// Removes the reader of a stream, as if it had disconnected.
-    pub(crate) fn cut(
-        &mut self,
-        stream: u64,
-        settings: &Settings,
-        wakes: &mut WakeList,
-    ) -> ExchangeList {
+    pub(crate) fn cut(&mut self, stream: u64, settings: &Settings, wakes: &mut WakeList) -> ExchangeList {
         let Some(held) = self.held_of(stream) else { return ExchangeList::new() };
         wakes.add(self.buffer(stream).and_then(ReplayBuffer::cut));
         self.update_held(stream, held);
