@@ -4,7 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use rescind_core::{BoxFuture, Clients, Endpoint, Link, Listener, TransportError};
+use rescind_core::{BoxFuture, Clients, Endpoint, Link, Listener, TransportError, dialect};
 use rescind_http::{Acp, HttpCounts, HttpListener, HttpServer, HttpService};
 use rescind_websocket::{BinaryMessages, LinkOptions, MountedListener, UpgradeOptions, mount};
 
@@ -36,11 +36,14 @@ pub struct AcpEndpoint {
 }
 
 impl AcpEndpoint {
-    /// The endpoint of this server. Binary messages on a WebSocket are ignored, as the draft requires.
+    /// The endpoint of this server. Binary messages on a WebSocket are ignored, as the draft requires, and the
+    /// subprotocols of ACP are known.
     pub fn new(server: HttpServer<Acp>) -> Self {
         let link =
             LinkOptions::new().binary(BinaryMessages::Ignore(rescind_websocket::IgnoredCounter::new()));
-        Self { server, options: UpgradeOptions::new().link(link) }
+        let names = dialect::ACP.rules().subprotocols.iter();
+        let options = names.fold(UpgradeOptions::new(), |options, name| options.subprotocol(name));
+        Self { server, options: options.link(link) }
     }
 
     /// Sets the options of WebSocket connections. Their path, hosts and origins have no effect: those of the server

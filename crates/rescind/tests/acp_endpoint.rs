@@ -106,6 +106,16 @@ async fn both_wires_call_and_cancel_under_one_path() {
 }
 
 #[tokio::test]
+async fn a_websocket_gets_the_first_subprotocol_that_it_offers_and_acp_knows() {
+    let served = serve(AcpEndpoint::new(server())).await;
+    let (sent, mut selected) = mpsc::unbounded_channel();
+    let page = connect(&format!("ws://{}/acp/", served.address)).subprotocol("x").subprotocol("acp");
+    let page = page.on_answer(move |answer| drop(sent.send(answer.subprotocol().map(str::to_owned))));
+    let _peer = client(page).await;
+    assert_eq!(in_time("the answer", selected.recv()).await.unwrap().as_deref(), Some("acp"));
+}
+
+#[tokio::test]
 async fn both_wires_come_through_a_route_of_axum() {
     let (service, listener) = AcpEndpoint::new(server()).mount();
     let app = axum::Router::new().route_service("/acp", service);

@@ -123,14 +123,11 @@ impl Linked for SessionState {
                 return table.send(out.exchange.0, out, &self.settings, wakes);
             }
             match table.send_unrelated(out, &self.settings, wakes)? {
-                Unrelated::Sent | Unrelated::TakenBack(None) => {}
+                Unrelated::Sent => {}
                 Unrelated::Waits => {
                     // The driver polls the receiver again, which has the timer.
                     self.has_parked.store(true, Ordering::Relaxed);
                     wakes.add(self.inbound_queue.take_reader());
-                }
-                Unrelated::TakenBack(Some(event)) => {
-                    wakes.add(self.inbound_queue.push_event_under_lock(event));
                 }
             }
             Ok(())

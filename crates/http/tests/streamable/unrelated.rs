@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rescind_core::dialect::{ACP, MCP};
-use rescind_core::{Outcome, Peer};
+use rescind_core::dialect::{ACP, MCP, Role};
+use rescind_core::{CallContext, Listener as _, Outcome, Peer, Router};
 use rescind_http::{HttpServer, Streamable};
 use serde_json::{Value, json};
 
@@ -147,17 +147,57 @@ async fn notifications_wait_for_a_client_whose_own_stream_was_lost() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_cancelled_while_it_waits_is_never_sent() {
+async fn a_call_that_is_cancelled_while_it_waits_comes_before_its_cancel() {
     let mut served = serve(server(), ACP).await;
     let (mut raw, session, theirs) = session(&mut served).await;
     let call = theirs.call::<_, Value>("answer", &json!({"n": 1})).start().unwrap();
     assert_eq!(raw.ask(&request(1, "echo", &json!({})).of(&session)).await.0.status, 200);
     call.canceller().cancel("no");
-    assert!(in_time("the call", call.outcome()).await.is_cancelled());
+    assert_eq!(raw.ask(&request(2, "echo", &json!({})).of(&session)).await.0.status, 200);
     theirs.try_notify("news", &json!({"n": 2})).unwrap();
     raw.send(&Ask::get().of(&session)).await;
     raw.head().await;
-    assert_eq!(message(&mut raw).await["method"], "news", "neither the request nor its cancel comes");
+    let asked = message(&mut raw).await;
+    assert_eq!(asked["method"], "answer");
+    let cancel = message(&mut raw).await;
+    assert_eq!(
+        (&cancel["method"], &cancel["params"]["requestId"]),
+        (&json!("$/cancel_request"), &asked["id"])
+    );
+    assert_eq!(message(&mut raw).await["method"], "news");
+    answer(&served, &session, &asked).await;
+    assert!(matches!(in_time("the call", call.outcome()).await, Outcome::CompletedAfterCancel(_)));
+}
+
+/// The error of a call that fails alone, as its connection's hook gets it.
+#[tokio::test]
+async fn the_failure_of_a_message_that_waited_says_why() {
+    let http =
+        HttpServer::new(Streamable::new()).stream_wait(Duration::from_millis(20)).unread_limit(4, 1024);
+    let mut listener = http.bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().to_string();
+    let (failed, mut failures) = tokio::sync::mpsc::unbounded_channel();
+    let router =
+        Router::new().method("initialize", |_: CallContext, params: Value| async move { Ok(params) });
+    let accepted = async {
+        let link = listener.accept().await.unwrap().unwrap();
+        let peer = Peer::builder(MCP).serve(router).role(Role::Server);
+        peer.on_call_failure(move |error| drop(failed.send(error.to_string()))).attach(link).unwrap()
+    };
+    let (theirs, _opened) = tokio::join!(accepted, open(&url));
+    let calls: Vec<_> =
+        (0..6).map(|n| theirs.call::<_, Value>("answer", &json!({"n": n})).start().unwrap()).collect();
+    let mut why = Vec::new();
+    for _ in 0..6 {
+        why.push(in_time("a failure", failures.recv()).await.unwrap());
+    }
+    assert_eq!(why.iter().filter(|why| why.contains("at its bound")).count(), 2, "{why:?}");
+    let waited = |why: &&String| why.contains("no event stream (GET) and no running request");
+    assert_eq!(why.iter().filter(waited).count(), 4, "{why:?}");
+    for call in calls {
+        let outcome = in_time("a call", call.outcome()).await;
+        assert!(matches!(outcome, Outcome::Disconnected { may_have_run: false }), "{outcome:?}");
+    }
 }
 
 #[tokio::test]

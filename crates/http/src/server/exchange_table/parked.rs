@@ -27,8 +27,6 @@ pub(crate) enum Unrelated {
     Sent,
     /// It waits.
     Waits,
-    /// It cancels a request that waited: neither is sent. The driver needs this event.
-    TakenBack(Option<TransportEvent>),
 }
 
 /// The messages that wait.
@@ -91,8 +89,8 @@ impl<X> ExchangeTable<X> {
 
     /// The same if the link's own stream is not read, and this one can carry other messages.
     pub(crate) fn carry_parked_if_running(&mut self, stream: u64, settings: &Settings, wakes: &mut WakeList) {
-        let is_own_read = self.own.as_ref().is_some_and(ReplayBuffer::has_reader);
-        if !self.parked.frames.is_empty() && !is_own_read && self.is_running(stream) {
+        let is_own_read = || self.own.as_ref().is_some_and(ReplayBuffer::has_reader);
+        if !self.parked.frames.is_empty() && !is_own_read() && self.is_running(stream) {
             self.carry_parked(stream, settings, wakes);
         }
     }
@@ -128,14 +126,6 @@ impl<X> ExchangeTable<X> {
     }
 
     fn park(&mut self, out: Outbound, settings: &Settings) -> Result<Unrelated, TransportError> {
-        if out.head.kind == FrameKind::Cancel {
-            let asks =
-                |parked: &Outbound| parked.head.kind == FrameKind::Request && parked.head.id == out.head.id;
-            if let Some(asked) = self.parked.find(asks).and_then(|place| self.parked.remove(place)) {
-                let text = "it was cancelled before it could be sent";
-                return Ok(Unrelated::TakenBack(failed(&asked, text.to_owned())));
-            }
-        }
         while self.parked.is_over(settings.unread_limit, out.body.len()) {
             let is_droppable = |parked: &Outbound| parked.head.kind == FrameKind::Notification;
             let Some(oldest) = self.parked.find(is_droppable) else { break };
