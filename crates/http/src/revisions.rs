@@ -103,10 +103,9 @@ impl Both {
             Some(version) if self.known.iter().any(|known| known == version) => Said::WithSessions,
             _ if !is_post => Said::WithSessions,
             Some(_) if headers.contains_key(MCP_SESSION_ID) => Said::WithSessions,
-            Some(_) if is_mirrored => Said::Without,
-            Some(_) => Said::Unfit,
-            None if is_mirrored => Said::Without,
-            None => Said::Nothing,
+            Some(_) if !is_mirrored => Said::Unfit,
+            None if !is_mirrored => Said::Nothing,
+            Some(_) | None => Said::Without,
         }
     }
 

@@ -67,14 +67,16 @@ fn ask(bridge: &Bridge, method: &str, lines: &[(&str, &str)], body: &str) -> Rep
     let (host, path) = bridge.endpoint.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
-    let mut head = format!("{method} /{path} HTTP/1.1\r\nConnection: close\r\n");
-    if lines.iter().all(|(name, _)| *name != "Host") {
-        head.push_str(&format!("Host: {host}\r\n"));
-    }
-    head.push_str("Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n");
-    for (name, value) in lines {
-        head.push_str(&format!("{name}: {value}\r\n"));
-    }
+    let names_host = lines.iter().any(|(name, _)| *name == "Host");
+    let usual = [
+        ("Host", host),
+        ("Connection", "close"),
+        ("Accept", "application/json, text/event-stream"),
+        ("Content-Type", "application/json"),
+    ];
+    let all = usual.iter().skip(usize::from(names_host)).chain(lines);
+    let head: Vec<_> = all.map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let head = format!("{method} /{path} HTTP/1.1\r\n{}", head.concat());
     write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
     let mut body = BufReader::new(stream);
     let mut head = String::new();

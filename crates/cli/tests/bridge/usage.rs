@@ -60,23 +60,6 @@ fn wrong_usage_is_refused_with_a_sentence() {
             &["--dialect", "mcp", "--listen", "pipe:x", "--allow-origin", "https://a.example", "--", "x"],
             "for ws:// and http://",
         ),
-        (
-            &["--dialect", "mcp", "--listen", "pipe:x", "--allow-host", "tools.example", "--", "x"],
-            "for ws:// and http://",
-        ),
-        (
-            &[
-                "--dialect",
-                "mcp",
-                "--listen",
-                "http://127.0.0.1:0/",
-                "--allow-host",
-                "http://a.example",
-                "--",
-                "x",
-            ],
-            "`name` or `name:port`",
-        ),
         (&["--dialect", "mcp", "--listen", "https://127.0.0.1:0/mcp", "--", "x"], "needs --tls-cert FILE"),
         (
             &["--dialect", "mcp", "--listen", "http://127.0.0.1:0/mcp", "stdio"],
@@ -127,4 +110,24 @@ fn a_name_that_is_in_use_is_refused() {
     let done = output(&["bridge", "--dialect", "mcp", "--listen", &listen, "--", "x"]);
     assert_eq!(done.status.code(), Some(2));
     assert!(text(&done.stderr).contains("cannot listen on"), "{}", text(&done.stderr));
+}
+
+#[test]
+fn a_host_that_cannot_be_allowed_is_refused() {
+    for (command, listen, host, word) in [
+        ("bridge", "pipe:x", "tools.example", "for ws:// and http://"),
+        ("fixture", "stdio", "tools.example", "for ws:// and http://"),
+        ("bridge", "http://127.0.0.1:0/mcp", "http://tools.example", "`name` or `name:port`"),
+        ("bridge", "ws://127.0.0.1:0/mcp", "tools.example/mcp", "`name` or `name:port`"),
+        ("fixture", "http://127.0.0.1:0/mcp", "*", "`name` or `name:port`"),
+    ] {
+        let mut arguments = vec![command, "--dialect", "mcp", "--listen", listen, "--allow-host", host];
+        if command == "bridge" {
+            arguments.extend(["--", "x"]);
+        }
+        let done = output(&arguments);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(word), "{arguments:?}: {said}");
+    }
 }

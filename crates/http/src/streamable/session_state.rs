@@ -351,7 +351,7 @@ mod tests {
     }
 
     /// The exchanges of the messages that the driver gets, and those that are reported as closed.
-    async fn received(session: &SessionState) -> (Vec<u64>, Vec<u64>) {
+    fn received(session: &SessionState) -> (Vec<u64>, Vec<u64>) {
         use rescind_core::Receiver as _;
         let mut receiver = crate::inbound_queue::InboundReceiver(Arc::clone(&session.inbound_queue));
         let (mut messages, mut closed) = (Vec::new(), Vec::new());
@@ -375,7 +375,7 @@ mod tests {
         session.send(answer(part(2))).unwrap();
         session.finish(part(3), ExchangeEnd::Silent);
         session.left(stream, token);
-        assert_eq!(received(&session).await, (vec![2, 3, 4, 5], vec![2, 5]), "only those that are open");
+        assert_eq!(received(&session), (vec![2, 3, 4, 5], vec![2, 5]), "only those that are open");
         session.send(answer(part(1))).unwrap();
         session.finish(part(4), ExchangeEnd::Accepted);
         assert!(session.exchanges.lock().open.is_empty());
@@ -406,7 +406,7 @@ mod tests {
             session.post_batch(more(), true, None).unwrap();
         }
         assert_eq!(session.post_batch(more(), true, None).err(), Some(SendRefused::Full), "P2");
-        assert_eq!(received(&session).await.0.len(), 3 * 1024);
+        assert_eq!(received(&session).0.len(), 3 * 1024);
         assert_eq!(session.budget.used(), 0, "the driver counts what it took");
     }
 
