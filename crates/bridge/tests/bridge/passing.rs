@@ -99,15 +99,15 @@ async fn late_second_and_unknown_answers_are_stopped_and_the_session_goes_on() {
     ends.client.send(r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{}}"#).await;
     ends.server.frame().await;
     for answer in
-        [r#""id":99,"result":0"#, r#""id":"1","result":0"#, r#""id":1,"result":1"#, r#""id":1,"result":2"#]
+        [r#""id":99,"result":0"#, r#""id":"01","result":0"#, r#""id":1,"result":1"#, r#""id":1,"result":2"#]
     {
         ends.server.send(&format!(r#"{{"jsonrpc":"2.0",{answer}}}"#)).await;
     }
     ends.server.send("no JSON").await;
     ends.client.expect(r#"{"jsonrpc":"2.0","id":1,"result":1}"#).await;
     ends.client.is_silent().await;
-    // The bad frame is refused where it came from.
-    assert!(ends.server.frame().await.contains("-32700"));
+    // A server may print something: it is dropped, and not answered.
+    ends.server.is_silent().await;
     ends.client.send(r#"{"jsonrpc":"2.0","id":2,"method":"m","params":{}}"#).await;
     ends.server.expect(r#"{"jsonrpc":"2.0","id":2,"method":"m","params":{}}"#).await;
 }
