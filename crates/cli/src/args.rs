@@ -257,7 +257,7 @@ pub(crate) struct Fixture {
     #[arg(long = "token", value_name = "NAME=SECRET")]
     pub(crate) tokens: Vec<NamedToken>,
     /// Serve this host name too, such as `tools.example` or `tools.example:8080`: for containers, clusters and tunnels. May
-    /// be repeated. [default: the names of this machine, and the host of --listen]
+    /// be repeated. [default: the names of this machine, and the host of `--listen`]
     #[arg(long = "allow-host", value_name = "NAME")]
     pub(crate) hosts: Vec<String>,
     /// A JSON file with settings of the fixture, in the format of a vector's `options`.

@@ -54,7 +54,7 @@ pub(crate) struct BridgeArgs {
     #[arg(long, help_heading = LISTEN)]
     pub(crate) insecure: bool,
     /// Serve this host name too, such as `tools.example` or `tools.example:8080`: for containers, clusters and tunnels. May
-    /// be repeated. [default: the names of this machine, and the host of --listen]
+    /// be repeated. [default: the names of this machine, and the host of `--listen`]
     #[arg(long = "allow-host", help_heading = LISTEN, value_name = "NAME")]
     pub(crate) hosts: Vec<String>,
     /// Accept web pages of this origin, such as `https://app.example`. May be repeated. [default: those of this machine]

@@ -212,7 +212,7 @@ fn a_host_is_served_if_it_is_allowed_by_name() {
 #[test]
 fn a_session_whose_stream_is_read_outlives_its_idle_time() {
     let program = fixture("mcp");
-    let more = [&["--idle", "1"], words(&program).as_slice()].concat();
+    let more = [&["--idle", "4"], words(&program).as_slice()].concat();
     let bridge = Bridge::listen("mcp", HTTP, &more);
     let (read, _) = open(&bridge, "2025-11-25");
     let (unread, _) = open(&bridge, "2025-11-25");
@@ -220,7 +220,7 @@ fn a_session_whose_stream_is_read_outlives_its_idle_time() {
     assert_eq!(stream.status, 200);
     // A request of another session is the clock. That session is in use meanwhile.
     let (clock, _) = open(&bridge, "2025-11-25");
-    let sleep = request(&json!(1), "test/sleep", &json!({"ms": 3_000, "value": 1}));
+    let sleep = request(&json!(1), "test/sleep", &json!({"ms": 10_000, "value": 1}));
     let slept = ask(&bridge, "POST", &[("Mcp-Session-Id", &clock)], &sleep);
     assert!(slept.text().contains(r#""value":1"#));
     let ping = request(&json!(2), "ping", &json!({}));
