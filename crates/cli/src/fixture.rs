@@ -53,10 +53,13 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let torn = Arc::new(AtomicBool::new(false));
     let is_torn = Arc::clone(&torn);
     fixture.on_deviation(move |report| {
+        let line = format!("rescind: the client: {report}\n");
         if ends_input(report.deviation) {
             is_torn.store(true, Ordering::Relaxed);
+            output::reason(line);
+        } else {
+            output::note(line);
         }
-        output::note(format!("rescind: the client: {report}\n"));
     });
     let node = args.cluster.connect(&mut target).await?;
     if let Some(node) = &node {

@@ -1,9 +1,9 @@
 //! Output to stdout and stderr, either of which may be closed or full.
 
 use std::io::{self, Write};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,8 @@ const MAX_NOTES: usize = 1024;
 const NOTES_TIME: Duration = Duration::from_millis(300);
 
 static NOTES: OnceLock<Option<SyncSender<String>>> = OnceLock::new();
-/// The notes that are not written yet.
+static REASONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// The notes and reasons that are not written yet.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// The notes that found no room since the last one that did.
 static LEFT_OUT: AtomicUsize = AtomicUsize::new(0);
@@ -35,6 +36,18 @@ pub(crate) fn message(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
+/// Writes the reason for the end of a connection, as [`note`] does. Other lines do not take its room.
+pub(crate) fn reason(line: String) {
+    let mut reasons = REASONS.lock().unwrap_or_else(PoisonError::into_inner);
+    if reasons.len() < MAX_NOTES {
+        WAITING.fetch_add(1, Ordering::SeqCst);
+        reasons.push(line);
+    }
+    drop(reasons);
+    // If there is no room, the thread is awake.
+    note(String::new());
+}
+
 /// Writes a line about a running connection, from a thread of its own. A program that does not read our stderr cannot stop
 /// the connections by that: what finds no room is left out and counted.
 pub(crate) fn note(line: String) {
@@ -45,9 +58,10 @@ pub(crate) fn note(line: String) {
     });
     let Some(sender) = sender else { return message(&line) };
     WAITING.fetch_add(1, Ordering::SeqCst);
+    let is_line = !line.is_empty();
     if sender.try_send(line).is_err() {
         WAITING.fetch_sub(1, Ordering::SeqCst);
-        LEFT_OUT.fetch_add(1, Ordering::SeqCst);
+        LEFT_OUT.fetch_add(usize::from(is_line), Ordering::SeqCst);
     }
 }
 
@@ -58,7 +72,9 @@ fn write_notes(lines: &Receiver<String>) {
         if left_out > 0 {
             message(&format!("rescind: {left_out} more lines found no room on stderr\n"));
         }
-        WAITING.fetch_sub(1, Ordering::SeqCst);
+        let reasons = std::mem::take(&mut *REASONS.lock().unwrap_or_else(PoisonError::into_inner));
+        reasons.iter().for_each(|reason| message(reason));
+        WAITING.fetch_sub(1 + reasons.len(), Ordering::SeqCst);
     }
 }
 

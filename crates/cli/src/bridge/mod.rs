@@ -45,15 +45,18 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     // The operator of a bridge sees why sessions fail, as their clients do.
     let bridge = bridge.on_loss(move |why| {
         is_lost.store(true, Ordering::Relaxed);
-        output::note(format!("rescind: {}\n", LogText::text(&why)));
+        output::reason(format!("rescind: {}\n", LogText::text(&why)));
     });
     let torn = Arc::new(AtomicBool::new(false));
     let is_torn = Arc::clone(&torn);
     let bridge = bridge.on_deviation(move |name, report| {
+        let line = format!("rescind: {}: {report}\n", LogText::text(&name));
         if ends_input(report.deviation) {
             is_torn.store(true, Ordering::Relaxed);
+            output::reason(line);
+        } else {
+            output::note(line);
         }
-        output::note(format!("rescind: {}: {report}\n", LogText::text(&name)));
     });
     let log = RequestLog::new();
     let bridge = if args.page.page.is_some() { bridge.request_log(&log) } else { bridge };

@@ -10,5 +10,6 @@ mod failing_clients;
 mod failing_endpoints;
 mod live_page;
 mod old_clients;
+mod printed_output;
 mod program;
 mod usage;

@@ -32,10 +32,11 @@ pub enum BadFrame {
     /// There was no memory for the rest of the frame. It was dropped.
     #[error("the limit `memory` is reached; the frame was dropped")]
     MemoryFull,
-    /// A `Content-Length` header is missing, occurs twice, is negative, is too large or is not a number.
+    /// A `Content-Length` header occurs twice, is negative, is too large or is not a number.
     #[error("the Content-Length header is missing or invalid")]
     BadLength,
-    /// The header block is larger than 8 KiB or contains a line that is not a header.
+    /// The header block is larger than 8 KiB or its lines end differently, or more than 64 KiB of other output are before
+    /// it.
     #[error("the header block is invalid")]
     BadHeader,
     /// `Content-Type` names a charset other than UTF-8.
@@ -60,7 +61,7 @@ pub enum BadFrame {
 
 impl BadFrame {
     /// Whether the next frame can be found after this one in `Content-Length` framing. (In `Newline` framing it always
-    /// can.)
+    /// can.) Output between two frames is not a bad frame: it is [`Decoded::Noise`] up to 64 KiB.
     #[must_use]
     pub const fn is_recoverable(self) -> bool {
         match self {

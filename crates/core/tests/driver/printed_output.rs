@@ -27,12 +27,13 @@ impl Raw {
         let (ours, stream) = tokio::io::duplex(1 << 20);
         let seen = Seen::default();
         let reported = Arc::clone(&seen);
-        let router = Router::new()
-            .method("echo", async |_: CallContext, params: Value| Ok(params))
-            .method("wait", async |ctx: CallContext, (): ()| {
+        let router = Router::new().method("echo", async |_: CallContext, params: Value| Ok(params)).method(
+            "wait",
+            async |ctx: CallContext, (): ()| {
                 ctx.cancelled().await;
                 ctx.stopped::<()>(ctx.cause().unwrap())
-            });
+            },
+        );
         let peer = Peer::builder(dialect)
             .role(role)
             .serve(router)
