@@ -87,7 +87,8 @@ fn a_program_that_cannot_be_used_is_reported_with_what_to_do() {
     for (dialect, script, words) in [
         ("acp", "exit 0", &["exit status: 0", "by hand"][..]),
         ("acp", "echo no licence >&2; exit 3", &["exit status: 3", "no licence", "by hand"]),
-        ("lsp", "echo Starting...; cat > /dev/null", &["not a frame", "logs on stderr", "--framing"]),
+        ("lsp", "echo Starting...; exec yes Starting...", &["not a frame", "logs on stderr", "--framing"]),
+        ("lsp", "echo Starting...; exit 0", &["not a message: Starting...", "logs on stderr", "--framing"]),
         ("acp", "exec yes Starting...", &["not a message: Starting...", "logs on stderr"]),
         ("acp", "exec cat > /dev/null", &["the connection was closed", "--stdio"]),
         ("acp", "exec cat", &["`initialize` was refused", "another protocol", "--dialect"]),

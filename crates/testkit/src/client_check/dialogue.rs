@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rescind_core::{
-    BadFrame, DeviationReport, ExchangeEnd, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound,
-    RequestId, TransportEvent,
+    BadFrame, ExchangeEnd, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, RequestId, TransportEvent,
 };
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::runner::refused;
+use crate::runner::{deviation_text, refused};
 
 /// A connection that the program opened.
 pub(super) struct Dialogue {
@@ -67,7 +66,7 @@ impl Dialogue {
                 }
                 Some(Ok(TransportEvent::Rejected { why, head, .. })) => Heard::Noise(refused(why, &head)),
                 Some(Ok(TransportEvent::Deviation { deviation, sent })) => {
-                    Heard::Noise(DeviationReport { deviation, sent: &sent }.to_string())
+                    Heard::Noise(deviation_text(deviation, &sent))
                 }
                 Some(Ok(TransportEvent::ExchangeClosed { exchange })) => {
                     let Some(at) = self.open.iter().position(|(_, on)| *on == exchange) else { continue };

@@ -246,7 +246,7 @@ impl Subject for LinkSubject {
             }
             Ok(Some(Ok(TransportEvent::Rejected { why, head, .. }))) => Seen::Noise(refused(why, &head)),
             Ok(Some(Ok(TransportEvent::Deviation { deviation, sent }))) => {
-                Seen::Noise(DeviationReport { deviation, sent: &sent }.to_string())
+                Seen::Noise(deviation_text(deviation, &sent))
             }
             Ok(Some(Ok(TransportEvent::ExchangeFailed { exchange, error, .. }))) => {
                 if error.kind == TransportErrorKind::Open {
@@ -291,6 +291,14 @@ impl Subject for LinkSubject {
 
     async fn pause(&mut self) {
         tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// What a peer did against its protocol. Of noise only the noise, because its readers say that it is none of the messages.
+pub(crate) fn deviation_text(deviation: Deviation, sent: &[u8]) -> String {
+    match deviation {
+        Deviation::Noise => String::from_utf8_lossy(sent).into_owned(),
+        _ => DeviationReport { deviation, sent }.to_string(),
     }
 }
 
