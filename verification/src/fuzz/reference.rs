@@ -289,6 +289,9 @@ impl Blocks {
         if line.is_empty() {
             return self.fails(BadFrame::BadHeader);
         }
+        if message(line.trim_ascii()).is_some_and(|names| is_on_its_own(&names)) {
+            return self.fails(BadFrame::BadHeader);
+        }
         let (noise, taken) = match later(line) {
             Some(at) => (line.get(..at).unwrap_or_default(), at),
             None => (line, end + 1),

@@ -6,6 +6,7 @@ use memchr::memchr;
 use self::header_block::{
     HeaderBlock, LENGTH, MAX_HEADER_BYTES, Name, begins_header, later_length, may_be_header, split,
 };
+use super::printed_json::is_own_message;
 use super::{
     BYTE_ORDER_MARK, BadFrame, Decoded, MAX_HEAD, READ_BUFFER, head, lacks_room, next_capacity, shed,
 };
@@ -24,8 +25,8 @@ const MAX_NOISE_BYTES: usize = 64 * 1024;
 /// frames. The next frame begins with `Content-Length:` at the start of a line, or directly after a `}` or `]`, where a
 /// length that counted characters and not bytes has cut the body before it.
 ///
-/// After a length that is repeated, negative or too large, a block over 8 KiB, or more noise than that, the next frame
-/// cannot be found, and the decoder stays failed.
+/// After a length that is repeated, negative or too large, a block over 8 KiB, more noise than that, or a message without
+/// a header, the next frame cannot be found, and the decoder stays failed.
 ///
 /// ```
 /// # use rescind_core::{ContentLength, Decoded};
@@ -319,6 +320,10 @@ impl ContentLength {
             // The end of a block whose other lines end differently.
             return self.refuse(BadFrame::BadHeader);
         }
+        if is_own_message(line) {
+            // The peer writes one message a line, and would wait for ever.
+            return self.refuse(BadFrame::BadHeader);
+        }
         match later_length(line, 0) {
             Some(at) => self.drop_line(at, at),
             None => self.drop_line(end, end + 1),
@@ -535,6 +540,14 @@ mod tests {
         }
         let not_after_a_bracket = b"Content-Length: 2\r\n\r\n{}x Content-Length: 2\r\n\r\n[]\r\n";
         assert_eq!(decode(not_after_a_bracket), [frame(b"{}"), noise(b"x Content-Length: 2"), noise(b"[]")]);
+    }
+
+    #[test]
+    fn a_message_without_a_header_fails_the_decoder() {
+        for message in ["{\"jsonrpc\":\"2.0\",\"id\":1}\n", "  {\"type\":\"x\",\"payload\":{}}\r\n"] {
+            assert_eq!(decode(message.as_bytes()), bad(BadFrame::BadHeader));
+        }
+        assert_eq!(decode(b"{\"a\":1}\n"), [noise(b"{\"a\":1}")]);
     }
 
     #[test]

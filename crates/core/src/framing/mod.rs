@@ -35,8 +35,8 @@ pub enum BadFrame {
     /// A `Content-Length` header occurs twice, is negative, is too large or is not a number.
     #[error("the Content-Length header is missing or invalid")]
     BadLength,
-    /// The header block is larger than 8 KiB or its lines end differently, or more than 64 KiB of other output are before
-    /// it.
+    /// The header block is larger than 8 KiB or its lines end differently, more than 64 KiB of other output are before it, or
+    /// a message has none.
     #[error("the header block is invalid")]
     BadHeader,
     /// `Content-Type` names a charset other than UTF-8.

@@ -4,7 +4,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use memchr::{memchr, memchr2};
 use serde::de::IgnoredAny;
 
-use super::printed_json::{Brackets, Object, begins_text, last_message, trim};
+use super::printed_json::{Brackets, Object, begins_text, is_own_message, last_message, trim};
 use super::{BYTE_ORDER_MARK, BadFrame, Decoded, READ_BUFFER, head, lacks_room, shed};
 use crate::failpoint::{self, Failpoint};
 
@@ -350,13 +350,9 @@ impl Newline {
 
     /// A line while a text is not complete.
     fn line_of_text(&mut self, mut line: BytesMut) -> Option<Decoded> {
-        let own = trim(&line);
-        if looks_whole(own) {
-            let object = Object::read(own).filter(|object| object.length == own.len());
-            if object.is_some_and(Object::is_message_of_its_own) {
-                self.rest = line;
-                return self.drop_text();
-            }
+        if is_own_message(&line) {
+            self.rest = line;
+            return self.drop_text();
         }
         let text = self.text.as_mut()?;
         text.lines.extend_from_slice(b"\n");

@@ -81,6 +81,14 @@ impl Object {
     }
 }
 
+/// Whether a line is one message, whatever is around it.
+pub(super) fn is_own_message(line: &[u8]) -> bool {
+    let text = trim(line);
+    text.last() == Some(&b'}')
+        && Object::read(text)
+            .is_some_and(|object| object.length == text.len() && object.is_message_of_its_own())
+}
+
 /// The place where a message begins that reaches to the end of a line. In JSON the brace at the end belongs to one brace
 /// only, which a search from the end finds.
 pub(super) fn last_message(line: &[u8]) -> Option<usize> {

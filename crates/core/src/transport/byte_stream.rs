@@ -28,7 +28,7 @@ pub(super) const DEFAULT_MAX_FRAME: usize = 16 * 1024 * 1024;
 /// Input is read while output is blocked. At the end of input the receiver returns
 /// [`HalfClosed`](super::TransportEvent::HalfClosed) if output is still open, and `None` when it is not. A bad frame
 /// after which the next one cannot be found is returned as [`Rejected`](super::TransportEvent::Rejected) and ends the
-/// input. Closing shuts the writer down and drops it, because some writers end only when they are dropped.
+/// input. Other output than frames is dropped and reported as [`Deviation`](super::TransportEvent::Deviation). Closing shuts the writer down and drops it, because some writers end only when they are dropped.
 ///
 /// ```
 /// # use rescind_core::{ByteStream, Link};
