@@ -253,9 +253,13 @@ async fn lines_that_are_not_json_are_passed_on_to_the_codec() {
 }
 
 #[tokio::test]
-async fn noise_in_content_length_framing_ends_with_an_error_with_stderr() {
+async fn a_bad_length_after_noise_ends_with_an_error_with_stderr() {
     let (mut link, _child) =
-        shell("echo deprecated >&2; echo Starting...; cat").framing(Framing::ContentLength).start().unwrap();
+        shell("echo deprecated >&2; echo Starting...; printf 'Content-Length: x\\r\\n'; cat")
+            .framing(Framing::ContentLength)
+            .start()
+            .unwrap();
+    assert!(matches!(event(&mut link).await, Some(Ok(TransportEvent::Deviation { .. }))));
     assert!(matches!(event(&mut link).await, Some(Ok(TransportEvent::Rejected { .. }))));
     let error = event(&mut link).await;
     assert!(matches!(&error, Some(Err(error)) if error.kind == TransportErrorKind::Framing), "{error:?}");

@@ -321,7 +321,7 @@ impl ContentLength {
             return self.refuse(BadFrame::BadHeader);
         }
         if is_own_message(line) {
-            // The peer writes one message a line, and would wait for ever.
+            // The peer writes one message a line, and would wait forever.
             return self.refuse(BadFrame::BadHeader);
         }
         match later_length(line, 0) {

@@ -1,5 +1,5 @@
-//! Peers that print other things than messages, over streams of bytes: no call waits for ever, no cancel is stuck, and each
-//! thing that is thrown away is reported.
+//! Peers that print other things than messages, over streams of bytes: no call waits forever, no cancel is stuck, and each
+//! thing that is dropped is reported.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -157,7 +157,7 @@ async fn a_text_that_never_completes_ends_its_call_after_a_second() {
     let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
     raw.until("\"ask\"").await;
     let start = Instant::now();
-    // Lines that go on for ever do not lengthen its time.
+    // Lines without an end do not lengthen its time.
     let mut lines = "{\"jsonrpc\":\"2.0\",\"id\":1,\n\"result\":[\n".to_owned();
     let endless = async {
         loop {

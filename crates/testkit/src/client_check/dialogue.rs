@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rescind_core::{
-    BadFrame, ExchangeEnd, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, RequestId, TransportEvent,
+    ExchangeEnd, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, RequestId, TransportEvent,
 };
 use serde_json::Value;
 use tokio::time::timeout;
@@ -55,13 +55,6 @@ impl Dialogue {
                     match String::from_utf8(message.body.to_vec()) {
                         Ok(text) => Heard::Frame(text, message.exchange),
                         Err(_) => Heard::Noise(format!("{} bytes that are not UTF-8", message.body.len())),
-                    }
-                }
-                // A line that is not JSON, as a frame that is not JSON over transports without lines.
-                Some(Ok(TransportEvent::Rejected { why: BadFrame::NotJson, head, exchange })) => {
-                    match String::from_utf8(head.to_vec()) {
-                        Ok(text) => Heard::Frame(text, exchange),
-                        Err(_) => Heard::Noise(format!("{} bytes that are not UTF-8", head.len())),
                     }
                 }
                 Some(Ok(TransportEvent::Rejected { why, head, .. })) => Heard::Noise(refused(why, &head)),

@@ -237,13 +237,6 @@ impl Subject for LinkSubject {
                     }
                 }
             }
-            Ok(Some(Ok(TransportEvent::Rejected { why: BadFrame::NotJson, head, .. }))) => {
-                // A line in which the judge of frames finds what is wrong, as over transports without lines.
-                match String::from_utf8(head.to_vec()) {
-                    Ok(text) => Seen::Frame(text),
-                    Err(_) => Seen::Noise(format!("a line that is not UTF-8, {} bytes long", head.len())),
-                }
-            }
             Ok(Some(Ok(TransportEvent::Rejected { why, head, .. }))) => Seen::Noise(refused(why, &head)),
             Ok(Some(Ok(TransportEvent::Deviation { deviation, sent }))) => {
                 Seen::Noise(deviation_text(deviation, &sent))

@@ -137,20 +137,12 @@ impl ConnectionTask {
         }
     }
 
-    /// Receives the beginning of input that is not a frame. Of [`BadFrame::NotJson`] it is the whole line.
+    /// Receives the beginning of input that is not a frame.
     fn recv_rejected(&mut self, inbound: &Inbound, why: BadFrame) {
-        let role = self.connection.role;
-        let is_text = std::str::from_utf8(&inbound.body).is_ok();
-        let bad = match why {
-            BadFrame::NotJson if role == Role::Server => return self.recv(inbound),
-            BadFrame::NotJson if is_text => BadMessage::NotJson,
-            BadFrame::NotJson => BadMessage::NotUtf8,
-            _ => BadMessage::Frame(why),
-        };
-        if self.recv_unreadable(inbound, bad) {
-            return;
+        let why = BadMessage::Frame(why);
+        if !self.recv_unreadable(inbound, why) {
+            self.recv_no_message(inbound, why);
         }
-        self.recv_no_message(inbound, bad);
     }
 
     /// Receives something that is not a message and names no call.
@@ -160,8 +152,8 @@ impl ConnectionTask {
     fn recv_no_message(&mut self, inbound: &Inbound, why: BadMessage) {
         let is_printed = match why {
             BadMessage::NotJson | BadMessage::NotUtf8 => true,
-            // A line that is too long, if no message begins as it does.
-            BadMessage::Frame(BadFrame::TooLarge { .. }) => {
+            // A number or a text, or a line that is too long, if no message begins as it does.
+            BadMessage::NotAnObject | BadMessage::Frame(BadFrame::TooLarge { .. }) => {
                 let start = inbound.body.trim_ascii_start();
                 !inbound.body.is_empty() && !matches!(start.first(), Some(b'{' | b'['))
             }

@@ -164,7 +164,10 @@ impl<R: AsyncRead> ByteReceiver<R> {
     /// The event of what was decoded.
     fn event(&mut self, decoded: Decoded) -> TransportEvent {
         match decoded {
-            Decoded::Frame(body) => TransportEvent::Message(Inbound::new(body)),
+            // The codec says what is wrong with a line that is not JSON, and the driver whether it is answered.
+            Decoded::Frame(body) | Decoded::Bad(BadFrame::NotJson, body) => {
+                TransportEvent::Message(Inbound::new(body))
+            }
             Decoded::SeveralLines(body) => {
                 self.joined = body.clone();
                 self.state = State::Joined { ended: matches!(self.state, State::Finishing) };
