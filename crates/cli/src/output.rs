@@ -73,7 +73,9 @@ fn write_notes(lines: &Receiver<String>) {
             message(&format!("rescind: {left_out} more lines found no room on stderr\n"));
         }
         let reasons = std::mem::take(&mut *REASONS.lock().unwrap_or_else(PoisonError::into_inner));
-        reasons.iter().for_each(|reason| message(reason));
+        for reason in &reasons {
+            message(reason);
+        }
         WAITING.fetch_sub(1 + reasons.len(), Ordering::SeqCst);
     }
 }

@@ -6,6 +6,7 @@ use crate::json_skip::value_length;
 
 /// An object at the beginning of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a member that it has")]
 pub(super) struct Object {
     /// In bytes.
     pub(super) length: usize,
