@@ -35,7 +35,7 @@ pub(crate) struct BridgeArgs {
     #[arg(long, help_heading = LISTEN, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub(crate) idle: Option<u64>,
     /// How many seconds running requests have to end after SIGTERM or SIGINT, before they are cancelled. They have 2 s more
-    /// then, and COMMAND 3 s. The bridge ends after this time and 5.5 s, so by default after 7.5 s at most.
+    /// then, and COMMAND 2 s. The bridge ends after this time and 5 s, so by default after 7 s at most.
     #[arg(long, value_name = "S", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub(crate) drain: u64,
     /// Accept only clients that send the token in this file: `Authorization: Bearer TOKEN`.

@@ -8,7 +8,7 @@ use rescind::bridge::Upstream;
 use rescind::stdio::{ChildHandle, Command};
 
 /// The time of a child to end after the end of its stdin, and again after SIGTERM.
-pub(super) const CHILD_GRACE: Duration = Duration::from_millis(1500);
+pub(super) const CHILD_GRACE: Duration = Duration::from_secs(1);
 
 /// The variables that are passed to a child: where programs and the user's files are, and the language.
 #[cfg(not(windows))]

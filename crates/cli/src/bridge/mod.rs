@@ -33,7 +33,7 @@ use crate::{Exit, Failure, ends_input, output, page};
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// How long the bridge may take to end after its drain: requests that are cancelled have 2 s, programs twice
 /// [`CHILD_GRACE`](child::CHILD_GRACE), and writes the rest. `--help` states it with the default of `--drain`.
-const AFTER_DRAIN: Duration = Duration::from_millis(5500);
+const AFTER_DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     let dialect = named(args.dialect)?;
