@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use rescind::Framing;
 use rescind::stdio::{ChildHandle, Command};
 use rescind::transport::{BoxFuture, Link};
-use rescind_testkit::Profile;
-use rescind_testkit::check::{CheckSettings, PeerSource, Started, check};
+use rescind_testkit::check::{CONTRADICTS, CheckSettings, PeerSource, Started, check, contradictions};
 use rescind_testkit::runner::LinkSubject;
+use rescind_testkit::{Fact, Profile};
 use serde_json::Value;
 
 /// A foreign peer as a program.
@@ -78,14 +78,29 @@ pub(crate) fn run_with(
         None => "name = \"a peer without a profile\"".to_owned(),
     };
     let mut flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
-    flags.push("--work=1000".to_owned());
+    if !flags.iter().any(|flag| flag.starts_with("--work=")) {
+        flags.push("--work=1000".to_owned());
+    }
     let profile = Profile::from_toml(&text).unwrap();
     let mut peer = ForeignPeer { dialect, flags, profile, last: Arc::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let begun = Instant::now();
     let report = runtime.block_on(check(dialect, &mut peer, settings, |_| {})).map_err(|why| why.0)?;
     runtime.shutdown_timeout(Duration::from_secs(5));
+    no_contradiction(&report.facts)?;
     Ok(Checked { report: serde_json::to_value(report).unwrap(), took: begun.elapsed() })
+}
+
+/// No two facts of a report exclude each other, and none had to give way to another.
+fn no_contradiction(facts: &[Fact]) -> Result<(), String> {
+    let answers: Vec<_> = facts.iter().map(|fact| (fact.name, fact.answer)).collect();
+    let both = contradictions(&answers);
+    let gave_way = facts.iter().find(|fact| fact.detail.starts_with(CONTRADICTS));
+    match (both.as_slice(), gave_way) {
+        ([], None) => Ok(()),
+        ([], Some(fact)) => Err(format!("{}: {}", fact.name, fact.detail)),
+        (both, _) => Err(format!("facts exclude each other: {both:?}")),
+    }
 }
 
 impl Checked {

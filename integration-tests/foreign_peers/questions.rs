@@ -10,10 +10,11 @@ type Asked = Result<(), String>;
 type Question = (&'static str, fn(&mut Session) -> Asked);
 
 /// A question, by its name in the tables.
-pub(crate) const QUESTIONS: [Question; 15] = [
+pub(crate) const QUESTIONS: [Question; 21] = [
     ("normal", normal),
     ("cancelled", cancelled),
     ("siblings", siblings),
+    ("newest", newest),
     ("slots", slots),
     ("late cancel", late_cancel),
     ("unknown cancel", unknown_cancel),
@@ -26,6 +27,11 @@ pub(crate) const QUESTIONS: [Question; 15] = [
     ("unknown notification", unknown_notification),
     ("survival", survival),
     ("output", output),
+    ("form", form),
+    ("turn", turn),
+    ("turn is soon over", turn_is_soon_over),
+    ("other turns", other_turns),
+    ("next turn", next_turn),
 ];
 
 fn ensure(holds: bool, why: impl FnOnce() -> String) -> Asked {
@@ -192,4 +198,76 @@ fn output(session: &mut Session) -> Asked {
     run_to_the_end(session, 1)?;
     let noise = &session.client.noise;
     ensure(noise.is_empty(), || format!("stdout has {noise:?}"))
+}
+
+/// Of two slow requests the newer one is cancelled.
+fn newest(session: &mut Session) -> Asked {
+    let (other, ours) = (session.slow(1), session.slow(2));
+    session.works(&other)?;
+    session.cancel(&ours.id);
+    ends_normally(session, &other)?;
+    ends_as_cancelled(session, &ours)
+}
+
+/// The form of answers, with a result and with an error. The session need not be open.
+pub(crate) fn form(session: &mut Session) -> Asked {
+    let client = json!({"name": "driver", "version": "1"});
+    let opening = match session.dialect {
+        "mcp" => json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}),
+        "lsp" => json!({"processId": null, "rootUri": null, "capabilities": {}}),
+        _ => json!({"protocolVersion": 1, "clientCapabilities": {}}),
+    };
+    let ids = [session.request("initialize", &opening), session.request("no/such/method", &json!({}))];
+    for id in ids {
+        let answer = session.answer(&id)?;
+        ensure(answer["jsonrpc"] == "2.0", || format!("the version is missing: {answer}"))?;
+        let error = answer.get("error").filter(|error| !error.is_null());
+        ensure(error.is_none_or(Value::is_object), || format!("the error is no object: {answer}"))?;
+    }
+    Ok(())
+}
+
+/// Cancels a turn by its session, and returns its answer.
+fn cancelled_turn(session: &mut Session, slow: &Slow) -> Result<Value, String> {
+    session.works(slow)?;
+    session.notify("session/cancel", &json!({"sessionId": "session-1"}));
+    session.answer(&slow.id)
+}
+
+fn turn(session: &mut Session) -> Asked {
+    if session.dialect != "acp" {
+        return Ok(());
+    }
+    let slow = session.slow(1);
+    let answer = cancelled_turn(session, &slow)?;
+    let is_cancelled = answer.pointer("/result/stopReason") == Some(&json!("cancelled"));
+    ensure(is_cancelled, || format!("a cancelled turn ends with {answer}"))
+}
+
+fn turn_is_soon_over(session: &mut Session) -> Asked {
+    if session.dialect != "acp" {
+        return Ok(());
+    }
+    let slow = session.slow(1);
+    cancelled_turn(session, &slow)?;
+    let steps = session.steps(&slow);
+    ensure(steps < STEPS, || format!("a cancelled turn works to its end: {steps} steps"))
+}
+
+fn other_turns(session: &mut Session) -> Asked {
+    if session.dialect != "acp" {
+        return Ok(());
+    }
+    let (slow, other) = (session.slow(1), session.slow(2));
+    cancelled_turn(session, &slow)?;
+    ends_normally(session, &other)
+}
+
+fn next_turn(session: &mut Session) -> Asked {
+    if session.dialect != "acp" {
+        return Ok(());
+    }
+    let slow = session.slow(1);
+    cancelled_turn(session, &slow)?;
+    run_to_the_end(session, 1)
 }

@@ -53,6 +53,9 @@ impl Checks {
             trials.push(Trial::test(format!("check::endless::{dialect}"), move || endless(dialect)));
         }
         trials.push(Trial::test("check::deviation::lsp", deviation));
+        trials.push(Trial::test("check::turns::acp", turns));
+        let checks = self.clone();
+        trials.push(Trial::test("check::short::lsp", move || checks.short_and_busy()));
         trials
     }
 
@@ -66,6 +69,20 @@ impl Checks {
             return Err(format!("it ignores cancels, and no more: {}", checked.in_words()).into());
         }
         Ok(())
+    }
+
+    /// A server whose slow request is short, uses the processor and ignores its cancel. It is idle soon after the cancel, because
+    /// the request has ended.
+    fn short_and_busy(&self) -> Result<(), Failed> {
+        let _alone = self.processor.write();
+        let flags = ["--ignores-cancel", "--busy", "--work=150"];
+        let checked = checked::run("lsp", &flags, Some("lsp-quiet.toml"))?;
+        self.note(format!("short lsp: {}", checked.in_words()));
+        let answer = |name: &str, answer: &str| checked.facts(answer).iter().any(|fact| fact["name"] == name);
+        if answer("cancels_running", "no") && !answer("stops_work", "yes") {
+            return Ok(());
+        }
+        Err(format!("its request comes to its normal end: {}", checked.in_words()).into())
     }
 
     /// Prints what was found of each peer.
@@ -154,6 +171,19 @@ fn deviation() -> Result<(), Failed> {
         && checked.report["summary"]["deviating"] == Value::from(count)
         && checked.exit() == 0;
     if is_told { Ok(()) } else { Err(format!("{}: {unsure:?}", checked.in_words()).into()) }
+}
+
+/// The scenarios about turns are played with an agent's own slow turn.
+fn turns() -> Result<(), Failed> {
+    for (flags, outcome) in [(&[][..], "held"), (&["--turn-ignores-cancel"], "broke")] {
+        let checked = checked::run("acp", flags, Some("acp.toml"))?;
+        let cells = checked.cells(outcome);
+        let all = ["prompt_session_cancel", "prompt_after_session_cancel"];
+        if !all.iter().all(|name| cells.iter().any(|cell| cell["scenario"] == *name)) {
+            return Err(format!("{flags:?}: {}", checked.in_words()).into());
+        }
+    }
+    Ok(())
 }
 
 /// Checks a peer whose slow request takes twice as long as the baseline looks.

@@ -271,6 +271,7 @@ impl Cell {
                 cancel: None,
                 outcomes: Outcomes::default(),
                 strays: Vec::new(),
+                deviations: Vec::new(),
             },
         )
     }
@@ -294,6 +295,7 @@ mod tests {
             cancel: Some(std::time::Duration::from_micros(7)),
             outcomes: Outcomes::default(),
             strays: Vec::new(),
+            deviations: Vec::new(),
         };
         let cells = vec![Cell::new(scenario, "memory", played), Cell::not_asked(scenario, "stdio", "no")];
         let json = serde_json::to_value(Report::new(cells)).unwrap();

@@ -214,6 +214,12 @@ impl WireFormat {
         }
     }
 
+    /// Whether its messages are those of JSON-RPC.
+    #[must_use]
+    pub const fn is_json_rpc(self) -> bool {
+        matches!(self.envelope, Envelope::JsonRpc | Envelope::JsonRpcWithMeta)
+    }
+
     /// Whether the dialect is LSP.
     #[must_use]
     pub const fn is_lsp(self) -> bool {
@@ -338,7 +344,8 @@ impl WireFormat {
         }
     }
 
-    /// The same request with another method and other params.
+    /// The same request with another method and other params. Its `_meta` stays, beside that of the other params. Only the
+    /// progress token is theirs, and there is one only if the request has one.
     #[must_use]
     pub fn with_method(self, request: &Value, method: &str, params: &Value) -> Value {
         let mut request = request.clone();
@@ -349,15 +356,40 @@ impl WireFormat {
         if let Some(members) = home.and_then(Value::as_object_mut) {
             let meta = members.get("params").and_then(|params| params.get("_meta")).cloned();
             let mut params = params.clone();
-            if let (Some(meta), Some(members)) = (meta, params.as_object_mut()) {
-                members.entry("_meta").or_insert(meta);
+            if let Some(members) = params.as_object_mut() {
+                self.merge_meta(members, meta);
             }
             members.insert(name.to_owned(), Value::from(method));
             members.insert("params".to_owned(), params);
         }
         request
     }
+
+    fn merge_meta(self, params: &mut Map<String, Value>, own: Option<Value>) {
+        let Some(Value::Object(mut own)) = own.or_else(|| self.asks_by_token().then(|| json!({}))) else {
+            return;
+        };
+        let asks = own.remove(PROGRESS_TOKEN).is_some();
+        let is_new = !params.contains_key("_meta");
+        let meta = params.entry("_meta").or_insert_with(|| json!({}));
+        if let Some(meta) = meta.as_object_mut() {
+            meta.extend(own);
+            if self.asks_by_token() && !asks {
+                meta.remove(PROGRESS_TOKEN);
+            }
+        }
+        if is_new && meta.as_object().is_some_and(Map::is_empty) {
+            params.remove("_meta");
+        }
+    }
+
+    /// Whether progress is reported only for a token in `_meta`.
+    const fn asks_by_token(self) -> bool {
+        matches!(self.opening, OpeningStyle::Mcp | OpeningStyle::None)
+    }
 }
+
+const PROGRESS_TOKEN: &str = "progressToken";
 
 fn at(frame: &Value, pointer: &str) -> Value {
     frame.pointer(pointer).cloned().unwrap_or_default()
@@ -395,5 +427,34 @@ mod tests {
         let meta = &request["params"]["_meta"];
         assert_eq!(meta["progressToken"], "check");
         assert_eq!(meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
+    }
+
+    #[test]
+    fn the_meta_of_a_profile_is_added_to_that_of_the_dialect() {
+        let required = json!({ "io.modelcontextprotocol/protocolVersion": "2026-07-28" });
+        let request = |meta: Value| json!({ "id": 1, "method": "test/progress", "params": {"count": 2, "_meta": meta} });
+        let mut asks = required.clone();
+        asks["progressToken"] = json!("token-1");
+        let of_profile = json!({ "name": "long", "_meta": {"progressToken": "check", "mine": 1} });
+        let both = WireFormat::of("mcp-2026").unwrap();
+        let sent = both.with_method(&request(asks), "tools/call", &of_profile);
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28", "progressToken": "check", "mine": 1,
+        });
+        assert_eq!(sent["params"], json!({ "name": "long", "_meta": meta }));
+        // A request that asks for no progress has no token.
+        let sent = both.with_method(&request(required.clone()), "tools/call", &of_profile);
+        let mut meta = required.clone();
+        meta["mine"] = json!(1);
+        assert_eq!(sent["params"]["_meta"], meta);
+        let sent = both.with_method(&request(required.clone()), "tools/call", &json!({ "name": "long" }));
+        assert_eq!(sent["params"]["_meta"], required);
+        // Other dialects require nothing there.
+        let plain = json!({ "id": 1, "method": "test/progress", "params": {"count": 2} });
+        let mcp = WireFormat::of("mcp").unwrap();
+        assert_eq!(mcp.with_method(&plain, "m", &json!({ "a": 1 }))["params"], json!({ "a": 1 }));
+        assert_eq!(mcp.with_method(&plain, "m", &of_profile)["params"]["_meta"], json!({ "mine": 1 }));
+        let lsp = WireFormat::of("lsp").unwrap();
+        assert_eq!(lsp.with_method(&plain, "m", &of_profile)["params"], of_profile);
     }
 }

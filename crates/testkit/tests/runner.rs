@@ -5,8 +5,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use rescind_core::Deviation;
 use rescind_testkit::runner::{
-    Abilities, Calibration, Line, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
+    Abilities, Calibration, DeviationSeen, Line, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
 };
 use rescind_testkit::{Profile, Scenario, scenarios_of};
 
@@ -287,13 +288,39 @@ async fn asked(scenario: &Scenario, subject: &mut Scripted) -> Played {
 
 #[tokio::test]
 async fn a_frame_in_place_of_an_answer_is_reported() {
-    for other in
-        [r#"{"id":"1","jsonrpc":"2.0","result":{}}"#, r#"[{"id":"runner-1","jsonrpc":"2.0","result":{}}]"#]
-    {
+    for other in [r#"{"id":"1","jsonrpc":"2.0","result":{}}"#, r#"[{"id":"runner-1","method":"m"}]"#] {
         let mut subject = Scripted::new([vec![frame(other)]]);
         let played = asked(scenario("cancel_running"), &mut subject).await;
         assert!(why(&played).contains(&format!("meanwhile this came: {other}")), "{played:?}");
     }
+}
+
+#[tokio::test]
+async fn an_answer_whose_meaning_is_certain_is_taken_and_told() {
+    for (answer, told) in [
+        (r#"[{"id":"runner-1","jsonrpc":"2.0","result":{}}]"#, Deviation::BatchOfAnswers),
+        (r#"{"id":"runner-1","result":{}}"#, Deviation::NoVersion),
+        ("\u{feff}{\"id\":\"runner-1\",\"jsonrpc\":\"2.0\",\"result\":{}}", Deviation::ByteOrderMark),
+    ] {
+        let mut subject = Scripted::new([vec![frame(answer)]]);
+        let played = asked(scenario("cancel_running"), &mut subject).await;
+        assert!(why(&played).contains("the answer to `test/stats`"), "the opening is answered: {played:?}");
+        assert_eq!(played.deviations.iter().map(|seen| seen.deviation).collect::<Vec<_>>(), [told]);
+    }
+}
+
+#[tokio::test]
+async fn what_a_transport_dropped_of_a_foreign_peer_is_told_and_breaks_nothing() {
+    let noise = Seen::Deviation(DeviationSeen::new(Deviation::Noise, "Loading..."));
+    let opened = frame(r#"{"id":"runner-1","jsonrpc":"2.0","result":{}}"#);
+    let mut subject = Scripted::new([vec![noise.clone(), opened.clone()]]);
+    let played = asked(scenario("cancel_running"), &mut subject).await;
+    assert!(why(&played).contains("the answer to `test/stats`"), "the opening is answered: {played:?}");
+    assert_eq!(played.deviations, [DeviationSeen::new(Deviation::Noise, "Loading...")]);
+    // Our own fixture never does it.
+    let mut subject = Scripted::new([vec![noise, opened]]);
+    let played = play(scenario("cancel_running"), &mut subject, &Settings::default()).await;
+    assert!(why(&played).contains("Loading..."), "{played:?}");
 }
 
 #[tokio::test]

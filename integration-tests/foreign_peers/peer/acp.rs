@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::flags::{Flags, Manner};
+use super::flags::{Fault, Flags, Manner};
 use super::requests::{Cancel, Peer};
 use super::rpc::{self, Answer, Request, notification};
 use super::serve::{Ended, Notice, Protocol};
@@ -75,6 +75,10 @@ impl Protocol for Acp {
 
     fn cancelled(&self, flags: &Flags, cancel: Cancel, _partial: Option<Value>) -> Option<Answer> {
         Some(match cancel {
+            Cancel::Turn if flags.has(Fault::TurnEndsNormally) => {
+                Answer::Result(json!({"stopReason": "end_turn"}))
+            }
+            Cancel::Turn if flags.has(Fault::TurnFails) => Answer::error(rpc::INTERNAL_ERROR, "aborted"),
             Cancel::Request if !flags.is(Manner::PartialResults) => {
                 Answer::error(rpc::REQUEST_CANCELLED, "the request was cancelled")
             }

@@ -50,6 +50,8 @@ pub(super) enum Manner {
     RateLimited,
     /// Ends a slow request with an error when a newer one comes.
     Supersedes,
+    /// Says of its tool `add` that it only reads (MCP).
+    ReadingTools,
 }
 
 /// Wrong.
@@ -105,9 +107,37 @@ pub(super) enum Fault {
     ReservedNotAnswered,
     /// An unknown request in `$/` is refused with a code of its own.
     ReservedCode,
+    /// The ids of answers are texts.
+    TextIds,
+    /// The ids of answers are numbers with a fraction, as 1.0.
+    FractionIds,
+    /// Answers have no `jsonrpc`.
+    NoVersion,
+    /// Answers come in an array, though none was asked for.
+    AnswersInArray,
+    /// An error is its message, and no object.
+    ErrorIsText,
+    /// A byte order mark precedes each message.
+    ByteOrderMark,
+    /// A text in each answer has half of a surrogate pair.
+    LoneSurrogate,
+    /// Whichever request a cancel names, the oldest one that runs is cancelled.
+    CancelsOldest,
+    /// `session/cancel` ends a turn as if it had come to its own end.
+    TurnEndsNormally,
+    /// `session/cancel` ends a turn with an error.
+    TurnFails,
+    /// `session/cancel` is ignored.
+    TurnIgnoresCancel,
+    /// A turn ends as cancelled when its work would have ended.
+    TurnEndsLate,
+    /// `session/cancel` ends the turns of all sessions.
+    TurnsOfAllSessions,
+    /// A session whose turn was cancelled takes no prompt any more.
+    SessionDeadAfterTurn,
 }
 
-const MANNERS: [(&str, Manner); 22] = [
+const MANNERS: [(&str, Manner); 23] = [
     ("--serial", Manner::Serial),
     ("--busy", Manner::Busy),
     ("--slices", Manner::Slices),
@@ -130,9 +160,10 @@ const MANNERS: [(&str, Manner); 22] = [
     ("--second-is-quick", Manner::SecondIsQuick),
     ("--rate-limited", Manner::RateLimited),
     ("--supersedes", Manner::Supersedes),
+    ("--reading-tools", Manner::ReadingTools),
 ];
 
-const FAULTS: [(&str, Fault); 25] = [
+const FAULTS: [(&str, Fault); 39] = [
     ("--ignores-cancel", Fault::IgnoresCancel),
     ("--answers-twice", Fault::AnswersTwice),
     ("--answers-twice-late", Fault::AnswersTwiceLate),
@@ -158,6 +189,20 @@ const FAULTS: [(&str, Fault); 25] = [
     ("--zero-id-not-served", Fault::ZeroIdNotServed),
     ("--reserved-not-answered", Fault::ReservedNotAnswered),
     ("--reserved-code", Fault::ReservedCode),
+    ("--text-ids", Fault::TextIds),
+    ("--fraction-ids", Fault::FractionIds),
+    ("--no-version", Fault::NoVersion),
+    ("--answers-in-array", Fault::AnswersInArray),
+    ("--error-is-text", Fault::ErrorIsText),
+    ("--byte-order-mark", Fault::ByteOrderMark),
+    ("--lone-surrogate", Fault::LoneSurrogate),
+    ("--cancels-oldest", Fault::CancelsOldest),
+    ("--turn-ends-normally", Fault::TurnEndsNormally),
+    ("--turn-fails", Fault::TurnFails),
+    ("--turn-ignores-cancel", Fault::TurnIgnoresCancel),
+    ("--turn-ends-late", Fault::TurnEndsLate),
+    ("--turns-of-all-sessions", Fault::TurnsOfAllSessions),
+    ("--session-dead-after-turn", Fault::SessionDeadAfterTurn),
 ];
 
 /// What was asked for.

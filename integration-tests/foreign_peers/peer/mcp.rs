@@ -50,7 +50,9 @@ impl Protocol for Mcp {
             _ if !self.is_open.load(Ordering::Relaxed) => {
                 Answer::error(rpc::INVALID_REQUEST, "the session is not initialized").into()
             }
-            "tools/list" => Answer::Result(json!({"tools": tools()})).into(),
+            "tools/list" => {
+                Answer::Result(json!({"tools": tools(peer.flags.is(Manner::ReadingTools))})).into()
+            }
             "logging/setLevel" => Answer::Result(json!({})).into(),
             "tools/call" => self.call(peer, key, request),
             method => peer.refuse_method(method).into(),
@@ -145,7 +147,7 @@ fn failed(why: &str) -> Answer {
     Answer::Result(json!({"content": [{"type": "text", "text": why}], "isError": true}))
 }
 
-fn tools() -> Value {
+fn tools(reading: bool) -> Value {
     let number = json!({"type": "number"});
     json!([
         {
@@ -159,6 +161,7 @@ fn tools() -> Value {
         {
             "name": "add",
             "description": "Adds two numbers.",
+            "annotations": {"readOnlyHint": reading},
             "inputSchema": {"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]},
         },
         {"name": "prepare", "description": "Prepares the server.", "inputSchema": {"type": "object"}},

@@ -3,8 +3,9 @@
 use std::io::{Write as _, stderr, stdout};
 use std::sync::{Mutex, PoisonError};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::flags::{Fault, Flags, Manner};
 use super::framing::Framing;
 
 /// Writes whole frames, from any thread.
@@ -13,16 +14,65 @@ pub(super) struct Output {
     framing: Framing,
     other_framing: bool,
     pieces: bool,
+    /// The faults in the form of messages.
+    faults: Vec<Fault>,
     whole: Mutex<()>,
 }
 
+const FORMS: [Fault; 7] = [
+    Fault::TextIds,
+    Fault::FractionIds,
+    Fault::NoVersion,
+    Fault::AnswersInArray,
+    Fault::ErrorIsText,
+    Fault::ByteOrderMark,
+    Fault::LoneSurrogate,
+];
+
 impl Output {
-    pub(super) fn new(framing: Framing, other_framing: bool, pieces: bool) -> Self {
-        Self { framing, other_framing, pieces, whole: Mutex::new(()) }
+    pub(super) fn new(framing: Framing, flags: &Flags) -> Self {
+        Self {
+            framing,
+            other_framing: flags.is(Manner::OtherFraming),
+            pieces: flags.is(Manner::Pieces),
+            faults: FORMS.into_iter().filter(|fault| flags.has(*fault)).collect(),
+            whole: Mutex::new(()),
+        }
     }
 
     pub(super) fn send(&self, message: &Value) {
-        self.write(&self.framing.frame(&message.to_string(), self.other_framing));
+        let mut text = message.to_string();
+        if message.get("method").is_none() && message.get("id").is_some() {
+            text = self.misspelt(message.clone());
+        }
+        if self.faults.contains(&Fault::ByteOrderMark) {
+            text.insert(0, '\u{feff}');
+        }
+        self.write(&self.framing.frame(&text, self.other_framing));
+    }
+
+    /// An answer, with what is wrong about all answers.
+    fn misspelt(&self, mut answer: Value) -> String {
+        let mut text = String::new();
+        for fault in &self.faults {
+            match fault {
+                Fault::TextIds if answer["id"].is_number() => answer["id"] = json!(answer["id"].to_string()),
+                Fault::FractionIds if answer["id"].is_number() => answer["id"] = json!(answer["id"].as_f64()),
+                Fault::NoVersion => {
+                    drop(answer.as_object_mut().and_then(|members| members.remove("jsonrpc")))
+                }
+                Fault::AnswersInArray => answer = json!([answer]),
+                Fault::ErrorIsText if answer.get("error").is_some() => {
+                    answer["error"] = answer["error"]["message"].clone();
+                }
+                Fault::LoneSurrogate if answer["result"].is_object() => {
+                    answer["result"]["half"] = json!("HALF");
+                    text = answer.to_string().replace("\"HALF\"", "\"\\ud83d\"");
+                }
+                _ => {}
+            }
+        }
+        if text.is_empty() { answer.to_string() } else { text }
     }
 
     pub(super) fn write(&self, bytes: &[u8]) {

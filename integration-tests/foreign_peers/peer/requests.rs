@@ -60,6 +60,8 @@ struct State {
     next_is_cancelled: bool,
     dead: bool,
     works_begun: u64,
+    /// The sessions that take no prompt any more (ACP).
+    dead_sessions: Vec<String>,
     slow_taken: u64,
 }
 
@@ -72,6 +74,13 @@ struct Running {
     slow: bool,
     has_slot: bool,
     is_answered: bool,
+    /// Its turn was cancelled, which shows only at its normal end.
+    ends_late: bool,
+}
+
+/// The session of a request (ACP).
+fn session_of(request: &Request) -> Option<&str> {
+    request.params.get("sessionId").and_then(Value::as_str)
 }
 
 impl State {
@@ -91,7 +100,7 @@ impl Peer {
         protocol: Box<dyn Protocol>,
         helper: Option<Helper>,
     ) -> Self {
-        let output = Output::new(framing, flags.is(Manner::OtherFraming), flags.is(Manner::Pieces));
+        let output = Output::new(framing, &flags);
         Self { flags, output, protocol, helper, state: Mutex::default(), changed: Condvar::new() }
     }
 
@@ -102,7 +111,8 @@ impl Peer {
     /// Registers a request, so that from now on a cancel finds it.
     pub(super) fn take(&self, request: Request, slow: bool) -> Taken {
         let mut state = self.lock();
-        if state.dead {
+        let is_in = |dead: &String| session_of(&request) == Some(dead.as_str());
+        if state.dead || (slow && state.dead_sessions.iter().any(is_in)) {
             return Taken::Dropped;
         }
         if slow && self.flags.is(Manner::OneAtATime) && state.running.iter().any(|it| it.slow) {
@@ -122,7 +132,17 @@ impl Peer {
         let cancel = std::mem::take(&mut state.next_is_cancelled).then_some(Cancel::Request);
         let answer_id = request.id.clone();
         let (has_slot, is_answered) = (false, false);
-        state.running.push(Running { key, request, answer_id, cancel, slow, has_slot, is_answered });
+        let ends_late = false;
+        state.running.push(Running {
+            key,
+            request,
+            answer_id,
+            cancel,
+            slow,
+            has_slot,
+            is_answered,
+            ends_late,
+        });
         if !self.flags.is(Manner::Serial) {
             return Taken::Running(key);
         }
@@ -254,6 +274,11 @@ impl Peer {
             state.next_is_cancelled |= self.flags.has(Fault::LateCancelKillsNext);
             return None;
         };
+        if self.flags.has(Fault::CancelsOldest) {
+            let oldest =
+                state.running.iter().filter(|it| it.slow && it.cancel.is_none()).map(|it| it.key).min();
+            key = oldest.unwrap_or(key);
+        }
         let other = state.running.iter().find(|it| it.slow && it.key != key).map(|it| it.key);
         if let Some(other) = other {
             if self.flags.has(Fault::CancelsSibling) {
@@ -278,10 +303,21 @@ impl Peer {
         let Some(session) = session else {
             return self.flags.has(Fault::MalformedCancelKills).then_some(ExitCode::FAILURE);
         };
-        let is_in = |it: &&Running| {
-            it.slow && it.request.params.get("sessionId").and_then(Value::as_str) == Some(session)
-        };
-        let keys = self.lock().running.iter().filter(is_in).map(|it| it.key).collect::<Vec<_>>();
+        let all = self.flags.has(Fault::TurnsOfAllSessions);
+        let is_in = |it: &&Running| it.slow && (all || session_of(&it.request) == Some(session));
+        let mut state = self.lock();
+        let keys = state.running.iter().filter(is_in).map(|it| it.key).collect::<Vec<_>>();
+        if self.flags.has(Fault::TurnIgnoresCancel) {
+            return None;
+        }
+        if self.flags.has(Fault::TurnEndsLate) {
+            state.running.iter_mut().filter(|it| keys.contains(&it.key)).for_each(|it| it.ends_late = true);
+            return None;
+        }
+        if self.flags.has(Fault::SessionDeadAfterTurn) && !keys.is_empty() {
+            state.dead_sessions.push(session.to_owned());
+        }
+        drop(state);
         for key in keys {
             self.cancel(self.lock(), key, Cancel::Turn);
         }
@@ -320,6 +356,9 @@ impl Peer {
         drop(state);
         self.changed.notify_all();
         let answer = match (ended, entry.cancel) {
+            (Ended::Answered(_), None) if entry.ends_late => {
+                self.protocol.cancelled(&self.flags, Cancel::Turn, None)
+            }
             (Ended::Answered(answer), _) => Some(answer),
             (Ended::Cancelled(partial), Some(cancel)) => self.cancelled_answer(cancel, partial),
             (Ended::Cancelled(_), None) => None,

@@ -20,6 +20,8 @@ pub(super) struct Talk {
     format: WireFormat,
     patience: Duration,
     next: u32,
+    /// What the peer wrote beside its messages.
+    noise: Option<String>,
 }
 
 impl Talk {
@@ -33,7 +35,7 @@ impl Talk {
         let patience = source.patience.max(LEAST);
         let Started { mut subject, .. } = source.start();
         let line = subject.open().await.map_err(reason)?;
-        let mut talk = Self { subject, line, format, patience, next: 0 };
+        let mut talk = Self { subject, line, format, patience, next: 0, noise: None };
         let Some((method, params)) = format.opening() else { return Ok((talk, Value::Null)) };
         let answer = talk.request(method, params).await?;
         if format.is_refusal(&answer) {
@@ -61,9 +63,14 @@ impl Talk {
             let left = until.saturating_duration_since(self.subject.now());
             let frame = match self.subject.recv(self.line, left).await {
                 Seen::Frame(text) => text,
-                Seen::Nothing => return Err(self.unanswered(method)),
+                Seen::Nothing => return Err(self.noise_or(self.unanswered(method))),
                 Seen::Noise(what) => return Err(noise(&what)),
-                Seen::Closed(how) => return Err(ended(method, how.as_deref())),
+                // The answer may come all the same.
+                Seen::Deviation(seen) => {
+                    self.noise.get_or_insert(seen.sent);
+                    continue;
+                }
+                Seen::Closed(how) => return Err(self.noise_or(ended(method, how.as_deref()))),
                 Seen::Unanswered { why, .. } => {
                     let why = why.unwrap_or_else(|| "no reason was given".to_owned());
                     return Err(format!("`{method}` got no answer: {why}"));
@@ -100,6 +107,10 @@ impl Talk {
     /// Ends a session as a client that leaves does.
     pub(super) async fn leave(mut self) {
         self.subject.leave().await;
+    }
+
+    fn noise_or(&self, why: String) -> String {
+        self.noise.as_deref().map_or(why, noise)
     }
 
     fn unanswered(&self, method: &str) -> String {

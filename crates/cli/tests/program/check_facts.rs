@@ -65,6 +65,40 @@ fn a_peer_that_declares_no_cancellation_where_one_must_is_sent_no_cancel() {
 }
 
 #[test]
+fn a_right_strict_server_of_mcp_2026_is_not_accused_where_a_profile_asks_for_progress() {
+    let options = [
+        "--dialect",
+        "mcp-2026",
+        "--json",
+        "--slow",
+        r#"tools/call {"name": "sleep", "arguments": {"ms": 2000}}"#,
+        "--progress",
+        r#"tools/call {"name": "progress", "arguments": {"count": 3, "every_ms": 300}}"#,
+    ];
+    let output = facts(&options, &fixture("mcp-2026"));
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    let cells = report["cells"].as_array().unwrap();
+    let broke: Vec<_> = cells.iter().filter(|cell| cell["outcome"] == "broke").collect();
+    assert!(broke.is_empty() && output.status.code() == Some(0), "{broke:?}");
+    for (name, asks) in [("progress_only_with_token", false), ("progress_before_answer", true)] {
+        let cell = cells.iter().find(|cell| cell["scenario"] == name).unwrap();
+        assert_eq!(cell["outcome"], "held", "{cell}");
+        let sent = cell["trace"].as_array().unwrap().iter().filter(|line| line["direction"] == "sent");
+        let requests: Vec<_> = sent
+            .filter_map(|line| line["text"].as_str())
+            .filter(|text| text.contains("\"progress\""))
+            .collect();
+        assert!(
+            !requests.is_empty()
+                && requests.iter().all(|text| text.contains("io.modelcontextprotocol/protocolVersion")),
+            "{requests:?}"
+        );
+        assert!(requests.iter().all(|text| text.contains("progressToken") == asks), "{name}: {requests:?}");
+    }
+}
+
+#[test]
 fn the_json_and_the_junit_file_have_the_facts() {
     let junit = std::env::temp_dir().join(format!("rescind-facts-{}.xml", std::process::id()));
     let output = facts(&["--dialect", "acp", "--json", "--junit", junit.to_str().unwrap()], &fixture("acp"));

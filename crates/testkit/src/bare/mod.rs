@@ -74,6 +74,7 @@ impl BareMachine {
                 cancel: None,
                 outcomes: Outcomes::default(),
                 strays: Vec::new(),
+                deviations: Vec::new(),
             },
         }
     }

@@ -8,6 +8,9 @@ use crate::step::Step;
 use crate::vector::{HandshakeMode, Scenario, Vector};
 use crate::wire_format::{Shape, WireFormat};
 
+const NEW_SESSION: &str = "session/new";
+pub(super) const PROMPT: &str = "session/prompt";
+
 /// Ids of the scenario with this number are above this multiple of it.
 const IDS_OF_A_SCENARIO: u64 = 1_000;
 
@@ -59,7 +62,62 @@ pub(super) fn with_requests_of(scenario: &Scenario, profile: &Profile, baselines
     if !has(RequestKind::Panic) && adapted.vector.name != "panic" {
         rename(&mut adapted.vector, "test/panic", "rescind/unknown");
     }
+    if uses_turns(scenario, profile, baselines.slow_takes().is_some()) {
+        with_turns(&mut adapted.vector, profile);
+    }
     adapted
+}
+
+/// Scenarios about turns whose prompts only wait, or end after a while, and which an agent's own slow turn can play. Only ACP's
+/// first version says how such a turn must end.
+const TURNS: [&str; 2] = ["prompt_session_cancel", "prompt_after_session_cancel"];
+
+/// Whether the scenario is played with the slow turn of the profile. A turn that does not end shows no ordinary end.
+fn uses_turns(scenario: &Scenario, profile: &Profile, ends: bool) -> bool {
+    let slow = profile.requests.get(&RequestKind::Slow);
+    let is_turn = slow.is_some_and(|slow| slow.method == PROMPT && slow.params.get("sessionId").is_some());
+    let named = TURNS.iter().position(|name| *name == scenario.vector.name);
+    scenario.dialect == "acp" && is_turn && named.is_some_and(|place| place == 0 || ends)
+}
+
+/// The profile, which also serves what the scenario asks of the slow turn.
+pub(super) fn profile_for(scenario: &Scenario, profile: &Profile, ends: bool) -> Profile {
+    let mut profile = profile.clone();
+    if uses_turns(scenario, &profile, ends) {
+        profile.serves.extend([NEW_SESSION.to_owned(), PROMPT.to_owned()]);
+    }
+    profile
+}
+
+/// Gives the sessions and the prompts of a scenario the params of the profile. An ordinary end may have any reason.
+fn with_turns(vector: &mut Vector, profile: &Profile) {
+    let slow = profile.requests.get(&RequestKind::Slow).map(|slow| slow.params.clone()).unwrap_or_default();
+    let steps = profile.handshake.steps.iter().chain(&profile.session.setup);
+    let opens = steps.rev().find(|step| step.method.as_deref() == Some(NEW_SESSION));
+    let new_session = opens.map(|step| step.params.clone());
+    for step in &mut vector.steps {
+        each_frame(step, &mut |frame| {
+            let method = frame.get("method").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let session = frame.pointer("/params/sessionId").cloned();
+            if let (NEW_SESSION, Some(params), Some(new)) =
+                (method.as_str(), frame.get_mut("params"), new_session.as_ref())
+            {
+                params.clone_from(new);
+            } else if let (PROMPT, Some(params), Some(session)) =
+                (method.as_str(), frame.get_mut("params"), session)
+            {
+                params.clone_from(&slow);
+                if let Some(place) = params.get_mut("sessionId") {
+                    *place = session;
+                }
+            }
+            if let Some(reason) =
+                frame.pointer_mut("/result/stopReason").filter(|reason| *reason == "end_turn")
+            {
+                *reason = Value::from("$string");
+            }
+        });
+    }
 }
 
 /// Renames a method. The answer of a method that fails may have any code.

@@ -8,7 +8,7 @@ use super::statements::Question;
 use super::tries::Tries;
 use super::undisturbed::Disturbance;
 use super::witness::Counter;
-use super::{PeerSource, Unusable, work};
+use super::{PeerSource, Unusable, turn, work};
 use crate::profile::RequestKind;
 use crate::report::{Answer, Demand};
 
@@ -48,6 +48,7 @@ impl<P: PeerSource> Checker<'_, P> {
         // The fixture's reports carry no token in most dialects, and its own scenarios look at them.
         let progress = has(&session, RequestKind::Progress) && !self.is_fixture;
         let counter = Counter::of(&session.profile).is_some();
+        let turns = turn::is_a_turn(&session) && Question::TurnCancelled.applies(self.dialect, false);
 
         let mut open = self.put(Probe::Unknown, Some(session), baselines).await.0;
         if self.takes_no_cancels {
@@ -70,6 +71,9 @@ impl<P: PeerSource> Checker<'_, P> {
         }
         if progress {
             open = self.ask_progress(open, baselines).await;
+        }
+        if turns {
+            open = self.put(Probe::Turn, open, baselines).await.0;
         }
         if let Some(session) = &open {
             self.look_back(session);

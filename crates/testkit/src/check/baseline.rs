@@ -44,6 +44,11 @@ pub(super) struct Timing {
 }
 
 impl Timing {
+    /// Whether a result is as long as the normal one, so that it is no partial one.
+    pub(super) fn is_whole(&self, wire_format: WireFormat, answer: &Received) -> bool {
+        self.length.is_some_and(|normal| normal >= SHORT) && length_of(wire_format, answer) == self.length
+    }
+
     /// The request is answered with an error too quickly to be cancelled.
     fn refused_at_once(&self) -> Unusable {
         let (code, frame) =
@@ -78,8 +83,7 @@ impl Baselines {
 
     /// Whether the result of a slow request is as long as the normal one, so that it is no partial one.
     pub(super) fn is_whole(&self, wire_format: WireFormat, answer: &Received) -> bool {
-        let normal = self.slow.as_ref().and_then(|slow| slow.length);
-        normal.is_some_and(|normal| normal >= SHORT) && length_of(wire_format, answer) == normal
+        self.slow.as_ref().is_some_and(|slow| slow.is_whole(wire_format, answer))
     }
 
     /// Adds another run of the slow request. The shorter one of two counts, as a machine may be busy for a while. The

@@ -5,11 +5,11 @@ use serde_json::Value;
 use super::baseline::{Baselines, default_quick};
 use super::probe::Finding;
 use super::session::{Lost, PeerSession};
-use super::statements::Question;
-use super::{CheckSettings, PeerSource, Started};
+use super::statements::{Question, deviation_source};
+use super::{CheckSettings, PeerSource, Started, contradictions};
 use crate::profile::{Profile, RequestKind};
 use crate::report::{Answer, Evidence, Fact};
-use crate::runner::{Abilities, Subject as _};
+use crate::runner::{Abilities, DeviationSeen, Direction, Subject as _, TraceLine};
 use crate::wire_format::WireFormat;
 
 /// Opens sessions with the peer and puts the questions.
@@ -30,6 +30,8 @@ pub(super) struct Checker<'a, P> {
     pub(super) opened: Option<(Abilities, Profile)>,
     /// The first bytes that are not a message, from all sessions.
     pub(super) noise: Option<String>,
+    /// What the peer did against the form of messages: the first of each kind, from all sessions.
+    pub(super) deviations: Vec<DeviationSeen>,
 }
 
 impl<'a, P: PeerSource> Checker<'a, P> {
@@ -52,6 +54,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             findings: Vec::new(),
             opened: None,
             noise: None,
+            deviations: Vec::new(),
         }
     }
 
@@ -105,6 +108,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         if self.noise.is_none() {
             self.noise = session.noise.first().cloned();
         }
+        self.deviates(&session.deviations);
         // The answer does not depend on this: how long a session stays open, and so what it still sees, is chance.
         let late = session.silenced.iter().filter(|id| !session.answers(id).is_empty()).count();
         let silent = |finding: &&mut Finding| {
@@ -115,6 +119,14 @@ impl<'a, P: PeerSource> Checker<'a, P> {
                 let detail = &finding.detail;
                 finding.detail =
                     format!("{detail}; {late} were answered later, when silence was no longer judged");
+            }
+        }
+    }
+
+    pub(super) fn deviates(&mut self, seen: &[DeviationSeen]) {
+        for one in seen {
+            if self.deviations.iter().all(|known| known.deviation != one.deviation) {
+                self.deviations.push(one.clone());
             }
         }
     }
@@ -132,16 +144,15 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         self.add_what_follows(baselines);
         let silence = self.wire_format.owes_silence();
         let asked = Question::ALL.into_iter().filter(|question| question.applies(self.dialect, silence));
-        asked.map(|question| self.fact(question, baselines)).collect()
+        let mut facts: Vec<Fact> = asked.map(|question| self.fact(question, baselines)).collect();
+        contradictions::resolve(&mut facts);
+        facts
     }
 
     /// What other findings show.
     fn add_what_follows(&mut self, baselines: &Baselines) {
-        let clean = match &self.noise {
-            Some(noise) => (Answer::No, format!("the peer wrote this, which is not a message: {noise}")),
-            None => (Answer::Yes, String::new()),
-        };
-        self.findings.push(Finding::new(Question::CleanOutput, clean.0, clean.1));
+        let forms = Question::FORMS.map(|question| self.form_of_messages(question));
+        self.findings.extend(forms);
         if let Some(concurrent) = baselines.concurrent {
             let answer = if concurrent { Answer::Yes } else { Answer::No };
             self.findings.push(Finding::new(Question::ServesConcurrently, answer, ""));
@@ -164,6 +175,34 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         }
     }
 
+    /// What all messages show together of their form.
+    fn form_of_messages(&self, question: Question) -> Finding {
+        if let Some(noise) = self.noise.as_ref().filter(|_| question == Question::CleanOutput) {
+            let detail = format!("the peer wrote this, which is not a message: {noise}");
+            return Finding::new(question, Answer::No, detail);
+        }
+        let shows = |seen: &&DeviationSeen| Question::of_deviation(seen.deviation) == question;
+        let Some(seen) = self.deviations.iter().find(shows) else {
+            return Finding::new(question, Answer::Yes, "");
+        };
+        let mut finding = Finding::new(question, Answer::No, format!("{}: {}", seen.deviation, seen.sent));
+        finding.source = deviation_source(seen.deviation, self.dialect);
+        finding.trace.push(TraceLine::new(Direction::Received, seen.sent.clone()));
+        finding
+    }
+
+    /// Tells what was seen only while the scenarios were played.
+    pub(super) fn add_what_came_later(&self, facts: &mut [Fact]) {
+        for question in Question::FORMS {
+            let name = question.asked(self.dialect).name;
+            let known = facts.iter_mut().find(|fact| fact.name == name && fact.answer == Answer::Yes);
+            let finding = self.form_of_messages(question);
+            if let (Some(known), Answer::No) = (known, finding.answer) {
+                *known = self.fact_of(finding);
+            }
+        }
+    }
+
     fn why_not_asked(&self, question: Question, baselines: &Baselines) -> &'static str {
         match question {
             _ if self.takes_no_cancels => "the peer declares no cancellation, so no cancel may be sent",
@@ -173,32 +212,55 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             Question::ProgressEndsWithAnswer if baselines.progress.is_none() => {
                 "it needs a request that reports progress (`--progress`)"
             }
+            Question::TurnCancelled
+            | Question::TurnEndsSoon
+            | Question::OtherTurnsUntouched
+            | Question::NextTurnServed
+                if self.is_fixture =>
+            {
+                "the fixture's scenarios look at its turns"
+            }
+            Question::TurnCancelled
+            | Question::TurnEndsSoon
+            | Question::OtherTurnsUntouched
+            | Question::NextTurnServed
+                if baselines.slow.as_ref().is_none_or(|slow| slow.method != "session/prompt") =>
+            {
+                "it needs a slow request that is a turn (`--slow 'session/prompt ..'`)"
+            }
             _ if baselines.slow.is_none() => "it needs a slow request (`--slow`)",
             Question::StopsWork => {
                 "no witness saw the work: it uses little processor time, reports no progress, and others are served beside it"
             }
             Question::CancelsIdZero => "no cancel was seen to take effect",
+            Question::OtherTurnsUntouched | Question::NextTurnServed => {
+                "no turn was seen to end after `session/cancel`"
+            }
             Question::FreesSlot => "the session did not survive the cancels",
             _ => "the session ended before",
         }
     }
 
     fn fact(&self, question: Question, baselines: &Baselines) -> Fact {
-        let asked = question.asked(self.dialect);
         let found = self.findings.iter().filter(|finding| finding.question == question);
         let finding = found
             .reduce(worse)
             .cloned()
             .unwrap_or_else(|| Finding::not_asked(question, self.why_not_asked(question, baselines)));
         let evidence = evidence(&self.findings, &finding);
+        Fact { evidence, ..self.fact_of(finding) }
+    }
+
+    fn fact_of(&self, finding: Finding) -> Fact {
+        let asked = finding.question.asked(self.dialect);
         Fact {
             name: asked.name,
             statement: asked.statement.to_owned(),
             answer: finding.answer,
             detail: finding.detail,
             demand: asked.demand,
-            evidence,
-            source: asked.source,
+            evidence: finding.evidence,
+            source: finding.source.map_or(asked.source, str::to_owned),
             cancel_us: finding.cancel_us,
             trace: finding.trace,
         }

@@ -8,6 +8,7 @@ mod adapt;
 mod asking;
 mod baseline;
 mod cancel_findings;
+mod contradictions;
 mod facts;
 mod id_zero;
 mod probe;
@@ -16,12 +17,14 @@ mod scenarios;
 mod session;
 mod statements;
 mod tries;
+mod turn;
 mod undisturbed;
 mod witness;
 mod work;
 
 use std::time::Duration;
 
+pub use self::contradictions::{CONTRADICTS, contradictions};
 use self::facts::Checker;
 use self::session::Lost;
 use crate::profile::{Profile, RequestKind};
@@ -150,7 +153,8 @@ pub async fn check(
     let leader = checker.source.process_group();
     let baselines = baseline::measure(&mut session, leader, settings, longest).await?;
     let session = checker.ask(session, &baselines).await?;
-    let facts = checker.facts(&baselines);
+    let mut facts = checker.facts(&baselines);
     let cells = Box::pin(checker.play_all(session, &baselines, &facts)).await;
+    checker.add_what_came_later(&mut facts);
     Ok(Report::of_a_peer(baselines.rows(), facts, cells))
 }

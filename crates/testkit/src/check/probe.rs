@@ -11,8 +11,7 @@ use super::statements::Question;
 use super::tries::{self, Tries, cancel_again_and_again};
 use super::undisturbed::{self, Disturbance, End};
 use super::witness::Counter;
-use super::work;
-use super::{CheckSettings, cancel_findings, id_zero};
+use super::{CheckSettings, cancel_findings, id_zero, turn, work};
 use crate::profile::RequestKind;
 use crate::report::{Answer, Evidence};
 use crate::runner::{TraceLine, shorten};
@@ -53,6 +52,8 @@ pub(super) enum Probe {
     Processor(u32),
     /// The count that the profile names.
     Counter,
+    /// Turns are cancelled by their session (ACP).
+    Turn,
 }
 
 /// The answer to one question in one session.
@@ -63,6 +64,8 @@ pub(super) struct Finding {
     pub(super) detail: String,
     pub(super) evidence: Vec<Evidence>,
     pub(super) cancel_us: Vec<u64>,
+    /// A sentence that fits the finding better than that of its question.
+    pub(super) source: Option<&'static str>,
     pub(super) trace: Vec<TraceLine>,
 }
 
@@ -74,6 +77,7 @@ impl Finding {
             detail: detail.into(),
             evidence: vec![Evidence::Wire],
             cancel_us: Vec::new(),
+            source: None,
             trace: Vec::new(),
         }
     }
@@ -134,6 +138,7 @@ impl Probe {
             Self::Progress | Self::ProgressAfterCancel => "progress",
             Self::Processor(_) => "processor time",
             Self::Counter => "the witness of the profile",
+            Self::Turn => "`session/cancel`",
         }
     }
 
@@ -145,6 +150,7 @@ impl Probe {
             Self::QuickAfter(disturbance) => disturbance.question(),
             Self::Beside([disturbance]) => disturbance.question(),
             Self::IdZero | Self::QuickIdZero => Question::CancelsIdZero,
+            Self::Turn => Question::NextTurnServed,
             Self::Unknown
             | Self::Cancels
             | Self::CancelsBeside
@@ -170,6 +176,7 @@ impl Probe {
             Self::Beside(_) => "while a slow request ran beside cancels",
             Self::Progress => "after a request that reports progress",
             Self::ProgressAfterCancel => "after a request that reports progress was cancelled",
+            Self::Turn => "after `session/cancel`",
             Self::Processor(_) | Self::Counter => "while its work was watched",
         }
     }
@@ -205,6 +212,7 @@ impl Probe {
                 tries.await_the_rest(session, baselines, deadline).await;
                 only(findings)
             }
+            Self::Turn => only(turn::run(session, baselines, deadline).await?),
             Self::IdZero => only(vec![id_zero::alone(session, baselines, deadline).await?]),
             Self::QuickIdZero => only(vec![id_zero::quick(session, deadline).await?]),
             Self::Beside(disturbances) => only(beside(session, baselines, disturbances, settings).await?),
@@ -217,7 +225,7 @@ impl Probe {
                 }
                 only(vec![of_progress(&seen)])
             }
-            Self::ProgressAfterCancel => only(progress_after_cancel(session, settings).await?),
+            Self::ProgressAfterCancel => only(progress_after_cancel(session, baselines, settings).await?),
             Self::Processor(leader) => {
                 let seen = work::by_processor_time(session, baselines, leader).await?;
                 only(seen.map(stops_work).into_iter().collect())
@@ -367,10 +375,13 @@ pub(super) fn of_progress(seen: &work::Progress) -> Finding {
 
 async fn progress_after_cancel(
     session: &mut PeerSession,
+    baselines: &Baselines,
     settings: &CheckSettings,
 ) -> Result<Vec<Finding>, Lost> {
     let mut findings = Vec::new();
-    if let Some((after, interval)) = work::progress_after_a_cancel(session, settings.deadline).await? {
+    if let Some((after, interval)) =
+        work::progress_after_a_cancel(session, baselines, settings.deadline).await?
+    {
         if !interval.is_zero() {
             let detail = format!(
                 "progress came every {}; {after} reports after its cancel had taken effect",

@@ -98,6 +98,7 @@ impl<P: PeerSource> Checker<'_, P> {
                 self.play_one(scenario, number, open.take(), baselines, &known, earlier).await;
             open = next;
             strays.extend(played.strays.iter().cloned());
+            self.deviates(&played.deviations);
             let (verdict, deviates) = self.confirmed(scenario, number, played, baselines, &known).await;
             if !ids.is_empty() {
                 shared.push(Shared { cell: number, ids });
@@ -134,8 +135,9 @@ impl<P: PeerSource> Checker<'_, P> {
     ) -> Option<String> {
         let (abilities, profile) = self.opened.as_ref()?;
         let vector = adapt::with_requests_of(scenario, profile, baselines).vector;
+        let profile = adapt::profile_for(scenario, profile, baselines.slow_takes().is_some());
         vector
-            .refusal(self.dialect, *abilities, Some(profile), Some(&known.calibration))
+            .refusal(self.dialect, *abilities, Some(&profile), Some(&known.calibration))
             .or_else(|| vector.unlike(*abilities).map(str::to_owned))
     }
 
@@ -213,7 +215,8 @@ impl<P: PeerSource> Checker<'_, P> {
                 earlier.into_iter().chain(session.sent_ids()).collect()
             },
         });
-        settings.profile = Some(session.profile.clone());
+        let ends = baselines.slow_takes().is_some();
+        settings.profile = Some(adapt::profile_for(scenario, &session.profile, ends));
         settings.calibration = Some(calibration);
         let played = play(&adapted, &mut session.subject, &settings).await;
         let ids = adapt::request_ids(&adapted, self.wire_format);
@@ -355,5 +358,6 @@ fn unopened(why: &str) -> Played {
         cancel: None,
         outcomes: Outcomes::default(),
         strays: Vec::new(),
+        deviations: Vec::new(),
     }
 }

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use super::Started;
 use crate::pattern::Bindings;
 use crate::profile::{HandshakeStep, Profile, ProfileRequest, RequestKind, follow};
-use crate::runner::{Direction, Line, LinkSubject, Seen, Subject, SubjectError, TraceLine};
+use crate::runner::{
+    DeviationSeen, Direction, Line, LinkSubject, Seen, Subject, SubjectError, TraceLine, as_meant,
+};
 use crate::wire_format::{Shape, WireFormat};
 
 /// More messages than this in one session are a flood.
@@ -42,6 +44,8 @@ pub(super) struct PeerSession {
     pub(super) received: Vec<Received>,
     /// Bytes that are not a message.
     pub(super) noise: Vec<String>,
+    /// What the peer did against the form of messages: the first of each kind.
+    pub(super) deviations: Vec<DeviationSeen>,
     /// The answer to `initialize`.
     pub(super) opening: Option<Value>,
     /// Cancelled requests that were not answered, as they owe it.
@@ -78,6 +82,7 @@ impl PeerSession {
             trace: Vec::new(),
             received: Vec::new(),
             noise: Vec::new(),
+            deviations: Vec::new(),
             opening: None,
             silenced: Vec::new(),
             uncancelled: Vec::new(),
@@ -205,6 +210,19 @@ impl PeerSession {
         Ok(Sent { id, at: self.subject.now() })
     }
 
+    /// The params of the request of the profile that is used for this.
+    pub(super) fn params_of(&self, kind: RequestKind) -> Value {
+        let request = self.profile.requests.get(&kind);
+        request.map(|request| self.bindings.fill(&request.params)).unwrap_or_default()
+    }
+
+    /// Sends the cancel of the turn that runs in a session (ACP), and returns when.
+    pub(super) async fn cancel_session(&mut self, session: &Value) -> Result<Instant, Lost> {
+        let params = json!({ "sessionId": session });
+        self.send(self.wire_format.notification("session/cancel", params)).await?;
+        Ok(self.subject.now())
+    }
+
     /// Sends the cancel of a request and returns when.
     pub(super) async fn cancel(&mut self, id: &Value) -> Result<Instant, Lost> {
         self.send(self.wire_format.cancel(&self.wire_format.cancel_key(id))).await?;
@@ -329,11 +347,16 @@ impl PeerSession {
         match seen {
             Seen::Frame(text) => {
                 self.trace.push(TraceLine::new(Direction::Received, text.clone()));
-                match serde_json::from_str::<Value>(&text) {
-                    Ok(mut frame) => {
-                        crate::runner::without_what_is_null(&mut frame);
-                        self.reply(&frame).await?;
-                        self.received.push(Received { at, frame });
+                match as_meant(&text, self.wire_format, &self.sent_ids(), false) {
+                    Ok(read) => {
+                        read.deviations.into_iter().for_each(|seen| self.deviates(seen));
+                        for frame in read.messages {
+                            self.reply(&frame).await?;
+                            if self.is_no_message(&frame) {
+                                self.noise.push(frame.to_string());
+                            }
+                            self.received.push(Received { at, frame });
+                        }
                     }
                     Err(_) => self.noise.push(text),
                 }
@@ -341,6 +364,11 @@ impl PeerSession {
             Seen::Noise(what) => {
                 self.trace.push(TraceLine::new(Direction::Received, format!("(no message: {what})")));
                 self.noise.push(what);
+            }
+            Seen::Deviation(seen) => {
+                let text = format!("({}: {})", seen.deviation, seen.sent);
+                self.trace.push(TraceLine::new(Direction::Received, text));
+                self.deviates(seen);
             }
             Seen::Unanswered { id, why } => {
                 let text = format!("(stream closed: that of {id} ended without an answer)");
@@ -363,6 +391,19 @@ impl PeerSession {
             Seen::Nothing => return Ok(false),
         }
         Ok(true)
+    }
+
+    fn deviates(&mut self, seen: DeviationSeen) {
+        if self.deviations.iter().all(|known| known.deviation != seen.deviation) {
+            self.deviations.push(seen);
+        }
+    }
+
+    /// Whether it is JSON and has neither a method nor what an answer has.
+    fn is_no_message(&self, frame: &Value) -> bool {
+        let is_answer = ["id", "result", "error"].into_iter().any(|name| frame.get(name).is_some());
+        let is_other = self.wire_format.shape(frame) == Shape::Other;
+        self.wire_format.is_json_rpc() && is_other && !is_answer && !frame.is_array()
     }
 
     /// Answers a request of the peer's own: as the profile says, as every peer must, or with "method not found".

@@ -1,5 +1,7 @@
 //! What is asked of a peer: each fact's statement, how much the documents demand of it, and the sentence.
 
+use rescind_core::Deviation;
+
 use crate::report::Demand::{self, Must, Open, Should};
 
 /// The facts, in the order of the report. Their names are part of the JSON format.
@@ -25,6 +27,14 @@ pub(super) enum Question {
     UnknownNotificationIgnored,
     ServesConcurrently,
     CleanOutput,
+    RepeatsIds,
+    NamesVersion,
+    AnswerForm,
+    WholeCharacters,
+    TurnCancelled,
+    TurnEndsSoon,
+    OtherTurnsUntouched,
+    NextTurnServed,
 }
 
 /// A question in one dialect.
@@ -59,10 +69,12 @@ const ONE_ANSWER: &str = "JSON-RPC 2.0: a request is answered by one response.";
 const ONLY_ITS_OWN: &str = "JSON-RPC 2.0: each request gets its own response; nobody cancelled this one.";
 const ITS_OWN_CALL: &str = "ABP: a cancel is about the call with its callId, and each call gets its result.";
 const EACH_BYTE: &str = "each byte of the stream belongs to a message; what does not cannot be read.";
+const HALF_A_CHARACTER: &str =
+    "RFC 8259: a text may have half of a surrogate pair, and what reads it behaves unpredictably.";
 const NOTHING_SAID: &str = "no document says anything about it.";
 
 impl Question {
-    pub(super) const ALL: [Self; 20] = [
+    pub(super) const ALL: [Self; 28] = [
         Self::CancelsRunning,
         Self::AnswersCancelled,
         Self::CancelledCode,
@@ -83,7 +95,32 @@ impl Question {
         Self::UnknownNotificationIgnored,
         Self::ServesConcurrently,
         Self::CleanOutput,
+        Self::RepeatsIds,
+        Self::NamesVersion,
+        Self::AnswerForm,
+        Self::WholeCharacters,
+        Self::TurnCancelled,
+        Self::TurnEndsSoon,
+        Self::OtherTurnsUntouched,
+        Self::NextTurnServed,
     ];
+
+    /// Those that all messages answer together.
+    pub(super) const FORMS: [Self; 5] =
+        [Self::CleanOutput, Self::RepeatsIds, Self::NamesVersion, Self::AnswerForm, Self::WholeCharacters];
+
+    /// The question whose answer is no after this. The library takes such messages where their meaning is certain, which does
+    /// not make them right.
+    pub(super) const fn of_deviation(deviation: Deviation) -> Self {
+        match deviation {
+            Deviation::IdSpelling | Deviation::NoId => Self::RepeatsIds,
+            Deviation::NoVersion => Self::NamesVersion,
+            Deviation::BatchOfAnswers | Deviation::InvalidAnswer => Self::AnswerForm,
+            Deviation::LoneSurrogate => Self::WholeCharacters,
+            // Also whatever else a transport drops.
+            _ => Self::CleanOutput,
+        }
+    }
 
     /// Whether the question makes sense in a dialect. Where silence is owed, nothing is asked about answers. The calls of
     /// ABP have text as ids, so none of them is zero. Methods in `$/` are reserved in LSP only.
@@ -91,8 +128,13 @@ impl Question {
         match self {
             Self::AnswersCancelled | Self::CancelledCode => !owes_silence,
             Self::StaysSilent => owes_silence,
-            Self::CancelsIdZero => dialect != "abp",
             Self::ReservedMethodRefused => Family::of(dialect) == Family::Lsp,
+            Self::CancelsIdZero | Self::RepeatsIds | Self::NamesVersion | Self::AnswerForm => {
+                dialect != "abp"
+            }
+            Self::TurnCancelled | Self::TurnEndsSoon | Self::OtherTurnsUntouched | Self::NextTurnServed => {
+                Family::of(dialect) == Family::Acp && dialect != "abp"
+            }
             Self::CancelsRunning
             | Self::AnswersOnce
             | Self::StopsWork
@@ -107,7 +149,8 @@ impl Question {
             | Self::UnknownMethodRefused
             | Self::UnknownNotificationIgnored
             | Self::ServesConcurrently
-            | Self::CleanOutput => true,
+            | Self::CleanOutput
+            | Self::WholeCharacters => true,
         }
     }
 
@@ -116,6 +159,12 @@ impl Question {
         let (name, statement) = self.words();
         let (demand, source) = match (self, dialect) {
             (Self::StaysSilent, "mcp-2026") => (Should, SILENCE_OF_2026),
+            (Self::TurnCancelled, "acp-draft") => {
+                (Should, "ACP draft: `session/cancel` stays, and ends the whole prompt turn.")
+            }
+            (Self::TurnCancelled, "acp-v2") => {
+                (Should, "ACP v2: a feature such as the prompt turn may have a cancel of its own.")
+            }
             (_, "abp") => self.demand_of_abp(),
             _ => self.demand(family),
         };
@@ -156,9 +205,22 @@ impl Question {
             }
             Self::ServesConcurrently => ("serves_concurrently", "answers others while a slow request runs"),
             Self::CleanOutput => ("clean_output", "sends messages and nothing else"),
+            Self::RepeatsIds => ("repeats_ids", "answers with the id as it was sent"),
+            Self::NamesVersion => ("names_version", "names the version of JSON-RPC in each message"),
+            Self::AnswerForm => ("answer_form", "answers each request by a result or an error object"),
+            Self::WholeCharacters => ("whole_characters", "writes no half of a character in a text"),
+            Self::TurnCancelled => {
+                ("turn_cancelled", "ends a turn with the stop reason `cancelled` after session/cancel")
+            }
+            Self::TurnEndsSoon => ("turn_ends_soon", "ends a turn soon after session/cancel"),
+            Self::OtherTurnsUntouched => {
+                ("other_turns_untouched", "leaves other sessions alone at session/cancel")
+            }
+            Self::NextTurnServed => ("next_turn_served", "takes the next prompt after session/cancel"),
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one table, a row for each question and family")]
     const fn demand(self, family: Family) -> (Demand, &'static str) {
         match (self, family) {
             (Self::CancelsRunning, Family::Lsp) => {
@@ -251,6 +313,33 @@ impl Question {
                 (Must, "ACP: the agent must not write anything to its stdout that is not a message.")
             }
             (Self::CleanOutput, Family::Lsp) => (Must, EACH_BYTE),
+            (Self::RepeatsIds, _) => {
+                (Must, "JSON-RPC 2.0: the id of an answer must be the same value as the id of its request.")
+            }
+            (Self::NamesVersion, _) => (
+                Must,
+                "JSON-RPC 2.0: a message has the member jsonrpc, which must be exactly the text \"2.0\".",
+            ),
+            (Self::AnswerForm, _) => (
+                Must,
+                "JSON-RPC 2.0: an answer must have either a result or an error, which is an object, and not both.",
+            ),
+            (Self::WholeCharacters, _) => (Open, HALF_A_CHARACTER),
+            (Self::TurnCancelled, _) => (
+                Must,
+                "ACP: after `session/cancel` the agent must end the prompt with the stop reason `cancelled`, whatever its work does.",
+            ),
+            (Self::TurnEndsSoon, _) => (
+                Should,
+                "ACP: after `session/cancel` the agent should stop its model and its tools as soon as it can.",
+            ),
+            (Self::OtherTurnsUntouched, _) => (
+                Must,
+                "ACP: `session/cancel` is about the turn of the session that it names. JSON-RPC 2.0: another request gets its own answer.",
+            ),
+            (Self::NextTurnServed, _) => {
+                (Must, "ACP: when a turn is over, its session takes the next prompt.")
+            }
         }
     }
 
@@ -272,7 +361,15 @@ impl Question {
             | Self::SiblingsUntouched
             | Self::LateCancelIgnored
             | Self::UnknownCancelIgnored => (Must, ITS_OWN_CALL),
-            Self::StaysSilent
+            Self::WholeCharacters => (Open, HALF_A_CHARACTER),
+            Self::RepeatsIds
+            | Self::NamesVersion
+            | Self::AnswerForm
+            | Self::TurnCancelled
+            | Self::TurnEndsSoon
+            | Self::OtherTurnsUntouched
+            | Self::NextTurnServed
+            | Self::StaysSilent
             | Self::MalformedCancelIgnored
             | Self::TellsIdsApart
             | Self::CancelsIdZero
@@ -282,6 +379,25 @@ impl Question {
             | Self::UnknownNotificationIgnored
             | Self::ServesConcurrently => (Open, NOTHING_SAID),
         }
+    }
+}
+
+/// The sentence against a deviation, where that of its question says too little.
+pub(super) fn deviation_source(deviation: Deviation, dialect: &str) -> Option<&'static str> {
+    match (deviation, Family::of(dialect)) {
+        (Deviation::ByteOrderMark, _) => {
+            Some("RFC 8259: a byte order mark must not be added to the beginning of a JSON text.")
+        }
+        (Deviation::SeveralLines, Family::Mcp) => Some(
+            "MCP 2025-11-25: over stdio, messages are delimited by newlines and must not contain embedded newlines.",
+        ),
+        (Deviation::SeveralLines, Family::Acp) => Some(
+            "ACP: over stdio, messages are delimited by newlines and must not contain embedded newlines.",
+        ),
+        (Deviation::BatchOfAnswers, _) => {
+            Some("JSON-RPC 2.0: an array of answers answers an array of requests, and none was sent.")
+        }
+        _ => None,
     }
 }
 
@@ -299,5 +415,40 @@ const fn demand_of_zero(family: Family) -> (Demand, &'static str) {
             Should,
             "ACP: an id may be any integer, also 0. Whether the receiver of a cancel stops the work is held as a recommendation.",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rescind_core::BadMessage;
+
+    use super::*;
+
+    #[test]
+    fn each_deviation_is_told_with_a_sentence_that_demands_otherwise() {
+        for (deviation, name, says) in [
+            (Deviation::IdSpelling, "repeats_ids", "the same value as the id"),
+            (Deviation::NoId, "repeats_ids", "the same value as the id"),
+            (Deviation::NoVersion, "names_version", "exactly the text \"2.0\""),
+            (Deviation::BatchOfAnswers, "answer_form", "an array of answers"),
+            (Deviation::InvalidAnswer, "answer_form", "either a result or an error"),
+            (Deviation::ByteOrderMark, "clean_output", "a byte order mark must not be added"),
+            (Deviation::Noise, "clean_output", "must not write anything to its stdout"),
+            (Deviation::SeveralLines, "clean_output", "must not contain embedded newlines"),
+            (
+                Deviation::Dropped(BadMessage::NotJson),
+                "clean_output",
+                "must not write anything to its stdout",
+            ),
+        ] {
+            let asked = Question::of_deviation(deviation).asked("mcp");
+            let source = deviation_source(deviation, "mcp").map_or(asked.source, str::to_owned);
+            assert!(asked.name == name && asked.demand == Must, "{deviation:?}");
+            assert!(source.contains(says), "{deviation:?}: {source}");
+            assert!(Question::FORMS.contains(&Question::of_deviation(deviation)), "{deviation:?}");
+        }
+        // No document forbids it.
+        let half = Question::of_deviation(Deviation::LoneSurrogate).asked("mcp");
+        assert_eq!((half.name, half.demand), ("whole_characters", Open));
     }
 }

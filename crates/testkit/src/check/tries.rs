@@ -10,7 +10,7 @@ use crate::profile::RequestKind;
 use crate::wire_format::WireFormat;
 
 /// From this part of its normal time on, an ordinary answer counts as the normal end.
-const NORMAL_END: f64 = 0.7;
+pub(super) const NORMAL_END: f64 = 0.7;
 
 /// Silence is awaited at least this much longer than its request takes.
 const LEAST_MARGIN: Duration = Duration::from_millis(500);

@@ -21,7 +21,7 @@ pub(super) enum Disturbance {
     UnknownCancel,
     /// Cancels whose id is missing or has no type that an id can have.
     MalformedCancel,
-    /// Another slow request is cancelled.
+    /// Other slow requests are cancelled: one that was sent before, and one that was sent later.
     CancelledSibling,
     /// A cancel with the same id in the other type: text for a number.
     OtherType,
@@ -95,14 +95,19 @@ pub(super) async fn run(
         session.uncancelled.push(slow.clone());
         sent = Some(slow);
     }
+    // The older one would be the right one for a peer that cancels its oldest request, whichever is named.
+    let mut newer = None;
+    if beside.contains(&Disturbance::CancelledSibling) {
+        newer = Some(session.send_kind(RequestKind::Slow).await?);
+    }
     let mut own = None;
     if !apart.is_empty() {
         own = Some(session.send_kind(RequestKind::Slow).await?);
     }
     // The work of cancelled requests may continue, and others may wait behind it.
     let before = u32::try_from(cancelled_before).unwrap_or(u32::MAX);
-    let at_once =
-        before + u32::from(sibling.is_some()) + u32::from(sent.is_some()) + u32::from(own.is_some());
+    let others = [&sibling, &sent, &newer, &own].into_iter().flatten().count();
+    let at_once = before + u32::try_from(others).unwrap_or(u32::MAX);
     session.listen(session.now() + cancel_delay(baselines)).await?;
     let superseded = sibling.as_ref().and_then(|sibling| failed_uncancelled(session, baselines, sibling));
     for disturbance in &beside {
@@ -117,6 +122,9 @@ pub(super) async fn run(
         if let Some(sent) = &sent {
             disturb(session, *disturbance, &sent.id, about).await?;
         }
+    }
+    if let Some(newer) = &newer {
+        session.cancel(&newer.id).await?;
     }
     if let Some(own) = &own {
         disturb(session, Disturbance::OtherType, &own.id, None).await?;

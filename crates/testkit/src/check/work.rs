@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::CheckSettings;
-use super::baseline::{Baselines, error_of, shown};
+use super::baseline::{Baselines, Timing, error_of, shown};
 use super::processor_time;
 use super::session::{Lost, PeerSession, Received, Sent, TOKEN_PLACES, token_for};
-use super::tries::{Tries, cancel_delay};
+use super::tries::{NORMAL_END, Tries, cancel_delay, is_cancelled};
 use super::witness::Counter;
 use crate::profile::{RequestKind, follow};
 use crate::report::Evidence;
@@ -76,6 +76,7 @@ pub(super) async fn progress_to_the_end(
 /// cancel had taken effect, and how often they came before.
 pub(super) async fn progress_after_a_cancel(
     session: &mut PeerSession,
+    baselines: &Baselines,
     deadline: Duration,
 ) -> Result<Option<(usize, Duration)>, Lost> {
     let sent = session.send_kind(RequestKind::Progress).await?;
@@ -96,6 +97,10 @@ pub(super) async fn progress_after_a_cancel(
     let cancelled = session.cancel(&sent.id).await?;
     let patience = (interval * 3).max(WATCH).min(deadline);
     let answer = session.answer(&sent.id, cancelled + patience).await?;
+    // Progress ceases at the normal end of the request too.
+    if ended_normally(session, baselines.progress.as_ref(), &sent) {
+        return Ok(None);
+    }
     // Those that were on their way when the cancel came are no sign of work.
     let settled =
         answer.as_ref().map_or(cancelled + interval.max(Duration::from_millis(100)), |answer| answer.at);
@@ -151,6 +156,10 @@ pub(super) async fn by_processor_time(
     // The work may look at its cancel only now and then.
     session.listen(session.now() + window / 2).await?;
     let Some(after) = share_of_a_processor(session, leader, window).await? else { return Ok(None) };
+    // A request that came to its own end meanwhile uses no more processor time either.
+    if ended_normally(session, baselines.slow.as_ref(), &sent) {
+        return Ok(None);
+    }
     let stopped = after < busy / 3.0;
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let detail = format!(
@@ -161,6 +170,21 @@ pub(super) async fn by_processor_time(
     // In between: other work of the peer, or of the machine.
     let clear = stopped || after > busy / 2.0;
     Ok(clear.then_some(Seen { evidence: Evidence::Processor, stopped, detail }))
+}
+
+/// Whether a cancelled request has been answered as if nobody had cancelled it.
+fn ended_normally(session: &PeerSession, baseline: Option<&Timing>, sent: &Sent) -> bool {
+    let answers = session.answers(&sent.id);
+    let (Some(baseline), Some(answer)) = (baseline, answers.first()) else { return false };
+    let took = answer.at.saturating_duration_since(sent.at);
+    let is_late = baseline.takes.is_some_and(|takes| {
+        took >= takes.mul_f64(NORMAL_END)
+            // A machine that is less busy than before.
+            || (took >= takes / 3 && baseline.is_whole(session.wire_format, answer))
+    });
+    is_late
+        && error_of(session.wire_format, answer) == baseline.error
+        && !is_cancelled(session.wire_format, &answer.frame)
 }
 
 async fn share_of_a_processor(
@@ -214,6 +238,10 @@ pub(super) async fn by_counter(
     let cancelled = counter.read(session, settings.deadline).await?;
     session.listen(session.now() + WATCH / 2).await?;
     let later = counter.read(session, settings.deadline).await?;
+    // A count that ceases at the normal end of the request shows nothing.
+    if ended_normally(session, baselines.slow.as_ref(), &sent) {
+        return Ok(None);
+    }
     let (Some(first), Some(running), Some(cancelled), Some(later)) = (first, running, cancelled, later)
     else {
         return Ok(None);

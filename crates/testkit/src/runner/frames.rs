@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use super::deviations::{AsMeant, DeviationSeen, as_meant};
 use super::play::{Play, Stop};
 use super::slow_requests::SlowRequest;
 use super::subject::{Seen, Subject};
-use super::translate::without_what_is_null;
 use super::verdict::{Direction, Failure, TraceLine};
 use crate::wire_format::Shape;
 
@@ -25,7 +25,8 @@ impl<S: Subject> Play<'_, S> {
         let closes = self.subject.abilities().exchange_scoped;
         for text in &texts {
             self.trace.push(TraceLine::new(Direction::Sent, text.clone()));
-            let Ok(frame) = serde_json::from_str(text) else { continue };
+            let Ok(frame) = serde_json::from_str::<Value>(text) else { continue };
+            self.has_sent_a_batch |= frame.is_array();
             let (Some(wire_format), Some(on)) = (self.wire_format, self.lines.get_mut(self.current)) else {
                 continue;
             };
@@ -40,6 +41,9 @@ impl<S: Subject> Play<'_, S> {
                 }
                 // The request is sent again.
                 Shape::Request { id, .. } => {
+                    if !self.asked.contains(&id) {
+                        self.asked.push(id.clone());
+                    }
                     on.unanswered.retain(|(of, _)| *of != id);
                     let sent = self.subject.now();
                     if self.translator.as_ref().is_some_and(|translator| translator.is_slow(&id)) {
@@ -79,6 +83,9 @@ impl<S: Subject> Play<'_, S> {
 
     /// One deadline limits a whole step, regardless of other frames.
     async fn receive(&mut self, until: Instant) -> Result<Next, Stop> {
+        if let Some(frame) = self.meant.pop_front() {
+            return self.take(frame);
+        }
         let within = until.saturating_duration_since(self.subject.now());
         if within.is_zero() {
             return Ok(Next::Nothing);
@@ -119,19 +126,48 @@ impl<S: Subject> Play<'_, S> {
                     format!("the peer sent something that is not a frame: {what}"),
                 ));
             }
+            // The facts tell it.
+            Seen::Deviation(seen) if self.is_foreign() => {
+                let text = format!("({}: {})", seen.deviation, seen.sent);
+                self.trace.push(TraceLine::new(Direction::Received, text));
+                self.deviations.push(seen);
+                return Ok(Next::Silence);
+            }
+            Seen::Deviation(DeviationSeen { deviation, sent }) => {
+                self.trace.push(TraceLine::new(Direction::Received, format!("(no frame: {sent})")));
+                return Err(Stop::Broke(Failure::Unreadable, format!("{deviation}: {sent}")));
+            }
             Seen::Closed(how) => return Ok(Next::Closed(how)),
             Seen::Nothing => return Ok(Next::Nothing),
         };
         self.trace.push(TraceLine::new(Direction::Received, text.clone()));
-        let mut frame: Value = serde_json::from_str(&text).map_err(|error| {
+        self.read(&text)?;
+        match self.meant.pop_front() {
+            Some(frame) => self.take(frame),
+            None => Ok(Next::Silence),
+        }
+    }
+
+    /// Reads the messages of a frame. Those of a foreign peer are read as they were meant.
+    fn read(&mut self, text: &str) -> Result<(), Stop> {
+        let read = match self.wire_format.filter(|_| self.is_foreign()) {
+            Some(wire_format) => as_meant(text, wire_format, &self.asked, self.has_sent_a_batch),
+            None => serde_json::from_str(text)
+                .map(|frame| AsMeant { messages: vec![frame], deviations: Vec::new() }),
+        };
+        let read = read.map_err(|error| {
             Stop::Broke(
                 Failure::Unreadable,
                 format!("the peer sent something that is not JSON ({error}): {text}"),
             )
         })?;
-        if self.is_foreign() {
-            without_what_is_null(&mut frame);
-        }
+        self.meant.extend(read.messages);
+        self.deviations.extend(read.deviations);
+        Ok(())
+    }
+
+    /// Takes a message, unless it is none of this scenario.
+    fn take(&mut self, frame: Value) -> Result<Next, Stop> {
         if self.is_of_an_earlier_scenario(&frame)? {
             self.strays.push(frame);
             return Ok(Next::Silence);

@@ -11,6 +11,7 @@ use rescind_core::{
 use serde_json::Value;
 use tokio::time::timeout;
 
+use super::deviations::DeviationSeen;
 use super::exchange::Exchanging;
 use super::subject::{Abilities, Line, Seen, Subject, SubjectError};
 
@@ -239,7 +240,7 @@ impl Subject for LinkSubject {
             }
             Ok(Some(Ok(TransportEvent::Rejected { why, head, .. }))) => Seen::Noise(refused(why, &head)),
             Ok(Some(Ok(TransportEvent::Deviation { deviation, sent }))) => {
-                Seen::Noise(deviation_text(deviation, &sent))
+                Seen::Deviation(DeviationSeen::new(deviation, String::from_utf8_lossy(&sent)))
             }
             Ok(Some(Ok(TransportEvent::ExchangeFailed { exchange, error, .. }))) => {
                 if error.kind == TransportErrorKind::Open {

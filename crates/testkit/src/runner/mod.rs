@@ -6,6 +6,7 @@
 mod calibration;
 mod calling;
 mod counters;
+mod deviations;
 mod exchange;
 mod frames;
 mod lines;
@@ -27,12 +28,14 @@ use std::time::Duration;
 pub use calibration::Calibration;
 pub(crate) use calibration::OpenSession;
 pub use calling::{Caller, CallingSubject};
+pub use deviations::DeviationSeen;
+pub(crate) use deviations::as_meant;
 pub use link::{Connect, LinkSubject};
 pub(crate) use link::{deviation_text, refused};
 pub use outcomes::{Outcomes, differences};
 pub use peer::PeerCaller;
 pub use subject::{Abilities, Ended, Line, Seen, Subject, SubjectError};
-pub(crate) use translate::{subset, without_what_is_null};
+pub(crate) use translate::subset;
 pub(crate) use verdict::shorten;
 pub use verdict::{Direction, Failure, Played, TraceLine, Verdict};
 

@@ -1,11 +1,13 @@
 //! One play: opening, barriers, the witness, and the end.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Settings;
+use super::deviations::DeviationSeen;
 use super::lines::{Closed, LineState};
 use super::outcomes::Outcomes;
 use super::slow_requests::SlowRequest;
@@ -69,6 +71,13 @@ pub(crate) struct Play<'a, S> {
     pub(super) slow: Vec<SlowRequest>,
     /// Answers to requests of earlier scenarios in the same session.
     pub(super) strays: Vec<Value>,
+    /// What a foreign peer did against the form of messages.
+    pub(super) deviations: Vec<DeviationSeen>,
+    /// The ids of the requests that were sent.
+    pub(super) asked: Vec<Value>,
+    pub(super) has_sent_a_batch: bool,
+    /// Messages of the last frame that were not looked at yet.
+    pub(super) meant: VecDeque<Value>,
 }
 
 impl<'a, S: Subject> Play<'a, S> {
@@ -101,6 +110,10 @@ impl<'a, S: Subject> Play<'a, S> {
             has_sent_a_cancel: false,
             slow: Vec::new(),
             strays: Vec::new(),
+            deviations: Vec::new(),
+            asked: session.map(|session| session.earlier.clone()).unwrap_or_default(),
+            has_sent_a_batch: false,
+            meant: VecDeque::new(),
         }
     }
 
@@ -120,6 +133,7 @@ impl<'a, S: Subject> Play<'a, S> {
             cancel: self.cancel,
             outcomes: self.outcomes,
             strays: self.strays,
+            deviations: self.deviations,
         }
     }
 

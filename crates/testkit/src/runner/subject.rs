@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::DeviationSeen;
 use crate::step::{CallStep, CancelWord, OutcomeWord};
 
 /// One connection to a subject.
@@ -18,6 +19,8 @@ pub enum Seen {
     Frame(String),
     /// An event that is not a frame, with a description.
     Noise(String),
+    /// Input that the transport dropped or changed because it is against the protocol. The connection goes on.
+    Deviation(DeviationSeen),
     /// On a transport of exchanges: the exchange of a request has ended without an answer.
     Unanswered {
         /// The request. `null`: the exchange had none, or an answered one.

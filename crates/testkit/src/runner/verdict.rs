@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::deviations::DeviationSeen;
 use super::outcomes::Outcomes;
 use crate::report::Evidence;
 
@@ -24,6 +25,8 @@ pub struct Played {
     pub outcomes: Outcomes,
     /// Answers to requests of earlier scenarios in the same session of a foreign peer.
     pub strays: Vec<Value>,
+    /// What a foreign peer did against the form of messages.
+    pub deviations: Vec<DeviationSeen>,
 }
 
 /// Whether a vector passed.
