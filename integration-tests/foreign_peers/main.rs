@@ -5,6 +5,7 @@
 mod behaviour;
 mod checked;
 mod client;
+mod init;
 mod page;
 mod peer;
 mod questions;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let checks = rows::Checks::default();
     let mut trials = behaviour::trials();
     trials.push(page::trial());
+    trials.extend(init::trials());
     trials.extend(checks.trials());
     let done = libtest_mimic::run(&arguments, trials);
     if done.has_failed() {

@@ -158,10 +158,10 @@ pub(crate) struct Check {
     /// Write GitHub's problem matcher to this file, and register it: problems become annotations of the run.
     #[arg(long, help_heading = RESULTS, value_name = "FILE")]
     pub(crate) problem_matcher: Option<PathBuf>,
-    /// Write a commented profile for this peer, made from what it offers, to stdout.
+    /// Write a commented profile for this peer, made from what it offers and from the times of requests that only read, to stdout.
     #[arg(long, help_heading = INSTEAD, conflicts_with_all = ["profile", "json", "html", "client"], conflicts_with_all = OF_A_REPORT)]
     pub(crate) init: bool,
-    /// The document that the profile of a language server opens; with --init.
+    /// The document that the profile of a language server opens, and on which requests are measured; with --init.
     #[arg(long, help_heading = INSTEAD, value_name = "FILE", requires = "init")]
     pub(crate) document: Option<PathBuf>,
     /// Print the results as JSON to stdout.

@@ -1,5 +1,6 @@
 //! A short conversation with a peer before its check: the handshake, and a few questions.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rescind_testkit::check::{PeerSource as _, Started};
@@ -22,6 +23,17 @@ pub(super) struct Talk {
     next: u32,
     /// What the peer wrote beside its messages.
     noise: Option<String>,
+    /// The results of requests that the peer sends, by method. Others are refused.
+    pub(super) replies: BTreeMap<String, Value>,
+}
+
+/// What came of a request.
+pub(super) enum Asked {
+    Answered(Value),
+    /// Its time was over. It was cancelled.
+    Unanswered,
+    /// The session has ended, or cannot be read.
+    Lost(String),
 }
 
 impl Talk {
@@ -35,7 +47,8 @@ impl Talk {
         let patience = source.patience.max(LEAST);
         let Started { mut subject, .. } = source.start();
         let line = subject.open().await.map_err(reason)?;
-        let mut talk = Self { subject, line, format, patience, next: 0, noise: None };
+        let mut talk =
+            Self { subject, line, format, patience, next: 0, noise: None, replies: BTreeMap::new() };
         let Some((method, params)) = format.opening() else { return Ok((talk, Value::Null)) };
         let answer = talk.request(method, params).await?;
         if format.is_refusal(&answer) {
@@ -52,18 +65,47 @@ impl Talk {
     /// # Errors
     /// One sentence, if there is none.
     pub(super) async fn request(&mut self, method: &str, params: Value) -> Result<Value, String> {
+        let id = self.send(method, params).await?;
+        let answer = self.answer(method, &id, self.patience).await?;
+        answer.ok_or_else(|| self.noise_or(self.unanswered(method)))
+    }
+
+    /// Sends a request, and waits this long for its answer. Without one it is cancelled.
+    pub(super) async fn ask(&mut self, method: &str, params: Value, within: Duration) -> Asked {
+        let id = match self.send(method, params).await {
+            Ok(id) => id,
+            Err(why) => return Asked::Lost(why),
+        };
+        match self.answer(method, &id, within).await {
+            Ok(Some(answer)) => Asked::Answered(answer),
+            Ok(None) => {
+                let cancel = self.format.cancel(&self.format.cancel_key(&Value::from(id)));
+                // A peer that reads nothing any more is left all the same.
+                drop(self.subject.send(self.line, vec![cancel.to_string()]).await);
+                Asked::Unanswered
+            }
+            Err(why) => Asked::Lost(why),
+        }
+    }
+
+    async fn send(&mut self, method: &str, params: Value) -> Result<String, String> {
         self.next += 1;
         let id = format!("ask-{}", self.next);
         let frame = self.format.request(&id, method, params);
         // A program that has ended reads nothing any more.
         let sent = self.subject.send(self.line, vec![frame.to_string()]).await;
         sent.map_err(|why| ended(method, Some(&reason(why))))?;
-        let until = self.subject.now() + self.patience;
+        Ok(id)
+    }
+
+    /// The answer to a request. `None`: it was not answered in this time.
+    async fn answer(&mut self, method: &str, id: &str, within: Duration) -> Result<Option<Value>, String> {
+        let until = self.subject.now() + within;
         loop {
             let left = until.saturating_duration_since(self.subject.now());
             let frame = match self.subject.recv(self.line, left).await {
                 Seen::Frame(text) => text,
-                Seen::Nothing => return Err(self.noise_or(self.unanswered(method))),
+                Seen::Nothing => return Ok(None),
                 Seen::Noise(what) => return Err(noise(&what)),
                 // The answer may come all the same.
                 Seen::Deviation(seen) => {
@@ -79,10 +121,14 @@ impl Talk {
             };
             let Ok(frame) = serde_json::from_str::<Value>(&frame) else { return Err(noise(&frame)) };
             match self.format.shape(&frame) {
-                Shape::Answer { id: of } if of == id.as_str() => return Ok(frame),
-                Shape::Request { id, .. } => {
-                    let refusal = self.format.refusal(&id).to_string();
-                    self.subject.send(self.line, vec![refusal]).await.map_err(reason)?;
+                Shape::Answer { id: of } if of == id => return Ok(Some(frame)),
+                Shape::Request { id, method } => {
+                    let value = self.replies.get(&method).cloned();
+                    let reply = match value.or_else(|| self.format.answer_to_any(&method)) {
+                        Some(value) => self.format.answer(&id, &method, &value),
+                        None => self.format.refusal(&id),
+                    };
+                    self.subject.send(self.line, vec![reply.to_string()]).await.map_err(reason)?;
                 }
                 _ => {}
             }

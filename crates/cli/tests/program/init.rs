@@ -121,7 +121,10 @@ fn a_language_server_gets_the_document_that_is_named() {
     let answer = r#"{"capabilities":{"hoverProvider":true,"referencesProvider":{},"renameProvider":false}}"#;
     // The framing of a script is lines.
     let peer = ["sh", "-c", &script(&[Some(answer), None])];
-    let text = init("lsp", &["--framing", "newline", "--document", &document], &peer);
+    let options = ["--framing", "newline", "--step-timeout", "300", "--document", &document];
+    let text = init("lsp", &options, &peer);
+    // It hangs after its handshake, so nothing is measured.
+    assert!(text.contains("#   textDocument/hover at 1:1: it was not answered within "), "{text}");
     let profile = Profile::from_toml(&text).unwrap().resolve(&folder.0, None).unwrap();
     let [open] = &profile.session.setup[..] else { panic!("{text}") };
     assert_eq!(open.params.pointer("/textDocument/text"), Some(&json!("x = 1\n")));
@@ -184,4 +187,35 @@ fn a_peer_that_reads_nothing_is_reported_with_what_it_may_lack() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("was not answered within") && said.contains("--stdio"), "{said}");
     assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+}
+
+#[test]
+fn no_tool_is_called_that_is_not_marked_as_one_that_only_reads() {
+    let folder = Folder::new("tools");
+    let log = folder.file("log");
+    let tools = r#"{"tools":[{"name":"erase"},{"name":"long","annotations":{"readOnlyHint":false}},
+        {"name":"look","annotations":{"readOnlyHint":true}},{"name":"stare","annotations":{"readOnlyHint":true}}]}"#;
+    let tools = tools.replace('\n', " ");
+    // Each answer has the id of its request. One tool takes its time.
+    let peer = format!(
+        r#"while read -r line; do printf '%s\n' "$line" >> "{log}"
+           id=${{line#*'"id":"'}}; id=${{id%%'"'*}}
+           case "$line" in
+             *'"initialize"'*) result='{{"protocolVersion":"2025-11-25","capabilities":{{}},"serverInfo":{{"name":"mine","version":"1"}}}}' ;;
+             *'"tools/list"'*) result='{tools}' ;;
+             *'"stare"'*) sleep 1; result='{{"content":[]}}' ;;
+             *'"tools/call"'*) result='{{"content":[]}}' ;;
+             *) continue ;;
+           esac
+           printf '{{"jsonrpc":"2.0","id":"%s","result":%s}}\n' "$id" "$result"
+         done"#
+    );
+    let text = init("mcp", &[], &["sh", "-c", &peer]);
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert!(log.contains("\"look\"") && log.contains("\"stare\""), "{log}");
+    assert!(!log.contains("\"erase\"") && !log.contains("\"long\""), "{log}");
+    let profile = Profile::from_toml(&text).unwrap();
+    let slow = profile.requests.get(&RequestKind::Slow).unwrap();
+    assert_eq!(slow.params, json!({ "name": "stare", "arguments": {} }), "{text}");
+    assert!(text.contains("# The slowest of the tools that only read, each time: "), "{text}");
 }

@@ -79,6 +79,11 @@ impl Draft {
         self.lines(&lines, used);
     }
 
+    /// What is written so far.
+    pub(super) fn so_far(&self) -> &str {
+        &self.0
+    }
+
     pub(super) fn text(self) -> String {
         self.0
     }

@@ -1,18 +1,28 @@
 //! What an MCP server offers: its tools.
 
+use std::time::Duration;
+
+use rescind_testkit::Profile;
 use serde_json::{Value, json};
 
 use super::draft::{Draft, Request, Use, may_be_slow, sounds_like_progress, sounds_slow};
-use super::{Talk, says, schema};
+use super::lsp::list;
+use super::measure::{Candidate, Measured, Meter};
+use super::{Source, Talk, says, schema};
 
 /// The most tools that are listed in comments.
 const MAX_SHOWN_TOOLS: usize = 20;
+
+/// The most tools that are called.
+const MAX_CALLED_TOOLS: usize = 12;
 
 /// A tool of the server.
 struct Tool {
     name: String,
     description: String,
     arguments: Value,
+    /// The server says that it changes nothing.
+    only_reads: bool,
 }
 
 impl Tool {
@@ -20,7 +30,8 @@ impl Tool {
         let text = |name: &str| tool.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let name = text("name");
         let arguments = schema::arguments(tool.get("inputSchema").unwrap_or(&Value::Null));
-        (!name.is_empty()).then(|| Self { name, description: text("description"), arguments })
+        let only_reads = tool.pointer("/annotations/readOnlyHint") == Some(&Value::Bool(true));
+        (!name.is_empty()).then(|| Self { name, description: text("description"), arguments, only_reads })
     }
 
     fn request(&self) -> Request {
@@ -33,12 +44,18 @@ impl Tool {
     }
 }
 
+/// Writes the profile. Tools that only read, as the server says, are called and measured; no others are called.
+///
+/// # Errors
+/// If the tools cannot be listed.
 pub(super) async fn write(
     draft: &mut Draft,
-    talk: &mut Talk,
-    dialect: &str,
+    mut talk: Talk,
+    source: &mut Source,
+    dialect: &'static str,
     opening: &Value,
-) -> Result<(), String> {
+    patience: Duration,
+) -> Result<Option<Talk>, String> {
     let places = ["/result/serverInfo/name"];
     if let Some(name) = says(opening, &places) {
         draft.note(&format!("The server says that it is {name}."));
@@ -53,8 +70,17 @@ pub(super) async fn write(
     let quick = if dialect == "mcp" { "ping" } else { "tools/list" };
     draft.request("quick", &Request::new(quick, json!({})), Use::Active);
 
+    let (talk, measured) = measure_reading(talk, source, dialect, &tools, patience).await;
     draft.blank();
-    slow(draft, &tools);
+    match measured.slow() {
+        Some(tried) => {
+            draft.note("Runs long: seconds, and at least 20 times as long as the quick one.");
+            let times = tried.times_in_words();
+            draft.note(&format!("The slowest of the tools that only read, each time: {times}"));
+            draft.request("slow", &tried.request, Use::Active);
+        }
+        None => slow(draft, &tools),
+    }
     draft.blank();
     progress(draft, &tools);
     draft.blank();
@@ -66,8 +92,33 @@ pub(super) async fn write(
             draft.note(&format!("  {}: {}", tool.name, tool.description));
             draft.note(&format!("  --slow 'tools/call {}'", tool.request().params));
         }
+        if measured.tried.is_empty() {
+            draft.note("None was called: a tool is called here only if its annotations say `readOnlyHint`.");
+        }
     }
-    Ok(())
+    list(draft, &measured);
+    Ok(talk)
+}
+
+/// Calls the tools that only read.
+async fn measure_reading(
+    talk: Talk,
+    source: &mut Source,
+    dialect: &'static str,
+    tools: &[Tool],
+    patience: Duration,
+) -> (Option<Talk>, Measured) {
+    let reading = tools.iter().filter(|tool| tool.only_reads && !tool.needs_a_folder());
+    let candidate =
+        |tool: &Tool| Candidate { request: tool.request(), title: format!("the tool {}", tool.name) };
+    let mut candidates: Vec<Candidate> = reading.take(MAX_CALLED_TOOLS).map(candidate).collect();
+    if candidates.is_empty() {
+        return (Some(talk), Measured::default());
+    }
+    // To compare with.
+    let quick = Request::new("tools/list", json!({}));
+    candidates.push(Candidate { request: quick, title: "tools/list".to_owned() });
+    Meter::new(source, dialect, Profile::new("init"), patience).measure(talk, candidates).await
 }
 
 fn slow(draft: &mut Draft, tools: &[Tool]) {

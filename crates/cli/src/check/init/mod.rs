@@ -1,10 +1,12 @@
-//! `rescind check --init`: starts or reaches a peer, asks what it offers, and writes a profile for it.
+//! `rescind check --init`: starts or reaches a peer, asks what it offers, measures requests that only read, and writes a
+//! profile for it.
 
 mod abp;
 mod acp;
 mod draft;
 mod lsp;
 mod mcp;
+mod measure;
 mod schema;
 mod toml_text;
 
@@ -35,15 +37,25 @@ pub(super) async fn run(args: &Check, peer: Foreign, patience: Duration) -> Resu
 }
 
 async fn ask(args: &Check, source: &mut Source, name: &str) -> Result<String, String> {
-    let (mut talk, opening) = Talk::open(source, args.dialect).await?;
+    let (talk, opening) = Talk::open(source, args.dialect).await?;
     let mut draft = Draft::new(name);
-    match args.dialect {
-        "mcp" | "mcp-2026" => mcp::write(&mut draft, &mut talk, args.dialect, &opening).await?,
-        "lsp" => lsp::write(&mut draft, &opening, args.document.as_deref())?,
-        "abp" => abp::write(&mut draft, &opening),
-        _ => acp::write(&mut draft, &mut talk, &opening).await?,
+    let patience = Duration::from_millis(args.step_timeout) * 2;
+    let talk = match args.dialect {
+        "mcp" | "mcp-2026" => mcp::write(&mut draft, talk, source, args.dialect, &opening, patience).await?,
+        "lsp" => lsp::write(&mut draft, talk, source, &opening, args.document.as_deref(), patience).await?,
+        "abp" => {
+            abp::write(&mut draft, &opening);
+            Some(talk)
+        }
+        _ => {
+            let mut talk = talk;
+            acp::write(&mut draft, &mut talk, &opening).await?;
+            Some(talk)
+        }
+    };
+    if let Some(talk) = talk {
+        talk.leave().await;
     }
-    talk.leave().await;
     Ok(draft.text())
 }
 
