@@ -2,7 +2,9 @@
 //!
 //! On a transport without exchanges it has no effect.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use rescind_core::{
@@ -24,11 +26,49 @@ pub(super) struct Exchanging {
     served: Vec<(Value, ExchangeId)>,
     /// The names that cancels use for the runner's requests, if they differ from the ids.
     keys: Vec<(Value, Value)>,
+    /// What came while a write waited. A child that has exited fails a write only when what it wrote before was read.
+    early: VecDeque<Event>,
+    /// The last event was read.
+    has_ended: bool,
 }
+
+type Event = Option<Result<TransportEvent, TransportError>>;
+
+/// Beyond this a peer that reads nothing is not read from either while a write waits.
+const MAX_EARLY: usize = 1_000;
 
 impl Exchanging {
     pub(super) const fn new(link: Link) -> Self {
-        Self { link, opened: 0, asked: Vec::new(), served: Vec::new(), keys: Vec::new() }
+        Self {
+            link,
+            opened: 0,
+            asked: Vec::new(),
+            served: Vec::new(),
+            keys: Vec::new(),
+            early: VecDeque::new(),
+            has_ended: false,
+        }
+    }
+
+    /// Writes, and keeps what comes meanwhile.
+    async fn until_written(
+        &mut self,
+        mut write: impl FnMut(&mut Link, &mut Context<'_>) -> Poll<Result<(), TransportError>>,
+    ) -> Result<(), TransportError> {
+        poll_fn(|cx| {
+            loop {
+                if let Poll::Ready(written) = write(&mut self.link, cx) {
+                    return Poll::Ready(written);
+                }
+                if self.has_ended || self.early.len() >= MAX_EARLY {
+                    return Poll::Pending;
+                }
+                let event = ready!(self.link.rx.as_mut().poll_event(cx));
+                self.has_ended = !matches!(event, Some(Ok(_)));
+                self.early.push_back(event);
+            }
+        })
+        .await
     }
 
     /// Accepts every frame before it flushes, so that the peer can read them together.
@@ -49,7 +89,7 @@ impl Exchanging {
             if self.try_abort(&summary) {
                 continue;
             }
-            poll_fn(|cx| self.link.tx.as_mut().poll_ready(Lane::Data, cx)).await?;
+            self.until_written(|link, cx| link.tx.as_mut().poll_ready(Lane::Data, cx)).await?;
             let (exchange, last) = self.exchange_for(&summary);
             let body = Bytes::from(frame);
             let out = Outbound { body, exchange, lane: Lane::Data, head: summary.head(), last };
@@ -59,13 +99,18 @@ impl Exchanging {
                 sent => sent?,
             }
         }
-        poll_fn(|cx| self.link.tx.as_mut().poll_flush(cx)).await
+        self.until_written(|link, cx| link.tx.as_mut().poll_flush(cx)).await
     }
 
     /// The next event. The exchange of a frame that is not a request is ended, because it needs no answer.
     pub(super) async fn next(&mut self) -> Option<Result<TransportEvent, TransportError>> {
         loop {
-            let event = poll_fn(|cx| self.link.rx.as_mut().poll_event(cx)).await;
+            let event = match self.early.pop_front() {
+                Some(event) => event,
+                None if self.has_ended => None,
+                None => poll_fn(|cx| self.link.rx.as_mut().poll_event(cx)).await,
+            };
+            self.has_ended |= !matches!(event, Some(Ok(_)));
             match &event {
                 Some(Ok(TransportEvent::Message(inbound))) if inbound.exchange.is_peers() => {
                     let exchange = inbound.exchange;
