@@ -11,7 +11,7 @@ use libtest_mimic::{Arguments, Trial};
 use serde_json::Value;
 
 /// A fault, the fact that shows it, and the answer.
-const FAULTS: [(&str, &str, &str); 15] = [
+const FAULTS: [(&str, &str, &str); 17] = [
     ("never-cancels", "sends_cancel", "no"),
     ("wrong-id", "names_request", "no"),
     ("id-as-text", "keeps_id_type", "no"),
@@ -27,6 +27,8 @@ const FAULTS: [(&str, &str, &str); 15] = [
     ("cancels-both", "other_calls_untouched", "no"),
     ("silent-timeout", "timeout_sends_cancel", "no"),
     ("fails-to-close", "closes_cleanly", "no"),
+    ("no-version", "message_form", "no"),
+    ("byte-order-mark", "message_form", "no"),
 ];
 
 fn main() -> ExitCode {

@@ -72,7 +72,12 @@ impl Client {
 
     fn send(&mut self, frame: &Value) {
         let mut stdin = self.stdin.as_ref().unwrap();
-        stdin.write_all(format!("{frame}\n").as_bytes()).unwrap();
+        let mut frame = frame.clone();
+        if self.fault == "no-version" {
+            frame.as_object_mut().unwrap().remove("jsonrpc");
+        }
+        let mark = if self.fault == "byte-order-mark" { "\u{feff}" } else { "" };
+        stdin.write_all(format!("{mark}{frame}\n").as_bytes()).unwrap();
     }
 
     fn ask_as(&mut self, id: u64, method: &str, params: &Value) {

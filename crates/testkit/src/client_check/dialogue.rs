@@ -10,7 +10,7 @@ use rescind_core::{
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::runner::{deviation_text, refused};
+use crate::runner::{DeviationSeen, refused};
 
 /// A connection that the program opened.
 pub(super) struct Dialogue {
@@ -25,6 +25,7 @@ pub(super) enum Heard {
     /// A message, and the exchange on which it came.
     Frame(String, ExchangeId),
     Noise(String),
+    Deviation(DeviationSeen),
     /// The program closed the stream of this request.
     StreamClosed(Value),
     Closed,
@@ -59,7 +60,7 @@ impl Dialogue {
                 }
                 Some(Ok(TransportEvent::Rejected { why, head, .. })) => Heard::Noise(refused(why, &head)),
                 Some(Ok(TransportEvent::Deviation { deviation, sent })) => {
-                    Heard::Noise(deviation_text(deviation, &sent))
+                    Heard::Deviation(DeviationSeen::new(deviation, String::from_utf8_lossy(&sent)))
                 }
                 Some(Ok(TransportEvent::ExchangeClosed { exchange })) => {
                     let Some(at) = self.open.iter().position(|(_, on)| *on == exchange) else { continue };

@@ -18,7 +18,7 @@ pub(super) struct Question {
 const CANCELS: &[Play] = &[Play::Cancelled, Play::LateResult, Play::LateError];
 const ALL: &[Play] = &Play::ALL;
 
-pub(super) const QUESTIONS: [Question; 16] = [
+pub(super) const QUESTIONS: [Question; 17] = [
     Question {
         name: "sends_cancel",
         statement: "sends a cancel when its request is cancelled",
@@ -114,5 +114,11 @@ pub(super) const QUESTIONS: [Question; 16] = [
         statement: "closes in the middle of a request and ends",
         plays: &[Play::Close],
         look: looks::closes_cleanly,
+    },
+    Question {
+        name: "message_form",
+        statement: "sends messages in the form of the protocol, and nothing else",
+        plays: ALL,
+        look: looks_ids::message_form,
     },
 ];

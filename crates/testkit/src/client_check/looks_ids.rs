@@ -36,6 +36,20 @@ pub(super) fn spells_cancel(_: ServerDialect, record: &Record, _: &[Record]) -> 
     wrong.map_or_else(|| Look::yes("method and params are those of the protocol"), Look::no)
 }
 
+/// All messages of a run together.
+pub(super) fn message_form(_: ServerDialect, record: &Record, _: &[Record]) -> Look {
+    let wrong = record.entries.iter().find_map(|entry| match &entry.event {
+        Event::Noise(what) => Some(format!("it sent this, which is not a message: {what}")),
+        Event::Deviation(seen) => Some(format!("{}: {}", seen.deviation, seen.sent)),
+        _ => None,
+    });
+    match wrong {
+        Some(wrong) => Look::no(wrong),
+        None if record.is_connected() => Look::yes(""),
+        None => Look::not_asked("it did not connect"),
+    }
+}
+
 pub(super) fn names_request(_: ServerDialect, record: &Record, _: &[Record]) -> Look {
     let mut any = false;
     for (_, id) in named(record) {

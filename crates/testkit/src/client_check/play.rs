@@ -12,6 +12,7 @@ use super::dialogue::{Dialogue, Heard};
 use super::record::{Ending, Entry, Event, Play, Record};
 use super::server_dialect::{OWN_ID, Role, ServerDialect};
 use super::{ClientSettings, StartedClient};
+use crate::runner::{AsMeant, as_meant};
 use crate::wire_format::Shape;
 
 /// How long the last frames of a program that has ended may take to arrive.
@@ -167,17 +168,17 @@ impl Run<'_> {
 
     async fn hear(&mut self, heard: Heard) {
         match heard {
-            Heard::Frame(text, exchange) => match serde_json::from_str::<Value>(&text) {
-                Ok(Value::Array(frames)) => {
-                    for frame in frames {
-                        let text = frame.to_string();
-                        self.frame(&frame, text, exchange).await;
+            Heard::Frame(text, exchange) => {
+                match as_meant(&text, self.server.wire, &[Value::from(OWN_ID)], false) {
+                    Ok(AsMeant { messages, deviations }) => {
+                        deviations.into_iter().for_each(|seen| self.note(Event::Deviation(seen)));
+                        self.messages(messages, text, exchange).await;
                     }
+                    Err(_) => self.note(Event::Noise(text)),
                 }
-                Ok(frame @ Value::Object(_)) => self.frame(&frame, text, exchange).await,
-                Ok(_) | Err(_) => self.note(Event::Noise(text)),
-            },
+            }
             Heard::Noise(why) => self.note(Event::Noise(why)),
+            Heard::Deviation(seen) => self.note(Event::Deviation(seen)),
             Heard::StreamClosed(id) => {
                 self.note(Event::StreamClosed(id.clone()));
                 if self.record.exchange_scoped {
@@ -191,6 +192,22 @@ impl Run<'_> {
             Heard::Closed => {
                 self.note(Event::Closed);
                 self.dialogue = None;
+            }
+        }
+    }
+
+    /// Takes the messages of a frame with this text.
+    async fn messages(&mut self, messages: Vec<Value>, text: String, exchange: ExchangeId) {
+        for message in messages {
+            match message {
+                Value::Array(frames) => {
+                    for frame in frames {
+                        let text = frame.to_string();
+                        self.frame(&frame, text, exchange).await;
+                    }
+                }
+                frame @ Value::Object(_) => self.frame(&frame, text.clone(), exchange).await,
+                _ => self.note(Event::Noise(text.clone())),
             }
         }
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::server_dialect::{CancelForm, Role};
 use super::{ClientEnd, SKIPPED};
-use crate::runner::{Direction, TraceLine};
+use crate::runner::{DeviationSeen, Direction, TraceLine};
 
 /// The behaviour of the server in one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,6 +123,8 @@ pub(super) enum Event {
     Notification(String),
     /// Something that is not a message.
     Noise(String),
+    /// What is wrong with a message whose meaning is certain.
+    Deviation(DeviationSeen),
     /// The server answered this request of the program.
     Answered {
         id: Value,
@@ -251,7 +253,9 @@ impl Record {
                 | Event::Asked(text)
                 | Event::AskedCancel(text)
                 | Event::Said(text) => (Direction::Sent, text),
-                Event::StreamClosed(_) | Event::Connected | Event::Closed => return None,
+                Event::StreamClosed(_) | Event::Deviation(_) | Event::Connected | Event::Closed => {
+                    return None;
+                }
             };
             Some(TraceLine::new(direction, text.as_str()))
         });

@@ -10,7 +10,7 @@ use crate::wire_format::{Shape, WireFormat};
 pub(super) struct ServerDialect {
     pub(super) name: &'static str,
     pub(super) family: Family,
-    wire: WireFormat,
+    pub(super) wire: WireFormat,
 }
 
 /// A family of dialects.

@@ -25,9 +25,12 @@ pub(super) fn source(name: &str, server: ServerDialect) -> (Demand, String) {
     (demand, format!("{origin}: {text}"))
 }
 
+const FORM: &str = "its messages are those of JSON-RPC 2.0: each names the version, and an answer repeats the id as it was sent.";
+
 fn mcp(name: &str) -> (Demand, &'static str) {
     use Demand::{Must, Open, Should};
     match name {
+        "message_form" => (Must, FORM),
         "sends_cancel" => (Should, "a party that wants to cancel a request sends `notifications/cancelled`."),
         "spells_cancel" => {
             (Must, "a cancel is the notification `notifications/cancelled` with the `requestId`.")
@@ -65,6 +68,7 @@ fn mcp(name: &str) -> (Demand, &'static str) {
 fn lsp(name: &str) -> (Demand, &'static str) {
     use Demand::{Must, Open, Should};
     match name {
+        "message_form" => (Must, FORM),
         "spells_cancel" => {
             (Must, "a cancel is the notification `$/cancelRequest` with the `id` of the request.")
         }
@@ -93,6 +97,7 @@ fn lsp(name: &str) -> (Demand, &'static str) {
 fn acp(name: &str) -> (Demand, &'static str) {
     use Demand::{Must, Open, Should};
     match name {
+        "message_form" => (Must, FORM),
         "spells_cancel" => (Must, "a cancel is the notification of the protocol with the id of the request."),
         "names_request" | "cancel_follows_request" => {
             (Must, "a cancel carries the id of the request to cancel.")

@@ -288,14 +288,6 @@ impl Subject for LinkSubject {
     }
 }
 
-/// What a peer did against its protocol. Of noise only the noise, because its readers say that it is none of the messages.
-pub(crate) fn deviation_text(deviation: Deviation, sent: &[u8]) -> String {
-    match deviation {
-        Deviation::Noise => String::from_utf8_lossy(sent).into_owned(),
-        _ => DeviationReport { deviation, sent }.to_string(),
-    }
-}
-
 /// Why input is not a frame, and the beginning of it.
 pub(crate) fn refused(why: BadFrame, head: &[u8]) -> String {
     DeviationReport { deviation: Deviation::Dropped(BadMessage::Frame(why)), sent: head }.to_string()
