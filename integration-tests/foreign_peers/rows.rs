@@ -64,8 +64,13 @@ impl Checks {
         let _beside = self.processor.read();
         let checked = run_shortly(dialect, "--ignores-cancel")?;
         self.note(format!("long {dialect}: {}", checked.in_words()));
-        let is_told = checked.facts("no").iter().any(|fact| fact["name"] == "cancels_running");
-        if !is_told || checked.exit() != 0 {
+        let is_told = |name: &str| checked.facts("no").iter().any(|fact| fact["name"] == name);
+        // Only ACP says how a turn must end that was cancelled.
+        let ends_turns = dialect != "acp";
+        if !is_told("cancels_running")
+            || is_told("turn_cancelled") == ends_turns
+            || (checked.exit() == 0) != ends_turns
+        {
             return Err(format!("it ignores cancels, and no more: {}", checked.in_words()).into());
         }
         Ok(())
