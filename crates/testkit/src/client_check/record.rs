@@ -123,7 +123,7 @@ pub(super) enum Event {
     Notification(String),
     /// Something that is not a message.
     Noise(String),
-    /// What is wrong with a message whose meaning is certain.
+    /// A deviation in a message whose meaning is certain.
     Deviation(DeviationSeen),
     /// The server answered this request of the program.
     Answered {
