@@ -171,7 +171,9 @@ impl Run<'_> {
             Heard::Frame(text, exchange) => {
                 match as_meant(&text, self.server.wire, &[Value::from(OWN_ID)], false) {
                     Ok(AsMeant { messages, deviations }) => {
-                        deviations.into_iter().for_each(|seen| self.note(Event::Deviation(seen)));
+                        for seen in deviations {
+                            self.note(Event::Deviation(seen));
+                        }
                         self.messages(messages, text, exchange).await;
                     }
                     Err(_) => self.note(Event::Noise(text)),

@@ -124,7 +124,8 @@ impl LinkSubject {
     /// peer would otherwise keep. Waits at most five seconds for each.
     pub async fn leave(&mut self) {
         for opening in self.lines.iter_mut().filter_map(Option::take) {
-            let LazyLine::Now(Exchanging { mut link, .. }) = opening else { continue };
+            let LazyLine::Now(open) = opening else { continue };
+            let Exchanging { mut link, .. } = *open;
             let closed = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
             // A peer that is gone receives nothing.
             let _told = timeout(DEFAULT_TIMEOUT, closed).await;
@@ -137,7 +138,7 @@ impl LinkSubject {
         let opening = found.ok_or_else(|| SubjectError::Failed("the connection is closed".to_owned()))?;
         if let LazyLine::Later(link) = opening {
             let opened = link.await.map_err(SubjectError::Failed)?;
-            *opening = LazyLine::Now(Exchanging::new(opened));
+            *opening = LazyLine::Now(Box::new(Exchanging::new(opened)));
         }
         match opening {
             LazyLine::Now(open) => Ok(open),
@@ -171,7 +172,7 @@ impl LinkSubject {
 
 /// A connection that is open, or opens with the subject's first message.
 enum LazyLine {
-    Now(Exchanging),
+    Now(Box<Exchanging>),
     Later(BoxFuture<'static, Result<Link, String>>),
 }
 
@@ -202,7 +203,7 @@ impl Subject for LinkSubject {
             SubjectError::Failed(why)
         })?;
         self.note(&link.traits);
-        self.lines.push(Some(LazyLine::Now(Exchanging::new(link))));
+        self.lines.push(Some(LazyLine::Now(Box::new(Exchanging::new(link)))));
         Ok(Line(self.lines.len() - 1))
     }
 
