@@ -58,7 +58,8 @@ async fn ask_upstream(session: &Arc<Session>, ctx: CallContext, params: &RawValu
         start(&upstream, &ctx, params)
     };
     let call = ctx.run_until_cancelled(start).await??;
-    answer(&ctx, call, session.upstream_name(), || session.lost()).await
+    let exchange = if session.may_fail_alone() { call.call.exchange() } else { None };
+    answer(&ctx, call, session.upstream_name(), || session.lost(exchange)).await
 }
 
 async fn ask(session: &Arc<Session>, to: &Peer, ctx: &CallContext, params: &RawValue) -> Answer {

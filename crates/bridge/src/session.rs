@@ -1,13 +1,14 @@
 //! One session: a downstream connection, and the upstream connection that is opened for it.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use rescind_core::dialect::{Dialect, Role};
 use rescind_core::{
-    BoxFuture, ConnectionError, Declaration, DeviationReport, Event, Limits, Peer, PeerBuilder, RequestLog,
-    TracePropagator, TransportError, TransportErrorKind,
+    BoxFuture, ConnectionError, Declaration, DeviationReport, Event, ExchangeId, Limits, Peer, PeerBuilder,
+    RequestLog, TracePropagator, TransportError, TransportErrorKind,
 };
 use tokio::sync::{Notify, watch};
 
@@ -22,6 +23,9 @@ const ANSWER_TIME: Duration = Duration::from_secs(1);
 const READ_TIME: Duration = Duration::from_secs(30);
 /// How long the text about the end of an upstream is waited for, for example the exit status of a child process.
 const END_TIME: Duration = Duration::from_secs(1);
+
+/// The most failures of single requests that are kept.
+const MOST_FAILURES: usize = 1024;
 
 /// Called with the reason when the upstream of a session is lost.
 pub(crate) type LossHook = Arc<dyn Fn(&str) + Send + Sync>;
@@ -86,9 +90,9 @@ pub(crate) struct Session {
     pub(crate) downstream_tokens: ProgressTokens,
     /// Requests of the downstream side whose handlers run.
     open: watch::Sender<usize>,
-    /// Why the upstream did not take its last request that failed alone.
-    failure: Mutex<Option<String>>,
-    /// The same for the downstream side.
+    /// Why requests of the upstream failed alone, with the exchange of each, the newest last.
+    failures: Mutex<VecDeque<(Option<ExchangeId>, String)>>,
+    /// Why the client did not take the last request that failed alone.
     client_failure: Mutex<Option<String>>,
     /// Whether requests of the upstream can fail alone.
     fail_alone: AtomicBool,
@@ -115,7 +119,7 @@ impl Session {
             name: OnceLock::new(),
             downstream_tokens: ProgressTokens::default(),
             open: watch::Sender::new(0),
-            failure: Mutex::new(None),
+            failures: Mutex::default(),
             client_failure: Mutex::new(None),
             fail_alone: AtomicBool::new(false),
             overflow: Notify::new(),
@@ -163,11 +167,15 @@ impl Session {
         self.name.get().map_or("the upstream", String::as_str)
     }
 
-    /// The reason why a request was not answered. If the connection has ended, it waits until the reason is known.
-    pub(crate) async fn lost(&self) -> Arc<str> {
+    /// The reason why the request on this exchange was not answered. If the connection has ended, it waits until the reason is known.
+    pub(crate) async fn lost(&self, exchange: Option<ExchangeId>) -> Arc<str> {
         let open = matches!(&*self.state.borrow(), State::Open(peer) if !peer.is_closed());
-        if open && self.fail_alone.load(Ordering::Relaxed) {
-            let known = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if open && self.may_fail_alone() {
+            let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            let own = exchange.and_then(|_| failures.iter().position(|(of, _)| *of == exchange));
+            let known = own.and_then(|own| failures.remove(own)).or_else(|| failures.back().cloned());
+            drop(failures);
+            let known = known.map(|(_, text)| text);
             return known.unwrap_or_else(|| "the connection failed before the answer".to_owned()).into();
         }
         let mut state = self.state.subscribe();
@@ -186,7 +194,12 @@ impl Session {
                 .unwrap_or_else(|| "the request could not be passed on to the client".to_owned())
                 .into();
         }
-        self.lost().await
+        self.lost(None).await
+    }
+
+    /// Whether requests of the upstream can fail alone.
+    pub(crate) fn may_fail_alone(&self) -> bool {
+        self.fail_alone.load(Ordering::Relaxed)
     }
 
     /// Counts a request of the downstream side until its handler has ended.
@@ -343,7 +356,12 @@ fn watch_for_overflow(session: &Weak<Session>, event: &Event) {
 fn note_failure(session: &Weak<Session>, name: &str, error: &TransportError) {
     let Some(session) = session.upgrade() else { return };
     let text = format!("{name} did not answer: {}", error.source);
-    *session.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    let mut failures = session.failures.lock().unwrap_or_else(PoisonError::into_inner);
+    // The failures of calls that were cancelled are not asked for.
+    if failures.len() >= MOST_FAILURES {
+        failures.pop_front();
+    }
+    failures.push_back((error.exchange, text));
 }
 
 fn note_client_failure(session: &Weak<Session>, error: &TransportError) {

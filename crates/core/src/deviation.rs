@@ -33,12 +33,22 @@ pub enum Deviation {
     SeveralLines,
     /// A frame that is not a message was dropped.
     Dropped(BadMessage),
+    /// The HTTP response to a request does not answer it. Its call ended with an error.
+    NoAnswer,
+    /// An answer came with another HTTP content type than that of a message. It was taken.
+    ContentType,
+    /// The last event of an HTTP stream has no end. It was taken, because its message is whole.
+    UnendedEvent,
+    /// A server redirected a request, which was sent again.
+    Redirect,
+    /// A server did not know the session of its client any more. The session was opened again.
+    SessionLost,
 }
 
 impl Deviation {
     /// The number of kinds.
     #[cfg(feature = "tokio")]
-    pub(crate) const KINDS: usize = 10;
+    pub(crate) const KINDS: usize = 15;
 
     /// The number of its kind.
     #[cfg(feature = "tokio")]
@@ -54,6 +64,11 @@ impl Deviation {
             Self::Noise => 7,
             Self::SeveralLines => 8,
             Self::Dropped(_) => 9,
+            Self::NoAnswer => 10,
+            Self::ContentType => 11,
+            Self::UnendedEvent => 12,
+            Self::Redirect => 13,
+            Self::SessionLost => 14,
         }
     }
 }
@@ -70,6 +85,11 @@ impl fmt::Display for Deviation {
             Self::ByteOrderMark => "a byte order mark before a message was dropped",
             Self::Noise => "output that is not a message was dropped",
             Self::SeveralLines => "a message over several lines was joined",
+            Self::NoAnswer => "a response does not answer its request; the call ended with an error",
+            Self::ContentType => "an answer has the content type of something else",
+            Self::UnendedEvent => "the last event of a stream has no end; its message is whole and was taken",
+            Self::Redirect => "a request was redirected",
+            Self::SessionLost => "the server did not know the session any more; it was opened again",
             Self::Dropped(why) => return write!(f, "a frame was dropped: {why}"),
         })
     }

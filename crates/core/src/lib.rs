@@ -42,7 +42,8 @@ pub use clients::{
 };
 pub use deviation::{Deviation, DeviationReport};
 pub use dialect::{
-    ACP_BODIES, CancelBodies, MCP_2026_BODIES, MCP_CANCEL, MCP_OPENING, MirroredBodies, SessionBodies,
+    ACP_BODIES, CancelBodies, MCP_2026_BODIES, MCP_CANCEL, MCP_OPENING, MCP_RENEWAL, MirroredBodies,
+    RenewalBodies, SessionBodies,
 };
 #[cfg(feature = "tokio")]
 pub use driver::{

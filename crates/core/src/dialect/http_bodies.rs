@@ -27,6 +27,23 @@ pub struct CancelBodies {
     pub request: &'static str,
 }
 
+/// The messages that a client of the binding `streamable` repeats when its server has forgotten the session, so that the
+/// connection can go on in a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RenewalBodies {
+    /// The request that opens a session.
+    pub opening: &'static str,
+    /// The member of its result that names the revision, a text. A session whose server named none is not opened again.
+    pub revision: &'static str,
+    /// The notification after its answer.
+    pub opened: &'static str,
+    /// Requests that set something for the whole session. The last one of each method is repeated.
+    pub settings: &'static [&'static str],
+    /// Pairs of requests, the second of which takes back the first, and the member of their params that names what
+    /// they are about. Each that was not taken back is repeated.
+    pub subscriptions: &'static [(&'static str, &'static str, &'static str)],
+}
+
 /// What the binding `stateless` reads from a body: the members that headers repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirroredBodies {

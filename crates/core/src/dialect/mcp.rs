@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Dialect;
-use super::http_bodies::{CancelBodies, MirroredBodies};
+use super::http_bodies::{CancelBodies, MirroredBodies, RenewalBodies};
 use super::jsonrpc::{CancelName, FirstMessage, JsonRpc, Progress, ReasonField, TokenField};
 use super::rules::{
     BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, LostStream, RefusalStyle, Rules,
@@ -23,6 +23,16 @@ pub const MCP_OPENING: &str = "initialize";
 
 /// "Cancellation": the notification that cancels a request, for servers that have no sessions.
 pub const MCP_CANCEL: CancelBodies = CancelBodies { method: CANCELLED.method, request: CANCELLED.key };
+
+/// "Transports", "Session Management": a client that gets 404 for its session must start a new one with `initialize`.
+/// "Logging" and "Resources": what a client sets for its session.
+pub static MCP_RENEWAL: RenewalBodies = RenewalBodies {
+    opening: MCP_OPENING,
+    revision: "protocolVersion",
+    opened: "notifications/initialized",
+    settings: &["logging/setLevel"],
+    subscriptions: &[("resources/subscribe", "resources/unsubscribe", "uri")],
+};
 
 /// 2026-07-28, "Transports": what headers repeat of a body. "Tasks": `params.taskId`.
 pub static MCP_2026_BODIES: MirroredBodies = MirroredBodies {

@@ -25,10 +25,10 @@ pub use abp::ABP;
 pub use acp::{ACP, ACP_BODIES, ACP_DRAFT, ACP_V2};
 pub use builder::DialectBuilder;
 pub use codec::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo, Role};
-pub use http_bodies::{CancelBodies, MirroredBodies, SessionBodies};
+pub use http_bodies::{CancelBodies, MirroredBodies, RenewalBodies, SessionBodies};
 pub use jsonrpc::{CancelName, Declaration, FirstMessage, JsonRpc, Progress, ReasonField, TokenField};
 pub use lsp::LSP;
-pub use mcp::{MCP, MCP_2026, MCP_2026_BODIES, MCP_CANCEL, MCP_OPENING};
+pub use mcp::{MCP, MCP_2026, MCP_2026_BODIES, MCP_CANCEL, MCP_OPENING, MCP_RENEWAL};
 pub use negotiate::{Negotiation, negotiate};
 pub use rules::{
     AckStyle, AnswerAfterCancel, CancelFrom, CancelledError, CancelledReply, CapabilityGate, DecidedBy,

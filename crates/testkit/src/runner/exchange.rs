@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use rescind_core::{
@@ -15,6 +14,9 @@ use serde_json::Value;
 
 use crate::wire_format::call_name;
 
+/// The most answered exchanges that are remembered.
+const MOST_ANSWERED: usize = 64;
+
 /// One connection that carries raw frames.
 pub(super) struct Exchanging {
     pub(super) link: Link,
@@ -22,53 +24,18 @@ pub(super) struct Exchanging {
     opened: u64,
     /// The runner's requests and the exchanges on which they were sent.
     asked: Vec<(Value, ExchangeId)>,
+    /// The last exchanges on which an answer came.
+    answered: VecDeque<ExchangeId>,
     /// The subject's unanswered requests and the exchanges on which they arrived.
     served: Vec<(Value, ExchangeId)>,
     /// The names that cancels use for the runner's requests, if they differ from the ids.
     keys: Vec<(Value, Value)>,
-    /// What came while a write waited. A child that has exited fails a write only when what it wrote before was read.
-    early: VecDeque<Event>,
-    /// The last event was read.
-    has_ended: bool,
 }
 
-type Event = Option<Result<TransportEvent, TransportError>>;
-
-/// Beyond this a peer that reads nothing is not read from either while a write waits.
-const MAX_EARLY: usize = 1_000;
-
 impl Exchanging {
-    pub(super) const fn new(link: Link) -> Self {
-        Self {
-            link,
-            opened: 0,
-            asked: Vec::new(),
-            served: Vec::new(),
-            keys: Vec::new(),
-            early: VecDeque::new(),
-            has_ended: false,
-        }
-    }
-
-    /// Writes, and keeps what comes meanwhile.
-    async fn until_written(
-        &mut self,
-        mut write: impl FnMut(&mut Link, &mut Context<'_>) -> Poll<Result<(), TransportError>>,
-    ) -> Result<(), TransportError> {
-        poll_fn(|cx| {
-            loop {
-                if let Poll::Ready(written) = write(&mut self.link, cx) {
-                    return Poll::Ready(written);
-                }
-                if self.has_ended || self.early.len() >= MAX_EARLY {
-                    return Poll::Pending;
-                }
-                let event = ready!(self.link.rx.as_mut().poll_event(cx));
-                self.has_ended = !matches!(event, Some(Ok(_)));
-                self.early.push_back(event);
-            }
-        })
-        .await
+    pub(super) fn new(link: Link) -> Self {
+        let answered = VecDeque::new();
+        Self { link, opened: 0, asked: Vec::new(), answered, served: Vec::new(), keys: Vec::new() }
     }
 
     /// Accepts every frame before it flushes, so that the peer can read them together.
@@ -89,7 +56,7 @@ impl Exchanging {
             if self.try_abort(&summary) {
                 continue;
             }
-            self.until_written(|link, cx| link.tx.as_mut().poll_ready(Lane::Data, cx)).await?;
+            poll_fn(|cx| self.link.tx.as_mut().poll_ready(Lane::Data, cx)).await?;
             let (exchange, last) = self.exchange_for(&summary);
             let body = Bytes::from(frame);
             let out = Outbound { body, exchange, lane: Lane::Data, head: summary.head(), last };
@@ -99,18 +66,13 @@ impl Exchanging {
                 sent => sent?,
             }
         }
-        self.until_written(|link, cx| link.tx.as_mut().poll_flush(cx)).await
+        poll_fn(|cx| self.link.tx.as_mut().poll_flush(cx)).await
     }
 
     /// The next event. The exchange of a frame that is not a request is ended, because it needs no answer.
     pub(super) async fn next(&mut self) -> Option<Result<TransportEvent, TransportError>> {
         loop {
-            let event = match self.early.pop_front() {
-                Some(event) => event,
-                None if self.has_ended => None,
-                None => poll_fn(|cx| self.link.rx.as_mut().poll_event(cx)).await,
-            };
-            self.has_ended |= !matches!(event, Some(Ok(_)));
+            let event = poll_fn(|cx| self.link.rx.as_mut().poll_event(cx)).await;
             match &event {
                 Some(Ok(TransportEvent::Message(inbound))) if inbound.exchange.is_peers() => {
                     let exchange = inbound.exchange;
@@ -129,9 +91,19 @@ impl Exchanging {
                     // A frame without an id answers no request.
                     if summary.kind == FrameKind::Answer && summary.id.is_some() {
                         take(&mut self.asked, |(_, on)| *on == inbound.exchange);
+                        self.answered.push_back(inbound.exchange);
+                        if self.answered.len() > MOST_ANSWERED {
+                            self.answered.pop_front();
+                        }
                     }
                 }
                 Some(Ok(TransportEvent::ExchangeResumed { .. })) => continue,
+                // A transport ends an exchange also after an answer that only a codec recognises.
+                Some(Ok(TransportEvent::ExchangeFailed { exchange, .. }))
+                    if self.answered.contains(exchange) =>
+                {
+                    continue;
+                }
                 Some(_) | None => {}
             }
             return event;

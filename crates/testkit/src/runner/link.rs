@@ -224,10 +224,20 @@ impl Subject for LinkSubject {
     }
 
     async fn recv(&mut self, line: Line, within: Duration) -> Seen {
-        let event = match timeout(within, self.link(line)).await {
-            Err(_) => return Seen::Nothing,
-            Ok(Err(_)) => return Seen::Closed(None),
-            Ok(Ok(open)) => timeout(within, open.next()).await,
+        let event = loop {
+            let event = match timeout(within, self.link(line)).await {
+                Err(_) => return Seen::Nothing,
+                Ok(Err(_)) => return Seen::Closed(None),
+                Ok(Ok(open)) => timeout(within, open.next()).await,
+            };
+            match event {
+                // The end of the exchange follows, or the answer from where the request was redirected to.
+                Ok(Some(Ok(TransportEvent::Deviation {
+                    deviation: Deviation::NoAnswer | Deviation::Redirect,
+                    ..
+                }))) => {}
+                event => break event,
+            }
         };
         match event {
             Err(_) => Seen::Nothing,

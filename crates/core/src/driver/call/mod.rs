@@ -21,7 +21,7 @@ use crate::driver::notifications::subscriptions::Matcher;
 use crate::driver::notifications::{Inbox, Notification, Notifications};
 use crate::driver::state::ConnectionInner;
 use crate::error::CallError;
-use crate::id::SlotKey;
+use crate::id::{ExchangeId, SlotKey};
 
 /// A call in flight: a future of its answer. Dropping it cancels the call (ACPDRAFT-09, ACPRFD-06, ABP-04).
 ///
@@ -142,6 +142,16 @@ impl<R> Call<R> {
             Poll::Pending
         })
         .await
+    }
+
+    /// The exchange of the call's request, which [`TransportError::exchange`](crate::TransportError::exchange) names if the
+    /// call fails alone ([`PeerBuilder::on_call_failure`](crate::PeerBuilder::on_call_failure)). `None`: the call has ended.
+    #[must_use]
+    pub fn exchange(&self) -> Option<ExchangeId> {
+        let slot_key = self.slot_key()?;
+        let state = self.connection.lock();
+        let entry = state.calls.get(slot_key.0)?;
+        state.session.number_of(entry.key).map(|number| entry.exchange(number))
     }
 
     /// Drops the handle without cancelling the call. Its parent does not cancel it either.

@@ -30,7 +30,7 @@ use crate::log_text::LogText;
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
 use crate::message::{AnswerBody, AnswerFault, BadMessage, Incoming, IncomingCancel, IncomingRequest};
 use crate::trace_context::TraceContext;
-use crate::transport::{ExchangeEnd, Inbound, TransportEvent};
+use crate::transport::{ExchangeEnd, Inbound, TransportError, TransportEvent};
 
 impl ConnectionTask {
     /// Receives one frame.
@@ -186,10 +186,14 @@ impl ConnectionTask {
                 connection.step(|state, now, _| state.session.recv_exchange_resumed(now, exchange));
             }
             TransportEvent::ExchangeFailed { exchange, sent, error } => {
-                tracing::debug!(error = %LogText::text(&error), "an exchange failed");
                 let Some(number) = exchange.call() else { return };
+                // Its response held the answer, which needed the codec to be recognised as such.
+                if connection.lock().session.call_of(number).is_none() {
+                    return;
+                }
+                tracing::debug!(error = %LogText::text(&error), "an exchange failed");
                 if let Some(hook) = &connection.on_call_failure {
-                    hook(&error);
+                    hook(&TransportError { exchange: Some(exchange), ..error });
                 }
                 connection.step(|state, now, _| state.session.recv_exchange_failed(now, number, sent));
             }
