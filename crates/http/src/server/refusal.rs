@@ -143,6 +143,12 @@ impl Refused {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, text).after(Duration::from_secs(1))
     }
 
+    /// 500: the session or the server ended before the answer. The request may have begun, so this is neither the 404 of a
+    /// session that is not known nor a 503: after those a client may send it again.
+    pub(crate) fn unanswered() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the session has ended before the answer")
+    }
+
     /// 503: there is no memory for the message.
     pub(crate) fn memory() -> Self {
         Self::unavailable("the limit memory is reached")

@@ -146,7 +146,7 @@ impl StatelessServer {
             }
             ResponseKind::Accepted => Ok(response_body::plain(StatusCode::ACCEPTED)),
             ResponseKind::Refused(_) => Err(Refused::bad("the message was refused")),
-            ResponseKind::Ended => Err(Refused::unavailable("this server has ended")),
+            ResponseKind::Ended => Err(Refused::unanswered()),
             ResponseKind::EventStream => {
                 let Some(feed) = waiting.feed.take() else {
                     return Err(Refused::unavailable("this server has ended"));

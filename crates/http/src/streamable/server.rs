@@ -220,7 +220,12 @@ impl StreamableServer {
             ResponseKind::Accepted => response_body::plain(StatusCode::ACCEPTED),
             // The protocol defines no body for it.
             ResponseKind::Refused(status) => response_body::plain(status),
-            ResponseKind::Ended => return Err(entry.ended()),
+            ResponseKind::Ended => {
+                return Err(match entry {
+                    Entry::Opened => entry.ended(),
+                    Entry::Known | Entry::Alone => Refused::unanswered(),
+                });
+            }
             ResponseKind::EventStream => {
                 if primed {
                     session.prime(exchange, Some(self.config.retry));
