@@ -13,8 +13,8 @@ use rescind_core::{ByteBudget, MemoryFull, PartialFrame};
 pub(crate) enum CollectError<E> {
     /// It is over the limit.
     TooLarge,
-    /// It broke off.
-    Broken(E),
+    /// It broke off after these bytes.
+    Broken(E, Bytes),
     /// There was no memory for the rest of it in time.
     MemoryFull,
 }
@@ -44,7 +44,14 @@ pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
     let mut more = BytesMut::new();
     while !body.is_end_stream() {
         let Some(frame) = body.frame().await else { break };
-        let Ok(data) = frame.map_err(CollectError::Broken)?.into_data() else { continue };
+        let data = match frame {
+            Ok(frame) => frame.into_data(),
+            Err(error) => {
+                let read = if more.is_empty() { first } else { more.freeze() };
+                return Err(CollectError::Broken(error, read));
+            }
+        };
+        let Ok(data) = data else { continue };
         let read = first.len() + more.len();
         if read + data.len() > limit {
             return Err(CollectError::TooLarge);

@@ -5,10 +5,14 @@
 
 use std::borrow::Cow;
 
-use rescind_core::RequestId;
+use bytes::Bytes;
+use http::StatusCode;
 use rescind_core::members::{self, PickedMembers, Shape, may_name, present, shape, string};
+use rescind_core::{Deviation, RequestId, TransportEvent};
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+
+use crate::inbound_queue::InboundQueue;
 
 /// The members of a message. A member that is `null` is absent, except for `id` and `result`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,7 +86,7 @@ impl<'a> Envelope<'a> {
         self.kind.filter(|_| self.jsonrpc.is_none()).and_then(string)
     }
 
-    fn has_id(&self) -> bool {
+    pub(crate) fn has_id(&self) -> bool {
         present(self.id).is_some()
     }
 
@@ -105,15 +109,111 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// Whether it answers a request that it names. The refusal of a message that could not be read names none.
-    pub(crate) fn answers_one(&self) -> bool {
-        self.has_id() && self.is_answer()
+    /// Whether its error is one of JSON-RPC, and not that of a framework.
+    fn has_error_code(&self) -> bool {
+        let [code] = once(self.error, ["code"]);
+        code.is_some_and(|code| code.get().parse::<i64>().is_ok())
     }
 
     /// A string in the result.
     pub(crate) fn result_text(&self, name: &str) -> Option<Cow<'a, str>> {
         text(self.result, name)
     }
+}
+
+/// The role of a message in the response to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// Its answer.
+    Own,
+    /// An answer, but only the codec can tell whose: its id is spelled differently or missing, it is one of several, or
+    /// it cannot be read. The driver ends the call if it is meant.
+    Unclear,
+    /// An error that names no request. The driver ends the only call of its exchange with it.
+    UnnamedError,
+    /// A request, a notification, or the answer to another request.
+    Other,
+    /// Nothing for the driver.
+    Nothing,
+}
+
+impl Reply {
+    /// The role in a response with this status. Most statuses of a refusal say more than an error that names no request:
+    /// that credentials are missing, or whether the request may have run. Then the call ends with an error that shows
+    /// the status and the body.
+    pub(crate) fn with_status(self, status: StatusCode) -> Self {
+        let says_nothing =
+            status.is_success() || matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_IMPLEMENTED);
+        match self {
+            Self::UnnamedError if !says_nothing => Self::Nothing,
+            reply => reply,
+        }
+    }
+
+    /// Whether only the driver can tell whose answer it is.
+    pub(crate) const fn is_unclear(self) -> bool {
+        matches!(self, Self::Unclear | Self::UnnamedError)
+    }
+
+    /// The role of this body in the response to the request with this id.
+    pub(crate) fn of(body: &[u8], own: Option<&RequestId>) -> Self {
+        if own.is_some_and(|own| is_usual_answer(body, own)) {
+            return Self::Own;
+        }
+        let envelope = match Envelope::read(body) {
+            Ok(envelope) => envelope,
+            Err(EnvelopeError::Batch) => return Self::Unclear,
+            Err(EnvelopeError::NotJson | EnvelopeError::NotUtf8) if may_name_an_id(body) => {
+                return Self::Unclear;
+            }
+            Err(_) => return Self::Nothing,
+        };
+        if envelope.method.is_some() || (envelope.kind().is_some() && !envelope.is_answer()) {
+            return Self::Other;
+        }
+        match (envelope.is_answer(), envelope.has_id()) {
+            (true, true) => match (envelope.id(), own) {
+                (Some(id), Some(own)) if id == *own => Self::Own,
+                (Some(id), Some(own)) if id.as_number().is_some() || own.as_number().is_none() => Self::Other,
+                (_, _) => Self::Unclear,
+            },
+            (true, false) if envelope.has_error_code() => Self::UnnamedError,
+            (true, false) | (false, true) if envelope.jsonrpc.is_some() => Self::Unclear,
+            (_, _) => Self::Nothing,
+        }
+    }
+}
+
+/// A body without the byte order mark before it, which is counted.
+pub(crate) fn unmarked(inbound_queue: &InboundQueue, body: Bytes) -> Bytes {
+    const MARK: &[u8] = b"\xef\xbb\xbf";
+    if !body.starts_with(MARK) {
+        return body;
+    }
+    let sent = body.slice(..MARK.len());
+    let deviation = Deviation::ByteOrderMark;
+    inbound_queue.push_event(TransportEvent::Deviation { deviation, sent });
+    body.slice(MARK.len()..)
+}
+
+/// Whether a body begins as nearly all answers to the request with this id do.
+fn is_usual_answer(body: &[u8], own: &RequestId) -> bool {
+    let Some(number) = own.as_number().and_then(|number| u64::try_from(number).ok()) else { return false };
+    let Some(rest) = body.strip_prefix(br#"{"jsonrpc":"2.0","id":"#) else { return false };
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let Some((id, rest)) = rest.split_at_checked(digits) else { return false };
+    let value = id.iter().try_fold(0_u64, |value, digit| {
+        value.checked_mul(10)?.checked_add(u64::from(digit.wrapping_sub(b'0')))
+    });
+    !id.is_empty()
+        && value == Some(number)
+        && (rest.starts_with(br#","result":"#) || rest.starts_with(br#","error":"#))
+}
+
+/// Whether a text that is not JSON may be an answer that names its request.
+fn may_name_an_id(body: &[u8]) -> bool {
+    matches!(body.trim_ascii_start().first(), Some(b'{' | b'['))
+        && memchr::memmem::find(body, b"id").is_some()
 }
 
 /// A string in params, in a result or in another object.
@@ -186,6 +286,41 @@ mod tests {
         assert_eq!(Envelope::of(initialized).result_text("protocolVersion").as_deref(), Some("2025-11-25"));
         let numbered = br#"{"id":1,"result":{"protocolVersion":1}}"#;
         assert_eq!(Envelope::of(numbered).result_text("protocolVersion"), None);
+    }
+
+    #[test]
+    fn a_body_is_read_as_the_answer_to_one_request() {
+        let own = RequestId::number(12);
+        for (body, reply) in [
+            (r#"{"jsonrpc":"2.0","id":12,"result":{}}"#, Reply::Own),
+            (r#"{"jsonrpc":"2.0","id":12,"error":{"code":1,"message":""}}"#, Reply::Own),
+            (r#" {"result":null, "id" : 12}"#, Reply::Own),
+            (r#"{"jsonrpc":"2.0","id":12.0,"result":{}}"#, Reply::Own),
+            (r#"{"jsonrpc":"2.0","id":"12","result":{}}"#, Reply::Unclear),
+            (r#"{"jsonrpc":"2.0","id":12}"#, Reply::Unclear),
+            (r#"{"jsonrpc":"2.0","id":12,"result":NaN}"#, Reply::Own),
+            (r#"{"result":NaN,"id":12}"#, Reply::Unclear),
+            (r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":""}}"#, Reply::UnnamedError),
+            (r#"{"error":{"code":-32600,"message":""}}"#, Reply::UnnamedError),
+            (r#"[{"jsonrpc":"2.0","id":12,"result":{}}]"#, Reply::Unclear),
+            (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, Reply::Other),
+            (r#"{"jsonrpc":"2.0","id":123,"result":{}}"#, Reply::Other),
+            (r#"{"jsonrpc":"2.0","id":99999999999999999999,"result":{}}"#, Reply::Unclear),
+            (r#"{"jsonrpc":"2.0","id":12,"method":"ask"}"#, Reply::Other),
+            (r#"{"jsonrpc":"2.0","method":"told"}"#, Reply::Other),
+            (r#"{"detail":"Not authenticated"}"#, Reply::Nothing),
+            (r#"{"error":"invalid_token"}"#, Reply::Nothing),
+            (r#"{"error":{"message":"no","code":null}}"#, Reply::Nothing),
+            (r#"{"id":12,"name":"a user"}"#, Reply::Nothing),
+            (r#"{"result":"ok"}"#, Reply::Nothing),
+            ("<html>id</html>", Reply::Nothing),
+            ("{", Reply::Nothing),
+            ("[]", Reply::Nothing),
+            ("null", Reply::Nothing),
+            ("", Reply::Nothing),
+        ] {
+            assert_eq!(Reply::of(body.as_bytes(), Some(&own)), reply, "{body}");
+        }
     }
 
     #[test]

@@ -93,7 +93,7 @@ pub mod verify;
 mod wake_list;
 
 pub use acp::{Acp, AcpTransport, UnknownSessions};
-pub use client::HttpClient;
+pub use client::{Authorization, HttpClient};
 #[cfg(feature = "rustls")]
 pub use rescind_core::{ClientTls, Pem, ServerTls};
 pub use revisions::McpRevisions;

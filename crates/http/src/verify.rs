@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use rescind_core::{HostPolicy, MCP_OPENING, OriginPolicy};
 
 use crate::acp::verify as acp;
-use crate::client::events::{Events, Read};
+use crate::client::events::{Event, Events, Read};
 use crate::envelope::Envelope;
 use crate::server::checks;
 use crate::server::events;
@@ -26,6 +26,12 @@ pub struct ReadEvent {
     pub retry: Option<Duration>,
     /// Its data.
     pub data: Bytes,
+}
+
+impl From<Event> for ReadEvent {
+    fn from(event: Event) -> Self {
+        Self { name: event.name, id: event.id, retry: event.retry, data: event.data }
+    }
 }
 
 /// The client's reader of event streams.
@@ -47,11 +53,14 @@ impl EventReader {
     /// The next event, if it is complete. `Some(None)`: an event above the limit.
     pub fn next_event(&mut self) -> Option<Option<ReadEvent>> {
         Some(match self.0.next()? {
-            Read::Event(event) => {
-                Some(ReadEvent { name: event.name, id: event.id, retry: event.retry, data: event.data })
-            }
+            Read::Event(event) => Some(ReadEvent::from(event)),
             Read::TooLarge => None,
         })
+    }
+
+    /// The last event, if the stream ended before it did and its message is whole.
+    pub fn finish(&mut self) -> Option<ReadEvent> {
+        self.0.finish().map(ReadEvent::from)
     }
 
     /// The bytes that are held.
@@ -152,7 +161,7 @@ impl Asked {
             opens: read.is_request_of(&[MCP_OPENING]),
             asks: read.is_request(),
             answers: read.is_answer(),
-            answers_one: read.answers_one(),
+            answers_one: read.has_id() && read.is_answer(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod acp;
 mod auth;
+mod client;
 mod contract;
 mod refusals;
 mod response_head;

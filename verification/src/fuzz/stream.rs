@@ -39,6 +39,8 @@ fn read(pieces: &[&[u8]], most: usize) -> Vec<Option<ReadEvent>> {
         let held = reader.held();
         assert!(held <= 2 * most + FIELD + 1, "{held} bytes are held, the limit is {most}");
     }
+    all.extend(reader.finish().map(Some));
+    assert_eq!((reader.finish(), reader.held()), (None, 0), "nothing is left after the end");
     all
 }
 
@@ -70,11 +72,13 @@ struct Coming {
     is_too_large: bool,
 }
 
-/// Reads a whole stream as the standard defines: an event without an empty line at its end is dropped.
+/// Reads a whole stream as the standard defines, except for the last event without an empty line at its end: it counts if its
+/// data is a JSON object. Its last line counts only as data.
 fn naive(stream: &[u8], most: usize) -> Vec<Option<ReadEvent>> {
     let mut all = Vec::new();
     let mut coming = Coming::default();
-    for line in lines(stream) {
+    let (lines, last) = lines(stream);
+    for line in lines {
         if !line.is_empty() {
             coming.take(line, most);
             continue;
@@ -84,6 +88,18 @@ fn naive(stream: &[u8], most: usize) -> Vec<Option<ReadEvent>> {
         if has_fields {
             all.push((!is_too_large).then_some(event));
         }
+    }
+    if last.len() > most + FIELD {
+        return all;
+    }
+    if last.starts_with(b"data:") {
+        coming.take(last, most);
+    }
+    let is_object = coming.data.trim_ascii_start().starts_with(b"{")
+        && serde_json::from_slice::<serde::de::IgnoredAny>(&coming.data).is_ok();
+    if is_object && !coming.is_too_large {
+        coming.event.data = coming.data.into();
+        all.push(Some(coming.event));
     }
     all
 }
@@ -122,8 +138,8 @@ impl Coming {
     }
 }
 
-/// The complete lines, which end with `\n`, `\r` or both.
-fn lines(stream: &[u8]) -> Vec<&[u8]> {
+/// The complete lines, which end with `\n`, `\r` or both, and the beginning of one.
+fn lines(stream: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     let mut rest = stream.strip_prefix(b"\xef\xbb\xbf").unwrap_or(stream);
     let mut lines = Vec::new();
     while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
@@ -131,5 +147,5 @@ fn lines(stream: &[u8]) -> Vec<&[u8]> {
         lines.push(line);
         rest = after.strip_prefix(b"\r\n").or_else(|| after.get(1..)).unwrap_or_default();
     }
-    lines
+    (lines, rest)
 }

@@ -47,9 +47,10 @@ pub(crate) trait InFlightTasks {
 
 impl<S: InFlightTasks> ClientCore<S> {
     pub(crate) fn new(client: &HttpClient, binding: S) -> Self {
+        let inbound_queue = InboundQueue::new(client.max_frame);
         Self {
-            requester: Requester::new(client),
-            inbound_queue: InboundQueue::new(client.max_frame),
+            requester: Requester::new(client, &inbound_queue),
+            inbound_queue,
             max_frame: client.max_frame,
             state: Mutex::new(Guarded { binding, closed: false, driver: None }),
         }

@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http::Uri;
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::HttpClient;
+use super::requester::default_port;
 
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
@@ -30,12 +32,13 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub(super) fn new(client: &HttpClient) -> Self {
-        let encrypted = client.uri.scheme_str() == Some("https");
-        let host = client.uri.host().unwrap_or_default();
+    /// Connects to the server of this address, with the options of the client.
+    pub(super) fn new(client: &HttpClient, uri: &Uri) -> Self {
+        let encrypted = uri.scheme_str() == Some("https");
+        let host = uri.host().unwrap_or_default();
         Self {
             host: host.trim_start_matches('[').trim_end_matches(']').into(),
-            port: client.uri.port_u16().unwrap_or(if encrypted { 443 } else { 80 }),
+            port: uri.port_u16().unwrap_or_else(|| default_port(uri)),
             encrypted,
             http2: client.http2,
             timeout: client.connect_timeout,
@@ -193,6 +196,7 @@ mod tests {
 
     use super::super::requester::Requester;
     use super::*;
+    use crate::inbound_queue::InboundQueue;
 
     #[tokio::test]
     async fn a_server_without_http_2_has_its_own_error() {
@@ -205,7 +209,7 @@ mod tests {
             // The client disconnects, with or without an orderly close.
             let _ended = socket.read_to_end(&mut rest).await;
         });
-        let requester = Requester::new(&HttpClient::new(&url).unwrap().http2());
+        let requester = Requester::new(&HttpClient::new(&url).unwrap().http2(), &InboundQueue::new(1024));
         let sent = requester.send(http::Method::POST, http::HeaderMap::new(), bytes::Bytes::new()).await;
         let Err(failed) = sent else { panic!("the server has not understood it") };
         assert_eq!(failed.error.kind, rescind_core::TransportErrorKind::Open, "{failed:?}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use rescind_core::{BadFrame, ExchangeId, TransportEvent};
+use rescind_core::{BadFrame, Deviation, ExchangeId, TransportEvent};
 use tokio::time::Instant;
 
 use super::ResponseBody;
@@ -22,12 +22,14 @@ pub(crate) struct EventStream<'a> {
     inbound_queue: &'a InboundQueue,
     /// When the client stops reading the stream.
     ends_by: Option<Instant>,
+    /// Whether the response has ended.
+    is_over: bool,
 }
 
 impl<'a> EventStream<'a> {
     /// A stream whose events have at most `limit` bytes of data each.
     pub(crate) fn new(body: ResponseBody, limit: usize, inbound_queue: &'a InboundQueue) -> Self {
-        Self { body, events: Events::new(limit), limit, inbound_queue, ends_by: None }
+        Self { body, events: Events::new(limit), limit, inbound_queue, ends_by: None, is_over: false }
     }
 
     /// Notes that the answer has arrived: the stream should end now. If it does not end in time, the client stops
@@ -56,14 +58,27 @@ impl<'a> EventStream<'a> {
                     }
                 }
             }
+            if self.is_over {
+                return None;
+            }
             let frame = self.body.frame();
             let frame = match self.ends_by {
                 Some(by) => tokio::time::timeout_at(by, frame).await.unwrap_or_default(),
                 None => frame.await,
             };
-            if let Ok(data) = frame?.ok()?.into_data() {
-                self.events.push(&data);
+            if let Some(Ok(frame)) = frame {
+                self.events.push(&frame.into_data().unwrap_or_default());
+                continue;
             }
+            self.is_over = true;
+            let last = self.events.finish();
+            if let Some(last) = &last {
+                self.inbound_queue.push_event(TransportEvent::Deviation {
+                    deviation: Deviation::UnendedEvent,
+                    sent: last.data.clone(),
+                });
+            }
+            return last;
         }
     }
 }

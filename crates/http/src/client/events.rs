@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use serde::de::IgnoredAny;
 
 /// An event with data, or only with an id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -166,6 +167,23 @@ impl Events {
                 return Some(read);
             }
         }
+    }
+
+    /// The last event of a stream that has ended without a blank line after it, if its data is a whole JSON object.
+    /// Anything else of it is dropped: it may be cut. The last line counts only as data, because another one may be cut
+    /// and still look whole, such as an id.
+    pub(crate) fn finish(&mut self) -> Option<Event> {
+        let rest = std::mem::take(&mut self.buffer);
+        let is_dropped = self.skipping.is_some() || self.is_over(self.collected + rest.len());
+        let line = if is_dropped { Bytes::new() } else { self.joined(rest) };
+        self.forget();
+        if line.starts_with(b"data:") {
+            let _is_none = self.take(&line);
+        }
+        let Some(Read::Event(event)) = self.dispatch().filter(|_| !is_dropped) else { return None };
+        let is_object = event.data.trim_ascii_start().starts_with(b"{")
+            && serde_json::from_slice::<IgnoredAny>(&event.data).is_ok();
+        is_object.then_some(event)
     }
 
     /// The bytes that are held.

@@ -1,13 +1,16 @@
 //! The client that all bindings share.
 
+mod authorization;
 mod client_core;
 mod connector;
 mod event_stream;
 pub(crate) mod events;
+mod location;
 mod media_type;
 mod pool;
 mod refusal;
 mod requester;
+mod resend;
 mod resets;
 mod response_body;
 
@@ -17,17 +20,22 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use rescind_core::{TransportError, TransportErrorKind};
 
+pub use authorization::Authorization;
 pub(crate) use client_core::{
     AbortOnDrop, ClientCore, DeleteRequest, Guarded, InFlightTasks, closed, send_delete,
 };
 pub(crate) use event_stream::EventStream;
 pub(crate) use media_type::{Media, media_of};
-pub(crate) use refusal::refusal;
-pub(crate) use requester::{Failed, Leaving, Requester};
+pub(crate) use refusal::{beginning, encoded, encoding_of, is_of_another_origin, refusal, stream_refusal};
+pub(crate) use requester::{Attempts, Failed, Leaving, Requester};
 pub(crate) use resets::Resets;
-pub(crate) use response_body::ResponseBody;
+pub(crate) use response_body::{ResponseBody, unread};
 
 /// The URL and the options of a client. Each binding's client takes one.
+///
+/// A request that is redirected (301, 302, 307, 308) is sent again, with its method and body, over 5 redirects at most, but never
+/// from `https` to `http`. One that gets 429 or 503 with a `Retry-After` of at most 10 s is sent once more after that
+/// time. A call that is cancelled meanwhile is not sent again.
 ///
 /// `http` URLs use HTTP/1.1, or HTTP/2 with [`http2`](Self::http2). `https` URLs use HTTP/2 if the server supports it,
 /// else HTTP/1.1.
@@ -47,6 +55,7 @@ pub(crate) use response_body::ResponseBody;
 pub struct HttpClient {
     pub(crate) uri: Uri,
     pub(crate) headers: HeaderMap,
+    pub(crate) authorization: Option<Authorization>,
     pub(crate) http2: bool,
     pub(crate) connect_timeout: Duration,
     pub(crate) max_frame: usize,
@@ -72,6 +81,7 @@ impl HttpClient {
         Ok(Self {
             uri,
             headers: HeaderMap::new(),
+            authorization: None,
             http2: false,
             connect_timeout: Duration::from_secs(10),
             max_frame: 16 * 1024 * 1024,
@@ -82,7 +92,8 @@ impl HttpClient {
         })
     }
 
-    /// Sends this header with each request. Its value is never logged.
+    /// Sends this header with each request. Its value is never logged. If the server redirects a request to another
+    /// server, that one does not get it.
     ///
     /// # Errors
     /// The name or the value is not valid in a header.
@@ -92,6 +103,12 @@ impl HttpClient {
         value.set_sensitive(true);
         self.headers.insert(name, value);
         Ok(self)
+    }
+
+    /// Sends this value as `Authorization`, instead of a [`header`](Self::header) of that name. It can change later.
+    pub fn authorization(mut self, authorization: &Authorization) -> Self {
+        self.authorization = Some(authorization.clone());
+        self
     }
 
     /// Uses HTTP/2 from the first byte, with all requests on one connection.
@@ -158,7 +175,10 @@ mod tests {
     #[test]
     fn the_user_and_password_of_a_url_are_not_shown() {
         let client = HttpClient::new("http://someone:secret@127.0.0.1:7/mcp").unwrap();
-        for shown in [format!("{client:?}"), format!("{:?}", Requester::new(&client))] {
+        for shown in [
+            format!("{client:?}"),
+            format!("{:?}", Requester::new(&client, &crate::inbound_queue::InboundQueue::new(1024))),
+        ] {
             assert!(shown.contains("127.0.0.1:7") && !shown.contains("secret"), "{shown}");
         }
     }

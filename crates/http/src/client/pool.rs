@@ -329,7 +329,7 @@ mod tests {
     async fn pool() -> (TcpListener, Arc<Pool>) {
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = HttpClient::new(&format!("http://{}/", socket.local_addr().unwrap())).unwrap();
-        (socket, Pool::new(Connector::new(&client)))
+        (socket, Pool::new(Connector::new(&client, &client.uri)))
     }
 
     #[tokio::test]

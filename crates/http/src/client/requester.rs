@@ -1,14 +1,15 @@
+//! Sends requests to the server of a client, and to those that it redirects to.
+
 use std::any::Any;
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::future::Either;
-use http::header::{CONTENT_TYPE, HOST};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
@@ -19,8 +20,11 @@ use rescind_core::{FrameKind, PeerInfo, TransportError, TransportErrorKind};
 use super::connector::Connector;
 use super::media_type::{Media, media_of};
 use super::pool::{Line, Pool, Urgency};
+use super::resend::asks_for_more;
 use super::response_body::ResponseBody;
 use super::{HttpClient, peer_of};
+use crate::inbound_queue::InboundQueue;
+use crate::sync::Mutex;
 
 /// How often an answer or a cancel is sent again if a connection may have lost it.
 const REPEATS: usize = 3;
@@ -28,15 +32,71 @@ const REPEATS: usize = 3;
 /// Sends requests, each on its own connection, or all on one connection with HTTP/2. A response that is dropped, or the
 /// future of one, aborts the exchange: in HTTP/2 its stream is reset, in HTTP/1.1 its connection is closed.
 #[derive(Clone)]
-pub(crate) struct Requester {
-    pool: Arc<Pool>,
-    /// The target in the form that HTTP/2 uses.
-    uri: Uri,
-    /// The target in the form that HTTP/1.1 uses, which also needs the host.
+pub(crate) struct Requester(pub(super) Arc<Shared>);
+
+/// What the clones of a requester share.
+pub(super) struct Shared {
+    pub(super) client: HttpClient,
+    /// The address that the client was given.
+    pub(super) base: Arc<Target>,
+    /// The address to which the server moved it for good.
+    pub(super) moved: Mutex<Option<Arc<Target>>>,
+    /// The connections to other servers that it redirected to, the newest last.
+    pub(super) others: Mutex<Vec<Arc<Target>>>,
+    /// Gets the deviations of the server.
+    pub(super) inbound_queue: Arc<InboundQueue>,
+}
+
+/// An address, with the connections to its server.
+pub(super) struct Target {
+    pub(super) pool: Arc<Pool>,
+    /// The address in the form that HTTP/2 uses.
+    pub(super) uri: Uri,
+    /// The address in the form that HTTP/1.1 uses, which also needs the host.
     path: Uri,
     host: HeaderValue,
-    headers: HeaderMap,
     may_be_http2: bool,
+    /// Whether it is of the server that the client was given, which gets the client's credentials.
+    pub(super) is_own: bool,
+}
+
+impl Target {
+    pub(super) fn new(pool: Arc<Pool>, uri: Uri, http2: bool, is_own: bool) -> Self {
+        let path = uri.path_and_query().cloned().map_or_else(|| Uri::from_static("/"), Uri::from);
+        let usual = default_port(&uri);
+        let name = uri.host().unwrap_or_default();
+        let port = uri.port_u16().filter(|port| *port != usual);
+        let host = port.map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
+        // A header can contain any host of a URI.
+        let host = HeaderValue::from_str(&host).unwrap_or_else(|_| HeaderValue::from_static(""));
+        let may_be_http2 = http2 || uri.scheme_str() == Some("https");
+        Self { pool, uri, path, host, may_be_http2, is_own }
+    }
+}
+
+/// The port of a URL without one.
+pub(super) fn default_port(uri: &Uri) -> u16 {
+    if uri.scheme_str() == Some("https") { 443 } else { 80 }
+}
+
+/// The headers of a request for each time that it is sent, and whether it may still be sent.
+pub(crate) trait Attempts: Sync {
+    /// The headers of the next attempt.
+    fn headers(&self) -> HeaderMap;
+
+    /// Completes when the request must not be sent again: its call was cancelled, or its client closes.
+    fn stopped(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// Headers that are the same each time, for a request that is not cancelled.
+impl Attempts for HeaderMap {
+    fn headers(&self) -> HeaderMap {
+        self.clone()
+    }
+
+    fn stopped(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
 }
 
 /// A value that is dropped when a connection has taken the whole request, or never will.
@@ -78,30 +138,24 @@ pub(crate) struct Failed {
 }
 
 impl Requester {
-    pub(crate) fn new(client: &HttpClient) -> Self {
-        let path = client.uri.path_and_query().cloned().map_or_else(|| Uri::from_static("/"), Uri::from);
-        let usual = if client.uri.scheme_str() == Some("https") { 443 } else { 80 };
-        let name = client.uri.host().unwrap_or_default();
-        let port = client.uri.port_u16().filter(|port| *port != usual);
-        let host = port.map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
-        // A header can contain any host of a URI.
-        let host = HeaderValue::from_str(&host).unwrap_or_else(|_| HeaderValue::from_static(""));
-        Self {
-            pool: Pool::new(Connector::new(client)),
-            uri: client.uri.clone(),
-            path,
-            host,
-            headers: client.headers.clone(),
-            may_be_http2: client.http2 || client.uri.scheme_str() == Some("https"),
-        }
+    pub(crate) fn new(client: &HttpClient, inbound_queue: &Arc<InboundQueue>) -> Self {
+        let pool = Pool::new(Connector::new(client, &client.uri));
+        Self(Arc::new(Shared {
+            client: client.clone(),
+            base: Arc::new(Target::new(pool, client.uri.clone(), client.http2, true)),
+            moved: Mutex::default(),
+            others: Mutex::default(),
+            inbound_queue: Arc::clone(inbound_queue),
+        }))
     }
 
     /// Checks whether the server can be reached: opens the connection for the first request, including TLS. Returns the
     /// link's information about the peer.
     pub(crate) async fn reach(&self) -> Result<PeerInfo, TransportError> {
-        let peer = peer_of(&self.uri);
-        match self.pool.next(Urgency::Usual).await {
-            Ok(Line::Own(sender)) => self.pool.give_back(sender),
+        let Target { pool, uri, .. } = &*self.0.base;
+        let peer = peer_of(uri);
+        match pool.next(Urgency::Usual).await {
+            Ok(Line::Own(sender)) => pool.give_back(sender),
             // The pool keeps it for all requests.
             Ok(Line::Shared(_)) => {}
             Err(error) => {
@@ -112,6 +166,11 @@ impl Requester {
         Ok(PeerInfo::of_peer(&peer))
     }
 
+    /// The address of the client, without user, password and query, which may be secret.
+    pub(crate) fn address(&self) -> String {
+        address_of(&self.0.base.uri)
+    }
+
     /// Sends one request. Completes when the head of its response has arrived.
     pub(crate) async fn send(
         &self,
@@ -119,7 +178,15 @@ impl Requester {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Response<ResponseBody>, Failed> {
-        self.send_one(self.request(method, headers, body, None), Urgency::Usual).await
+        let target = self.target();
+        let (request, shown) = self.request(&target, method.clone(), headers.clone(), body.clone(), None);
+        let response = self.send_one(&target, request, Urgency::Usual).await;
+        let response = response.inspect_err(|failed| self.note_failure(&target, failed))?;
+        if !asks_for_more(response.status()) && Arc::ptr_eq(&target, &self.0.base) {
+            return Ok(response);
+        }
+        let sent = Sent { method, target, shown, urgency: Urgency::Usual };
+        Box::pin(self.send_further(sent, response, &headers, body)).await
     }
 
     /// Posts a frame of this kind, and drops `leaving` when a connection has taken it.
@@ -127,80 +194,115 @@ impl Requester {
     /// A server may close a connection at the moment when it is used again. Then it is unknown whether the server read
     /// the request. A cancel or an answer has the same meaning when it is sent twice, so it is sent again: otherwise
     /// the server might wait forever for an answer that was lost.
-    pub(crate) fn post(
+    ///
+    /// Redirects are followed. A request that was refused for its credentials, or for now, is sent once more, with the
+    /// headers of then (see [`send_further`](Self::send_further)).
+    pub(crate) async fn post(
         &self,
         kind: FrameKind,
-        headers: HeaderMap,
+        attempts: &impl Attempts,
         body: Bytes,
         leaving: Option<Leaving>,
-    ) -> impl Future<Output = Result<Response<ResponseBody>, Failed>> {
-        let urgency = match kind {
-            FrameKind::Cancel => Urgency::Urgent,
-            FrameKind::Answer => Urgency::Usual,
+    ) -> Result<Response<ResponseBody>, Failed> {
+        let target = self.target();
+        let (urgency, sent) = match kind {
+            FrameKind::Cancel | FrameKind::Answer => {
+                let urgency = if kind == FrameKind::Cancel { Urgency::Urgent } else { Urgency::Usual };
+                // Boxed, because otherwise the future of each request would reserve space for the repeats.
+                (urgency, Box::pin(self.post_again(&target, urgency, attempts, &body, leaving)).await)
+            }
             FrameKind::Request | FrameKind::Notification => {
-                let request = self.request(Method::POST, headers, body, leaving);
-                return Either::Right(self.send_one(request, Urgency::Usual));
+                let headers = attempts.headers();
+                let (request, shown) = self.request(&target, Method::POST, headers, body.clone(), leaving);
+                let sent = self.send_one(&target, request, Urgency::Usual).await;
+                (Urgency::Usual, sent.map(|response| (response, shown)))
             }
         };
-        // Boxed, because otherwise the future of each request would reserve space for the repeats.
-        Either::Left(Box::pin(self.post_again(urgency, headers, body, leaving)))
+        let (response, shown) = sent.inspect_err(|failed| self.note_failure(&target, failed))?;
+        if !asks_for_more(response.status()) && Arc::ptr_eq(&target, &self.0.base) {
+            return Ok(response);
+        }
+        let sent = Sent { method: Method::POST, target, shown, urgency };
+        Box::pin(self.send_further(sent, response, attempts, body)).await
     }
 
     async fn post_again(
         &self,
+        target: &Arc<Target>,
         urgency: Urgency,
-        headers: HeaderMap,
-        body: Bytes,
+        attempts: &impl Attempts,
+        body: &Bytes,
         mut leaving: Option<Leaving>,
-    ) -> Result<Response<ResponseBody>, Failed> {
-        for _ in 0..REPEATS {
-            let request = self.request(Method::POST, headers.clone(), body.clone(), leaving.take());
-            let sent = self.send_one(request, urgency).await;
-            if !matches!(&sent, Err(failed) if failed.sent) {
-                return sent;
+    ) -> Result<(Response<ResponseBody>, Shown), Failed> {
+        let mut left = REPEATS;
+        loop {
+            let headers = attempts.headers();
+            let (request, shown) = self.request(target, Method::POST, headers, body.clone(), leaving.take());
+            match self.send_one(target, request, urgency).await {
+                Err(failed) if failed.sent && left > 0 => left -= 1,
+                sent => return sent.map(|response| (response, shown)),
             }
         }
-        self.send_one(self.request(Method::POST, headers, body, leaving), urgency).await
     }
 
-    fn request(
+    /// A request to this address, and the number of the credentials that it shows. Another server gets none, nor the
+    /// headers of the client, which may be credentials too.
+    pub(super) fn request(
         &self,
+        target: &Target,
         method: Method,
         mut headers: HeaderMap,
         body: Bytes,
         leaving: Option<Leaving>,
-    ) -> Request<Posted> {
-        if !self.headers.is_empty() {
-            headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+    ) -> (Request<Posted>, Shown) {
+        let client = &self.0.client;
+        let mut shown = None;
+        if target.is_own {
+            if !client.headers.is_empty() {
+                headers.extend(client.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+            }
+            if let Some(authorization) = &client.authorization {
+                let (value, number) = authorization.current();
+                headers.insert(AUTHORIZATION, value);
+                shown = Some(number);
+            }
+        } else {
+            headers.remove(HOST);
+            headers.remove(COOKIE);
+        }
+        if !headers.contains_key(ACCEPT_ENCODING) {
+            headers.insert(ACCEPT_ENCODING, IDENTITY);
         }
         let mut request = Request::new(Posted { body: Full::new(body), _leaving: leaving });
         *request.method_mut() = method;
         *request.headers_mut() = headers;
-        request
+        (request, shown)
     }
 
-    async fn send_one(
+    pub(super) async fn send_one(
         &self,
+        target: &Target,
         mut request: Request<Posted>,
         urgency: Urgency,
     ) -> Result<Response<ResponseBody>, Failed> {
         let is_post = request.method() == Method::POST;
+        let pool = &target.pool;
         loop {
-            let (line, is_used) = match self.pool.free(urgency) {
+            let (line, is_used) = match pool.free(urgency) {
                 Some(line) => (line, true),
-                None => (self.pool.next(urgency).await.map_err(unopened)?, false),
+                None => (pool.next(urgency).await.map_err(unopened)?, false),
             };
             let mut unsent = match line {
                 Line::Own(mut sender) => {
-                    *request.uri_mut() = self.path.clone();
-                    request.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
+                    *request.uri_mut() = target.path.clone();
+                    request.headers_mut().entry(HOST).or_insert_with(|| target.host.clone());
                     match sender.try_send_request(request).await {
-                        Ok(response) => return Ok(self.own(response, sender, is_post)),
+                        Ok(response) => return Ok(own(pool, response, sender, is_post)),
                         Err(unsent) => unsent,
                     }
                 }
                 Line::Shared(mut sender) => {
-                    *request.uri_mut() = self.uri.clone();
+                    *request.uri_mut() = target.uri.clone();
                     match sender.try_send_request(request).await {
                         Ok(response) => return Ok(response.map(ResponseBody::shared)),
                         Err(unsent) => unsent,
@@ -210,40 +312,72 @@ impl Requester {
             match unsent.take_message() {
                 // The connection was closed while it was unused: another one can carry the request.
                 Some(back) if is_used => request = back,
-                back => {
-                    return Err(self.unanswered(back.is_none(), unsent.into_error()));
-                }
+                back => return Err(unanswered(pool, back.is_none(), unsent.into_error())),
             }
         }
     }
 
     /// Adds the host to headers that are used for many requests, if the connection uses HTTP/1.1.
     pub(crate) fn name_host(&self, headers: &mut HeaderMap) {
-        if !self.may_be_http2 && !self.headers.contains_key(HOST) {
-            headers.entry(HOST).or_insert_with(|| self.host.clone());
+        let base = &self.0.base;
+        if !base.may_be_http2 && !self.0.client.headers.contains_key(HOST) {
+            headers.entry(HOST).or_insert_with(|| base.host.clone());
         }
+        headers.insert(ACCEPT_ENCODING, IDENTITY);
     }
 
-    /// The error of a request without a response. A server that does not support HTTP/2 has not understood the request,
-    /// so it counts as not sent.
-    fn unanswered(&self, sent: bool, error: hyper::Error) -> Failed {
-        if self.pool.was_misunderstood() {
-            let error = TransportError::new(TransportErrorKind::Open, "the server does not speak HTTP/2");
-            return Failed { sent: false, error };
-        }
-        Failed { sent, error: TransportError::new(TransportErrorKind::Io, error) }
+    /// Where requests are sent.
+    fn target(&self) -> Arc<Target> {
+        let moved = self.0.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(moved.as_ref().unwrap_or(&self.0.base))
     }
 
-    fn own(
-        &self,
-        response: Response<Incoming>,
-        sender: http1::SendRequest<Posted>,
-        is_post: bool,
-    ) -> Response<ResponseBody> {
-        let media = response.headers().get(CONTENT_TYPE).filter(|_| is_post);
-        let is_stream = media.is_some_and(|media| media_of(media) == Media::Events);
-        response.map(|body| ResponseBody::own(body, &self.pool, sender, is_stream))
+    /// If an address to which the server moved cannot be reached, the next request goes to the first address again.
+    fn note_failure(&self, target: &Target, failed: &Failed) {
+        if !failed.sent && !std::ptr::eq(target, &raw const *self.0.base) {
+            *self.0.moved.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
     }
+}
+
+/// A request that was sent once.
+pub(super) struct Sent {
+    pub(super) method: Method,
+    pub(super) target: Arc<Target>,
+    pub(super) shown: Shown,
+    pub(super) urgency: Urgency,
+}
+
+/// The number of the credentials that a request has shown. `None`: it has shown none that can change.
+pub(super) type Shown = Option<u64>;
+
+/// The only encoding that is accepted. Answers are read as they come.
+const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
+
+/// An address without user, password and query.
+pub(super) fn address_of(uri: &Uri) -> String {
+    format!("{}://{}{}", uri.scheme_str().unwrap_or("http"), peer_of(uri), uri.path())
+}
+
+/// The error of a request without a response. A server that does not support HTTP/2 has not understood the request,
+/// so it counts as not sent.
+fn unanswered(pool: &Pool, sent: bool, error: hyper::Error) -> Failed {
+    if pool.was_misunderstood() {
+        let error = TransportError::new(TransportErrorKind::Open, "the server does not speak HTTP/2");
+        return Failed { sent: false, error };
+    }
+    Failed { sent, error: TransportError::new(TransportErrorKind::Io, error) }
+}
+
+fn own(
+    pool: &Arc<Pool>,
+    response: Response<Incoming>,
+    sender: http1::SendRequest<Posted>,
+    is_post: bool,
+) -> Response<ResponseBody> {
+    let media = response.headers().get(CONTENT_TYPE).filter(|_| is_post);
+    let is_stream = media.is_some_and(|media| media_of(media) == Media::Events);
+    response.map(|body| ResponseBody::own(body, pool, sender, is_stream))
 }
 
 fn unopened(error: Arc<io::Error>) -> Failed {
@@ -253,6 +387,6 @@ fn unopened(error: Arc<io::Error>) -> Failed {
 
 impl fmt::Debug for Requester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Requester").field("peer", &peer_of(&self.uri)).finish_non_exhaustive()
+        f.debug_struct("Requester").field("peer", &peer_of(&self.0.base.uri)).finish_non_exhaustive()
     }
 }

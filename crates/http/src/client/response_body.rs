@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::response::Parts;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -12,6 +13,7 @@ use rescind_core::{TransportError, TransportErrorKind};
 
 use super::Failed;
 use super::pool::Pool;
+use super::refusal::cut;
 use super::requester::Posted;
 use crate::collect_body::CollectError;
 use crate::connection_waker::poll_piece;
@@ -95,18 +97,16 @@ impl Drop for ResponseBody {
     }
 }
 
-/// There was a response, but without a complete message.
-impl From<CollectError<hyper::Error>> for Failed {
-    fn from(error: CollectError<hyper::Error>) -> Self {
-        let error = match error {
-            CollectError::TooLarge => {
-                TransportError::new(TransportErrorKind::Io, "the response is over the limit")
-            }
-            CollectError::Broken(error) => TransportError::new(TransportErrorKind::Io, error),
-            CollectError::MemoryFull => {
-                TransportError::new(TransportErrorKind::TooLarge, "the limit memory is reached")
-            }
-        };
-        Self { sent: true, error }
-    }
+/// The error of a response without a complete message. `address` is the one that was asked first.
+pub(crate) fn unread(head: &Parts, address: &str, error: CollectError<hyper::Error>) -> Failed {
+    let error = match error {
+        CollectError::TooLarge => {
+            TransportError::new(TransportErrorKind::Io, "the response is over the limit")
+        }
+        CollectError::Broken(error, read) => return cut(head, address, &error, &read),
+        CollectError::MemoryFull => {
+            TransportError::new(TransportErrorKind::TooLarge, "the limit memory is reached")
+        }
+    };
+    Failed { sent: true, error }
 }

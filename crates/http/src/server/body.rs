@@ -149,6 +149,6 @@ pub(crate) async fn read(
         }
         Err(CollectError::TooLarge) => Err(Refused::too_large(limit)),
         Err(CollectError::MemoryFull) => Err(Refused::memory()),
-        Err(CollectError::Broken(_)) => Err(Refused::bad("the body broke off")),
+        Err(CollectError::Broken(_, _)) => Err(Refused::bad("the body broke off")),
     }
 }

@@ -305,14 +305,15 @@ async fn an_idle_session_is_ended_and_unknown_afterwards() {
 }
 
 #[tokio::test]
-async fn a_client_learns_that_its_session_is_gone() {
+async fn a_session_of_mcp_that_its_server_has_ended_is_opened_again() {
     let (mut served, peer) = mcp().await;
     let theirs = served.peers.recv().await.unwrap();
     theirs.shutdown(Duration::ZERO).await;
-    let call = peer.call::<_, Value>("echo", &json!({})).start().unwrap();
+    let call = peer.call::<_, Value>("echo", &json!({"n": 1})).start().unwrap();
     let outcome = in_time("the call", call.outcome()).await;
-    assert!(matches!(outcome, Outcome::Disconnected { .. }), "{outcome:?}");
-    assert!(in_time("the end", peer.closed()).await.is_err());
+    assert!(matches!(&outcome, Outcome::Completed(value) if *value == json!({"n": 1})), "{outcome:?}");
+    assert!(!in_time("the next session", served.peers.recv()).await.unwrap().is_closed());
+    assert!(!peer.is_closed());
 }
 
 #[tokio::test]

@@ -6,15 +6,53 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rescind_core::{
-    FrameKind, Inbound, Outbound, RequestId, TransportError, TransportErrorKind, TransportEvent,
+    ExchangeId, FrameKind, Inbound, Outbound, RequestId, TraceContext, TransportError, TransportErrorKind,
+    TransportEvent,
 };
 use tokio::sync::mpsc;
 
 use super::state::Client;
 use crate::acp::message::Message;
-use crate::client::{Failed, refusal};
+use crate::client::{Attempts, Failed, encoded, refusal, unread};
 use crate::collect_body::whole;
+use crate::envelope::Reply;
 use crate::headers::{ACP_CONNECTION_ID, BOTH, JSON};
+
+/// The headers of a frame for each time that it is posted, and whether it may still be posted.
+struct PostAttempts<'a> {
+    client: &'a Client,
+    session: Option<&'a str>,
+    trace: Option<&'a TraceContext>,
+    /// The id of a request.
+    id: Option<&'a RequestId>,
+}
+
+impl Attempts for PostAttempts<'_> {
+    fn headers(&self) -> HeaderMap {
+        let mut headers = self.client.headers(self.session);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
+        if let Some(trace) = self.trace {
+            trace.set_headers(&mut headers);
+        }
+        headers
+    }
+
+    async fn stopped(&self) {
+        loop {
+            let moved = self.client.moved.notified();
+            {
+                let state = self.client.state();
+                let is_over =
+                    |id| state.asked.get(id).is_none_or(|asked: &super::state::Asked| asked.is_cancelled);
+                if state.closing || self.id.is_some_and(is_over) {
+                    return;
+                }
+            }
+            moved.await;
+        }
+    }
+}
 
 impl Client {
     /// Posts one frame after another (B1).
@@ -39,13 +77,13 @@ impl Client {
             self.listen(Some(session));
         }
         let (exchange, asks, id) = (out.exchange, out.head.kind == FrameKind::Request, out.head.id.clone());
-        let mut headers = self.headers(session.as_deref());
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-        headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
-        if let Some(trace) = &out.head.trace {
-            trace.set_headers(&mut headers);
-        }
-        match self.posted(out.head.kind, headers, out.body).await {
+        let attempts = PostAttempts {
+            client: self,
+            session: session.as_deref(),
+            trace: out.head.trace.as_deref(),
+            id: id.as_ref().filter(|_| asks),
+        };
+        match self.posted(out.head.kind, &attempts, exchange, out.body).await {
             Ok(()) => {}
             Err(Failed { sent, error }) if asks => {
                 if let Some(id) = id {
@@ -67,11 +105,12 @@ impl Client {
     async fn posted(
         self: &Arc<Self>,
         kind: FrameKind,
-        headers: HeaderMap,
+        attempts: &PostAttempts<'_>,
+        exchange: ExchangeId,
         body: Bytes,
     ) -> Result<(), Failed> {
-        let response = self.requester.post(kind, headers, body, None).await?;
-        self.state().cookies.take(response.headers());
+        let response = self.requester.post(kind, attempts, body, None).await?;
+        self.take_cookies(&response);
         let status = response.status();
         if status == StatusCode::ACCEPTED {
             return Ok(());
@@ -80,7 +119,11 @@ impl Client {
             self.lose("the server does not know the connection any more");
         }
         let (head, body) = response.into_parts();
-        let body = whole(body, self.max_frame).await.unwrap_or_default();
+        let address = self.requester.address();
+        if let Some(failed) = encoded(&head, &address) {
+            return Err(failed);
+        }
+        let body = whole(body, self.max_frame).await.map_err(|error| unread(&head, &address, error))?;
         let message = Message::of(&body, self.bodies);
         if status == StatusCode::OK {
             if let Some(connection) = self.named_by(&head.headers, &message) {
@@ -88,14 +131,18 @@ impl Client {
                 self.listen(None);
             }
         }
-        let answers = status == StatusCode::OK && message.is_answer();
-        if message.is_answer() {
-            let _ = self.inbound_queue.send(Inbound::new(body)).await;
+        let reply = Reply::of(&body, attempts.id).with_status(status);
+        if message.is_answer() && reply != Reply::Nothing {
+            let mut inbound = Inbound::new(body.clone());
+            if reply.is_unclear() {
+                inbound.exchange = exchange;
+            }
+            let _ = self.inbound_queue.send(inbound).await;
         }
-        if answers {
+        if status == StatusCode::OK && (reply == Reply::Own || attempts.id.is_none()) {
             return Ok(());
         }
-        let text = refusal(status, &head.headers);
+        let text = refusal(&head, &address, &body);
         let error = TransportError::new(TransportErrorKind::Io, text);
         Err(Failed { sent: status.is_server_error(), error })
     }
@@ -130,6 +177,11 @@ impl Client {
     pub(super) fn cancel(self: &Arc<Self>, out: Outbound) {
         let mut state = self.state();
         let client = Arc::clone(self);
+        if let Some(asked) = out.head.id.as_ref().and_then(|id| state.asked.get_mut(id)) {
+            asked.is_cancelled = true;
+            // A request that waits to be sent again is not.
+            self.moved.notify_waiters();
+        }
         while state.cancels.try_join_next().is_some() {}
         state.cancels.spawn(async move {
             if let Some(id) = &out.head.id {

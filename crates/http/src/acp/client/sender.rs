@@ -84,6 +84,9 @@ impl Sender for ClientSender {
             return Poll::Ready(Ok(()));
         }
         self.queue = None;
+        if !std::mem::replace(&mut self.client.state().closing, true) {
+            self.client.moved.notify_waiters();
+        }
         if let Some(posting) = &mut self.posting {
             ready!(Pin::new(posting).poll(cx)).ok();
             self.posting = None;

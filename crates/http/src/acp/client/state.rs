@@ -10,7 +10,9 @@ use rescind_core::{RequestId, SessionBodies};
 use tokio::sync::Notify;
 
 use crate::acp::cookie_store::CookieStore;
-use crate::client::{ClientCore, Failed, HttpClient, InFlightTasks, Requester, ResponseBody};
+use crate::client::{
+    ClientCore, Failed, HttpClient, InFlightTasks, Requester, ResponseBody, is_of_another_origin,
+};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
 use crate::sync::JoinSet;
 
@@ -32,6 +34,8 @@ pub(super) struct State {
     pub(super) cancels: JoinSet<()>,
     /// Our requests that are not answered yet.
     pub(super) asked: HashMap<RequestId, Asked>,
+    /// Whether the link closes: nothing is sent again.
+    pub(super) closing: bool,
     /// For each request from the server, the session on whose stream it came. Its answer needs that session.
     pub(super) asked_in: HashMap<RequestId, String>,
 }
@@ -42,6 +46,8 @@ pub(super) struct Asked {
     /// Whether the server has taken it.
     pub(super) is_taken: bool,
     pub(super) session: Option<String>,
+    /// Whether its cancel was sent: it is not sent again.
+    pub(super) is_cancelled: bool,
 }
 
 impl Client {
@@ -71,6 +77,13 @@ impl Client {
         self.state().connection.is_some()
     }
 
+    /// Keeps the cookies of a response, unless it came from another server, to which the request was redirected.
+    pub(super) fn take_cookies(&self, response: &Response<ResponseBody>) {
+        if !is_of_another_origin(response.extensions()) {
+            self.state().cookies.take(response.headers());
+        }
+    }
+
     /// The values for the DELETE that ends the connection.
     pub(super) fn delete(&self) -> (Requester, HeaderMap) {
         (self.requester.clone(), self.headers(None))
@@ -83,7 +96,7 @@ impl Client {
         body: Bytes,
     ) -> Result<Response<ResponseBody>, Failed> {
         let response = self.requester.send(method, headers, body).await?;
-        self.state().cookies.take(response.headers());
+        self.take_cookies(&response);
         Ok(response)
     }
 }

@@ -167,3 +167,41 @@ fn an_unknown_field_is_ignored() {
     assert_eq!(read(100, &[stream]), vec![data("")]);
     assert_eq!(read(100, &[b": only a comment\n\n"]), vec![]);
 }
+
+#[test]
+fn the_last_event_of_a_stream_counts_without_its_end_if_it_is_a_whole_object() {
+    let last = |stream: &[u8], size: usize| {
+        let mut events = Events::new(64);
+        for piece in stream.chunks(size) {
+            events.push(piece);
+            while events.next().is_some() {}
+        }
+        let last = events.finish();
+        assert_eq!((events.finish(), events.next()), (None, None), "there is one");
+        last
+    };
+    let whole = Event { data: Bytes::from_static(b"{\"a\":1}"), ..Event::default() };
+    let numbered = Event { id: Some("7".to_owned()), ..whole.clone() };
+    for (stream, event) in [
+        ("data: {\"a\":1}", Some(&whole)),
+        ("data: {\"a\":1}\n", Some(&whole)),
+        ("data: {\"a\":1}\r", Some(&whole)),
+        ("id: 7\ndata: {\"a\":1}\nid: 81", Some(&numbered)),
+        ("id: 7\ndata: {\"a\":1}\nda", Some(&numbered)),
+        ("data: x\n\ndata: {\"a\":1}", Some(&whole)),
+        ("data: {\"a\":1", None),
+        ("data: {\"a\":1}\n\n", None),
+        ("data: {\"a\":1}}", None),
+        ("data: [1]", None),
+        ("data: 1", None),
+        ("id: 7", None),
+        (":", None),
+        ("", None),
+    ] {
+        for size in [1, 3, 100] {
+            assert_eq!(last(stream.as_bytes(), size).as_ref(), event, "{stream:?}");
+        }
+    }
+    let long = format!("data: {{\"a\":\"{}\"}}", "x".repeat(1000));
+    assert_eq!(last(long.as_bytes(), 7), None, "it is over the limit");
+}

@@ -9,15 +9,17 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use rescind_core::{
-    ExchangeId, FrameKind, Inbound, Outbound, TraceContext, TransportError, TransportErrorKind,
-    TransportEvent,
+    Deviation, ExchangeId, FrameKind, Inbound, Outbound, RequestId, TraceContext, TransportError,
+    TransportErrorKind, TransportEvent,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::state::{Client, InFlight};
-use crate::client::{EventStream, Failed, Media, ResponseBody, media_of, refusal};
+use crate::client::{
+    Attempts, EventStream, Failed, Media, ResponseBody, beginning, encoded, media_of, refusal, unread,
+};
 use crate::collect_body::whole;
-use crate::envelope::Envelope;
+use crate::envelope::{Reply, unmarked};
 use crate::headers::{BOTH, JSON};
 use crate::stateless::mirrored_headers::Message;
 use crate::sync::spawn;
@@ -25,9 +27,38 @@ use crate::sync::spawn;
 /// How long an abandoned request waits for the head of its response.
 const FOR_THE_HEAD: Duration = Duration::from_millis(250);
 
+/// The most bytes of a body that are read if it cannot be an answer.
+const BEGINNING: usize = 1024;
+
+/// The headers of a message for each time that it is posted, and whether it may still be posted.
+struct PostAttempts<'a> {
+    client: &'a Client,
+    body: &'a Bytes,
+    trace: Option<&'a TraceContext>,
+    given_up: &'a CancellationToken,
+}
+
+impl Attempts for PostAttempts<'_> {
+    fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::with_capacity(6);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
+        Message::of_own(self.body, self.client.bodies).headers(&mut headers, &self.client.mirrors);
+        if let Some(trace) = self.trace {
+            trace.set_headers(&mut headers);
+        }
+        headers
+    }
+
+    async fn stopped(&self) {
+        self.given_up.cancelled().await;
+    }
+}
+
 impl Client {
     pub(super) fn start(self: &Arc<Self>, out: Outbound) {
         let asks = out.head.kind == FrameKind::Request;
+        let own = out.head.id.filter(|_| asks);
         let mut state = self.state();
         state.next += 1;
         let key = out.exchange.call().map_or(state.next, |_| out.exchange.0);
@@ -36,7 +67,7 @@ impl Client {
         let given_up = CancellationToken::new();
         let token = given_up.clone();
         let task = spawn(async move {
-            let ended = client.run(key, exchange, body, trace, &token).await;
+            let ended = client.run((key, own), exchange, body, trace, &token).await;
             let asks = client.remove(key).is_some_and(|flight| flight.asks && !flight.is_given_up());
             match ended {
                 Err(Failed { sent, error }) if asks => {
@@ -58,22 +89,16 @@ impl Client {
     /// server, because otherwise its cancel would cancel nothing.
     async fn run(
         &self,
-        key: u64,
+        (key, own): (u64, Option<RequestId>),
         exchange: ExchangeId,
         body: Bytes,
         trace: Option<Arc<TraceContext>>,
         given_up: &CancellationToken,
     ) -> Result<(), Failed> {
-        let mut headers = HeaderMap::with_capacity(6);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-        headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
-        Message::of_own(&body, self.bodies).headers(&mut headers, &self.mirrors);
-        if let Some(trace) = trace {
-            trace.set_headers(&mut headers);
-        }
+        let attempts = PostAttempts { client: self, body: &body, trace: trace.as_deref(), given_up };
         let mut given_up = pin!(given_up.cancelled());
         let (response, is_given_up) = {
-            let mut sending = pin!(self.requester.post(FrameKind::Request, headers, body, None));
+            let mut sending = pin!(self.requester.post(FrameKind::Request, &attempts, body.clone(), None));
             let sent = tokio::select! {
                 biased;
                 response = sending.as_mut() => Some(response),
@@ -93,7 +118,7 @@ impl Client {
         if let Some(flight) = self.state().in_flight.get_mut(&key) {
             flight.headed = true;
         }
-        let mut reading = pin!(self.read(exchange, response));
+        let mut reading = pin!(self.read(exchange, own.as_ref(), response));
         if !is_given_up {
             tokio::select! {
                 biased;
@@ -148,48 +173,108 @@ impl Client {
         }
     }
 
-    async fn read(&self, exchange: ExchangeId, response: Response<ResponseBody>) -> Result<(), Failed> {
+    async fn read(
+        &self,
+        exchange: ExchangeId,
+        own: Option<&RequestId>,
+        response: Response<ResponseBody>,
+    ) -> Result<(), Failed> {
         let (head, body) = response.into_parts();
-        let answered = match head.headers.get(CONTENT_TYPE).map(media_of) {
-            Some(Media::Events) => Box::pin(self.read_events(exchange, body)).await,
-            Some(Media::Json) => self.read_one(exchange, body).await?,
-            Some(Media::Other) | None => false,
-        };
+        let media = head.headers.get(CONTENT_TYPE).map(media_of);
+        let is_message = matches!(media, Some(Media::Events | Media::Json));
         // 202 does not answer a request.
-        let asks = self.state().in_flight.get(&exchange.0).is_some_and(|flight| flight.asks);
-        if answered || (head.status == StatusCode::ACCEPTED && !asks) {
+        if own.is_none() && head.status.is_success() && !is_message {
             return Ok(());
         }
-        let text = refusal(head.status, &head.headers);
-        Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) })
+        let address = || self.requester.address();
+        if let Some(failed) = encoded(&head, &address()) {
+            return Err(self.unanswered(failed));
+        }
+        let (reply, last_sent) = match media {
+            Some(Media::Events) => Box::pin(self.read_events(exchange, own, body)).await,
+            Some(Media::Json) => {
+                let read =
+                    whole(body, self.max_frame).await.map_err(|error| unread(&head, &address(), error))?;
+                let read = unmarked(&self.inbound_queue, read);
+                (self.take(exchange, own, head.status, read.clone()).await, read)
+            }
+            Some(Media::Other) | None => {
+                let limit =
+                    if own.is_some() && head.status.is_success() { self.max_frame } else { BEGINNING };
+                let read = Box::pin(beginning(body, limit)).await.0;
+                // Without a content type, only what is certain counts.
+                if Reply::of(&read, own) == Reply::Own {
+                    let sent = read.clone();
+                    let deviation = Deviation::ContentType;
+                    self.inbound_queue.push_event(TransportEvent::Deviation { deviation, sent });
+                    (self.take(exchange, own, head.status, read.clone()).await, read)
+                } else {
+                    (Reply::Nothing, read)
+                }
+            }
+        };
+        if reply == Reply::Own || (own.is_none() && head.status.is_success()) {
+            return Ok(());
+        }
+        let text = refusal(&head, &address(), &last_sent);
+        let failed = Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) };
+        // If the driver knows better what the answer means, it counts that.
+        let is_counted = reply.is_unclear() || !head.status.is_success();
+        Err(if is_counted { failed } else { self.unanswered(failed) })
     }
 
-    async fn read_one(&self, exchange: ExchangeId, body: ResponseBody) -> Result<bool, Failed> {
-        let body = whole(body, self.max_frame).await?;
-        Ok(!body.is_empty() && self.take(exchange, body).await)
+    /// Counts a response that does not answer its request.
+    fn unanswered(&self, failed: Failed) -> Failed {
+        self.inbound_queue.push_event(TransportEvent::Deviation {
+            deviation: Deviation::NoAnswer,
+            sent: failed.error.source.to_string().into(),
+        });
+        failed
     }
 
-    async fn read_events(&self, exchange: ExchangeId, body: ResponseBody) -> bool {
+    /// Reads a stream to its end. Returns whether the answer was on it, and the last event that was dropped.
+    async fn read_events(
+        &self,
+        exchange: ExchangeId,
+        own: Option<&RequestId>,
+        body: ResponseBody,
+    ) -> (Reply, Bytes) {
         let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue);
-        let mut is_answered = false;
+        let (mut best, mut last) = (Reply::Nothing, Bytes::new());
         while let Some(event) = events.next().await {
-            if !event.data.is_empty() && self.take(exchange, event.data).await {
-                is_answered = true;
+            if event.data.is_empty() {
+                continue;
+            }
+            let data = event.data.clone();
+            match self.take(exchange, own, StatusCode::OK, event.data).await {
+                Reply::Own => best = Reply::Own,
+                Reply::UnnamedError | Reply::Unclear if best != Reply::Own => best = Reply::Unclear,
+                Reply::Nothing => last = data,
+                Reply::UnnamedError | Reply::Unclear | Reply::Other => {}
+            }
+            if best != Reply::Nothing {
                 events.answered();
             }
         }
-        is_answered
+        (best, last)
     }
 
-    /// Passes a message on. `true`: it answers the request of its exchange.
-    async fn take(&self, exchange: ExchangeId, body: Bytes) -> bool {
-        let answers = Envelope::of(&body).answers_one();
-        if self.state().in_flight.get(&exchange.0).is_some_and(InFlight::is_given_up) {
-            return answers;
+    /// Passes a message on, and returns what it is for the request of its exchange.
+    async fn take(
+        &self,
+        exchange: ExchangeId,
+        own: Option<&RequestId>,
+        status: StatusCode,
+        body: Bytes,
+    ) -> Reply {
+        let reply = Reply::of(&body, own).with_status(status);
+        let is_given_up = self.state().in_flight.get(&exchange.0).is_some_and(InFlight::is_given_up);
+        if reply == Reply::Nothing || is_given_up {
+            return reply;
         }
         let mut inbound = Inbound::new(body);
         inbound.exchange = exchange;
         let _ = self.inbound_queue.send(inbound).await;
-        answers
+        reply
     }
 }

@@ -2,29 +2,33 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::response::Parts;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use rescind_core::{
-    BadFrame, ExchangeId, FrameKind, Inbound, Outbound, TraceContext, TransportError, TransportErrorKind,
-    TransportEvent,
+    BadFrame, Deviation, ExchangeId, FrameKind, Inbound, Outbound, TraceContext, TransportError,
+    TransportErrorKind, TransportEvent,
 };
 
+use super::renewal::Renewed;
 use super::state::{Client, InFlight, Standing, State};
 use super::stream;
 use super::{Order, listen};
-use crate::client::{Failed, Media, ResponseBody, media_of, refusal};
+use crate::client::{Attempts, Failed, Media, ResponseBody, beginning, encoded, media_of, refusal, unread};
 use crate::collect_body::{CollectError, whole};
-use crate::envelope::Envelope;
+use crate::envelope::{Envelope, Reply, unmarked};
 use crate::headers::MCP_SESSION_ID;
 use crate::sync::spawn;
 
 /// The first revision that has the header `MCP-Protocol-Version`.
-const HEADER_SINCE: &str = "2025-06-18";
-/// The member of the result of a handshake that names the revision.
-const VERSION: &str = "protocolVersion";
+const HEADER_SINCE: &str = "2025-03-26";
+/// How often a frame is sent that its server refuses because of its session.
+const SESSIONS: usize = 3;
+/// The most bytes of a body of an unknown kind that are read, unless it may be an answer.
+const BEGINNING: usize = 1024;
 
 /// Counts a frame among those in flight until its task ends, for whatever reason.
 struct RunningSend {
@@ -43,6 +47,13 @@ impl RunningSend {
     fn mark_started(&self) {
         self.client.step(|state| state.mark_started(self.number, self.bytes));
         self.client.moved.notify_waiters();
+    }
+}
+
+impl RunningSend {
+    /// The id of the request.
+    fn id(&self) -> Option<rescind_core::RequestId> {
+        self.client.state().in_flight.get(&self.number)?.id.clone()
     }
 }
 
@@ -88,11 +99,17 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         state.pending.0 += out.body.len();
         state.pending.1 += 1;
         let mut waits: Vec<u64> = Vec::new();
-        let opens = matches!(state.standing, Standing::Unopened);
+        let bodies = client.settings.renewal;
+        let shakes = kind == FrameKind::Request && out.head.method.as_deref() == Some(bodies.opening);
+        let opens = matches!(state.standing, Standing::Unopened) || (shakes && state.id.is_none());
+        if matches!(kind, FrameKind::Request | FrameKind::Notification) {
+            state.record.note(bodies, &out);
+        }
+        if let Standing::FirstMessage(first) = state.standing {
+            waits.push(first);
+        }
         if opens {
             state.standing = Standing::FirstMessage(number);
-        } else if let Standing::FirstMessage(first) = state.standing {
-            waits.push(first);
         }
         if client.settings.order == Order::AsSent {
             waits.extend(state.latest.replace(number));
@@ -132,12 +149,17 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
             pending: true,
             cancel: None,
             cancelled: false,
+            session: None,
         };
         state.in_flight.insert(number, flight);
         let leaves = kind == FrameKind::Cancel && waits.is_empty();
         state.leaving += usize::from(leaves);
         (number, waits, opens, leaves)
     };
+    if kind == FrameKind::Cancel {
+        // A request that waits to be sent again is not.
+        client.moved.notify_waiters();
+    }
     let send_guard = RunningSend {
         client: Arc::clone(client),
         number,
@@ -154,10 +176,11 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
 
 async fn run(mut send_guard: RunningSend, body: Bytes, exchange: ExchangeId, waits: Vec<u64>, opens: bool) {
     let client = Arc::clone(&send_guard.client);
+    let number = send_guard.number;
     client.after(&waits).await;
     let sent = send(&mut send_guard, body, opens).await;
     if opens {
-        settle_opening(&client, sent.as_ref().ok());
+        settle_opening(&client, number, sent.as_ref().ok());
     }
     send_guard.mark_started();
     let failure = match sent {
@@ -173,6 +196,30 @@ async fn run(mut send_guard: RunningSend, body: Bytes, exchange: ExchangeId, wai
     }
 }
 
+/// The headers of a frame for each time that it is sent, and whether it may still be sent.
+struct FrameAttempts<'a> {
+    client: &'a Arc<Client>,
+    number: u64,
+    trace: Option<&'a TraceContext>,
+    /// The number of the session in which it was last sent.
+    session: AtomicU64,
+}
+
+impl Attempts for FrameAttempts<'_> {
+    fn headers(&self) -> HeaderMap {
+        let (mut headers, session) = self.client.post_headers();
+        self.session.store(session, Ordering::Relaxed);
+        if let Some(trace) = self.trace {
+            trace.set_headers(&mut headers);
+        }
+        headers
+    }
+
+    async fn stopped(&self) {
+        self.client.until(|state| state.is_stopped(self.number)).await;
+    }
+}
+
 /// Sends the frame. A request that has waited long for its head counts as started.
 async fn send(
     send_guard: &mut RunningSend,
@@ -180,32 +227,97 @@ async fn send(
     opens: bool,
 ) -> Result<Response<ResponseBody>, Failed> {
     let client = Arc::clone(&send_guard.client);
-    let mut headers = client.post_headers();
-    if let Some(trace) = send_guard.trace.take() {
-        trace.set_headers(&mut headers);
-    }
+    let trace = send_guard.trace.take();
     let leaving = send_guard.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
-    let sending = client.requester.post(send_guard.kind, headers, body, leaving);
-    let mut sending = pin!(sending);
-    if send_guard.kind != FrameKind::Request || opens {
-        return sending.await;
+    let kind = send_guard.kind;
+    let attempts = FrameAttempts {
+        client: &client,
+        number: send_guard.number,
+        trace: trace.as_deref(),
+        session: AtomicU64::new(0),
+    };
+    if !opens && client.after_renewal().await && client.state().is_stopped(send_guard.number) {
+        return Err(stopped());
     }
-    tokio::select! {
-        biased;
-        response = sending.as_mut() => return response,
-        () = client.cancel_delay.over() => {}
+    let sent = {
+        let mut sending = pin!(client.requester.post(kind, &attempts, body.clone(), leaving));
+        if kind != FrameKind::Request || opens {
+            sending.await
+        } else {
+            let begun = tokio::select! {
+                biased;
+                response = sending.as_mut() => Some(response),
+                () = client.cancel_delay.over() => None,
+            };
+            if let Some(response) = begun {
+                response
+            } else {
+                send_guard.mark_started();
+                sending.await
+            }
+        }
+    }?;
+    if sent.status() != StatusCode::NOT_FOUND || opens || client.state().id.is_none() {
+        return Ok(sent);
     }
-    send_guard.mark_started();
-    sending.await
+    Box::pin(send_anew(&attempts, kind, sent, body)).await
+}
+
+/// Sends a frame once more whose session the server does not know, in a new session.
+async fn send_anew(
+    attempts: &FrameAttempts<'_>,
+    kind: FrameKind,
+    mut response: Response<ResponseBody>,
+    body: Bytes,
+) -> Result<Response<ResponseBody>, Failed> {
+    let client = attempts.client;
+    let is_of_old = matches!(kind, FrameKind::Cancel | FrameKind::Answer);
+    for _ in 0..SESSIONS {
+        if response.status() != StatusCode::NOT_FOUND || is_of_old {
+            break;
+        }
+        let (head, refused_with) = response.into_parts();
+        let refused_with = beginning(refused_with, BEGINNING).await.0;
+        let renewed = client.renewed(attempts.session.load(Ordering::Relaxed), attempts.stopped()).await;
+        let why = match renewed {
+            Renewed::Again => None,
+            Renewed::Never => {
+                client.lose("the server does not know the session any more");
+                Some(String::new())
+            }
+            Renewed::Failed(why) => Some(format!("; {why}")),
+            Renewed::Stopped => Some("; the call was cancelled".to_owned()),
+        };
+        if let Some(why) = why {
+            let text = refusal(&head, &client.requester.address(), &refused_with);
+            let text = format!("the server does not know the session any more{why}; {text}");
+            return Err(Failed { sent: false, error: TransportError::new(TransportErrorKind::Io, text) });
+        }
+        if client.state().is_stopped(attempts.number) {
+            return Err(stopped());
+        }
+        if kind == FrameKind::Notification && client.state().record.is_opened_by(&body) {
+            let text = "it was sent with the new session";
+            return Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) });
+        }
+        response = client.requester.post(kind, attempts, body.clone(), None).await?;
+    }
+    Ok(response)
+}
+
+fn stopped() -> Failed {
+    let text = "the call was cancelled before its request was sent";
+    Failed { sent: false, error: TransportError::new(TransportErrorKind::Io, text) }
 }
 
 /// Called when the response to the first message has begun or has failed.
-fn settle_opening(client: &Client, response: Option<&Response<ResponseBody>>) {
+fn settle_opening(client: &Client, number: u64, response: Option<&Response<ResponseBody>>) {
     let id = response.and_then(|response| response.headers().get(MCP_SESSION_ID).cloned());
     let id = id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic));
     let opened = id.is_some() || response.is_some_and(|response| response.status().is_success());
     client.step(|state| {
-        if state.closed {
+        let is_first = matches!(state.standing, Standing::FirstMessage(first) if first == number);
+        if state.closed || !is_first {
             return;
         }
         state.standing = if opened { Standing::Open } else { Standing::Unopened };
@@ -214,7 +326,7 @@ fn settle_opening(client: &Client, response: Option<&Response<ResponseBody>>) {
     });
 }
 
-/// Reads the response to its end.
+/// Reads the response to its end. A response to a request ends its call: if it does not hold the answer, with an error.
 async fn take(
     send_guard: &RunningSend,
     exchange: ExchangeId,
@@ -223,46 +335,76 @@ async fn take(
 ) -> Result<(), Failed> {
     let client = &send_guard.client;
     let (head, body) = response.into_parts();
-    let status = head.status;
-    let media = head.headers.get(CONTENT_TYPE).map(media_of);
+    let (status, media) = (head.status, head.headers.get(CONTENT_TYPE).map(media_of));
     let asked = send_guard.kind == FrameKind::Request;
-    match (status, media) {
-        (StatusCode::OK, Some(Media::Events)) => {
-            // Boxed, because otherwise the future of each request would reserve the space that a stream needs.
-            Box::pin(stream::read(client, send_guard.number, exchange, body, opens, asked)).await
-        }
-        (StatusCode::OK, Some(Media::Json)) => {
-            let body = read_whole(client, body).await?;
-            recv(client, send_guard.number, exchange, body, opens).await;
-            Ok(())
-        }
-        (status, _) if status.is_success() && !asked => {
-            listen::begin(client);
-            Ok(())
-        }
-        (StatusCode::NOT_FOUND, _) if client.state().id.is_some() => {
-            client.lose("the server does not know the session any more");
-            Err(refused(&head, false))
-        }
-        (status, media) => {
-            // The driver reads the error. Without an id, it answers no call.
-            if media == Some(Media::Json) {
-                let body = read_whole(client, body).await?;
-                let answer = Envelope::of(&body);
-                let ends = answer.answers_one();
-                if answer.is_answer() {
-                    recv(client, send_guard.number, exchange, body, opens).await;
-                }
-                if ends {
-                    return Ok(());
-                }
-            }
-            // 409: the id is in use, possibly by the same request if an intermediary sent the POST twice.
-            let kept_out = status.is_client_error() && status != StatusCode::CONFLICT;
-            let sent = !kept_out && status != StatusCode::SERVICE_UNAVAILABLE;
-            Err(refused(&head, sent))
-        }
+    let is_message = matches!(media, Some(Media::Events | Media::Json));
+    if status.is_success() && !asked && !(status == StatusCode::OK && is_message) {
+        listen::begin(client);
+        return Ok(());
     }
+    if let Some(failed) = encoded(&head, &client.requester.address()) {
+        return Err(unanswered(client, failed));
+    }
+    if asked && status.is_success() {
+        client.begins(send_guard.number);
+    }
+    if status == StatusCode::OK && media == Some(Media::Events) {
+        // Boxed, because otherwise the future of each request would reserve the space that a stream needs.
+        return Box::pin(stream::read(client, send_guard.number, exchange, &head, body, opens, asked)).await;
+    }
+    let read = if media == Some(Media::Json) {
+        unmarked(&client.inbound_queue, read_whole(client, &head, body).await?)
+    } else {
+        // An answer is taken whatever its content type is, because nothing else looks like it.
+        let limit = if asked && status.is_success() { client.max_frame } else { BEGINNING };
+        Box::pin(beginning(body, limit)).await.0
+    };
+    let own = send_guard.id();
+    let reply = match Reply::of(&read, own.as_ref()).with_status(status) {
+        Reply::Own => Reply::Own,
+        // With another content type, only what is certain counts.
+        reply => {
+            if media == Some(Media::Json) {
+                reply
+            } else {
+                Reply::Nothing
+            }
+        }
+    };
+    if reply == Reply::Own && media != Some(Media::Json) {
+        let deviation = Deviation::ContentType;
+        client.inbound_queue.push_event(TransportEvent::Deviation { deviation, sent: read.clone() });
+    }
+    if reply == Reply::Own || (status.is_success() && !asked) {
+        if reply != Reply::Nothing {
+            recv(client, send_guard.number, exchange, read, opens).await;
+        }
+        return Ok(());
+    }
+    if reply != Reply::Nothing {
+        recv(client, send_guard.number, exchange, read.clone(), opens).await;
+    }
+    // 409: the id is in use, possibly by the same request if an intermediary sent the POST twice.
+    let kept_out = status.is_client_error() && status != StatusCode::CONFLICT;
+    let sent = !kept_out && status != StatusCode::SERVICE_UNAVAILABLE;
+    let text = refusal(&head, &client.requester.address(), &read);
+    let failed = Failed { sent, error: TransportError::new(TransportErrorKind::Io, text) };
+    // If the driver knows better what the answer means, it counts that.
+    Err(if reply.is_unclear() || !status.is_success() { failed } else { unanswered(client, failed) })
+}
+
+/// Counts a response that does not answer its request.
+pub(super) fn unanswered(client: &Client, failed: Failed) -> Failed {
+    client.inbound_queue.push_event(TransportEvent::Deviation {
+        deviation: Deviation::NoAnswer,
+        sent: failed.error.source.to_string().into(),
+    });
+    failed
+}
+
+/// The header with a revision, if that knows the header.
+pub(super) fn version_header(version: &str) -> Option<HeaderValue> {
+    HeaderValue::from_str(version).ok().filter(|_| version >= HEADER_SINCE)
 }
 
 /// Passes on a message of an exchange.
@@ -270,15 +412,14 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
     client.after_its_cancel(flight).await;
     let answer = opens.then(|| Envelope::of(&body)).filter(Envelope::is_answer);
     if let Some(answer) = answer {
-        let version = answer.result_text(VERSION);
-        // Older revisions do not know the header.
-        let version = version.filter(|version| &**version >= HEADER_SINCE);
-        let version = version.and_then(|version| HeaderValue::from_str(&version).ok());
+        let named = answer.result_text(client.settings.renewal.revision);
+        let version = named.as_deref().and_then(version_header);
         if version.is_some() {
             listen::begin_soon(client);
         }
         let known = version.is_some();
         client.step(|state| {
+            state.record.note_answer(named.is_some());
             state.version = version;
             state.post_headers = None;
         });
@@ -293,7 +434,7 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
 }
 
 /// Reads a body to its end. If a message is above the limit, the driver gets an event as well.
-async fn read_whole(client: &Client, body: ResponseBody) -> Result<Bytes, Failed> {
+async fn read_whole(client: &Client, head: &Parts, body: ResponseBody) -> Result<Bytes, Failed> {
     let limit = client.max_frame;
     whole(body, limit).await.map_err(|error| {
         if matches!(error, CollectError::TooLarge) {
@@ -304,11 +445,6 @@ async fn read_whole(client: &Client, body: ResponseBody) -> Result<Bytes, Failed
                 head: Bytes::new(),
             });
         }
-        error.into()
+        unread(head, &client.requester.address(), error)
     })
-}
-
-fn refused(head: &Parts, sent: bool) -> Failed {
-    let text = refusal(head.status, &head.headers);
-    Failed { sent, error: TransportError::new(TransportErrorKind::Io, text) }
 }

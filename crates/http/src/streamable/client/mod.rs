@@ -8,10 +8,12 @@
 //!   fails, its call fails and counts as sent.
 //! - K4 The messages in the response to a cancel are passed on before the later messages of the cancelled call: as on a
 //!   transport with one stream, an acknowledgement comes before the result. The wait for them is at most 250 ms.
+//!   A POST that ends without the answer to its request ends the call, whatever it holds.
 //! - K5 When the link's sending half ends, everything ends: tasks, streams, connections.
 
 mod in_flight;
 mod listen;
+mod renewal;
 mod sender;
 mod state;
 mod stream;
@@ -19,13 +21,18 @@ mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rescind_core::{BoxFuture, Link, Transport, TransportError};
+use rescind_core::{BoxFuture, Link, MCP_RENEWAL, RenewalBodies, Transport, TransportError};
 
 use self::sender::ClientSender;
 use self::state::Client;
 use crate::client::HttpClient;
 
 /// The client side of the binding `streamable`.
+///
+/// If a server of MCP does not know the session of a POST any more (404), the client opens a new one with the same
+/// `initialize`, repeats the subscriptions and the log level of the old one, and sends the message once more. Calls that
+/// ran in the old session end with an error. If the new session is lost within 10 s, calls fail until that time is over;
+/// the connection stays open. In other protocols a session has more state, so its loss ends the connection.
 #[derive(Clone, Debug)]
 #[must_use = "a wire does nothing until it is opened"]
 pub struct StreamableTransport {
@@ -40,6 +47,7 @@ pub(super) struct ClientSettings {
     pub(super) give_up_after: Duration,
     pub(super) exchanges: usize,
     pub(super) order: Order,
+    pub(super) renewal: &'static RenewalBodies,
 }
 
 /// Which frames wait for which other frames.
@@ -60,6 +68,7 @@ impl StreamableTransport {
             give_up_after: Duration::from_secs(30),
             exchanges: 1024,
             order: Order::AsNeeded,
+            renewal: &MCP_RENEWAL,
         };
         Self { client, settings }
     }
@@ -77,8 +86,9 @@ impl StreamableTransport {
         self
     }
 
-    /// How long the client tries to resume a cut stream. After this time without success its call fails; for the
-    /// server's own stream, the link ends. Default: 30 s.
+    /// How long the client tries to resume a cut stream. After this time without success its call fails. If the
+    /// server cannot be reached for its own stream, the link ends; if it answers with anything but the stream, the
+    /// client goes on without it. Default: 30 s.
     pub const fn give_up_after(mut self, wait: Duration) -> Self {
         self.settings.give_up_after = wait;
         self
@@ -90,6 +100,12 @@ impl StreamableTransport {
     /// relative to requests, but requests may overtake one another.
     pub const fn in_order(mut self) -> Self {
         self.settings.order = Order::AsSent;
+        self
+    }
+
+    /// Sets what is repeated when a session is opened again, for a protocol of your own. Default: [`MCP_RENEWAL`].
+    pub const fn renewal(mut self, bodies: &'static RenewalBodies) -> Self {
+        self.settings.renewal = bodies;
         self
     }
 

@@ -91,12 +91,19 @@ impl Sender for ClientSender {
         }
         if !self.delete_request.is_sent() {
             let mut state = self.client.state();
-            if state.pending.1 > 0 {
+            let is_first = !std::mem::replace(&mut state.closing, true);
+            let is_pending = state.pending.1 > 0;
+            if is_pending {
                 state.driver = Some(cx.waker().clone());
-                return Poll::Pending;
             }
             let known = state.id.is_some();
             drop(state);
+            if is_first {
+                self.client.moved.notify_waiters();
+            }
+            if is_pending {
+                return Poll::Pending;
+            }
             if !known {
                 self.end();
                 return Poll::Ready(Ok(()));

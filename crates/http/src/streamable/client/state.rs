@@ -9,6 +9,7 @@ use rescind_core::{ExchangeId, RequestId};
 use tokio::sync::Notify;
 
 use super::ClientSettings;
+use super::renewal::SessionRecord;
 use crate::client::{AbortOnDrop, ClientCore, Guarded, HttpClient, InFlightTasks, Requester};
 use crate::headers::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::int_map::IntMap;
@@ -46,6 +47,10 @@ pub(super) struct State {
     /// would run before theirs.
     pub(super) leaving: usize,
     pub(super) listens: bool,
+    /// Whether the link closes: nothing is sent again.
+    pub(super) closing: bool,
+    /// What a new session needs.
+    pub(super) record: SessionRecord,
 }
 
 /// The state of the session.
@@ -70,6 +75,8 @@ pub(super) struct InFlight {
     pub(super) cancel: Option<u64>,
     /// Its cancel was sent: its stream is not resumed.
     pub(super) cancelled: bool,
+    /// The number of the session in which its response has begun.
+    pub(super) session: Option<u64>,
 }
 
 impl Client {
@@ -87,6 +94,8 @@ impl Client {
             latest: None,
             leaving: 0,
             listens: false,
+            closing: false,
+            record: SessionRecord::default(),
         };
         Self {
             core: ClientCore::new(client, state),
@@ -106,16 +115,27 @@ impl Client {
         (self.requester.clone(), self.headers(EVENT_STREAM))
     }
 
-    pub(super) fn post_headers(&self) -> HeaderMap {
+    /// The headers of a POST, and the number of its session.
+    pub(super) fn post_headers(&self) -> (HeaderMap, u64) {
         let mut state = self.state();
+        let session = state.record.number;
         if let Some(headers) = &state.post_headers {
-            return headers.clone();
+            return (headers.clone(), session);
         }
         let mut headers = state.headers(BOTH);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         self.requester.name_host(&mut headers);
         state.post_headers = Some(headers.clone());
-        headers
+        (headers, session)
+    }
+
+    /// Notes that the response to a request has begun.
+    pub(super) fn begins(&self, flight: u64) {
+        let mut state = self.state();
+        let session = state.record.number;
+        if let Some(flight) = state.in_flight.get_mut(&flight) {
+            flight.session = Some(session);
+        }
     }
 
     /// Whether this frame is cancelled or no longer in flight, so that its stream is not resumed.
@@ -140,7 +160,7 @@ impl Client {
         }
     }
 
-    async fn until(&self, holds: impl Fn(&Guarded<State>) -> bool) {
+    pub(super) async fn until(&self, holds: impl Fn(&Guarded<State>) -> bool) {
         loop {
             let moved = self.moved.notified();
             if holds(&self.state()) {
@@ -152,6 +172,11 @@ impl Client {
 }
 
 impl State {
+    /// Whether a frame must not be sent again: it is cancelled, or the link closes.
+    pub(super) fn is_stopped(&self, frame: u64) -> bool {
+        self.closing || self.in_flight.get(&frame).is_none_or(|flight| flight.cancelled)
+    }
+
     fn headers(&self, accept: &'static str) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(ACCEPT, HeaderValue::from_static(accept));

@@ -1,0 +1,337 @@
+//! A session that its server has forgotten is opened again.
+//!
+//! - R1 Only the 404 of a POST with a session id says so. However many POSTs get it, one new session is opened: the
+//!   others wait for it.
+//! - R2 The new session is opened with the messages that opened the old one, and gets the settings and subscriptions that
+//!   were seen there. Their answers are not passed on: the driver had answers to them before.
+//! - R3 Each frame that got 404 is sent once more, except a cancel or an answer, which belongs to a request of the old
+//!   session. Calls whose response had begun in the old session end with an error.
+//! - R4 A session that is lost within 10 s of its opening by this client is not opened again before that time is over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+use rescind_core::{
+    Deviation, ExchangeId, FrameKind, Inbound, Outbound, RenewalBodies, RequestId, TransportError,
+    TransportErrorKind, TransportEvent,
+};
+use tokio::time::Instant;
+
+use super::listen;
+use super::state::{Client, Standing};
+use crate::client::{EventStream, Media, ResponseBody, beginning, encoded, media_of, refusal, unread};
+use crate::collect_body::whole;
+use crate::envelope::{Envelope, Reply, text};
+use crate::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+
+/// The time in which a session is opened again at most once.
+const BETWEEN: Duration = Duration::from_secs(10);
+/// The longest time that the opening may take.
+const OPENING_TIME: Duration = Duration::from_secs(20);
+/// The most settings and subscriptions that are kept, and the most bytes of each.
+const MOST_KEPT: usize = 1024;
+const MOST_BYTES: usize = 16 * 1024;
+
+/// What was seen in a session that the next one needs.
+#[derive(Default)]
+pub(super) struct SessionRecord {
+    opening: Option<Seen>,
+    /// Whether the server has answered `opening` with its revision.
+    is_open: bool,
+    opened: Option<Bytes>,
+    /// Settings by their method, and subscriptions by their method and what they are about.
+    kept: BTreeMap<(&'static str, String), Seen>,
+    /// The number of sessions before this one.
+    pub(super) number: u64,
+    /// Attempts to open a session again that have ended.
+    attempts: u64,
+    renewing: bool,
+    renewed_at: Option<Instant>,
+    /// Why the last attempt failed.
+    failure: Option<Arc<str>>,
+}
+
+/// A request that was seen.
+#[derive(Clone)]
+struct Seen {
+    id: Option<RequestId>,
+    body: Bytes,
+}
+
+impl SessionRecord {
+    /// Notes a frame that opens a session or sets something in it.
+    pub(super) fn note(&mut self, bodies: &RenewalBodies, out: &Outbound) {
+        let Some(method) = out.head.method.as_deref() else { return };
+        let seen = || Seen { id: out.head.id.clone(), body: out.body.clone() };
+        if out.head.kind == FrameKind::Notification {
+            if method == bodies.opened {
+                self.opened = Some(out.body.clone());
+            }
+            return;
+        }
+        if method == bodies.opening {
+            self.opening = Some(seen());
+        } else if let Some(setting) = bodies.settings.iter().find(|setting| **setting == method) {
+            self.keep((setting, String::new()), seen());
+        } else if let Some((set, undone, about)) =
+            bodies.subscriptions.iter().find(|(set, undone, _)| *set == method || *undone == method)
+        {
+            let named = text(Envelope::of(&out.body).params, about).unwrap_or_default().into_owned();
+            if method == *undone {
+                self.kept.remove(&(*set, named));
+            } else {
+                self.keep((set, named), seen());
+            }
+        }
+    }
+
+    fn keep(&mut self, key: (&'static str, String), seen: Seen) {
+        if seen.body.len() > MOST_BYTES || (self.kept.len() >= MOST_KEPT && !self.kept.contains_key(&key)) {
+            tracing::debug!(method = key.0, "a request is not kept for a new session: there are too many");
+            return;
+        }
+        self.kept.insert(key, seen);
+    }
+
+    /// Notes the answer to the request that opened the session.
+    pub(super) const fn note_answer(&mut self, names_a_revision: bool) {
+        self.is_open = names_a_revision;
+    }
+
+    /// Whether this is the notification after the opening, which a renewal sends.
+    pub(super) fn is_opened_by(&self, body: &Bytes) -> bool {
+        self.opened.as_ref() == Some(body)
+    }
+
+    /// Whether the session can be opened again.
+    const fn may_renew(&self) -> bool {
+        self.is_open && self.opening.is_some()
+    }
+}
+
+/// The result of an attempt to open a session again, for a frame that waits for it.
+pub(super) enum Renewed {
+    /// There is a new session: send it once more.
+    Again,
+    /// The session cannot be opened again by its nature: the link is lost.
+    Never,
+    /// It was not opened again, for this reason.
+    Failed(Arc<str>),
+    /// The call was cancelled meanwhile.
+    Stopped,
+}
+
+impl Client {
+    /// Opens a new session in place of the one with this number, or waits for the task that does (R1).
+    ///
+    /// # Cancel safety
+    /// The session is opened in a task of its own: if the future is dropped, the others still get it.
+    pub(super) async fn renewed(self: &Arc<Self>, number: u64, stopped: impl Future<Output = ()>) -> Renewed {
+        let attempt = {
+            let mut state = self.state();
+            if state.closed {
+                return Renewed::Stopped;
+            }
+            let record = &mut state.record;
+            if record.number != number {
+                return Renewed::Again;
+            }
+            if !record.may_renew() {
+                return Renewed::Never;
+            }
+            if record.renewed_at.is_some_and(|at| at.elapsed() < BETWEEN) {
+                return Renewed::Failed("its session was lost again within 10 s".into());
+            }
+            let attempt = record.attempts;
+            if !std::mem::replace(&mut record.renewing, true) {
+                // Until it has ended in another way.
+                record.failure = Some("the attempt was given up".into());
+                let renewal = Renewal(Arc::clone(self));
+                listen::launch(self, &mut state, None, async move { renewal.run().await });
+            }
+            attempt
+        };
+        tokio::select! {
+            biased;
+            () = stopped => return Renewed::Stopped,
+            () = self.until(|state| state.record.attempts != attempt) => {}
+        }
+        let state = self.state();
+        match &state.record.failure {
+            Some(why) if state.record.number == number => Renewed::Failed(Arc::clone(why)),
+            _ => Renewed::Again,
+        }
+    }
+
+    /// Waits while a session is opened again: a frame that is sent meanwhile would only get 404. Returns whether it has
+    /// waited.
+    pub(super) async fn after_renewal(&self) -> bool {
+        let waits = self.state().record.renewing;
+        if waits {
+            Box::pin(self.until(|state| !state.record.renewing || state.closing)).await;
+        }
+        waits
+    }
+}
+
+/// An attempt to open a session again, which is over when this is dropped.
+struct Renewal(Arc<Client>);
+
+impl Renewal {
+    async fn run(self) {
+        let opened = tokio::time::timeout(OPENING_TIME, self.open()).await;
+        let failure = match opened {
+            Ok(Ok(())) => None,
+            Ok(Err(why)) => Some(why),
+            Err(_) => Some("the server did not answer in time".to_owned()),
+        };
+        if let Some(why) = &failure {
+            tracing::warn!(why = %rescind_core::LogText::text(why), "a session could not be opened again");
+        }
+        self.0.state().record.failure = failure.map(Arc::from);
+    }
+
+    /// Opens the new session, and repeats what was set in the old one (R2).
+    async fn open(&self) -> Result<(), String> {
+        let client = &self.0;
+        let (opening, opened, kept) = {
+            let record = &client.state().record;
+            let kept: Vec<Seen> = record.kept.values().cloned().collect();
+            (record.opening.clone(), record.opened.clone(), kept)
+        };
+        let Some(opening) = opening else { return Err("nothing is known of its opening".to_owned()) };
+        let (head, answer) = self.ask(Headers::Opening, &opening).await?;
+        let read = Envelope::of(&answer);
+        let bodies = client.settings.renewal;
+        let Some(version) = read.result_text(bodies.revision) else {
+            return Err(refusal(&head, &client.requester.address(), &answer));
+        };
+        let id = head.headers.get(MCP_SESSION_ID).cloned();
+        self.adopt(id, super::in_flight::version_header(&version));
+        client
+            .inbound_queue
+            .push_event(TransportEvent::Deviation { deviation: Deviation::SessionLost, sent: Bytes::new() });
+        if let Some(opened) = opened {
+            let headers = client.post_headers().0;
+            let sent = client.requester.post(FrameKind::Notification, &headers, opened, None).await;
+            let response = sent.map_err(|failed| failed.error.source.to_string())?;
+            if !response.status().is_success() {
+                let (head, body) = response.into_parts();
+                return Err(refusal(&head, &client.requester.address(), &beginning(body, 1024).await.0));
+            }
+        }
+        for seen in &kept {
+            if let Err(why) = self.ask(Headers::OfSession, seen).await {
+                tracing::warn!(why = %rescind_core::LogText::text(&why), "a setting of the old session was not repeated");
+            }
+        }
+        listen::begin(client);
+        Ok(())
+    }
+
+    /// Puts the new session in the place of the old one. Calls of the old one end, and so does its stream (R3).
+    fn adopt(&self, id: Option<HeaderValue>, version: Option<HeaderValue>) {
+        let client = &self.0;
+        let lost = client.step(|state| {
+            if state.version != version {
+                tracing::warn!("the new session has another revision than the old one");
+            }
+            state.id = id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic));
+            state.version = version;
+            state.post_headers = None;
+            state.standing = Standing::Open;
+            state.listens = false;
+            state.record.renewed_at = Some(Instant::now());
+            state.record.number += 1;
+            let number = state.record.number;
+            let mut lost = Vec::new();
+            for flight in state.in_flight.values_mut() {
+                let is_old = flight.session.is_some_and(|session| session < number);
+                if is_old {
+                    lost.extend(flight.task.take().map(|task| (flight.exchange, task)));
+                }
+            }
+            lost
+        });
+        for (exchange, task) in lost {
+            task.abort();
+            let Some(exchange) = exchange else { continue };
+            let text = "the server does not know the session any more in which the call ran";
+            let error = TransportError::new(TransportErrorKind::Io, text);
+            let error = TransportError { exchange: Some(exchange), ..error };
+            client.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent: true, error });
+        }
+    }
+
+    /// Posts a request, and reads its answer. Other messages of its response are passed on.
+    async fn ask(&self, headers: Headers, seen: &Seen) -> Result<(http::response::Parts, Bytes), String> {
+        let client = &self.0;
+        let address = client.requester.address();
+        let mut sent = client.post_headers().0;
+        if matches!(headers, Headers::Opening) {
+            sent.remove(MCP_SESSION_ID);
+            sent.remove(MCP_PROTOCOL_VERSION);
+        }
+        let posted = client.requester.post(FrameKind::Request, &sent, seen.body.clone(), None).await;
+        let response = posted.map_err(|failed| failed.error.source.to_string())?;
+        let (head, body) = response.into_parts();
+        if let Some(failed) = encoded(&head, &address) {
+            return Err(failed.error.source.to_string());
+        }
+        let media = head.headers.get(CONTENT_TYPE).map(media_of);
+        let answer = match (head.status.is_success(), media) {
+            (true, Some(Media::Events)) => self.read_events(body, seen.id.as_ref()).await,
+            (true, Some(Media::Json)) => {
+                let read = whole(body, client.max_frame).await;
+                let read = read.map_err(|error| unread(&head, &address, error).error.source.to_string())?;
+                if Reply::of(&read, seen.id.as_ref()) != Reply::Own {
+                    return Err(refusal(&head, &address, &read));
+                }
+                Some(read)
+            }
+            (_, _) => return Err(refusal(&head, &address, &beginning(body, 1024).await.0)),
+        };
+        answer
+            .map(|answer| (head, answer))
+            .ok_or_else(|| "the event stream ended without the answer".to_owned())
+    }
+
+    async fn read_events(&self, body: ResponseBody, id: Option<&RequestId>) -> Option<Bytes> {
+        let client = &self.0;
+        let mut events = EventStream::new(body, client.max_frame, &client.inbound_queue);
+        loop {
+            let data = events.next().await?.data;
+            match Reply::of(&data, id) {
+                Reply::Own => return Some(data),
+                Reply::Other => {
+                    let (exchange, principal, address, trace) = (ExchangeId::NONE, None, None, None);
+                    let inbound = Inbound { body: data, exchange, principal, address, trace };
+                    let _ = client.inbound_queue.send(inbound).await;
+                }
+                Reply::UnnamedError | Reply::Unclear | Reply::Nothing => {}
+            }
+        }
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        self.0.step(|state| {
+            state.record.attempts += 1;
+            state.record.renewing = false;
+        });
+        self.0.moved.notify_waiters();
+    }
+}
+
+/// Which headers a request has.
+#[derive(Clone, Copy)]
+enum Headers {
+    /// No session, and no revision.
+    Opening,
+    OfSession,
+}
