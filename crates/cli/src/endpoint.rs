@@ -13,7 +13,7 @@ use rescind::http::SessionRouter;
 use rescind::named_pipe::PipeAddress;
 
 use crate::binding::Binding;
-use crate::token::{NamedToken, Token};
+use crate::token::{NamedToken, Token, TokenFile};
 
 /// An endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,8 +185,10 @@ pub(crate) struct Target {
 /// The settings of an endpoint that only some commands have.
 #[derive(Clone, Default)]
 pub(crate) struct Settings {
-    /// The bearer token that a server requires, or that a client sends.
+    /// The bearer token that a server requires.
     pub(crate) token: Option<Token>,
+    /// The bearer token that a client sends.
+    pub(crate) token_file: Option<TokenFile>,
     /// The bearer tokens of a server's clients. Each is a principal.
     pub(crate) principals: Vec<NamedToken>,
     /// Any message opens a session of a streamable server, also in MCP.

@@ -80,8 +80,8 @@ pub(crate) async fn connect(target: &Target, within: Duration) -> Result<Link, S
         Endpoint::WebSocket(_) => {
             let transport = rescind::websocket::connect(&target.endpoint.to_string());
             let mut transport = transport.options(link_options(target.dialect)).handshake_timeout(within);
-            if let Some(token) = &target.settings.token {
-                transport = transport.header("authorization", &token.header());
+            if let Some(token) = &target.settings.token_file {
+                transport = transport.header("authorization", &token.header().await);
             }
             if let Some(tls) = client_tls(target)? {
                 transport = transport.tls(tls);
@@ -188,8 +188,8 @@ fn bound(
 fn http_client(target: &Target, within: Duration) -> Result<Box<dyn Transport>, String> {
     let mut client = HttpClient::new(&target.endpoint.to_string()).map_err(|error| source(&error))?;
     client = client.connect_timeout(within);
-    if let Some(token) = &target.settings.token {
-        client = client.header("authorization", &token.header()).map_err(|error| source(&error))?;
+    if let Some(token) = &target.settings.token_file {
+        client = client.authorization(token.authorization());
     }
     if let Some(tls) = client_tls(target)? {
         client = client.tls(tls);

@@ -1,19 +1,35 @@
 //! A bearer token in a file: a server requires it of its clients, or a client shows it.
+//!
+//! The file of a client may change while the client runs: it is read again every few seconds, before a connection opens,
+//! and when the server refuses the token.
 
 use std::fmt;
 use std::future::{Ready, ready};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
+use rescind::http::Authorization;
 use rescind::{AuthRefusal, AuthRequest, Credential, Principal};
 use subtle::ConstantTimeEq as _;
+use tokio::task::AbortHandle;
+
+use crate::output;
 
 /// The shortest token.
 const MIN_BYTES: usize = 16;
 
+/// The time between two looks at the file of a client.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// The time in which a changed file must stay the same. A program may still write it.
+const SETTLED: Duration = Duration::from_millis(50);
+/// How often a file that goes on changing is read before it is left for later.
+const READS: usize = 5;
+
 /// A token.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token(Arc<str>);
 
 impl Token {
@@ -58,6 +74,114 @@ impl Token {
         let Some((scheme, shown)) = header.split_once(' ') else { return false };
         // The comparison takes the same time whatever the first wrong byte is.
         scheme.eq_ignore_ascii_case("bearer") && bool::from(shown.trim().as_bytes().ct_eq(self.0.as_bytes()))
+    }
+}
+
+/// The token that a client shows, in a file that may change.
+#[derive(Clone)]
+pub(crate) struct TokenFile {
+    watched: Arc<Watched>,
+    authorization: Authorization,
+    _looking: Arc<Looking>,
+}
+
+struct Watched {
+    file: PathBuf,
+    token: RwLock<Token>,
+    /// Whether the last read has failed, which was said.
+    is_unreadable: AtomicBool,
+}
+
+/// The task that looks at the file, until this is dropped.
+struct Looking(AbortHandle);
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl TokenFile {
+    /// Reads the token, and goes on looking at the file as long as this value lives.
+    ///
+    /// # Errors
+    /// The reason why the file has no token, in one sentence.
+    pub(crate) fn open(file: &Path) -> Result<Self, String> {
+        let token = Token::read(file)?;
+        let authorization = Authorization::new(&token.header()).map_err(|error| error.to_string())?;
+        let (token, is_unreadable) = (RwLock::new(token), AtomicBool::new(false));
+        let watched = Arc::new(Watched { file: file.to_owned(), token, is_unreadable });
+        let refused = Arc::clone(&watched);
+        let authorization = authorization.refresh(move |authorization| {
+            let refused = Arc::clone(&refused);
+            async move { refused.read_again(&authorization).await }
+        });
+        let (looked_at, sets) = (Arc::clone(&watched), authorization.clone());
+        let looking = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                looked_at.read_again(&sets).await;
+            }
+        });
+        let looking = Arc::new(Looking(looking.abort_handle()));
+        Ok(Self { watched, authorization, _looking: looking })
+    }
+
+    /// The header by which a client shows the current token.
+    pub(crate) async fn header(&self) -> String {
+        self.watched.read_again(&self.authorization).await;
+        self.watched.token().header()
+    }
+
+    /// The same for a client over HTTP, in which it changes as the file does.
+    pub(crate) const fn authorization(&self) -> &Authorization {
+        &self.authorization
+    }
+}
+
+impl Watched {
+    fn token(&self) -> Token {
+        self.token.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes the token that is in the file now. If there is none, the last one stays, which is said once.
+    async fn read_again(&self, authorization: &Authorization) {
+        let mut last = None;
+        for _ in 0..READS {
+            let file = self.file.clone();
+            let read = tokio::task::spawn_blocking(move || Token::read(&file)).await;
+            let read = read.unwrap_or_else(|error| Err(error.to_string()));
+            // Nothing has changed, or what has changed stays.
+            if read.as_ref().is_ok_and(|token| *token == self.token()) || last.as_ref() == Some(&read) {
+                return self.take(read, authorization);
+            }
+            last = Some(read);
+            tokio::time::sleep(SETTLED).await;
+        }
+    }
+
+    fn take(&self, read: Result<Token, String>, authorization: &Authorization) {
+        match read {
+            Ok(token) => {
+                if self.is_unreadable.swap(false, Ordering::Relaxed) {
+                    output::message(&format!("rescind: {} has a token again\n", self.file.display()));
+                }
+                if authorization.set(&token.header()).is_ok() {
+                    *self.token.write().unwrap_or_else(PoisonError::into_inner) = token;
+                }
+            }
+            Err(why) => {
+                if !self.is_unreadable.swap(true, Ordering::Relaxed) {
+                    output::message(&format!("rescind: {why}; the last token is used\n"));
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TokenFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenFile")
     }
 }
 

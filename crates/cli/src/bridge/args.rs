@@ -73,7 +73,8 @@ pub(crate) struct BridgeArgs {
     /// Binding of an http:// or https:// endpoint behind the bridge. [default: the dialect's]
     #[arg(long, help_heading = BEHIND, value_name = "B", value_enum)]
     pub(crate) to_binding: Option<Binding>,
-    /// Send the token in this file to the endpoint behind the bridge.
+    /// Send the token in this file to the endpoint behind the bridge. The file is read again when it changes, and when the
+    /// endpoint refuses the token.
     #[arg(long, help_heading = BEHIND, value_name = "FILE")]
     pub(crate) to_token_file: Option<PathBuf>,
     /// The certificate authority to trust, for a wss:// or https:// endpoint behind the bridge. [default: the system's]

@@ -26,7 +26,7 @@ use crate::cluster::Node;
 use crate::endpoint::{Endpoint, Security, Side, Target, Web};
 use crate::open;
 use crate::signals::stop_signal;
-use crate::token::Token;
+use crate::token::{Token, TokenFile};
 use crate::{Exit, Failure, ends_input, output, page};
 
 /// How long a connection to the endpoint behind the bridge may take to open.
@@ -169,7 +169,7 @@ impl Behind {
             return Err(format!("--to-token-file is for ws:// and http://, and not for {endpoint}"));
         }
         let mut target = Target::new(endpoint.clone(), dialect, args.upstream_flags(), Side::Client)?;
-        target.settings.token = args.to_token_file.as_deref().map(Token::read).transpose()?;
+        target.settings.token_file = args.to_token_file.as_deref().map(TokenFile::open).transpose()?;
         Ok(Self::Endpoint(Box::new(target)))
     }
 

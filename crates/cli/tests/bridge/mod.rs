@@ -12,4 +12,5 @@ mod live_page;
 mod old_clients;
 mod printed_output;
 mod program;
+mod upstream_habits;
 mod usage;
