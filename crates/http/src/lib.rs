@@ -60,6 +60,14 @@
 //! one for each session. A stream that is lost is resumed with `Last-Event-ID`, which ACP's draft leaves to a later
 //! revision. The client of this crate does so, and works with servers whose events have no ids. See [`Acp`].
 //!
+//! # The binding `legacy-sse`
+//!
+//! HTTP with server-sent events, the transport of MCP 2024-11-05. A GET opens an event stream, whose first event `endpoint`
+//! names the URL for POSTs. Each POST gets 202, and every message of the server is an event `message`. The session ends with
+//! its stream, and what runs in it is cancelled at once. [`HttpServer::legacy_sse`] adds it beside another binding, on `GET
+//! /sse` and `POST /messages`. [`StreamableTransport`] finds a server that speaks only this transport: if its first POST
+//! gets 400, 404 or 405, it opens the stream of the same URL. [`LegacySseTransport`] opens the stream at once.
+//!
 //! # Bounds
 //!
 //! A session reads the messages of its client without delay. It holds at most 32 KiB that its client does not read.
@@ -80,6 +88,7 @@ mod headers;
 mod inbound_queue;
 mod int_map;
 mod lazy_sleep;
+mod legacy_sse;
 mod revisions;
 mod server;
 mod shared_delay;
@@ -94,6 +103,7 @@ mod wake_list;
 
 pub use acp::{Acp, AcpTransport, UnknownSessions};
 pub use client::{Authorization, HttpClient};
+pub use legacy_sse::{LegacySse, LegacySseTransport};
 #[cfg(feature = "rustls")]
 pub use rescind_core::{ClientTls, Pem, ServerTls};
 pub use revisions::McpRevisions;

@@ -46,7 +46,7 @@
 //! | `stdio` (default) | this process's stdin and stdout, child processes: [`stdio`] | `rescind-stdio`, `rustix` |
 //! | `websocket` | client and server over WebSocket: [`websocket`] | `rescind-websocket`, `tokio-tungstenite`, `hyper`, `hyper-util` |
 //! | `axum` | the upgrade handler for a route of axum | `websocket`, `axum` |
-//! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of your own: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `http-body-util`, `getrandom`, `base64`, `tower-service` |
+//! | `http` | client and server over HTTP, in four bindings, alone or mounted in a server of your own: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `http-body-util`, `getrandom`, `base64`, `tower-service` |
 //! | `http` with `websocket` | ACP's endpoint, with both on one path: `AcpEndpoint` | no others |
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
 //! | `bridge` | two connections joined, of any transports: [`bridge`] | `rescind-bridge` |

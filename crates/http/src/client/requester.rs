@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST};
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
@@ -143,6 +144,27 @@ impl Requester {
         Self(Arc::new(Shared {
             client: client.clone(),
             base: Arc::new(Target::new(pool, client.uri.clone(), client.http2, true)),
+            moved: Mutex::default(),
+            others: Mutex::default(),
+            inbound_queue: Arc::clone(inbound_queue),
+        }))
+    }
+
+    /// The URL of the client.
+    pub(crate) fn uri(&self) -> &Uri {
+        &self.0.base.uri
+    }
+
+    /// The same with another target of the same origin, over the same connections.
+    pub(crate) fn at(&self, target: PathAndQuery) -> Self {
+        let Shared { client, base, inbound_queue, .. } = &*self.0;
+        let mut parts = base.uri.clone().into_parts();
+        parts.path_and_query = Some(target);
+        // Only the path differs from that of a valid URL.
+        let uri = Uri::from_parts(parts).unwrap_or_else(|_| base.uri.clone());
+        Self(Arc::new(Shared {
+            client: client.clone(),
+            base: Arc::new(Target::new(Arc::clone(&base.pool), uri, client.http2, true)),
             moved: Mutex::default(),
             others: Mutex::default(),
             inbound_queue: Arc::clone(inbound_queue),

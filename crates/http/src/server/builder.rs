@@ -14,6 +14,7 @@ use super::replay_buffer::Retention;
 use super::settings::HalfClose;
 use super::shutdown::{ShutdownSignal, shutdown_pair};
 use super::{AcceptQueue, HttpListener, HttpService, ServerBinding, SessionRouter, Settings};
+use crate::legacy_sse::{Beside, LegacySse};
 use crate::test_io::Source;
 
 /// A server of one binding, before it serves. [`bind`](Self::bind) listens on an address; [`mount`](Self::mount) makes
@@ -39,6 +40,7 @@ use crate::test_io::Source;
 #[must_use = "a server serves once it is bound or mounted"]
 pub struct HttpServer<B> {
     binding: B,
+    legacy: Option<LegacySse>,
     settings: Settings,
     path: String,
     #[cfg(feature = "rustls")]
@@ -50,6 +52,7 @@ impl<B: ServerBinding> HttpServer<B> {
     pub fn new(binding: B) -> Self {
         Self {
             binding,
+            legacy: None,
             settings: Settings::default(),
             path: "/".to_owned(),
             #[cfg(feature = "rustls")]
@@ -65,6 +68,14 @@ impl<B: ServerBinding> HttpServer<B> {
     /// The path that [`bind`](Self::bind) serves, with or without a slash at its end. Other paths get 404. Default: `/`, which serves every path.
     pub fn path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.path);
+        self
+    }
+
+    /// Also serves the transport of MCP 2024-11-05 on its own paths, `GET /sse` and `POST /messages` unless
+    /// [`LegacySse::paths`] sets others, whatever [`path`](Self::path) is. Host, Origin, the auth hook and the limits apply
+    /// to both. Each stream is a session of its own, and the listener yields its link like any other. Default: off.
+    pub fn legacy_sse(mut self, legacy: LegacySse) -> Self {
+        self.legacy = Some(legacy);
         self
     }
 
@@ -327,10 +338,13 @@ impl<B: ServerBinding> HttpServer<B> {
     fn build(self, endpoint: Endpoint) -> (HttpService, HttpListener, ShutdownSignal) {
         let settings = Arc::new(self.settings);
         let (accept_queue, links) = AcceptQueue::new();
+        let legacy = self.legacy.map(|legacy| Arc::new(Beside::new(legacy, &settings, accept_queue.clone())));
         let responder = self.binding.responder(&settings, accept_queue);
+        let mut responders = vec![Arc::clone(&responder)];
+        responders.extend(legacy.as_ref().map(|legacy| Arc::clone(&legacy.responder)));
         let (opener, open) = shutdown_pair();
         let watched = (settings.counts.clone(), settings.clients.clone());
-        let service = HttpService::new(Arc::clone(&responder), settings);
-        (service, HttpListener::new(links, endpoint, responder, watched, opener), open)
+        let service = HttpService::new(responder, legacy, settings);
+        (service, HttpListener::new(links, endpoint, responders, watched, opener), open)
     }
 }

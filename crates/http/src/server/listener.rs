@@ -57,7 +57,8 @@ impl AcceptQueue {
 pub struct HttpListener {
     links: mpsc::Receiver<Link>,
     endpoint: Endpoint,
-    responder: Arc<dyn Responder>,
+    /// Those of its bindings.
+    responders: Vec<Arc<dyn Responder>>,
     counts: HttpCounts,
     clients: Served,
     /// Closes with the listener, and ends the tasks that serve for it.
@@ -70,14 +71,14 @@ impl HttpListener {
     pub(super) fn new(
         links: mpsc::Receiver<Link>,
         endpoint: Endpoint,
-        responder: Arc<dyn Responder>,
+        responders: Vec<Arc<dyn Responder>>,
         (counts, clients): (HttpCounts, Served),
         open: ShutdownTrigger,
     ) -> Self {
         // Nothing is served yet.
         let served = CancellationToken::new();
         served.cancel();
-        Self { links, endpoint, responder, counts, clients, open, served }
+        Self { links, endpoint, responders, counts, clients, open, served }
     }
 
     /// Serves by this future, in a task of its own.
@@ -131,7 +132,7 @@ impl Listener for HttpListener {
 
 impl Drop for HttpListener {
     fn drop(&mut self) {
-        self.responder.shut();
+        self.responders.iter().for_each(|responder| responder.shut());
     }
 }
 

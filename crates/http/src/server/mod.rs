@@ -59,6 +59,7 @@ pub(crate) use listener::AcceptQueue;
 pub(crate) use settings::Settings;
 
 use self::cors::PageAccess;
+use self::head_fields::Field;
 use self::refusal::Refused;
 
 /// Who sent a request.
@@ -100,6 +101,13 @@ pub(crate) trait Responder: Send + Sync + 'static {
     /// The header that names the session of a request. `None`: there are no sessions.
     fn session_header(&self) -> Option<HeaderName> {
         None
+    }
+
+    /// The session that a request names, for the router of sessions.
+    fn session_of(&self, request: &Request<RequestBody>) -> Result<Option<String>, Refused> {
+        let Some(name) = self.session_header() else { return Ok(None) };
+        let named = Field::named(request.headers(), &name).single(name.as_str())?;
+        Ok(named.map(str::to_owned))
     }
 
     /// Called when the listener has ended: every link ends.

@@ -18,6 +18,7 @@ use super::head_fields::HeadFields;
 use super::refusal::Refused;
 use super::session_router::{self, FromElsewhere, Routed, RoutedAnswer};
 use super::{Caller, RequestBody, Responder, ResponseBody, Settings, auth, checks, response_body};
+use crate::legacy_sse::Beside;
 
 /// The approximate bytes that a request uses besides its head: its stream, its task, the entries of its fields.
 const REQUEST: usize = 4 * 1024;
@@ -37,12 +38,26 @@ const SMALL_HEAD: usize = 4 * 1024;
 #[derive(Clone)]
 pub struct HttpService {
     responder: Arc<dyn Responder>,
+    /// The binding on paths of its own.
+    legacy: Option<Arc<Beside>>,
     settings: Arc<Settings>,
 }
 
 impl HttpService {
-    pub(super) fn new(responder: Arc<dyn Responder>, settings: Arc<Settings>) -> Self {
-        Self { responder, settings }
+    pub(super) fn new(
+        responder: Arc<dyn Responder>,
+        legacy: Option<Arc<Beside>>,
+        settings: Arc<Settings>,
+    ) -> Self {
+        Self { responder, legacy, settings }
+    }
+
+    /// The binding that serves this request. `None`: nothing is served under its path.
+    fn serving<B>(&self, path: &str, request: &Request<B>) -> Option<&Arc<dyn Responder>> {
+        match &self.legacy {
+            Some(legacy) if legacy.serves(request.uri().path()) => Some(&legacy.responder),
+            Some(_) | None => is_under(path, request).then_some(&self.responder),
+        }
     }
 
     pub(super) const fn settings(&self) -> &Arc<Settings> {
@@ -90,8 +105,9 @@ impl HttpService {
         };
         let held = Some(hold_head(&client, size)?);
         let page = if is_of_page { Page::of(request.headers(), self.credentials()) } else { None };
-        let access = self.responder.page_access();
-        if is_under(path, &request) && cors::is_preflight(request.method(), request.headers()) {
+        let serving = self.serving(path, &request);
+        let access = serving.unwrap_or(&self.responder).page_access();
+        if serving.is_some() && cors::is_preflight(request.method(), request.headers()) {
             if let Some(page) = &page {
                 let answer = page.preflight(request.headers(), access, &self.settings.pages);
                 return Ok(Responding::now(answer));
@@ -104,11 +120,9 @@ impl HttpService {
 
     /// Asks the router of the sessions, if there is one.
     fn route(&self, request: Request<RequestBody>, path: &str) -> Result<Routed, Refused> {
-        match &self.settings.session_router {
-            Some(router) if is_under(path, &request) => {
-                Routed::by(&**router, self.responder.session_header().as_ref(), request)
-            }
-            Some(_) | None => Ok(Routed { request, elsewhere: None }),
+        match (&self.settings.session_router, self.serving(path, &request)) {
+            (Some(router), Some(responder)) => Routed::by(&**router, &**responder, request),
+            (_, _) => Ok(Routed { request, elsewhere: None }),
         }
     }
 
@@ -119,11 +133,10 @@ impl HttpService {
         path: &str,
         caller: Caller,
     ) -> BoxFuture<'static, Response<ResponseBody>> {
-        if !is_under(path, &request) {
+        let Some(responder) = self.serving(path, &request).cloned() else {
             let refused = Refused::not_found("nothing is served under this path");
             return Box::pin(ready(self.refuse(refused)));
-        }
-        let responder = Arc::clone(&self.responder);
+        };
         if let Some(elsewhere) = elsewhere {
             return Box::pin(session_router::answer(responder, elsewhere, request));
         }
@@ -150,7 +163,9 @@ impl HttpService {
     #[doc(hidden)]
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
-        self.responder.held()
+        let (sessions, posts) = self.responder.held();
+        let legacy = self.legacy.as_ref().map_or((0, 0), |legacy| legacy.responder.held());
+        (sessions + legacy.0, posts + legacy.1)
     }
 
     /// The response to a request that no binding gets.

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderName, Request, Response, StatusCode, request};
+use http::{Request, Response, StatusCode, request};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use rescind_core::{BoxFuture, Principal, RequestId};
 
-use super::head_fields::Field;
 use super::refusal::Refused;
 use super::{RequestBody, Responder, ResponseBody};
 
@@ -133,17 +132,14 @@ pub(super) struct Routed {
 pub(super) struct FromElsewhere;
 
 impl Routed {
-    /// Passes the head of a request to the router. `session`: the header that names a session in this binding.
+    /// Passes the head of a request to the router. `responder`: the binding that serves it here.
     pub(super) fn by(
         router: &dyn SessionRouter,
-        session: Option<&HeaderName>,
+        responder: &dyn Responder,
         request: Request<RequestBody>,
     ) -> Result<Self, Refused> {
+        let named = responder.session_of(&request)?;
         let (mut head, body) = request.into_parts();
-        let named = match session {
-            Some(name) => Field::named(&head.headers, name).single(name.as_str())?.map(str::to_owned),
-            None => None,
-        };
         let elsewhere = match router.route(&mut head, named.as_deref()) {
             SessionRoute::Here => None,
             SessionRoute::Elsewhere(answer) => Some(answer),

@@ -136,6 +136,11 @@ impl<T: OwnedSession> Sessions<T> {
         (found.principal() == principal).then_some(found)
     }
 
+    /// The session with this id, whoever opened it.
+    pub(crate) fn by_id(&self, id: &str) -> Option<Arc<T>> {
+        Some(Arc::clone(&self.state().open.get(id)?.session))
+    }
+
     pub(crate) fn remove(&self, id: &str) {
         let removed = self.state().open.remove(id);
         drop(removed);

@@ -19,7 +19,8 @@ mod wrapped;
 
 use rescind_core::{Link, TransportEvent};
 use rescind_http::{
-    Acp, AcpTransport, HttpClient, HttpServer, Stateless, StatelessTransport, Streamable, StreamableTransport,
+    Acp, AcpTransport, HttpClient, HttpServer, LegacySse, LegacySseTransport, Stateless, StatelessTransport,
+    Streamable, StreamableTransport,
 };
 use rescind_testkit::conformance::{Harness, RawBytes};
 
@@ -64,6 +65,23 @@ impl Harness for OverAcp {
         let listener = HttpServer::new(Acp::new()).max_frame(SMALL).bind("127.0.0.1:0").await.unwrap();
         let (raw, link) =
             serve(RawHttp::opening(&listener, "acp-connection-id"), listener, Says::Plain).await;
+        Some((link, Box::new(raw)))
+    }
+}
+
+#[derive(Debug)]
+struct OverLegacySse;
+
+impl Harness for OverLegacySse {
+    async fn connect(&self) -> (Link, Link) {
+        let listener = HttpServer::new(LegacySse::new()).bind("127.0.0.1:0").await.unwrap();
+        connect(listener, |url| LegacySseTransport::new(HttpClient::new(url).unwrap()), Says::Plain).await
+    }
+
+    async fn connect_raw(&self) -> Option<(Link, Box<dyn RawBytes>)> {
+        let small = HttpServer::new(LegacySse::new()).max_frame(SMALL);
+        let listener = small.bind("127.0.0.1:0").await.unwrap();
+        let (raw, link) = serve(RawHttp::legacy_sse(&listener), listener, Says::Plain).await;
         Some((link, Box::new(raw)))
     }
 }
@@ -117,6 +135,16 @@ mod stateless {
         without {
             end_of_input_inside_a_frame: "the link is the listener's: no connection's end is the end of its input",
             a_closed_side_still_reads: "the link is the listener's: a client cannot close its side of it",
+        }
+    );
+}
+
+mod legacy_sse {
+    rescind_testkit::conformance!(
+        super::OverLegacySse,
+        without {
+            end_of_input_inside_a_frame: "the input is POSTs: the end of one connection is not its end",
+            a_closed_side_still_reads: "a session ends both ways at once, with its stream",
         }
     );
 }

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use rescind_core::{BoxFuture, FrameKind, Listener as _};
 use rescind_http::HttpListener;
 use rescind_testkit::conformance::RawBytes;
-use rescind_testkit::support::http1::read_head;
+use rescind_testkit::support::http1::{read_head, read_until};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
@@ -43,6 +43,27 @@ impl RawHttp {
             let head = read_head(&mut raw.stream).await.to_ascii_lowercase();
             let named = head.lines().find_map(|line| line.strip_prefix(&format!("{header}: ")));
             raw.headers = format!("{USUAL}{header}: {}\r\n", named.expect("a name for what was opened"));
+            raw.stream = TcpStream::connect(&raw.address).await.unwrap();
+            raw
+        }
+    }
+
+    /// Opens a stream, which stays open, and posts to the endpoint that it names.
+    pub(crate) fn legacy_sse(listener: &HttpListener) -> impl Future<Output = Self> + use<> {
+        let endpoint = listener.endpoint().to_string();
+        async move {
+            let mut raw = Self::new(endpoint, USUAL.to_owned(), Says::Plain).await;
+            let Self { path, address, .. } = &raw;
+            let get = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n\r\n");
+            raw.stream.write_all(get.as_bytes()).await.unwrap();
+            let text = read_until(&mut raw.stream, "\n\n").await;
+            let named = text.lines().find_map(|line| line.strip_prefix("data: "));
+            raw.path = named.expect("an endpoint").to_owned();
+            let stream = TcpStream::connect(&raw.address).await.unwrap();
+            raw.kept.push(std::mem::replace(&mut raw.stream, stream));
+            let hello = raw.post(&wrap(Says::Plain, FrameKind::Request, b"{}"));
+            raw.stream.write_all(&hello).await.unwrap();
+            read_head(&mut raw.stream).await;
             raw.stream = TcpStream::connect(&raw.address).await.unwrap();
             raw
         }

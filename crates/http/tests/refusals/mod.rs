@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use rescind_core::dialect::{ACP, MCP, MCP_2026};
 use rescind_core::{Limits, ServerLimits};
-use rescind_http::{Acp, HttpServer, Stateless, Streamable};
+use rescind_http::{Acp, HttpServer, LegacySse, Stateless, Streamable};
+
+use rescind_testkit::support::http1::read_until;
 
 use crate::refusals::support::{Change, Column, Id, Served, begin, ended, head_of, serve};
 
@@ -20,7 +22,7 @@ const TABLE: &str = include_str!("../../src/refusals.md");
 /// The statuses that the table names in this column; `-` means none.
 fn documented(column: Column) -> BTreeSet<u16> {
     let rows = TABLE.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
-    let reported = rows.filter(|cells| cells.len() > 5 && cells[column as usize] != "-");
+    let reported = rows.filter(|cells| cells.len() > 6 && cells[column as usize] != "-");
     reported.filter_map(|cells| cells[1].parse().ok()).collect()
 }
 
@@ -188,6 +190,49 @@ async fn acp_refuses_as_the_table_says() {
     seen.insert(full(HttpServer::new(Acp::new()), Column::Acp).await);
     assert_eq!(ended(HttpServer::new(Acp::new()), Column::Acp).await, 503);
     assert_eq!(seen, documented(Column::Acp));
+}
+
+#[tokio::test]
+async fn legacy_sse_refuses_as_the_table_says() {
+    const GET: [Change<'static>; 2] = [(":method", "GET"), ("Accept", "text/event-stream")];
+    let opens = [GET[0], GET[1], (":path", "/here")];
+    let mut served = serve(HttpServer::new(LegacySse::new()).sessions(1), &[MCP], Column::LegacySse).await;
+    let mut stream = begin(&served.address, &served.request(&opens, Some(""))).await;
+    let named = read_until(&mut stream, "\n\n").await;
+    served.target = named.lines().find_map(|line| line.strip_prefix("data: ")).unwrap().to_owned();
+    // A session that is in use is not ended to make room for another.
+    for _ in 0..2 {
+        let mut socket = begin(&served.address, &served.request(&[], None)).await;
+        assert!(head_of(&mut socket).await.starts_with("http/1.1 202"));
+    }
+    let batch = format!("[{}]", served.good());
+    let guessed = format!("/here?sessionId={}", "0".repeat(32));
+    let mut seen = play(
+        &served,
+        &[
+            (&[], Some("[]"), 400, ""),
+            (&[], Some(&batch), 400, ""),
+            (&[(":path", "/here")], None, 400, ""),
+            (&[("X-User", "bert")], None, 403, ""),
+            (&[(":path", guessed.as_str())], None, 404, ""),
+            (&[(":method", "DELETE")], None, 405, "allow: get, post"),
+            (&[(":method", "GET"), ("Accept", "application/json")], Some(""), 406, ""),
+            (&opens, Some(""), 429, "retry-after: 1"),
+        ],
+    )
+    .await;
+    let mut slow = serve(
+        HttpServer::new(LegacySse::new()).body_timeout(Duration::from_millis(50)),
+        &[MCP],
+        Column::LegacySse,
+    )
+    .await;
+    let mut waiting = begin(&slow.address, &slow.request(&opens, Some(""))).await;
+    let named = read_until(&mut waiting, "\n\n").await;
+    slow.target = named.lines().find_map(|line| line.strip_prefix("data: ")).unwrap().to_owned();
+    seen.insert(too_slow(&slow).await);
+    seen.insert(ended(HttpServer::new(LegacySse::new()), Column::LegacySse).await);
+    assert_eq!(seen, documented(Column::LegacySse));
 }
 
 #[tokio::test]

@@ -23,6 +23,7 @@ pub(crate) enum Column {
     Streamable = 2,
     Stateless = 3,
     Acp = 4,
+    LegacySse = 5,
 }
 
 /// The id of a refusal that belongs to no request.
@@ -41,8 +42,13 @@ impl Id {
     }
 }
 
+/// The target of a valid request that opens something.
+const TARGET: &str = "/here";
+
 pub(crate) struct Served {
     pub(crate) address: String,
+    /// The target of a valid request.
+    pub(crate) target: String,
     column: Column,
     begun: Mutex<mpsc::UnboundedReceiver<()>>,
     _serving: Serving,
@@ -119,7 +125,7 @@ fn listen(
     let server = Server::builder(dialects.to_vec()).limits(limits).server_limits(server_limits).serve(router);
     let server = server.listen(listener);
     let serving = Serving::spawn(async move { server.run().await.unwrap() });
-    Served { address, column, begun: Mutex::new(begun), _serving: serving }
+    Served { address, target: TARGET.to_owned(), column, begun: Mutex::new(begun), _serving: serving }
 }
 
 impl Served {
@@ -134,7 +140,7 @@ impl Served {
     }
 
     pub(crate) fn request(&self, changes: &[Change<'_>], body: Option<&str>) -> String {
-        request(self.column, &self.address, changes, body)
+        request(self.column, (&self.address, &self.target), changes, body)
     }
 
     /// Opens a session or connection and returns its id.
@@ -147,7 +153,7 @@ impl Served {
 
     /// Sends a request that must be refused with a reason in JSON.
     pub(crate) async fn refused(&self, changes: &[Change<'_>], body: Option<&str>) -> Response {
-        refused(self.column, &self.address, changes, body).await
+        refused(self.column, (&self.address, &self.target), changes, body).await
     }
 }
 
@@ -159,14 +165,19 @@ pub(crate) async fn ended<B: ServerBinding>(server: HttpServer<B>, column: Colum
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap().to_string();
     let serving = tokio::spawn(async { axum::serve(socket, app).await.unwrap() });
-    let got = refused(column, &address, &[], None).await;
+    let got = refused(column, (&address, TARGET), &[], None).await;
     serving.abort();
     assert!(got.head.contains("retry-after: 1"), "{}", got.head);
     got.status
 }
 
-async fn refused(column: Column, address: &str, changes: &[Change<'_>], body: Option<&str>) -> Response {
-    let mut socket = begin(address, &request(column, address, changes, body)).await;
+async fn refused(
+    column: Column,
+    (address, target): (&str, &str),
+    changes: &[Change<'_>],
+    body: Option<&str>,
+) -> Response {
+    let mut socket = begin(address, &request(column, (address, target), changes, body)).await;
     let got = read_response(&mut socket).await;
     let Response { status, head, body } = &got;
     assert!(*status >= 400, "{changes:?} {head}");
@@ -185,19 +196,26 @@ async fn refused(column: Column, address: &str, changes: &[Change<'_>], body: Op
 
 fn good(column: Column) -> String {
     let (method, params) = match column {
-        Column::Streamable => ("initialize", json!({"protocolVersion": "2025-11-25", "capabilities": {}})),
+        Column::Streamable | Column::LegacySse => {
+            ("initialize", json!({"protocolVersion": "2025-11-25", "capabilities": {}}))
+        }
         Column::Stateless => ("tools/list", json!({"_meta": mcp_meta()})),
         Column::Acp => ("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}})),
     };
     json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}).to_string()
 }
 
-fn request(column: Column, address: &str, changes: &[Change<'_>], body: Option<&str>) -> String {
+fn request(
+    column: Column,
+    (address, target): (&str, &str),
+    changes: &[Change<'_>],
+    body: Option<&str>,
+) -> String {
     let body = body.map_or_else(|| good(column), ToOwned::to_owned);
     let length = body.len().to_string();
     let mut lines = vec![
         (":method", "POST"),
-        (":path", "/here"),
+        (":path", target),
         ("Host", address),
         ("Connection", "close"),
         ("Content-Type", "application/json"),

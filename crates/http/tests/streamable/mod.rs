@@ -14,7 +14,7 @@ mod sessionless;
 mod shares;
 mod stalled;
 mod streams;
-mod support;
+pub(crate) mod support;
 #[cfg(feature = "rustls")]
 mod tls;
 mod unrelated;

@@ -16,11 +16,12 @@ use rescind_core::{
 use super::renewal::Renewed;
 use super::state::{Client, InFlight, Standing, State};
 use super::stream;
-use super::{Order, listen};
+use super::{Order, legacy, listen};
 use crate::client::{Attempts, Failed, Media, ResponseBody, beginning, encoded, media_of, refusal, unread};
 use crate::collect_body::{CollectError, whole};
 use crate::envelope::{Envelope, Reply, unmarked};
 use crate::headers::MCP_SESSION_ID;
+use crate::legacy_sse;
 use crate::sync::spawn;
 
 /// The first revision that has the header `MCP-Protocol-Version`.
@@ -178,8 +179,13 @@ async fn run(mut send_guard: RunningSend, body: Bytes, exchange: ExchangeId, wai
     let client = Arc::clone(&send_guard.client);
     let number = send_guard.number;
     client.after(&waits).await;
-    let sent = send(&mut send_guard, body, opens).await;
-    if opens {
+    let again = opens.then(|| body.clone());
+    let mut sent = send(&mut send_guard, body, opens).await;
+    if let Some(body) = again {
+        let status = sent.as_ref().ok().map(Response::status);
+        if legacy::fell_back(&client, status).await {
+            sent = send(&mut send_guard, body, opens).await;
+        }
         settle_opening(&client, number, sent.as_ref().ok());
     }
     send_guard.mark_started();
@@ -227,7 +233,8 @@ async fn send(
     opens: bool,
 ) -> Result<Response<ResponseBody>, Failed> {
     let client = Arc::clone(&send_guard.client);
-    let trace = send_guard.trace.take();
+    // The first message may be sent again.
+    let trace = if opens { send_guard.trace.clone() } else { send_guard.trace.take() };
     let leaving = send_guard.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
     let kind = send_guard.kind;
     let attempts = FrameAttempts {
@@ -240,7 +247,7 @@ async fn send(
         return Err(stopped());
     }
     let sent = {
-        let mut sending = pin!(client.requester.post(kind, &attempts, body.clone(), leaving));
+        let mut sending = pin!(client.poster().post(kind, &attempts, body.clone(), leaving));
         if kind != FrameKind::Request || opens {
             sending.await
         } else {
@@ -334,6 +341,11 @@ async fn take(
     opens: bool,
 ) -> Result<(), Failed> {
     let client = &send_guard.client;
+    if let Some(endpoint) = client.legacy.get() {
+        let queue = (&*client.inbound_queue, client.max_frame);
+        // Boxed, because otherwise the future of each request would reserve its space.
+        return Box::pin(legacy_sse::take(endpoint.uri(), queue, exchange, response)).await;
+    }
     let (head, body) = response.into_parts();
     let (status, media) = (head.status, head.headers.get(CONTENT_TYPE).map(media_of));
     let asked = send_guard.kind == FrameKind::Request;

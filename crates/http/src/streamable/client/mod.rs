@@ -12,6 +12,7 @@
 //! - K5 When the link's sending half ends, everything ends: tasks, streams, connections.
 
 mod in_flight;
+mod legacy;
 mod listen;
 mod renewal;
 mod sender;
@@ -24,7 +25,7 @@ use std::time::Duration;
 use rescind_core::{BoxFuture, Link, MCP_RENEWAL, RenewalBodies, Transport, TransportError};
 
 use self::sender::ClientSender;
-use self::state::Client;
+use self::state::{Client, Standing};
 use crate::client::HttpClient;
 
 /// The client side of the binding `streamable`.
@@ -48,6 +49,8 @@ pub(super) struct ClientSettings {
     pub(super) exchanges: usize,
     pub(super) order: Order,
     pub(super) renewal: &'static RenewalBodies,
+    /// Whether a server that refuses the first POST is asked for the transport of 2024-11-05.
+    pub(super) falls_back: bool,
 }
 
 /// Which frames wait for which other frames.
@@ -69,6 +72,7 @@ impl StreamableTransport {
             exchanges: 1024,
             order: Order::AsNeeded,
             renewal: &MCP_RENEWAL,
+            falls_back: true,
         };
         Self { client, settings }
     }
@@ -107,6 +111,24 @@ impl StreamableTransport {
     pub const fn renewal(mut self, bodies: &'static RenewalBodies) -> Self {
         self.settings.renewal = bodies;
         self
+    }
+
+    /// Never falls back to the transport of MCP 2024-11-05. Default: if the server refuses the first POST with 400, 404 or
+    /// 405, the client opens the event stream of the same URL, as MCP advises. If the stream names an endpoint within 2 s,
+    /// the client speaks the binding of [`LegacySseTransport`](crate::LegacySseTransport), beginning with the same message.
+    pub const fn no_fallback(mut self) -> Self {
+        self.settings.falls_back = false;
+        self
+    }
+
+    /// Opens a link of the binding `legacy-sse`.
+    pub(crate) async fn open_legacy(self) -> Result<Link, TransportError> {
+        let client = Arc::new(Client::new(&self.client, self.settings));
+        let peer = client.requester.reach().await?;
+        let sender = ClientSender::new(Arc::clone(&client));
+        legacy::open(&client, self.client.connect_timeout).await?;
+        client.state().standing = Standing::Open;
+        Ok(client.link(sender, false, peer))
     }
 
     /// The most requests in flight. Default: 1024. Over HTTP/1.1 each request uses a connection. Further requests wait.

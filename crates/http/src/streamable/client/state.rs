@@ -1,7 +1,7 @@
 //! The state that the tasks of a client share.
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
@@ -19,6 +19,8 @@ use crate::sync::AbortHandle;
 pub(super) struct Client {
     core: ClientCore<State>,
     pub(super) settings: ClientSettings,
+    /// Sends POSTs to the endpoint of an event stream, if the server speaks the transport of 2024-11-05.
+    pub(super) legacy: OnceLock<Requester>,
     /// After this delay, a request whose response has no head yet counts as started.
     pub(super) cancel_delay: Arc<SharedDelay>,
     /// Notified when a frame is no longer pending or no longer in flight.
@@ -100,6 +102,7 @@ impl Client {
         Self {
             core: ClientCore::new(client, state),
             settings,
+            legacy: OnceLock::new(),
             cancel_delay: SharedDelay::new(settings.cancel_after),
             moved: Notify::new(),
         }
@@ -136,6 +139,11 @@ impl Client {
         if let Some(flight) = state.in_flight.get_mut(&flight) {
             flight.session = Some(session);
         }
+    }
+
+    /// Sends the POSTs.
+    pub(super) fn poster(&self) -> &Requester {
+        self.legacy.get().unwrap_or(&self.requester)
     }
 
     /// Whether this frame is cancelled or no longer in flight, so that its stream is not resumed.

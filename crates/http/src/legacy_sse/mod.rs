@@ -1,0 +1,99 @@
+//! The binding `legacy-sse`: HTTP with server-sent events, the transport of MCP 2024-11-05. A GET opens an event stream,
+//! whose first event `endpoint` names the URL for POSTs. A POST gets 202, and every message of the server is an event
+//! `message` of the stream.
+//!
+//! - L1 A session is its stream: it opens with the GET and ends with the stream. There is no resumption, so what runs in
+//!   the session is then cancelled at once.
+//! - L2 The id of a session has 128 random bits. A POST for a session that another principal opened gets 403.
+//! - L3 A message is passed on before its POST is answered. POSTs have no order among themselves, so a cancel may arrive
+//!   before its request, and then waits for it.
+//! - L4 The messages that wait for the reader of a stream are bounded. Above the bound their senders wait; a reader that
+//!   takes nothing for too long is cut off, which ends the session.
+//! - L5 The client posts only to the origin of its URL, whatever the event `endpoint` names.
+
+mod client;
+mod server;
+mod session;
+
+use std::sync::Arc;
+
+pub use client::LegacySseTransport;
+pub(crate) use client::{read_stream, take};
+
+use self::server::LegacySseServer;
+use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
+
+/// The server side of the binding `legacy-sse`: HTTP with server-sent events, as MCP 2024-11-05 defines it.
+///
+/// [`HttpServer::legacy_sse`](crate::HttpServer::legacy_sse) adds it beside the binding of a server, on two paths of its
+/// own. As the only binding of a server, it serves both the GET and the POSTs under the server's path.
+///
+/// ```
+/// use rescind_core::Listener;
+/// use rescind_http::{HttpServer, LegacySse, Streamable};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = HttpServer::new(Streamable::new()).path("/mcp").legacy_sse(LegacySse::new());
+/// let listener = server.bind("127.0.0.1:0").await?;
+/// println!("{}, and GET /sse for clients of MCP 2024-11-05", listener.endpoint());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a binding serves as part of a server"]
+pub struct LegacySse {
+    stream: String,
+    messages: String,
+}
+
+impl Default for LegacySse {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl LegacySse {
+    /// The binding on its usual paths: `GET /sse` and `POST /messages`.
+    pub fn new() -> Self {
+        Self { stream: "/sse".to_owned(), messages: "/messages".to_owned() }
+    }
+
+    /// The path that opens a stream, and the path for POSTs. They may be equal. They apply beside another binding
+    /// ([`HttpServer::legacy_sse`](crate::HttpServer::legacy_sse)).
+    ///
+    /// The event `endpoint` names the path for POSTs as it is here. Behind a proxy that adds a prefix to paths, set the
+    /// path with the prefix and mount the service under both.
+    pub fn paths(mut self, stream: &str, messages: &str) -> Self {
+        stream.clone_into(&mut self.stream);
+        messages.clone_into(&mut self.messages);
+        self
+    }
+}
+
+/// The binding beside another one.
+pub(crate) struct Beside {
+    paths: LegacySse,
+    pub(crate) responder: Arc<dyn Responder>,
+}
+
+impl Beside {
+    pub(crate) fn new(paths: LegacySse, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Self {
+        let responder = Arc::new(LegacySseServer::new(Some(paths.clone()), settings, accept_queue));
+        Self { paths, responder }
+    }
+
+    /// Whether this path belongs to it.
+    pub(crate) fn serves(&self, path: &str) -> bool {
+        path == self.paths.stream || path == self.paths.messages
+    }
+}
+
+impl sealed::Sealed for LegacySse {}
+
+#[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
+impl ServerBinding for LegacySse {
+    fn responder(self, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Arc<dyn Responder> {
+        Arc::new(LegacySseServer::new(None, settings, accept_queue))
+    }
+}
