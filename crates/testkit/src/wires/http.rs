@@ -4,8 +4,8 @@ use std::pin::Pin;
 
 use rescind_core::{BoxFuture, Capabilities, Link, Listener, Transport};
 use rescind_http::{
-    Acp, AcpTransport, HttpClient, HttpListener, HttpServer, ServerBinding, Stateless, StatelessTransport,
-    Streamable, StreamableTransport,
+    Acp, AcpTransport, HttpClient, HttpListener, HttpServer, LegacySse, LegacySseTransport, ServerBinding,
+    Stateless, StatelessTransport, Streamable, StreamableTransport,
 };
 
 use super::bridge::Listens;
@@ -33,6 +33,10 @@ pub(super) const STATELESS: Http<Stateless, StatelessTransport> =
 
 /// In HTTP/2, as its protocol requires.
 pub(super) const ACP: Http<Acp, AcpTransport> = Http { server: Acp::new, client: AcpTransport::new };
+
+/// Each stream is a session, so any message may come first. Frames are sent in order, as over `STREAMABLE`.
+pub(super) const LEGACY_SSE: Http<LegacySse, LegacySseTransport> =
+    Http { server: LegacySse::new, client: |client| LegacySseTransport::new(client).in_order() };
 
 impl<B: ServerBinding, T> Http<B, T> {
     pub(super) fn server(&self) -> HttpServer<B> {

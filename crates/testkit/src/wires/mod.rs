@@ -46,7 +46,7 @@ pub const WIRES: [&str; ROWS.len()] = {
     names
 };
 
-const ROWS: [Row; 14] = [
+const ROWS: [Row; 15] = [
     Row {
         name: "memory",
         carries: every_dialect,
@@ -94,6 +94,14 @@ const ROWS: [Row; 14] = [
         lacks: &[NO_INPUT],
         changes: &[],
         wire: |_| Box::new(http::ACP),
+    },
+    Row {
+        name: "http-legacy-sse",
+        carries: |dialect| dialect == "mcp",
+        kind: Kind::Posts,
+        lacks: &[NO_INPUT],
+        changes: &[],
+        wire: |_| Box::new(http::LEGACY_SSE),
     },
     Row {
         name: "named-pipe",
