@@ -197,7 +197,7 @@ pub(crate) struct WireOptions {
     /// Framing of a byte stream (stdio, pipe:): newline or content-length. [default: the dialect's]
     #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
     pub(crate) framing: Option<String>,
-    /// Binding of http:// and https://: streamable, stateless or acp. [default: the dialect's]
+    /// Binding of http:// and https://: streamable, stateless, acp or legacy-sse. [default: the dialect's]
     #[arg(long, value_name = "B", value_enum)]
     pub(crate) binding: Option<Binding>,
 }
@@ -219,6 +219,7 @@ impl Check {
 
 /// `rescind fixture`.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Fixture {
     /// The dialect to serve.
     #[arg(long, value_name = "D", value_parser = dialect)]
@@ -249,6 +250,9 @@ pub(crate) struct Fixture {
     /// client's token and the id of the request. Without --token cancels are ignored.
     #[arg(long)]
     pub(crate) sessionless: bool,
+    /// Also serve the transport of MCP 2024-11-05: GET /sse and POST /messages, beside the path of --listen.
+    #[arg(long)]
+    pub(crate) legacy_sse: bool,
     /// Let any message without a session open one. Used by `matrix`.
     #[arg(long, hide = true)]
     pub(crate) any_opening: bool,

@@ -8,6 +8,7 @@ pub(crate) enum Binding {
     Streamable,
     Stateless,
     Acp,
+    LegacySse,
 }
 
 impl Binding {
@@ -24,6 +25,7 @@ impl Binding {
             Self::Streamable => "streamable",
             Self::Stateless => "stateless",
             Self::Acp => "acp",
+            Self::LegacySse => "legacy-sse",
         }
     }
 
@@ -33,6 +35,7 @@ impl Binding {
             Self::Streamable => dialect != "mcp-2026",
             Self::Stateless => dialect == "mcp-2026",
             Self::Acp => Self::of_dialect(dialect) == Self::Acp,
+            Self::LegacySse => dialect == "mcp",
         }
     }
 
@@ -42,6 +45,7 @@ impl Binding {
             Self::Streamable => "http-streamable",
             Self::Stateless => "http-stateless",
             Self::Acp => "http-acp",
+            Self::LegacySse => "http-legacy-sse",
         }
     }
 }

@@ -195,6 +195,8 @@ pub(crate) struct Settings {
     pub(crate) any_opening: bool,
     /// A streamable server has no sessions.
     pub(crate) sessionless: bool,
+    /// A streamable server also serves the transport of MCP 2024-11-05.
+    pub(crate) legacy_sse: bool,
     /// Where the sessions of a server are, if it is one of several.
     pub(crate) router: Option<Arc<dyn SessionRouter>>,
     /// The most sessions of a server. `None`: the transport's default.
@@ -278,11 +280,34 @@ impl Target {
         })
     }
 
-    /// Whether it can be served without sessions.
+    /// Whether it serves MCP over streamable HTTP. Only then it can be served without sessions.
     pub(crate) fn may_be_sessionless(&self) -> bool {
         matches!(self.endpoint, Endpoint::Http(_))
             && self.binding == Binding::Streamable
             && self.dialect == "mcp"
+    }
+
+    /// Also serves the transport of MCP 2024-11-05, if this is set.
+    ///
+    /// # Errors
+    /// If it does not belong to this endpoint.
+    pub(crate) fn set_legacy_sse(&mut self, is_set: bool) -> Result<(), String> {
+        if is_set && !self.may_be_sessionless() {
+            return Err(
+                "--legacy-sse is for the dialect mcp over http:// or https:// with the binding streamable"
+                    .to_owned(),
+            );
+        }
+        if let (true, Endpoint::Http(web)) = (is_set, &self.endpoint) {
+            if matches!(web.path_alone(), "/sse" | "/messages") {
+                return Err(format!(
+                    "--legacy-sse serves /sse and /messages, and {} is the path of --listen",
+                    web.path_alone()
+                ));
+            }
+        }
+        self.settings.legacy_sse = is_set;
+        Ok(())
     }
 
     /// The wire's name in reports.
@@ -371,6 +396,9 @@ mod tests {
         let streamable = Flags { binding: Some(Binding::Streamable), ..Flags::default() };
         let acp = target("http://localhost:1/", "acp", streamable.clone(), Side::Server).unwrap();
         assert_eq!(acp.wire(), "http-streamable");
+        let legacy = Flags { binding: Some(Binding::LegacySse), ..Flags::default() };
+        let mcp = target("http://localhost:1/sse", "mcp", legacy, Side::Client).unwrap();
+        assert_eq!(mcp.wire(), "http-legacy-sse");
         let why = target("http://localhost:1/", "mcp-2026", streamable, Side::Server).unwrap_err();
         assert!(why.contains("does not carry the dialect mcp-2026"), "{why}");
     }

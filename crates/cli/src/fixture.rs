@@ -61,6 +61,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             output::note(line);
         }
     });
+    target.set_legacy_sse(args.legacy_sse)?;
     let node = args.cluster.connect(&mut target).await?;
     if let Some(node) = &node {
         node.serve(&fixture);

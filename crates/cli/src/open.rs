@@ -8,8 +8,8 @@ use rescind::AcpEndpoint;
 use rescind::ClientCertificates;
 use rescind::dialect::Dialect;
 use rescind::http::{
-    Acp, AcpTransport, HttpClient, HttpServer, ServerBinding, Stateless, StatelessTransport, Streamable,
-    StreamableTransport,
+    Acp, AcpTransport, HttpClient, HttpServer, LegacySse, LegacySseTransport, ServerBinding, Stateless,
+    StatelessTransport, Streamable, StreamableTransport,
 };
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport};
 use rescind::tls::{ClientTls, Pem, ServerTls};
@@ -135,6 +135,7 @@ async fn listen_http(target: &Target, web: &Web) -> Result<AnyListener, String> 
             let endpoint = AcpEndpoint::new(server(target, web, Acp::new())?);
             bound(web, endpoint.websocket(upgrade_options(target.dialect)).bind(&web.address()).await)
         }
+        Binding::LegacySse => bind(target, web, LegacySse::new()).await,
     }
 }
 
@@ -163,6 +164,9 @@ fn server<B: ServerBinding>(target: &Target, web: &Web, binding: B) -> Result<Ht
     }
     if let Some(router) = &target.settings.router {
         server = server.session_router(Arc::clone(router));
+    }
+    if target.settings.legacy_sse {
+        server = server.legacy_sse(LegacySse::new());
     }
     if let Some(sessions) = target.settings.sessions {
         server = server.sessions(sessions);
@@ -199,6 +203,7 @@ fn http_client(target: &Target, within: Duration) -> Result<Box<dyn Transport>, 
         Binding::Streamable => Box::new(StreamableTransport::new(client).in_order()),
         Binding::Stateless => Box::new(StatelessTransport::new(client)),
         Binding::Acp => Box::new(AcpTransport::new(client)),
+        Binding::LegacySse => Box::new(LegacySseTransport::new(client).in_order()),
     })
 }
 

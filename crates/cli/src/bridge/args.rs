@@ -27,6 +27,9 @@ pub(crate) struct BridgeArgs {
     pub(crate) listen: Endpoint,
     #[command(flatten)]
     pub(crate) wire_options: WireOptions,
+    /// Also serve the transport of MCP 2024-11-05: GET /sse and POST /messages, beside the path of --listen.
+    #[arg(long, help_heading = LISTEN)]
+    pub(crate) legacy_sse: bool,
     /// The most sessions at once.
     #[arg(long, help_heading = LISTEN, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) max_sessions: u32,
@@ -70,7 +73,8 @@ pub(crate) struct BridgeArgs {
     /// Framing of COMMAND's stdio or of a pipe: behind the bridge: newline or content-length. [default: the dialect's]
     #[arg(long, help_heading = BEHIND, value_name = "F", value_parser = ["newline", "content-length"])]
     pub(crate) to_framing: Option<String>,
-    /// Binding of an http:// or https:// endpoint behind the bridge. [default: the dialect's]
+    /// Binding of an http:// or https:// endpoint behind the bridge. [default: the dialect's; for mcp, a server of
+    /// 2024-11-05 is found]
     #[arg(long, help_heading = BEHIND, value_name = "B", value_enum)]
     pub(crate) to_binding: Option<Binding>,
     /// Send the token in this file to the endpoint behind the bridge. The file is read again when it changes, and when the

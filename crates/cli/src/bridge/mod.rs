@@ -108,6 +108,7 @@ fn listen_target(args: &BridgeArgs, dialect: &Dialect) -> Result<Target, Failure
             .to_owned());
     }
     target.settings.token = args.token_file.as_deref().map(Token::read).transpose()?;
+    target.set_legacy_sse(args.legacy_sse)?;
     target.settings.sessions = usize::try_from(args.max_sessions).ok();
     target.settings.idle = args.idle.map(Duration::from_secs);
     target.settings.origins.clone_from(&args.origins);

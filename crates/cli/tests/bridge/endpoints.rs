@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 
 use rescind::dialect::{Dialect, Role};
-use rescind::http::{HttpClient, HttpServer, Streamable, StreamableTransport};
+use rescind::http::{HttpClient, HttpServer, LegacySseTransport, Streamable, StreamableTransport};
 use rescind::transport::Listener as _;
 use rescind::{CallContext, CauseKind, Credential, Outcome, Peer, Router, Server};
 use rustix::process::Signal;
@@ -18,8 +18,20 @@ use crate::common::{Fixture, rescind, text};
 /// A client that writes lines to the bridge's stdin.
 #[test]
 fn a_client_over_stdio_reaches_a_server_over_http_and_the_end_of_its_input_ends_the_bridge() {
-    let server = Fixture::listen("mcp", "http://127.0.0.1:0/mcp", &[]);
-    let mut bridge = rescind(&["bridge", "--dialect", "mcp", "--listen", "stdio", &server.endpoint])
+    // A server that speaks only the transport of 2024-11-05 is found.
+    let behind: [(&str, &[&str]); 3] =
+        [("/mcp", &[]), ("/sse", &["--to-binding", "legacy-sse"]), ("/sse", &[])];
+    for (path, flags) in behind {
+        let server = Fixture::listen("mcp", "http://127.0.0.1:0/mcp", &["--legacy-sse"]);
+        let url = server.endpoint.replace("/mcp", path);
+        client_over_stdio(&[flags, &[&url]].concat());
+    }
+}
+
+/// A client of a bridge over stdio, with what is behind it. It calls, cancels a call and leaves.
+fn client_over_stdio(behind: &[&str]) {
+    let mut bridge = rescind(&["bridge", "--dialect", "mcp", "--listen", "stdio"])
+        .args(behind)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -48,6 +60,34 @@ fn a_client_over_stdio_reaches_a_server_over_http_and_the_end_of_its_input_ends_
     drop(stdin);
     let done = bridge.wait_with_output().unwrap();
     assert_eq!((done.status.code(), text(&done.stderr)), (Some(0), ""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_of_the_old_transport_have_a_child_each_and_lose_it_with_their_stream() {
+    let child = fixture("mcp");
+    let behind = [&["--legacy-sse"], &words(&child)[..]].concat();
+    let bridge = Bridge::listen("mcp", "http://127.0.0.1:0/mcp", &behind);
+    let old = bridge.endpoint.replace("/mcp", "/sse");
+    let client = async || {
+        let transport = LegacySseTransport::new(HttpClient::new(&old).unwrap());
+        let client = connect("mcp", Box::new(transport)).await;
+        soon("the handshake", client.call::<_, Value>("initialize", &hello("mcp"))).await.unwrap();
+        client
+    };
+    let (one, two) = (client().await, client().await);
+    let waiting = one.call::<_, Value>("test/wait", &json!({})).start().unwrap();
+    let other = two.call::<_, Value>("test/wait", &json!({})).start().unwrap();
+    let stats = async |peer: &Peer| peer.call::<_, Value>("test/stats", &json!({})).await.unwrap();
+    while stats(&one).await["running"] != 1 || stats(&two).await["running"] != 1 {}
+    waiting.canceller().cancel("enough");
+    assert!(matches!(soon("the outcome", waiting.outcome()).await, Outcome::Cancelled(_)));
+    while stats(&one).await["cancelled"] != 1 {}
+    assert_eq!(stats(&two).await["cancelled"], 0, "another client's");
+    drop(other);
+    let streamable = bridge.client("mcp").await;
+    assert_eq!(stats(&streamable).await["started"], 0, "a child of its own");
+    bridge.signal(Signal::TERM);
+    assert_eq!(bridge.ended().await.0, Some(0));
 }
 
 #[test]

@@ -68,6 +68,26 @@ fn wrong_usage_exits_2_and_says_what_to_do() {
             &["fixture", "--dialect", "mcp-2026", "--listen", "http://127.0.0.1:0/", "--sessionless"],
             "for the dialect mcp",
         ),
+        (
+            &["fixture", "--dialect", "mcp", "--listen", "stdio", "--legacy-sse"],
+            "--legacy-sse is for the dialect mcp",
+        ),
+        (
+            &["fixture", "--dialect", "mcp-2026", "--listen", "http://127.0.0.1:0/", "--legacy-sse"],
+            "for the dialect mcp",
+        ),
+        (
+            &["fixture", "--dialect", "mcp", "--listen", "http://127.0.0.1:0/sse", "--legacy-sse"],
+            "/sse is the path of --listen",
+        ),
+        (
+            &["bridge", "--dialect", "acp", "--listen", "http://127.0.0.1:0/acp", "--legacy-sse", "--", "x"],
+            "--legacy-sse is for the dialect mcp",
+        ),
+        (
+            &["check", "--dialect", "lsp", "--binding", "legacy-sse", "http://127.0.0.1:1/"],
+            "legacy-sse does not carry the dialect lsp",
+        ),
         (&["check", "--dialect", "acp", "--profile", "no-such.toml", "--", "peer"], "no-such.toml"),
         (&["check", "--dialect", "acp", "--", "no-such-program-here"], "no-such-program-here"),
     ] {
