@@ -2,6 +2,7 @@
 // after `--` once a scenario and cancels its requests. README.md tells how to run it and what its lines mean.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import { ReadBuffer, serializeMessage } from "@modelcontextprotocol/sdk/shared/stdio.js";
 import { CallToolResultSchema, ErrorCode, McpError, ResultSchema } from "@modelcontextprotocol/sdk/types.js";
@@ -29,6 +30,8 @@ class SdkPeer extends McpPeer {
   byMessage = true;
 
   transport(address) {
+    // The transport of 2024-11-05, on a path of its own.
+    if (this.over === "sse") return new SSEClientTransport(new URL("/sse", address));
     if (address) return new StreamableHTTPClientTransport(new URL(address));
     return new PipeTransport(this.child, new ReadBuffer(), serializeMessage);
   }
@@ -45,5 +48,5 @@ class SdkPeer extends McpPeer {
 }
 
 await main("mcp-client.mjs", (command, { over }) => new SdkPeer(command, over), ({ over, bridged }) =>
-  ["stdio", "http"].includes(over) ? scenariosOver(over, { asks: true, bridged }) : undefined,
+  ["stdio", "http", "sse"].includes(over) ? scenariosOver(over, { asks: true, bridged }) : undefined,
 );

@@ -384,9 +384,22 @@ const withSessions = {
   },
 };
 
+/** Over the transport of 2024-11-05, where a session is its stream. */
+const withStreamsAsSessions = {
+  async "stream-ended-while-waiting"(peer) {
+    const other = await peer.another();
+    const call = await other.tool("wait");
+    await peer.statsUntil("the request runs", running(1));
+    await within("the end of the stream", other.library.close());
+    await idle(peer);
+    await within("the call's end", call.answer);
+  },
+};
+
 /** What a wire has, out of what the clients can play. */
 export function scenariosOver(over, { asks = false, stateless = false, bridged = false } = {}) {
-  const http = over === "http";
+  const sse = over === "sse";
+  const http = over === "http" || sse;
   return list({
     ...(http ? {} : onStreams),
     ...everywhere,
@@ -394,6 +407,7 @@ export function scenariosOver(over, { asks = false, stateless = false, bridged =
     ...(asks ? withAsks : {}),
     ...(http && !bridged ? withSeveral : {}),
     ...(http && bridged ? withServerEach : {}),
-    ...(http && !stateless && !bridged ? withSessions : {}),
+    ...(http && !sse && !stateless && !bridged ? withSessions : {}),
+    ...(sse && !bridged ? withStreamsAsSessions : {}),
   });
 }

@@ -1,9 +1,11 @@
 // An MCP server of the 2025 revisions, made with the public API of @modelcontextprotocol/sdk, over its own stdin and
-// stdout, or with `--http` over streamable HTTP on a free port. What it offers is told in README.md.
+// stdout, or on a free port: with `--http` over streamable HTTP, with `--sse` over the transport of 2024-11-05. What it
+// offers is told in README.md.
 
 import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
 import { Server } from "@modelcontextprotocol/sdk/server/index.js";
+import { SSEServerTransport } from "@modelcontextprotocol/sdk/server/sse.js";
 import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
 import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/streamableHttp.js";
 import { CallToolRequestSchema, ErrorCode, ListToolsRequestSchema, McpError, ResultSchema } from "@modelcontextprotocol/sdk/types.js";
@@ -58,5 +60,24 @@ function serveHttp() {
   listen(http, "/mcp");
 }
 
+/** The same over the transport of 2024-11-05: a stream and its POSTs. */
+function serveSse() {
+  const sessions = new Map();
+  const http = createServer(async (request, response) => {
+    const { pathname, searchParams } = new URL(request.url, "http://localhost");
+    if (request.method === "GET" && pathname === "/sse") {
+      const transport = new SSEServerTransport("/messages", response);
+      sessions.set(transport.sessionId, transport);
+      transport.onclose = () => sessions.delete(transport.sessionId);
+      return server().connect(transport);
+    }
+    const known = request.method === "POST" && pathname === "/messages" && sessions.get(searchParams.get("sessionId"));
+    if (known) return known.handlePostMessage(request, response);
+    response.writeHead(404).end("Not found");
+  });
+  listen(http, "/sse");
+}
+
 if (process.argv[2] === "--http") serveHttp();
+else if (process.argv[2] === "--sse") serveSse();
 else await server().connect(new StdioServerTransport());
