@@ -298,13 +298,14 @@ impl Target {
                     .to_owned(),
             );
         }
-        if let (true, Endpoint::Http(web)) = (is_set, &self.endpoint) {
-            if matches!(web.path_alone(), "/sse" | "/messages") {
-                return Err(format!(
-                    "--legacy-sse serves /sse and /messages, and {} is the path of --listen",
-                    web.path_alone()
-                ));
-            }
+        let own = match &self.endpoint {
+            Endpoint::Http(web) if is_set => Some(web.path_alone()),
+            _ => None,
+        };
+        if let Some(path @ ("/sse" | "/messages")) = own {
+            return Err(format!(
+                "--legacy-sse serves /sse and /messages, and {path} is the path of --listen"
+            ));
         }
         self.settings.legacy_sse = is_set;
         Ok(())
