@@ -110,7 +110,7 @@ impl LegacySseServer {
         body::check_room(&fields, &session.budget)?;
         body::check_length(head.version, &fields, self.settings.max_frame)?;
         let budget = session.budget.parent().cloned().unwrap_or_default();
-        let (body, held) =
+        let (body, bytes) =
             body::read(body, self.settings.max_frame, self.settings.body_timeout, &budget).await?;
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
@@ -121,10 +121,10 @@ impl LegacySseServer {
         };
         if Envelope::read(&body).is_ok() {
             let trace = fields.trace().map(Arc::new);
-            session.post((body, held), ExchangeId::NONE, trace).map_err(not_taken)?;
+            session.post((body, bytes), ExchangeId::NONE, trace).map_err(not_taken)?;
             return Ok(response_body::plain(StatusCode::ACCEPTED));
         }
-        match session.judge((body, held)).await.map_err(not_taken)? {
+        match session.judge((body, bytes)).await.map_err(not_taken)? {
             ResponseKind::Json(status, refusal) => Ok(response_body::json(status, refusal)),
             ResponseKind::Refused(_) => Err(Refused::bad("the body is not a message")),
             ResponseKind::Ended => Err(ended()),

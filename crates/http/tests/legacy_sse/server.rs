@@ -6,7 +6,7 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use rescind_core::dialect::MCP;
 use rescind_core::{Credential, Principal};
-use rescind_http::{HttpServer, LegacySse, Streamable};
+use rescind_http::{HttpServer, LegacySse, SessionRoute, SessionRouter, Streamable};
 use rescind_testkit::support::until;
 use serde_json::json;
 use tower_service::Service as _;
@@ -251,4 +251,29 @@ async fn the_paths_can_be_set() {
     let peer = crate::legacy_sse::support::client(rescind_http::LegacySseTransport::new(transport)).await;
     assert_eq!(peer.call::<_, serde_json::Value>("echo", &json!({})).await.unwrap(), json!({}));
     assert_eq!(post(address(&served.url), "/sse", &[], "{}").await.status, 404);
+}
+
+/// The router of a cluster, which gives the ids of sessions and sees the session that each request names.
+#[derive(Default)]
+struct Router(std::sync::Mutex<Vec<Option<String>>>);
+
+impl SessionRouter for Router {
+    fn new_session_id(&self) -> Option<String> {
+        Some("n1.0123".to_owned())
+    }
+
+    fn route(&self, _: &mut http::request::Parts, session: Option<&str>) -> SessionRoute {
+        self.0.lock().unwrap().push(session.map(str::to_owned));
+        SessionRoute::Here
+    }
+}
+
+#[tokio::test]
+async fn a_router_of_sessions_sees_the_session_of_each_post() {
+    let router = std::sync::Arc::new(Router::default());
+    let served = serve(server().session_router(router.clone()), MCP).await;
+    let mut stream = Stream::open(&served.url).await;
+    assert_eq!(stream.endpoint, "/messages?sessionId=n1.0123");
+    stream.shake_hands().await;
+    assert_eq!(*router.0.lock().unwrap(), [None, Some("n1.0123".to_owned())]);
 }
