@@ -28,6 +28,8 @@ use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
 /// [`HttpServer::legacy_sse`](crate::HttpServer::legacy_sse) adds it beside the binding of a server, on two paths of its
 /// own. As the only binding of a server, it serves both the GET and the POSTs under the server's path.
 ///
+/// A session lives while its event stream is open, however long it is unused. A client that comes back has a new session.
+///
 /// ```
 /// use rescind_core::Listener;
 /// use rescind_http::{HttpServer, LegacySse, Streamable};
