@@ -1,4 +1,4 @@
-//! What real programs do that their protocol does not allow, as data: children behind `rescind bridge` (`children.json`),
+//! Habits of real programs that their protocol does not allow, as data: children behind `rescind bridge` (`children.json`),
 //! servers over HTTP behind it (`servers.json`), and clients before `rescind fixture` (`clients.json`). Each entry is
 //! played on every binding and transport where it can occur, and says what the other side must see. A new habit is one entry;
 //! README.md has the form.
@@ -30,10 +30,8 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // The bridge starts this program as its child.
     let words: Vec<String> = std::env::args().collect();
-    if let [_, role, dialect, name] = words.as_slice() {
-        if role == child::ROLE {
-            return child::run(dialect, name);
-        }
+    if let [_, child::ROLE, dialect, name] = words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        return child::run(dialect, name);
     }
     let arguments = libtest_mimic::Arguments::from_args();
     let trials = child::trials().into_iter().chain(servers::trials()).chain(clients::trials()).collect();

@@ -81,7 +81,7 @@ pub(crate) fn is_seen(sees: &Value, answer: &Value) -> bool {
     }
 }
 
-/// A program of ours. It is killed on drop.
+/// A running `rescind`. It is killed on drop.
 pub(crate) struct Program {
     pub(crate) child: Child,
     lines: mpsc::Receiver<String>,
@@ -132,7 +132,7 @@ impl Program {
                         return line;
                     }
                 }
-                Err(_) => panic!("its stderr has no {text:?}: {:#?}", self.seen),
+                Err(why) => panic!("its stderr has no {text:?} ({why}): {:#?}", self.seen),
             }
         }
     }
@@ -150,10 +150,8 @@ impl Drop for Program {
 pub(crate) const HANG: Duration = Duration::from_secs(40);
 
 pub(crate) async fn soon<F: IntoFuture>(what: &str, future: F) -> F::Output {
-    match tokio::time::timeout(HANG, future).await {
-        Ok(output) => output,
-        Err(_) => panic!("{what} does not come"),
-    }
+    let Ok(output) = tokio::time::timeout(HANG, future).await else { panic!("{what} does not come") };
+    output
 }
 
 /// The opening request of a dialect: its params, and the result of a right server.

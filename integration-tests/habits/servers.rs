@@ -1,5 +1,6 @@
 //! Servers over HTTP behind `rescind bridge --listen stdio`. A right server answers, except where a rule of the entry matches.
 
+use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::sync::{Arc, Mutex};
 
@@ -111,14 +112,11 @@ impl Request {
 impl Server {
     async fn serve(self: Arc<Self>, stream: TcpStream) {
         let mut stream = tokio::io::BufReader::new(stream);
-        while let Some(request) = read(&mut stream).await {
+        // Each response is on a connection of its own, so that its end can be the end of the connection.
+        if let Some(request) = read(&mut stream).await {
             let response = self.response(&request);
-            if stream.get_mut().write_all(response.as_bytes()).await.is_err() {
-                return;
-            }
-            // Each response is on a connection of its own, so that its end can be the end of the connection.
+            let _ = stream.get_mut().write_all(response.as_bytes()).await;
             let _ = stream.get_mut().shutdown().await;
-            return;
         }
     }
 
@@ -173,14 +171,14 @@ impl Server {
         let mut has_type = false;
         for (name, value) in response["headers"].as_object().into_iter().flatten() {
             has_type |= name == "Content-Type";
-            head.push_str(&format!("{name}: {}\r\n", filled(value.as_str().unwrap())));
+            let _ = write!(head, "{name}: {}\r\n", filled(value.as_str().unwrap()));
         }
         if !has_type && status < 300 && !body.is_empty() {
             head.push_str("Content-Type: application/json\r\n");
         }
         // With `cut` the response ends before its body does.
         let cut = response["cut"].as_u64().unwrap_or_default();
-        head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len() as u64 + cut));
+        let _ = write!(head, "Content-Length: {}\r\n\r\n", body.len() as u64 + cut);
         head + &body
     }
 }

@@ -114,7 +114,7 @@ pub enum Incoming<'a> {
         call: Option<CallNumber>,
         /// The content of the answer.
         body: AnswerBody<'a>,
-        /// What is wrong with it although its meaning is certain.
+        /// Its deviation, if it is not exact although its meaning is certain.
         deviation: Option<Deviation>,
     },
     /// The peer cancels one of its requests.

@@ -51,28 +51,32 @@ impl Output {
         self.write(&self.framing.frame(&text, self.other_framing));
     }
 
-    /// An answer, with what is wrong about all answers.
+    /// An answer, with the faults that all answers of this peer have.
     fn misspelt(&self, mut answer: Value) -> String {
-        let mut text = String::new();
+        let mut text = None;
         for fault in &self.faults {
-            match fault {
-                Fault::TextIds if answer["id"].is_number() => answer["id"] = json!(answer["id"].to_string()),
-                Fault::FractionIds if answer["id"].is_number() => answer["id"] = json!(answer["id"].as_f64()),
-                Fault::NoVersion => {
-                    drop(answer.as_object_mut().and_then(|members| members.remove("jsonrpc")))
+            let Some(members) = answer.as_object_mut() else { break };
+            let id = members.get("id").filter(|id| id.is_number()).cloned();
+            match (fault, id) {
+                (Fault::TextIds, Some(id)) => drop(members.insert("id".to_owned(), id.to_string().into())),
+                (Fault::FractionIds, Some(id)) => drop(members.insert("id".to_owned(), json!(id.as_f64()))),
+                (Fault::NoVersion, _) => drop(members.remove("jsonrpc")),
+                (Fault::AnswersInArray, _) => answer = json!([answer]),
+                (Fault::ErrorIsText, _) => {
+                    if let Some(error) = members.get_mut("error") {
+                        *error = error.get("message").cloned().unwrap_or_default();
+                    }
                 }
-                Fault::AnswersInArray => answer = json!([answer]),
-                Fault::ErrorIsText if answer.get("error").is_some() => {
-                    answer["error"] = answer["error"]["message"].clone();
-                }
-                Fault::LoneSurrogate if answer["result"].is_object() => {
-                    answer["result"]["half"] = json!("HALF");
-                    text = answer.to_string().replace("\"HALF\"", "\"\\ud83d\"");
+                (Fault::LoneSurrogate, _) => {
+                    if let Some(result) = members.get_mut("result").and_then(Value::as_object_mut) {
+                        result.insert("half".to_owned(), json!("HALF"));
+                        text = Some(answer.to_string().replace("\"HALF\"", "\"\\ud83d\""));
+                    }
                 }
                 _ => {}
             }
         }
-        if text.is_empty() { answer.to_string() } else { text }
+        text.unwrap_or_else(|| answer.to_string())
     }
 
     pub(super) fn write(&self, bytes: &[u8]) {

@@ -65,6 +65,7 @@ struct State {
     slow_taken: u64,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about a request")]
 struct Running {
     key: u64,
     request: Request,

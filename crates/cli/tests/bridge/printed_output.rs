@@ -88,7 +88,7 @@ async fn noise_for_ever_is_bounded_and_stops_no_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bridge_ends_within_eight_seconds_although_its_program_ignores_everything() {
     let lives = Lives::new();
-    // It ignores the end of its input and SIGTERM. What it waits for ends with the signal, and its loop goes on.
+    // It ignores the end of its input and SIGTERM. The command for which it waits ends with the signal, and its loop goes on.
     let update = "read -r ask; echo '{\"jsonrpc\":\"2.0\",\"method\":\"update\"}'";
     let child = lives.child(&format!("trap '' TERM; {HANDSHAKE}; {update}; while :; do sleep 1 9>&-; done"));
     let bridge = Bridge::listen("acp", WS, &words(&child));

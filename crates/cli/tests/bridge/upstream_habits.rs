@@ -123,9 +123,10 @@ async fn a_server_that_has_restarted_gets_a_new_session() {
 async fn guarded(current: &'static Mutex<&'static str>) -> (String, rescind_testkit::support::Serving) {
     serve_heads(move |head, message| {
         let shown = format!("authorization: Bearer {}\r\n", current.lock().unwrap());
-        match head.contains(&shown) {
-            true => well(head.split(' ').next().unwrap_or_default(), message),
-            false => response("401 Unauthorized", "Content-Type: text/plain\r\n", "who are you"),
+        if head.contains(&shown) {
+            well(head.split(' ').next().unwrap_or_default(), message)
+        } else {
+            response("401 Unauthorized", "Content-Type: text/plain\r\n", "who are you")
         }
     })
     .await

@@ -221,7 +221,7 @@ mod tests {
             r#"x {"jsonrpc":"2.0"} y"#,
             r#"x {"jsonrpc":NaN}"#,
             r#"x {"jsonrpc":"2.0","a":}"#,
-            r#"x {'jsonrpc':'2.0'}"#,
+            r"x {'jsonrpc':'2.0'}",
             r#"x ["jsonrpc"}"#,
             r#"x "}"#,
             "}",

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Session;
-use super::call::{CancelFrame, State};
+use super::call::{Call, CancelFrame, State};
 use super::input::AnswerKind;
 use super::output::{Event, Output, Settlement};
 use super::timers::Timer;
@@ -62,7 +62,7 @@ impl Session {
     /// Whether the call with this number waits for its answer.
     #[must_use]
     pub fn awaits_answer(&self, number: CallNumber) -> bool {
-        self.call_of(number).and_then(|call| self.calls.get(call.0)).is_some_and(|call| call.awaits_answer())
+        self.call_of(number).and_then(|call| self.calls.get(call.0)).is_some_and(Call::awaits_answer)
     }
 
     /// The only call that waits for its answer. `None`: none or several do, or a cancel waits for its acknowledgement.

@@ -57,7 +57,7 @@ impl Raw {
             let read = timeout(Duration::from_secs(60), self.stream.read(&mut bytes)).await;
             let count = read.unwrap_or_else(|_| panic!("no {text} in {}", self.read)).unwrap();
             assert!(count > 0, "no {text} in {}", self.read);
-            self.read.push_str(&String::from_utf8_lossy(&bytes[..count]));
+            self.read.push_str(&String::from_utf8_lossy(bytes.get(..count).unwrap()));
         }
     }
 

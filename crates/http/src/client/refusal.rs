@@ -168,7 +168,8 @@ mod tests {
             refusal(&late, "http://host/mcp", b""),
             "the server answered with 503 Service Unavailable, to be asked again after 120 s (http://host/mcp)"
         );
-        let long = refusal(&head(500, &[]), "x", &[b"<\n\x1b[2J\xff".as_slice(), &[b'x'; 1 << 20]].concat());
+        let long =
+            refusal(&head(500, &[]), "x", &[b"<\n\x1b[2J\xff".as_slice(), &b"x".repeat(1 << 20)].concat());
         assert!(
             long.contains(r"<\n\u{1b}[2J\u{fffd}xxx") && long.ends_with("x...") && long.len() < 300,
             "{long}"

@@ -144,7 +144,6 @@ async fn another_server_sets_no_cookies() {
     .await;
     let to = other.url.clone();
     let server = RawServer::start(move |asked| match asked.what() {
-        "initialize" => Some(well(asked)),
         "first" => Some(moved("307 Temporary", &to)),
         _ => Some(well(asked)),
     })

@@ -14,10 +14,8 @@ fn busy(status: &'static str, after: &'static str, times: usize) -> impl Fn(&Ask
         use std::sync::atomic::Ordering::SeqCst;
         let is_busy =
             asked.what() == "echo" && left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
-        Some(match is_busy {
-            true => response(status, &[&format!("Retry-After: {after}")], "busy"),
-            false => well(asked),
-        })
+        let busy = || response(status, &[&format!("Retry-After: {after}")], "busy");
+        Some(if is_busy { busy() } else { well(asked) })
     }
 }
 

@@ -35,20 +35,22 @@ impl JsonRpc {
         }
         let names = ["jsonrpc", "method", "params", "id", "result", "error"];
         let [version, method, params, id, result, error] = json::envelope(text, names)?;
-        let named = version.is_some_and(|version| is_two(version.get()));
+        let has_version = version.is_some_and(|version| is_two(version.get()));
         match (method, result, error) {
-            (Some(method), None, None) if named => {
+            (Some(method), None, None) if has_version => {
                 self.read_asked(method_name(method)?, params.and_then(Part::raw), id)
             }
             (Some(method), Some(_), _) | (Some(method), _, Some(_)) if !is_null(method) => {
                 // Some write all members of all kinds of messages.
-                if named && result.is_none_or(is_null) && error.is_none_or(is_null) {
+                if has_version && result.is_none_or(is_null) && error.is_none_or(is_null) {
                     return self.read_asked(method_name(method)?, params.and_then(Part::raw), id);
                 }
-                Err(if named { BadMessage::NoKind } else { BadMessage::WrongVersion })
+                Err(if has_version { BadMessage::NoKind } else { BadMessage::WrongVersion })
             }
-            (_, None, None) => Err(if named { BadMessage::NoKind } else { BadMessage::WrongVersion }),
-            (_, _, _) => self.read_answer(named, id, result.and_then(Part::raw), error.and_then(Part::raw)),
+            (_, None, None) => Err(if has_version { BadMessage::NoKind } else { BadMessage::WrongVersion }),
+            (_, _, _) => {
+                self.read_answer(has_version, id, result.and_then(Part::raw), error.and_then(Part::raw))
+            }
         }
     }
 
@@ -128,7 +130,7 @@ impl JsonRpc {
 
     fn read_answer<'a>(
         &self,
-        named: bool,
+        has_version: bool,
         id: Option<Part<'a>>,
         result: Option<&'a RawValue>,
         error: Option<&'a RawValue>,
@@ -147,7 +149,7 @@ impl JsonRpc {
                     Ok(number) => (Some(CallNumber(number)), None),
                     Err(_) => (respelled_number(id.get()), Some(Deviation::IdSpelling)),
                 };
-                let deviation = if named { deviation } else { Some(Deviation::NoVersion) };
+                let deviation = if has_version { deviation } else { Some(Deviation::NoVersion) };
                 Ok(Incoming::Answer { call, body, deviation })
             }
             (None, AnswerBody::Error(error)) => Ok(Incoming::PeerError(error)),

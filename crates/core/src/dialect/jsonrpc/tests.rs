@@ -170,7 +170,7 @@ fn values_errors_and_cancelled_answers_are_distinguished() {
     }
 }
 
-/// What is wrong with an answer to call 2 that is taken all the same.
+/// The deviation of an answer to call 2 that is taken all the same.
 fn deviation(dialect: &Dialect, frame: &str) -> Option<Deviation> {
     match dialect.codec().decode(frame.as_bytes()) {
         Incoming::Answer { call: Some(CallNumber(2)), body: AnswerBody::Value(_), deviation } => deviation,

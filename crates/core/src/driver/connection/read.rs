@@ -453,7 +453,7 @@ impl ConnectionTask {
     }
 }
 
-/// What is wrong with an answer whose envelope is right.
+/// The deviation of an answer whose envelope is right.
 const fn deviation_of(body: &AnswerBody<'_>) -> Option<Deviation> {
     match body {
         AnswerBody::Malformed(_) => Some(Deviation::InvalidAnswer),
