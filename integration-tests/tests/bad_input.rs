@@ -150,7 +150,7 @@ async fn json_that_is_not_a_message_is_refused_and_the_session_continues() {
         for frame in ["[]", r#"[{"jsonrpc":"2.0","id":1,"method":"test/echo"}]"#, "7", "{}", "null"] {
             session.refused(frame.as_bytes(), -32_600, Value::Null).await;
         }
-        for id in ["1.0", "1e0", "-0", "9223372036854775808", "null", "true", "[1]"] {
+        for id in ["1.5", "1e-1", "-0.5", "9223372036854775808", "null", "true", "[1]"] {
             let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"test/echo","params":{{}}}}"#);
             session.refused(frame.as_bytes(), -32_600, Value::Null).await;
         }

@@ -39,7 +39,8 @@ pub(crate) fn grid(report: &Report, wires: &[&str], colour: Colour) -> String {
     text
 }
 
-/// One line for the names, or two if one would be too long, and two for each dialect.
+/// One line for the names, or two if one would be too long, and two for each dialect. Two spaces are between the columns
+/// if there is room for them.
 fn grid_of_wires<'a>(text: &mut String, report: &Report, wires: &[&'a str], colour: Colour) {
     let rows = rows(report, wires);
     let first = first_width(&rows);
@@ -49,17 +50,18 @@ fn grid_of_wires<'a>(text: &mut String, report: &Report, wires: &[&'a str], colo
     let names: Vec<(String, &str)> = wires.iter().map(name).collect();
     let longest: Vec<&str> = names.iter().map(|(one, two)| longer(one, two)).collect();
     let widths = widths(&longest, &rows, |field| field.count.len().max(field.time.len()));
+    let gap = if first + widths.iter().map(|width| width + 2).sum::<usize>() <= MAX_WIDTH { 2 } else { 1 };
     if names.iter().any(|(one, _)| !one.is_empty()) {
         let heading = names.iter().map(|(one, _)| (one.as_str(), Style::new().bold()));
-        line(text, ("", first), heading, &widths, colour);
+        line(text, ("", first), heading, (&widths, gap), colour);
     }
     let heading = names.iter().map(|(_, two)| (*two, Style::new().bold()));
-    line(text, ("", first), heading, &widths, colour);
+    line(text, ("", first), heading, (&widths, gap), colour);
     for (dialect, fields) in &rows {
         let counts = fields.iter().map(|field| (field.count.as_str(), field.style));
-        line(text, (dialect, first), counts, &widths, colour);
+        line(text, (dialect, first), counts, (&widths, gap), colour);
         let times = fields.iter().map(|field| (field.time.as_str(), Style::new().dimmed()));
-        line(text, ("", first), times, &widths, colour);
+        line(text, ("", first), times, (&widths, gap), colour);
     }
     text.push('\n');
 }
@@ -77,12 +79,12 @@ fn grid_of_bridges(text: &mut String, report: &Report, bridges: &[&str], colour:
     let widths = widths(&longest, &rows, |field| joined(field).len());
     for (name, heading) in [(BRIDGE, &clients), ("", &behind)] {
         let heading = heading.iter().map(|part| (*part, Style::new().bold()));
-        line(text, (name, first), heading, &widths, colour);
+        line(text, (name, first), heading, (&widths, 2), colour);
     }
     for (dialect, fields) in &rows {
         let joined: Vec<String> = fields.iter().map(joined).collect();
         let shown = joined.iter().zip(fields).map(|(text, field)| (text.as_str(), field.style));
-        line(text, (dialect, first), shown, &widths, colour);
+        line(text, (dialect, first), shown, (&widths, 2), colour);
     }
     text.push('\n');
 }
@@ -149,17 +151,18 @@ fn line<'a>(
     text: &mut String,
     (name, first): (&str, usize),
     fields: impl Iterator<Item = (&'a str, Style)>,
-    widths: &[usize],
+    (widths, gap): (&[usize], usize),
     colour: Colour,
 ) {
     let mut padding = first.saturating_sub(name.len());
     text.push_str(&paint(name, Style::new().bold(), colour));
     for ((shown, style), width) in fields.zip(widths) {
         if shown.is_empty() {
-            padding += 2 + width;
+            padding += gap + width;
             continue;
         }
-        let _ = write!(text, "{:padding$}  {}", "", paint(shown, style, colour));
+        padding += gap;
+        let _ = write!(text, "{:padding$}{}", "", paint(shown, style, colour));
         padding = width.saturating_sub(shown.len());
     }
     text.push('\n');

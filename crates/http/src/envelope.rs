@@ -142,8 +142,9 @@ impl Reply {
     /// that credentials are missing, or whether the request may have run. Then the call ends with an error that shows
     /// the status and the body.
     pub(crate) fn with_status(self, status: StatusCode) -> Self {
-        let says_nothing =
-            status.is_success() || matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_IMPLEMENTED);
+        // 409 says that an id is in use, as the error does.
+        let says_nothing = status.is_success()
+            || matches!(status, StatusCode::BAD_REQUEST | StatusCode::CONFLICT | StatusCode::NOT_IMPLEMENTED);
         match self {
             Self::UnnamedError if !says_nothing => Self::Nothing,
             reply => reply,
@@ -173,7 +174,7 @@ impl Reply {
         }
         match (envelope.is_answer(), envelope.has_id()) {
             (true, true) => match (envelope.id(), own) {
-                (Some(id), Some(own)) if id == *own => Self::Own,
+                (Some(id), Some(own)) if id == *own || is_text_of(&envelope, &id, own) => Self::Own,
                 (Some(id), Some(own)) if id.as_number().is_some() || own.as_number().is_none() => Self::Other,
                 (_, _) => Self::Unclear,
             },
@@ -182,6 +183,12 @@ impl Reply {
             (_, _) => Self::Nothing,
         }
     }
+}
+
+/// Whether the id of an envelope that is not JSON-RPC is this number as a text, as ABP writes it.
+fn is_text_of(envelope: &Envelope<'_>, id: &RequestId, number: &RequestId) -> bool {
+    envelope.kind.is_some()
+        && number.as_number().is_some_and(|number| id.as_text() == Some(&number.to_string()))
 }
 
 /// A body without the byte order mark before it, which is counted.

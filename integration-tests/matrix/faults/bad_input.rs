@@ -98,7 +98,7 @@ fn frames() -> Vec<(Vec<u8>, i64)> {
     let mut frames: Vec<_> = broken.into_iter().map(|frame| (frame.as_bytes().to_vec(), -32_700)).collect();
     frames.extend([128, 100_000].map(|depth| (deep(depth).into_bytes(), -32_700)));
     frames.extend(["7", "{}", "null", "[]"].map(|frame| (frame.as_bytes().to_vec(), -32_600)));
-    for id in ["1.0", "1e0", "-0", "9223372036854775808", "null", "true", "[1]"] {
+    for id in ["1.5", "1e-1", "-0.5", "9223372036854775808", "null", "true", "[1]"] {
         let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"echo","params":{{}}}}"#);
         frames.push((frame.into_bytes(), -32_600));
     }

@@ -22,6 +22,9 @@ use super::sides::Side;
 use super::tap::tap;
 use super::work::router;
 
+/// When a session ends that its client does not use.
+const SESSION_IDLE: Duration = Duration::from_secs(300);
+
 /// Served by both, regardless of name resolution.
 const HOST: &str = "localhost";
 
@@ -96,7 +99,8 @@ impl Setting<'_> {
         self.judge.unordered();
         rescind_http::count_ids();
         let (give, given) = mpsc::unbounded_channel();
-        let inner = HttpServer::new(binding).serve_given(given);
+        // Less than by default: a client that is gone shows only by its silence.
+        let inner = HttpServer::new(binding).session_idle(SESSION_IDLE).serve_given(given);
         let server = Arc::new(PeerOpened::default());
         let tell = Arc::clone(&server);
         let listener = Tapped { inner, judge: self.judge.clone() };

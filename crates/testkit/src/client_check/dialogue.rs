@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rescind_core::{
-    ExchangeEnd, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, RequestId, TransportEvent,
+    Deviation, ExchangeEnd, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, RequestId, TransportEvent,
 };
 use serde_json::Value;
 use tokio::time::timeout;
@@ -59,6 +59,9 @@ impl Dialogue {
                     }
                 }
                 Some(Ok(TransportEvent::Rejected { why, head, .. })) => Heard::Noise(refused(why, &head)),
+                Some(Ok(TransportEvent::Deviation { deviation: Deviation::Noise, sent })) => {
+                    Heard::Noise(String::from_utf8_lossy(&sent).into_owned())
+                }
                 Some(Ok(TransportEvent::Deviation { deviation, sent })) => {
                     Heard::Deviation(DeviationSeen::new(deviation, String::from_utf8_lossy(&sent)))
                 }

@@ -250,6 +250,9 @@ impl Subject for LinkSubject {
                 }
             }
             Ok(Some(Ok(TransportEvent::Rejected { why, head, .. }))) => Seen::Noise(refused(why, &head)),
+            Ok(Some(Ok(TransportEvent::Deviation { deviation: Deviation::Noise, sent }))) => {
+                Seen::Noise(String::from_utf8_lossy(&sent).into_owned())
+            }
             Ok(Some(Ok(TransportEvent::Deviation { deviation, sent }))) => {
                 Seen::Deviation(DeviationSeen::new(deviation, String::from_utf8_lossy(&sent)))
             }

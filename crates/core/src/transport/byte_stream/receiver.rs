@@ -164,6 +164,13 @@ impl<R: AsyncRead> ByteReceiver<R> {
     /// The event of what was decoded.
     fn event(&mut self, decoded: Decoded) -> TransportEvent {
         match decoded {
+            // The end of input has cut it off: whoever waits for the message learns the reason of that end.
+            Decoded::Frame(body) | Decoded::Bad(BadFrame::NotJson, body)
+                if matches!(self.state, State::Finishing) && is_cut_off(&body) =>
+            {
+                let (why, head) = (BadFrame::Truncated, Bytes::new());
+                TransportEvent::Rejected { exchange: ExchangeId::NONE, why, head }
+            }
             // The codec says what is wrong with a line that is not JSON, and the driver whether it is answered.
             Decoded::Frame(body) | Decoded::Bad(BadFrame::NotJson, body) => {
                 TransportEvent::Message(Inbound::new(body))
@@ -234,6 +241,12 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
             }
         }
     }
+}
+
+/// Whether a text is the beginning of a JSON text.
+fn is_cut_off(text: &[u8]) -> bool {
+    matches!(text.trim_ascii_start().first(), Some(b'{' | b'['))
+        && serde_json::from_slice::<serde::de::IgnoredAny>(text).is_err_and(|error| error.is_eof())
 }
 
 /// The first byte that tells how frames are delimited.

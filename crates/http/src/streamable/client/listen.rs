@@ -80,9 +80,11 @@ async fn listen(client: Arc<Client>) {
     let mut reading = Reading::of_session(client.settings.retry);
     let mut failing: Option<Instant> = None;
     let mut unreached = 0;
+    let mut was_read = false;
     loop {
         match stream::get(&client, reading.last.as_ref()).await {
             Retry::Reads(body) => {
+                was_read = true;
                 failing = None;
                 unreached = 0;
                 let each = |body| {
@@ -104,6 +106,11 @@ async fn listen(client: Arc<Client>) {
             // The missed events are lost, but new ones can still be read.
             Retry::Never(_) if reading.last.is_some() && !client.inbound_queue.is_closed() => {
                 reading.last = None;
+            }
+            // It had a stream. Where the session cannot be opened again by the next request, the link has ended.
+            Retry::Never(Some(StatusCode::NOT_FOUND)) if was_read && !client.state().record.may_renew() => {
+                client.lose("the server does not know the session any more");
+                return;
             }
             Retry::Never(status) => return without_stream(status),
             again @ (Retry::Later(_) | Retry::Unreached) => {

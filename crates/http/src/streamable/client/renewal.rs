@@ -108,7 +108,7 @@ impl SessionRecord {
     }
 
     /// Whether the session can be opened again.
-    const fn may_renew(&self) -> bool {
+    pub(super) const fn may_renew(&self) -> bool {
         self.is_open && self.opening.is_some()
     }
 }
