@@ -89,9 +89,11 @@ fn grid_of_bridges(text: &mut String, report: &Report, bridges: &[&str], colour:
     text.push('\n');
 }
 
-/// The name of a wire as a heading: `http-streamable@3` is `http-@3` above `streamable`.
+/// The name of a wire as a heading: `http-streamable@3` is `http-@3` above `streamable`, and `http-legacy-sse` is `legacy-`
+/// above `sse`.
 fn two_lines(wire: &str) -> (String, &str) {
     let (name, replicas) = wire.split_at(wire.find('@').unwrap_or(wire.len()));
+    let name = name.strip_prefix("http-").filter(|rest| rest.contains('-')).unwrap_or(name);
     match name.find('-') {
         Some(at) => {
             let (one, two) = name.split_at(at + 1);

@@ -47,13 +47,17 @@ impl Judge {
         // If the connection of a post is cut before its response, the post is sent again, provided that a second copy
         // means the same.
         let said_again = !ordered && state.cut;
+        // A request that was refused for now (429, 503) is sent once more, because it has not begun.
+        let asked = serde_json::from_slice::<Value>(body).ok().and_then(|frame| nonce_of(&frame));
+        let has_begun = asked.is_none_or(|nonce| state.works.contains_key(&nonce));
         let written = state.written.of_mut(from);
         let next = written.received;
         written.received += 1;
         let place = match written.under_way.get_mut(body) {
             Some(places) if !places.is_empty() => Some(places.remove(0)),
             Some(_) => written.frames.iter().rposition(|frame| {
-                frame.body == *body && (repeats || (said_again && frame.kind.may_be_said_twice()))
+                let may_repeat = (said_again && frame.kind.may_be_said_twice()) || (!ordered && !has_begun);
+                frame.body == *body && (repeats || may_repeat)
             }),
             None => None,
         };

@@ -114,7 +114,9 @@ pub(crate) fn transport(endpoint: &str) -> Box<dyn Transport> {
     match endpoint.strip_prefix("pipe:") {
         Some(address) => Box::new(NamedPipeTransport::new(address.parse().unwrap())),
         None if endpoint.starts_with("ws") => Box::new(rescind::websocket::connect(endpoint)),
-        None => Box::new(StreamableTransport::new(HttpClient::new(endpoint).unwrap()).in_order()),
+        None => {
+            Box::new(StreamableTransport::new(HttpClient::new(endpoint).unwrap()).in_order().no_renewal())
+        }
     }
 }
 

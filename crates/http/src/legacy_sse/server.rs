@@ -6,7 +6,7 @@ use http::{Method, Request, Response, StatusCode, Uri};
 use rescind_core::{BoxFuture, ExchangeId};
 
 use super::LegacySse;
-use super::session::Session;
+use super::session::SseSession;
 use crate::envelope::Envelope;
 use crate::inbound_queue::SendRefused;
 use crate::server::cors::{PageAccess, Parameters};
@@ -31,7 +31,7 @@ pub(super) struct LegacySseServer {
     /// The paths beside another binding. `None`: one path serves everything.
     paths: Option<LegacySse>,
     settings: Arc<Settings>,
-    sessions: Arc<Sessions<Session>>,
+    sessions: Arc<Sessions<SseSession>>,
     accept_queue: AcceptQueue,
 }
 
@@ -76,7 +76,7 @@ impl LegacySseServer {
         let Caller { principal, address, .. } = caller;
         let opened = self.sessions.open(&client, &self.settings, |id| {
             let sessions = Arc::downgrade(&self.sessions);
-            Session::new(Arc::clone(id), principal.clone(), address, &self.settings, sessions, messages)
+            SseSession::new(Arc::clone(id), principal.clone(), address, &self.settings, sessions, messages)
         });
         let session = opened.map_err(|why| match why {
             NotOpened::TooMany => Refused::too_many("there are as many sessions as there may be"),

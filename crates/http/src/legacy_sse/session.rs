@@ -36,7 +36,7 @@ const CONTROL_FRAMES: usize = 1024;
 const VERDICTS: usize = 64;
 
 /// One session: a stream, and the POSTs that name it.
-pub(super) struct Session {
+pub(super) struct SseSession {
     pub(super) id: Arc<str>,
     pub(super) principal: Option<Principal>,
     address: Option<IpAddr>,
@@ -76,7 +76,7 @@ enum Phase {
     Ended,
 }
 
-impl Session {
+impl SseSession {
     /// `messages`: the path for POSTs.
     pub(super) fn new(
         id: Arc<str>,
@@ -202,7 +202,7 @@ impl Session {
 
 /// A POST that waits for its verdict.
 struct Judged<'a> {
-    session: &'a Session,
+    session: &'a SseSession,
     number: u64,
 }
 
@@ -254,7 +254,7 @@ fn event(name: &str, data: &[u8]) -> Bytes {
     out.freeze()
 }
 
-impl EventSource for Session {
+impl EventSource for SseSession {
     fn poll_next(&self, _: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let event = self.step(|mailbox, wakes| mailbox.poll_next(wakes, cx));
         event.map(|event| event.map(|event| self.budget.hold_frame(event)))
@@ -266,7 +266,7 @@ impl EventSource for Session {
     }
 }
 
-impl OwnedSession for Session {
+impl OwnedSession for SseSession {
     fn principal(&self) -> Option<&Principal> {
         self.principal.as_ref()
     }
@@ -276,7 +276,7 @@ impl OwnedSession for Session {
     }
 }
 
-impl Linked for Session {
+impl Linked for SseSession {
     const ENDED: &'static str = "the session has ended with its event stream";
 
     fn settings(&self) -> &Settings {
@@ -373,8 +373,8 @@ mod tests {
 
     use super::*;
 
-    fn session(settings: Settings) -> Arc<Session> {
-        Session::new("7".into(), None, None, &Arc::new(settings), Weak::new(), "/messages")
+    fn session(settings: Settings) -> Arc<SseSession> {
+        SseSession::new("7".into(), None, None, &Arc::new(settings), Weak::new(), "/messages")
     }
 
     fn frame(kind: FrameKind, exchange: ExchangeId) -> Outbound {
@@ -382,7 +382,7 @@ mod tests {
         Outbound { body: Bytes::from_static(b"{}"), exchange, lane: Lane::Control, head, last: false }
     }
 
-    fn next(session: &Session) -> Poll<Option<String>> {
+    fn next(session: &SseSession) -> Poll<Option<String>> {
         let event = session.poll_next(0, &mut Context::from_waker(Waker::noop()));
         event.map(|event| event.map(|event| String::from_utf8(event.to_vec()).unwrap()))
     }
@@ -421,13 +421,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_is_no_message_has_the_response_that_the_driver_gives() {
-        let held = |session: &Session| (Bytes::from_static(b"{"), session.budget.hold(1));
+        let held = |session: &SseSession| (Bytes::from_static(b"{"), session.budget.hold(1));
         let session = session(Settings::default());
         for (n, act) in [
-            |session: &Session| session.finish(ExchangeId(1), ExchangeEnd::Accepted),
-            |session: &Session| session.send(frame(FrameKind::Answer, ExchangeId(2))).unwrap(),
-            |session: &Session| session.finish(ExchangeId(3), ExchangeEnd::Refused),
-            |session: &Session| session.end(),
+            |session: &SseSession| session.finish(ExchangeId(1), ExchangeEnd::Accepted),
+            |session: &SseSession| session.send(frame(FrameKind::Answer, ExchangeId(2))).unwrap(),
+            |session: &SseSession| session.finish(ExchangeId(3), ExchangeEnd::Refused),
+            |session: &SseSession| session.end(),
         ]
         .into_iter()
         .enumerate()

@@ -103,7 +103,7 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         let bodies = client.settings.renewal;
         let shakes = kind == FrameKind::Request && out.head.method.as_deref() == Some(bodies.opening);
         let opens = matches!(state.standing, Standing::Unopened) || (shakes && state.id.is_none());
-        if matches!(kind, FrameKind::Request | FrameKind::Notification) {
+        if client.settings.renews && matches!(kind, FrameKind::Request | FrameKind::Notification) {
             state.record.note(bodies, &out);
         }
         if let Standing::FirstMessage(first) = state.standing {

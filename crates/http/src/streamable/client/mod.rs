@@ -49,6 +49,8 @@ pub(super) struct ClientSettings {
     pub(super) exchanges: usize,
     pub(super) order: Order,
     pub(super) renewal: &'static RenewalBodies,
+    /// Whether a session that its server has forgotten is opened again.
+    pub(super) renews: bool,
     /// Whether a server that refuses the first POST is asked for the transport of 2024-11-05.
     pub(super) falls_back: bool,
 }
@@ -72,6 +74,7 @@ impl StreamableTransport {
             exchanges: 1024,
             order: Order::AsNeeded,
             renewal: &MCP_RENEWAL,
+            renews: true,
             falls_back: true,
         };
         Self { client, settings }
@@ -110,6 +113,13 @@ impl StreamableTransport {
     /// Sets what is repeated when a session is opened again, for a protocol of your own. Default: [`MCP_RENEWAL`].
     pub const fn renewal(mut self, bodies: &'static RenewalBodies) -> Self {
         self.settings.renewal = bodies;
+        self
+    }
+
+    /// Never opens a session again that its server has forgotten: the link ends then. Default: it is opened again, at most
+    /// once in 10 s, and the request that found it gone is sent once more.
+    pub const fn no_renewal(mut self) -> Self {
+        self.settings.renews = false;
         self
     }
 
