@@ -86,8 +86,10 @@ impl State {
                 Kind::Notification { of } => ("I1", *of),
                 Kind::Other => ("I7", None),
             };
-            // Over HTTP a response for which no caller waits is closed, and the rest of it is lost.
-            if self.ordered || !self.is_given_up(nonce) {
+            // Over HTTP a response for which no caller waits is closed, and the rest of it is lost. A request that is refused for
+            // now is sent once more, and its caller does not see the refusal.
+            let is_repeated = !self.ordered && is_refused_for_now(&frame.body);
+            if self.ordered || !(is_repeated || self.is_given_up(nonce)) {
                 missing = Some((invariant, frame.at, frame.kind.clone()));
                 break;
             }
@@ -160,4 +162,10 @@ impl State {
             self.tally.saw(SimEvent::HeldTold);
         }
     }
+}
+
+/// Whether an answer says that a limit is reached.
+fn is_refused_for_now(body: &[u8]) -> bool {
+    let answer = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
+    answer.pointer("/error/data/reason").is_some_and(|reason| reason == "overloaded")
 }
