@@ -140,11 +140,14 @@ impl State {
     }
 
     /// A handler tried to send a notification. `taken`: it was accepted. After the answer or the silent end it is not
-    /// (I2).
+    /// (I2). A request that was refused for now and came again is not over until its second answer.
     pub(super) fn check_notified(&mut self, side: Side, nonce: u64, taken: bool) {
         let written = self.written.of(side.other());
         let Some(id) = written.by_nonce.get(&nonce) else { return };
-        let answered = written.requests.get(id).is_some_and(|request| request.answers > 0);
+        let answered = written
+            .requests
+            .get(id)
+            .is_some_and(|request| request.answers > 0 && request.answers >= request.received);
         if !self.repeats && (answered || self.is_silenced(side, id)) {
             self.holds(!taken, "I2", || format!("{side} takes a notification for {nonce}, which is over"));
         }
