@@ -8,6 +8,7 @@ use super::observations::{CallSeen, Kind, RequestSeen, WorkSeen};
 use super::plan::{Caller, Work};
 use super::sides::Side;
 use super::tally::SimEvent;
+use serde_json::Value;
 
 impl Judge {
     /// Records that this happened.
@@ -88,7 +89,8 @@ impl State {
             };
             // Over HTTP a response for which no caller waits is closed, and the rest of it is lost. A request that is refused for
             // now is sent once more, and its caller does not see the refusal.
-            let is_repeated = !self.ordered && is_refused_for_now(&frame.body);
+            let is_repeated = !self.ordered
+                && serde_json::from_slice(&frame.body).is_ok_and(|answer| is_refused_for_now(&answer));
             if self.ordered || !(is_repeated || self.is_given_up(nonce)) {
                 missing = Some((invariant, frame.at, frame.kind.clone()));
                 break;
@@ -165,7 +167,6 @@ impl State {
 }
 
 /// Whether an answer says that a limit is reached.
-fn is_refused_for_now(body: &[u8]) -> bool {
-    let answer = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
+pub(super) fn is_refused_for_now(answer: &Value) -> bool {
     answer.pointer("/error/data/reason").is_some_and(|reason| reason == "overloaded")
 }

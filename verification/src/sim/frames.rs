@@ -4,6 +4,7 @@ use bytes::Bytes;
 use rescind_core::{CauseKind, ExchangeId};
 use serde_json::Value;
 
+use super::end_checks::is_refused_for_now;
 use super::judge::{Judge, State};
 use super::observations::{Frame, Kind, RequestSeen};
 use super::plan::Work;
@@ -192,6 +193,7 @@ impl State {
             cancelled_at: None,
             owed_silence: false,
             answers: 0,
+            refusals: 0,
             answer_received_at: None,
         };
         let before = written.requests.insert(id.clone(), request);
@@ -235,8 +237,10 @@ impl State {
             format!("{side} acknowledged the cancel of {id}: {frame}")
         });
         let value = self.speech.value(frame).and_then(|value| value.get("nonce")).and_then(Value::as_u64);
+        let refused = !self.ordered && is_refused_for_now(frame);
         let seen = self.written.of_mut(side.other()).requests.get_mut(&id).map(|request| {
             request.answers += 1;
+            request.refusals += u32::from(refused);
             (request.received, request.answers, request.nonce)
         });
         if seen.is_none() {

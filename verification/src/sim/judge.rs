@@ -299,13 +299,14 @@ impl State {
         }
     }
 
-    /// At the end: a request that is reported as not run was never read by the other side (I13).
+    /// At the end: a request that is reported as not run was never read by the other side, or was refused for now
+    /// each time (I13).
     pub(super) fn check_unsent(&mut self) {
         let found = self.calls.iter().find(|(nonce, call)| {
             // A second copy may arrive although the first was lost.
             call.not_run
                 && !self.repeats
-                && self.request_of(**nonce).is_some_and(|request| request.received > 0)
+                && self.request_of(**nonce).is_some_and(|request| request.received > request.refusals)
         });
         let found = found.map(|(nonce, _)| *nonce);
         let is_there = self.calls.values().any(|call| call.not_run);

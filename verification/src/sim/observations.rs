@@ -71,8 +71,11 @@ pub(super) struct RequestSeen {
     pub(super) cancelled_at: Option<u64>,
     /// Whether its handler then ran without a cause, in a protocol that forbids an answer.
     pub(super) owed_silence: bool,
-    /// How often it was answered, and when the caller's side received the answer.
+    /// How often it was answered.
     pub(super) answers: u32,
+    /// How many of these answers refused it for now, on a wire on which it is then sent again.
+    pub(super) refusals: u32,
+    /// When the caller's side received the answer.
     pub(super) answer_received_at: Option<u64>,
 }
 
