@@ -49,7 +49,7 @@ pub(crate) fn reason(line: String) {
 }
 
 /// Writes a line about a running connection, from a thread of its own. A program that does not read our stderr cannot stop
-/// the connections by that: what finds no room is left out and counted.
+/// the connections by that: a line that does not fit is left out and counted.
 pub(crate) fn note(line: String) {
     let sender = NOTES.get_or_init(|| {
         let (sender, lines) = sync_channel(MAX_NOTES);
