@@ -14,7 +14,7 @@ use crate::server::head_fields::HeadFields;
 use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, ResponseBody};
-use crate::server::sessions::{NotOpened, Sessions};
+use crate::server::sessions::Sessions;
 use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, checks};
 
 /// The methods and headers that web pages may use.
@@ -78,12 +78,7 @@ impl LegacySseServer {
             let sessions = Arc::downgrade(&self.sessions);
             SseSession::new(Arc::clone(id), principal.clone(), address, &self.settings, sessions, messages)
         });
-        let session = opened.map_err(|why| match why {
-            NotOpened::TooMany => Refused::too_many("there are as many sessions as there may be"),
-            NotOpened::TooManyOfOne => Refused::too_many("this client has as many sessions as one may"),
-            NotOpened::Shut => Refused::unavailable("this server has ended"),
-            NotOpened::NoRandomness => Refused::unavailable("there is no randomness for a session id"),
-        })?;
+        let session = opened?;
         if let Err(link) = self.accept_queue.hand(session.link()) {
             // The session ends with its link.
             drop(link);

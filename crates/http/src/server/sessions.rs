@@ -10,6 +10,7 @@ use rescind_core::{Client, ClientPermit, Principal, Resource};
 
 use super::Settings;
 use super::link::Linked;
+use super::refusal::Refused;
 use crate::sync::{Mutex, MutexGuard};
 
 /// A session, as its table uses it.
@@ -52,6 +53,17 @@ pub(crate) enum NotOpened {
     Shut,
     /// The operating system gave no random bytes.
     NoRandomness,
+}
+
+impl From<NotOpened> for Refused {
+    fn from(why: NotOpened) -> Self {
+        match why {
+            NotOpened::TooMany => Self::too_many("there are as many sessions as there may be"),
+            NotOpened::TooManyOfOne => Self::too_many("this client has as many sessions as one may"),
+            NotOpened::Shut => Self::unavailable("this server has ended"),
+            NotOpened::NoRandomness => Self::unavailable("there is no randomness for a session id"),
+        }
+    }
 }
 
 impl<T> Default for Sessions<T> {

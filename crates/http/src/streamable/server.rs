@@ -27,7 +27,7 @@ use crate::server::json_or_event_stream::{self, ResponseKind, StreamDelay, TimeF
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, ResponseBody};
-use crate::server::sessions::{NotOpened, Sessions};
+use crate::server::sessions::Sessions;
 use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, checks, events};
 
 const ALLOWED: &str = "GET, POST, DELETE";
@@ -311,12 +311,7 @@ impl StreamableServer {
             let table = Arc::downgrade(&self.table);
             SessionState::new(Arc::clone(id), principal.cloned(), from, &self.settings, table, serves)
         });
-        let session = opened.map_err(|why| match why {
-            NotOpened::TooMany => Refused::too_many("there are as many sessions as there may be"),
-            NotOpened::TooManyOfOne => Refused::too_many("this client has as many sessions as one may"),
-            NotOpened::Shut => Refused::unavailable("this server has ended"),
-            NotOpened::NoRandomness => Refused::unavailable("there is no randomness for a session id"),
-        })?;
+        let session = opened?;
         match self.accept_queue.hand(link::link(&session)) {
             Ok(()) => Ok(session),
             Err(link) => {
