@@ -10,9 +10,9 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::legacy_sse::support::{
-    Fake, attach, client, endpoint, served, shake_hands, sse, status, stream_of, value,
+    Fake, attach, calls_and_cancels, client, endpoint, served, shake_hands, sse, status, stream_of, value,
 };
-use crate::streamable::support::{Seen, in_time};
+use crate::streamable::support::in_time;
 
 fn transport(url: &str) -> LegacySseTransport {
     LegacySseTransport::new(HttpClient::new(url).unwrap())
@@ -22,15 +22,7 @@ fn transport(url: &str) -> LegacySseTransport {
 async fn calls_and_cancels_work_in_both_directions() {
     let mut served = served().await;
     let peer = client(transport(&sse(&served))).await;
-    assert_eq!(peer.call::<_, Value>("echo", &json!({"a": 1})).await.unwrap(), json!({"a": 1}));
-    assert_eq!(peer.call::<_, Value>("ask", &json!({"b": 2})).await.unwrap(), json!({"b": 2}));
-    let call = peer.call::<_, Value>("wait", &json!({"w": "long"})).start().unwrap();
-    let seen = in_time("the start", served.seen.recv()).await.unwrap();
-    assert_eq!(seen, Seen::Started(json!({"w": "long"}).to_string()));
-    call.canceller().cancel("enough");
-    let seen = in_time("the cancel", served.seen.recv()).await.unwrap();
-    assert_eq!(seen, Seen::Cancelled(json!({"w": "long"}).to_string()));
-    assert!(in_time("the outcome", call.outcome()).await.is_cancelled());
+    calls_and_cancels(&peer, &mut served).await;
     // A cancel that follows its request at once does not overtake it.
     for n in 0..20 {
         let call = peer.call::<_, Value>("wait", &json!({"w": n})).start().unwrap();

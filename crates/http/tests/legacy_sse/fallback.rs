@@ -8,8 +8,10 @@ use rescind_http::{HttpClient, StreamableTransport};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::legacy_sse::support::{Fake, attach, client, endpoint, served, sse, status, stream_of, value};
-use crate::streamable::support::{Seen, in_time};
+use crate::legacy_sse::support::{
+    Fake, attach, calls_and_cancels, client, endpoint, served, sse, status, stream_of, value,
+};
+use crate::streamable::support::in_time;
 
 fn transport(url: &str) -> StreamableTransport {
     StreamableTransport::new(HttpClient::new(url).unwrap())
@@ -20,15 +22,7 @@ async fn a_server_of_2024_is_found_and_spoken_to() {
     let mut served = served().await;
     for transport in [transport(&sse(&served)), transport(&sse(&served)).in_order()] {
         let peer = client(transport).await;
-        assert_eq!(peer.call::<_, Value>("echo", &json!({"a": 1})).await.unwrap(), json!({"a": 1}));
-        assert_eq!(peer.call::<_, Value>("ask", &json!({"b": 2})).await.unwrap(), json!({"b": 2}));
-        let call = peer.call::<_, Value>("wait", &json!({"w": "long"})).start().unwrap();
-        let seen = in_time("the start", served.seen.recv()).await.unwrap();
-        assert_eq!(seen, Seen::Started(json!({"w": "long"}).to_string()));
-        call.canceller().cancel("enough");
-        let seen = in_time("the cancel", served.seen.recv()).await.unwrap();
-        assert_eq!(seen, Seen::Cancelled(json!({"w": "long"}).to_string()));
-        assert!(in_time("the outcome", call.outcome()).await.is_cancelled());
+        calls_and_cancels(&peer, &mut served).await;
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-use crate::streamable::support::{Served, serve};
+use crate::streamable::support::{Seen, Served, serve};
 
 pub(super) fn server() -> HttpServer<Streamable> {
     HttpServer::new(Streamable::new()).path("/mcp").legacy_sse(LegacySse::new())
@@ -277,4 +277,17 @@ pub(super) fn endpoint(target: &str) -> String {
 
 pub(super) fn status(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+/// Calls in both directions, and a cancel that reaches its handler.
+pub(super) async fn calls_and_cancels(peer: &Peer, served: &mut Served) {
+    assert_eq!(peer.call::<_, Value>("echo", &json!({"a": 1})).await.unwrap(), json!({"a": 1}));
+    assert_eq!(peer.call::<_, Value>("ask", &json!({"b": 2})).await.unwrap(), json!({"b": 2}));
+    let call = peer.call::<_, Value>("wait", &json!({"w": "long"})).start().unwrap();
+    let seen = in_time("the start", served.seen.recv()).await.unwrap();
+    assert_eq!(seen, Seen::Started(json!({"w": "long"}).to_string()));
+    call.canceller().cancel("enough");
+    let seen = in_time("the cancel", served.seen.recv()).await.unwrap();
+    assert_eq!(seen, Seen::Cancelled(json!({"w": "long"}).to_string()));
+    assert!(in_time("the outcome", call.outcome()).await.is_cancelled());
 }
