@@ -125,7 +125,7 @@ impl Frames {
                 None => recv(&mut self.link).await.expect("the server answers"),
             };
             match ACP.codec().decode(&frame) {
-                Incoming::Answer { call: Some(call), body } => {
+                Incoming::Answer { call: Some(call), body, .. } => {
                     let value = match body {
                         AnswerBody::Value(value) => Some(value.to_owned()),
                         _ => None,

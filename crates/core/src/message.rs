@@ -234,6 +234,7 @@ pub enum AnswerBody<'a> {
 }
 
 const CUT_OFF: &str = "it is cut off";
+#[cfg(feature = "tokio")]
 const CUT_OFF_BY_LENGTH: &str = "it is cut off (a Content-Length counts bytes and not characters)";
 
 /// Why an answer cannot be read.
@@ -292,6 +293,7 @@ impl AnswerFault {
     }
 
     /// The same, in `Content-Length` framing: programs that count characters cut their answers off.
+    #[cfg(feature = "tokio")]
     pub(crate) fn with_length(self) -> Self {
         let what = if self.what == CUT_OFF { CUT_OFF_BY_LENGTH } else { self.what };
         Self { what, ..self }
