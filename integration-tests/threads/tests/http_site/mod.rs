@@ -92,9 +92,12 @@ impl HttpSite {
 }
 
 impl Answered {
-    /// Whether the session or the server has ended.
+    /// Whether the session or the server has ended, before the message or during it.
     pub fn is_over(&self) -> bool {
-        matches!(self.status, StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE)
+        matches!(
+            self.status,
+            StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE | StatusCode::INTERNAL_SERVER_ERROR
+        )
     }
 }
 
