@@ -217,6 +217,9 @@ impl ContentLength {
         let State::Header(block) = &mut self.state else {
             return Step::Again;
         };
+        if self.buffer.is_empty() {
+            return Step::Wait;
+        }
         let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
         let end = memchr(b'\n', unseen).map(|offset| self.scanned + offset);
         if block.size == 0 && self.buffer.starts_with(BYTE_ORDER_MARK) {

@@ -66,6 +66,10 @@ impl HeaderBlock {
 
 /// The name and the value of a header line. `None`: it is not one.
 pub(super) fn split(line: &[u8]) -> Option<(Name, &[u8])> {
+    // As nearly all programs write it.
+    if let Some(value) = line.strip_prefix(LENGTH) {
+        return Some((Name::Length, value));
+    }
     let (name, value) = line.split_at(colon(line)?);
     if name.is_empty() || !name.iter().all(|byte| is_of_token(*byte)) {
         return None;
