@@ -68,9 +68,9 @@ pub(crate) fn stream_refusal(head: &Parts, address: &str, sent: &[u8]) -> String
 }
 
 /// The error of a body that is compressed, although the client asked for none of that. `None`: it is not.
-pub(crate) fn encoded(head: &Parts, address: &str) -> Option<Failed> {
+pub(crate) fn encoded(head: &Parts, address: impl FnOnce() -> String) -> Option<Failed> {
     let encoding = encoding_of(&head.headers)?;
-    let to = head.extensions.get::<RedirectedTo>().map_or(address, |to| &to.address);
+    let to = head.extensions.get::<RedirectedTo>().map_or_else(address, |to| to.address.clone());
     let encoding = rescind_core::LogText::name(encoding);
     let status = head.status;
     let text = format!(
@@ -182,10 +182,12 @@ mod tests {
     fn an_encoding_is_named() {
         for encoding in ["identity", "", "Identity"] {
             let head = head(200, &[("content-encoding", encoding)]);
-            assert!(encoded(&head, "x").is_none(), "{encoding}");
+            assert!(encoded(&head, || "x".to_owned()).is_none(), "{encoding}");
         }
         let failed =
-            encoded(&head(200, &[("content-encoding", "identity"), ("content-encoding", "gzip")]), "x");
+            encoded(&head(200, &[("content-encoding", "identity"), ("content-encoding", "gzip")]), || {
+                "x".to_owned()
+            });
         assert!(failed.unwrap().error.source.to_string().contains("Content-Encoding: gzip (x)"));
     }
 }

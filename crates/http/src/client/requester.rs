@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
@@ -227,20 +227,21 @@ impl Requester {
         leaving: Option<Leaving>,
     ) -> Result<Response<ResponseBody>, Failed> {
         let target = self.target();
-        let (urgency, sent) = match kind {
+        let (urgency, shown, response) = match kind {
             FrameKind::Cancel | FrameKind::Answer => {
                 let urgency = if kind == FrameKind::Cancel { Urgency::Urgent } else { Urgency::Usual };
                 // Boxed, because otherwise the future of each request would reserve space for the repeats.
-                (urgency, Box::pin(self.post_again(&target, urgency, attempts, &body, leaving)).await)
+                let sent = Box::pin(self.post_again(&target, urgency, attempts, &body, leaving)).await;
+                let (response, shown) = sent.inspect_err(|failed| self.note_failure(&target, failed))?;
+                (urgency, shown, response)
             }
             FrameKind::Request | FrameKind::Notification => {
                 let headers = attempts.headers();
                 let (request, shown) = self.request(&target, Method::POST, headers, body.clone(), leaving);
                 let sent = self.send_one(&target, request, Urgency::Usual).await;
-                (Urgency::Usual, sent.map(|response| (response, shown)))
+                (Urgency::Usual, shown, sent.inspect_err(|failed| self.note_failure(&target, failed))?)
             }
         };
-        let (response, shown) = sent.inspect_err(|failed| self.note_failure(&target, failed))?;
         if !asks_for_more(response.status()) && Arc::ptr_eq(&target, &self.0.base) {
             return Ok(response);
         }
@@ -294,6 +295,11 @@ impl Requester {
         }
         if !headers.contains_key(ACCEPT_ENCODING) {
             headers.insert(ACCEPT_ENCODING, IDENTITY);
+        }
+        if !body.is_empty() {
+            // Hyper would need more allocations for it. Digits are a valid value.
+            let length = HeaderValue::try_from(body.len().to_string());
+            headers.insert(CONTENT_LENGTH, length.unwrap_or_else(|_| HeaderValue::from(body.len())));
         }
         let mut request = Request::new(Posted { body: Full::new(body), _leaving: leaving });
         *request.method_mut() = method;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
@@ -29,6 +29,8 @@ pub(crate) trait EventSource: Send + Sync + 'static {
 /// The most bytes of a body that hyper gets at once. It takes a whole piece even if the client's window has room for
 /// only one byte, so this bounds what it holds for a client that does not read.
 const PIECE: usize = 64 * 1024;
+/// As many headers as requests usually have.
+const USUAL_HEADERS: usize = 12;
 
 /// The body of every response of this crate.
 #[must_use]
@@ -231,7 +233,10 @@ pub(crate) fn closing(status: StatusCode) -> Response<ResponseBody> {
 pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::full(body));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    // The connection keeps the map for the headers of its next request.
+    let mut headers = HeaderMap::with_capacity(USUAL_HEADERS);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    *response.headers_mut() = headers;
     response
 }
 

@@ -146,7 +146,8 @@ impl StreamableServer {
                 if body.first() == Some(&b'[') && session.revision() == Some(BATCH_REVISION) {
                     if let Some(batch) = Batch::read(&body, &budget)? {
                         drop((body, held));
-                        return self.pass_batch(session, batch, primed, (mark, trace)).await;
+                        // Boxed, because otherwise the future of each POST would reserve its space.
+                        return Box::pin(self.pass_batch(session, batch, primed, (mark, trace))).await;
                     }
                 }
                 session.note_use(&body);

@@ -119,11 +119,11 @@ impl Client {
             self.lose("the server does not know the connection any more");
         }
         let (head, body) = response.into_parts();
-        let address = self.requester.address();
-        if let Some(failed) = encoded(&head, &address) {
+        let address = || self.requester.address();
+        if let Some(failed) = encoded(&head, address) {
             return Err(failed);
         }
-        let body = whole(body, self.max_frame).await.map_err(|error| unread(&head, &address, error))?;
+        let body = whole(body, self.max_frame).await.map_err(|error| unread(&head, &address(), error))?;
         let message = Message::of(&body, self.bodies);
         if status == StatusCode::OK {
             if let Some(connection) = self.named_by(&head.headers, &message) {
@@ -142,7 +142,7 @@ impl Client {
         if status == StatusCode::OK && (reply == Reply::Own || attempts.id.is_none()) {
             return Ok(());
         }
-        let text = refusal(&head, &address, &body);
+        let text = refusal(&head, &address(), &body);
         let error = TransportError::new(TransportErrorKind::Io, text);
         Err(Failed { sent: status.is_server_error(), error })
     }

@@ -40,7 +40,7 @@ struct PostAttempts<'a> {
 
 impl Attempts for PostAttempts<'_> {
     fn headers(&self) -> HeaderMap {
-        let mut headers = HeaderMap::with_capacity(6);
+        let mut headers = HeaderMap::with_capacity(8);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
         Message::of_own(self.body, self.client.bodies).headers(&mut headers, &self.client.mirrors);
@@ -187,7 +187,7 @@ impl Client {
             return Ok(());
         }
         let address = || self.requester.address();
-        if let Some(failed) = encoded(&head, &address()) {
+        if let Some(failed) = encoded(&head, address) {
             return Err(self.unanswered(failed));
         }
         let (reply, last_sent) = match media {

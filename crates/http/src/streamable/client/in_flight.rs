@@ -1,6 +1,6 @@
 //! One frame in flight: when it may be sent, what its response is, and how it ends.
 
-use std::pin::pin;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use http::header::CONTENT_TYPE;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use rescind_core::{
-    BadFrame, Deviation, ExchangeId, FrameKind, Inbound, Outbound, TraceContext, TransportError,
+    BadFrame, Deviation, ExchangeId, FrameKind, Inbound, Outbound, RequestId, TraceContext, TransportError,
     TransportErrorKind, TransportEvent,
 };
 
@@ -44,17 +44,21 @@ struct RunningSend {
 }
 
 impl RunningSend {
+    /// The id of the request. If its response `begins`, the session of then is noted.
+    fn own(&self, begins: bool) -> Option<RequestId> {
+        let mut state = self.client.state();
+        let session = state.record.number;
+        let flight = state.in_flight.get_mut(&self.number)?;
+        if begins {
+            flight.session = Some(session);
+        }
+        flight.id.clone()
+    }
+
     /// Called when the response has begun, or when the request has waited long enough.
     fn mark_started(&self) {
         self.client.step(|state| state.mark_started(self.number, self.bytes));
         self.client.moved.notify_waiters();
-    }
-}
-
-impl RunningSend {
-    /// The id of the request.
-    fn id(&self) -> Option<rescind_core::RequestId> {
-        self.client.state().in_flight.get(&self.number)?.id.clone()
     }
 }
 
@@ -177,17 +181,13 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
 
 async fn run(mut send_guard: RunningSend, body: Bytes, exchange: ExchangeId, waits: Vec<u64>, opens: bool) {
     let client = Arc::clone(&send_guard.client);
-    let number = send_guard.number;
     client.after(&waits).await;
-    let again = opens.then(|| body.clone());
-    let mut sent = send(&mut send_guard, body, opens).await;
-    if let Some(body) = again {
-        let status = sent.as_ref().ok().map(Response::status);
-        if legacy::fell_back(&client, status).await {
-            sent = send(&mut send_guard, body, opens).await;
-        }
-        settle_opening(&client, number, sent.as_ref().ok());
-    }
+    let sent = if opens {
+        // Boxed, because otherwise the future of each frame would reserve its space.
+        Box::pin(send_opening(&mut send_guard, body)).await
+    } else {
+        send(&mut send_guard, body).await
+    };
     send_guard.mark_started();
     let failure = match sent {
         Err(failed) => Some(failed),
@@ -226,45 +226,55 @@ impl Attempts for FrameAttempts<'_> {
     }
 }
 
+impl RunningSend {
+    fn leaving(&mut self) -> Option<crate::client::Leaving> {
+        self.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving)
+    }
+
+    /// How the frame is sent, with this trace.
+    fn attempts<'a>(&'a self, trace: Option<&'a TraceContext>) -> FrameAttempts<'a> {
+        FrameAttempts { client: &self.client, number: self.number, trace, session: AtomicU64::new(0) }
+    }
+}
+
+/// Sends the first frame of a session, and once more if the server then proves to speak an older transport.
+async fn send_opening(send_guard: &mut RunningSend, body: Bytes) -> Result<Response<ResponseBody>, Failed> {
+    let leaving = send_guard.leaving();
+    let (client, number, kind) = (&send_guard.client, send_guard.number, send_guard.kind);
+    let attempts = send_guard.attempts(send_guard.trace.as_deref());
+    let mut sent = client.poster().post(kind, &attempts, body.clone(), leaving).await;
+    let status = sent.as_ref().ok().map(Response::status);
+    if legacy::fell_back(client, status).await {
+        sent = client.poster().post(kind, &attempts, body, None).await;
+    }
+    settle_opening(client, number, sent.as_ref().ok());
+    sent
+}
+
 /// Sends the frame. A request that has waited long for its head counts as started.
-async fn send(
-    send_guard: &mut RunningSend,
-    body: Bytes,
-    opens: bool,
-) -> Result<Response<ResponseBody>, Failed> {
-    let client = Arc::clone(&send_guard.client);
-    // The first message may be sent again.
-    let trace = if opens { send_guard.trace.clone() } else { send_guard.trace.take() };
-    let leaving = send_guard.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
-    let kind = send_guard.kind;
-    let attempts = FrameAttempts {
-        client: &client,
-        number: send_guard.number,
-        trace: trace.as_deref(),
-        session: AtomicU64::new(0),
-    };
-    if !opens && client.after_renewal().await && client.state().is_stopped(send_guard.number) {
+async fn send(send_guard: &mut RunningSend, body: Bytes) -> Result<Response<ResponseBody>, Failed> {
+    let (leaving, trace) = (send_guard.leaving(), send_guard.trace.take());
+    let (client, kind) = (&send_guard.client, send_guard.kind);
+    let attempts = send_guard.attempts(trace.as_deref());
+    if client.after_renewal().await && client.state().is_stopped(send_guard.number) {
         return Err(stopped());
     }
     let sent = {
-        let mut sending = pin!(client.poster().post(kind, &attempts, body.clone(), leaving));
-        if kind != FrameKind::Request || opens {
-            sending.await
-        } else {
-            let begun = tokio::select! {
-                biased;
-                response = sending.as_mut() => Some(response),
-                () = client.cancel_delay.over() => None,
-            };
-            if let Some(response) = begun {
-                response
-            } else {
+        let sending = client.poster().post(kind, &attempts, body.clone(), leaving);
+        let delay = async {
+            if kind == FrameKind::Request {
+                client.cancel_delay.over().await;
                 send_guard.mark_started();
-                sending.await
             }
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            biased;
+            response = sending => response,
+            never = delay => match never {},
         }
     }?;
-    if sent.status() != StatusCode::NOT_FOUND || opens || client.state().id.is_none() {
+    if sent.status() != StatusCode::NOT_FOUND || client.state().id.is_none() {
         return Ok(sent);
     }
     Box::pin(send_anew(&attempts, kind, sent, body)).await
@@ -354,12 +364,10 @@ async fn take(
         listen::begin(client);
         return Ok(());
     }
-    if let Some(failed) = encoded(&head, &client.requester.address()) {
+    if let Some(failed) = encoded(&head, || client.requester.address()) {
         return Err(unanswered(client, failed));
     }
-    if asked && status.is_success() {
-        client.begins(send_guard.number);
-    }
+    let own = send_guard.own(asked && status.is_success());
     if status == StatusCode::OK && media == Some(Media::Events) {
         // Boxed, because otherwise the future of each request would reserve the space that a stream needs.
         return Box::pin(stream::read(client, send_guard.number, exchange, &head, body, opens, asked)).await;
@@ -371,7 +379,6 @@ async fn take(
         let limit = if asked && status.is_success() { client.max_frame } else { BEGINNING };
         Box::pin(beginning(body, limit)).await.0
     };
-    let own = send_guard.id();
     let reply = match Reply::of(&read, own.as_ref()).with_status(status) {
         Reply::Own => Reply::Own,
         // With another content type, only what is certain counts.

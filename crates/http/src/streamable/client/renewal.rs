@@ -279,7 +279,7 @@ impl Renewal {
         let posted = client.requester.post(FrameKind::Request, &sent, seen.body.clone(), None).await;
         let response = posted.map_err(|failed| failed.error.source.to_string())?;
         let (head, body) = response.into_parts();
-        if let Some(failed) = encoded(&head, &address) {
+        if let Some(failed) = encoded(&head, || address.clone()) {
             return Err(failed.error.source.to_string());
         }
         let media = head.headers.get(CONTENT_TYPE).map(media_of);

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use rescind_core::{ExchangeId, RequestId};
 use tokio::sync::Notify;
@@ -127,18 +127,11 @@ impl Client {
         }
         let mut headers = state.headers(BOTH);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        // Each copy then has room for its length.
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         self.requester.name_host(&mut headers);
         state.post_headers = Some(headers.clone());
         (headers, session)
-    }
-
-    /// Notes that the response to a request has begun.
-    pub(super) fn begins(&self, flight: u64) {
-        let mut state = self.state();
-        let session = state.record.number;
-        if let Some(flight) = state.in_flight.get_mut(&flight) {
-            flight.session = Some(session);
-        }
     }
 
     /// Sends the POSTs.
@@ -186,7 +179,7 @@ impl State {
     }
 
     fn headers(&self, accept: &'static str) -> HeaderMap {
-        let mut headers = HeaderMap::with_capacity(6);
+        let mut headers = HeaderMap::with_capacity(8);
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
         if let Some(id) = &self.id {
             headers.insert(MCP_SESSION_ID, id.clone());
