@@ -20,7 +20,7 @@ use crate::worker::WorkerArgs;
 #[command(name = "rescind", version, max_term_width = 110)]
 #[command(
     after_help = "Exit codes: 0 every scenario held; 1 a scenario broke; 2 the usage is wrong, the peer could not be \
-                        started or reached, or a result could not be written.\n\nExample:\n  rescind matrix --dialect acp --wire stdio"
+                        started or reached, or a result could not be written.\n\nExample:\n\n    rescind matrix --dialect acp --wire stdio"
 )]
 pub(crate) struct Cli {
     /// The command.
@@ -36,38 +36,38 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Play every scenario on every wire of this machine, in every dialect.
     #[command(
-        after_help = "Examples:\n  rescind matrix\n  rescind matrix --dialect acp --table --reasons\n  rescind matrix --dialect mcp --dialect lsp --json > matrix.json\n  \
+        after_help = "Examples:\n\n    rescind matrix\n    rescind matrix --dialect acp --table --reasons\n    rescind matrix --dialect mcp --dialect lsp --json > matrix.json\n    \
                       rescind matrix --wire named-pipe --scenario cancel_running --html matrix.html"
     )]
     Matrix(Matrix),
     /// Say what another project's agent or server does when a request is cancelled.
     #[command(
-        after_help = "Examples:\n  rescind check --dialect mcp --slow 'tools/call {\"name\": \"long\"}' -- node server.mjs\n  rescind check \
-                      --dialect acp --init -- my-agent --stdio > my-agent.toml\n  rescind check \
-                      --dialect acp --profile my-agent.toml -- my-agent --stdio\n  rescind check --dialect lsp --step-timeout 20000 --html report.html \
-                      pipe:/run/my-server/lsp.sock\n  rescind check --dialect mcp --tls-ca ca.pem --tls-cert me.pem --tls-key me.key \
-                      https://localhost:8443/mcp\n  rescind check --client --dialect mcp -- node my-client.mjs"
+        after_help = "Examples:\n\n    rescind check --dialect mcp --slow 'tools/call {\"name\": \"long\"}' -- node server.mjs\n    rescind check \
+                      --dialect acp --init -- my-agent --stdio > my-agent.toml\n    rescind check \
+                      --dialect acp --profile my-agent.toml -- my-agent --stdio\n    rescind check --dialect lsp --step-timeout 20000 --html report.html \
+                      pipe:/run/my-server/lsp.sock\n    rescind check --dialect mcp --tls-ca ca.pem --tls-cert me.pem --tls-key me.key \
+                      https://localhost:8443/mcp\n    rescind check --client --dialect mcp -- node my-client.mjs"
     )]
     Check(Box<Check>),
     /// Serve the fixture agent, to test a client of your own.
     #[command(
-        after_help = "Examples:\n  rescind fixture --dialect acp --listen stdio\n  rescind fixture --dialect lsp --listen \
-                      pipe:my-fixture --framing content-length\n  rescind fixture --dialect mcp --listen https://127.0.0.1:8443/mcp \
-                      --tls-cert server.pem --tls-key server.key --client-ca ca.pem\n  rescind fixture --dialect mcp --listen \
+        after_help = "Examples:\n\n    rescind fixture --dialect acp --listen stdio\n    rescind fixture --dialect lsp --listen \
+                      pipe:my-fixture --framing content-length\n    rescind fixture --dialect mcp --listen https://127.0.0.1:8443/mcp \
+                      --tls-cert server.pem --tls-key server.key --client-ca ca.pem\n    rescind fixture --dialect mcp --listen \
                       http://127.0.0.1:0/mcp --cluster redis://127.0.0.1:6379 --node n1"
     )]
     Fixture(Box<Fixture>),
     /// Put a program that speaks over stdio behind a network endpoint, or the reverse, with cancels kept.
     #[command(
-        after_help = "Examples:\n  rescind bridge --dialect mcp --listen http://127.0.0.1:8080/mcp -- npx my-mcp-server\n  rescind bridge --dialect acp --listen \
-                      ws://127.0.0.1:8080/acp -- my-agent --stdio\n  rescind bridge --dialect mcp --listen stdio https://tools.example/mcp\n  rescind bridge \
+        after_help = "Examples:\n\n    rescind bridge --dialect mcp --listen http://127.0.0.1:8080/mcp -- npx my-mcp-server\n    rescind bridge --dialect acp --listen \
+                      ws://127.0.0.1:8080/acp -- my-agent --stdio\n    rescind bridge --dialect mcp --listen stdio https://tools.example/mcp\n    rescind bridge \
                       --dialect lsp --listen pipe:clangd -- clangd"
     )]
     Bridge(Box<BridgeArgs>),
     /// Cancel a request of a cluster by its key.
     #[command(
         after_help = "Exit codes: 0 the cancel is recorded; 1 it is not: the engine is away, or the key or the secret is wrong; 2 the usage is \
-                      wrong.\n\nExample:\n  rescind cancel --cluster redis://127.0.0.1:6379 --secret-file secret --reason 'too dear' n1.0123.."
+                      wrong.\n\nExample:\n\n    rescind cancel --cluster redis://127.0.0.1:6379 --secret-file secret --reason 'too dear' n1.0123.."
     )]
     Cancel(CancelArgs),
     /// Do the jobs that `test/remote` of a fixture hands out, and print an event a line.
@@ -311,4 +311,34 @@ pub(crate) fn dialect(name: &str) -> Result<&'static str, String> {
 fn wire(name: &str) -> Result<&'static str, String> {
     let found = WIRES.into_iter().find(|known| *known == name);
     found.ok_or_else(|| format!("the wires are {}", WIRES.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    /// The text after it is printed.
+    const MARK: &str = "<!-- printed: RESCIND_PRINT=1 cargo test -p rescind-cli --bin rescind page -->\n";
+
+    #[test]
+    fn the_page_of_the_command_line_is_printed_from_it() {
+        let options = clap_markdown::MarkdownOptions::new()
+            .title("Commands and options".to_owned())
+            .show_footer(false)
+            .show_table_of_contents(false);
+        let printed = clap_markdown::help_markdown_command_custom(&Cli::command(), &options);
+        // The page has a title of its own.
+        let printed = printed.replacen("# ", "## ", 1);
+        let page = std::fs::read_to_string(PAGE).unwrap();
+        let (head, _) = page.split_once(MARK).expect("docs/cli.md has the mark");
+        let renewed = format!("{head}{MARK}{}\n", printed.trim_end());
+        if std::env::var_os("RESCIND_PRINT").is_some() {
+            std::fs::write(PAGE, renewed).unwrap();
+        } else {
+            assert!(page == renewed, "renew docs/cli.md with the command at its mark");
+        }
+    }
 }
