@@ -1,8 +1,9 @@
 //! The cause of a cancel, and how a call ended.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 
+use crate::log_text::LogText;
 use crate::message::ErrorObject;
 
 /// The most bytes of a reason that are kept.
@@ -126,7 +127,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind)?;
         match &self.reason {
-            Some(reason) => write!(f, " ({})", Escaped(reason)),
+            Some(reason) => write!(f, " ({})", LogText::reason(reason)),
             None => Ok(()),
         }
     }
@@ -135,35 +136,9 @@ impl fmt::Display for Cause {
 impl fmt::Debug for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.reason {
-            Some(reason) => write!(f, "{:?}({})", self.kind, Escaped(reason)),
+            Some(reason) => write!(f, "{:?}({})", self.kind, LogText::reason(reason)),
             None => write!(f, "{:?}", self.kind),
         }
-    }
-}
-
-/// The most bytes that are shown of a text of the peer. An escape is up to six times as long as the character it
-/// replaces.
-const MAX_SHOWN_BYTES: usize = 768;
-
-/// Shows a text of the peer on one short line: characters that are not printable are escaped, and a long text is cut.
-#[derive(Clone, Copy)]
-pub(crate) struct Escaped<'a>(pub(crate) &'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut room = MAX_SHOWN_BYTES;
-        for character in self.0.chars() {
-            let plain = matches!(character, ' '..='~') || character.is_alphanumeric();
-            let length = if plain { character.len_utf8() } else { character.escape_unicode().len() };
-            let Some(left) = room.checked_sub(length) else { return f.write_str("...") };
-            room = left;
-            if plain {
-                f.write_char(character)?;
-            } else {
-                write!(f, "{}", character.escape_unicode())?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -265,11 +240,6 @@ mod tests {
     fn a_reason_is_cut_before_a_character_that_does_not_fit() {
         let cause = Cause::new(CauseKind::Peer).with_reason(&format!("x{}", "é".repeat(200)));
         assert_eq!(cause.reason().map(str::len), Some(MAX_REASON_BYTES - 1));
-    }
-
-    #[test]
-    fn letters_of_all_languages_and_ascii_punctuation_are_shown_unescaped() {
-        assert_eq!(Escaped("é 7~\u{7f}").to_string(), r"é 7~\u{7f}");
     }
 
     #[test]

@@ -10,7 +10,6 @@ mod byte_budget;
 mod cause;
 mod checked_json;
 mod clients;
-mod deviation;
 pub mod dialect;
 #[cfg(feature = "tokio")]
 mod driver;
@@ -40,7 +39,6 @@ pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
 pub use clients::{
     Client, ClientKey, ClientPermit, Clients, DEFAULT_IPV6_PREFIX, PeerAddress, Resource, Share,
 };
-pub use deviation::{Deviation, DeviationReport};
 pub use dialect::{
     ACP_BODIES, CancelBodies, MCP_2026_BODIES, MCP_CANCEL, MCP_OPENING, MCP_RENEWAL, MirroredBodies,
     RenewalBodies, SessionBodies,
@@ -69,13 +67,13 @@ pub use log_text::LogText;
 #[cfg(feature = "verify")]
 pub use machine::inspect;
 pub use machine::{
-    AcceptedCancel, AckStatus, AfterCancel, AnswerKind, CallRefused, CallSpec, CallState, CancelResult,
-    ClientLimits, CloseCause, DisconnectPolicy, Event, ForeignChild, HandlerResult, InboundRequest, Limits,
-    Origin, Output, Reply, ReplyBody, RequestStatus, Session, SessionConfig, Settlement, Stats, Work,
+    AcceptedCancel, AfterCancel, AnswerKind, CallRefused, CallSpec, CallState, CancelResult, ClientLimits,
+    CloseCause, DisconnectPolicy, Event, ForeignChild, HandlerResult, InboundRequest, Limits, Origin, Output,
+    Reply, ReplyBody, RequestStatus, Session, SessionConfig, Settlement, Stats, Work,
 };
 pub use message::{
-    AnswerBody, AnswerFault, BadMessage, CancelExemption, CancelKey, ErrorCode, ErrorObject, Incoming,
-    IncomingCancel, IncomingRequest,
+    AckStatus, AnswerBody, AnswerFault, BadMessage, CancelExemption, CancelKey, Deviation, DeviationReport,
+    ErrorCode, ErrorObject, Incoming, IncomingCancel, IncomingRequest,
 };
 pub use registry::{Registry, SessionId};
 #[cfg(feature = "rustls")]

@@ -7,6 +7,8 @@ use std::fmt::{self, Write as _};
 const MAX_NAME_BYTES: usize = 128;
 /// The most bytes of a text that are shown.
 const MAX_TEXT_BYTES: usize = 256;
+/// The most bytes of a text that are shown outside of logs.
+const MAX_REASON_BYTES: usize = 768;
 
 /// Shows a text that the peer may have written on one short line: characters that are not printable are escaped, and a
 /// long text is cut.
@@ -34,6 +36,11 @@ impl<T: fmt::Display> LogText<T> {
     /// A text: a reason, an error. At most 256 bytes of it are shown.
     pub const fn text(value: T) -> Self {
         Self { value, most: MAX_TEXT_BYTES }
+    }
+
+    /// A reason, a message or an id in an error of this crate. At most 768 bytes of it are shown.
+    pub(crate) const fn reason(value: T) -> Self {
+        Self { value, most: MAX_REASON_BYTES }
     }
 }
 
@@ -111,6 +118,11 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn letters_of_all_languages_and_ascii_punctuation_are_shown_unescaped() {
+        assert_eq!(LogText::reason("é 7~\u{7f}").to_string(), r"é 7~\u{7f}");
     }
 
     #[test]

@@ -43,13 +43,13 @@ impl From<String> for SessionId {
 
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", crate::cause::Escaped(&self.0))
+        write!(f, "{}", crate::log_text::LogText::reason(&self.0))
     }
 }
 
 impl fmt::Debug for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SessionId({})", crate::cause::Escaped(&self.0))
+        write!(f, "SessionId({})", crate::log_text::LogText::reason(&self.0))
     }
 }
 

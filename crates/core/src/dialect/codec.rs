@@ -9,8 +9,7 @@ use super::jsonrpc::JsonRpc;
 use super::rules::{Refusal, Rules};
 use crate::cause::Cause;
 use crate::id::{CallNumber, RequestId};
-use crate::machine::AckStatus;
-use crate::message::{AnswerFault, BadMessage, ErrorObject, Incoming};
+use crate::message::{AckStatus, AnswerFault, BadMessage, ErrorObject, Incoming};
 
 /// Reads and writes the envelopes of a dialect. No method keeps state: everything about the connection is in the
 /// arguments.

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clients::Clients;
-use crate::deviation::DeviationReport;
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
 use crate::driver::admission::connection_slots::OpenConnection;
@@ -24,6 +23,7 @@ use crate::driver::timeouts::{Setting, Timeouts};
 use crate::driver::trace_propagator::TracePropagator;
 use crate::error::{ApiMisuse, ConnectionError};
 use crate::machine::{Event, Limits, Session, SessionConfig};
+use crate::message::DeviationReport;
 use crate::registry::{Registry, SessionId};
 use crate::sync::Handle;
 use crate::transport::{Inbound, Link, Transport, TransportError};

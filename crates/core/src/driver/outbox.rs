@@ -20,8 +20,8 @@ use crate::cause::Cause;
 use crate::dialect::Refusal;
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, InboundKey, RequestId, SlotKey};
-use crate::machine::{AckStatus, Limits, Reply};
-use crate::message::ErrorObject;
+use crate::machine::{Limits, Reply};
+use crate::message::{AckStatus, ErrorObject};
 use crate::transport::{ExchangeEnd, Lane};
 
 /// The approximate size of an envelope without the body in it, in bytes.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::deviation::Deviation;
 use crate::driver::context::CallContext;
 use crate::driver::handler::error::HandlerError;
 use crate::driver::handler::quick::QuickHandler;
@@ -21,6 +20,7 @@ use crate::driver::params::read_params;
 use crate::driver::peer::Peer;
 use crate::driver::state::{Handler, NotificationHandler, Notified};
 use crate::hash_index::UnkeyedHasher;
+use crate::message::Deviation;
 use crate::transport::BoxFuture;
 
 /// The methods and notifications that this side serves.

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 use super::input::Origin;
 use super::output::{Event, Output};
 use super::{Session, lifecycle};
-use crate::deviation::Deviation;
 use crate::dialect::Refusal;
 use crate::id::{ExchangeId, RequestId};
-use crate::message::BadMessage;
+use crate::message::{BadMessage, Deviation};
 
 /// The most answers to bad frames in a burst.
 const BURST: u32 = 100;

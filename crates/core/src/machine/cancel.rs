@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::input::Origin;
-use super::output::{AckStatus, Event, Output, ReplyBody};
+use super::output::{Event, Output, ReplyBody};
 use super::request::{Cancellability, Request, State};
 use super::settled_cache::{Name, Settled};
 use super::timers::{Timer, later};
@@ -12,6 +12,7 @@ use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, AnswerAfterCancel, CancelFrom, CancelledReply, DecidedBy, LostStream, Role};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, RequestId};
+use crate::message::AckStatus;
 
 /// An acknowledgement that must be sent: its id and its exchange.
 type OwedAck = Option<(RequestId, ExchangeId)>;

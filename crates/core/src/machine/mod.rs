@@ -73,7 +73,7 @@ pub use input::{
     InboundRequest, Origin, Work,
 };
 pub use limits::Limits;
-pub use output::{AckStatus, CloseCause, Event, ForeignChild, Output, Reply, ReplyBody, Settlement};
+pub use output::{CloseCause, Event, ForeignChild, Output, Reply, ReplyBody, Settlement};
 pub use shares::ClientLimits;
 pub use stats::Stats;
 pub use status::{AcceptedCancel, CallState, RequestStatus};

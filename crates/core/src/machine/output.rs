@@ -1,9 +1,9 @@
 //! The outputs of the machine. Each input computes all of its outputs; polling only pops them.
 
 use crate::cause::Cause;
-use crate::deviation::Deviation;
 use crate::dialect::Refusal;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, RequestId};
+use crate::message::{AckStatus, Deviation};
 
 /// One output. The driver executes outputs in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,25 +142,6 @@ pub enum ReplyBody {
 /// The number of a child on another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ForeignChild(pub u64);
-
-/// The status of an acknowledgement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AckStatus {
-    /// The call is cancelled.
-    Cancelled,
-    /// No such call is known.
-    NotFound,
-    /// The call has already ended.
-    AlreadyCompleted,
-    /// The cancel named nothing.
-    InvalidKey,
-    /// No session is open yet.
-    NotInitialized,
-    /// The request cannot be cancelled.
-    NotCancellable,
-    /// Too many acknowledgements wait already. Whether the call is cancelled is not decided yet.
-    Overloaded,
-}
 
 /// How a call of this side ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

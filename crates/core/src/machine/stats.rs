@@ -96,8 +96,8 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deviation::Deviation;
     use crate::id::{CallKey, InboundKey, OutboundKey};
+    use crate::message::Deviation;
 
     type Counter = fn(&Stats) -> u64;
 

@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::TransportError;
-use crate::deviation::Deviation;
 use crate::framing::BadFrame;
 use crate::id::{ExchangeId, Principal};
+use crate::message::Deviation;
 use crate::trace_context::TraceContext;
 
 /// The half that receives frames.

@@ -8,14 +8,13 @@ use super::{
     CALL, CANCEL, CANCEL_RESULT, INITIALIZE, NOTIFICATION, PROGRESS, SHUTDOWN, TAG_CALL, TAG_INITIALIZE, word,
 };
 use crate::broken_json;
-use crate::deviation::Deviation;
 use crate::dialect::json::{self, PickedMembers, Shape};
 use crate::dialect::jsonrpc::respelled_number;
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::members::Part;
 use crate::message::{
-    AnswerBody, AnswerFault, BadMessage, CancelExemption, CancelKey, ErrorObject, Incoming, IncomingCancel,
-    IncomingRequest,
+    AnswerBody, AnswerFault, BadMessage, CancelExemption, CancelKey, Deviation, ErrorObject, Incoming,
+    IncomingCancel, IncomingRequest,
 };
 
 struct Envelope<'a> {

@@ -13,8 +13,7 @@ use crate::dialect::codec::{CallFrame, ReplyTo};
 use crate::dialect::json::{self, PickedMembers, push, push_json, push_number, push_string};
 use crate::dialect::rules::{Refusal, STOPPED_BY_OPERATOR};
 use crate::id::{CallNumber, RequestId};
-use crate::machine::AckStatus;
-use crate::message::{BadMessage, ErrorObject};
+use crate::message::{AckStatus, BadMessage, ErrorObject};
 
 pub(super) fn request(out: &mut Vec<u8>, call: &CallFrame<'_>) {
     let params = json::present(call.params);

@@ -23,8 +23,7 @@ use super::rules::{
 use super::{Dialect, json};
 use crate::cause::Cause;
 use crate::id::{CallNumber, RequestId};
-use crate::machine::AckStatus;
-use crate::message::{AnswerFault, BadMessage, ErrorObject, Incoming};
+use crate::message::{AckStatus, AnswerFault, BadMessage, ErrorObject, Incoming};
 
 /// ABP 0.1. Cancels are requests of the agent, and each has an acknowledgement of its own.
 ///

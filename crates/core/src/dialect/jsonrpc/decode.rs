@@ -7,13 +7,12 @@ use serde_json::value::RawValue;
 use super::{CancelName, JsonRpc, ReasonField, TokenField};
 use crate::broken_json;
 use crate::checked_json::whole_characters;
-use crate::deviation::Deviation;
 use crate::dialect::json::{self, PickedMembers, Shape};
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::members::{self, Part};
 use crate::message::{
-    AnswerBody, AnswerFault, BadMessage, CancelExemption, CancelKey, ErrorObject, Incoming, IncomingCancel,
-    IncomingRequest, is_usable_token,
+    AnswerBody, AnswerFault, BadMessage, CancelExemption, CancelKey, Deviation, ErrorObject, Incoming,
+    IncomingCancel, IncomingRequest, is_usable_token,
 };
 
 /// The beginning of the token for a call's partial results. The call's number follows.

@@ -13,8 +13,7 @@ use super::codec::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo};
 use super::rules::{Refusal, Rules};
 use crate::cause::Cause;
 use crate::id::{CallNumber, RequestId};
-use crate::machine::AckStatus;
-use crate::message::{AnswerFault, BadMessage, ErrorCode, ErrorObject, Incoming};
+use crate::message::{AckStatus, AnswerFault, BadMessage, ErrorCode, ErrorObject, Incoming};
 
 /// The JSON-RPC 2.0 codec. Its fields define what a protocol adds to the envelope.
 #[derive(Clone, Debug)]

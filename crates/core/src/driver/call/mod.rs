@@ -14,7 +14,6 @@ use std::task::{Context, Poll};
 use serde::de::DeserializeOwned;
 
 use crate::cause::Outcome;
-use crate::deviation::Deviation;
 use crate::driver::call::canceller::Canceller;
 use crate::driver::call_table::entry::{Settled, Users};
 use crate::driver::notifications::subscriptions::Matcher;
@@ -22,6 +21,7 @@ use crate::driver::notifications::{Inbox, Notification, Notifications};
 use crate::driver::state::ConnectionInner;
 use crate::error::CallError;
 use crate::id::{ExchangeId, SlotKey};
+use crate::message::Deviation;
 
 /// A call in flight: a future of its answer. Dropping it cancels the call (ACPDRAFT-09, ACPRFD-06, ABP-04).
 ///

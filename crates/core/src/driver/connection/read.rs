@@ -8,7 +8,6 @@ use serde_json::value::RawValue;
 
 use crate::byte_budget::{ByteBudget, MEMORY};
 use crate::clients::Client;
-use crate::deviation::Deviation;
 use crate::dialect::{HandshakePart, Role};
 use crate::driver::admission::permits::RequestClient;
 use crate::driver::call_table::entry::AnswerContent;
@@ -28,7 +27,9 @@ use crate::framing::{BadFrame, Framing};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::log_text::LogText;
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
-use crate::message::{AnswerBody, AnswerFault, BadMessage, Incoming, IncomingCancel, IncomingRequest};
+use crate::message::{
+    AnswerBody, AnswerFault, BadMessage, Deviation, Incoming, IncomingCancel, IncomingRequest,
+};
 use crate::trace_context::TraceContext;
 use crate::transport::{ExchangeEnd, Inbound, TransportError, TransportEvent};
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cause::{Cause, CauseKind};
-use crate::deviation::{Deviation, DeviationReport};
 use crate::driver::call_table::entry::CallSpan;
 use crate::driver::state::{ConnectionInner, Request};
 use crate::id::CallNumber;
 use crate::log_text::LogText;
 use crate::machine::{Event, ReplyBody, Settlement};
+use crate::message::{Deviation, DeviationReport};
 
 /// An entry for the log.
 pub(crate) enum Entry {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use crate::deviation::Deviation;
 use crate::dialect::HandshakePart;
 use crate::driver::admission::permits::Task;
 use crate::driver::context::CallContext;
 use crate::driver::outbox::{Answer, Control};
 use crate::driver::state::{ConnectionInner, Payload, Request, State};
 use crate::machine::HandlerResult;
+use crate::message::Deviation;
 use crate::sync::atomic::Ordering;
 
 /// Whether a handler starts, after the wait for the notifications before its request.

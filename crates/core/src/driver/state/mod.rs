@@ -33,7 +33,6 @@ use tokio::sync::Notify;
 
 use crate::byte_budget::ByteBudget;
 use crate::clients::Client;
-use crate::deviation::{Deviation, DeviationReport};
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::Admission;
 use crate::driver::admission::permits::{ClientPermit, Permits};
@@ -57,6 +56,7 @@ use crate::error::ConnectionError;
 use crate::framing::Framing;
 use crate::id::{ExchangeId, InboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, Session, Work};
+use crate::message::{Deviation, DeviationReport};
 use crate::registry::{Registry, SessionHash, SessionId};
 use crate::slot_map::{SideTable, SlotMap};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};

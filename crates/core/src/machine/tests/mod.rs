@@ -17,7 +17,7 @@ use super::*;
 use crate::cause::Cause;
 use crate::dialect::{ABP, Dialect, Handshake};
 use crate::id::{ClientNumber, Principal, RequestId, Scope};
-use crate::message::{CancelExemption, CancelKey};
+use crate::message::{AckStatus, CancelExemption, CancelKey};
 
 /// A session and its clock.
 struct Bench {

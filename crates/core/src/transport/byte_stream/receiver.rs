@@ -9,9 +9,9 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::{Instant, Sleep};
 use tokio_util::io::poll_read_buf;
 
-use crate::deviation::Deviation;
 use crate::framing::{BYTE_ORDER_MARK, BadFrame, Decoded, Decoder, Framing, READ_BUFFER};
 use crate::id::ExchangeId;
+use crate::message::Deviation;
 use crate::transport::framed::Framed;
 use crate::transport::partial_frame::{MemoryFull, PartialFrame};
 use crate::transport::{Inbound, Receiver, TransportError, TransportEvent};
