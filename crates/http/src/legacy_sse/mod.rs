@@ -18,10 +18,9 @@ mod session;
 use std::sync::Arc;
 
 pub use client::LegacySseTransport;
-pub(crate) use client::{read_stream, take};
 
 use self::server::LegacySseServer;
-use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
+use crate::server::{AcceptQueue, HttpServer, Responder, ServerBinding, Settings, sealed};
 
 /// The server side of the binding `legacy-sse`: HTTP with server-sent events, as MCP 2024-11-05 defines it.
 ///
@@ -73,21 +72,15 @@ impl LegacySse {
     }
 }
 
-/// The binding beside another one.
-pub(crate) struct Beside {
-    paths: LegacySse,
-    pub(crate) responder: Arc<dyn Responder>,
-}
-
-impl Beside {
-    pub(crate) fn new(paths: LegacySse, settings: &Arc<Settings>, accept_queue: AcceptQueue) -> Self {
-        let responder = Arc::new(LegacySseServer::new(Some(paths.clone()), settings, accept_queue));
-        Self { paths, responder }
-    }
-
-    /// Whether this path belongs to it.
-    pub(crate) fn serves(&self, path: &str) -> bool {
-        path == self.paths.stream || path == self.paths.messages
+impl<B: ServerBinding> HttpServer<B> {
+    /// Also serves the transport of MCP 2024-11-05 on its own paths, `GET /sse` and `POST /messages` unless
+    /// [`LegacySse::paths`] sets others, whatever [`path`](Self::path) is. Host, Origin, the auth hook and the limits apply
+    /// to both. Each stream is a session of its own, and the listener yields its link like any other. Default: off.
+    pub fn legacy_sse(self, legacy: LegacySse) -> Self {
+        let paths = [legacy.stream.clone(), legacy.messages.clone()];
+        self.beside(paths, move |settings, accept_queue| {
+            Arc::new(LegacySseServer::new(Some(legacy), settings, accept_queue))
+        })
     }
 }
 

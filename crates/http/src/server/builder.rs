@@ -1,3 +1,4 @@
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +12,25 @@ use tokio::net::TcpListener;
 use super::connection::Serving;
 use super::cors::Credentials;
 use super::replay_buffer::Retention;
+use super::service::Beside;
 use super::settings::HalfClose;
 use super::shutdown::{ShutdownSignal, shutdown_pair};
-use super::{AcceptQueue, HttpListener, HttpService, ServerBinding, SessionRouter, Settings};
-use crate::legacy_sse::{Beside, LegacySse};
+use super::{AcceptQueue, HttpListener, HttpService, Responder, ServerBinding, SessionRouter, Settings};
 use crate::test_io::Source;
+
+type MakeResponder = dyn FnOnce(&Arc<Settings>, AcceptQueue) -> Arc<dyn Responder> + Send + Sync;
+
+/// Makes the binding that a server has beside its own.
+struct MakeBeside {
+    paths: [String; 2],
+    responder: Box<MakeResponder>,
+}
+
+impl fmt::Debug for MakeBeside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MakeBeside").field(&self.paths).finish()
+    }
+}
 
 /// A server of one binding, before it serves. [`bind`](Self::bind) listens on an address; [`mount`](Self::mount) makes
 /// a service for an existing HTTP server.
@@ -40,7 +55,7 @@ use crate::test_io::Source;
 #[must_use = "a server serves once it is bound or mounted"]
 pub struct HttpServer<B> {
     binding: B,
-    legacy: Option<LegacySse>,
+    beside: Option<MakeBeside>,
     settings: Settings,
     path: String,
     #[cfg(feature = "rustls")]
@@ -52,7 +67,7 @@ impl<B: ServerBinding> HttpServer<B> {
     pub fn new(binding: B) -> Self {
         Self {
             binding,
-            legacy: None,
+            beside: None,
             settings: Settings::default(),
             path: "/".to_owned(),
             #[cfg(feature = "rustls")]
@@ -71,11 +86,13 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// Also serves the transport of MCP 2024-11-05 on its own paths, `GET /sse` and `POST /messages` unless
-    /// [`LegacySse::paths`] sets others, whatever [`path`](Self::path) is. Host, Origin, the auth hook and the limits apply
-    /// to both. Each stream is a session of its own, and the listener yields its link like any other. Default: off.
-    pub fn legacy_sse(mut self, legacy: LegacySse) -> Self {
-        self.legacy = Some(legacy);
+    /// Also serves another binding, which answers requests for these paths.
+    pub(crate) fn beside(
+        mut self,
+        paths: [String; 2],
+        responder: impl FnOnce(&Arc<Settings>, AcceptQueue) -> Arc<dyn Responder> + Send + Sync + 'static,
+    ) -> Self {
+        self.beside = Some(MakeBeside { paths, responder: Box::new(responder) });
         self
     }
 
@@ -338,13 +355,15 @@ impl<B: ServerBinding> HttpServer<B> {
     fn build(self, endpoint: Endpoint) -> (HttpService, HttpListener, ShutdownSignal) {
         let settings = Arc::new(self.settings);
         let (accept_queue, links) = AcceptQueue::new();
-        let legacy = self.legacy.map(|legacy| Arc::new(Beside::new(legacy, &settings, accept_queue.clone())));
+        let beside = self.beside.map(|MakeBeside { paths, responder }| {
+            Arc::new(Beside { paths, responder: responder(&settings, accept_queue.clone()) })
+        });
         let responder = self.binding.responder(&settings, accept_queue);
         let mut responders = vec![Arc::clone(&responder)];
-        responders.extend(legacy.as_ref().map(|legacy| Arc::clone(&legacy.responder)));
+        responders.extend(beside.as_ref().map(|beside| Arc::clone(&beside.responder)));
         let (opener, open) = shutdown_pair();
         let watched = (settings.counts.clone(), settings.clients.clone());
-        let service = HttpService::new(responder, legacy, settings);
+        let service = HttpService::new(responder, beside, settings);
         (service, HttpListener::new(links, endpoint, responders, watched, opener), open)
     }
 }

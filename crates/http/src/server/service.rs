@@ -18,7 +18,6 @@ use super::head_fields::HeadFields;
 use super::refusal::Refused;
 use super::session_router::{self, FromElsewhere, Routed, RoutedAnswer};
 use super::{Caller, RequestBody, Responder, ResponseBody, Settings, auth, checks, response_body};
-use crate::legacy_sse::Beside;
 
 /// The approximate bytes that a request uses besides its head: its stream, its task, the entries of its fields.
 const REQUEST: usize = 4 * 1024;
@@ -38,24 +37,31 @@ const SMALL_HEAD: usize = 4 * 1024;
 #[derive(Clone)]
 pub struct HttpService {
     responder: Arc<dyn Responder>,
-    /// The binding on paths of its own.
-    legacy: Option<Arc<Beside>>,
+    beside: Option<Arc<Beside>>,
     settings: Arc<Settings>,
+}
+
+/// A binding on paths of its own, beside that of the server.
+pub(super) struct Beside {
+    pub(super) paths: [String; 2],
+    pub(super) responder: Arc<dyn Responder>,
 }
 
 impl HttpService {
     pub(super) fn new(
         responder: Arc<dyn Responder>,
-        legacy: Option<Arc<Beside>>,
+        beside: Option<Arc<Beside>>,
         settings: Arc<Settings>,
     ) -> Self {
-        Self { responder, legacy, settings }
+        Self { responder, beside, settings }
     }
 
     /// The binding that serves this request. `None`: nothing is served under its path.
     fn serving<B>(&self, path: &str, request: &Request<B>) -> Option<&Arc<dyn Responder>> {
-        match &self.legacy {
-            Some(legacy) if legacy.serves(request.uri().path()) => Some(&legacy.responder),
+        match &self.beside {
+            Some(beside) if beside.paths.iter().any(|own| own == request.uri().path()) => {
+                Some(&beside.responder)
+            }
             Some(_) | None => is_under(path, request).then_some(&self.responder),
         }
     }
@@ -164,8 +170,8 @@ impl HttpService {
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         let (sessions, posts) = self.responder.held();
-        let legacy = self.legacy.as_ref().map_or((0, 0), |legacy| legacy.responder.held());
-        (sessions + legacy.0, posts + legacy.1)
+        let beside = self.beside.as_ref().map_or((0, 0), |beside| beside.responder.held());
+        (sessions + beside.0, posts + beside.1)
     }
 
     /// The response to a request that no binding gets.

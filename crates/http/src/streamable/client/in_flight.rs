@@ -21,7 +21,6 @@ use crate::client::{Attempts, Failed, Media, ResponseBody, beginning, encoded, m
 use crate::collect_body::{CollectError, whole};
 use crate::envelope::{Envelope, Reply, unmarked};
 use crate::headers::MCP_SESSION_ID;
-use crate::legacy_sse;
 use crate::sync::spawn;
 
 /// The first revision that has the header `MCP-Protocol-Version`.
@@ -354,7 +353,7 @@ async fn take(
     if let Some(endpoint) = client.legacy.get() {
         let queue = (&*client.inbound_queue, client.max_frame);
         // Boxed, because otherwise the future of each request would reserve its space.
-        return Box::pin(legacy_sse::take(endpoint.uri(), queue, exchange, response)).await;
+        return Box::pin(legacy::take(endpoint.uri(), queue, exchange, response)).await;
     }
     let (head, body) = response.into_parts();
     let (status, media) = (head.status, head.headers.get(CONTENT_TYPE).map(media_of));

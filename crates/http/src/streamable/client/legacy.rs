@@ -1,20 +1,34 @@
-//! The fallback to the transport of MCP 2024-11-05, as the later revisions advise: a server that refuses the first POST
-//! with 400, 404 or 405 may serve it on the same URL.
+//! The client side of the transport of MCP 2024-11-05: one event stream, and a POST for each message.
+//!
+//! The client falls back to it as the later revisions advise: a server that refuses the first POST with 400, 404 or 405
+//! may serve it on the same URL.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
-use rescind_core::{LogText, TransportError, TransportErrorKind};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, Response, StatusCode, Uri};
+use rescind_core::{ExchangeId, Inbound, LogText, TransportError, TransportErrorKind};
 use tokio::sync::oneshot;
 
 use super::listen;
 use super::state::Client;
+use crate::client::{EventStream, Failed, Media, Requester, ResponseBody, media_of};
+use crate::collect_body::whole;
+use crate::envelope::Envelope;
 use crate::headers::EVENT_STREAM;
-use crate::legacy_sse::read_stream;
+use crate::inbound_queue::InboundQueue;
 
 /// How long a server that has refused the first POST has to send the event `endpoint`.
 const FALLBACK: Duration = Duration::from_secs(2);
+/// How long the body of a response to a POST is read. Its connection can be used again only if that ends.
+const BODY: Duration = Duration::from_secs(1);
+/// The bytes of a response that an error shows.
+const SHOWN: usize = 200;
+/// The longest `endpoint`, in bytes.
+const MAX_ENDPOINT: usize = 8 * 1024;
 
 /// Whether the POSTs go to the endpoint of an event stream from now on. `status`: that of the first POST.
 pub(super) async fn fell_back(client: &Arc<Client>, status: Option<StatusCode>) -> bool {
@@ -46,4 +60,294 @@ pub(super) async fn open(client: &Arc<Client>, within: Duration) -> Result<(), T
     let endpoint = tokio::time::timeout(within, endpoint).await.map_err(|_| late())?;
     let _ = client.legacy.set(endpoint.map_err(|_| closed())??);
     Ok(())
+}
+
+/// Opens the event stream, tells the endpoint for POSTs, and reads the stream to its end. Ends early if nobody waits for
+/// the endpoint any more.
+async fn read_stream(
+    requester: Requester,
+    headers: HeaderMap,
+    max_frame: usize,
+    queue: Arc<InboundQueue>,
+    mut told: oneshot::Sender<Result<Requester, TransportError>>,
+) {
+    let opening = async {
+        let body = open_stream(&requester, headers).await?;
+        let mut events = EventStream::new(body, max_frame, &queue);
+        let endpoint = first_event(&mut events).await?;
+        let target = resolve(requester.uri(), &endpoint).map_err(|why| {
+            let text = format!(
+                "the event `endpoint` of {} names {}, {why}",
+                address(requester.uri()),
+                LogText::name(&endpoint)
+            );
+            TransportError::new(TransportErrorKind::Open, text)
+        })?;
+        Ok((events, target))
+    };
+    let opened = tokio::select! {
+        biased;
+        () = told.closed() => return,
+        opened = opening => opened,
+    };
+    let mut events = match opened {
+        Ok((events, target)) => {
+            if told.send(Ok(requester.at(target))).is_err() {
+                return;
+            }
+            events
+        }
+        Err(error) => {
+            let _ = told.send(Err(error));
+            return;
+        }
+    };
+    while let Some(event) = events.next().await {
+        let is_message = event.name.as_deref().is_none_or(|name| name == "message");
+        if is_message && !event.data.is_empty() && queue.send(Inbound::new(event.data)).await.is_err() {
+            return;
+        }
+    }
+    let text = format!("{} ended its event stream", address(requester.uri()));
+    queue.fail(TransportError::new(TransportErrorKind::Closed, text));
+}
+
+async fn open_stream(requester: &Requester, headers: HeaderMap) -> Result<ResponseBody, TransportError> {
+    let response = requester.send(Method::GET, headers, Bytes::new()).await.map_err(|failed| failed.error)?;
+    let media = response.headers().get(CONTENT_TYPE).map(media_of);
+    if response.status() == StatusCode::OK && media == Some(Media::Events) {
+        return Ok(response.into_body());
+    }
+    let text = unexpected("GET", requester.uri(), response).await;
+    Err(TransportError::new(TransportErrorKind::Open, format!("{text}; an event stream was expected")))
+}
+
+/// The data of the event `endpoint`, which is the first event with data.
+async fn first_event(events: &mut EventStream<'_>) -> Result<String, TransportError> {
+    let error = |text: String| TransportError::new(TransportErrorKind::Open, text);
+    loop {
+        let Some(event) = events.next().await else {
+            return Err(error("the event stream ended before the event `endpoint`".to_owned()));
+        };
+        if event.data.is_empty() {
+            continue;
+        }
+        let name = event.name.as_deref().unwrap_or("message");
+        if name != "endpoint" {
+            let name = LogText::name(name);
+            return Err(error(format!("the first event of the stream is `{name}` and not `endpoint`")));
+        }
+        let endpoint = std::str::from_utf8(&event.data).ok().filter(|text| text.len() <= MAX_ENDPOINT);
+        return endpoint
+            .map(ToOwned::to_owned)
+            .ok_or_else(|| error("the event `endpoint` is too long, or is not UTF-8".to_owned()));
+    }
+}
+
+/// Reads the response to a POST. The answer to a request comes on the stream, so a success is not its end. Some servers
+/// answer here as well.
+pub(super) async fn take(
+    target: &Uri,
+    (queue, max_frame): (&InboundQueue, usize),
+    exchange: ExchangeId,
+    response: Response<ResponseBody>,
+) -> Result<(), Failed> {
+    let status = response.status();
+    let is_json = response.headers().get(CONTENT_TYPE).map(media_of) == Some(Media::Json);
+    if !is_json {
+        if !status.is_success() {
+            let text = unexpected("POST", target, response).await;
+            return Err(refused(status, text));
+        }
+        let _ = tokio::time::timeout(BODY, whole(response.into_body(), max_frame)).await;
+        return Ok(());
+    }
+    let (head, body) = response.into_parts();
+    let body = tokio::time::timeout(BODY, whole(body, max_frame)).await;
+    let body = body.ok().and_then(Result::ok).unwrap_or_default();
+    let answer = Envelope::of(&body);
+    let (is_answer, answers_one) = (answer.is_answer(), answer.has_id() && answer.is_answer());
+    let text = (!status.is_success() && !answers_one)
+        .then(|| shown("POST", target, status, head.headers.get(CONTENT_TYPE), &body));
+    if is_answer {
+        // The driver reads the error of a refusal too. Without an id, it answers no call.
+        let inbound = Inbound { body, exchange, principal: None, address: None, trace: None };
+        let _ = queue.send(inbound).await;
+    }
+    match text {
+        Some(text) => Err(refused(status, text)),
+        None => Ok(()),
+    }
+}
+
+/// The error of a POST. The server has not begun a request that it refuses as the client's fault.
+fn refused(status: StatusCode, text: String) -> Failed {
+    let sent = !status.is_client_error() && status != StatusCode::SERVICE_UNAVAILABLE;
+    Failed { sent, error: TransportError::new(TransportErrorKind::Io, text) }
+}
+
+/// Names the request, the status and the beginning of the body of a response.
+async fn unexpected(method: &str, target: &Uri, response: Response<ResponseBody>) -> String {
+    let (head, body) = response.into_parts();
+    let body = tokio::time::timeout(BODY, whole(body, 64 * 1024)).await;
+    let body = body.ok().and_then(Result::ok).unwrap_or_default();
+    shown(method, target, head.status, head.headers.get(CONTENT_TYPE), &body)
+}
+
+fn shown(
+    method: &str,
+    target: &Uri,
+    status: StatusCode,
+    media: Option<&http::HeaderValue>,
+    body: &[u8],
+) -> String {
+    let media = media.and_then(|value| value.to_str().ok()).unwrap_or("no media type");
+    let body = body.get(..SHOWN).unwrap_or(body).escape_ascii();
+    let target = address(target);
+    let media = LogText::name(media);
+    format!("{method} {target} was answered with {status} and {media}: {body}")
+}
+
+/// The URL without user, password and query, which must not be logged.
+fn address(uri: &Uri) -> String {
+    let host = uri.host().unwrap_or_default();
+    let port = uri.port().map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}://{host}{port}{}", uri.scheme_str().unwrap_or_default(), uri.path())
+}
+
+/// Resolves a reference against the URL of the stream (RFC 3986, 5.2). The result is of the same origin.
+fn resolve(base: &Uri, reference: &str) -> Result<PathAndQuery, &'static str> {
+    let reference = reference.trim();
+    // Some readers of URLs take it for a slash.
+    if reference.contains('\\') {
+        return Err("which is not a URL");
+    }
+    let reference = reference.split_once('#').map_or(reference, |(rest, _)| rest);
+    let target = match (scheme_of(reference), reference.strip_prefix("//")) {
+        (Some(_), _) => of_same_origin(base, reference)?,
+        (None, Some(_)) => {
+            of_same_origin(base, &format!("{}:{reference}", base.scheme_str().unwrap_or_default()))?
+        }
+        (None, None) => {
+            let (path, query) = match reference.split_once('?') {
+                Some((path, query)) => (path, Some(query)),
+                None => (reference, None),
+            };
+            let merged = match path.chars().next() {
+                None => base.path().to_owned(),
+                Some('/') => path.to_owned(),
+                Some(_) => {
+                    let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+                    format!("{folder}/{path}")
+                }
+            };
+            let merged = without_dots(&merged);
+            query.map_or_else(|| merged.clone(), |query| format!("{merged}?{query}"))
+        }
+    };
+    target.parse().map_err(|_| "which is not a URL")
+}
+
+/// The scheme of a reference, if it has one.
+fn scheme_of(reference: &str) -> Option<&str> {
+    let (scheme, _) = reference.split_once(':')?;
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));
+    is_scheme.then_some(scheme)
+}
+
+/// The path and query of an absolute URL.
+fn of_same_origin(base: &Uri, url: &str) -> Result<String, &'static str> {
+    const OTHER: &str = "which is another origin than that of the stream";
+    let url: Uri = url.parse().map_err(|_| OTHER)?;
+    let origin = |uri: &Uri| {
+        let scheme = uri.scheme_str()?.to_ascii_lowercase();
+        let usual = if scheme == "https" { 443 } else { 80 };
+        Some((scheme, uri.host()?.to_ascii_lowercase(), uri.port_u16().unwrap_or(usual)))
+    };
+    let has_user = url.authority().is_some_and(|authority| authority.as_str().contains('@'));
+    if has_user || origin(&url).is_none() || origin(&url) != origin(base) {
+        return Err(OTHER);
+    }
+    Ok(url.path_and_query().map_or_else(|| "/".to_owned(), |path| path.as_str().to_owned()))
+}
+
+/// Removes the segments `.` and `..` of a path.
+fn without_dots(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none();
+        match segment {
+            "." => {}
+            ".." => drop(kept.pop()),
+            _ => kept.push(segment),
+        }
+        if is_last && matches!(segment, "." | "..") {
+            kept.push("");
+        }
+    }
+    format!("/{}", kept.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_resolved_against_the_url_of_its_stream() {
+        let base: Uri = "http://127.0.0.1:8000/a/sse?key=1".parse().unwrap();
+        for (reference, target) in [
+            ("/messages?sessionId=7", "/messages?sessionId=7"),
+            (" /messages \n", "/messages"),
+            ("messages?x", "/a/messages?x"),
+            ("?sessionId=7", "/a/sse?sessionId=7"),
+            ("", "/a/sse"),
+            ("./b/../c", "/a/c"),
+            ("../messages/", "/messages/"),
+            ("../../../x", "/x"),
+            ("..", "/"),
+            ("/a/b/.", "/a/b/"),
+            ("/messages?at=12:30#part", "/messages?at=12:30"),
+            ("http://127.0.0.1:8000/m?s=1", "/m?s=1"),
+            ("HTTP://127.0.0.1:8000", "/"),
+            ("//127.0.0.1:8000/m", "/m"),
+        ] {
+            assert_eq!(
+                resolve(&base, reference).as_ref().map(PathAndQuery::as_str),
+                Ok(target),
+                "{reference}"
+            );
+        }
+        let usual: Uri = "https://Agent.example/sse".parse().unwrap();
+        assert_eq!(resolve(&usual, "https://agent.example:443/m").unwrap().as_str(), "/m");
+    }
+
+    #[test]
+    fn an_endpoint_of_another_origin_is_refused() {
+        let base: Uri = "http://127.0.0.1:8000/sse".parse().unwrap();
+        for reference in [
+            "http://127.0.0.1:8001/messages",
+            "http://127.0.0.1/messages",
+            "https://127.0.0.1:8000/messages",
+            "http://localhost:8000/messages",
+            "http://evil.example:8000/messages",
+            "http://127.0.0.1:8000@evil.example/messages",
+            "http://me:secret@127.0.0.1:8000/messages",
+            "//evil.example/messages",
+            "file:///etc/passwd",
+            "file:/etc/passwd",
+            "javascript:alert(1)",
+            "data:text/plain,x",
+            "ws://127.0.0.1:8000/messages",
+            "http:",
+            "http://",
+        ] {
+            assert!(resolve(&base, reference).is_err(), "{reference}");
+        }
+        // Texts that are no URLs.
+        for reference in ["/\\evil.example/x", "/a b", "/\u{7}", "\\\\evil.example"] {
+            assert!(resolve(&base, reference).is_err(), "{reference}");
+        }
+    }
 }
