@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use rescind_testkit::wires::WIRES;
 
-use crate::binding::Binding;
 use crate::bridge::BridgeArgs;
 #[cfg(target_os = "linux")]
 use crate::bridge::ChildArgs;
 use crate::cancel::CancelArgs;
 use crate::cluster::ClusterArgs;
-use crate::endpoint::{Endpoint, Flags};
+use crate::endpoint::{Endpoint, Flags, WireOptions, dialect};
+use crate::page::PageArgs;
 use crate::token::NamedToken;
 use crate::worker::WorkerArgs;
 
@@ -191,17 +191,6 @@ pub(crate) struct Check {
     pub(crate) command: Vec<String>,
 }
 
-/// How an endpoint carries messages.
-#[derive(Debug, Args)]
-pub(crate) struct WireOptions {
-    /// Framing of a byte stream (stdio, pipe:): newline or content-length. [default: the dialect's]
-    #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
-    pub(crate) framing: Option<String>,
-    /// Binding of http:// and https://: streamable, stateless, acp or legacy-sse. [default: the dialect's]
-    #[arg(long, value_name = "B", value_enum)]
-    pub(crate) binding: Option<Binding>,
-}
-
 impl Check {
     /// The flags that belong to the endpoint.
     pub(crate) fn flags(&self) -> Flags {
@@ -243,7 +232,7 @@ pub(crate) struct Fixture {
     #[arg(long)]
     pub(crate) no_cancel_capability: bool,
     #[command(flatten)]
-    pub(crate) page: Page,
+    pub(crate) page: PageArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
     /// Serve MCP over streamable HTTP without sessions: any replica answers any request, and a cancel is found by the
@@ -284,15 +273,6 @@ impl Fixture {
     }
 }
 
-/// The live page of a command that serves.
-#[derive(Debug, Args)]
-pub(crate) struct Page {
-    /// Serve a live page of the requests at this address of loopback, with a button that stops each. Port 0 takes a free
-    /// port. The line `page on URL` on stderr has its URL: the URL is all that is needed to stop requests.
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) page: Option<String>,
-}
-
 /// `rescind relay`.
 #[derive(Debug, Args)]
 pub(crate) struct Relay {
@@ -300,12 +280,6 @@ pub(crate) struct Relay {
     pub(crate) address: std::net::SocketAddr,
     /// The token to send first. The other side identifies this connection by it.
     pub(crate) word: String,
-}
-
-pub(crate) fn dialect(name: &str) -> Result<&'static str, String> {
-    let names = rescind::dialect::ALL.each_ref().map(rescind::dialect::Dialect::name);
-    let found = names.into_iter().find(|known| *known == name);
-    found.ok_or_else(|| format!("the dialects are {}", names.join(", ")))
 }
 
 fn wire(name: &str) -> Result<&'static str, String> {

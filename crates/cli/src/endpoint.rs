@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
 use http::Uri;
 use rescind::Framing;
 use rescind::dialect::Dialect;
@@ -14,6 +15,24 @@ use rescind::named_pipe::PipeAddress;
 
 use crate::binding::Binding;
 use crate::token::{NamedToken, Token, TokenFile};
+
+/// How an endpoint carries messages.
+#[derive(Debug, Args)]
+pub(crate) struct WireOptions {
+    /// Framing of a byte stream (stdio, pipe:): newline or content-length. [default: the dialect's]
+    #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
+    pub(crate) framing: Option<String>,
+    /// Binding of http:// and https://: streamable, stateless, acp or legacy-sse. [default: the dialect's]
+    #[arg(long, value_name = "B", value_enum)]
+    pub(crate) binding: Option<Binding>,
+}
+
+/// The dialect with this name.
+pub(crate) fn dialect(name: &str) -> Result<&'static str, String> {
+    let names = rescind::dialect::ALL.each_ref().map(rescind::dialect::Dialect::name);
+    let found = names.into_iter().find(|known| *known == name);
+    found.ok_or_else(|| format!("the dialects are {}", names.join(", ")))
+}
 
 /// An endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]

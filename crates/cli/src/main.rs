@@ -18,7 +18,6 @@ mod output;
 mod page;
 mod relay;
 mod signals;
-mod summary;
 mod table;
 mod token;
 mod worker;

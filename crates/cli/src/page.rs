@@ -1,11 +1,20 @@
 //! `--page`: the live page of a command that serves.
 
+use clap::Args;
 use rescind::page::Page;
 use rescind::requests::RequestLog;
 use tokio::task::AbortHandle;
 
-use crate::args::Page as Args;
 use crate::{Failure, output};
+
+/// The live page of a command that serves.
+#[derive(Debug, Args)]
+pub(crate) struct PageArgs {
+    /// Serve a live page of the requests at this address of loopback, with a button that stops each. Port 0 takes a free
+    /// port. The line `page on URL` on stderr has its URL: the URL is all that is needed to stop requests.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) page: Option<String>,
+}
 
 /// The page that was asked for, while this value lives.
 #[derive(Debug)]
@@ -19,7 +28,7 @@ pub(crate) struct Serving(Option<AbortHandle>);
 /// # Errors
 /// The reason why it cannot be served, in one sentence.
 pub(crate) async fn start(
-    args: &Args,
+    args: &PageArgs,
     title: &str,
     log: &RequestLog,
     is_draining: impl Fn() -> bool + Send + Sync + 'static,

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{Page, WireOptions, dialect};
 use crate::binding::Binding;
 use crate::cluster::ClusterArgs;
-use crate::endpoint::{Endpoint, Flags};
+use crate::endpoint::{Endpoint, Flags, WireOptions, dialect};
+use crate::page::PageArgs;
 
 const LISTEN: &str = "Where clients connect";
 const BEHIND: &str = "What is behind the bridge";
@@ -85,7 +85,7 @@ pub(crate) struct BridgeArgs {
     #[arg(long, help_heading = BEHIND, value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) page: Page,
+    pub(crate) page: PageArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
     /// The server behind the bridge, connected to once for each session: pipe:, ws://, wss://, http:// or https://.

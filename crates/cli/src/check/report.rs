@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anstyle::{AnsiColor, Style};
 use rescind_testkit::{Answer, Cell, CellOutcome, Demand, Evidence, Fact, Report};
 
-use crate::summary::time_text;
+use crate::table::time_text;
 use crate::table::{self, Colour, paint};
 
 /// The peer, for the first line.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::super::source::Source;
 use super::super::talk::{Asked, Talk};
 use super::draft::Request;
-use crate::summary::time_text;
+use crate::table::time_text;
 
 /// So often is a request measured that is written.
 const RUNS: usize = 3;
