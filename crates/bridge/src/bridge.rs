@@ -10,6 +10,7 @@ use rescind_core::{
     TracePropagator, Transport,
 };
 
+use crate::passing::ROUTERS;
 use crate::relay_dialect::{NotBridged, check_pair, relayed};
 use crate::session::{Session, Settings};
 use crate::sessions::Sessions;
@@ -119,7 +120,7 @@ impl Bridge {
         downstream: impl Transport,
         upstream: Upstream,
     ) -> Result<Peer, ConnectionError> {
-        let session = Session::new(&self.0, Box::pin(std::future::ready(Ok(upstream))));
+        let session = Session::new(&self.0, Box::pin(std::future::ready(Ok(upstream))), ROUTERS);
         let peer = self.open(&session, downstream).await?;
         session.begin(|| peer.clone());
         Ok(peer)
@@ -139,7 +140,7 @@ impl Bridge {
         E: fmt::Display,
     {
         let opening = async move { open.await.map_err(|error| error.to_string()) };
-        self.open(&Session::new(&self.0, Box::pin(opening)), downstream).await
+        self.open(&Session::new(&self.0, Box::pin(opening), ROUTERS), downstream).await
     }
 
     async fn open(
@@ -197,7 +198,7 @@ impl Bridge {
         Server::builder(settings.downstream.clone()).limits(limits).each_peer(move |peer| {
             let opening = open();
             let opening = async move { opening.await.map_err(|error| error.to_string()) };
-            Session::new(&settings, Box::pin(opening)).downstream(peer)
+            Session::new(&settings, Box::pin(opening), ROUTERS).downstream(peer)
         })
     }
 

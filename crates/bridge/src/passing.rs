@@ -8,7 +8,7 @@ use rescind_core::{
 };
 use serde_json::value::RawValue;
 
-use crate::session::{CLIENT, Session};
+use crate::session::{CLIENT, Routers, Session};
 
 /// Unread notifications of the upstream side at which reading from it stops, until the downstream side has taken half
 /// of them.
@@ -16,8 +16,11 @@ const READ_AHEAD: usize = 256;
 
 type Answer = Result<Box<RawValue>, HandlerError>;
 
+/// Passes the messages of each side to the other.
+pub(crate) const ROUTERS: Routers = Routers { downstream: downstream_router, upstream: upstream_router };
+
 /// Passes messages of the downstream side to the upstream side.
-pub(crate) fn downstream_router(session: &Arc<Session>) -> Router {
+fn downstream_router(session: &Arc<Session>) -> Router {
     let (requests, notifications) = (Arc::clone(session), Arc::clone(session));
     Router::new()
         .in_order()
@@ -31,8 +34,8 @@ pub(crate) fn downstream_router(session: &Arc<Session>) -> Router {
         })
 }
 
-/// Passes messages of the upstream side to the downstream side, which is open at least as long.
-pub(crate) fn upstream_router(session: &Arc<Session>, downstream: &Peer) -> Router {
+/// Passes messages of the upstream side to the downstream side.
+fn upstream_router(session: &Arc<Session>, downstream: &Peer) -> Router {
     let (requests, notifications) = (Arc::clone(session), Arc::clone(session));
     let (asked, told) = (downstream.clone(), downstream.clone());
     Router::new()

@@ -8,11 +8,10 @@ use std::time::Duration;
 use rescind_core::dialect::{Dialect, Role};
 use rescind_core::{
     BoxFuture, ConnectionError, Declaration, DeviationReport, Event, ExchangeId, Limits, Peer, PeerBuilder,
-    RequestLog, TracePropagator, TransportError, TransportErrorKind,
+    RequestLog, Router, TracePropagator, TransportError, TransportErrorKind,
 };
 use tokio::sync::{Notify, watch};
 
-use crate::passing::{downstream_router, upstream_router};
 use crate::progress::ProgressTokens;
 use crate::sessions::{Counted, Sessions};
 use crate::upstream::Upstream;
@@ -77,8 +76,17 @@ impl Settings {
 /// Opens the upstream.
 pub(crate) type Opening = BoxFuture<'static, Result<Upstream, String>>;
 
+/// What the two connections of a session serve.
+#[derive(Clone, Copy)]
+pub(crate) struct Routers {
+    pub(crate) downstream: fn(&Arc<Session>) -> Router,
+    /// With the downstream connection, which is open at least as long.
+    pub(crate) upstream: fn(&Arc<Session>, &Peer) -> Router,
+}
+
 pub(crate) struct Session {
     settings: Arc<Settings>,
+    routers: Routers,
     /// Until the first message arrives.
     opening: Mutex<Option<Opening>>,
     state: watch::Sender<State>,
@@ -109,9 +117,10 @@ enum State {
 }
 
 impl Session {
-    pub(crate) fn new(settings: &Arc<Settings>, opening: Opening) -> Arc<Self> {
+    pub(crate) fn new(settings: &Arc<Settings>, opening: Opening, routers: Routers) -> Arc<Self> {
         Arc::new(Self {
             settings: Arc::clone(settings),
+            routers,
             opening: Mutex::new(Some(opening)),
             state: watch::Sender::new(State::Opening),
             turns: tokio::sync::Mutex::default(),
@@ -134,7 +143,7 @@ impl Session {
         self.settings
             .peer(peer, CLIENT)
             .role(Role::Server)
-            .serve(downstream_router(self))
+            .serve((self.routers.downstream)(self))
             .on_call_failure(move |error| note_client_failure(&failing, error))
             .on_event(move |event| watch_for_overflow(&session, event))
     }
@@ -287,7 +296,7 @@ impl Session {
             .settings
             .peer(builder, &name)
             .role(Role::Client)
-            .serve(upstream_router(self, downstream))
+            .serve((self.routers.upstream)(self, downstream))
             .limits(self.settings.limits.clone())
             .clients(downstream.clients())
             .on_call_failure(move |error| note_failure(&session, &named, error))
