@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::node_list::{NodeList, parse};
+use crate::engine::node_list::{NodeList, parse};
 
 /// Where the nodes of a cluster meet.
 ///

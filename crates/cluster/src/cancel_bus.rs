@@ -7,9 +7,9 @@ use rescind_core::{Cause, CauseKind};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::Inner;
 use crate::engine::EngineError;
 use crate::names::SignedName;
+use crate::process::Process;
 use crate::secret::Purpose;
 use crate::signals::Watch;
 
@@ -22,7 +22,7 @@ pub(crate) const KEEP: Duration = Duration::from_secs(3600);
 /// and one whose connection to the engine is lost for a while. A cancel that comes early, late or twice changes nothing
 /// for any other request: a key is never used again.
 #[derive(Clone, Debug)]
-pub struct CancelBus(pub(crate) Arc<Inner>);
+pub struct CancelBus(pub(crate) Arc<Process>);
 
 /// Why a cancel was not recorded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

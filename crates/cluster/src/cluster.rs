@@ -1,34 +1,31 @@
 //! One process of a cluster.
 
-use std::collections::HashMap;
-use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::{Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
-use rescind_core::{ClusterKeys, RequestKey};
-use rescind_http::{RouteRefusal, SessionRouter};
+use rescind_core::ClusterKeys;
+use rescind_http::SessionRouter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::task::AbortHandle;
 
 use crate::address::ClusterAddress;
 use crate::cancel_bus::CancelBus;
 use crate::engine::fixed::FixedEngine;
+use crate::engine::node_list::node_url;
 use crate::engine::{Beat, Engine, EngineError, EngineEvents};
-use crate::hop::message::{About, Hop, HopKind, Unverified};
+use crate::hop::message::{Hello, HopKind};
 use crate::hop::pool::{NodeBody, Pool};
 use crate::hop::send::{Failed, send};
-use crate::hop::serve::{Hello, refused};
 use crate::jobs::Jobs;
 use crate::keys::Keys;
 use crate::membership::{Located, Membership, OwnEntry, TIME_TO_LIVE};
-use crate::names::{Incarnation, NodeName, SignedName};
-use crate::node_list::node_url;
-use crate::secret::{Purpose, Secret};
+use crate::names::{Incarnation, NodeName};
+use crate::process::{Process, lock};
+use crate::secret::Secret;
 use crate::signals::Signals;
 
 /// The most bytes of an answer to a question, a hello or one for a status.
@@ -59,24 +56,7 @@ const RETRY_NAME: Duration = Duration::from_millis(500);
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Cluster(pub(crate) Arc<Inner>);
-
-/// The parts of a process in a cluster.
-pub(crate) struct Inner {
-    pub(crate) node: Option<NodeName>,
-    pub(crate) incarnation: Incarnation,
-    pub(crate) secret: Secret,
-    pub(crate) engine: Arc<dyn Engine>,
-    pub(crate) signals: Arc<Signals>,
-    pub(crate) membership: Membership,
-    pub(crate) pool: Pool,
-    /// The keys of running requests.
-    pub(crate) keys: Mutex<HashMap<RequestKey, Arc<str>>>,
-    tasks: Mutex<Vec<AbortHandle>>,
-    own: Mutex<Option<OwnEntry>>,
-    /// What the program says of itself to other nodes.
-    status: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
-}
+pub struct Cluster(pub(crate) Arc<Process>);
 
 /// Why a process is not part of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,7 +118,7 @@ impl Cluster {
             ClusterAddress::Nats(url) => nats(&url, events).await?,
         };
         let following = tokio::spawn(signals.follow(Arc::clone(&engine)));
-        let inner = Inner {
+        let inner = Process {
             node,
             incarnation: Incarnation::new().ok_or(JoinError::NoRandomness)?,
             membership: Membership::new(Arc::clone(&engine), secret.clone()),
@@ -361,49 +341,6 @@ enum Greeted {
     Nobody,
     /// Nothing yet.
     Silent,
-}
-
-impl Inner {
-    pub(crate) fn hello(&self) -> Hello {
-        let node = self.node.as_ref().map_or_else(String::new, ToString::to_string);
-        Hello { node, incarnation: self.incarnation.to_string() }
-    }
-
-    pub(crate) fn status(&self) -> Value {
-        self.status.get().map_or(Value::Null, |status| status())
-    }
-
-    /// Checks that a message is of this cluster, and for this node.
-    pub(crate) fn verify(&self, message: Unverified, about: About<'_>) -> Result<Hop, RouteRefusal> {
-        let own = self.node.as_ref().ok_or_else(refused)?;
-        message.verify(&self.secret, own, about).map_err(|_| refused())
-    }
-
-    /// Makes a signed name of this node.
-    pub(crate) fn new_name(&self, purpose: Purpose) -> Option<Arc<str>> {
-        let name = SignedName::new(purpose, &self.secret, self.node.as_ref()?, self.incarnation)?;
-        Some(Arc::clone(name.text()))
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        lock(&self.tasks).drain(..).for_each(|task| task.abort());
-    }
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inner")
-            .field("node", &self.node)
-            .field("membership", &self.membership)
-            .field("signals", &self.signals)
-            .finish_non_exhaustive()
-    }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn host(url: &Uri) -> &str {

@@ -7,9 +7,9 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::cancel_bus::{CancelWatch, KEEP, cancelled};
-use crate::cluster::Inner;
 use crate::engine::EngineError;
 use crate::keys::{RECORD_LIMIT, RETRY};
+use crate::process::Process;
 use crate::signals::Watch;
 
 /// A queue of jobs in the engine, which workers take. A job has the key of its request, so its worker watches that key and
@@ -17,7 +17,7 @@ use crate::signals::Watch;
 ///
 /// docs/cluster.md has the keys and values, for workers in other languages.
 #[derive(Clone, Debug)]
-pub struct Jobs(pub(crate) Arc<Inner>);
+pub struct Jobs(pub(crate) Arc<Process>);
 
 /// A job as it is in the queue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ impl SubmittedJob {
 /// A job that this worker took.
 #[derive(Debug)]
 pub struct Job {
-    cluster: Arc<Inner>,
+    cluster: Arc<Process>,
     queued: Queued,
 }
 

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::cancel_bus::{CancelBus, CancelWatch, cancelled};
-use crate::cluster::{Inner, lock};
+use crate::process::{Process, lock};
 use crate::secret::Purpose;
 
 /// How long a cancel, or the end of a job, is tried to be recorded while the engine is away.
@@ -21,10 +21,10 @@ pub(crate) const RECORD_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const RETRY: Duration = Duration::from_millis(500);
 
 /// Makes the keys of requests. It does not keep the cluster alive.
-pub(crate) struct Keys(Weak<Inner>);
+pub(crate) struct Keys(Weak<Process>);
 
 impl Keys {
-    pub(crate) fn new(cluster: &Arc<Inner>) -> Self {
+    pub(crate) fn new(cluster: &Arc<Process>) -> Self {
         Self(Arc::downgrade(cluster))
     }
 }
@@ -58,7 +58,7 @@ impl ClusterKeys for Keys {
 
 /// The key of a running request, in the list of its cluster until this value is dropped.
 struct Listed {
-    cluster: Weak<Inner>,
+    cluster: Weak<Process>,
     number: RequestKey,
     key: Arc<str>,
     request: Arc<dyn KeyedRequest>,

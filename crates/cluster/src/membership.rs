@@ -265,12 +265,6 @@ impl OwnEntry {
         let entry = Entry { url, incarnation: Some(incarnation), signature };
         Self { name: name.clone(), text: serde_json::to_string(&entry).unwrap_or_default() }
     }
-
-    /// The entry of a node in a list of addresses.
-    pub(crate) fn of_list(url: &Uri) -> String {
-        let entry = Entry { url: url.to_string(), incarnation: None, signature: None };
-        serde_json::to_string(&entry).unwrap_or_default()
-    }
 }
 
 impl fmt::Debug for Membership {

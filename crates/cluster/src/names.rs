@@ -118,6 +118,15 @@ impl SignedName {
     }
 }
 
+/// What the names of signals that belong to no node begin with. Those of other signals have the name of a node in the second
+/// place.
+pub(crate) const SHARED: &str = "shared.";
+
+/// Whether a signal belongs to no node.
+pub(crate) fn is_shared(signal: &str) -> bool {
+    signal.starts_with(SHARED)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,17 +13,14 @@ use rescind_core::LogText;
 use rescind_http::SHARED_CANCEL_KEPT;
 use tokio::task::AbortHandle;
 
+use super::node_list::NodeList;
 use super::records::Records;
 use super::{Answer, Beat, Engine, EngineError, EngineEvents};
-use crate::hop::message::HopKind;
+use crate::hop::message::{HopKind, SignalMessage};
 use crate::hop::pool::{NodeBody, Pool};
 use crate::hop::send::send;
-use crate::hop::serve::SignalMessage;
-use crate::membership::OwnEntry;
-use crate::names::NodeName;
-use crate::node_list::NodeList;
+use crate::names::{NodeName, is_shared};
 use crate::secret::Secret;
-use crate::shared::is_shared;
 
 /// The time in which another node must answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -259,7 +256,9 @@ impl Engine for FixedEngine {
         Box::pin(async {
             self.nodes.list.read().await?;
             let listed = self.nodes.list.listed();
-            Ok(listed.urls.iter().map(|(name, url)| (name.to_string(), OwnEntry::of_list(url))).collect())
+            // Entries of an operator's list have no signatures.
+            let entry = |url: &Uri| serde_json::json!({"url": url.to_string()}).to_string();
+            Ok(listed.urls.iter().map(|(name, url)| (name.to_string(), entry(url))).collect())
         })
     }
 

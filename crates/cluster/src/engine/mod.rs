@@ -6,6 +6,7 @@
 pub(crate) mod fixed;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
+pub(crate) mod node_list;
 mod records;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;

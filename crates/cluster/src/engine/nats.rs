@@ -40,7 +40,7 @@ use self::server::Server;
 use self::store::{Bucket, Put};
 use super::takes::{JOB_WAIT, Takes};
 use super::{Answer, Beat, Engine, EngineError, EngineEvents};
-use crate::shared::is_shared;
+use crate::names::is_shared;
 
 /// The most time of a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(3);

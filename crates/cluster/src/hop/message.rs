@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use serde::{Deserialize, Serialize};
 
 use crate::names::NodeName;
 use crate::secret::{Purpose, Secret};
@@ -48,6 +49,23 @@ impl HopKind {
     fn parse(name: &str) -> Option<Self> {
         KINDS.into_iter().find(|(_, known)| *known == name).map(|(kind, _)| kind)
     }
+}
+
+/// The answer to a hello.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) node: String,
+    pub(crate) incarnation: String,
+}
+
+/// A signal for the node that holds what it is about.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SignalMessage {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) value: String,
+    #[serde(default)]
+    pub(crate) keep_ms: u64,
 }
 
 /// The content of the header.

@@ -1,8 +1,6 @@
 //! Messages from one node to another, over HTTP/2 on the port that also serves clients.
 
-pub(crate) mod forward;
 mod kept_body;
 pub(crate) mod message;
 pub(crate) mod pool;
 pub(crate) mod send;
-pub(crate) mod serve;

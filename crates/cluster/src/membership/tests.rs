@@ -74,7 +74,7 @@ async fn entries_that_the_cluster_has_not_signed_are_ignored() {
         ("n2", good.clone()),
         ("n3", entry("n3", "http://127.0.0.1:3/", &other)),
         ("n4", entry("n4", "http://127.0.0.1:4/", &secret).replace("127.0.0.1:4", "192.0.2.7:4")),
-        ("n5", OwnEntry::of_list(&Uri::from_static("http://192.0.2.7/"))),
+        ("n5", r#"{"url":"http://192.0.2.7/"}"#.to_owned()),
         ("n6", good.replace("signature", "sig")),
         ("n7", "not JSON".to_owned()),
         ("n8", String::new()),

@@ -59,9 +59,15 @@ const NUMBERS: [[&str; 5]; 34] = [
     ["hop/pool.rs", "STREAMS", "512", "requests on one connection", "512"],
     ["hop/pool.rs", "ATTEMPTS", "2", "its owner has not begun with", "2 times"],
     ["hop/kept_body.rs", "MAX_KEPT", "64 * 1024", "its owner has not begun with", "64 KiB"],
-    ["hop/forward.rs", "RETRY_AFTER", "Duration::from_secs(2)", "`Retry-After` of a 503", "2 s"],
-    ["hop/serve.rs", "MAX_MESSAGE", "16 * 1024", "a message between nodes", "16 KiB"],
-    ["hop/serve.rs", "MESSAGE_TIMEOUT", "Duration::from_secs(10)", "a message between nodes", "within 10 s"],
+    ["process.rs", "RETRY_AFTER", "Duration::from_secs(2)", "`Retry-After` of a 503", "2 s"],
+    ["routing/serve.rs", "MAX_MESSAGE", "16 * 1024", "a message between nodes", "16 KiB"],
+    [
+        "routing/serve.rs",
+        "MESSAGE_TIMEOUT",
+        "Duration::from_secs(10)",
+        "a message between nodes",
+        "within 10 s",
+    ],
     ["names.rs", "MAX_NAME_BYTES", "32", "characters of the name", "32"],
 ];
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::Uri;
 
-use crate::engine::EngineError;
+use super::EngineError;
 use crate::names::NodeName;
 
 /// The nodes of a cluster without an engine, and their URLs. A clone is the same list.

@@ -1,7 +1,6 @@
 //! Sends a client's request to the node that holds its session.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::header::{CONNECTION, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -10,14 +9,11 @@ use http_body_util::BodyExt;
 use rescind_core::{LogText, PeerAddress};
 use rescind_http::{RouteRefusal, RoutedBody};
 
-use super::message::{About, Hop, HopKind};
-use super::pool::{NodeBody, Unsent};
-use crate::cluster::Inner;
+use crate::hop::message::{About, Hop, HopKind};
+use crate::hop::pool::{NodeBody, Unsent};
 use crate::membership::{Located, Member};
 use crate::names::SignedName;
-
-/// When a client may try again that was refused because a node or the engine could not be reached.
-pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
+use crate::process::{Process, RETRY_AFTER};
 
 /// Fields about one connection, which are not passed on (RFC 9110, 7.6.1).
 const OF_A_CONNECTION: [HeaderName; 6] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
@@ -27,7 +23,7 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 /// Sends the request to the owner of the session and returns its response, once (a forwarded request is never forwarded
 /// again).
 pub(crate) async fn forward(
-    cluster: Arc<Inner>,
+    cluster: Arc<Process>,
     session: SignedName,
     request: Request<RoutedBody>,
 ) -> Result<Response<RoutedBody>, RouteRefusal> {
@@ -79,7 +75,7 @@ pub(crate) async fn forward(
 }
 
 /// Where a node is that does not answer at its address. Nobody listens there (`is_refused`): it is dead, unless it has moved.
-async fn moved(cluster: &Inner, member: &Member, is_refused: bool) -> Located {
+async fn moved(cluster: &Process, member: &Member, is_refused: bool) -> Located {
     match cluster.membership.locate_again(&member.name).await {
         Located::At(again) if again.url == member.url && is_refused => {
             // The engine may show a dead node for some seconds. Without the engine it may as well have moved.
@@ -128,7 +124,7 @@ pub(crate) fn from_node(response: Response<NodeBody>) -> Response<RoutedBody> {
     Response::from_parts(head, body.map_err(Into::into).boxed_unsync())
 }
 
-impl Inner {
+impl Process {
     /// Signs a client's request for this node.
     fn sign(&self, request: &mut Request<RoutedBody>, to: &Member, session: &[u8]) {
         let hop = Hop {

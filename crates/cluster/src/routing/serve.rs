@@ -9,36 +9,18 @@ use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use rescind_http::{RouteRefusal, RoutedBody};
-use serde::{Deserialize, Serialize};
 
-use super::message::{About, HopKind, Unverified};
-use crate::cluster::Inner;
+use crate::hop::message::{About, HopKind, SignalMessage, Unverified};
+use crate::process::{Process, refused};
 
 /// The longest message between nodes, in bytes.
 const MAX_MESSAGE: usize = 16 * 1024;
 /// The time in which a message must arrive.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The answer to a hello.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Hello {
-    pub(crate) node: String,
-    pub(crate) incarnation: String,
-}
-
-/// A signal for the node that holds what it is about.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct SignalMessage {
-    pub(crate) name: String,
-    #[serde(default)]
-    pub(crate) value: String,
-    #[serde(default)]
-    pub(crate) keep_ms: u64,
-}
-
 /// Answers a message.
 pub(crate) async fn serve(
-    cluster: Arc<Inner>,
+    cluster: Arc<Process>,
     message: Unverified,
     request: Request<RoutedBody>,
 ) -> Result<Response<RoutedBody>, RouteRefusal> {
@@ -91,9 +73,4 @@ fn read_signal(body: &[u8]) -> Result<SignalMessage, RouteRefusal> {
 
 fn answer(body: Vec<u8>) -> Response<RoutedBody> {
     Response::new(Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync())
-}
-
-/// 403: the message is not of this cluster, or not for this node.
-pub(crate) fn refused() -> RouteRefusal {
-    RouteRefusal::new(StatusCode::FORBIDDEN, "this message is not of this cluster".to_owned())
 }

@@ -7,28 +7,20 @@ use http::StatusCode;
 use rescind_core::{BoxFuture, Principal, RequestId};
 use rescind_http::{RouteRefusal, SHARED_CANCEL_KEPT};
 
-use crate::cluster::Inner;
-use crate::hop::forward::RETRY_AFTER;
+use crate::names::SHARED;
+use crate::process::{Process, RETRY_AFTER};
 use crate::secret::{Purpose, Secret};
-
-/// What the names of these signals begin with. Those of other signals have the name of a node in the second place.
-const PREFIX: &str = "shared.";
-
-/// Whether a signal belongs to no node.
-pub(crate) fn is_shared(signal: &str) -> bool {
-    signal.starts_with(PREFIX)
-}
 
 /// The name of the signal that cancels this request. Principals are not shown to the engine.
 fn signal_of(secret: &Secret, principal: &Principal, id: &RequestId) -> String {
     let mut json = Vec::new();
     id.write_json(&mut json);
-    format!("{PREFIX}{}", secret.sign(Purpose::Shared, &[principal.0.as_bytes(), &json]))
+    format!("{SHARED}{}", secret.sign(Purpose::Shared, &[principal.0.as_bytes(), &json]))
 }
 
 /// Sends a cancel to every process that runs a request of this principal with this id, or gets one soon.
 pub(crate) fn cancel(
-    cluster: Arc<Inner>,
+    cluster: Arc<Process>,
     principal: &Principal,
     id: &RequestId,
     frame: Bytes,
@@ -45,7 +37,7 @@ pub(crate) fn cancel(
 }
 
 /// Waits for such a cancel.
-pub(crate) fn watch(cluster: &Inner, principal: &Principal, id: &RequestId) -> BoxFuture<'static, Bytes> {
+pub(crate) fn watch(cluster: &Process, principal: &Principal, id: &RequestId) -> BoxFuture<'static, Bytes> {
     let watch = cluster.signals.watch(&signal_of(&cluster.secret, principal, id).into());
     Box::pin(async move { Bytes::copy_from_slice(watch.come().await.as_bytes()) })
 }
@@ -53,6 +45,7 @@ pub(crate) fn watch(cluster: &Inner, principal: &Principal, id: &RequestId) -> B
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::is_shared;
 
     #[test]
     fn a_signal_is_of_one_principal_and_one_id_in_type_and_value() {

@@ -1,5 +1,9 @@
 //! Which node serves a request: this one, or the owner of the session that it names.
 
+mod forward;
+mod serve;
+mod shared;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -7,13 +11,13 @@ use http::{StatusCode, request};
 use rescind_core::{BoxFuture, PeerAddress, Principal, RequestId};
 use rescind_http::{RouteRefusal, SessionRoute, SessionRouter};
 
+use self::forward::forward;
+use self::serve::serve;
 use crate::cluster::Cluster;
-use crate::hop::forward::{RETRY_AFTER, forward};
 use crate::hop::message::{About, Hop, HopKind, Unverified};
-use crate::hop::serve::{refused, serve};
 use crate::names::SignedName;
+use crate::process::{RETRY_AFTER, refused};
 use crate::secret::Purpose;
-use crate::shared;
 
 impl SessionRouter for Cluster {
     fn new_session_id(&self) -> Option<String> {
