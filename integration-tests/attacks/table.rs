@@ -1,4 +1,4 @@
-//! Every row of the attack table, every promise of docs/promises.md and every fault of docs/bridge.md has its tests: a missing or ignored test, or one
+//! Every row of the attack table, every promise of docs/promises.md and every fault of bridge_faults.md has its tests: a missing or ignored test, or one
 //! that is not a test any more, fails here.
 
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
     }));
     let faults = Arc::clone(&built);
     trials.push(Trial::test("table::every_fault_of_the_bridge_is_a_test", move || {
-        is_backed("docs/bridge.md", "## Faults", 30, &faults)
+        is_backed("integration-tests/attacks/bridge_faults.md", "## Faults", 30, &faults)
     }));
     trials.push(Trial::test("table::a_test_that_is_gone_is_told", move || gone(&built)));
     trials
