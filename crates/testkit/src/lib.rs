@@ -16,7 +16,6 @@ pub mod pattern;
 mod process_stats;
 mod profile;
 mod report;
-mod requirements;
 pub mod runner;
 mod sessions;
 mod step;
@@ -43,12 +42,13 @@ pub use profile::{
     BadProfile, CancelledForm, ExpectWord, HandshakeStep, Profile, ProfileChild, ProfileHandshake,
     ProfileRequest, ProfileSession, RequestKind, UnresolvedProfile, Witness,
 };
-pub use report::{Answer, Baseline, Cell, CellOutcome, Demand, Evidence, Fact, Report, Summary};
-pub use requirements::Requirements;
+pub use report::{Answer, Baseline, Cell, CellOutcome, Fact, Report, Summary};
+pub use runner::{Evidence, Requirements};
 pub use step::{
     AfterCancelStep, CallName, CallStep, CancelCallStep, CancelWord, OutcomeStep, OutcomeWord, Step, Through,
     Unwanted, Work,
 };
 pub use vector::{
-    BadVector, HandshakeMode, Need, Part, Scenario, ShownBy, Vector, read_embedded, scenarios, scenarios_of,
+    BadVector, Demand, HandshakeMode, Need, Part, Scenario, ShownBy, Vector, read_embedded, scenarios,
+    scenarios_of,
 };

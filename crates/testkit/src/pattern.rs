@@ -204,6 +204,23 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(plain)
 }
 
+/// The pattern that requires these members and allows others.
+pub(crate) fn subset(value: &Value) -> Value {
+    match value {
+        Value::Object(members) if members.contains_key("$one_of") => {
+            let one_of = members.iter().map(|(name, value)| (name.clone(), subset(value)));
+            Value::Object(one_of.collect())
+        }
+        Value::Object(members) if members.keys().any(|name| name.starts_with('$')) => value.clone(),
+        Value::Object(members) => {
+            let inner = members.iter().map(|(name, value)| (name.clone(), subset(value)));
+            Value::Object(inner.chain([("...".to_owned(), Value::Bool(true))]).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(subset).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::runner::{Outcomes, Played, TraceLine, Verdict};
-use crate::vector::Scenario;
+use crate::runner::{Evidence, Outcomes, Played, TraceLine, Verdict};
+use crate::vector::{Demand, Scenario};
 
 /// A whole run. Its JSON format is stable: version 2.
 #[derive(Clone, Debug, Serialize)]
@@ -74,37 +74,6 @@ pub enum Answer {
     Unsure,
     /// The question was not put to this peer.
     NotAsked,
-}
-
-/// How much the documents demand.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Demand {
-    /// A "must", or a rule of JSON-RPC. Breaking it is a fault.
-    #[default]
-    Must,
-    /// A recommendation. A peer that does not follow it has no fault.
-    Should,
-    /// The documents leave it open. A peer has no fault either way.
-    Open,
-}
-
-/// How an outcome is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Evidence {
-    /// By the messages that came and those that did not.
-    Wire,
-    /// A request of the peer counts its work.
-    Request,
-    /// Progress notifications ceased.
-    Progress,
-    /// The next request of a peer that serves one at a time was answered sooner than the work would have allowed.
-    Serial,
-    /// The processes of the peer used no more processor time.
-    Processor,
-    /// A command of the user counts the peer's work.
-    Command,
 }
 
 /// One scenario on one transport.

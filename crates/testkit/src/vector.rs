@@ -2,11 +2,9 @@
 
 use std::sync::OnceLock;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::options::Options;
-use crate::report::Demand;
-use crate::runner::Abilities;
 use crate::step::Step;
 
 /// One scenario in one dialect. `vectors/README.md` describes the file format.
@@ -174,6 +172,41 @@ pub fn scenarios() -> &'static [Scenario] {
 /// The vectors of one dialect.
 pub fn scenarios_of(dialect: &str) -> impl Iterator<Item = &'static Scenario> {
     scenarios().iter().filter(move |scenario| scenario.dialect == dialect)
+}
+
+/// How much the documents demand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Demand {
+    /// A "must", or a rule of JSON-RPC. Breaking it is a fault.
+    #[default]
+    Must,
+    /// A recommendation. A peer that does not follow it has no fault.
+    Should,
+    /// The documents leave it open. A peer has no fault either way.
+    Open,
+}
+
+/// What a subject supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent abilities, each named where it is set")]
+pub struct Abilities {
+    /// Whether more than one connection to the same fixture can be open.
+    pub many_lines: bool,
+    /// Whether its input can be ended while its output stays open.
+    pub half_close: bool,
+    /// Whether it makes calls on request (role `call`).
+    pub calls: bool,
+    /// Whether it is configured with the vector's options.
+    pub options: bool,
+    /// Whether its transport keeps the order of frames.
+    pub ordered: bool,
+    /// Whether its transport may carry batches.
+    pub batches: bool,
+    /// Whether any frame can be sent on a new connection. Otherwise the dialect's usual opening must come first.
+    pub bare: bool,
+    /// Whether its ids belong to an exchange, so that closing the exchange is the cancel.
+    pub exchange_scoped: bool,
 }
 
 #[cfg(test)]

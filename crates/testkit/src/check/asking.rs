@@ -10,7 +10,8 @@ use super::undisturbed::Disturbance;
 use super::witness::Counter;
 use super::{PeerSource, Unusable, turn, work};
 use crate::profile::RequestKind;
-use crate::report::{Answer, Demand};
+use crate::report::Answer;
+use crate::vector::Demand;
 
 /// A fault is one only if it is seen in this many sessions, one after another.
 pub(super) const SESSIONS: usize = 3;

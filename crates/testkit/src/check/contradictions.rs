@@ -47,7 +47,7 @@ pub(super) fn resolve(facts: &mut [Fact]) {
 mod tests {
     use super::*;
     use crate::check::statements::Question;
-    use crate::report::Demand;
+    use crate::vector::Demand;
 
     #[test]
     fn the_fact_that_is_known_less_directly_gives_way() {

@@ -8,7 +8,8 @@ use super::session::{Lost, PeerSession};
 use super::statements::{Question, deviation_source};
 use super::{CheckSettings, PeerSource, Started, contradictions};
 use crate::profile::{Profile, RequestKind};
-use crate::report::{Answer, Evidence, Fact};
+use crate::report::{Answer, Fact};
+use crate::runner::Evidence;
 use crate::runner::{Abilities, DeviationSeen, Direction, Subject as _, TraceLine};
 use crate::wire_format::WireFormat;
 
@@ -65,7 +66,8 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             started.profile = profile;
         }
         let witness = started.profile.witness;
-        started.profile.witness = witness.and_then(|witness| witness.limited_to(self.settings));
+        started.profile.witness =
+            witness.and_then(|witness| witness.limited_to(self.settings.command, self.settings.request));
         let quick = default_quick(self.wire_format);
         started.profile.requests.entry(RequestKind::Quick).or_insert(quick);
         started

@@ -13,7 +13,8 @@ use super::undisturbed::{self, Disturbance, End};
 use super::witness::Counter;
 use super::{CheckSettings, cancel_findings, id_zero, turn, work};
 use crate::profile::RequestKind;
-use crate::report::{Answer, Evidence};
+use crate::report::Answer;
+use crate::runner::Evidence;
 use crate::runner::{TraceLine, shorten};
 
 /// The lines of a trace that are kept of a fact.

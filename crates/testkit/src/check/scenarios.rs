@@ -11,10 +11,12 @@ use super::baseline::Baselines;
 use super::facts::Checker;
 use super::session::{Lost, PeerSession};
 use super::tries::normal_end;
-use crate::report::{Answer, Cell, CellOutcome, Demand, Evidence, Fact};
+use crate::report::{Answer, Cell, CellOutcome, Fact};
+use crate::runner::Evidence;
 use crate::runner::{
     Calibration, Failure, OpenSession, Outcomes, Played, Settings, TraceLine, Verdict, play, shorten,
 };
+use crate::vector::Demand;
 use crate::vector::{HandshakeMode, Part, Scenario, ShownBy, scenarios_of};
 use crate::wire_format::Shape;
 

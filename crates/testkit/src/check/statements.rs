@@ -2,7 +2,7 @@
 
 use rescind_core::Deviation;
 
-use crate::report::Demand::{self, Must, Open, Should};
+use crate::vector::Demand::{self, Must, Open, Should};
 
 /// The facts, in the order of the report. Their names are part of the JSON format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::session::{Lost, PeerSession};
 use super::work::Seen;
 use crate::profile::{Profile, Witness, follow};
-use crate::report::Evidence;
+use crate::runner::Evidence;
 
 /// Where the count comes from.
 #[derive(Clone, Debug)]

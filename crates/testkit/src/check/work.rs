@@ -12,7 +12,7 @@ use super::session::{Lost, PeerSession, Received, Sent, TOKEN_PLACES, token_for}
 use super::tries::{NORMAL_END, Tries, cancel_delay, is_cancelled};
 use super::witness::Counter;
 use crate::profile::{RequestKind, follow};
-use crate::report::Evidence;
+use crate::runner::Evidence;
 use crate::runner::TraceLine;
 use crate::wire_format::WireFormat;
 

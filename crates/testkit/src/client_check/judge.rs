@@ -5,8 +5,10 @@ use super::looks::Look;
 use super::record::{Play, Record};
 use super::server_dialect::ServerDialect;
 use super::sources::source;
-use crate::report::{Answer, Demand, Evidence, Fact};
+use crate::report::{Answer, Fact};
+use crate::runner::Evidence;
 use crate::runner::TraceLine;
+use crate::vector::Demand;
 
 /// How many runs must agree before something counts against the program.
 pub(super) const TIMES: usize = 3;

@@ -1,7 +1,7 @@
 //! What the documents demand of a client, in our words.
 
 use super::server_dialect::{Family, ServerDialect};
-use crate::report::Demand;
+use crate::vector::Demand;
 
 /// How much the documents demand of the fact with this name, and where they say so.
 pub(super) fn source(name: &str, server: ServerDialect) -> (Demand, String) {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::pattern::subset;
 use crate::pattern::{Bindings, matches};
-use crate::runner::subset;
 use crate::wire_format::WireFormat;
 
 mod file_uri;

@@ -3,8 +3,6 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::check::CheckSettings;
-
 /// The request that returns what is running, or a command that prints how much work was done.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "WitnessTable")]
@@ -23,12 +21,12 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// What the settings of a check leave of it.
-    pub(crate) fn limited_to(mut self, settings: &CheckSettings) -> Option<Self> {
-        if !settings.command {
+    /// It without its command or its request, if these are not asked.
+    pub(crate) fn limited_to(mut self, command: bool, request: bool) -> Option<Self> {
+        if !command {
             self.command.clear();
         }
-        if !settings.request {
+        if !request {
             self.method.clear();
             (self.running, self.cancelled) = (None, None);
         }
@@ -67,16 +65,13 @@ impl TryFrom<WitnessTable> for Witness {
 #[cfg(test)]
 mod tests {
     use super::Witness;
-    use crate::check::CheckSettings;
     use crate::profile::Profile;
 
     #[test]
     fn each_part_of_a_witness_can_be_left_out() {
         let text = "name = \"x\"\n[witness]\ncommand = [\"count\"]\nmethod = \"stats\"\nrunning = \"a\"";
         let witness = Profile::from_toml(text).unwrap().witness.unwrap();
-        let left = |command, request| -> Option<Witness> {
-            witness.clone().limited_to(&CheckSettings { command, request, ..CheckSettings::default() })
-        };
+        let left = |command, request| -> Option<Witness> { witness.clone().limited_to(command, request) };
         let both = left(true, true).unwrap();
         assert_eq!((both.command.len(), both.method.as_str()), (1, "stats"));
         let command = left(true, false).unwrap();

@@ -4,8 +4,9 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use super::link::LinkSubject;
-use super::subject::{Abilities, Ended, Line, Seen, Subject, SubjectError};
+use super::subject::{Ended, Line, Seen, Subject, SubjectError};
 use crate::step::{CallStep, CancelWord};
+use crate::vector::Abilities;
 
 /// Makes calls on request: a `Peer` of this library, or another client in this process.
 pub trait Caller: Send {

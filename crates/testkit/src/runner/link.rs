@@ -13,7 +13,8 @@ use tokio::time::timeout;
 
 use super::deviations::DeviationSeen;
 use super::exchange::Exchanging;
-use super::subject::{Abilities, Line, Seen, Subject, SubjectError};
+use super::subject::{Line, Seen, Subject, SubjectError};
+use crate::vector::Abilities;
 
 /// Default for the time in which a connection must open and a write must be accepted. After that the peer counts as
 /// not reading.

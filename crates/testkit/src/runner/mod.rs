@@ -16,6 +16,7 @@ mod outcomes;
 mod peer;
 mod peer_noise;
 mod play;
+mod requirements;
 mod slow_requests;
 mod steps;
 mod subject;
@@ -34,10 +35,12 @@ pub(crate) use link::refused;
 pub use link::{Connect, LinkSubject};
 pub use outcomes::{Outcomes, differences};
 pub use peer::PeerCaller;
-pub use subject::{Abilities, Ended, Line, Seen, Subject, SubjectError};
-pub(crate) use translate::subset;
+pub use requirements::Requirements;
+pub use subject::{Ended, Line, Seen, Subject, SubjectError};
 pub(crate) use verdict::shorten;
-pub use verdict::{Direction, Failure, Played, TraceLine, Verdict};
+pub use verdict::{Direction, Evidence, Failure, Played, TraceLine, Verdict};
+
+pub use crate::vector::Abilities;
 
 use crate::profile::Profile;
 use crate::vector::Scenario;

@@ -5,8 +5,9 @@ use serde_json::Value;
 
 use super::lines::Closed;
 use super::play::{Play, Stop};
-use super::subject::{Abilities, Subject};
+use super::subject::Subject;
 use super::verdict::Failure;
+use crate::vector::Abilities;
 use crate::wire_format::Shape;
 
 impl<S: Subject> Play<'_, S> {

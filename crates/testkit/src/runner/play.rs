@@ -10,16 +10,15 @@ use super::Settings;
 use super::deviations::DeviationSeen;
 use super::lines::{Closed, LineState};
 use super::outcomes::Outcomes;
+use super::requirements::Requirements;
 use super::slow_requests::SlowRequest;
-use super::subject::{Abilities, Subject, SubjectError};
+use super::subject::{Subject, SubjectError};
 use super::translate::Translator;
-use super::verdict::{Failure, Played, TraceLine, Verdict};
+use super::verdict::{Evidence, Failure, Played, TraceLine, Verdict};
 use crate::fixture::Handled;
 use crate::pattern::Bindings;
-use crate::report::Evidence;
-use crate::requirements::Requirements;
 use crate::step::{Step, Work};
-use crate::vector::{HandshakeMode, Part, Scenario};
+use crate::vector::{Abilities, HandshakeMode, Part, Scenario};
 use crate::wire_format::{Shape, WireFormat};
 
 /// Why a play ends early.

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::DeviationSeen;
 use crate::step::{CallStep, CancelWord, OutcomeWord};
+use crate::vector::Abilities;
 
 /// One connection to a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,28 +80,6 @@ impl Ended {
             acked: None,
         }
     }
-}
-
-/// What a subject supports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "independent abilities, each named where it is set")]
-pub struct Abilities {
-    /// Whether more than one connection to the same fixture can be open.
-    pub many_lines: bool,
-    /// Whether its input can be ended while its output stays open.
-    pub half_close: bool,
-    /// Whether it makes calls on request (role `call`).
-    pub calls: bool,
-    /// Whether it is configured with the vector's options.
-    pub options: bool,
-    /// Whether its transport keeps the order of frames.
-    pub ordered: bool,
-    /// Whether its transport may carry batches.
-    pub batches: bool,
-    /// Whether any frame can be sent on a new connection. Otherwise the dialect's usual opening must come first.
-    pub bare: bool,
-    /// Whether its ids belong to an exchange, so that closing the exchange is the cancel.
-    pub exchange_scoped: bool,
 }
 
 /// The party that a vector tests: the bare machine, a transport, a foreign peer, a `Peer` of this library.

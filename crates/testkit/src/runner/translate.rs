@@ -4,9 +4,9 @@
 use serde_json::{Map, Value, json};
 
 use super::calibration::Calibration;
-use crate::pattern::Bindings;
+use super::requirements::Requirements;
+use crate::pattern::{Bindings, subset};
 use crate::profile::{CancelledForm, Profile, ProfileRequest, RequestKind};
-use crate::requirements::Requirements;
 use crate::wire_format::{Shape, WireFormat};
 
 /// Translates one play. Without a profile it changes nothing.
@@ -238,21 +238,4 @@ pub(crate) fn without_what_is_null(frame: &mut Value) {
         _ => return,
     };
     members.remove(spare);
-}
-
-/// The pattern that requires these members and allows others.
-pub(crate) fn subset(value: &Value) -> Value {
-    match value {
-        Value::Object(members) if members.contains_key("$one_of") => {
-            let one_of = members.iter().map(|(name, value)| (name.clone(), subset(value)));
-            Value::Object(one_of.collect())
-        }
-        Value::Object(members) if members.keys().any(|name| name.starts_with('$')) => value.clone(),
-        Value::Object(members) => {
-            let inner = members.iter().map(|(name, value)| (name.clone(), subset(value)));
-            Value::Object(inner.chain([("...".to_owned(), Value::Bool(true))]).collect())
-        }
-        Value::Array(items) => Value::Array(items.iter().map(subset).collect()),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
-    }
 }

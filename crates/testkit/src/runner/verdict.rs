@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::deviations::DeviationSeen;
 use super::outcomes::Outcomes;
-use crate::report::Evidence;
 
 /// The result of one vector, with everything that was sent and received.
 #[derive(Clone, Debug)]
@@ -124,6 +123,24 @@ pub enum Direction {
     Sent,
     /// From the subject.
     Received,
+}
+
+/// How an outcome is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Evidence {
+    /// By the messages that came and those that did not.
+    Wire,
+    /// A request of the peer counts its work.
+    Request,
+    /// Progress notifications ceased.
+    Progress,
+    /// The next request of a peer that serves one at a time was answered sooner than the work would have allowed.
+    Serial,
+    /// The processes of the peer used no more processor time.
+    Processor,
+    /// A command of the user counts the peer's work.
+    Command,
 }
 
 #[cfg(test)]

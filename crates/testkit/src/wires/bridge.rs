@@ -19,7 +19,7 @@ const BEHIND: &str = "the fixture";
 pub(super) const A_CHILD_EACH: (Lack, &str) =
     (Lack::ManySessions, "behind this bridge each session has a process of its own");
 
-/// The changes of every bridge. bridge_changes.md lists them.
+/// The changes of every bridge. `bridge_changes.md` lists them.
 pub(super) const CHANGES: &[Change] = &[
     Change {
         scenarios: &["child_cancelled_with_parent", "detached_child_goes_on"],
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(played, listed, "each name is that of a scenario");
     }
 
-    /// bridge_changes.md has a row for each change: its scenarios, and the reason as it is given for a cell.
+    /// `bridge_changes.md` has a row for each change: its scenarios, and the reason as it is given for a cell.
     #[test]
     fn the_list_of_what_a_bridge_changes_is_complete() {
         let page = include_str!("bridge_changes.md");

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::calibration::Calibration;
 use crate::profile::{Profile, ProfileRequest, RequestKind};
-use crate::runner::{Abilities, Calibration};
 use crate::step::Step;
-use crate::vector::{HandshakeMode, Part, ShownBy, Vector};
+use crate::vector::{Abilities, HandshakeMode, Part, ShownBy, Vector};
 use crate::wire_format::{Shape, WireFormat};
 
 /// The requirements of a vector on its subject.
