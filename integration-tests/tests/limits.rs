@@ -1,4 +1,4 @@
-//! SECURITY.md lists every limit with its value in the code.
+//! SECURITY.md lists every limit that can be set with its default, and `limits_fixed.md` every other with its value in the code.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::fs;
@@ -30,7 +30,7 @@ fn shown(number: u64) -> Vec<String> {
     forms
 }
 
-/// The rows of SECURITY.md that contain this.
+/// The rows of a page that contain this.
 fn rows<'a>(page: &'a str, what: &str) -> Vec<&'a str> {
     page.lines().filter(|line| line.starts_with('|') && line.contains(what)).collect()
 }
@@ -78,15 +78,15 @@ fn security_md_lists_the_server_limits_with_their_defaults() {
     assert!(rows(&page, "`ServerLimits::idle_timeout`").iter().any(|row| row.contains("| no limit |")));
 }
 
-/// The limits that cannot be set: the file, the constant, its value, words of its row on the page, and the value in
-/// the form of the page.
+/// The limits that cannot be set: the file, the constant, its value, words of its row in `limits_fixed.md` or SECURITY.md,
+/// and the value in the form of that row.
 fn fixed() -> Vec<[&'static str; 5]> {
     table(include_str!("limits_fixed.txt")).collect()
 }
 
 #[test]
-fn security_md_lists_the_fixed_limits_with_their_values() {
-    let page = read("SECURITY.md");
+fn the_fixed_limits_are_listed_with_their_values() {
+    let page = read("integration-tests/tests/limits_fixed.md") + &read("SECURITY.md");
     for [file, name, value, words, as_shown] in fixed() {
         let source = read(&format!("crates/{file}"));
         let lines: Vec<_> = source.lines().filter(|line| line.contains(&format!("const {name}: "))).collect();
@@ -125,7 +125,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A new constant that is a limit must be added to `limits_fixed.txt` and to the page, and any other one to
+/// A new constant that is a limit must be added to `limits_fixed.txt` and to `limits_fixed.md`, and any other one to
 /// `limits_none.txt`.
 #[test]
 fn every_constant_is_listed_or_marked_as_no_limit() {

@@ -1,4 +1,4 @@
-//! The attacks on a cluster that SECURITY.md lists.
+//! The attacks on a cluster that `threats.md` lists.
 
 use std::net::TcpListener;
 use std::sync::Arc;
