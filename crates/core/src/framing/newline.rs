@@ -172,6 +172,7 @@ impl Newline {
     /// The time of a text is over: it is [`BadFrame::NotJson`], unless the line that has begun completes it.
     pub fn give_up(&mut self) -> Option<Decoded> {
         let mut brackets = self.text.as_ref()?.brackets;
+        brackets.read(b"\n");
         let line = self.parts.iter().chain([&self.buffer]);
         if line.into_iter().any(|part| brackets.read(part).is_some()) {
             let last = self.buffer.split();
@@ -356,6 +357,8 @@ impl Newline {
         }
         let text = self.text.as_mut()?;
         text.lines.extend_from_slice(b"\n");
+        // It may be escaped, though that is not JSON.
+        text.brackets.read(b"\n");
         let Some(end) = text.brackets.read(&line) else {
             text.lines.extend_from_slice(&line);
             return None;
@@ -718,6 +721,13 @@ mod tests {
         assert_eq!(decoder.skip_frame(), None);
         assert_eq!(read(&mut decoder, &[b"x\n", &long[..]].concat()), []);
         assert_eq!(decoder.finish(), Some(Decoded::Frame(Bytes::from(long))));
+    }
+
+    #[test]
+    fn a_line_end_after_a_backslash_belongs_to_its_escape() {
+        // The string ends with the second quote of the text, so the text ends with its bracket.
+        let text = b"{\"a\":\"b\\\n\"}";
+        assert_eq!(decode(&[&text[..], b"\n\n{}\n"].concat(), 64), [not_json(text), frame(b"{}")]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::input::Origin;
 use super::output::{Event, Output};
 use super::{Session, lifecycle};
 use crate::dialect::Refusal;
+use crate::framing::BadFrame;
 use crate::id::{ExchangeId, RequestId};
 use crate::message::{BadMessage, Deviation};
 
@@ -39,11 +40,13 @@ impl TokenBucket {
 impl Session {
     /// Receives a frame that is not a message. It is answered without an id, in the dialect's form: 100 in a burst and
     /// one more each 100 ms; above that it is only counted. One that arrived on an exchange of the peer is always
-    /// answered, because the exchange must end.
+    /// answered, because the exchange must end. One that the end of input has cut off is not: the peer sends nothing more,
+    /// and might take the answer for that to its only call.
     pub fn recv_bad(&mut self, now: Instant, why: BadMessage, exchange: ExchangeId) {
         self.emit(Event::BadFrame);
         let is_lost = self.lifecycle.state() == lifecycle::State::Lost;
-        if !is_lost && (exchange.is_peers() || self.bucket.take(now)) {
+        let is_cut_off = why == BadMessage::Frame(BadFrame::Truncated);
+        if !is_lost && !is_cut_off && (exchange.is_peers() || self.bucket.take(now)) {
             let why = why.limit().map_or(Refusal::Bad(why), Refusal::Overloaded);
             self.push(Output::Refuse { to: None, exchange, why });
         }

@@ -138,11 +138,12 @@ impl ConnectionTask {
         }
     }
 
-    /// Receives the beginning of input that is not a frame.
+    /// Receives the beginning of input that is not a frame. A call that is named by a frame without an end learns why the
+    /// input has ended.
     fn recv_rejected(&mut self, inbound: &Inbound, why: BadFrame) {
-        let why = BadMessage::Frame(why);
-        if !self.recv_unreadable(inbound, why) {
-            self.recv_no_message(inbound, why);
+        let message = BadMessage::Frame(why);
+        if why == BadFrame::Truncated || !self.recv_unreadable(inbound, message) {
+            self.recv_no_message(inbound, message);
         }
     }
 
