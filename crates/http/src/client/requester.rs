@@ -21,7 +21,7 @@ use rescind_core::{FrameKind, PeerInfo, TransportError, TransportErrorKind};
 use super::connector::Connector;
 use super::media_type::{Media, media_of};
 use super::pool::{Line, Pool, Urgency};
-use super::resend::asks_for_more;
+use super::resend::{asks_for_more, kept, sent_once};
 use super::response_body::ResponseBody;
 use super::{HttpClient, peer_of};
 use crate::inbound_queue::InboundQueue;
@@ -227,6 +227,7 @@ impl Requester {
         leaving: Option<Leaving>,
     ) -> Result<Response<ResponseBody>, Failed> {
         let target = self.target();
+        let kept = kept(&body);
         let (urgency, shown, response) = match kind {
             FrameKind::Cancel | FrameKind::Answer => {
                 let urgency = if kind == FrameKind::Cancel { Urgency::Urgent } else { Urgency::Usual };
@@ -237,7 +238,7 @@ impl Requester {
             }
             FrameKind::Request | FrameKind::Notification => {
                 let headers = attempts.headers();
-                let (request, shown) = self.request(&target, Method::POST, headers, body.clone(), leaving);
+                let (request, shown) = self.request(&target, Method::POST, headers, body, leaving);
                 let sent = self.send_one(&target, request, Urgency::Usual).await;
                 (Urgency::Usual, shown, sent.inspect_err(|failed| self.note_failure(&target, failed))?)
             }
@@ -245,6 +246,7 @@ impl Requester {
         if !asks_for_more(response.status()) && Arc::ptr_eq(&target, &self.0.base) {
             return Ok(response);
         }
+        let Some(body) = kept else { return sent_once(&target, response) };
         let sent = Sent { method: Method::POST, target, shown, urgency };
         Box::pin(self.send_further(sent, response, attempts, body)).await
     }

@@ -26,6 +26,19 @@ const OTHERS: usize = 4;
 /// The most bytes of the body of a redirect that are read so that its connection can be used again.
 const LEFTOVER: usize = 16 * 1024;
 
+/// The largest body that is kept, in bytes. A larger one would take its memory until the server answers.
+const MAX_KEPT: usize = 1024 * 1024;
+
+/// The body of a request for the case that it must be sent again. `None`: it is too large to be kept.
+pub(crate) fn kept(body: &Bytes) -> Option<Bytes> {
+    (body.len() <= MAX_KEPT).then(|| body.clone())
+}
+
+/// The error of a request that would have to be sent again, and whose body was not kept.
+pub(crate) fn not_kept(what: &str) -> Failed {
+    failed(format!("{what}; the request was not sent again, because it is larger than 1 MiB"))
+}
+
 /// Whether a response with this status may lead to another attempt.
 pub(super) const fn asks_for_more(status: StatusCode) -> bool {
     is_redirect(status)
@@ -188,6 +201,18 @@ impl Requester {
         }
         response
     }
+}
+
+/// The response to a request whose body was not kept.
+pub(super) fn sent_once(
+    target: &Target,
+    response: Response<ResponseBody>,
+) -> Result<Response<ResponseBody>, Failed> {
+    let status = response.status();
+    if is_redirect(status) {
+        return Err(not_kept(&format!("the server redirects {} with {status}", address_of(&target.uri))));
+    }
+    Ok(response)
 }
 
 fn is_same_origin(one: &Uri, other: &Uri) -> bool {

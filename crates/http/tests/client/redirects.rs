@@ -101,6 +101,29 @@ async fn what_cannot_be_followed_ends_the_call_with_its_reason() {
     assert!(said.contains("307 Temporary Redirect and no Location"), "{said}");
 }
 
+/// The body of a request is kept for further attempts only up to 1 MiB.
+#[tokio::test]
+async fn a_large_request_is_sent_once_and_its_error_says_so() {
+    for (status, why) in [
+        (moved("307 Temporary", "/other"), "redirects http://"),
+        (response("404 Not Found", &[], ""), "did not know the session any more, which was opened again"),
+    ] {
+        let server = RawServer::start(move |asked| match asked.what() {
+            "work" => Some(status.clone()),
+            _ => Some(well(asked)),
+        })
+        .await;
+        let mut client = Client::open(&server.url).await;
+        client.works().await;
+        let large = json!({"text": "x".repeat(1024 * 1024)});
+        in_time("a call", client.peer.call::<_, Value>("work", &large)).await.unwrap_err();
+        let said = in_time("the reason", client.errors.recv()).await.unwrap();
+        assert!(said.contains(why) && said.contains("larger than 1 MiB"), "{said}");
+        assert_eq!(server.count("work"), 1);
+        client.works().await;
+    }
+}
+
 #[tokio::test]
 async fn another_server_gets_no_credentials() {
     let other = RawServer::start(|asked| Some(well(asked))).await;

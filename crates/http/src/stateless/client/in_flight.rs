@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,13 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::state::{Client, InFlight};
 use crate::client::{
-    Attempts, EventStream, Failed, Media, ResponseBody, beginning, encoded, media_of, refusal, unread,
+    Attempts, EventStream, Failed, Media, ResponseBody, beginning, encoded, kept, media_of, refusal, unread,
 };
 use crate::collect_body::whole;
 use crate::envelope::{Reply, unmarked};
 use crate::headers::{BOTH, JSON};
 use crate::stateless::mirrored_headers::Message;
-use crate::sync::spawn;
+use crate::sync::{Mutex, spawn};
 
 /// How long an abandoned request waits for the head of its response.
 const FOR_THE_HEAD: Duration = Duration::from_millis(250);
@@ -33,21 +33,42 @@ const BEGINNING: usize = 1024;
 /// The headers of a message for each time that it is posted, and whether it may still be posted.
 struct PostAttempts<'a> {
     client: &'a Client,
-    body: &'a Bytes,
+    /// The headers of the first time.
+    first: Mutex<Option<HeaderMap>>,
+    /// For further times.
+    body: Option<Bytes>,
     trace: Option<&'a TraceContext>,
     given_up: &'a CancellationToken,
 }
 
+impl<'a> PostAttempts<'a> {
+    fn new(
+        client: &'a Client,
+        body: &Bytes,
+        trace: Option<&'a TraceContext>,
+        given_up: &'a CancellationToken,
+    ) -> Self {
+        let first = Mutex::new(Some(headers_of(client, body, trace)));
+        Self { client, first, body: kept(body), trace, given_up }
+    }
+}
+
+fn headers_of(client: &Client, body: &Bytes, trace: Option<&TraceContext>) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(8);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
+    Message::of_own(body, client.bodies).headers(&mut headers, &client.mirrors);
+    if let Some(trace) = trace {
+        trace.set_headers(&mut headers);
+    }
+    headers
+}
+
 impl Attempts for PostAttempts<'_> {
     fn headers(&self) -> HeaderMap {
-        let mut headers = HeaderMap::with_capacity(8);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-        headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
-        Message::of_own(self.body, self.client.bodies).headers(&mut headers, &self.client.mirrors);
-        if let Some(trace) = self.trace {
-            trace.set_headers(&mut headers);
-        }
-        headers
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let again = || self.body.as_ref().map(|body| headers_of(self.client, body, self.trace));
+        first.or_else(again).unwrap_or_default()
     }
 
     async fn stopped(&self) {
@@ -95,10 +116,10 @@ impl Client {
         trace: Option<Arc<TraceContext>>,
         given_up: &CancellationToken,
     ) -> Result<(), Failed> {
-        let attempts = PostAttempts { client: self, body: &body, trace: trace.as_deref(), given_up };
+        let attempts = PostAttempts::new(self, &body, trace.as_deref(), given_up);
         let mut given_up = pin!(given_up.cancelled());
         let (response, is_given_up) = {
-            let mut sending = pin!(self.requester.post(FrameKind::Request, &attempts, body.clone(), None));
+            let mut sending = pin!(self.requester.post(FrameKind::Request, &attempts, body, None));
             let sent = tokio::select! {
                 biased;
                 response = sending.as_mut() => Some(response),

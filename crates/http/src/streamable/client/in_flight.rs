@@ -17,7 +17,9 @@ use super::renewal::Renewed;
 use super::state::{Client, InFlight, Standing, State};
 use super::stream;
 use super::{Order, legacy, listen};
-use crate::client::{Attempts, Failed, Media, ResponseBody, beginning, encoded, media_of, refusal, unread};
+use crate::client::{
+    Attempts, Failed, Media, ResponseBody, beginning, encoded, kept, media_of, not_kept, refusal, unread,
+};
 use crate::collect_body::{CollectError, whole};
 use crate::envelope::{Envelope, Reply, unmarked};
 use crate::headers::MCP_SESSION_ID;
@@ -255,11 +257,12 @@ async fn send(send_guard: &mut RunningSend, body: Bytes) -> Result<Response<Resp
     let (leaving, trace) = (send_guard.leaving(), send_guard.trace.take());
     let (client, kind) = (&send_guard.client, send_guard.kind);
     let attempts = send_guard.attempts(trace.as_deref());
+    let kept = kept(&body);
     if client.after_renewal().await && client.state().is_stopped(send_guard.number) {
         return Err(stopped());
     }
     let sent = {
-        let sending = client.poster().post(kind, &attempts, body.clone(), leaving);
+        let sending = client.poster().post(kind, &attempts, body, leaving);
         let delay = async {
             if kind == FrameKind::Request {
                 client.cancel_delay.over().await;
@@ -276,7 +279,7 @@ async fn send(send_guard: &mut RunningSend, body: Bytes) -> Result<Response<Resp
     if sent.status() != StatusCode::NOT_FOUND || client.state().id.is_none() {
         return Ok(sent);
     }
-    Box::pin(send_anew(&attempts, kind, sent, body)).await
+    Box::pin(send_anew(&attempts, kind, sent, kept)).await
 }
 
 /// Sends a frame once more whose session the server does not know, in a new session.
@@ -284,7 +287,7 @@ async fn send_anew(
     attempts: &FrameAttempts<'_>,
     kind: FrameKind,
     mut response: Response<ResponseBody>,
-    body: Bytes,
+    body: Option<Bytes>,
 ) -> Result<Response<ResponseBody>, Failed> {
     let client = attempts.client;
     let is_of_old = matches!(kind, FrameKind::Cancel | FrameKind::Answer);
@@ -312,7 +315,10 @@ async fn send_anew(
         if client.state().is_stopped(attempts.number) {
             return Err(stopped());
         }
-        if kind == FrameKind::Notification && client.state().record.is_opened_by(&body) {
+        let Some(body) = &body else {
+            return Err(not_kept("the server did not know the session any more, which was opened again"));
+        };
+        if kind == FrameKind::Notification && client.state().record.is_opened_by(body) {
             let text = "it was sent with the new session";
             return Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) });
         }
