@@ -1,4 +1,4 @@
-//! Every row of the attack table, every promise of docs/promises.md and every fault of bridge_faults.md has its tests: a missing or ignored test, or one
+//! Every row of the attack table, every promise of `docs/promises.md` and every fault of `bridge_faults.md` has its tests: a missing or ignored test, or one
 //! that is not a test any more, fails here.
 
 use std::path::Path;

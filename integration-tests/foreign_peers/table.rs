@@ -28,7 +28,7 @@ const LSP: &[&str] = &["lsp"];
 const ACP: &[&str] = &["acp"];
 
 #[rustfmt::skip]
-pub(crate) const WRONG: [Row; 51] = [
+pub(crate) const WRONG: [Row; 50] = [
     Row { fault: "ignores-cancel", with: &[], does: "a cancelled request runs to its normal end", dialects: MCP, question: "cancelled", told: &[("cancels_running", "wire"), ("stays_silent", "wire"), ("stops_work", "progress")], also: &[], exit: 0 },
     Row { fault: "ignores-cancel", with: &[], does: "a cancelled request runs to its normal end", dialects: LSP, question: "cancelled", told: &[("cancels_running", "wire"), ("stops_work", "progress")], also: &[], exit: 0 },
     Row { fault: "ignores-cancel", with: &[], does: "a cancelled request and a cancelled turn run to their normal end", dialects: ACP, question: "cancelled", told: &[("cancels_running", "wire"), ("stops_work", "progress"), ("turn_cancelled", "wire"), ("turn_ends_soon", "wire")], also: &[], exit: 1 },
