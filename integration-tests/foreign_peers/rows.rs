@@ -168,12 +168,11 @@ fn endless(dialect: &'static str) -> Result<(), Failed> {
 fn deviation() -> Result<(), Failed> {
     let checked = checked::run("lsp", &["--text-id-cancels-number"], Some("lsp.toml"))?;
     let unsure = checked.cells("unsure");
-    let deviates = |name: &str| {
-        unsure.iter().any(|cell| cell["scenario"] == name && cell["deviates"] == Value::from(true))
-    };
-    let count = unsure.iter().filter(|cell| cell["deviates"] == Value::from(true)).count();
+    let deviates =
+        |name: &str| unsure.iter().any(|cell| cell["scenario"] == name && cell["deviates"] == true);
+    let count = unsure.iter().filter(|cell| cell["deviates"] == true).count();
     let is_told = deviates("id_number_and_text")
-        && checked.report["summary"]["deviating"] == Value::from(count)
+        && checked.report["summary"]["deviating"] == count
         && checked.exit() == 0;
     if is_told { Ok(()) } else { Err(format!("{}: {unsure:?}", checked.in_words()).into()) }
 }

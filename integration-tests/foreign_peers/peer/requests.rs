@@ -372,10 +372,11 @@ impl Peer {
                 self.output.send(&message);
             }
         }
-        if entry.slow && self.flags.has(Fault::ProgressAfterAnswer) {
-            if let Some(message) = self.protocol.progress(&entry.request, u32::MAX, u32::MAX) {
-                self.output.send(&message);
-            }
+        if entry.slow
+            && self.flags.has(Fault::ProgressAfterAnswer)
+            && let Some(message) = self.protocol.progress(&entry.request, u32::MAX, u32::MAX)
+        {
+            self.output.send(&message);
         }
         if was_cancelled && self.flags.has(Fault::ExitsAfterCancel) {
             self.output.close();
