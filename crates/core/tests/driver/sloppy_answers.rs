@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rescind_core::dialect::{self, Dialect};
-use rescind_core::{ByteStream, Call, Deviation, Framing, Outcome, Peer};
+use rescind_core::{BadMessage, ByteStream, Call, Deviation, Framing, Outcome, Peer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
 
@@ -172,4 +172,19 @@ async fn a_cancelled_call_ends_with_an_answer_that_cannot_be_read() {
     let cancel: Value = serde_json::from_str(&line).unwrap();
     bench.says(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"cut":"#, cancel["params"]["id"])).await;
     assert_eq!(outcome(call).await, unreadable("it is cut off at byte 40"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_without_an_id_in_an_array_ends_the_only_open_call() {
+    let mut bench = Bench::new(dialect::LSP);
+    let call = bench.call().await;
+    bench.says(r#"[{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}]"#).await;
+    assert!(matches!(outcome(call).await, Outcome::Failed(error) if error.message == "no"));
+    assert_eq!(bench.deviations(), [Deviation::NoId, Deviation::BatchOfAnswers]);
+    // What is no answer is refused, and that is told.
+    bench.says(r#"[{"jsonrpc":"2.0","method":"note"}]"#).await;
+    let mut refusal = String::new();
+    bench.server.read_line(&mut refusal).await.unwrap();
+    assert!(refusal.contains("error"), "{refusal}");
+    assert_eq!(bench.deviations(), [Deviation::Dropped(BadMessage::BatchNotAllowed)]);
 }

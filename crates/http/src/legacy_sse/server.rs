@@ -15,7 +15,7 @@ use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, ResponseBody};
 use crate::server::sessions::Sessions;
-use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, checks};
+use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, checks, is_at};
 
 /// The methods and headers that web pages may use.
 const PAGE_ACCESS: PageAccess = PageAccess {
@@ -48,9 +48,8 @@ impl LegacySseServer {
         if self.sessions.is_shut() {
             return Err(Refused::unavailable("this server has ended"));
         }
-        let path = request.uri().path();
         let (streams, posts) = match &self.paths {
-            Some(paths) => (path == paths.stream, path == paths.messages),
+            Some(paths) => (is_at(&paths.stream, &request), is_at(&paths.messages, &request)),
             None => (true, true),
         };
         match *request.method() {
@@ -94,6 +93,7 @@ impl LegacySseServer {
     ) -> Result<Response<ResponseBody>, Refused> {
         let (head, body) = request.into_parts();
         let fields = HeadFields::of(&head.headers);
+        checks::content_encoding(&fields)?;
         checks::content_type(&fields)?;
         let id = session_named(&head.uri)
             .ok_or_else(|| Refused::bad("the query must name a session: open one with a GET"))?;
@@ -105,8 +105,11 @@ impl LegacySseServer {
         body::check_room(&fields, &session.budget)?;
         body::check_length(head.version, &fields, self.settings.max_frame)?;
         let budget = session.budget.parent().cloned().unwrap_or_default();
-        let (body, bytes) =
+        let (mut body, bytes) =
             body::read(body, self.settings.max_frame, self.settings.body_timeout, &budget).await?;
+        if let Some(mark) = body::drop_mark(&mut body) {
+            session.inbound_queue.push_event(mark);
+        }
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
         }

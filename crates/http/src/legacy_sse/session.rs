@@ -40,7 +40,7 @@ pub(super) struct SseSession {
     pub(super) id: Arc<str>,
     pub(super) principal: Option<Principal>,
     address: Option<IpAddr>,
-    inbound_queue: Arc<InboundQueue>,
+    pub(super) inbound_queue: Arc<InboundQueue>,
     settings: Arc<Settings>,
     /// The budget for the bytes that are held for this session.
     pub(super) budget: ByteBudget,

@@ -49,6 +49,7 @@ pub use full::Stalled;
 pub use listener::HttpListener;
 pub use response_body::ResponseBody;
 pub use service::HttpService;
+pub(crate) use service::is_at;
 pub use session_router::{
     RouteRefusal, RoutedAnswer, RoutedBody, SHARED_CANCEL_KEPT, SessionRoute, SessionRouter,
 };

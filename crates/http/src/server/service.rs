@@ -59,9 +59,7 @@ impl HttpService {
     /// The binding that serves this request. `None`: nothing is served under its path.
     fn serving<B>(&self, path: &str, request: &Request<B>) -> Option<&Arc<dyn Responder>> {
         match &self.beside {
-            Some(beside) if beside.paths.iter().any(|own| own == request.uri().path()) => {
-                Some(&beside.responder)
-            }
+            Some(beside) if beside.paths.iter().any(|own| is_at(own, request)) => Some(&beside.responder),
             Some(_) | None => is_under(path, request).then_some(&self.responder),
         }
     }
@@ -239,9 +237,14 @@ impl Future for Responding {
 
 /// Whether a request is for this path, with or without a slash at its end.
 fn is_under<B>(path: &str, request: &Request<B>) -> bool {
+    path == "/" || is_at(path, request)
+}
+
+/// The same where `/` is a path like any other.
+pub(crate) fn is_at<B>(path: &str, request: &Request<B>) -> bool {
     let without_slash = |path: &str| path.strip_suffix('/').map_or(path.len(), str::len);
     let asked = request.uri().path();
-    path == "/" || asked.get(..without_slash(asked)) == path.get(..without_slash(path))
+    asked.get(..without_slash(asked)) == path.get(..without_slash(path))
 }
 
 impl<B> Service<Request<B>> for HttpService

@@ -144,7 +144,20 @@ async fn a_body_that_is_no_message_is_refused_once_and_the_session_goes_on() {
     }
     let got = post(address(&served.url), &stream.endpoint, &[("Content-Type", "text/plain")], "{}").await;
     assert_eq!(got.status, 415);
+    let encoded = post(address(&served.url), &stream.endpoint, &[("Content-Encoding", "gzip")], "{}").await;
+    assert_eq!(encoded.status, 415);
     assert_eq!(stream.ask(2, "echo", &json!({})).await["result"], json!({}), "no refusal is on the stream");
+}
+
+#[tokio::test]
+async fn a_byte_order_mark_and_a_slash_after_a_path_change_nothing() {
+    let served = served().await;
+    let mut stream = Stream::open(&served.url.replace("/sse", "/sse/")).await;
+    stream.shake_hands().await;
+    let target = stream.endpoint.replace("/messages?", "/messages/?");
+    let marked = format!("\u{feff}{}", call(1, "echo", &json!({"a": 1})));
+    assert_eq!(post(address(&served.url), &target, &[], &marked).await.status, 202);
+    assert_eq!(stream.message().await["result"], json!({"a": 1}));
 }
 
 /// The answers of a batch, and one that cannot be read, end the calls that they name.

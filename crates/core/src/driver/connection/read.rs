@@ -90,7 +90,10 @@ impl ConnectionTask {
             let is_batch = body.first() == Some(&b'[');
             if allowed && !is_batch {
                 self.pending.push_back(inbound.member(body));
-            } else if matches!(connection.dialect.codec().decode(&body), Incoming::Answer { .. }) {
+            } else if matches!(
+                connection.dialect.codec().decode(&body),
+                Incoming::Answer { .. } | Incoming::PeerError(_)
+            ) {
                 taken = true;
                 self.recv(&inbound.member(body));
             } else {
@@ -101,6 +104,7 @@ impl ConnectionTask {
             self.connection.deviates(Deviation::BatchOfAnswers, &inbound.body);
         }
         if refused {
+            self.connection.deviates(Deviation::Dropped(BadMessage::BatchNotAllowed), &inbound.body);
             self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
         }
     }
