@@ -317,7 +317,7 @@ impl Blocks {
         if line.is_empty() {
             return self.fails(BadFrame::BadHeader);
         }
-        if message(line.trim_ascii()).is_some_and(|names| is_on_its_own(&names)) && !may_hold_a_value(&text) {
+        if message(line.trim_ascii()).is_some_and(|names| is_on_its_own(&names)) {
             return self.fails(BadFrame::BadHeader);
         }
         let (noise, taken) = match later(line) {

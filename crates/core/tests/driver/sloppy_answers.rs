@@ -181,7 +181,7 @@ async fn an_error_without_an_id_in_an_array_ends_the_only_open_call() {
     bench.says(r#"[{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}]"#).await;
     assert!(matches!(outcome(call).await, Outcome::Failed(error) if error.message == "no"));
     assert_eq!(bench.deviations(), [Deviation::NoId, Deviation::BatchOfAnswers]);
-    // What is no answer is refused, and that is told.
+    // A notification in an array is refused and reported.
     bench.says(r#"[{"jsonrpc":"2.0","method":"note"}]"#).await;
     let mut refusal = String::new();
     bench.server.read_line(&mut refusal).await.unwrap();
