@@ -56,7 +56,7 @@ fn read_line(line: &[u8], limit: usize, collected: &mut Option<Vec<u8>>, all: &m
         }
     }
     if let Some(text) = collected.take() {
-        if message(line.trim_ascii()).is_some_and(|names| is_on_its_own(&names)) && !may_hold_a_value(&text) {
+        if message(line.trim_ascii()).is_some_and(|names| is_on_its_own(&names)) {
             all.push(Decoded::Bad(BadFrame::NotJson, text.into()));
         } else {
             let before = text.len() + 1;
@@ -184,34 +184,6 @@ fn end_of_brackets(text: &[u8]) -> Option<usize> {
         }
     }
     None
-}
-
-/// Whether the next thing in a text that goes on may be a value.
-fn may_hold_a_value(text: &[u8]) -> bool {
-    let (mut open, mut at, mut last) = (Vec::new(), 0, b' ');
-    while let Some(byte) = text.get(at) {
-        at += 1;
-        if byte == &b'"' {
-            while let Some(inner) = text.get(at).filter(|inner| **inner != b'"') {
-                at += if inner == &b'\\' { 2 } else { 1 };
-            }
-            if at >= text.len() {
-                return false;
-            }
-            at += 1;
-        }
-        match byte {
-            b'{' | b'[' => open.push(*byte),
-            b'}' | b']' => drop(open.pop()),
-            _ => {}
-        }
-        last = if byte.is_ascii_whitespace() { last } else { *byte };
-    }
-    match last {
-        b'[' | b':' => true,
-        b',' => open.last() == Some(&b'['),
-        _ => false,
-    }
 }
 
 /// A header block that is being read.

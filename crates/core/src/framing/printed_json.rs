@@ -138,36 +138,20 @@ pub(super) struct Brackets {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// A bit for each open bracket, the innermost the lowest: whether it is that of an array.
-    arrays: u128,
-    /// The last byte that is not white space.
-    last: u8,
 }
 
 impl Brackets {
-    /// Whether a value may follow that is a part of the text.
-    pub(super) const fn awaits_value(&self) -> bool {
-        !self.in_string && (matches!(self.last, b'[' | b':') || (self.last == b',' && self.arrays & 1 == 1))
-    }
-
     /// Reads more of a text. Returns the number of bytes up to and including its last bracket. `None`: it goes on.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Option<usize> {
         for (place, &byte) in bytes.iter().enumerate() {
-            if !byte.is_ascii_whitespace() {
-                self.last = byte;
-            }
             match byte {
                 _ if std::mem::take(&mut self.escaped) => {}
                 b'\\' if self.in_string => self.escaped = true,
                 b'"' => self.in_string = !self.in_string,
                 _ if self.in_string => {}
-                b'{' | b'[' => {
-                    self.depth += 1;
-                    self.arrays = self.arrays << 1 | u128::from(byte == b'[');
-                }
+                b'{' | b'[' => self.depth += 1,
                 b'}' | b']' => {
                     self.depth = self.depth.saturating_sub(1);
-                    self.arrays >>= 1;
                     if self.depth == 0 {
                         return Some(place + 1);
                     }
