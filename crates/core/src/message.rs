@@ -374,6 +374,11 @@ pub enum BadMessage {
 }
 
 impl BadMessage {
+    /// Whether the end of input has cut it off.
+    pub(crate) fn is_cut_off(self) -> bool {
+        self == Self::Frame(BadFrame::Truncated)
+    }
+
     /// The limit of this side that was reached, if the message itself is valid.
     pub(crate) const fn limit(self) -> Option<&'static str> {
         match self {

@@ -6,7 +6,6 @@ use super::input::Origin;
 use super::output::{Event, Output};
 use super::{Session, lifecycle};
 use crate::dialect::Refusal;
-use crate::framing::BadFrame;
 use crate::id::{ExchangeId, RequestId};
 use crate::message::{BadMessage, Deviation};
 
@@ -45,8 +44,7 @@ impl Session {
     pub fn recv_bad(&mut self, now: Instant, why: BadMessage, exchange: ExchangeId) {
         self.emit(Event::BadFrame);
         let is_lost = self.lifecycle.state() == lifecycle::State::Lost;
-        let is_cut_off = why == BadMessage::Frame(BadFrame::Truncated);
-        if !is_lost && !is_cut_off && (exchange.is_peers() || self.bucket.take(now)) {
+        if !is_lost && !why.is_cut_off() && (exchange.is_peers() || self.bucket.take(now)) {
             let why = why.limit().map_or(Refusal::Bad(why), Refusal::Overloaded);
             self.push(Output::Refuse { to: None, exchange, why });
         }

@@ -146,7 +146,7 @@ impl ConnectionTask {
     /// input has ended.
     fn recv_rejected(&mut self, inbound: &Inbound, why: BadFrame) {
         let message = BadMessage::Frame(why);
-        if why == BadFrame::Truncated || !self.recv_unreadable(inbound, message) {
+        if message.is_cut_off() || !self.recv_unreadable(inbound, message) {
             self.recv_no_message(inbound, message);
         }
     }
