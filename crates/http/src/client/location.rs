@@ -9,7 +9,7 @@ use http::{HeaderMap, Uri};
 ///
 /// # Errors
 /// Why it cannot be followed.
-pub(super) fn resolve(base: &Uri, location: &str) -> Result<Uri, &'static str> {
+pub(crate) fn resolve(base: &Uri, location: &str) -> Result<Uri, &'static str> {
     let location = location.split('#').next().unwrap_or_default().trim();
     let (scheme, rest) = match scheme_of(location) {
         Some((scheme, rest)) => (scheme.to_ascii_lowercase(), rest),

@@ -25,10 +25,11 @@ pub(crate) use client_core::{
     AbortOnDrop, ClientCore, DeleteRequest, Guarded, InFlightTasks, closed, send_delete,
 };
 pub(crate) use event_stream::EventStream;
+pub(crate) use location::resolve;
 pub(crate) use media_type::{Media, media_of};
 pub(crate) use refusal::{beginning, encoded, encoding_of, is_of_another_origin, refusal, stream_refusal};
 pub(crate) use requester::{Attempts, Failed, Leaving, Requester};
-pub(crate) use resend::{kept, not_kept};
+pub(crate) use resend::{is_same_origin, kept, not_kept};
 pub(crate) use resets::Resets;
 pub(crate) use response_body::{ResponseBody, unread};
 

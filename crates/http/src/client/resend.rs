@@ -215,7 +215,7 @@ pub(super) fn sent_once(
     Ok(response)
 }
 
-fn is_same_origin(one: &Uri, other: &Uri) -> bool {
+pub(crate) fn is_same_origin(one: &Uri, other: &Uri) -> bool {
     let host = |uri: &Uri| uri.host().unwrap_or_default().to_ascii_lowercase();
     let port = |uri: &Uri| uri.port_u16().unwrap_or_else(|| default_port(uri));
     one.scheme() == other.scheme() && host(one) == host(other) && port(one) == port(other)

@@ -63,11 +63,15 @@ async fn refused(url: &str) -> String {
 async fn an_endpoint_of_another_origin_is_refused() {
     let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let elsewhere = format!("http://{}/messages", other.local_addr().unwrap());
-    for target in [elsewhere.as_str(), "file:///etc/passwd", "//evil.example/messages"] {
+    for (target, reason) in [
+        (elsewhere.as_str(), "another origin"),
+        ("file:///etc/passwd", "its scheme is neither http nor https"),
+        ("//evil.example/messages", "another origin"),
+    ] {
         let answer = endpoint(target);
         let mut fake = Fake::serve(move |_| Some(answer.clone())).await;
         let why = refused(&fake.url).await;
-        assert!(why.contains("another origin") && why.contains(target), "{target}: {why}");
+        assert!(why.contains(reason) && why.contains(target), "{target}: {why}");
         assert_eq!(fake.next().await.line, "GET /sse");
         assert!(fake.got.try_recv().is_err(), "nothing is posted");
     }

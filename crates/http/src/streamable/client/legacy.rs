@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::listen;
 use super::state::Client;
-use crate::client::{EventStream, Failed, Media, Requester, ResponseBody, media_of};
+use crate::client::{self, EventStream, Failed, Media, Requester, ResponseBody, is_same_origin, media_of};
 use crate::collect_body::whole;
 use crate::envelope::Envelope;
 use crate::headers::EVENT_STREAM;
@@ -215,79 +215,17 @@ fn address(uri: &Uri) -> String {
     format!("{}://{host}{port}{}", uri.scheme_str().unwrap_or_default(), uri.path())
 }
 
-/// Resolves a reference against the URL of the stream (RFC 3986, 5.2). The result is of the same origin.
+/// The target that the event `endpoint` names, relative to the URL of the stream. It is of the same origin (L5).
 fn resolve(base: &Uri, reference: &str) -> Result<PathAndQuery, &'static str> {
-    let reference = reference.trim();
     // Some readers of URLs take it for a slash.
     if reference.contains('\\') {
         return Err("which is not a URL");
     }
-    let reference = reference.split_once('#').map_or(reference, |(rest, _)| rest);
-    let target = match (scheme_of(reference), reference.strip_prefix("//")) {
-        (Some(_), _) => of_same_origin(base, reference)?,
-        (None, Some(_)) => {
-            of_same_origin(base, &format!("{}:{reference}", base.scheme_str().unwrap_or_default()))?
-        }
-        (None, None) => {
-            let (path, query) = match reference.split_once('?') {
-                Some((path, query)) => (path, Some(query)),
-                None => (reference, None),
-            };
-            let merged = match path.chars().next() {
-                None => base.path().to_owned(),
-                Some('/') => path.to_owned(),
-                Some(_) => {
-                    let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
-                    format!("{folder}/{path}")
-                }
-            };
-            let merged = without_dots(&merged);
-            query.map_or_else(|| merged.clone(), |query| format!("{merged}?{query}"))
-        }
-    };
-    target.parse().map_err(|_| "which is not a URL")
-}
-
-/// The scheme of a reference, if it has one.
-fn scheme_of(reference: &str) -> Option<&str> {
-    let (scheme, _) = reference.split_once(':')?;
-    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
-        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));
-    is_scheme.then_some(scheme)
-}
-
-/// The path and query of an absolute URL.
-fn of_same_origin(base: &Uri, url: &str) -> Result<String, &'static str> {
-    const OTHER: &str = "which is another origin than that of the stream";
-    let url: Uri = url.parse().map_err(|_| OTHER)?;
-    let origin = |uri: &Uri| {
-        let scheme = uri.scheme_str()?.to_ascii_lowercase();
-        let usual = if scheme == "https" { 443 } else { 80 };
-        Some((scheme, uri.host()?.to_ascii_lowercase(), uri.port_u16().unwrap_or(usual)))
-    };
-    let has_user = url.authority().is_some_and(|authority| authority.as_str().contains('@'));
-    if has_user || origin(&url).is_none() || origin(&url) != origin(base) {
-        return Err(OTHER);
+    let url = client::resolve(base, reference)?;
+    if !is_same_origin(&url, base) {
+        return Err("which is another origin than that of the stream");
     }
-    Ok(url.path_and_query().map_or_else(|| "/".to_owned(), |path| path.as_str().to_owned()))
-}
-
-/// Removes the segments `.` and `..` of a path.
-fn without_dots(path: &str) -> String {
-    let mut kept: Vec<&str> = Vec::new();
-    let mut segments = path.split('/').skip(1).peekable();
-    while let Some(segment) = segments.next() {
-        let is_last = segments.peek().is_none();
-        match segment {
-            "." => {}
-            ".." => drop(kept.pop()),
-            _ => kept.push(segment),
-        }
-        if is_last && matches!(segment, "." | "..") {
-            kept.push("");
-        }
-    }
-    format!("/{}", kept.join("/"))
+    Ok(url.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")))
 }
 
 #[cfg(test)]
@@ -302,7 +240,7 @@ mod tests {
             (" /messages \n", "/messages"),
             ("messages?x", "/a/messages?x"),
             ("?sessionId=7", "/a/sse?sessionId=7"),
-            ("", "/a/sse"),
+            ("", "/a/sse?key=1"),
             ("./b/../c", "/a/c"),
             ("../messages/", "/messages/"),
             ("../../../x", "/x"),
