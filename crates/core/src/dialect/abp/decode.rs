@@ -66,7 +66,8 @@ pub(super) fn read_unreadable(frame: &[u8], why: BadMessage) -> Option<(CallNumb
     broken_json::members(frame, fault.place().unwrap_or(frame.len()), |name, value| match name {
         b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
         b"type" => certain &= kind.replace(value).is_none_or(|former| former == value),
-        _ => {}
+        // An escape may spell either of the two.
+        name => certain &= !name.contains(&b'\\'),
     });
     let kind = kind?.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     let id = std::str::from_utf8(id.filter(|_| certain && is_answer(kind))?).ok()?;

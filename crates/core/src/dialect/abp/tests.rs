@@ -376,4 +376,6 @@ fn an_answer_that_is_spelled_wrong_or_cannot_be_read_is_found() {
         |kind: &str| format!(r#"{{"type":"{kind}","id":"7","timestamp":1,"payload":{{"data":NaN}}}}"#);
     assert_eq!(unreadable(&of_type("capabilities/call-result")), Some(7));
     assert_eq!(unreadable(&of_type("capabilities/call")), None);
+    let escaped = of_type("capabilities/call-result").replace("timestamp", r"t\u0079pe");
+    assert_eq!(unreadable(&escaped), None, "which of the two types is meant is not certain");
 }

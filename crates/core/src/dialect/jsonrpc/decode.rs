@@ -183,7 +183,8 @@ impl JsonRpc {
         broken_json::members(frame, fault.place().unwrap_or(frame.len()), |name, value| match name {
             b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
             b"method" => certain = false,
-            _ => {}
+            // An escape may spell either of the two.
+            name => certain &= !name.contains(&b'\\'),
         });
         let id = std::str::from_utf8(id.filter(|_| certain)?).ok()?;
         Some((call_number(id).or_else(|| respelled_number(id))?, fault))

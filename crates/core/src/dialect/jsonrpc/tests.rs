@@ -221,6 +221,8 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         r#"{"jsonrpc":"2.0","id":7,"method":5}"#,
         // Which call is meant is not certain.
         r#"{"jsonrpc":"2.0","id":7,"id":8,"result":1}"#,
+        r#"{"jsonrpc":"2.0","id":7,"\u0069d":8,"result":NaN}"#,
+        r#"{"jsonrpc":"2.0","id":7,"meth\u006fd":"m","params":NaN}"#,
         r#"{"jsonrpc":"2.0","result":{"id":7,"x":NaN}}"#,
         r#"{"result":{"text":"he said "hi"},"id":7,"x":"}"#,
         r#"["id",7,NaN]"#,
