@@ -57,7 +57,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         if ends_input(report.deviation) {
             is_torn.store(true, Ordering::Relaxed);
             output::reason(line);
-        } else {
+        } else if !(report.is_repeated && report.deviation.is_understood()) {
             output::note(line);
         }
     });

@@ -238,18 +238,29 @@ const CUT_OFF: &str = "it is cut off";
 const CUT_OFF_BY_LENGTH: &str = "it is cut off (a Content-Length counts bytes and not characters)";
 
 /// Why an answer cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerFault {
     what: &'static str,
     /// Where, in bytes from the start of the frame.
     at: Option<usize>,
+    /// What the peer wrote in the place of an error object, in a form that is safe in a log.
+    wrote: Option<Box<str>>,
 }
 
 impl AnswerFault {
     /// What is wrong with the answer as a whole.
     #[must_use]
     pub const fn new(what: &'static str) -> Self {
-        Self { what, at: None }
+        Self { what, at: None, wrote: None }
+    }
+
+    const fn at(what: &'static str, at: Option<usize>) -> Self {
+        Self { what, at, wrote: None }
+    }
+
+    /// What is wrong with its error, of which the text is kept: it may tell a user more.
+    pub(crate) fn of_error(what: &'static str, error: &RawValue) -> Self {
+        Self { what, at: None, wrote: Some(LogText::text(error.get()).to_string().into()) }
     }
 
     /// Why a frame that names an open call is not a message.
@@ -257,12 +268,12 @@ impl AnswerFault {
         match why {
             BadMessage::NotUtf8 => {
                 let at = std::str::from_utf8(frame).err().map(|error| error.valid_up_to());
-                Self { what: "it is not UTF-8", at }
+                Self::at("it is not UTF-8", at)
             }
             BadMessage::NotJson => match serde_json::from_slice::<serde::de::IgnoredAny>(frame) {
                 Ok(_) => Self::new("it is not JSON"),
-                Err(error) if error.is_eof() => Self { what: CUT_OFF, at: Some(frame.len()) },
-                Err(error) => Self { what: "it is not JSON", at: Some(offset(frame, &error)) },
+                Err(error) if error.is_eof() => Self::at(CUT_OFF, Some(frame.len())),
+                Err(error) => Self::at("it is not JSON", Some(offset(frame, &error))),
             },
             BadMessage::TooDeep => Self::new("it is nested too deep"),
             BadMessage::DuplicateMember => Self::new("it has a duplicate member"),
@@ -300,7 +311,7 @@ impl AnswerFault {
     }
 
     /// The place of the fault. Everything before it is JSON.
-    pub(crate) fn place(self) -> Option<usize> {
+    pub(crate) const fn place(&self) -> Option<usize> {
         self.at
     }
 }
@@ -318,10 +329,10 @@ fn offset(frame: &[u8], error: &serde_json::Error) -> usize {
 impl fmt::Display for AnswerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.what)?;
-        match self.at {
-            Some(at) => write!(f, " at byte {at}"),
-            None => Ok(()),
+        if let Some(at) = self.at {
+            write!(f, " at byte {at}")?;
         }
+        self.wrote.as_ref().map_or(Ok(()), |text| write!(f, ": {text}"))
     }
 }
 
@@ -451,6 +462,8 @@ pub enum Deviation {
     Noise,
     /// A message went on over several lines. The lines were joined.
     SeveralLines,
+    /// A line has a message and something else beside it: other output, or further messages. The messages were taken.
+    SharedLine,
     /// A frame that is not a message was dropped.
     Dropped(BadMessage),
     /// The HTTP response to a request does not answer it. Its call ended with an error.
@@ -466,9 +479,32 @@ pub enum Deviation {
 }
 
 impl Deviation {
+    /// Whether the message was taken as it was meant: nothing was dropped, and no call ended with an error.
+    #[must_use]
+    pub const fn is_understood(self) -> bool {
+        match self {
+            Self::IdSpelling
+            | Self::NoVersion
+            | Self::BatchOfAnswers
+            | Self::NoId
+            | Self::LoneSurrogate
+            | Self::ByteOrderMark
+            | Self::SeveralLines
+            | Self::ContentType
+            | Self::UnendedEvent
+            | Self::Redirect => true,
+            Self::InvalidAnswer
+            | Self::Noise
+            | Self::SharedLine
+            | Self::Dropped(_)
+            | Self::NoAnswer
+            | Self::SessionLost => false,
+        }
+    }
+
     /// The number of kinds.
     #[cfg(feature = "tokio")]
-    pub(crate) const KINDS: usize = 15;
+    pub(crate) const KINDS: usize = 16;
 
     /// The number of its kind.
     #[cfg(feature = "tokio")]
@@ -489,6 +525,7 @@ impl Deviation {
             Self::UnendedEvent => 12,
             Self::Redirect => 13,
             Self::SessionLost => 14,
+            Self::SharedLine => 15,
         }
     }
 }
@@ -505,6 +542,7 @@ impl fmt::Display for Deviation {
             Self::ByteOrderMark => "a byte order mark before a message was dropped",
             Self::Noise => "output that is not a message was dropped",
             Self::SeveralLines => "a message over several lines was joined",
+            Self::SharedLine => "a line has more in it than one message; each message was taken",
             Self::NoAnswer => "a response does not answer its request; the call ended with an error",
             Self::ContentType => "an answer has the content type of something else",
             Self::UnendedEvent => "the last event of a stream has no end; its message is whole and was taken",
@@ -524,11 +562,13 @@ pub struct DeviationReport<'a> {
     pub deviation: Deviation,
     /// What it sent.
     pub sent: &'a [u8],
+    /// Whether the connection reported a deviation of this kind in the last minute already.
+    pub is_repeated: bool,
 }
 
 impl fmt::Display for DeviationReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { deviation, sent } = self;
+        let Self { deviation, sent, is_repeated: _ } = self;
         match sent.get(..MAX_EXCERPT).unwrap_or(sent) {
             [] => write!(f, "{deviation}"),
             start => write!(f, "{deviation}: {}", LogText::text(String::from_utf8_lossy(start))),
@@ -556,7 +596,8 @@ mod tests {
 
     #[test]
     fn a_report_is_one_short_line() {
-        let report = |sent| DeviationReport { deviation: Deviation::Noise, sent }.to_string();
+        let report =
+            |sent| DeviationReport { deviation: Deviation::Noise, sent, is_repeated: false }.to_string();
         assert_eq!(report(b"ready\n"), r"output that is not a message was dropped: ready\u{a}");
         assert_eq!(report(b""), "output that is not a message was dropped");
         assert!(report(&[b'\n'; 1000]).len() < 320);

@@ -163,6 +163,22 @@ impl Brackets {
     }
 }
 
+/// The messages of a line that is not JSON as a whole: `{"progress":1} {"jsonrpc":…}{"jsonrpc":…}` has two. Each is a text
+/// with its brackets closed, so what is inside of another text is none. Everything between them is left out.
+pub(crate) fn messages_of_line(mut line: &[u8]) -> Vec<&[u8]> {
+    let mut messages = Vec::new();
+    while let Some(start) = memchr::memchr2(b'{', b'[', line) {
+        line = line.get(start..).unwrap_or_default();
+        let Some(end) = Brackets::default().read(line) else { break };
+        let (text, rest) = line.split_at(end);
+        if Object::read(text).is_some_and(|object| object.length == text.len() && object.is_message()) {
+            messages.push(text);
+        }
+        line = rest;
+    }
+    messages
+}
+
 /// Whether a line can be the beginning of a JSON text over several lines. An array must be one of objects: other lines
 /// with a bracket are those of logs.
 pub(super) fn begins_text(line: &[u8]) -> bool {
@@ -233,11 +249,33 @@ mod tests {
     }
 
     #[test]
+    fn the_messages_of_a_line_are_those_that_no_text_is_around() {
+        let found = |line: &'static str| -> Vec<&str> {
+            messages_of_line(line.as_bytes())
+                .into_iter()
+                .map(|text| std::str::from_utf8(text).unwrap())
+                .collect()
+        };
+        let (one, two) = (r#"{"jsonrpc":"2.0","id":1,"result":"}{"}"#, r#"{"id":2,"error":{}}"#);
+        for line in [
+            r#"{"jsonrpc":"2.0","id":1,"result":"}{"}{"id":2,"error":{}}"#,
+            r#"{"progress":1} {"jsonrpc":"2.0","id":1,"result":"}{"} [x] {"id":2,"error":{}}"#,
+            r#"{NaN}{"jsonrpc":"2.0","id":1,"result":"}{"}, {"id":2,"error":{}}"#,
+        ] {
+            assert_eq!(found(line), [one, two], "{line}");
+        }
+        assert_eq!(found(r#"{"x":NaN,"y":[{"jsonrpc":"2.0","id":1,"result":1}]}"#), [""; 0]);
+        assert_eq!(found(r#"{"x":[{"jsonrpc":"2.0","id":1,"result":1}"#), [""; 0]);
+        assert_eq!(found(r#"{"x":"he said "{"jsonrpc":"2.0","id":1,"result":1}""}"#), [""; 0]);
+    }
+
+    #[test]
     fn a_search_takes_linear_time() {
         // A search that began at each brace or quote again would take hours.
         for unit in ["{", "{\"a\":", "\\\"", "\"", "\\", "{}", "}", "{\"jsonrpc\":"] {
             let line = unit.repeat((4 << 20) / unit.len()) + "}";
             assert_eq!(last_message(line.as_bytes()).map(|_| ()), None, "{unit}");
+            assert!(messages_of_line(line.as_bytes()).is_empty(), "{unit}");
         }
     }
 

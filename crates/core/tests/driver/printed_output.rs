@@ -123,6 +123,26 @@ async fn a_client_answers_no_noise_and_takes_the_message_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_message_of_a_line_is_taken_in_its_order() {
+    let mut raw = client(Framing::Newline);
+    let mut calls = Vec::new();
+    for method in ["one", "two", "three"] {
+        calls.push(raw.peer.call::<_, Value>(method, &json!({})).start().unwrap());
+        raw.until(method).await;
+    }
+    let (both, noisy) = (format!("{}{}", answer(1), answer(2)), format!("{{progress: 5}} {}", answer(3)));
+    // What a text has inside is never an answer.
+    let nested = format!("{{NaN}}{{\"x\":[{}],\"y\":NaN}}", answer(3));
+    raw.write(format!("{nested}\n{both}\n{noisy}\n")).await;
+    for (call, number) in calls.into_iter().zip(1..) {
+        is_answered(call, number).await;
+    }
+    let expected =
+        [(Deviation::Noise, nested), (Deviation::SharedLine, both), (Deviation::SharedLine, noisy)];
+    assert_eq!(raw.seen(), expected);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_answers_a_line_that_is_not_json_and_takes_the_message_after_noise() {
     let mut raw = server(Framing::Newline);
     raw.write("hello\n\"text\"\n{\"jsonrpc\":\n").await;

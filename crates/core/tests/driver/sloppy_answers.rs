@@ -69,7 +69,12 @@ async fn each_answer_to_the_first_call_ends_it() {
         ),
         (
             r#"{"jsonrpc":"2.0","id":1,"error":"no"}"#,
-            unreadable("its error is not an object"),
+            unreadable("its error is not an object: \"no\""),
+            Deviation::InvalidAnswer,
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{},"result":5}"#,
+            unreadable("it has a method beside its result or error"),
             Deviation::InvalidAnswer,
         ),
         (

@@ -388,10 +388,10 @@ pub(super) fn deviation_source(deviation: Deviation, dialect: &str) -> Option<&'
         (Deviation::ByteOrderMark, _) => {
             Some("RFC 8259: a byte order mark must not be added to the beginning of a JSON text.")
         }
-        (Deviation::SeveralLines, Family::Mcp) => Some(
+        (Deviation::SeveralLines | Deviation::SharedLine, Family::Mcp) => Some(
             "MCP 2025-11-25: over stdio, messages are delimited by newlines and must not contain embedded newlines.",
         ),
-        (Deviation::SeveralLines, Family::Acp) => Some(
+        (Deviation::SeveralLines | Deviation::SharedLine, Family::Acp) => Some(
             "ACP: over stdio, messages are delimited by newlines and must not contain embedded newlines.",
         ),
         (Deviation::BatchOfAnswers, _) => {
@@ -435,6 +435,7 @@ mod tests {
             (Deviation::ByteOrderMark, "clean_output", "a byte order mark must not be added"),
             (Deviation::Noise, "clean_output", "must not write anything to its stdout"),
             (Deviation::SeveralLines, "clean_output", "must not contain embedded newlines"),
+            (Deviation::SharedLine, "clean_output", "delimited by newlines"),
             (
                 Deviation::Dropped(BadMessage::NotJson),
                 "clean_output",

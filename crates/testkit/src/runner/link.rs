@@ -305,7 +305,8 @@ impl Subject for LinkSubject {
 
 /// Why input is not a frame, and the beginning of it.
 pub(crate) fn refused(why: BadFrame, head: &[u8]) -> String {
-    DeviationReport { deviation: Deviation::Dropped(BadMessage::Frame(why)), sent: head }.to_string()
+    let deviation = Deviation::Dropped(BadMessage::Frame(why));
+    DeviationReport { deviation, sent: head, is_repeated: false }.to_string()
 }
 
 /// An error and its sources, in one sentence. The reason may be the last part.

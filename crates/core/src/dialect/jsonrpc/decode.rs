@@ -164,7 +164,7 @@ impl JsonRpc {
     fn read_error<'a>(&self, error: &'a RawValue) -> AnswerBody<'a> {
         // `serde` would read an array as the members of an object in their order.
         if json::shape(error.get()) != Shape::Object {
-            return AnswerBody::Malformed(AnswerFault::new("its error is not an object"));
+            return AnswerBody::Malformed(AnswerFault::of_error("its error is not an object", error));
         }
         let read = serde_json::from_str::<ErrorObject>(error.get()).or_else(|error_of| {
             whole_characters(error.get()).map_or(Err(error_of), |whole| serde_json::from_str(&whole))
@@ -172,20 +172,28 @@ impl JsonRpc {
         match read {
             Ok(error) if self.cancelled_codes.contains(&error.code) => AnswerBody::Cancelled,
             Ok(error) => AnswerBody::Error(error),
-            Err(_) => AnswerBody::Malformed(AnswerFault::new("its error has no code or no message")),
+            Err(_) => {
+                AnswerBody::Malformed(AnswerFault::of_error("its error has no code or no message", error))
+            }
         }
     }
 
-    /// The call that a frame names which is not a message, if it can only be an answer.
+    /// The call that a frame names which is not a message, if it can only be an answer. A JSON text with a method can be
+    /// one too: some programs write the whole request back, with its result.
     pub(super) fn read_unreadable(frame: &[u8], why: BadMessage) -> Option<(CallNumber, AnswerFault)> {
-        let fault = AnswerFault::of(frame, why);
-        let (mut id, mut certain) = (None, true);
+        let mut fault = AnswerFault::of(frame, why);
+        let (mut id, mut certain, mut has_method, mut has_answer) = (None, true, false, false);
         broken_json::members(frame, fault.place().unwrap_or(frame.len()), |name, value| match name {
             b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
-            b"method" => certain = false,
+            b"method" => has_method = true,
+            b"result" | b"error" => has_answer |= value != b"null",
             // An escape may spell either of the two.
             name => certain &= !name.contains(&b'\\'),
         });
+        if has_method {
+            certain &= has_answer && matches!(why, BadMessage::NoKind | BadMessage::WrongVersion);
+            fault = AnswerFault::new("it has a method beside its result or error");
+        }
         let id = std::str::from_utf8(id.filter(|_| certain)?).ok()?;
         Some((call_number(id).or_else(|| respelled_number(id))?, fault))
     }

@@ -210,6 +210,10 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         (br#"{"jsonrpc":"2.0","id":7.0,"result":{"x":"cut"#, "it is cut off at byte 44"),
         (br#"{"jsonrpc":"2.0","id":7}"#, "it has neither a result nor an error"),
         (br#"{"jsonrpc":"2.0","id":7,"result":1,"result":2}"#, "it has a duplicate member"),
+        (
+            br#"{"jsonrpc":"2.0","id":7,"method":"m","params":{},"result":1}"#,
+            "it has a method beside its result or error",
+        ),
     ] {
         assert_eq!(unreadable(frame), Some((7, text.into())), "{}", String::from_utf8_lossy(frame));
     }
@@ -219,6 +223,7 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         // It may be a request.
         r#"{"jsonrpc":"2.0","id":7,"method":"m","params":NaN}"#,
         r#"{"jsonrpc":"2.0","id":7,"method":5}"#,
+        r#"{"jsonrpc":"2.0","id":7,"method":"m","result":NaN}"#,
         // Which call is meant is not certain.
         r#"{"jsonrpc":"2.0","id":7,"id":8,"result":1}"#,
         r#"{"jsonrpc":"2.0","id":7,"\u0069d":8,"result":NaN}"#,

@@ -23,7 +23,7 @@ use crate::driver::requests::data::{Arrived, RequestData};
 use crate::driver::requests::slot::InboundSlot;
 use crate::driver::state::{Arriving, ConnectionInner, Payload, Request, State, Waiting};
 use crate::failpoint::{self, Failpoint};
-use crate::framing::{BadFrame, Framing};
+use crate::framing::{BadFrame, Framing, messages_of_line};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::log_text::LogText;
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
@@ -70,7 +70,8 @@ impl ConnectionTask {
                 connection.step(|state, _, _| state.session.recv_bad_request(id, tag, why, &origin));
             }
             Incoming::Bad(why) => {
-                if !self.recv_unreadable(inbound, why) {
+                let took_messages = why == BadMessage::NotJson && self.recv_messages_of_line(inbound);
+                if !took_messages && !self.recv_unreadable(inbound, why) {
                     self.recv_no_message(inbound, why);
                 }
             }
@@ -109,6 +110,23 @@ impl ConnectionTask {
         }
     }
 
+    /// Receives the messages of a line that has other output beside them, or several. `false`: it has none.
+    fn recv_messages_of_line(&mut self, inbound: &Inbound) -> bool {
+        if self.connection.framing != Some(Framing::Newline) {
+            return false;
+        }
+        let messages = messages_of_line(&inbound.body);
+        if messages.is_empty() {
+            return false;
+        }
+        self.connection.deviates(Deviation::SharedLine, &inbound.body);
+        // Before those of a later line, and one in each turn, as the members of a batch.
+        for message in messages.into_iter().rev() {
+            self.pending.push_front(inbound.member(inbound.body.slice_ref(message)));
+        }
+        true
+    }
+
     /// Ends the call that a frame names which cannot be read. `false`: it names none that waits for its answer.
     fn recv_unreadable(&self, inbound: &Inbound, why: BadMessage) -> bool {
         let connection = &self.connection;
@@ -132,13 +150,13 @@ impl ConnectionTask {
         true
     }
 
-    /// The call that is meant by a message without an id: the only one that waits for its answer on this exchange.
+    /// The call that is meant by a message without an id: the only one that waits for its answer on this exchange, and on
+    /// what the whole connection shares, the only one that waits at all.
     fn only_call(&self, exchange: ExchangeId) -> Option<CallNumber> {
-        let connection = &self.connection;
+        let state = self.connection.lock();
         match exchange.call() {
-            Some(call) => connection.lock().session.awaits_answer(call).then_some(call),
-            None if connection.traits.opens_exchanges => None,
-            None => connection.lock().session.only_awaited(),
+            Some(call) => state.session.awaits_answer(call).then_some(call),
+            None => state.session.only_awaited(),
         }
     }
 

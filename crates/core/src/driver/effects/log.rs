@@ -95,7 +95,7 @@ impl ConnectionInner {
                 }
             })
         });
-        let report = DeviationReport { deviation, sent };
+        let report = DeviationReport { deviation, sent, is_repeated: !is_logged };
         if is_logged {
             let peer = self.meta.peer.as_deref().map(|peer| tracing::field::display(LogText::name(peer)));
             tracing::warn!(peer, "{report}");
