@@ -225,6 +225,31 @@ async fn calls_that_run_in_the_old_session_end_with_an_error() {
     assert!(said.contains("in which the call ran"), "{said}");
 }
 
+/// Such a server answers with the result, so nothing of the response is there while the call runs.
+#[tokio::test]
+async fn a_call_of_the_old_session_without_a_response_ends_with_an_error_too() {
+    let sessions = Sessions::new();
+    let serving = Arc::clone(&sessions);
+    let mut server =
+        RawServer::start(move |asked| (asked.what() != "long").then(|| serving.answer(asked))).await;
+    let mut client = Client::open(&server.url).await;
+    client.works().await;
+    let call = client.peer.call::<_, Value>("long", &json!({})).no_timeout().start().unwrap();
+    server.next("long").await;
+    sessions.lose();
+    client.works().await;
+    let newer = client.peer.call::<_, Value>("long", &json!({})).no_timeout().start().unwrap();
+    server.next("long").await;
+    let outcome = in_time("the long call", call.outcome()).await;
+    assert_eq!(outcome, Outcome::Disconnected { may_have_run: true });
+    let said = in_time("the reason", client.errors.recv()).await.unwrap();
+    assert!(said.contains("in which the call ran"), "{said}");
+    // A call of the new session goes on.
+    client.works().await;
+    newer.canceller().cancel("enough");
+    assert!(in_time("the end", newer.outcome()).await.is_cancelled());
+}
+
 #[tokio::test]
 async fn a_call_that_is_cancelled_meanwhile_is_not_sent_again() {
     let sessions = Sessions::new();

@@ -84,8 +84,8 @@ async fn a_stream_without_an_endpoint_is_refused_with_the_reason() {
     let long = format!("event: endpoint\ndata: /{}\n\n", "x".repeat(10_000));
     let not_found = format!("{}{}", "no such page ".repeat(5), "<b>".repeat(1000));
     for (answer, wanted) in [
-        (stream_of("data: {}\n\n"), "`message` and not `endpoint`"),
-        (stream_of("event: hello\ndata: x\n\n"), "`hello` and not `endpoint`"),
+        (stream_of("data: {}\n\n"), "begins with a message"),
+        (stream_of("event: hello\ndata: x\n\n"), "within 500ms"),
         (stream_of(&long), "too long"),
         (stream_of(": nothing else\n\n"), "within 500ms"),
         (status("404 Not Found", &not_found), "404 Not Found and text/plain: no such page"),
@@ -184,6 +184,20 @@ async fn the_end_of_the_stream_ends_the_connection_and_every_call() {
     let ended = in_time("the end of the link", peer.closed()).await;
     let why = ended.unwrap_err().to_string();
     assert!(why.contains(&fake.url) && why.contains("ended its event stream"), "{why}");
+}
+
+#[tokio::test]
+async fn an_error_without_an_id_on_the_stream_ends_the_only_open_call() {
+    let mut fake = posts(|_| Some(status("202 Accepted", ""))).await;
+    let peer = attach(transport(&fake.url)).await;
+    let call = peer.call::<_, Value>("initialize", &json!({})).start().unwrap();
+    fake.next().await;
+    fake.next().await;
+    fake.message(&json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32603, "message": "it failed"}}));
+    match in_time("the error", call.outcome()).await {
+        Outcome::Failed(error) => assert_eq!((error.code.0, &*error.message), (-32603, "it failed")),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Some servers answer a POST only when its request is done.

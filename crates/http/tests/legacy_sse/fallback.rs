@@ -73,14 +73,14 @@ async fn failure(transport: StreamableTransport, fake: &mut Fake) -> (String, Ve
 
 #[tokio::test]
 async fn a_server_that_speaks_neither_transport_fails_the_call_with_its_first_refusal() {
-    for get in [
-        Some(status("404 Not Found", "")),
-        Some(status("200 OK", "hello")),
-        Some(stream_of("data: {}\n\n")),
-        Some(endpoint("http://evil.example/messages")),
+    for (get, second) in [
+        (Some(status("404 Not Found", "")), "404 Not Found"),
+        (Some(status("200 OK", "hello")), "an event stream was expected"),
+        (Some(stream_of("data: {}\n\n")), "begins with a message"),
+        (Some(endpoint("http://evil.example/messages")), "another origin"),
         // The stream never names an endpoint, or the GET is never answered.
-        Some(stream_of(": waiting\n\n")),
-        None,
+        (Some(stream_of(": waiting\n\nevent: ping\ndata: 1\n\n")), "no event `endpoint` within 2s"),
+        (None, "no event `endpoint` within 2s"),
     ] {
         let mut fake = Fake::serve(move |got| {
             if got.line == "GET /sse" { get.clone() } else { Some(status("405 Method Not Allowed", "")) }
@@ -88,6 +88,7 @@ async fn a_server_that_speaks_neither_transport_fails_the_call_with_its_first_re
         .await;
         let (why, lines) = failure(transport(&fake.url), &mut fake).await;
         assert!(why.contains("405"), "{why}");
+        assert!(why.contains("with the transport of MCP 2024-11-05: ") && why.contains(second), "{why}");
         assert_eq!(lines, ["POST /sse", "GET /sse"]);
     }
 }

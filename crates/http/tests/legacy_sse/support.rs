@@ -272,7 +272,7 @@ pub(super) fn stream_of(text: &str) -> String {
 
 /// The beginning of a stream that names this endpoint.
 pub(super) fn endpoint(target: &str) -> String {
-    stream_of(&format!(": hello\n\nevent: endpoint\ndata: {target}\n\n"))
+    stream_of(&format!(": hello\n\nevent: ping\ndata: 1\n\nevent: endpoint\ndata: {target}\n\n"))
 }
 
 pub(super) fn status(status: &str, body: &str) -> String {

@@ -155,6 +155,7 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
             pending: true,
             cancel: None,
             cancelled: false,
+            sent_in: None,
             session: None,
         };
         state.in_flight.insert(number, flight);
@@ -194,7 +195,11 @@ async fn run(mut send_guard: RunningSend, body: Bytes, exchange: ExchangeId, wai
         Err(failed) => Some(failed),
         Ok(response) => take(&send_guard, exchange, response, opens).await.err(),
     };
-    let Some(Failed { sent, error }) = failure else { return };
+    let Some(mut failure) = failure else { return };
+    if opens {
+        failure = legacy::explained(&client, failure);
+    }
+    let Failed { sent, error } = failure;
     if send_guard.kind == FrameKind::Request {
         let error = TransportError { exchange: Some(exchange), ..error };
         client.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
@@ -214,7 +219,7 @@ struct FrameAttempts<'a> {
 
 impl Attempts for FrameAttempts<'_> {
     fn headers(&self) -> HeaderMap {
-        let (mut headers, session) = self.client.post_headers();
+        let (mut headers, session) = self.client.post_headers(Some(self.number));
         self.session.store(session, Ordering::Relaxed);
         if let Some(trace) = self.trace {
             trace.set_headers(&mut headers);

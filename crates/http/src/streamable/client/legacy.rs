@@ -38,11 +38,20 @@ pub(super) async fn fell_back(client: &Arc<Client>, status: Option<StatusCode>) 
     if !is_refused || !client.settings.falls_back || client.legacy.get().is_some() {
         return false;
     }
-    let opened = open(client, FALLBACK).await;
-    if let Err(error) = &opened {
-        tracing::debug!(error = %LogText::text(error), "the server does not speak the transport of 2024-11-05 either");
+    match open(client, FALLBACK).await {
+        Ok(()) => true,
+        Err(error) => {
+            client.state().not_legacy = Some(error.source.to_string());
+            false
+        }
     }
-    opened.is_ok()
+}
+
+/// The error of the first POST, and why the server does not speak the transport of 2024-11-05 either.
+pub(super) fn explained(client: &Client, failed: Failed) -> Failed {
+    let Some(why) = client.state().not_legacy.take() else { return failed };
+    let text = format!("{}; with the transport of MCP 2024-11-05: {why}", failed.error.source);
+    Failed { error: TransportError::new(failed.error.kind, text), ..failed }
 }
 
 /// Opens the event stream of a server, and sets its endpoint.
@@ -122,7 +131,7 @@ async fn open_stream(requester: &Requester, headers: HeaderMap) -> Result<Respon
     Err(TransportError::new(TransportErrorKind::Open, format!("{text}; an event stream was expected")))
 }
 
-/// The data of the event `endpoint`, which is the first event with data.
+/// The data of the event `endpoint`, which is the first event of a name that is read.
 async fn first_event(events: &mut EventStream<'_>) -> Result<String, TransportError> {
     let error = |text: String| TransportError::new(TransportErrorKind::Open, text);
     loop {
@@ -132,10 +141,15 @@ async fn first_event(events: &mut EventStream<'_>) -> Result<String, TransportEr
         if event.data.is_empty() {
             continue;
         }
-        let name = event.name.as_deref().unwrap_or("message");
-        if name != "endpoint" {
-            let name = LogText::name(name);
-            return Err(error(format!("the first event of the stream is `{name}` and not `endpoint`")));
+        match event.name.as_deref() {
+            Some("endpoint") => {}
+            None | Some("message") => {
+                return Err(error(
+                    "the stream begins with a message and not with the event `endpoint`".to_owned(),
+                ));
+            }
+            // A ping, or a greeting.
+            Some(_) => continue,
         }
         let endpoint = std::str::from_utf8(&event.data).ok().filter(|text| text.len() <= MAX_ENDPOINT);
         return endpoint

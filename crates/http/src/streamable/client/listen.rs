@@ -58,6 +58,7 @@ pub(super) fn launch(
         pending: false,
         cancel: None,
         cancelled: false,
+        sent_in: None,
         session,
     };
     state.in_flight.insert(number, flight);

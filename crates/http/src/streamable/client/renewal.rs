@@ -5,7 +5,8 @@
 //! - R2 The new session is opened with the messages that opened the old one, and gets the settings and subscriptions that
 //!   were seen there. Their answers are not passed on: the driver had answers to them before.
 //! - R3 Each frame that got 404 is sent once more, except a cancel or an answer, which belongs to a request of the old
-//!   session. Calls whose response had begun in the old session end with an error.
+//!   session. Calls whose response had begun in the old session end with an error, and those without a response end 2 s
+//!   later: until then the server can still refuse them.
 //! - R4 A session that is lost within 10 s of its opening by this client is not opened again before that time is over.
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use super::listen;
-use super::state::{Client, Standing};
+use super::state::{Client, InFlight, Standing};
 use crate::client::{EventStream, Media, ResponseBody, beginning, encoded, media_of, refusal, unread};
 use crate::collect_body::whole;
 use crate::envelope::{Envelope, Reply, text};
@@ -30,6 +31,8 @@ use crate::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 
 /// The time in which a session is opened again at most once.
 const BETWEEN: Duration = Duration::from_secs(10);
+/// How long a call that was sent in a lost session waits for its response to begin.
+const REFUSED_WITHIN: Duration = Duration::from_secs(2);
 /// The longest time that the opening may take.
 const OPENING_TIME: Duration = Duration::from_secs(20);
 /// The most settings and subscriptions that are kept, and the most bytes of each.
@@ -216,7 +219,7 @@ impl Renewal {
             .inbound_queue
             .push_event(TransportEvent::Deviation { deviation: Deviation::SessionLost, sent: Bytes::new() });
         if let Some(opened) = opened {
-            let headers = client.post_headers().0;
+            let headers = client.post_headers(None).0;
             let sent = client.requester.post(FrameKind::Notification, &headers, opened, None).await;
             let response = sent.map_err(|failed| failed.error.source.to_string())?;
             if !response.status().is_success() {
@@ -236,7 +239,7 @@ impl Renewal {
     /// Puts the new session in the place of the old one. Calls of the old one end, and so does its stream (R3).
     fn adopt(&self, id: Option<HeaderValue>, version: Option<HeaderValue>) {
         let client = &self.0;
-        let lost = client.step(|state| {
+        let number = client.step(|state| {
             if state.version != version {
                 tracing::warn!("the new session has another revision than the old one");
             }
@@ -247,31 +250,23 @@ impl Renewal {
             state.listens = false;
             state.record.renewed_at = Some(Instant::now());
             state.record.number += 1;
-            let number = state.record.number;
-            let mut lost = Vec::new();
-            for flight in state.in_flight.values_mut() {
-                let is_old = flight.session.is_some_and(|session| session < number);
-                if is_old {
-                    lost.extend(flight.task.take().map(|task| (flight.exchange, task)));
-                }
-            }
-            lost
+            state.record.number
         });
-        for (exchange, task) in lost {
-            task.abort();
-            let Some(exchange) = exchange else { continue };
-            let text = "the server does not know the session any more in which the call ran";
-            let error = TransportError::new(TransportErrorKind::Io, text);
-            let error = TransportError { exchange: Some(exchange), ..error };
-            client.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent: true, error });
-        }
+        end_lost(client, |flight| flight.session.is_some_and(|session| session < number));
+        let later = Arc::clone(client);
+        listen::launch(client, &mut client.state(), None, async move {
+            tokio::time::sleep(REFUSED_WITHIN).await;
+            end_lost(&later, |flight| {
+                flight.session.is_none() && flight.sent_in.is_some_and(|session| session < number)
+            });
+        });
     }
 
     /// Posts a request, and reads its answer. Other messages of its response are passed on.
     async fn ask(&self, headers: Headers, seen: &Seen) -> Result<(http::response::Parts, Bytes), String> {
         let client = &self.0;
         let address = client.requester.address();
-        let mut sent = client.post_headers().0;
+        let mut sent = client.post_headers(None).0;
         if matches!(headers, Headers::Opening) {
             sent.remove(MCP_SESSION_ID);
             sent.remove(MCP_PROTOCOL_VERSION);
@@ -315,6 +310,22 @@ impl Renewal {
                 Reply::UnnamedError | Reply::Unclear | Reply::Nothing => {}
             }
         }
+    }
+}
+
+/// Ends the tasks and calls of a session that is lost.
+fn end_lost(client: &Client, is_lost: impl Fn(&InFlight) -> bool) {
+    let lost: Vec<_> = client.step(|state| {
+        let lost = state.in_flight.values_mut().filter(|flight| is_lost(flight));
+        lost.filter_map(|flight| Some((flight.exchange, flight.task.take()?))).collect()
+    });
+    for (exchange, task) in lost {
+        task.abort();
+        let Some(exchange) = exchange else { continue };
+        let text = "the server does not know the session any more in which the call ran";
+        let error = TransportError::new(TransportErrorKind::Io, text);
+        let error = TransportError { exchange: Some(exchange), ..error };
+        client.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent: true, error });
     }
 }
 

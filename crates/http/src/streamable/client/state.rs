@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) listens: bool,
     /// Whether the link closes: nothing is sent again.
     pub(super) closing: bool,
+    /// Why the server does not speak the transport of 2024-11-05, until an error says so.
+    pub(super) not_legacy: Option<String>,
     /// What a new session needs.
     pub(super) record: SessionRecord,
 }
@@ -77,6 +79,8 @@ pub(super) struct InFlight {
     pub(super) cancel: Option<u64>,
     /// Its cancel was sent: its stream is not resumed.
     pub(super) cancelled: bool,
+    /// The number of the session in which it was sent last.
+    pub(super) sent_in: Option<u64>,
     /// The number of the session in which its response has begun.
     pub(super) session: Option<u64>,
 }
@@ -97,6 +101,7 @@ impl Client {
             leaving: 0,
             listens: false,
             closing: false,
+            not_legacy: None,
             record: SessionRecord::default(),
         };
         Self {
@@ -118,10 +123,13 @@ impl Client {
         (self.requester.clone(), self.headers(EVENT_STREAM))
     }
 
-    /// The headers of a POST, and the number of its session.
-    pub(super) fn post_headers(&self) -> (HeaderMap, u64) {
+    /// The headers of a POST, and the number of its session. Notes that this frame is sent in it.
+    pub(super) fn post_headers(&self, frame: Option<u64>) -> (HeaderMap, u64) {
         let mut state = self.state();
         let session = state.record.number;
+        if let Some(flight) = frame.and_then(|frame| state.in_flight.get_mut(&frame)) {
+            flight.sent_in = Some(session);
+        }
         if let Some(headers) = &state.post_headers {
             return (headers.clone(), session);
         }
