@@ -131,7 +131,7 @@ async fn each_message_of_a_line_is_taken_in_its_order() {
         raw.until(method).await;
     }
     let (both, noisy) = (format!("{}{}", answer(1), answer(2)), format!("{{progress: 5}} {}", answer(3)));
-    // What a text has inside is never an answer.
+    // A value inside a text is never an answer.
     let nested = format!("{{NaN}}{{\"x\":[{}],\"y\":NaN}}", answer(3));
     raw.write(format!("{nested}\n{both}\n{noisy}\n")).await;
     for (call, number) in calls.into_iter().zip(1..) {
