@@ -1,5 +1,7 @@
 mod header_block;
 
+use std::time::Instant;
+
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::memchr;
 
@@ -8,7 +10,8 @@ use self::header_block::{
 };
 use super::printed_json::is_own_message;
 use super::{
-    BYTE_ORDER_MARK, BadFrame, Decoded, MAX_HEAD, READ_BUFFER, head, lacks_room, next_capacity, shed,
+    BYTE_ORDER_MARK, BadFrame, Decoded, MAX_HEAD, PART_TIME, READ_BUFFER, head, lacks_room, next_capacity,
+    shed,
 };
 
 /// The most bytes of other output between two frames.
@@ -18,7 +21,8 @@ const MAX_NOISE_BYTES: usize = 64 * 1024;
 ///
 /// Header lines end with `\r\n`. A block in which every line ends with `\n` alone is accepted too.
 ///
-/// A body above the limit or in a charset other than UTF-8 is refused and skipped, and is not kept in memory.
+/// A body above the limit or in a charset other than UTF-8 is refused and skipped, and is not kept in memory. It is
+/// refused when 1 KiB of it is here, or after the time of [`deadline`](Self::deadline): a length can be wrong.
 ///
 /// Programs print other things than frames. Blank lines before a block are skipped, a byte order mark there is dropped and
 /// reported. A line that is not a header, and a block without a length, are [`Decoded::Noise`]: up to 64 KiB between two
@@ -56,9 +60,23 @@ enum State {
     Skipping {
         remaining: usize,
         /// Until it is reported, with the beginning of the body.
-        refusal: Option<(BadFrame, BytesMut)>,
+        refusal: Option<Refusal>,
     },
     Failed,
+}
+
+#[derive(Debug)]
+struct Refusal {
+    why: BadFrame,
+    seen: BytesMut,
+    /// When it is reported with what has arrived by then, once it is known.
+    ends_at: Option<Instant>,
+}
+
+impl Refusal {
+    fn report(self) -> Decoded {
+        Decoded::Bad(self.why, self.seen.freeze())
+    }
 }
 
 impl ContentLength {
@@ -119,15 +137,15 @@ impl ContentLength {
                     return Some(Decoded::Frame(body));
                 }
                 State::Skipping { remaining, refusal } => {
-                    if let Some((why, mut seen)) = refusal.take() {
-                        let wanted = (MAX_HEAD - seen.len()).min(*remaining);
+                    if let Some(mut refused) = refusal.take() {
+                        let wanted = (MAX_HEAD - refused.seen.len()).min(*remaining);
                         let here = self.buffer.split_to(self.buffer.len().min(wanted));
-                        seen.extend_from_slice(&here);
+                        refused.seen.extend_from_slice(&here);
                         *remaining -= here.len();
                         if here.len() == wanted {
-                            return Some(Decoded::Bad(why, seen.freeze()));
+                            return Some(refused.report());
                         }
-                        *refusal = Some((why, seen));
+                        *refusal = Some(refused);
                         return None;
                     }
                     let here = self.buffer.len().min(*remaining);
@@ -161,13 +179,36 @@ impl ContentLength {
             State::Header(_) | State::Body { .. } => {
                 Some(Decoded::Bad(BadFrame::Truncated, head(&self.buffer)))
             }
-            State::Skipping { refusal, .. } => {
-                refusal.take().map(|(why, seen)| Decoded::Bad(why, seen.freeze()))
-            }
+            State::Skipping { refusal, .. } => refusal.take().map(Refusal::report),
             State::Failed => None,
         };
         self.fail();
         last
+    }
+
+    /// When a frame that is refused is reported, although little of it has arrived: 1 s after the first call for it. `None`:
+    /// there is none. Call it after `next_frame` returned `None`, and [`give_up`](Self::give_up) when the time is over.
+    pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
+        match &mut self.state {
+            State::Skipping { refusal: Some(refusal), .. } => {
+                Some(*refusal.ends_at.get_or_insert(now + PART_TIME))
+            }
+            State::Skipping { .. } | State::Header(_) | State::Body { .. } | State::Failed => None,
+        }
+    }
+
+    /// Whether a frame is refused and not reported yet.
+    #[must_use]
+    pub const fn is_collecting(&self) -> bool {
+        matches!(self.state, State::Skipping { refusal: Some(_), .. })
+    }
+
+    /// The time for the beginning of a refused frame is over: it is reported.
+    pub fn give_up(&mut self) -> Option<Decoded> {
+        match &mut self.state {
+            State::Skipping { refusal, .. } => refusal.take().map(Refusal::report),
+            State::Header(_) | State::Body { .. } | State::Failed => None,
+        }
     }
 
     /// Whether no further frame can be found. All further input is dropped.
@@ -385,7 +426,8 @@ impl ContentLength {
             self.state = State::Body { length };
             return Step::Again;
         };
-        self.state = State::Skipping { remaining: length, refusal: Some((why, BytesMut::new())) };
+        let refusal = Some(Refusal { why, seen: BytesMut::new(), ends_at: None });
+        self.state = State::Skipping { remaining: length, refusal };
         Step::Again
     }
 

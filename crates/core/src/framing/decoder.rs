@@ -96,29 +96,29 @@ impl Decoder {
         }
     }
 
-    /// When the time ends in which a text over several lines must be complete. `None`: there is none. See
-    /// [`Newline::deadline`].
+    /// When the time ends for a part of the input that is waited for. `None`: there is none. See [`Newline::deadline`] and
+    /// [`ContentLength::deadline`].
     pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
         match self {
             Self::Newline(decoder) => decoder.deadline(now),
-            Self::ContentLength(_) => None,
+            Self::ContentLength(decoder) => decoder.deadline(now),
         }
     }
 
-    /// Whether a text goes on over several lines, and is not complete.
+    /// Whether a part of the input is waited for: the rest of a text over several lines, or the beginning of a refused frame.
     #[must_use]
     pub const fn is_collecting(&self) -> bool {
         match self {
             Self::Newline(decoder) => decoder.is_collecting(),
-            Self::ContentLength(_) => false,
+            Self::ContentLength(decoder) => decoder.is_collecting(),
         }
     }
 
-    /// The time of a text is over. Call `next_frame` again after it.
+    /// The time for a part of the input is over. Call `next_frame` again after it.
     pub fn give_up(&mut self) -> Option<Decoded> {
         match self {
             Self::Newline(decoder) => decoder.give_up(),
-            Self::ContentLength(_) => None,
+            Self::ContentLength(decoder) => decoder.give_up(),
         }
     }
 

@@ -5,7 +5,8 @@
 //!   allocated as its bytes arrive: at most four times what has arrived, and 16 KiB.
 //! - Each byte is examined a limited number of times, however small the pieces of the input are.
 //! - A frame is reported once, as [`Decoded::Frame`] or as [`Decoded::Bad`]. It shares the memory of the read buffer.
-//! - Output between frames is dropped and reported. Time only ends the wait for the rest of a text over several lines.
+//! - Output between frames is dropped and reported. Time only ends the wait for the rest of a text over several lines, and
+//!   for the beginning of a refused frame.
 
 mod content_length;
 mod decoder;
@@ -17,6 +18,8 @@ pub use decoder::{Decoder, Framing};
 pub use newline::Newline;
 #[cfg(feature = "tokio")]
 pub(crate) use printed_json::messages_of_line;
+
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
@@ -95,6 +98,9 @@ pub enum Decoded {
 }
 
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// How long the rest of a text over several lines is waited for, and the beginning of a refused frame.
+const PART_TIME: Duration = Duration::from_secs(1);
 
 /// How much of a refused frame is kept, in bytes.
 const MAX_HEAD: usize = 1024;

@@ -1,18 +1,15 @@
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::{memchr, memchr2};
 use serde::de::IgnoredAny;
 
 use super::printed_json::{Brackets, Object, begins_text, is_own_message, last_message, trim};
-use super::{BYTE_ORDER_MARK, BadFrame, Decoded, READ_BUFFER, head, lacks_room, shed};
+use super::{BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, head, lacks_room, shed};
 use crate::failpoint::{self, Failpoint};
 
 /// The largest part in which a long line is collected, in bytes.
 const MAX_PART: usize = 256 * 1024;
-
-/// How long the rest of a text over several lines is waited for.
-const TEXT_TIME: Duration = Duration::from_secs(1);
 
 /// One message a line.
 ///
@@ -160,7 +157,7 @@ impl Newline {
     /// `None`: there is none. Call it after `next_frame` returned `None`, and [`give_up`](Self::give_up) when the time is
     /// over.
     pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
-        self.text.as_mut().map(|text| *text.ends_at.get_or_insert(now + TEXT_TIME))
+        self.text.as_mut().map(|text| *text.ends_at.get_or_insert(now + PART_TIME))
     }
 
     /// Whether a text goes on over several lines, and is not complete.
@@ -608,10 +605,10 @@ mod tests {
         decoder.push(b"{\"id\":7,\n");
         assert_eq!(decoder.next_frame(), None);
         let end = decoder.deadline(start);
-        assert_eq!(end, Some(start + TEXT_TIME));
+        assert_eq!(end, Some(start + PART_TIME));
         decoder.push(b"\"a\":1,\n\"b\"");
         assert_eq!(decoder.next_frame(), None);
-        assert_eq!(decoder.deadline(start + TEXT_TIME / 2), end);
+        assert_eq!(decoder.deadline(start + PART_TIME / 2), end);
         assert_eq!(decoder.give_up(), Some(not_json(b"{\"id\":7,\n\"a\":1,")));
         assert_eq!((decoder.deadline(start), decoder.give_up()), (None, None));
         decoder.push(b"\n{}\n");

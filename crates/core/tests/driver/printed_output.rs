@@ -310,3 +310,16 @@ async fn of_a_message_over_several_lines_the_end_of_input_is_the_end() {
     raw.stream.shutdown().await.unwrap();
     raw.until("\"id\":5,\"result\":{}").await;
 }
+
+/// A length can be wrong by any number of bytes, which then never arrive.
+#[tokio::test(start_paused = true)]
+async fn a_length_far_above_the_limit_ends_the_call_that_its_body_names_within_a_second() {
+    let mut raw = client(Framing::ContentLength);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap();
+    raw.until("\"ask\"").await;
+    let start = Instant::now();
+    raw.write(format!("Content-Length: 99999999\r\n\r\n{}", answer(1))).await;
+    assert_eq!(unreadable(call).await, "it is larger than the limit of a frame");
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(raw.seen(), [(Deviation::InvalidAnswer, answer(1))]);
+}
