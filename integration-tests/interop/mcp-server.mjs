@@ -1,6 +1,6 @@
 // An MCP server of the 2025 revisions, made with the public API of @modelcontextprotocol/sdk, over its own stdin and
-// stdout, or on a free port: with `--http` over streamable HTTP, with `--sse` over the transport of 2024-11-05. What it
-// offers is told in README.md.
+// stdout, or on a free port: with `--http` over streamable HTTP, with `--sse` over the transport of 2024-11-05. With
+// `--revision R` it speaks only that revision, as a server of its time does. What it offers is told in README.md.
 
 import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
@@ -8,7 +8,7 @@ import { Server } from "@modelcontextprotocol/sdk/server/index.js";
 import { SSEServerTransport } from "@modelcontextprotocol/sdk/server/sse.js";
 import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
 import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/streamableHttp.js";
-import { CallToolRequestSchema, ErrorCode, ListToolsRequestSchema, McpError, ResultSchema } from "@modelcontextprotocol/sdk/types.js";
+import { CallToolRequestSchema, ErrorCode, InitializeRequestSchema, ListToolsRequestSchema, McpError, ResultSchema } from "@modelcontextprotocol/sdk/types.js";
 import { listen } from "./listen.mjs";
 import { perform, toolResult, tools } from "./mcp-tools.mjs";
 
@@ -25,8 +25,15 @@ function lent({ signal, _meta, sendNotification, sendRequest }) {
   };
 }
 
+const revision = process.argv[2] === "--revision" ? process.argv[3] : undefined;
+
 function server() {
-  const served = new Server({ name: "mcp-sdk-server", version: "0.0.0" }, { capabilities: { tools: {} } });
+  const serverInfo = { name: "mcp-sdk-server", version: "0.0.0" };
+  const capabilities = { tools: {} };
+  const served = new Server(serverInfo, { capabilities });
+  if (revision) {
+    served.setRequestHandler(InitializeRequestSchema, () => ({ protocolVersion: revision, capabilities, serverInfo }));
+  }
   served.setRequestHandler(ListToolsRequestSchema, () => ({ tools }));
   served.setRequestHandler(CallToolRequestSchema, async ({ params }, extra) => {
     const done = perform(params.name, params.arguments, lent(extra));

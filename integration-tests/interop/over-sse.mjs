@@ -5,7 +5,8 @@
 import { spawn } from "node:child_process";
 
 const words = process.argv.slice(2);
-const split = words.indexOf("--");
+// The server may have one of its own.
+const split = words.lastIndexOf("--");
 if (split < 1 || split === words.length - 1) {
   console.error("usage: node over-sse.mjs SERVER ARG... -- COMMAND ARG...");
   process.exit(2);

@@ -1,8 +1,8 @@
-"""The Python SDK of MCP over the transport of 2024-11-05, in both roles.
+"""The Python SDK of MCP: as a client, and as a server of the transport of 2024-11-05.
 
-legacy_sse.py serve            a server; prints "listening on URL" to stderr
-legacy_sse.py call URL         a client of that transport
-legacy_sse.py call COMMAND..   a client that starts a server and speaks to its stdin and stdout
+python_sdk.py serve            a server; prints "listening on URL" to stderr
+python_sdk.py call URL         a client: of that transport if the path is /sse, else over streamable HTTP
+python_sdk.py call COMMAND..   a client that starts a server and speaks to its stdin and stdout
 
 A client cancels a call of the tool `wait` by its scope, and prints "cancelled" when the server has counted the cancel.
 """
@@ -15,6 +15,7 @@ import anyio
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 
 
@@ -45,8 +46,10 @@ def serve() -> None:
 
 
 async def call(words: list[str]) -> None:
-    if words[0].startswith("http"):
+    if words[0].endswith("/sse"):
         opened = sse_client(words[0])
+    elif words[0].startswith("http"):
+        opened = streamable_http_client(words[0])
     else:
         opened = stdio_client(StdioServerParameters(command=words[0], args=words[1:]))
     async with opened as (read, write), ClientSession(read, write) as session:
