@@ -2,9 +2,7 @@
 
 mod allocator;
 mod args;
-mod binding;
 mod bridge;
-mod cancel;
 mod check;
 mod client_check;
 mod cluster;
@@ -20,7 +18,6 @@ mod relay;
 mod signals;
 mod table;
 mod token;
-mod worker;
 
 use std::process::ExitCode;
 
@@ -92,8 +89,8 @@ fn main() -> ExitCode {
             Command::Check(args) => Box::pin(check::run(*args)).await,
             Command::Fixture(args) => Box::pin(fixture::run(*args)).await,
             Command::Bridge(args) => Box::pin(bridge::run(*args)).await,
-            Command::Cancel(args) => cancel::run(args).await,
-            Command::Worker(args) => worker::run(args).await,
+            Command::Cancel(args) => cluster::run_cancel(args).await,
+            Command::Worker(args) => cluster::run_worker(args).await,
             Command::Relay(args) => relay::run(args).await,
             #[cfg(target_os = "linux")]
             Command::Child(_) => Ok(Exit::Held),

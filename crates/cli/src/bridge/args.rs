@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::binding::Binding;
 use crate::cluster::ClusterArgs;
+use crate::endpoint::Binding;
 use crate::endpoint::{Endpoint, Flags, WireOptions, dialect};
 use crate::page::PageArgs;
 

@@ -21,8 +21,8 @@ use child::Child;
 #[cfg(target_os = "linux")]
 pub(crate) use child::replace_by_child;
 
-use crate::binding::Binding;
 use crate::cluster::Node;
+use crate::endpoint::Binding;
 use crate::endpoint::{Endpoint, Security, Side, Target, Web};
 use crate::open;
 use crate::signals::stop_signal;
