@@ -10,7 +10,7 @@ use crate::bridge::BridgeArgs;
 use crate::bridge::ChildArgs;
 use crate::cluster::{CancelArgs, ClusterArgs, WorkerArgs};
 use crate::endpoint::{Endpoint, Flags, WireOptions, dialect};
-use crate::page::PageArgs;
+use crate::serving::PageArgs;
 use crate::token::NamedToken;
 
 /// Cancel single requests between two programs, with the same outcome on every wire.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::endpoint::{Endpoint, Target};
-use crate::signals::stop_signal;
+use crate::serving::stop_signal;
 use crate::{Exit, Failure, output};
 
 /// The headings of the help.

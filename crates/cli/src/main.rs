@@ -1,6 +1,5 @@
 //! The command line of Rescind.
 
-mod allocator;
 mod args;
 mod bridge;
 mod check;
@@ -9,13 +8,11 @@ mod cluster;
 mod endpoint;
 mod fixture;
 mod html;
-mod log;
 mod matrix;
 mod open;
 mod output;
-mod page;
 mod relay;
-mod signals;
+mod serving;
 mod table;
 mod token;
 
@@ -60,10 +57,10 @@ type Failure = String;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log::start(cli.verbose);
-    log::hide_intended_panics();
+    output::start_log(cli.verbose);
+    output::hide_intended_panics();
     if matches!(cli.command, Command::Fixture(_)) {
-        allocator::give_back_large_blocks();
+        serving::give_back_large_blocks();
     }
     #[cfg(target_os = "linux")]
     if let Command::Child(args) = &cli.command {

@@ -7,7 +7,7 @@ use clap::Args;
 use crate::cluster::ClusterArgs;
 use crate::endpoint::Binding;
 use crate::endpoint::{Endpoint, Flags, WireOptions, dialect};
-use crate::page::PageArgs;
+use crate::serving::PageArgs;
 
 const LISTEN: &str = "Where clients connect";
 const BEHIND: &str = "What is behind the bridge";

@@ -25,9 +25,9 @@ use crate::cluster::Node;
 use crate::endpoint::Binding;
 use crate::endpoint::{Endpoint, Security, Side, Target, Web};
 use crate::open;
-use crate::signals::stop_signal;
+use crate::serving::stop_signal;
 use crate::token::{Token, TokenFile};
-use crate::{Exit, Failure, ends_input, output, page};
+use crate::{Exit, Failure, ends_input, output, serving};
 
 /// How long a connection to the endpoint behind the bridge may take to open.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     let title = format!("rescind bridge ({})", args.dialect);
     let has_lost_its_name = Node::has_lost_its_name(node.as_ref());
     let is_unready = move || draining.load(Ordering::Relaxed) || has_lost_its_name();
-    let _page = page::start(&args.page, &title, &log, is_unready).await?;
+    let _page = serving::start_page(&args.page, &title, &log, is_unready).await?;
     match target.endpoint {
         Endpoint::Stdio => serve_stdio(&bridge, &target, &behind, &drain, &Ends { lost, torn }).await,
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {

@@ -24,7 +24,7 @@ use self::source::{Counts, Foreign, Source};
 use crate::args::Check;
 use crate::endpoint::{Endpoint, Side, Target};
 use crate::html::PageFile;
-use crate::signals::stop_signal;
+use crate::serving::stop_signal;
 use crate::table::{Colour, View};
 use crate::{Exit, Failure, matrix, output};
 

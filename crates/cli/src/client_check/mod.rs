@@ -14,7 +14,7 @@ use self::source::ProgramSource;
 use crate::args::Check;
 use crate::check::shown;
 use crate::endpoint::{Endpoint, Side, Target};
-use crate::signals::stop_signal;
+use crate::serving::stop_signal;
 use crate::{Exit, Failure, output, table};
 
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
