@@ -11,7 +11,6 @@ mod html;
 mod matrix;
 mod open;
 mod output;
-mod relay;
 mod serving;
 mod table;
 mod token;
@@ -88,7 +87,7 @@ fn main() -> ExitCode {
             Command::Bridge(args) => Box::pin(bridge::run(*args)).await,
             Command::Cancel(args) => cluster::run_cancel(args).await,
             Command::Worker(args) => cluster::run_worker(args).await,
-            Command::Relay(args) => relay::run(args).await,
+            Command::Relay(args) => client_check::run_relay(args).await,
             #[cfg(target_os = "linux")]
             Command::Child(_) => Ok(Exit::Held),
         }
