@@ -7,10 +7,9 @@ use std::time::Duration;
 use rescind_testkit::Profile;
 use serde_json::{Value, json};
 
-use super::draft::{Draft, Request, Use};
+use super::draft::{Draft, Request, Use, inline};
 use super::mcp::witness;
 use super::measure::{Candidate, Measured, Meter};
-use super::toml_text::inline;
 use super::{Source, Talk, says};
 
 /// Requests about a document that only read: the capability, the method, and how many places are tried.

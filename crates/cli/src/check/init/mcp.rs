@@ -5,10 +5,10 @@ use std::time::Duration;
 use rescind_testkit::Profile;
 use serde_json::{Value, json};
 
-use super::draft::{Draft, Request, Use, may_be_slow, sounds_like_progress, sounds_slow};
+use super::draft::{Draft, Request, Use, arguments, may_be_slow, sounds_like_progress, sounds_slow};
 use super::lsp::list;
 use super::measure::{Candidate, Measured, Meter};
-use super::{Source, Talk, says, schema};
+use super::{Source, Talk, says};
 
 /// The most tools that are listed in comments.
 const MAX_SHOWN_TOOLS: usize = 20;
@@ -29,7 +29,7 @@ impl Tool {
     fn read(tool: &Value) -> Option<Self> {
         let text = |name: &str| tool.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let name = text("name");
-        let arguments = schema::arguments(tool.get("inputSchema").unwrap_or(&Value::Null));
+        let arguments = arguments(tool.get("inputSchema").unwrap_or(&Value::Null));
         let only_reads = tool.pointer("/annotations/readOnlyHint") == Some(&Value::Bool(true));
         (!name.is_empty()).then(|| Self { name, description: text("description"), arguments, only_reads })
     }
