@@ -134,6 +134,16 @@ fn has_word(text: &str, words: &[&str]) -> bool {
     split.split(|c: char| !c.is_alphanumeric()).any(|word| words.contains(&word))
 }
 
+/// The table of a witness, for a person to fill in.
+pub(super) fn witness(draft: &mut Draft) {
+    draft.note("A command that prints a number which grows while the peer works, if there is one. Without it progress, the next answer");
+    draft.note("and the processor time of the program show whether work stopped.");
+    draft.lines(
+        &["[witness]".to_owned(), "command = [ \"cat\", \"counter.txt\" ]".to_owned()],
+        Use::Suggested,
+    );
+}
+
 // Values in the form of TOML, on one line.
 
 /// A value as TOML. TOML has no null, so members and items that are null are left out.

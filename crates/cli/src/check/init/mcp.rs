@@ -5,9 +5,8 @@ use std::time::Duration;
 use rescind_testkit::Profile;
 use serde_json::{Value, json};
 
-use super::draft::{Draft, Request, Use, arguments, may_be_slow, sounds_like_progress, sounds_slow};
-use super::lsp::list;
-use super::measure::{Candidate, Measured, Meter};
+use super::draft::{Draft, Request, Use, arguments, may_be_slow, sounds_like_progress, sounds_slow, witness};
+use super::measure::{Candidate, Measured, Meter, list};
 use super::{Source, Talk, says};
 
 /// The most tools that are listed in comments.
@@ -155,13 +154,4 @@ fn progress(draft: &mut Draft, tools: &[Tool]) {
     }
     request.notification = Some("notifications/progress");
     draft.request("progress", &request, Use::Suggested);
-}
-
-pub(super) fn witness(draft: &mut Draft) {
-    draft.note("A command that prints a number which grows while the peer works, if there is one. Without it progress, the next answer");
-    draft.note("and the processor time of the program show whether work stopped.");
-    draft.lines(
-        &["[witness]".to_owned(), "command = [ \"cat\", \"counter.txt\" ]".to_owned()],
-        Use::Suggested,
-    );
 }

@@ -12,8 +12,7 @@ use std::time::Duration;
 use rescind_testkit::Profile;
 use serde_json::{Value, json};
 
-use self::draft::{Draft, Request, Use, arguments, inline, may_be_slow, sounds_slow};
-use self::mcp::witness;
+use self::draft::{Draft, Request, Use, arguments, inline, may_be_slow, sounds_slow, witness};
 use super::source::{Foreign, Source};
 use super::talk::Talk;
 use crate::args::Check;
