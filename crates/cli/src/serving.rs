@@ -1,5 +1,5 @@
-//! What commands that serve have in common: the live page of `--page`, the signals that stop the process, and an allocator
-//! that returns memory to the system.
+//! For commands that serve: the live page of `--page`, the signals that stop the process, and an allocator that returns memory
+//! to the system.
 
 use clap::Args;
 use rescind::page::Page;
