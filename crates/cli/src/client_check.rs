@@ -85,7 +85,7 @@ fn lines(report: &Report) -> String {
     text
 }
 
-/// The client, as a program that is started for each run.
+/// The client, as a program that is started for each run, with the address of its server.
 struct ProgramSource {
     target: Target,
     command: Vec<String>,
@@ -223,7 +223,8 @@ async fn accept_all(mut listener: open::AnyListener, links: UnboundedSender<Link
     }
 }
 
-/// Accepts the relays of one run.
+/// The far side of `rescind relay`: the client starts that command as its server, and it connects back to here. Accepts the
+/// relays of one run.
 struct RelayListener {
     listener: TcpListener,
     address: SocketAddr,
