@@ -1,8 +1,9 @@
 //! Messages from one node to another, over HTTP/2 on the port that also serves clients.
 //!
-//! A header shows the other node that a message is of their cluster. It carries a signature of itself, the method, the path and the named session, with the secret that both have. The secret
-//! is never sent. A message without a valid signature is refused, and so is one for another node. Who can read the traffic
-//! between nodes can repeat a message, which does no more than the message did: use TLS where that traffic can be read.
+//! A header shows the other node that a message is of their cluster. It carries a signature of itself, the method, the
+//! path and the named session, with the secret that both have. The secret is never sent. A message without a valid
+//! signature is refused, and so is one for another node. Who can read the traffic between nodes can repeat a message,
+//! which does no more than the message did: use TLS where that traffic can be read.
 
 use std::net::IpAddr;
 
