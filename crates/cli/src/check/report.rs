@@ -279,7 +279,8 @@ fn xml_escaped(text: &str) -> String {
     escaped
 }
 
-/// GitHub's problem matcher, which makes an annotation of each problem in the report. Its pattern finds the lines that the report writes for problems.
+/// GitHub's problem matcher, which makes an annotation of each problem in the report. Its pattern finds the
+/// lines that the report writes for problems.
 const PROBLEM_MATCHER: &str = include_str!("problem-matcher.json");
 
 /// Writes the matcher to a file and tells GitHub where it is, before the first line that it matches.

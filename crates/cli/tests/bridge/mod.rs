@@ -1,5 +1,5 @@
-//! `rescind bridge` as a program: children and endpoints behind it, and what its users see when something goes wrong. Here: a bridge
-//! as a process, its clients, and the lives of its children.
+//! `rescind bridge` as a program: children and endpoints behind it, and what its users see when something goes wrong. Here: a
+//! bridge as a process, its clients, and the lives of its children.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 

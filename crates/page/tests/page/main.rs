@@ -1,4 +1,5 @@
-//! The page's HTTP interface, byte by byte over sockets. Here: a client that writes any bytes, and a server whose requests wait.
+//! The page's HTTP interface, byte by byte over sockets. Here: a client that writes any bytes, and a
+//! server whose requests wait.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
 mod guarded;
