@@ -1,6 +1,6 @@
 //! Messages between nodes: what is accepted, and what is refused.
 //!
-//! These tests sign messages themselves, as a node does: the format of crates/cluster/src/hop/message.rs.
+//! These tests sign messages themselves, as a node does: the format of crates/cluster/src/hop.rs.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

@@ -12,9 +12,7 @@ use rescind_core::{
 
 use crate::passing::ROUTERS;
 use crate::relay_dialect::{NotBridged, check_pair, relayed};
-use crate::session::{Session, Settings};
-use crate::sessions::Sessions;
-use crate::upstream::Upstream;
+use crate::session::{Session, Sessions, Settings, Upstream};
 
 /// A bridge: it joins downstream connections, whose peers are clients, with upstream connections, whose peers are
 /// servers. Both sides may send requests. A clone is the same bridge.

@@ -44,12 +44,9 @@
 
 mod bridge;
 mod passing;
-mod progress;
 mod relay_dialect;
 mod session;
-mod sessions;
-mod upstream;
 
 pub use bridge::Bridge;
 pub use relay_dialect::NotBridged;
-pub use upstream::Upstream;
+pub use session::Upstream;

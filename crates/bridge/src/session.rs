@@ -1,20 +1,20 @@
 //! One session: a downstream connection, and the upstream connection that is opened for it.
 
-use std::collections::VecDeque;
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use rescind_core::dialect::{Dialect, Role};
+use rescind_core::dialect::{Dialect, Progress, Role};
 use rescind_core::{
-    BoxFuture, ConnectionError, Declaration, DeviationReport, Event, ExchangeId, Limits, Peer, PeerBuilder,
-    RequestLog, Router, TracePropagator, TransportError, TransportErrorKind,
+    BoxFuture, CallContext, ConnectionError, Declaration, DeviationReport, Event, ExchangeId, Limits, Link,
+    Peer, PeerBuilder, RequestLog, Router, TracePropagator, TransportError, TransportErrorKind,
 };
+use serde_json::value::RawValue;
 use tokio::sync::{Notify, watch};
-
-use crate::progress::ProgressTokens;
-use crate::sessions::{Counted, Sessions};
-use crate::upstream::Upstream;
 
 /// The time for the errors of open requests to be written, after the upstream is lost.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
@@ -406,5 +406,124 @@ async fn describe(
         }
         (None, Err(error)) => format!("{name} is lost: {error}"),
         (None, Ok(())) => format!("{name} closed the connection"),
+    }
+}
+
+/// An open connection to the server behind the bridge.
+#[must_use = "it is closed when it is dropped"]
+pub struct Upstream {
+    pub(crate) name: String,
+    pub(crate) link: Link,
+    pub(crate) end: Option<BoxFuture<'static, String>>,
+}
+
+impl Upstream {
+    /// An upstream with a name, which errors contain: a command or an address.
+    pub fn new(name: impl Into<String>, link: Link) -> Self {
+        Self { name: name.into(), link, end: None }
+    }
+
+    /// A future that is ready once nothing of the upstream is left, for example when a child process was waited for. It
+    /// returns what is known of the end, such as an exit status and the last lines of stderr. Errors contain that text,
+    /// and a session of the bridge ends only after it.
+    pub fn ends(mut self, end: impl Future<Output = String> + Send + 'static) -> Self {
+        self.end = Some(Box::pin(end));
+        self
+    }
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upstream").field("name", &self.name).field("link", &self.link).finish_non_exhaustive()
+    }
+}
+
+/// Counts the sessions of a bridge that have not ended. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Sessions(watch::Sender<usize>);
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Counted(watch::Sender<usize>);
+
+impl Sessions {
+    pub(crate) fn new() -> Self {
+        Self(watch::Sender::new(0))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        *self.0.borrow()
+    }
+
+    pub(crate) fn add(&self) -> Counted {
+        self.0.send_modify(|count| *count += 1);
+        Counted(self.0.clone())
+    }
+
+    pub(crate) async fn ended(&self) {
+        // The sender exists as long as `self`.
+        let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// The requests of one side that asked for progress, by their tokens as the side wrote them.
+/// Progress returns with the request that asked for it. That matters on transports on which each request has a stream of its
+/// own (HTTP).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ProgressTokens(Arc<Mutex<KnownTokens>>);
+
+#[derive(Debug, Default)]
+struct KnownTokens {
+    requests: HashMap<Box<str>, (u64, CallContext)>,
+    next: u64,
+}
+
+/// The token of one request, until the request ends.
+pub(crate) struct RegisteredToken {
+    tokens: ProgressTokens,
+    token: Box<str>,
+    number: u64,
+}
+
+impl ProgressTokens {
+    /// Remembers the request's token. `None`: it has none.
+    pub(crate) fn register(&self, request: &CallContext) -> Option<RegisteredToken> {
+        let token: Box<str> = request.progress_token()?.get().into();
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.next += 1;
+        let number = known.next;
+        let replaced = known.requests.insert(token.clone(), (number, request.clone()));
+        drop(known);
+        drop(replaced);
+        Some(RegisteredToken { tokens: self.clone(), token, number })
+    }
+
+    /// The request whose progress a notification reports.
+    pub(crate) fn reported(&self, dialect: &Dialect, method: &str, params: &RawValue) -> Option<CallContext> {
+        let Progress { notification, token_key, .. } = dialect.codec().as_json_rpc()?.progress?;
+        if method != notification {
+            return None;
+        }
+        let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(params.get()).ok()?;
+        let token = members.get(token_key)?.get();
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.requests.get(token).map(|(_, request)| request.clone())
+    }
+}
+
+impl Drop for RegisteredToken {
+    fn drop(&mut self) {
+        let mut known = self.tokens.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A later request of the same side may have the same token.
+        let own = known.requests.get(&self.token).is_some_and(|(number, _)| *number == self.number);
+        let removed = if own { known.requests.remove(&self.token) } else { None };
+        drop(known);
+        drop(removed);
     }
 }

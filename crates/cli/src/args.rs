@@ -8,12 +8,10 @@ use rescind_testkit::wires::WIRES;
 use crate::bridge::BridgeArgs;
 #[cfg(target_os = "linux")]
 use crate::bridge::ChildArgs;
-use crate::cancel::CancelArgs;
-use crate::cluster::ClusterArgs;
+use crate::cluster::{CancelArgs, ClusterArgs, WorkerArgs};
 use crate::endpoint::{Endpoint, Flags, WireOptions, dialect};
-use crate::page::PageArgs;
+use crate::serving::PageArgs;
 use crate::token::NamedToken;
-use crate::worker::WorkerArgs;
 
 /// Cancel single requests between two programs, with the same outcome on every wire.
 #[derive(Debug, Parser)]

@@ -1,19 +1,23 @@
-//! The cluster of `fixture` and `bridge`: its options, and how the process becomes a node.
+//! The cluster of `fixture` and `bridge`: its options, and how the process becomes a node. `rescind worker`: does the jobs of
+//! `test/remote`, and stops those whose request is cancelled. `rescind cancel`: cancels a request of a cluster by its key.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use rescind::transport::BoxFuture;
-use rescind::{CallContext, ErrorObject, HandlerError};
-use rescind_cluster::{Cluster, ClusterAddress, NodeName, Secret};
+use rescind::{CallContext, Cause, CauseKind, ErrorObject, HandlerError};
+use rescind_cluster::{Cluster, ClusterAddress, Job, NodeName, Secret};
 use rescind_testkit::fixture::{ClusterHooks, Fixture, QueuedWork};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
-use crate::Failure;
 use crate::endpoint::{Endpoint, Target};
-use crate::signals::stop_signal;
+use crate::serving::stop_signal;
+use crate::{Exit, Failure, output};
 
 /// The headings of the help.
 const HEADING: &str = "Several processes";
@@ -140,4 +144,119 @@ impl Node {
         };
         ClusterHooks { keys: self.cluster.keys(), remote: Arc::new(remote), others: Arc::new(others) }
     }
+}
+
+/// The wait after the engine failed.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// `rescind worker`.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    /// The cluster: redis://HOST:PORT or nats://HOST:PORT.
+    #[arg(long, value_name = "URL")]
+    pub(crate) cluster: ClusterAddress,
+    /// The secret of the cluster. [default: that of a cluster of one machine]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
+}
+
+pub(crate) async fn run_worker(args: WorkerArgs) -> Result<Exit, Failure> {
+    if matches!(args.cluster, ClusterAddress::Static(_)) {
+        return Err("a list of nodes has no queue of jobs: give redis:// or nats://".to_owned());
+    }
+    let secret = secret(args.secret_file.as_deref())?;
+    let cluster = Cluster::connect(args.cluster, None, secret).await.map_err(|error| error.to_string())?;
+    let jobs = cluster.jobs();
+    let mut stop = pin!(stop_signal());
+    output::message("working\n");
+    let mut running = JoinSet::new();
+    loop {
+        let taken = tokio::select! {
+            biased;
+            () = &mut stop => break,
+            Some(_) = running.join_next() => continue,
+            taken = jobs.take() => taken,
+        };
+        match taken {
+            Ok(Some(job)) => drop(running.spawn(work(job))),
+            Ok(None) => {}
+            Err(error) => {
+                output::message(&format!("rescind: {error}\n"));
+                tokio::select! {
+                    () = &mut stop => break,
+                    () = tokio::time::sleep(RETRY) => {}
+                }
+            }
+        }
+    }
+    running.shutdown().await;
+    Ok(Exit::Held)
+}
+
+/// Does one job: it takes as long as its params say.
+async fn work(job: Job) {
+    let ms = job.params().get("ms").and_then(Value::as_u64).unwrap_or_default();
+    let watch = job.watch();
+    let begun = tokio::time::Instant::now();
+    let report = |event: &str, job: &Job| {
+        let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        print_event(&json!({ "event": event, "key": job.key(), "ms": ms }));
+    };
+    report("started", &job);
+    tokio::select! {
+        biased;
+        _ = watch.cancelled() => report("cancelled", &job),
+        () = tokio::time::sleep(Duration::from_millis(ms)) => {
+            report("finished", &job);
+            if let Err(error) = job.finish(&json!({ "worked_ms": ms })).await {
+                output::message(&format!("rescind: {error}\n"));
+            }
+        }
+    }
+}
+
+/// Prints one event. A reader that has gone does not stop the work.
+fn print_event(event: &Value) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{event}").and_then(|()| out.flush());
+}
+
+/// `rescind cancel`.
+#[derive(Debug, Args)]
+pub(crate) struct CancelArgs {
+    /// The cluster: redis://HOST:PORT, nats://HOST:PORT, static:NAME=URL,... or static:@FILE.
+    #[arg(long, value_name = "URL")]
+    pub(crate) cluster: ClusterAddress,
+    /// The secret of the cluster. [default: that of a cluster of one machine]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
+    /// Why, for the handler and its log.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// The key of the request.
+    #[arg(value_name = "KEY")]
+    pub(crate) key: String,
+}
+
+pub(crate) async fn run_cancel(args: CancelArgs) -> Result<Exit, Failure> {
+    let secret = secret(args.secret_file.as_deref())?;
+    let cause = Cause::new(CauseKind::Operator);
+    let cause = match &args.reason {
+        Some(reason) => cause.with_reason(reason),
+        None => cause,
+    };
+    let cancelled = match Cluster::connect(args.cluster, None, secret).await {
+        Ok(cluster) => {
+            cluster.cancel_bus().cancel(&args.key, &cause).await.map_err(|error| error.to_string())
+        }
+        Err(error) => Err(error.to_string()),
+    };
+    // Not recorded is an answer, and not wrong usage.
+    Ok(match cancelled {
+        Ok(()) => Exit::Held,
+        Err(why) => {
+            output::message(&format!("rescind: {why}\n"));
+            Exit::Broke
+        }
+    })
 }

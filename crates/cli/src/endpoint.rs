@@ -6,14 +6,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use http::Uri;
 use rescind::Framing;
 use rescind::dialect::Dialect;
 use rescind::http::SessionRouter;
 use rescind::named_pipe::PipeAddress;
 
-use crate::binding::Binding;
 use crate::token::{NamedToken, Token, TokenFile};
 
 /// How an endpoint carries messages.
@@ -346,6 +345,54 @@ fn framing_named(name: &str) -> Framing {
     match name {
         "content-length" => Framing::ContentLength,
         _ => Framing::Newline,
+    }
+}
+
+/// How HTTP carries a dialect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Binding {
+    Streamable,
+    Stateless,
+    Acp,
+    LegacySse,
+}
+
+impl Binding {
+    pub(crate) fn of_dialect(dialect: &str) -> Self {
+        match dialect {
+            "mcp-2026" => Self::Stateless,
+            "acp" | "acp-v2" | "acp-draft" => Self::Acp,
+            _ => Self::Streamable,
+        }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Streamable => "streamable",
+            Self::Stateless => "stateless",
+            Self::Acp => "acp",
+            Self::LegacySse => "legacy-sse",
+        }
+    }
+
+    /// Whether it carries this dialect.
+    pub(crate) fn carries(self, dialect: &str) -> bool {
+        match self {
+            Self::Streamable => dialect != "mcp-2026",
+            Self::Stateless => dialect == "mcp-2026",
+            Self::Acp => Self::of_dialect(dialect) == Self::Acp,
+            Self::LegacySse => dialect == "mcp",
+        }
+    }
+
+    /// The wire's name in reports.
+    pub(crate) const fn wire(self) -> &'static str {
+        match self {
+            Self::Streamable => "http-streamable",
+            Self::Stateless => "http-stateless",
+            Self::Acp => "http-acp",
+            Self::LegacySse => "http-legacy-sse",
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use crate::args::Fixture as Args;
 use crate::cluster::Node;
 use crate::endpoint::{Endpoint, Side, Target};
 use crate::open::{self, AnyListener};
-use crate::signals::stop_signal;
-use crate::{Exit, Failure, ends_input, output, page};
+use crate::serving::stop_signal;
+use crate::{Exit, Failure, ends_input, output, serving};
 
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let mut options = match &args.options {
@@ -75,7 +75,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let title = format!("rescind fixture ({})", args.dialect);
     let has_lost_its_name = Node::has_lost_its_name(node.as_ref());
     let is_unready = move || is_draining.load(Ordering::Relaxed) || has_lost_its_name();
-    let _page = page::start(&args.page, &title, &log, is_unready).await?;
+    let _page = serving::start_page(&args.page, &title, &log, is_unready).await?;
     match target.endpoint {
         Endpoint::Stdio => serve_stdio(&fixture, target.framing, &draining, &torn).await,
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {

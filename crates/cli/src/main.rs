@@ -1,26 +1,19 @@
 //! The command line of Rescind.
 
-mod allocator;
 mod args;
-mod binding;
 mod bridge;
-mod cancel;
 mod check;
 mod client_check;
 mod cluster;
 mod endpoint;
 mod fixture;
 mod html;
-mod log;
 mod matrix;
 mod open;
 mod output;
-mod page;
-mod relay;
-mod signals;
+mod serving;
 mod table;
 mod token;
-mod worker;
 
 use std::process::ExitCode;
 
@@ -63,10 +56,10 @@ type Failure = String;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log::start(cli.verbose);
-    log::hide_intended_panics();
+    output::start_log(cli.verbose);
+    output::hide_intended_panics();
     if matches!(cli.command, Command::Fixture(_)) {
-        allocator::give_back_large_blocks();
+        serving::give_back_large_blocks();
     }
     #[cfg(target_os = "linux")]
     if let Command::Child(args) = &cli.command {
@@ -92,9 +85,9 @@ fn main() -> ExitCode {
             Command::Check(args) => Box::pin(check::run(*args)).await,
             Command::Fixture(args) => Box::pin(fixture::run(*args)).await,
             Command::Bridge(args) => Box::pin(bridge::run(*args)).await,
-            Command::Cancel(args) => cancel::run(args).await,
-            Command::Worker(args) => worker::run(args).await,
-            Command::Relay(args) => relay::run(args).await,
+            Command::Cancel(args) => cluster::run_cancel(args).await,
+            Command::Worker(args) => cluster::run_worker(args).await,
+            Command::Relay(args) => client_check::run_relay(args).await,
             #[cfg(target_os = "linux")]
             Command::Child(_) => Ok(Exit::Held),
         }

@@ -16,7 +16,7 @@ use rescind::tls::{ClientTls, Pem, ServerTls};
 use rescind::transport::{Link, Listener, Transport, TransportError};
 use rescind::websocket::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOptions, WebSocketListener};
 
-use crate::binding::Binding;
+use crate::endpoint::Binding;
 use crate::endpoint::{Endpoint, Target, Web};
 use crate::token::NamedToken;
 

@@ -4,4 +4,14 @@
 mod bridge;
 #[cfg(unix)]
 mod common;
-mod program;
+mod program {
+    //! The subcommands of `rescind`, except `bridge`.
+    #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
+
+    mod check;
+    mod check_facts;
+    mod cli;
+    mod endpoints;
+    mod fixture;
+    mod init;
+}

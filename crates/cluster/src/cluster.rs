@@ -1,6 +1,8 @@
 //! One process of a cluster.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -12,18 +14,17 @@ use rescind_http::SessionRouter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::address::ClusterAddress;
-use crate::cancel_bus::CancelBus;
 use crate::engine::fixed::FixedEngine;
-use crate::engine::node_list::node_url;
+use crate::engine::fixed::{NodeList, node_url, parse};
 use crate::engine::{Beat, Engine, EngineError, EngineEvents};
-use crate::hop::message::{Hello, HopKind};
-use crate::hop::pool::{NodeBody, Pool};
-use crate::hop::send::{Failed, send};
-use crate::jobs::Jobs;
+use crate::hop::{Failed, send};
+use crate::hop::{Hello, HopKind};
+use crate::keys::CancelBus;
+use crate::keys::Jobs;
 use crate::keys::Keys;
 use crate::membership::{Located, Membership, OwnEntry, TIME_TO_LIVE};
 use crate::names::{Incarnation, NodeName};
+use crate::pool::{NodeBody, Pool};
 use crate::process::{Process, lock};
 use crate::secret::Secret;
 use crate::signals::Signals;
@@ -380,4 +381,72 @@ async fn nats(url: &str, events: Arc<dyn EngineEvents>) -> Result<Arc<dyn Engine
 #[expect(clippy::unused_async, reason = "it waits where NATS is built in")]
 async fn nats(_: &str, _: Arc<dyn EngineEvents>) -> Result<Arc<dyn Engine>, JoinError> {
     Err(JoinError::NotBuiltIn("NATS (feature `nats`)"))
+}
+
+/// Where the nodes of a cluster meet.
+///
+/// ```
+/// use rescind_cluster::ClusterAddress;
+///
+/// for address in ["redis://127.0.0.1:6379", "nats://127.0.0.1:4222", "static:n1=http://10.0.0.1:80/mcp,n2=http://10.0.0.2:80/mcp"] {
+///     assert!(address.parse::<ClusterAddress>().is_ok());
+/// }
+/// assert!("mysql://localhost".parse::<ClusterAddress>().is_err());
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum ClusterAddress {
+    /// Redis 7 or Valkey: `redis://HOST:PORT`, or `rediss://` with TLS.
+    Redis(String),
+    /// NATS with `JetStream`: `nats://HOST:PORT`, or `tls://`.
+    Nats(String),
+    /// A list of nodes, without an engine: `static:NAME=URL,...`, or `static:@FILE` with such a list in a file.
+    Static(NodeList),
+}
+
+/// This is not the address of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidClusterAddress(String);
+
+impl FromStr for ClusterAddress {
+    type Err = InvalidClusterAddress;
+
+    fn from_str(address: &str) -> Result<Self, InvalidClusterAddress> {
+        if let Some(list) = address.strip_prefix("static:") {
+            if let Some(file) = list.strip_prefix('@') {
+                return Ok(Self::Static(NodeList::of_file(file)));
+            }
+            let nodes = parse(list).map_err(InvalidClusterAddress)?;
+            if nodes.is_empty() {
+                return Err(InvalidClusterAddress("the list names no node".to_owned()));
+            }
+            return Ok(Self::Static(nodes.into_iter().collect()));
+        }
+        match address.split_once("://") {
+            Some(("redis" | "rediss", _)) => Ok(Self::Redis(address.to_owned())),
+            Some(("nats" | "tls", _)) => Ok(Self::Nats(address.to_owned())),
+            _ => Err(InvalidClusterAddress(
+                "a cluster is redis://HOST:PORT, nats://HOST:PORT, static:NAME=URL,... or static:@FILE"
+                    .to_owned(),
+            )),
+        }
+    }
+}
+
+/// The URL may have a password, so it is not shown.
+impl fmt::Debug for ClusterAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Redis(_) => "Redis",
+            Self::Nats(_) => "Nats",
+            Self::Static(_) => "Static",
+        })
+    }
+}
+
+impl From<NodeList> for ClusterAddress {
+    fn from(list: NodeList) -> Self {
+        Self::Static(list)
+    }
 }

@@ -49,26 +49,22 @@
 //! # }
 //! ```
 
-mod address;
-mod cancel_bus;
 mod cluster;
 mod engine;
 mod hop;
-mod jobs;
 mod keys;
 mod membership;
 mod names;
+mod pool;
 mod process;
 mod routing;
 mod secret;
 mod signals;
 
-pub use address::{ClusterAddress, InvalidClusterAddress};
-pub use cancel_bus::{CancelBus, CancelError, CancelWatch};
-pub use cluster::{Cluster, JoinError};
+pub use cluster::{Cluster, ClusterAddress, InvalidClusterAddress, JoinError};
 pub use engine::EngineError;
-pub use engine::node_list::NodeList;
-pub use jobs::{Job, Jobs, SubmittedJob};
+pub use engine::fixed::NodeList;
+pub use keys::{CancelBus, CancelError, CancelWatch, Job, Jobs, SubmittedJob};
 pub use membership::{Member, Membership};
 pub use names::{InvalidNodeName, NodeName};
 pub use secret::{Secret, SecretError};

@@ -12,10 +12,10 @@ use serde_json::Value;
 use tokio::task::AbortHandle;
 
 use crate::engine::Engine;
-use crate::hop::message::{About, Hello, Hop, Unverified};
-use crate::hop::pool::Pool;
+use crate::hop::{About, Hello, Hop, Unverified};
 use crate::membership::{Membership, OwnEntry};
 use crate::names::{Incarnation, NodeName, SignedName};
+use crate::pool::Pool;
 use crate::secret::{Purpose, Secret};
 use crate::signals::Signals;
 

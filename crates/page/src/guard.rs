@@ -1,11 +1,14 @@
-//! Who may see the page, and who may stop a request.
+//! Who may see the page, and who may stop a request: the host, the origin, and the token in the page's URL.
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use rescind_core::{HostPolicy, HostRefusal};
-use std::sync::Arc;
+use subtle::ConstantTimeEq as _;
 
 /// Refuses requests for a host that is not served (DNS rebinding), and marks every response: it is not kept, not shown in
 /// a frame, and its URL, which has the token, is not sent to other sites.
@@ -49,6 +52,45 @@ pub(crate) fn is_same_origin(headers: &HeaderMap) -> bool {
     named.is_some_and(|named| named.eq_ignore_ascii_case(host))
 }
 
+/// 256 bits of the operating system.
+const BYTES: usize = 32;
+
+/// A secret of 256 random bits, in hexadecimal. It is all that is needed to see the page and to stop requests.
+#[derive(Clone)]
+pub(crate) struct Token(String);
+
+impl Token {
+    /// A new token.
+    ///
+    /// # Errors
+    /// The system returns no random bytes.
+    pub(crate) fn random() -> std::io::Result<Self> {
+        let mut bytes = [0; BYTES];
+        getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+        let mut text = String::with_capacity(2 * BYTES);
+        for byte in bytes {
+            // A write into memory cannot fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        Ok(Self(text))
+    }
+
+    /// Compares in a time that does not depend on where the texts differ.
+    pub(crate) fn is(&self, given: &str) -> bool {
+        self.0.as_bytes().ct_eq(given.as_bytes()).into()
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +121,18 @@ mod tests {
             assert!(!is_same_origin(&headers(wrong)), "{wrong:?}");
         }
         assert!(!is_same_origin(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_token_has_256_bits_is_equal_to_itself_alone_and_is_not_shown() {
+        let (token, other) = (Token::random().unwrap(), Token::random().unwrap());
+        assert_eq!(token.as_str().len(), 64);
+        assert!(token.is(token.as_str()));
+        let cut = &token.as_str()[..63];
+        for wrong in ["", cut, other.as_str(), &token.as_str().to_uppercase().replace(char::is_numeric, "A")]
+        {
+            assert!(!token.is(wrong));
+        }
+        assert!(!format!("{token:?}").contains(token.as_str()));
     }
 }

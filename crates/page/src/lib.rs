@@ -27,12 +27,9 @@
 //!
 //! `/metrics`, `/healthz` and `/readyz` need no token: they have numbers and no texts.
 
-mod feed;
 mod guard;
 mod metrics;
 mod routes;
-mod server;
-mod token;
 mod view;
 
 use std::fmt;
@@ -43,10 +40,9 @@ use axum::Router;
 use rescind_core::{HostPolicy, InvalidAllowEntry, RequestLog, ServerHandle};
 use tokio::net::{TcpListener, ToSocketAddrs};
 
-use crate::feed::Feed;
-use crate::routes::Shared;
-pub use crate::server::PageServer;
-use crate::token::Token;
+use crate::guard::Token;
+pub use crate::routes::PageServer;
+use crate::routes::{Feed, Shared};
 
 /// The live page of a server, or of any connections that one [`RequestLog`] records.
 #[must_use = "a page is served by `bind` or by the router that it becomes"]

@@ -1,7 +1,10 @@
-//! The routes of the page.
+//! The routes of the page, its updates, and its server at an address of its own.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Path, State};
@@ -11,13 +14,18 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::stream;
-use rescind_core::{HostPolicy, RequestKey};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rescind_core::{HostPolicy, RequestKey, RequestLog};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use crate::feed::Feed;
-use crate::guard::{check_host, is_same_origin};
+use crate::guard::{Token, check_host, is_same_origin};
 use crate::metrics;
-use crate::token::Token;
+use crate::view::{Clock, View};
 
 /// The most viewers at the same time.
 pub(crate) const MAX_VIEWERS: usize = 32;
@@ -125,4 +133,144 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
     }
     "ready\n".into_response()
+}
+
+/// The least time between two updates.
+pub(crate) const INTERVAL: Duration = Duration::from_millis(300);
+
+/// The updates of the page, made once for all viewers.
+///
+/// There is no task and no queue: a viewer that is ready looks for a newer view after [`INTERVAL`]. A view is made at
+/// most once in an interval, whoever asks. A viewer that does not read holds one view and is not ahead of the others,
+/// so viewers cost no more memory than their number allows.
+pub(crate) struct Feed {
+    pub(crate) log: RequestLog,
+    pub(crate) clock: Clock,
+    title: String,
+    is_draining: Box<dyn Fn() -> bool + Send + Sync>,
+    made: Mutex<Option<(Instant, Arc<str>)>>,
+}
+
+impl Feed {
+    pub(crate) fn new(
+        log: RequestLog,
+        title: String,
+        is_draining: Box<dyn Fn() -> bool + Send + Sync>,
+    ) -> Self {
+        Self { log, clock: Clock::new(), title, is_draining, made: Mutex::new(None) }
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        (self.is_draining)()
+    }
+
+    /// The view, at most an interval old. It is the same `Arc` until something has changed.
+    pub(crate) fn view(&self) -> Arc<str> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if let Some((at, view)) = made.as_ref() {
+            if now.saturating_duration_since(*at) < INTERVAL {
+                return Arc::clone(view);
+            }
+        }
+        let view = View::of(&self.log, self.clock, &self.title, self.is_draining());
+        let text = serde_json::to_string(&view).unwrap_or_else(|_| "null".to_owned());
+        let view = match made.as_ref() {
+            Some((_, known)) if **known == *text => Arc::clone(known),
+            Some(_) | None => Arc::from(text),
+        };
+        *made = Some((now, Arc::clone(&view)));
+        view
+    }
+
+    /// Waits for a view that is not this one.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub(crate) async fn newer(&self, than: Option<&Arc<str>>) -> Arc<str> {
+        loop {
+            let view = self.view();
+            if than.is_none_or(|known| !Arc::ptr_eq(known, &view)) {
+                return view;
+            }
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+}
+
+/// The most connections at the same time. Further ones wait until one ends.
+pub(crate) const MAX_CONNECTIONS: usize = 64;
+/// The longest time for the head of a request, also of the next one on a connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The live page at an address. It is served while [`run`](Self::run) is polled.
+#[must_use = "the page is served when `run` is awaited"]
+pub struct PageServer {
+    listener: TcpListener,
+    address: SocketAddr,
+    path: String,
+    router: Router,
+}
+
+impl PageServer {
+    pub(crate) const fn new(
+        listener: TcpListener,
+        address: SocketAddr,
+        path: String,
+        router: Router,
+    ) -> Self {
+        Self { listener, address, path, router }
+    }
+
+    /// The URL of the page, with its token, which is all that is needed to see the page and to stop requests.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}{}", self.address, self.path)
+    }
+
+    /// The address on which it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves the page, and never ends.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the address and all connections.
+    pub async fn run(self) {
+        let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut connections = JoinSet::new();
+        loop {
+            // The semaphore is never closed.
+            let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
+            let accepted = self.listener.accept().await;
+            while connections.try_join_next().is_some() {}
+            let Ok((stream, _)) = accepted else {
+                // It is out of descriptors. Some may be free soon.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            // Updates are small and are read by a person.
+            let _ = stream.set_nodelay(true);
+            let service = TowerToHyperService::new(self.router.clone());
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .max_headers(64)
+                .serve_connection(TokioIo::new(stream), service);
+            connections.spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection of the live page ended");
+                }
+                drop(permit);
+            });
+        }
+    }
+}
+
+impl fmt::Debug for PageServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageServer").field("address", &self.address).finish_non_exhaustive()
+    }
 }

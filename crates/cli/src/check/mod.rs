@@ -1,13 +1,8 @@
 //! `rescind check`: says what an agent or server of another project does when a request is cancelled, fact by fact, and
 //! plays the scenarios that apply to it.
 
-mod advice;
 mod init;
-mod junit;
-mod problem_matcher;
 mod report;
-mod requests;
-mod scratch;
 mod source;
 mod talk;
 
@@ -17,14 +12,15 @@ use std::time::Duration;
 
 use rescind::dialect::Dialect;
 use rescind_testkit::check::{CheckSettings, PeerSource as _, check};
-use rescind_testkit::{Profile, Report, scenarios_of};
+use rescind_testkit::{Profile, ProfileRequest, Report, RequestKind, scenarios_of};
+use serde_json::{Value, json};
 
 pub(crate) use self::report::shown;
 use self::source::{Counts, Foreign, Source};
 use crate::args::Check;
 use crate::endpoint::{Endpoint, Side, Target};
 use crate::html::PageFile;
-use crate::signals::stop_signal;
+use crate::serving::stop_signal;
 use crate::table::{Colour, View};
 use crate::{Exit, Failure, matrix, output};
 
@@ -41,7 +37,7 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
         Some(file) => (read_profile(file)?, folder_of(file)),
         None => (Profile::new("without a profile"), PathBuf::from(".")),
     };
-    requests::add(&args, &mut profile)?;
+    add_requests(&args, &mut profile)?;
     let settings = settings(&args, &profile);
     let mut source = Source::new(peer, profile, base, patience);
     if settings.recognise_fixture {
@@ -50,7 +46,7 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     }
     let page = args.html.as_deref().map(PageFile::create).transpose()?;
     if let Some(file) = &args.problem_matcher {
-        problem_matcher::write(file)?;
+        report::write_problem_matcher(file)?;
     }
     let progress = matrix::progress(scenarios_of(args.dialect).count() as u64);
     let step = |what: &str| {
@@ -91,7 +87,7 @@ fn write(args: &Check, results: &Report, source: &Source, page: Option<PageFile>
         page.write(results, &wires)?;
     }
     if let Some(file) = &args.junit {
-        std::fs::write(file, junit::file(results))
+        std::fs::write(file, report::junit(results))
             .map_err(|error| format!("the JUnit file {} could not be written: {error}", file.display()))?;
     }
     if args.json {
@@ -142,5 +138,112 @@ fn folder_of(file: &Path) -> PathBuf {
     match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         Some(_) | None => PathBuf::from("."),
+    }
+}
+
+/// Adds the requests of the command line, `--slow 'METHOD JSON'` and its siblings, to a profile. They
+/// replace those of the same kind.
+///
+/// # Errors
+/// One sentence that names the option, if its value is not a method and a JSON object.
+fn add_requests(args: &Check, profile: &mut Profile) -> Result<(), Failure> {
+    let given = [
+        ("--slow", RequestKind::Slow, &args.slow),
+        ("--quick", RequestKind::Quick, &args.quick),
+        ("--progress", RequestKind::Progress, &args.progress),
+    ];
+    for (option, kind, text) in given {
+        let Some(text) = text else { continue };
+        let mut request = read_request(text).map_err(|why| {
+            format!("{option} is not as it should be: {why}; write it as {option} 'METHOD {{\"name\": ..}}'")
+        })?;
+        if kind == RequestKind::Progress {
+            request.notification = Some(progress_notification(args.dialect).to_owned());
+            add_token(args.dialect, &mut request.params);
+        }
+        profile.requests.insert(kind, request);
+    }
+    Ok(())
+}
+
+fn read_request(text: &str) -> Result<ProfileRequest, String> {
+    let text = text.trim();
+    let (method, params) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+    if method.is_empty() || method.starts_with(['{', '[', '"']) {
+        return Err("it does not begin with a method".to_owned());
+    }
+    let params = match params.trim() {
+        "" => json!({}),
+        params => {
+            serde_json::from_str(params).map_err(|error| format!("its params are not JSON ({error})"))?
+        }
+    };
+    if !params.is_object() && !params.is_array() {
+        return Err("its params are not a JSON object".to_owned());
+    }
+    Ok(ProfileRequest::new(method, params))
+}
+
+/// The notification that reports progress in a dialect.
+fn progress_notification(dialect: &str) -> &'static str {
+    match dialect {
+        "lsp" => "$/progress",
+        "mcp" | "mcp-2026" => "notifications/progress",
+        "abp" => "progress",
+        _ => "session/update",
+    }
+}
+
+/// A request that names no token gets one, as a peer reports no progress without it.
+fn add_token(dialect: &str, params: &mut Value) {
+    let Some(members) = params.as_object_mut() else { return };
+    match dialect {
+        "lsp" => {
+            members.entry("workDoneToken").or_insert_with(|| json!("check"));
+        }
+        "mcp" | "mcp-2026" => {
+            let meta = members.entry("_meta").or_insert_with(|| json!({}));
+            if let Some(meta) = meta.as_object_mut() {
+                meta.entry("progressToken").or_insert_with(|| json!("check"));
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_a_method_and_maybe_params() {
+        let request = read_request(" tools/call  {\"name\": \"long one\"} ").unwrap();
+        assert_eq!((request.method.as_str(), request.params), ("tools/call", json!({ "name": "long one" })));
+        assert_eq!(read_request("ping").unwrap().params, json!({}));
+        for (text, word) in [
+            ("", "begin with a method"),
+            ("{\"a\": 1}", "begin with a method"),
+            ("m {a: 1}", "not JSON (key must be a string at line 1 column 2)"),
+            ("m {} {}", "not JSON (trailing"),
+            ("m 7", "not a JSON object"),
+        ] {
+            let why = read_request(text).unwrap_err();
+            assert!(why.contains(word), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_progress_request_gets_the_token_of_its_dialect_unless_it_has_one() {
+        for (dialect, given, expected) in [
+            ("mcp", json!({}), json!({ "_meta": {"progressToken": "check"} })),
+            ("mcp", json!({ "_meta": {"progressToken": 7} }), json!({ "_meta": {"progressToken": 7} })),
+            ("lsp", json!({}), json!({ "workDoneToken": "check" })),
+            ("lsp", json!({ "workDoneToken": "w" }), json!({ "workDoneToken": "w" })),
+            ("acp", json!({}), json!({})),
+        ] {
+            let mut params = given;
+            add_token(dialect, &mut params);
+            assert_eq!(params, expected, "{dialect}");
+        }
     }
 }

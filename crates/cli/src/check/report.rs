@@ -1,12 +1,14 @@
-//! The report of a check for people: the facts about the peer first, then what broke, then what could not be decided.
+//! The reports of a check. For people: the facts about the peer first, then what broke, then what could not be decided. For
+//! services: the form of `JUnit`, and the problem matcher of GitHub.
 
 use std::fmt::Write as _;
+use std::path::{Path, absolute};
 
 use anstyle::{AnsiColor, Style};
 use rescind_testkit::{Answer, Cell, CellOutcome, Demand, Evidence, Fact, Report};
 
-use crate::table::time_text;
-use crate::table::{self, Colour, paint};
+use crate::table::{self, Colour, paint, time_text};
+use crate::{Failure, output};
 
 /// The peer, for the first line.
 pub(super) struct Peer<'a> {
@@ -202,10 +204,101 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
+/// The outcome of a test case of the `JUnit` file.
+enum Case<'a> {
+    Passed,
+    Failed(&'a str),
+    Skipped(&'a str),
+}
+
+/// The results as a file in the form of `JUnit`, which most services that run tests can show: a test suite of the facts and
+/// one of the scenarios.
+pub(super) fn junit(report: &Report) -> String {
+    let facts = report.facts.iter().map(|fact| {
+        let case = match (fact.answer, fact.demand) {
+            (Answer::Yes, _) => Case::Passed,
+            (Answer::No, Demand::Must) => Case::Failed(&fact.detail),
+            (Answer::No | Answer::Unsure | Answer::NotAsked, _) => Case::Skipped(&fact.detail),
+        };
+        (fact.name, case)
+    });
+    let scenarios = report.cells.iter().map(|cell| {
+        let case = match cell.outcome {
+            CellOutcome::Held => Case::Passed,
+            CellOutcome::Broke => Case::Failed(&cell.why),
+            CellOutcome::Unsure | CellOutcome::NotAsked => Case::Skipped(&cell.why),
+        };
+        (cell.scenario.as_str(), case)
+    });
+    let mut text =
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"rescind check\">\n".to_owned();
+    junit_suite(&mut text, "facts", &facts.collect::<Vec<_>>());
+    junit_suite(&mut text, "scenarios", &scenarios.collect::<Vec<_>>());
+    text.push_str("</testsuites>\n");
+    text
+}
+
+fn junit_suite(text: &mut String, name: &str, cases: &[(&str, Case)]) {
+    let count = |is_it: fn(&Case) -> bool| cases.iter().filter(|(_, case)| is_it(case)).count();
+    let (failures, skipped) =
+        (count(|case| matches!(case, Case::Failed(_))), count(|case| matches!(case, Case::Skipped(_))));
+    let _ = writeln!(
+        text,
+        "  <testsuite name=\"{name}\" tests=\"{}\" failures=\"{failures}\" skipped=\"{skipped}\">",
+        cases.len()
+    );
+    for (case_name, case) in cases {
+        let head = format!("    <testcase classname=\"{name}\" name=\"{}\"", xml_escaped(case_name));
+        let _ = match case {
+            Case::Passed => writeln!(text, "{head}/>"),
+            Case::Failed(why) => {
+                writeln!(text, "{head}><failure message=\"{}\"/></testcase>", xml_escaped(why))
+            }
+            Case::Skipped(why) => {
+                writeln!(text, "{head}><skipped message=\"{}\"/></testcase>", xml_escaped(why))
+            }
+        };
+    }
+    text.push_str("  </testsuite>\n");
+}
+
+/// Text in an attribute. Characters that XML does not allow are left out.
+fn xml_escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\n' | '\t' | '\r' => escaped.push(' '),
+            '\u{0}'..='\u{1f}' | '\u{fffe}' | '\u{ffff}' => {}
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// GitHub's problem matcher, which makes an annotation of each problem in the report. Its pattern finds the
+/// lines that the report writes for problems.
+const PROBLEM_MATCHER: &str = include_str!("problem-matcher.json");
+
+/// Writes the matcher to a file and tells GitHub where it is, before the first line that it matches.
+///
+/// # Errors
+/// One sentence, if the file cannot be written.
+pub(super) fn write_problem_matcher(file: &Path) -> Result<(), Failure> {
+    let failed = |error| format!("the problem matcher {} could not be written: {error}", file.display());
+    std::fs::write(file, PROBLEM_MATCHER).map_err(failed)?;
+    let file = absolute(file).map_err(failed)?;
+    output::message(&format!("::add-matcher::{}\n", file.display()));
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use rescind_testkit::runner::{Direction, TraceLine};
-    use rescind_testkit::{Baseline, scenarios};
+    use rescind_testkit::{Baseline, Cell, scenarios};
 
     use super::*;
 
@@ -321,5 +414,17 @@ mod tests {
         let report = Report::of_a_peer(slow(), vec![fact("a_b", Answer::Yes, Demand::Must, "")], Vec::new());
         assert!(text(&report, &PEER, Colour::On).contains('\u{1b}'));
         assert!(!text(&report, &PEER, Colour::Off).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_failure_is_a_failure_and_what_is_unsure_is_skipped() {
+        let scenario = rescind_testkit::scenarios().first().unwrap();
+        let mut broke = Cell::not_asked(scenario, "stdio", "a <b> & \"c\"\u{1b}");
+        broke.outcome = CellOutcome::Broke;
+        let mut unsure = broke.clone();
+        unsure.outcome = CellOutcome::Unsure;
+        let text = junit(&Report::new(vec![broke, unsure]));
+        assert!(text.contains("tests=\"2\" failures=\"1\" skipped=\"1\""), "{text}");
+        assert!(text.contains("<failure message=\"a &lt;b&gt; &amp; &quot;c&quot;\"/>"), "{text}");
     }
 }

@@ -6,19 +6,19 @@
 pub(crate) mod fixed;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
-pub(crate) mod node_list;
-mod records;
+#[cfg(feature = "nats")]
+mod nats_server;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
-#[cfg(any(feature = "redis", feature = "nats"))]
-mod takes;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rescind_core::BoxFuture;
+#[cfg(any(feature = "redis", feature = "nats"))]
+use tokio::sync::Mutex;
+#[cfg(any(feature = "redis", feature = "nats"))]
+use tokio::time::timeout;
 
 use crate::names::NodeName;
 
@@ -109,3 +109,30 @@ pub(crate) trait Engine: Send + Sync {
     /// Takes the oldest job. `None`: there was none for some seconds.
     fn take_job(&self) -> Answer<'_, Option<String>>;
 }
+
+/// How long a server waits for a job.
+#[cfg(any(feature = "redis", feature = "nats"))]
+const JOB_WAIT: Duration = Duration::from_secs(5);
+
+/// A take that was begun and has not ended.
+#[cfg(any(feature = "redis", feature = "nats"))]
+type Taking = BoxFuture<'static, Result<Option<String>, EngineError>>;
+
+/// One take of a job at a time. It outlives the future of its caller: the next caller gets its job.
+#[cfg(any(feature = "redis", feature = "nats"))]
+#[derive(Default)]
+struct Takes(Mutex<Option<Taking>>);
+
+#[cfg(any(feature = "redis", feature = "nats"))]
+impl Takes {
+    /// Continues the take under way, or begins one. `None`: no job, or other callers were before this one all the time.
+    async fn next(&self, begin: impl FnOnce() -> Taking) -> Result<Option<String>, EngineError> {
+        let Ok(mut taking) = timeout(JOB_WAIT, self.0.lock()).await else { return Ok(None) };
+        let taken = taking.get_or_insert_with(begin).await;
+        *taking = None;
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -20,30 +20,25 @@
 //! 4. Each command has a time limit.
 //! 5. Records are read from the leader of their stream, never from a replica that may be behind.
 
-mod doorbells;
-mod layout;
-mod server;
-mod store;
-
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::PullConsumer;
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
+use async_nats::jetstream::stream::{self, RetentionPolicy};
+use async_nats::{Event, Message, Subscriber};
+use futures_util::future::Fuse;
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream as futures};
+use rescind_core::LogText;
+use rescind_http::SHARED_CANCEL_KEPT;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use self::doorbells::Doorbells;
-pub(super) use self::layout::Lifetimes;
-use self::layout::{Layout, Open, doorbell_prefix, jobs_subject};
-use self::server::Server;
-use self::store::{Bucket, Put};
-use super::takes::{JOB_WAIT, Takes};
-use super::{Answer, Beat, Engine, EngineError, EngineEvents};
+use super::nats_server::{Bucket, COMMAND_LIMIT, Changes, OPERATION, Put, Server};
+use super::{Answer, Beat, Engine, EngineError, EngineEvents, JOB_WAIT, Takes};
 use crate::names::is_shared;
 
-/// The most time of a command.
-const COMMAND_LIMIT: Duration = Duration::from_secs(3);
 /// The most reads under way for one caller.
 const READS: usize = 64;
 /// Attempts to change an entry that others change at the same time.
@@ -248,4 +243,194 @@ async fn take(server: Server, jobs: PullConsumer) -> Result<Option<String>, Engi
     acknowledged.map_err(|error| server.away(error))?;
     let job = String::from_utf8(message.payload.to_vec()).map_err(|error| server.refused(error))?;
     Ok(Some(job))
+}
+
+// The buckets and the queue of a cluster.
+
+/// A job that was taken and not acknowledged in this time is given to another worker.
+const JOB_ACK_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the buckets keep their records.
+#[derive(Clone, Copy)]
+pub(super) struct Lifetimes {
+    pub(super) signals: Duration,
+    pub(super) shared: Duration,
+    pub(super) nodes: Duration,
+}
+
+impl Default for Lifetimes {
+    fn default() -> Self {
+        Self {
+            signals: Duration::from_secs(3600),
+            shared: SHARED_CANCEL_KEPT,
+            nodes: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The buckets and the queue that an engine needs.
+struct Layout {
+    prefix: String,
+    lifetimes: Lifetimes,
+}
+
+/// The same, opened.
+struct Open {
+    signals: Bucket,
+    /// The signals that belong to no node.
+    shared: Bucket,
+    nodes: Bucket,
+    jobs: PullConsumer,
+}
+
+/// What comes before the name of a signal in the subject of its doorbell.
+fn doorbell_prefix(prefix: &str) -> String {
+    format!("{prefix}.signal.")
+}
+
+fn jobs_subject(prefix: &str) -> String {
+    format!("{prefix}.jobs")
+}
+
+impl Layout {
+    /// Opens all of it, and creates what does not exist: at the start, and after a restart of a server that kept nothing.
+    async fn open(&self, server: &Server) -> Result<Open, EngineError> {
+        let Self { prefix, lifetimes } = self;
+        let doorbell = doorbell_prefix(prefix);
+        let signals =
+            Bucket::open(server, format!("{prefix}-signals"), lifetimes.signals, Some(&doorbell)).await?;
+        let shared =
+            Bucket::open(server, format!("{prefix}-shared"), lifetimes.shared, Some(&doorbell)).await?;
+        let nodes = Bucket::open(server, format!("{prefix}-nodes"), lifetimes.nodes, None).await?;
+        let jobs = open_jobs(server, format!("{prefix}-jobs"), jobs_subject(prefix)).await?;
+        Ok(Open { signals, shared, nodes, jobs })
+    }
+}
+
+/// The queue of the jobs, and its one consumer that all workers share.
+async fn open_jobs(server: &Server, name: String, subject: String) -> Result<PullConsumer, EngineError> {
+    let config = stream::Config {
+        name,
+        subjects: vec![subject],
+        retention: RetentionPolicy::WorkQueue,
+        ..stream::Config::default()
+    };
+    let stream = server.stream(config).await?;
+    let config = pull::Config {
+        durable_name: Some("workers".into()),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: JOB_ACK_LIMIT,
+        ..pull::Config::default()
+    };
+    let consumer = stream.get_or_create_consumer("workers", config);
+    server.limited(consumer).await?.map_err(|error| server.refused(error))
+}
+
+// The subscription to the doorbells, and the connection's return.
+
+/// The time between two questions whether the server is ready.
+const READY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The names whose doorbells are reported.
+struct Doorbells {
+    server: Server,
+    /// What comes before the name in a subject.
+    prefix: String,
+    layout: Layout,
+    events: Arc<dyn EngineEvents>,
+    state: Mutex<State>,
+}
+
+struct State {
+    names: HashSet<Arc<str>>,
+    /// Whether the server has the subscription.
+    is_listening: bool,
+}
+
+impl Doorbells {
+    fn new(server: Server, prefix: String, layout: Layout, events: Arc<dyn EngineEvents>) -> Self {
+        let state = Mutex::new(State { names: HashSet::new(), is_listening: true });
+        Self { server, prefix, layout, events, state }
+    }
+
+    /// After `Away` the names stay in the set, and `restored` is reported when the server has the subscription again.
+    fn subscribe(&self, names: &[Arc<str>]) -> Result<(), EngineError> {
+        let mut state = self.state();
+        state.names.extend(names.iter().cloned());
+        if state.is_listening { Ok(()) } else { Err(self.server.disconnected()) }
+    }
+
+    fn unsubscribe(&self, names: &[Arc<str>]) {
+        let mut state = self.state();
+        for name in names {
+            state.names.remove(name);
+        }
+    }
+
+    /// Rings for a record that was there before.
+    async fn ring(&self, name: &str, value: &str) -> Result<(), EngineError> {
+        let ringing = async {
+            let subject = format!("{}{name}", self.prefix);
+            let rung = self.server.client.publish(subject, value.to_owned().into()).await;
+            rung.map_err(|error| self.server.away(error))?;
+            self.server.client.flush().await.map_err(|error| self.server.away(error))
+        };
+        self.server.limited(ringing).await?
+    }
+
+    async fn run(self: Arc<Self>, mut rings: Subscriber, mut changes: Changes) {
+        let mut returning = pin!(Fuse::terminated());
+        loop {
+            tokio::select! {
+                message = rings.next() => match message {
+                    Some(message) => self.recv(&message),
+                    None => return,
+                },
+                change = changes.recv() => match change {
+                    Some(Event::Disconnected) => {
+                        self.state().is_listening = false;
+                        returning.set(Fuse::terminated());
+                        let server = LogText::name(self.server.address());
+                        tracing::warn!(%server, "lost the connection to NATS");
+                    }
+                    Some(Event::Connected) if !self.state().is_listening => {
+                        returning.set(self.ready().fuse());
+                    }
+                    // The client dropped messages because too many came at once.
+                    Some(Event::SlowConsumer(_)) => self.events.restored(),
+                    Some(_) => {}
+                    None => return,
+                },
+                () = &mut returning => {
+                    self.state().is_listening = true;
+                    let server = LogText::name(self.server.address());
+                    tracing::info!(%server, "connected to NATS again");
+                    self.events.restored();
+                }
+            }
+        }
+    }
+
+    /// Returns when the server has all buckets and queues. It had the subscription before these questions.
+    async fn ready(&self) {
+        while let Err(error) = self.layout.open(&self.server).await {
+            tracing::debug!(error = %LogText::text(error), "NATS is not ready");
+            sleep(READY_INTERVAL).await;
+        }
+    }
+
+    fn recv(&self, message: &Message) {
+        let is_deleted = message.headers.as_ref().is_some_and(|headers| headers.get(OPERATION).is_some());
+        let name = message.subject.strip_prefix(&self.prefix);
+        let value = std::str::from_utf8(&message.payload);
+        let (Some(name), Ok(value), false) = (name, value, is_deleted) else { return };
+        let is_subscribed = self.state().names.contains(name);
+        if is_subscribed {
+            self.events.rung(name, value);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

@@ -1,15 +1,18 @@
 //! The attacks on a cluster that `threats.md` lists.
 
+use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 
-use http::{HeaderMap, StatusCode, request::Parts};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
 use rescind_cluster::{CancelError, Cluster, NodeList, Secret};
 use rescind_core::{Cause, CauseKind, Listener as _};
 use rescind_http::{HttpServer, RouteRefusal, SessionRoute, SessionRouter, Streamable};
 use tokio::sync::mpsc;
 
-use crate::cluster::node::{Event, LIMIT, Node, cancel, of, open, post, read, request, secret, send};
+use crate::{Event, LIMIT, Node, cancel, of, open, post, read, request, secret, send};
 
 /// A signature that is well formed.
 const NO_SIGNATURE: &str = "00112233445566778899aabbccddeeff";
@@ -222,4 +225,33 @@ async fn a_request_goes_from_node_to_node_once() {
         );
     }
     assert_eq!(post(entry.address, &[of(&session)], &request(1, "echo")).await.status, 200);
+}
+
+// The table of `threats.md` names a test for each attack.
+
+/// The rows of the table, without its head.
+fn rows(page: &str) -> Vec<&str> {
+    page.lines().filter(|line| line.starts_with('|')).skip(2).collect()
+}
+
+/// Each test is written as `FILE::NAME`, with a file of this package.
+#[test]
+fn each_threat_has_tests_that_exist() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let rows = rows(include_str!("threats.md"));
+    assert_eq!(rows.len(), 13, "the rows of the table");
+    for row in rows {
+        let tests = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap();
+        let named: Vec<_> = tests.split('`').filter_map(|test| test.split_once("::")).collect();
+        assert!(!named.is_empty(), "{row}: it names no test");
+        for (file, test) in named {
+            let source =
+                fs::read_to_string(package.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+            let is_a_test = source.split("test]\n").skip(1).any(|rest| {
+                let head = rest.lines().find(|line| line.contains("fn ")).unwrap_or_default();
+                head.contains(&format!("fn {test}("))
+            });
+            assert!(is_a_test, "{file} has no test {test}");
+        }
+    }
 }

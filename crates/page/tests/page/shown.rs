@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::client::serve;
+use crate::serve;
 
 #[tokio::test]
 async fn a_viewer_sees_a_request_its_child_its_stop_and_its_end() {

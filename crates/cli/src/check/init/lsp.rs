@@ -7,10 +7,8 @@ use std::time::Duration;
 use rescind_testkit::Profile;
 use serde_json::{Value, json};
 
-use super::draft::{Draft, Request, Use};
-use super::mcp::witness;
-use super::measure::{Candidate, Measured, Meter};
-use super::toml_text::inline;
+use super::draft::{Draft, Request, Use, inline, witness};
+use super::measure::{Candidate, Measured, Meter, list};
 use super::{Source, Talk, says};
 
 /// Requests about a document that only read: the capability, the method, and how many places are tried.
@@ -172,18 +170,6 @@ fn existing(document: &Path) -> Result<String, String> {
         return Err(format!("the file {} of --document is missing", path.display()));
     }
     Ok(path.to_string_lossy().into_owned())
-}
-
-/// Says what was tried.
-pub(super) fn list(draft: &mut Draft, measured: &Measured) {
-    if measured.tried.is_empty() {
-        return;
-    }
-    draft.blank();
-    draft.note("What was tried, and how long it took:");
-    for tried in &measured.tried {
-        draft.note(&format!("  {}", tried.in_words()));
-    }
 }
 
 fn candidates_of(method: &str, tried: Places, file: &str, places: &[Position]) -> Vec<Candidate> {

@@ -5,10 +5,9 @@ use std::time::Duration;
 use rescind_testkit::Profile;
 use serde_json::{Value, json};
 
-use super::draft::{Draft, Request, Use, may_be_slow, sounds_like_progress, sounds_slow};
-use super::lsp::list;
-use super::measure::{Candidate, Measured, Meter};
-use super::{Source, Talk, says, schema};
+use super::draft::{Draft, Request, Use, arguments, may_be_slow, sounds_like_progress, sounds_slow, witness};
+use super::measure::{Candidate, Measured, Meter, list};
+use super::{Source, Talk, says};
 
 /// The most tools that are listed in comments.
 const MAX_SHOWN_TOOLS: usize = 20;
@@ -29,7 +28,7 @@ impl Tool {
     fn read(tool: &Value) -> Option<Self> {
         let text = |name: &str| tool.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let name = text("name");
-        let arguments = schema::arguments(tool.get("inputSchema").unwrap_or(&Value::Null));
+        let arguments = arguments(tool.get("inputSchema").unwrap_or(&Value::Null));
         let only_reads = tool.pointer("/annotations/readOnlyHint") == Some(&Value::Bool(true));
         (!name.is_empty()).then(|| Self { name, description: text("description"), arguments, only_reads })
     }
@@ -155,13 +154,4 @@ fn progress(draft: &mut Draft, tools: &[Tool]) {
     }
     request.notification = Some("notifications/progress");
     draft.request("progress", &request, Use::Suggested);
-}
-
-pub(super) fn witness(draft: &mut Draft) {
-    draft.note("A command that prints a number which grows while the peer works, if there is one. Without it progress, the next answer");
-    draft.note("and the processor time of the program show whether work stopped.");
-    draft.lines(
-        &["[witness]".to_owned(), "command = [ \"cat\", \"counter.txt\" ]".to_owned()],
-        Use::Suggested,
-    );
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::super::source::Source;
 use super::super::talk::{Asked, Talk};
-use super::draft::Request;
+use super::draft::{Draft, Request};
 use crate::table::time_text;
 
 /// So often is a request measured that is written.
@@ -258,6 +258,18 @@ fn again(tried: &[Tried]) -> Vec<usize> {
     again.sort_unstable();
     again.dedup();
     again
+}
+
+/// Says what was tried.
+pub(super) fn list(draft: &mut Draft, measured: &Measured) {
+    if measured.tried.is_empty() {
+        return;
+    }
+    draft.blank();
+    draft.note("What was tried, and how long it took:");
+    for tried in &measured.tried {
+        draft.note(&format!("  {}", tried.in_words()));
+    }
 }
 
 #[cfg(test)]

@@ -1,22 +1,18 @@
 //! `rescind check --init`: starts or reaches a peer, asks what it offers, measures requests that only read, and writes a
 //! profile for it.
 
-mod abp;
-mod acp;
 mod draft;
 mod lsp;
 mod mcp;
 mod measure;
-mod schema;
-mod toml_text;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rescind_testkit::Profile;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use self::draft::Draft;
+use self::draft::{Draft, Request, Use, arguments, inline, may_be_slow, sounds_slow, witness};
 use super::source::{Foreign, Source};
 use super::talk::Talk;
 use crate::args::Check;
@@ -44,12 +40,12 @@ async fn ask(args: &Check, source: &mut Source, name: &str) -> Result<String, St
         "mcp" | "mcp-2026" => mcp::write(&mut draft, talk, source, args.dialect, &opening, patience).await?,
         "lsp" => lsp::write(&mut draft, talk, source, &opening, args.document.as_deref(), patience).await?,
         "abp" => {
-            abp::write(&mut draft, &opening);
+            write_abp(&mut draft, &opening);
             Some(talk)
         }
         _ => {
             let mut talk = talk;
-            acp::write(&mut draft, &mut talk, &opening).await?;
+            write_acp(&mut draft, &mut talk, &opening).await?;
             Some(talk)
         }
     };
@@ -67,6 +63,112 @@ fn name_of(program: &str) -> String {
 /// The name that a peer gives itself.
 fn says(opening: &Value, places: &[&str]) -> Option<String> {
     places.iter().find_map(|place| opening.pointer(place)).and_then(Value::as_str).map(str::to_owned)
+}
+
+/// What an ACP agent offers: sessions and prompts.
+async fn write_acp(draft: &mut Draft, talk: &mut Talk, opening: &Value) -> Result<(), String> {
+    if let Some(name) = says(opening, &["/result/agentInfo/name", "/result/info/name"]) {
+        draft.note(&format!("The agent says that it is {name}."));
+    }
+    let folder = if cfg!(windows) { "C:\\" } else { "/" };
+    let new_session = json!({ "cwd": folder, "mcpServers": [] });
+    let answer = talk.request("session/new", new_session.clone()).await?;
+    let session = talk.result(&answer).and_then(|result| result.get("sessionId").cloned());
+    let used = if session.is_some() { Use::Active } else { Use::Suggested };
+    if session.is_none() {
+        draft.note(&format!("`session/new` was refused: {answer}"));
+        draft.note(&format!(
+            "The agent may need a login first. Its ways to log in: {}",
+            login_methods(opening)
+        ));
+        draft.note("Log in by hand, or add the step `authenticate` below. Then remove the `#` before the lines that are left out.");
+    }
+
+    let (method, params) = talk.opening();
+    draft.blank();
+    draft.note("The opening. The id of the session is used below.");
+    let step = inline;
+    let login = "# { method = \"authenticate\", params = { methodId = \"ID\" } },".to_owned();
+    let mut steps = vec!["[handshake]".to_owned(), "steps = [".to_owned()];
+    steps.push(format!("{{ method = \"{method}\", params = {} }},", step(&params)));
+    if session.is_none() {
+        steps.push(login);
+    }
+    steps.push(format!(
+        "{{ method = \"session/new\", params = {}, bind = {{ session = \"result.sessionId\" }} }},",
+        step(&new_session)
+    ));
+    steps.push("]".to_owned());
+    draft.lines(&steps, used);
+
+    draft.blank();
+    draft.note("Runs long. The agent's model is asked about a hundred times, and cancelled each time: use a cheap one or a fake one.");
+    draft.note(
+        "An agent that has another way to be slow, such as a tool or a command, is told so by the text.",
+    );
+    let text = "Count slowly from 1 to 1000, each number in words on a line of its own.";
+    let prompt = json!({ "sessionId": "${session}", "prompt": [{ "type": "text", "text": text }] });
+    let mut slow = Request::new("session/prompt", prompt);
+    slow.cancelled = Some(json!([{ "result": {"stopReason": "cancelled"} }, { "code": -32_800 }]));
+    draft.request("slow", &slow, used);
+
+    draft.blank();
+    draft.note("Answered at once, at any time, also while a prompt runs.");
+    draft.request("quick", &Request::new("session/new", new_session), used);
+
+    draft.blank();
+    draft.note("What the agent asks of its client can be answered: the results by method. Other requests get \"method not found\".");
+    draft.lines(
+        &[
+            "[session]".to_owned(),
+            "replies = { \"session/request_permission\" = { outcome = { outcome = \"cancelled\" } } }"
+                .to_owned(),
+        ],
+        Use::Active,
+    );
+    draft.blank();
+    witness(draft);
+    Ok(())
+}
+
+fn login_methods(opening: &Value) -> String {
+    let methods = opening.pointer("/result/authMethods").and_then(Value::as_array);
+    let ids: Vec<&str> =
+        methods.into_iter().flatten().filter_map(|method| method.get("id").and_then(Value::as_str)).collect();
+    if ids.is_empty() { "none are declared".to_owned() } else { ids.join(", ") }
+}
+
+/// What an ABP application offers: its capabilities.
+fn write_abp(draft: &mut Draft, opening: &Value) {
+    if let Some(name) = says(opening, &["/payload/app/name"]) {
+        draft.note(&format!("The application says that it is {name}."));
+    }
+    let capabilities = opening.pointer("/payload/capabilities").and_then(Value::as_array);
+    let all: Vec<Request> = capabilities.into_iter().flatten().filter_map(request_for).collect();
+    let sure = all.iter().find(|request| sounds_slow(&request.method));
+    let maybe = all.iter().find(|request| may_be_slow(&request.method));
+    let unknown = Request::new("CAPABILITY", json!({}));
+    draft.blank();
+    draft.note("Runs long: seconds, and at least 20 times as long as the quick one.");
+    match (sure, maybe.or(all.first())) {
+        (Some(request), _) => draft.request("slow", request, Use::Active),
+        (None, Some(request)) => draft.request("slow", request, Use::Suggested),
+        (None, None) => draft.request("slow", &unknown, Use::Suggested),
+    }
+    draft.blank();
+    draft.note(
+        "Answered at once, at any time, also while the slow request runs. If this one is, remove the `#`:",
+    );
+    let quick = all.iter().find(|request| !may_be_slow(&request.method)).unwrap_or(&unknown);
+    draft.request("quick", quick, Use::Suggested);
+    draft.blank();
+    witness(draft);
+}
+
+fn request_for(capability: &Value) -> Option<Request> {
+    let name = capability.get("name").and_then(Value::as_str)?;
+    let params = capability.get("inputSchema").or_else(|| capability.get("params")).unwrap_or(&Value::Null);
+    Some(Request::new(name, arguments(params)))
 }
 
 #[cfg(test)]

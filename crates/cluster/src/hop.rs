@@ -1,15 +1,19 @@
-//! The header by which a node shows another that a message is of their cluster.
+//! Messages from one node to another, over HTTP/2 on the port that also serves clients.
 //!
-//! It carries a signature of itself, the method, the path and the named session, with the secret that both have. The secret
-//! is never sent. A message without a valid signature is refused, and so is one for another node. Who can read the traffic
-//! between nodes can repeat a message, which does no more than the message did: use TLS where that traffic can be read.
+//! A header shows the other node that a message is of their cluster. It carries a signature of itself, the method, the
+//! path and the named session, with the secret that both have. The secret is never sent. A message without a valid
+//! signature is refused, and so is one for another node. Who can read the traffic between nodes can repeat a message,
+//! which does no more than the message did: use TLS where that traffic can be read.
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
+use http_body_util::{BodyExt, Full};
 use serde::{Deserialize, Serialize};
 
 use crate::names::NodeName;
+use crate::pool::{NodeBody, Pool, Unsent};
 use crate::secret::{Purpose, Secret};
 
 /// The header.
@@ -167,6 +171,39 @@ impl Unverified {
         };
         if is_signed && is_for_us { Ok(self.hop) } else { Err(NotOurs) }
     }
+}
+
+/// Why a message got no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failed {
+    #[error("nobody listens at its address")]
+    Refused,
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Sends a message to a node that is no request of a client.
+pub(crate) async fn send(
+    pool: &Pool,
+    secret: &Secret,
+    from: Option<&NodeName>,
+    kind: HopKind,
+    to: Option<&NodeName>,
+    url: &Uri,
+    body: Vec<u8>,
+) -> Result<Response<NodeBody>, Failed> {
+    let hop = Hop { kind, from: from.cloned(), to: to.cloned(), client: None };
+    let mut request = Request::new(());
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = url.clone();
+    let about = About { method: &Method::POST, uri: url, subject: &body };
+    hop.put(secret, about, request.headers_mut());
+    let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+    pool.send(url, request.map(|()| body)).await.map_err(|why| match why {
+        Unsent::Refused(_) => Failed::Refused,
+        Unsent::Unreachable(_, error) => Failed::Other(error.to_string()),
+        Unsent::Lost(error) => Failed::Other(error.to_string()),
+    })
 }
 
 #[cfg(test)]

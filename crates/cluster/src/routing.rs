@@ -1,0 +1,369 @@
+//! Which node serves a request: this one, or the owner of the session that it names.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::stream;
+use http::header::{CONNECTION, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode, Uri, Version, request};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody};
+use rescind_core::{BoxFuture, LogText, PeerAddress, Principal, RequestId};
+use rescind_http::{RouteRefusal, RoutedBody, SHARED_CANCEL_KEPT, SessionRoute, SessionRouter};
+
+use crate::cluster::Cluster;
+use crate::hop::{About, Hop, HopKind, SignalMessage, Unverified};
+use crate::membership::{Located, Member};
+use crate::names::{SHARED, SignedName};
+use crate::pool::{NodeBody, Unsent};
+use crate::process::{Process, RETRY_AFTER, refused};
+use crate::secret::{Purpose, Secret};
+
+impl SessionRouter for Cluster {
+    fn new_session_id(&self) -> Option<String> {
+        self.0.new_name(Purpose::Session).map(|name| name.to_string())
+    }
+
+    fn route(&self, head: &mut request::Parts, session: Option<&str>) -> SessionRoute {
+        match Hop::take(&mut head.headers) {
+            Some(Ok(message)) => self.route_message(message, head, session),
+            Some(Err(_)) => SessionRoute::Refused(refused()),
+            None => self.route_client(session),
+        }
+    }
+
+    fn cancel_shared(
+        &self,
+        principal: &Principal,
+        id: &RequestId,
+        frame: Bytes,
+    ) -> BoxFuture<'static, Result<(), RouteRefusal>> {
+        cancel_shared(Arc::clone(&self.0), principal, id, frame)
+    }
+
+    fn watch_shared(&self, principal: &Principal, id: &RequestId) -> Option<BoxFuture<'static, Bytes>> {
+        Some(watch_shared(&self.0, principal, id))
+    }
+}
+
+impl Cluster {
+    /// A request of a client: to the owner of its session.
+    fn route_client(&self, session: Option<&str>) -> SessionRoute {
+        let inner = &self.0;
+        let named = session.and_then(|id| SignedName::parse(Purpose::Session, &inner.secret, id));
+        match named {
+            Some(session) if Some(&session.node) != inner.node.as_ref() => {
+                let cluster = Arc::clone(inner);
+                SessionRoute::Elsewhere(Box::new(move |request| Box::pin(forward(cluster, session, request))))
+            }
+            // Only this node could serve a new session, or a request without one.
+            None if session.is_none() && self.has_lost_its_name() => {
+                let text = "another process has taken the name of this node in its cluster";
+                let refusal = RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text.to_owned());
+                SessionRoute::Refused(refusal.retry_after(RETRY_AFTER))
+            }
+            // A session that no node of this cluster made is unknown here as well.
+            Some(_) | None => SessionRoute::Here,
+        }
+    }
+
+    /// A message of another node. A forwarded request is served here, whether or not its session is known here: it is never
+    /// forwarded again.
+    fn route_message(
+        &self,
+        message: Unverified,
+        head: &mut request::Parts,
+        session: Option<&str>,
+    ) -> SessionRoute {
+        if message.kind() != HopKind::Forward {
+            let cluster = Arc::clone(&self.0);
+            return SessionRoute::Elsewhere(Box::new(move |request| {
+                Box::pin(serve(cluster, message, request))
+            }));
+        }
+        let subject = session.unwrap_or_default().as_bytes();
+        let verified = self.0.verify(message, About { method: &head.method, uri: &head.uri, subject });
+        let hop = match verified {
+            Ok(hop) => hop,
+            Err(refusal) => return SessionRoute::Refused(refusal),
+        };
+        // The limits of a client count for its own address, and not for that of the node that it reached.
+        head.extensions.remove::<PeerAddress>();
+        if let Some(client) = hop.client {
+            head.extensions.insert(PeerAddress(client));
+        }
+        SessionRoute::Here
+    }
+}
+
+// Sends a client's request to the node that holds its session.
+
+/// Fields about one connection, which are not passed on (RFC 9110, 7.6.1).
+const OF_A_CONNECTION: [HeaderName; 6] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Sends the request to the owner of the session and returns its response, once (a forwarded request is never forwarded
+/// again).
+async fn forward(
+    cluster: Arc<Process>,
+    session: SignedName,
+    request: Request<RoutedBody>,
+) -> Result<Response<RoutedBody>, RouteRefusal> {
+    let mut request = between_nodes(request);
+    let mut located = cluster.membership.locate(&session.node).await;
+    // Twice at most: the second time with an address that was read anew.
+    for is_fresh in [false, true] {
+        let member = match located {
+            Located::At(member) if member.incarnation.is_none_or(|life| life == session.incarnation) => {
+                member
+            }
+            // Its owner has started again since, or the view is old.
+            Located::At(_) if !is_fresh => {
+                located = cluster.membership.locate_again(&session.node).await;
+                continue;
+            }
+            Located::At(_) | Located::Gone => return Err(gone()),
+            Located::Unknown => return Err(unknown()),
+        };
+        cluster.sign(&mut request, &member, session.text().as_bytes());
+        request = match cluster.pool.send(&member.url, request).await {
+            Ok(response) => return Ok(from_node(response)),
+            Err(Unsent::Lost(error)) => {
+                tracing::debug!(node = %member.name, error = %LogText::text(&error), "a forwarded request was lost");
+                return Err(lost());
+            }
+            Err(Unsent::Refused(request)) => {
+                located = moved(&cluster, &member, true).await;
+                *request
+            }
+            Err(Unsent::Unreachable(request, error)) => {
+                tracing::debug!(node = %member.name, error = %LogText::text(&error), "a node cannot be reached");
+                located = moved(&cluster, &member, false).await;
+                *request
+            }
+        };
+        // Reading the members anew has shown the same address, or a new one that is tried now.
+        if let Located::At(again) = &located {
+            if again.url == member.url {
+                break;
+            }
+        }
+    }
+    Err(match located {
+        Located::At(_) => unreachable(),
+        Located::Gone => gone(),
+        Located::Unknown => unknown(),
+    })
+}
+
+/// Where a node is that does not answer at its address. Nobody listens there (`is_refused`): it is dead, unless it has moved.
+async fn moved(cluster: &Process, member: &Member, is_refused: bool) -> Located {
+    match cluster.membership.locate_again(&member.name).await {
+        Located::At(again) if again.url == member.url && is_refused => {
+            // The engine may show a dead node for some seconds. Without the engine it may as well have moved.
+            if cluster.membership.is_current() { Located::Gone } else { Located::Unknown }
+        }
+        located => located,
+    }
+}
+
+/// The request as it goes between nodes: over HTTP/2, with the host that its client named.
+fn between_nodes(mut request: Request<RoutedBody>) -> Request<RoutedBody> {
+    let host = request.headers().get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    let mut parts = request.uri().clone().into_parts();
+    parts.authority = parts.authority.or(host);
+    parts.scheme = Some(Scheme::HTTP);
+    parts.path_and_query = parts.path_and_query.or_else(|| Some(PathAndQuery::from_static("/")));
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+    *request.version_mut() = Version::HTTP_2;
+    let headers = request.headers_mut();
+    headers.remove(HOST);
+    strip(headers);
+    request
+}
+
+/// Removes the fields about one connection, and those that it names.
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .into_iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in OF_A_CONNECTION.iter().chain([&KEEP_ALIVE, &PROXY_CONNECTION]).chain(&named) {
+        headers.remove(name);
+    }
+}
+
+/// The response of a node as this one gives it to the client.
+fn from_node(response: Response<NodeBody>) -> Response<RoutedBody> {
+    let (mut head, body) = response.into_parts();
+    strip(&mut head.headers);
+    head.version = Version::HTTP_11;
+    Response::from_parts(head, body.map_err(Into::into).boxed_unsync())
+}
+
+impl Process {
+    /// Signs a client's request for this node.
+    fn sign(&self, request: &mut Request<RoutedBody>, to: &Member, session: &[u8]) {
+        let hop = Hop {
+            kind: HopKind::Forward,
+            from: self.node.clone(),
+            to: Some(to.name.clone()),
+            client: PeerAddress::of(request),
+        };
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let about = About { method: &method, uri: &uri, subject: session };
+        hop.put(&self.secret, about, request.headers_mut());
+    }
+}
+
+/// 404: as for each session that has ended.
+fn gone() -> RouteRefusal {
+    let text = "this session has ended: the node that held it is gone";
+    RouteRefusal::new(StatusCode::NOT_FOUND, text.to_owned())
+}
+
+/// 503: the session may live.
+fn unknown() -> RouteRefusal {
+    let text = "the node that holds this session is not known now, because the members of the cluster cannot be read";
+    RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()).retry_after(RETRY_AFTER)
+}
+
+/// 503: the session lives, as far as is known.
+fn unreachable() -> RouteRefusal {
+    let text = "the node that holds this session cannot be reached now";
+    RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()).retry_after(RETRY_AFTER)
+}
+
+/// 502: the owner may have begun with the request.
+fn lost() -> RouteRefusal {
+    let text = "the node that holds this session was lost while this request was under way";
+    RouteRefusal::new(StatusCode::BAD_GATEWAY, text.to_owned())
+}
+
+// Answers the messages of other nodes that are no requests of clients.
+
+/// The longest message between nodes, in bytes.
+const MAX_MESSAGE: usize = 16 * 1024;
+/// The time in which a message must arrive.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Answers a message.
+async fn serve(
+    cluster: Arc<Process>,
+    message: Unverified,
+    request: Request<RoutedBody>,
+) -> Result<Response<RoutedBody>, RouteRefusal> {
+    let (head, body) = request.into_parts();
+    let Ok(Some(body)) = tokio::time::timeout(MESSAGE_TIMEOUT, read(body)).await else {
+        return Err(RouteRefusal::new(StatusCode::BAD_REQUEST, "the message could not be read".to_owned()));
+    };
+    let about = About { method: &head.method, uri: &head.uri, subject: &body };
+    let hop = cluster.verify(message, about)?;
+    match hop.kind {
+        HopKind::Hello => Ok(answer(serde_json::to_vec(&cluster.hello()).unwrap_or_default())),
+        HopKind::Status => Ok(answer(cluster.status().to_string().into_bytes())),
+        HopKind::Signal => {
+            let signal = read_signal(&body)?;
+            cluster
+                .engine
+                .receive(&signal.name, &signal.value, Duration::from_millis(signal.keep_ms))
+                .await
+                .map_err(|error| RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
+            Ok(answer(Vec::new()))
+        }
+        HopKind::Watch => {
+            let watch = cluster.signals.watch(&read_signal(&body)?.name.into());
+            // The head shows that it is watched. The body follows when the signal comes.
+            let come = async move { Ok(Frame::data(Bytes::from(watch.come().await.as_bytes().to_vec()))) };
+            let body = StreamBody::new(stream::once(come));
+            Ok(Response::new(body.boxed_unsync()))
+        }
+        HopKind::Forward => Err(refused()),
+    }
+}
+
+/// Reads a whole message. `None`: it is too long, or broke off.
+async fn read(mut body: RoutedBody) -> Option<Bytes> {
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.ok()?.into_data() else { continue };
+        if whole.len() + data.len() > MAX_MESSAGE {
+            return None;
+        }
+        whole.extend_from_slice(&data);
+    }
+    Some(whole.freeze())
+}
+
+fn read_signal(body: &[u8]) -> Result<SignalMessage, RouteRefusal> {
+    let unreadable = |_| RouteRefusal::new(StatusCode::BAD_REQUEST, "the message is not a signal".to_owned());
+    serde_json::from_slice(body).map_err(unreadable)
+}
+
+fn answer(body: Vec<u8>) -> Response<RoutedBody> {
+    Response::new(Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync())
+}
+
+// Cancels for servers without sessions: the signal of a principal and an id, which belongs to no node.
+
+/// The name of the signal that cancels this request. Principals are not shown to the engine.
+fn signal_of(secret: &Secret, principal: &Principal, id: &RequestId) -> String {
+    let mut json = Vec::new();
+    id.write_json(&mut json);
+    format!("{SHARED}{}", secret.sign(Purpose::Shared, &[principal.0.as_bytes(), &json]))
+}
+
+/// Sends a cancel to every process that runs a request of this principal with this id, or gets one soon.
+fn cancel_shared(
+    cluster: Arc<Process>,
+    principal: &Principal,
+    id: &RequestId,
+    frame: Bytes,
+) -> BoxFuture<'static, Result<(), RouteRefusal>> {
+    let name = signal_of(&cluster.secret, principal, id);
+    Box::pin(async move {
+        let frame = String::from_utf8_lossy(&frame);
+        let sent = cluster.engine.signal(&name, &frame, SHARED_CANCEL_KEPT).await;
+        sent.map_err(|error| {
+            let text = format!("the cancel may not have reached every process: {error}");
+            RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text).retry_after(RETRY_AFTER)
+        })
+    })
+}
+
+/// Waits for such a cancel.
+fn watch_shared(cluster: &Process, principal: &Principal, id: &RequestId) -> BoxFuture<'static, Bytes> {
+    let watch = cluster.signals.watch(&signal_of(&cluster.secret, principal, id).into());
+    Box::pin(async move { Bytes::copy_from_slice(watch.come().await.as_bytes()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::is_shared;
+
+    #[test]
+    fn a_signal_is_of_one_principal_and_one_id_in_type_and_value() {
+        let secret = Secret::of_loopback();
+        let name = |principal: &str, id: &RequestId| signal_of(&secret, &Principal(principal.into()), id);
+        let first = name("ada", &RequestId::number(1));
+        assert!(is_shared(&first) && !first.contains("ada"), "{first}");
+        assert_eq!(first, name("ada", &RequestId::number(1)));
+        for other in [
+            name("bob", &RequestId::number(1)),
+            name("ada", &RequestId::number(2)),
+            name("ada", &RequestId::text("1").unwrap()),
+        ] {
+            assert_ne!(first, other);
+        }
+        assert!(!is_shared("cancelled.shared.1.2.3"));
+    }
+}
