@@ -88,7 +88,7 @@ impl fmt::Display for Found {
         for (number, input) in self.way.inputs.iter().enumerate() {
             writeln!(f, "{:>4} {input:?}", number + 1)?;
         }
-        let test = "cargo test -p rescind-verification --test search the_trace";
+        let test = "cargo test -p rescind-verification --test search the_requested_trace";
         write!(f, "replay it and see each step: {TRACE}='{}' {test} -- --nocapture", self.way)
     }
 }

@@ -15,7 +15,7 @@ use super::dialect_class::{Class, Order};
 use super::input::{Declared, Input};
 
 /// The variable with a trace to replay:
-/// `RESCIND_TRACE='..' cargo test -p rescind-verification --test search the_trace`.
+/// `RESCIND_TRACE='..' cargo test -p rescind-verification --test search the_requested_trace`.
 pub const TRACE: &str = "RESCIND_TRACE";
 
 /// The inputs that lead to a state.

@@ -46,9 +46,8 @@ fn the_rows_on_the_page_match_this_search() {
     if std::env::var_os("RESCIND_PRINT").is_some() {
         return;
     }
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verification.md"));
-    let page = page.expect("the page is there");
-    let (_, rows) = page.split_once("| engine | of what | reached |").expect("its last table");
+    let page = std::fs::read_to_string(page::REACHED_PAGE).expect("the page is there");
+    let (_, rows) = page.split_once("| engine | of what | reached |").expect("its table");
     let rows: Vec<_> = rows.lines().filter(|row| row.starts_with("| cancel bus | ")).collect();
     for (name, searched) in searched() {
         let row = format!("| cancel bus | {name} | {searched} |");

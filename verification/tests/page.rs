@@ -1,5 +1,5 @@
-//! `docs/verification.md` must agree with the code. If `RESCIND_PRINT` is set to its path, the page is updated
-//! instead.
+//! `docs/verification.md`, `reached.md` and the page of the planted bugs must agree with the code. If `RESCIND_PRINT` is
+//! set, the first and the last are written instead.
 
 #[path = "../../integration-tests/mutations/table.rs"]
 mod table;
@@ -16,33 +16,40 @@ use rescind_verification::coverage::{Depth, ENGINES, INVARIANTS};
 use rescind_verification::search::{BEGINNING, search};
 use rescind_verification::{Class, page};
 
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verification.md");
+const PLANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../integration-tests/mutations/planted.md");
+
 fn planted() -> String {
-    let head = "\n## Planted bugs, and the tests that catch them\n\n| bug | what it is | caught by | as |\n|---|---|---|---|\n";
+    let head = "# Planted bugs, and the tests that catch them\n\n\
+                Printed: `RESCIND_PRINT=1 cargo test -p rescind-verification --test page`. \
+                [docs/verification.md](../../docs/verification.md#planted-bugs) says how they are played.\n\n\
+                | bug | what it is | caught by | as |\n|---|---|---|---|\n";
     let mut out = head.to_owned();
     for table::Row { failpoint, test, says } in table::mutations() {
-        let _ = writeln!(out, "| {} | {} | `{test}` | {says} |", failpoint.name(), failpoint.what());
+        let _ = writeln!(out, "| `{}` | {} | `{test}` | {says} |", failpoint.name(), failpoint.what());
     }
     for bug in Bug::ALL {
         let (name, what, breaks) = (bug.name(), bug.what(), bug.breaks());
         let test = name.replace('-', "_");
-        let _ = writeln!(out, "| {name} | {what} | `cancel_bus::{test}` | {breaks} is broken |");
+        let _ = writeln!(out, "| `{name}` | {what} | `cancel_bus::{test}` | {breaks} is broken |");
     }
     out
 }
 
 #[test]
 fn the_page_is_up_to_date() {
-    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verification.md"));
-    let page = std::fs::read_to_string(&path).unwrap_or_default();
-    let renewed = page::renewed(&page, &planted());
-    if std::env::var_os("RESCIND_PRINT").is_some() {
-        std::fs::write(&path, renewed).expect("the page can be written");
-        return;
+    let page = std::fs::read_to_string(PAGE).unwrap_or_default();
+    for (path, renewed) in [(PAGE, page::renewed(&page)), (PLANTED, planted())] {
+        if std::env::var_os("RESCIND_PRINT").is_some() {
+            std::fs::write(path, renewed).expect("the page can be written");
+            continue;
+        }
+        let page = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            page == renewed,
+            "renew {path}: RESCIND_PRINT=1 cargo test -p rescind-verification --test page"
+        );
     }
-    assert!(
-        page == renewed,
-        "renew it: RESCIND_PRINT=$PWD/docs/verification.md cargo test -p rescind-verification --test page"
-    );
 }
 
 #[test]
@@ -50,9 +57,8 @@ fn every_invariant_has_an_engine_and_every_engine_reports_its_depth() {
     let known: BTreeSet<_> = INVARIANTS.iter().map(|invariant| invariant.number).collect();
     let checked: BTreeSet<_> = ENGINES.iter().flat_map(|engine| engine.checks).copied().collect();
     assert_eq!(known, checked);
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verification.md"));
-    let page = page.expect("the page is there");
-    let (_, rows) = page.split_once("| engine | of what | reached |").expect("its last table");
+    let page = std::fs::read_to_string(page::REACHED_PAGE).expect("the page is there");
+    let (_, rows) = page.split_once("| engine | of what | reached |").expect("its table");
     for engine in ENGINES.iter().filter(|engine| engine.depth == Depth::Reported) {
         assert!(rows.contains(&format!("\n| {} | ", engine.name)), "{} reported nothing", engine.name);
     }
@@ -230,8 +236,7 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
 /// The rows of the search were printed by the current search: a new search of its beginning gives the same result.
 #[test]
 fn the_rows_of_the_search_on_the_page_match_this_search() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verification.md"));
-    let page = page.expect("the page is there");
+    let page = std::fs::read_to_string(page::REACHED_PAGE).expect("the page is there");
     for class in Class::ALL {
         for order in class.orders() {
             let begins = search(class, *order, BEGINNING).unwrap_or_else(|found| panic!("{found}"));
