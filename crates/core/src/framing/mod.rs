@@ -16,8 +16,6 @@ mod printed_json;
 pub use content_length::ContentLength;
 pub use decoder::{Decoder, Framing};
 pub use newline::Newline;
-#[cfg(feature = "tokio")]
-pub(crate) use printed_json::messages_of_line;
 
 use std::time::Duration;
 

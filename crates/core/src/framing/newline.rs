@@ -4,7 +4,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use memchr::{memchr, memchr2};
 use serde::de::IgnoredAny;
 
-use super::printed_json::{Brackets, Object, begins_text, is_own_message, last_message, trim};
+use super::printed_json::{
+    Brackets, Object, begins_text, is_own_message, last_message, messages_of_line, trim,
+};
 use super::{BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, head, lacks_room, shed};
 use crate::failpoint::{self, Failpoint};
 
@@ -177,6 +179,13 @@ impl Newline {
             return self.line(last);
         }
         self.drop_text()
+    }
+
+    /// The messages of a line that is not JSON as a whole: several beside each other, or one beside other output. What is
+    /// inside of another text is none.
+    #[must_use]
+    pub fn messages_of(line: &[u8]) -> Vec<&[u8]> {
+        messages_of_line(line)
     }
 
     /// Appends `body` as one line to `out`.

@@ -165,8 +165,7 @@ impl Brackets {
 
 /// The messages of a line that is not JSON as a whole: `{"progress":1} {"jsonrpc":…}{"jsonrpc":…}` has two. Each is a text
 /// with its brackets closed, so what is inside of another text is none. Everything between them is left out.
-#[cfg(feature = "tokio")]
-pub(crate) fn messages_of_line(mut line: &[u8]) -> Vec<&[u8]> {
+pub(super) fn messages_of_line(mut line: &[u8]) -> Vec<&[u8]> {
     let mut messages = Vec::new();
     while let Some(start) = memchr::memchr2(b'{', b'[', line) {
         line = line.get(start..).unwrap_or_default();
@@ -249,7 +248,6 @@ mod tests {
         assert_eq!(last_message(b"x {\"jsonrpc\":\"\xff\"}"), None);
     }
 
-    #[cfg(feature = "tokio")]
     #[test]
     fn the_messages_of_a_line_are_those_that_no_text_is_around() {
         let found = |line: &'static str| -> Vec<&str> {
@@ -277,7 +275,6 @@ mod tests {
         for unit in ["{", "{\"a\":", "\\\"", "\"", "\\", "{}", "}", "{\"jsonrpc\":"] {
             let line = unit.repeat((4 << 20) / unit.len()) + "}";
             assert_eq!(last_message(line.as_bytes()).map(|_| ()), None, "{unit}");
-            #[cfg(feature = "tokio")]
             assert!(messages_of_line(line.as_bytes()).is_empty(), "{unit}");
         }
     }

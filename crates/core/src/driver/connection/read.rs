@@ -23,7 +23,7 @@ use crate::driver::requests::data::{Arrived, RequestData};
 use crate::driver::requests::slot::InboundSlot;
 use crate::driver::state::{Arriving, ConnectionInner, Payload, Request, State, Waiting};
 use crate::failpoint::{self, Failpoint};
-use crate::framing::{BadFrame, Framing, messages_of_line};
+use crate::framing::{BadFrame, Framing, Newline};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::log_text::LogText;
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
@@ -115,7 +115,7 @@ impl ConnectionTask {
         if self.connection.framing != Some(Framing::Newline) {
             return false;
         }
-        let messages = messages_of_line(&inbound.body);
+        let messages = Newline::messages_of(&inbound.body);
         if messages.is_empty() {
             return false;
         }
