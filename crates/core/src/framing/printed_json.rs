@@ -164,19 +164,25 @@ impl Brackets {
 }
 
 /// The messages of a line that is not JSON as a whole: `{"progress":1} {"jsonrpc":…}{"jsonrpc":…}` has two. Each is a text
-/// with its brackets closed, so what is inside of another text is none. Everything between them is left out.
+/// with its brackets closed, so what is inside of another text is none. Everything between them is left out. A line with a
+/// bracket too many, or with more after its last text, has none, and each is shorter than the line.
 pub(super) fn messages_of_line(mut line: &[u8]) -> Vec<&[u8]> {
-    let mut messages = Vec::new();
-    while let Some(start) = memchr::memchr2(b'{', b'[', line) {
-        line = line.get(start..).unwrap_or_default();
-        let Some(end) = Brackets::default().read(line) else { break };
+    let (mut messages, whole) = (Vec::new(), line.len());
+    loop {
+        line = trim(line);
+        let Some(start) = memchr::memchr2(b'{', b'[', line) else { break };
+        let (between, rest) = line.split_at(start);
+        line = rest;
+        let end = Brackets::default().read(line).filter(|_| memchr::memchr2(b'}', b']', between).is_none());
+        let Some(end) = end else { break };
         let (text, rest) = line.split_at(end);
-        if Object::read(text).is_some_and(|object| object.length == text.len() && object.is_message()) {
+        let object = Object::read(text).filter(|object| object.length == text.len() && text.len() < whole);
+        if object.is_some_and(Object::is_message) {
             messages.push(text);
         }
         line = rest;
     }
-    messages
+    if line.is_empty() { messages } else { Vec::new() }
 }
 
 /// Whether a line can be the beginning of a JSON text over several lines. An array must be one of objects: other lines
@@ -266,6 +272,10 @@ mod tests {
         }
         assert_eq!(found(r#"{"x":NaN,"y":[{"jsonrpc":"2.0","id":1,"result":1}]}"#), [""; 0]);
         assert_eq!(found(r#"{"x":[{"jsonrpc":"2.0","id":1,"result":1}"#), [""; 0]);
+        assert_eq!(found(r#"{"jsonrpc":"2.0","id":1,"result":1}}"#), [""; 0]);
+        assert_eq!(found(r#"{"a":1}} {"jsonrpc":"2.0","id":1,"result":1}"#), [""; 0]);
+        assert_eq!(found(r#"{"a":1} {"jsonrpc":"2.0","id":1,"result":1} x"#), [""; 0]);
+        assert_eq!(found(r#"{"jsonrpc":"2.0","id":1,"result":"\ud800"}"#), [""; 0]);
         assert_eq!(found(r#"{"x":"he said "{"jsonrpc":"2.0","id":1,"result":1}""}"#), [""; 0]);
     }
 
