@@ -9,14 +9,12 @@ use std::time::Duration;
 
 use crate::clients::Clients;
 use crate::dialect::{Dialect, Role};
-use crate::driver::admission::Admission;
 use crate::driver::admission::connection_slots::OpenConnection;
-use crate::driver::admission::session_permit::SessionPermit;
+use crate::driver::admission::{Admission, SessionPermit};
 use crate::driver::cluster_keys::ClusterKeys;
-use crate::driver::connection::ConnectionTask;
-use crate::driver::connection::negotiate::PendingNegotiation;
+use crate::driver::connection::{ConnectionTask, PendingNegotiation};
 use crate::driver::peer::Peer;
-use crate::driver::request_log::log::RequestLog;
+use crate::driver::request_log::shared::RequestLog;
 use crate::driver::router::Router;
 use crate::driver::state::{Config, ConnectionInner, DeviationHook, EventHook, FailureHook};
 use crate::driver::timeouts::{Setting, Timeouts};

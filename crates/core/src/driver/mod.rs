@@ -15,10 +15,8 @@ mod handler;
 mod interner;
 mod json_text;
 mod memory;
-mod method;
 mod notifications;
 mod outbox;
-mod params;
 mod peer;
 mod request_log;
 mod requests;
@@ -30,29 +28,29 @@ mod timeouts;
 mod tower;
 mod trace_propagator;
 
-pub use admission::counts::ServerCounts;
-pub use admission::limits::ServerLimits;
+pub use admission::ServerCounts;
+pub use admission::ServerLimits;
 pub use builder::{Declaration, PeerBuilder};
 pub use call::Call;
+pub use call::Canceller;
+pub use call::Starting;
 pub use call::builder::CallBuilder;
-pub use call::canceller::Canceller;
-pub use call::starting::Starting;
 pub use cluster_keys::{ClusterKeys, KeyedRequest};
 pub use context::CallContext;
 pub use handler::error::{HandlerError, Stopped};
-pub use method::{Method, MethodHandler};
-pub use notifications::arrival_order::ArrivalOrder;
+pub use notifications::tasks::ArrivalOrder;
 pub use notifications::{Notification, Notifications};
 pub use peer::{Peer, QueueStats};
-pub use request_log::events::RequestEvent;
 pub use request_log::info::{
     Direction, EndedRequest, InvalidRequestKey, MAX_RECORDED_METHOD_BYTES, RequestInfo, RequestKey,
     RequestOutcome, SessionInfo,
 };
-pub use request_log::log::RequestLog;
+pub use request_log::shared::RequestEvent;
+pub use request_log::shared::RequestLog;
+pub use request_log::shared::RequestWatch;
 pub use request_log::shared::{MAX_ENDED_REQUESTS, OutcomeCounts, RequestCounts};
-pub use request_log::watch::RequestWatch;
 pub use router::Router;
+pub use router::{Method, MethodHandler};
 pub use server::{Server, ServerBuilder, ServerHandle};
 #[cfg(feature = "tower")]
 pub use tower::{CallRequest, RawParams, ServiceRequest};

@@ -12,14 +12,12 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde_json::value::RawValue;
 use tower_service::Service;
 
+use crate::driver::call::Starting;
 use crate::driver::call::builder::CallBuilder;
-use crate::driver::call::starting::Starting;
 use crate::driver::context::CallContext;
 use crate::driver::handler::AsyncHandler;
 use crate::driver::handler::error::HandlerError;
-use crate::driver::json_text::JsonText;
-use crate::driver::params::Frame;
-use crate::driver::params::read_params;
+use crate::driver::json_text::{Frame, JsonText, read_params};
 use crate::driver::peer::Peer;
 use crate::driver::router::Router;
 use crate::error::CallError;

@@ -1,19 +1,18 @@
 //! The counts of a server over all its connections. A client cannot reset them by reconnecting.
 
 pub(crate) mod connection_slots;
-pub(crate) mod counts;
-pub(crate) mod limits;
-pub(crate) mod permits;
-pub(crate) mod session_permit;
 
+use std::cmp::Reverse;
+use std::fmt;
 use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
 
 use crate::byte_budget::ByteBudget;
-use crate::clients::{Client, Clients, Resource, Share};
-use crate::driver::admission::connection_slots::ConnectionSlots;
-use crate::driver::admission::limits::ServerLimits;
-use crate::driver::request_log::log::RequestLog;
-use crate::driver::request_log::shared::Shared;
+use crate::clients::{Client, Clients, DEFAULT_IPV6_PREFIX, Resource, Share};
+use crate::driver::admission::connection_slots::{
+    ConnectionSlot, ConnectionSlots, EndReason, OpenConnection,
+};
+use crate::driver::request_log::shared::{RequestLog, Shared};
 use crate::machine::{ClientLimits, Limits};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -193,10 +192,308 @@ impl Admission {
     }
 }
 
+limits! {
+    /// Limits of a server over all its connections, and the share of them that one client may use.
+    ///
+    /// A client is identified by the principal that the transport's auth hook returns, else by the address of its
+    /// connections, else each connection is a client of its own.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct ServerLimits {
+        /// The most handlers that run at once, handlers that drain included. New requests are refused at this limit.
+        /// Default: 4096. A request that waited for a permit of its connection takes the permit of the request that
+        /// ended, so the limit holds for it too.
+        pub max_running_handlers: usize = 4096,
+        /// The most handlers that still run after their request is settled. New requests are refused above this limit.
+        /// Default: 100. Each client counts up to its share: a client above its share is refused, and other clients are
+        /// not.
+        pub max_draining_handlers: usize = 100,
+        /// The most connections at once. Default: 1024. At this limit, and at a client's share of it, the oldest unused
+        /// connection is shut down to make room, and counted in
+        /// [`ServerCounts::displaced`](crate::ServerCounts::displaced). A connection is unused if nothing is in flight
+        /// and the peer never requested anything but the handshake. Without an unused connection the new connection is
+        /// refused.
+        pub max_connections: usize = 1024,
+        /// The most bytes held over all connections: what [`Limits::max_memory_bytes`](crate::Limits::max_memory_bytes)
+        /// counts for each connection, and frames and bodies that are being read. At this limit new requests are
+        /// refused, and large frames wait before they are read. Default: 256 MiB.
+        pub max_memory_bytes: usize = 256 << 20,
+        /// The longest time without a frame in either direction and with nothing in flight. After it the connection is
+        /// shut down, which counts as [`Event::LimitReached`](crate::Event::LimitReached) with `idle`. Default: `None`:
+        /// idle connections stay open. Set it where unknown clients could hold connections without using them. Pings of
+        /// a transport do not count as frames. The limit does not apply to a transport where one link carries all
+        /// clients (stateless HTTP). HTTP sessions have an idle limit of their own.
+        pub idle_timeout: Option<Duration> = None,
+        /// The share of `max_running_handlers`, `max_draining_handlers` and `max_connections` that one client may use,
+        /// also while it is the only client. Default: one half. [`Share::ALL`] disables the share: set it where all
+        /// clients have one address and no principals, as behind a proxy.
+        pub client_share: Share = Share::HALF,
+        /// The number of leading bits of an IPv6 address that identify a client. Default: 64, the network of one
+        /// subscriber.
+        pub ipv6_prefix: u8 = DEFAULT_IPV6_PREFIX,
+    }
+}
+
+/// The present counts of a server over all its connections. [`ServerLimits`](crate::ServerLimits) bounds them. The
+/// handle stays usable after the server is dropped.
+#[derive(Clone)]
+pub struct ServerCounts(Arc<Admission>);
+
+impl ServerCounts {
+    pub(crate) const fn new(admission: Arc<Admission>) -> Self {
+        Self(admission)
+    }
+
+    /// Permits in use: handlers that run, handlers that drain included, and requests about to start. New requests are
+    /// refused at [`ServerLimits::max_running_handlers`](crate::ServerLimits::max_running_handlers).
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.0.alive()
+    }
+
+    /// Handlers that still run after their request is settled. New requests are refused above
+    /// [`ServerLimits::max_draining_handlers`](crate::ServerLimits::max_draining_handlers).
+    #[must_use]
+    pub fn draining(&self) -> usize {
+        self.0.draining()
+    }
+
+    /// Bytes held over all connections, and by the listener for frames that are being read. New requests are refused at
+    /// [`ServerLimits::max_memory_bytes`](crate::ServerLimits::max_memory_bytes).
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.0.clients.budget().used()
+    }
+
+    /// Connections that are open or being opened. New connections are refused at
+    /// [`ServerLimits::max_connections`](crate::ServerLimits::max_connections).
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.0.sessions()
+    }
+
+    /// Unused connections that were closed to make room for others, since the server was built.
+    #[must_use]
+    pub fn displaced(&self) -> usize {
+        self.0.slots.displaced()
+    }
+
+    /// Clients, identified by a principal or an address, that hold a connection, a request or bytes.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.0.clients.len()
+    }
+}
+
+impl fmt::Debug for ServerCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerCounts")
+            .field("running", &self.running())
+            .field("draining", &self.draining())
+            .field("sessions", &self.sessions())
+            .field("memory", &self.memory())
+            .finish()
+    }
+}
+
+/// The client of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RequestClient<'a> {
+    /// The client of its connection.
+    OfConnection(&'a Client),
+    /// A client of its own: the connection carries several clients.
+    OfRequest(&'a Client),
+}
+
+/// The state of a request's task, for the counts of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    NotStarted,
+    Running,
+    Draining,
+    Ended,
+}
+
+/// Permits that a step holds and no handler has: that of the request it admits, and those of the handlers that end in
+/// it. Requests that start in the same step take them, and the rest is given back at its end. So a request that waited
+/// takes the permit of one that ended, and no other request can take it in between.
+///
+/// If the connection has one client, they are permits of that client too. If it carries several, a client's count
+/// changes at once, and a request that waited may exceed its client's share by one for each concurrent step.
+#[derive(Debug, Default)]
+pub(crate) struct Permits {
+    held: usize,
+}
+
+/// Whether an admitted request has a permit of a client of its own. If the request starts in the step of its admission,
+/// the permit is passed to its handler. Else it is given back.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) enum ClientPermit {
+    #[default]
+    None,
+    Held,
+}
+
+impl ClientPermit {
+    /// The step of the admission ends.
+    pub(crate) fn give_back(self, client: &Client) {
+        match self {
+            Self::None => {}
+            Self::Held => {
+                client.give_back(Resource::Running, 1);
+            }
+        }
+    }
+}
+
+impl Permits {
+    /// The permit of a request that was admitted. Its client has counted it already.
+    pub(crate) const fn admitted(&mut self, request_client: RequestClient<'_>) -> ClientPermit {
+        self.held += 1;
+        match request_client {
+            RequestClient::OfConnection(_) => ClientPermit::None,
+            RequestClient::OfRequest(_) => ClientPermit::Held,
+        }
+    }
+
+    /// A handler starts. `permit`: that of its client, if its request was admitted in this step.
+    pub(crate) fn starts(
+        &mut self,
+        admission: &Admission,
+        request_client: RequestClient<'_>,
+        permit: ClientPermit,
+    ) {
+        match (request_client, permit) {
+            (RequestClient::OfRequest(client), ClientPermit::None) => {
+                client.take_anyway(Resource::Running);
+            }
+            (RequestClient::OfRequest(_), ClientPermit::Held) | (RequestClient::OfConnection(_), _) => {}
+        }
+        if let Some(left) = self.held.checked_sub(1) {
+            self.held = left;
+            return;
+        }
+        admission.take_anyway();
+        if let RequestClient::OfConnection(client) = request_client {
+            client.take_anyway(Resource::Running);
+        }
+    }
+
+    /// The request of a running handler is settled.
+    pub(crate) fn drains(
+        admission: &Admission,
+        (RequestClient::OfConnection(client) | RequestClient::OfRequest(client)): RequestClient<'_>,
+    ) {
+        admission.drains(client);
+    }
+
+    /// The task of a request has ended.
+    pub(crate) fn ends(&mut self, admission: &Admission, request_client: RequestClient<'_>, from: Task) {
+        let (RequestClient::OfConnection(client) | RequestClient::OfRequest(client)) = request_client;
+        match from {
+            Task::NotStarted | Task::Ended => return,
+            Task::Running => {}
+            Task::Draining => admission.drained(client),
+        }
+        self.held += 1;
+        if let RequestClient::OfRequest(client) = request_client {
+            client.give_back(Resource::Running, 1);
+        }
+    }
+
+    /// How many are left at the end of a step.
+    pub(crate) const fn held(&self) -> usize {
+        self.held
+    }
+
+    /// The step ends with permits left. `client`: the client of the connection, if it carries only one.
+    pub(crate) fn give_back(&mut self, admission: &Admission, client: Option<&Client>) {
+        let permits = std::mem::take(&mut self.held);
+        admission.give_back(permits);
+        if let Some(client) = client {
+            client.give_back(Resource::Running, permits);
+        }
+    }
+}
+
+/// The permit of a connection. It is given back when the connection's task ends.
+pub(crate) struct SessionPermit {
+    admission: Arc<Admission>,
+    slot: Arc<ConnectionSlot>,
+}
+
+impl Admission {
+    /// A permit for one more connection of this client. At the limit the oldest unused connection is displaced: of this
+    /// client, if it has used its share, else of the client with the most connections. The error names the limit.
+    /// `is_many`: the connection carries several clients, and is never displaced.
+    pub(crate) fn admit_connection(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        is_many: bool,
+    ) -> Result<SessionPermit, &'static str> {
+        let open = || self.open_session(client);
+        if !(open() || self.make_room(client) && open()) {
+            let is_full = self.sessions() >= self.limits.max_connections;
+            return Err(if is_full { "too many connections" } else { "too many connections of this client" });
+        }
+        let Some(slot) = self.slots.add(client, is_many) else {
+            self.close_session(client);
+            return Err("the server is shutting down");
+        };
+        Ok(SessionPermit { admission: Arc::clone(self), slot })
+    }
+
+    /// Returns whether a connection was displaced.
+    fn make_room(&self, client: &Arc<Client>) -> bool {
+        let has_its_share =
+            client.held(Resource::Sessions) >= self.limits.client_share.of(self.limits.max_connections);
+        let mut unused = self.slots.unused(has_its_share.then_some(client));
+        unused.sort_by_key(|slot| (Reverse(slot.client().held(Resource::Sessions)), slot.number()));
+        unused.into_iter().any(|slot| !slot.is_busy() && self.displace(&slot))
+    }
+
+    fn displace(&self, slot: &ConnectionSlot) -> bool {
+        if !self.slots.displace(slot) {
+            return false;
+        }
+        self.close_session(slot.client());
+        slot.request_end(EndReason::Displaced);
+        true
+    }
+}
+
+impl SessionPermit {
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        self.slot.client()
+    }
+
+    pub(crate) const fn slot(&self) -> &Arc<ConnectionSlot> {
+        &self.slot
+    }
+
+    /// The connection is open.
+    pub(crate) fn opened(&self, connection: &Arc<impl OpenConnection + 'static>) {
+        self.slot.opened(connection);
+    }
+
+    /// The peer requested something other than the handshake.
+    pub(crate) fn set_used(&self) {
+        self.slot.set_used();
+    }
+}
+
+impl Drop for SessionPermit {
+    fn drop(&mut self) {
+        if self.admission.slots.remove(&self.slot) {
+            self.admission.close_session(self.slot.client());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::admission::permits::{ClientPermit, Permits, RequestClient, Task};
 
     fn of(limits: ServerLimits) -> Admission {
         Admission::new(ServerLimits { client_share: Share::ALL, ..limits })

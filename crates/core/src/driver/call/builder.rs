@@ -15,14 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::dialect::HandshakePart;
-use crate::driver::call::Call;
-use crate::driver::call::starting::Starting;
-use crate::driver::call_table::cross_connection::{ForeignParent, place_child};
+use crate::driver::call::{Call, Starting};
 use crate::driver::call_table::entry::{CallSpan, Extras, Settled, StagedCall, Started};
+use crate::driver::call_table::lifecycle::{ForeignParent, place_child};
 use crate::driver::context::CallContext;
-use crate::driver::notifications::subscriptions::{Belongs, Matcher};
-use crate::driver::notifications::{Inbox, Notification};
-use crate::driver::params::Frame;
+use crate::driver::json_text::Frame;
+use crate::driver::notifications::{Belongs, Inbox, Matcher, Notification};
 use crate::driver::state::{ConnectionInner, now};
 use crate::driver::timeouts::{CallTime, Setting};
 use crate::error::CallError;

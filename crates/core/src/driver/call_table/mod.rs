@@ -1,5 +1,4 @@
 //! Calls of this side: their data, their start and their end, and children of requests on other connections.
 
-pub(crate) mod cross_connection;
 pub(crate) mod entry;
 pub(crate) mod lifecycle;

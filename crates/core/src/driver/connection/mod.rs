@@ -15,11 +15,13 @@
 //! - T5 It sleeps only after it has checked, with the lock held, that nothing happened since its last look. Code that
 //!   causes something later takes its waker. So no wake-up is lost, and none is sent while the task is awake.
 //! - T6 If it is dropped, with its runtime or by a panic of the transport, it settles every call as disconnected.
+//!
+//! The first polls of quick handlers.
+//!
+//! They are made after the frames that could be read with their requests, as the tasks of other handlers run after them
+//! on the same thread. So a cancel that has already arrived reaches its request before the handler runs, and the outcome
+//! is that of a handler which is a task from the beginning. Requests that wait for a permit start as tasks.
 
-pub(crate) mod idle;
-pub(crate) mod negotiate;
-pub(crate) mod outgoing;
-pub(crate) mod quick;
 pub(crate) mod read;
 pub(crate) mod write;
 
@@ -27,21 +29,26 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Instant;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tokio::time::Sleep;
 
 use crate::byte_budget::HeldBytes;
-use crate::driver::admission::session_permit::SessionPermit;
-use crate::driver::connection::idle::Idle;
+use crate::dialect::{Dialect, Negotiation, negotiate};
+use crate::driver::admission::{SessionPermit, Task};
+use crate::driver::effects::start_one;
+use crate::driver::json_text::JsonText;
 use crate::driver::router::Router;
-use crate::driver::state::{ConnectionInner, Start, now};
+use crate::driver::state::{ConnectionInner, Start, State, Waiting, now};
 use crate::error::{ConnectionError, ProtocolViolation};
+use crate::id::{ExchangeId, InboundKey};
 use crate::machine::{CloseCause, DisconnectPolicy};
 use crate::sync::atomic::Ordering;
 use crate::transport::{
-    CloseReason, Inbound, Link, Receiver, Sender, TransportError, TransportErrorKind, TransportEvent,
+    CloseReason, ExchangeEnd, FrameInfo, FrameKind, Inbound, Lane, Link, Outbound, Receiver, RejectReason,
+    Sender, TransportError, TransportErrorKind, TransportEvent,
 };
 
 /// The most frames that are read before the task writes and yields.
@@ -387,5 +394,145 @@ impl Inbound {
             address: self.address,
             trace: self.trace.clone(),
         }
+    }
+}
+
+/// How long a connection may be idle, and since when it is.
+pub(crate) struct Idle {
+    after: Duration,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Idle {
+    /// `None`: no limit, or one that is never reached.
+    pub(crate) fn new(after: Option<Duration>) -> Option<Self> {
+        let after = after.filter(|after| tokio::time::Instant::now().checked_add(*after).is_some())?;
+        Some(Self { after, timer: Box::pin(tokio::time::sleep(after)) })
+    }
+
+    /// Ready once the connection was idle for the whole time. `in_use`: it is in use, or was since the last call.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, in_use: bool) -> Poll<()> {
+        if in_use {
+            self.timer.as_mut().reset(tokio::time::Instant::now() + self.after);
+        }
+        self.timer.as_mut().poll(cx)
+    }
+}
+
+impl State {
+    /// Keeps a request that has arrived in this step and whose handler is not on its way to a task: it waits for a
+    /// permit, or it has started and is quick.
+    pub(crate) fn keep_waiting(&mut self, key: InboundKey, waiting: Waiting, quick: &mut VecDeque<Start>) {
+        let Some(slot) = self.inbound.get(key.0) else { return };
+        match waiting {
+            Waiting { handler: Some(handler), params } if slot.task != Task::NotStarted => {
+                quick.push_back(Start { handler, request: Arc::clone(&slot.request), params });
+            }
+            Waiting { handler, params } => {
+                self.queued.insert(key.0, Waiting { handler, params: params.map(JsonText::unpinned) });
+            }
+        }
+    }
+}
+
+impl ConnectionTask {
+    /// Polls the quick handlers of the requests that were just read, each once, in the order of their requests.
+    #[inline]
+    pub(crate) fn poll_quick(&mut self) {
+        while let Some(start) = self.own.quick.pop_front() {
+            start.handler.poll_first(start.request, start.params);
+        }
+    }
+
+    /// Starts those that were not polled as tasks: the connection's task is dropped, with its runtime or by a panic of
+    /// its transport. Each request then ends as one whose handler is a task (I10).
+    pub(crate) fn start_rest(&mut self) {
+        self.own.quick.drain(..).for_each(start_one);
+    }
+}
+
+/// The most messages that no dialect recognises. Then the connection ends.
+const MAX_ATTEMPTS: usize = 16;
+
+/// Reads until a message decides the dialect.
+pub(crate) struct PendingNegotiation {
+    offered: Negotiation,
+    attempts: usize,
+    /// A refusal that waits for the transport.
+    refusal: Option<Outbound>,
+}
+
+impl PendingNegotiation {
+    pub(crate) fn new(offered: &[Dialect]) -> Self {
+        Self { offered: negotiate(offered.iter().cloned()), attempts: 0, refusal: None }
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        link: &mut Link,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(Dialect, Inbound), ConnectionError>> {
+        loop {
+            if self.refusal.is_some() {
+                ready!(link.tx.as_mut().poll_ready(Lane::Control, cx))?;
+                if let Some(refusal) = self.refusal.take() {
+                    link.tx.as_mut().note_rejection(refusal.exchange, RejectReason::BadMessage);
+                    link.tx.as_mut().start_send(refusal)?;
+                }
+            }
+            // Bytes that are not flushed now are flushed with the next frame, or when the transport is polled.
+            let _ = link.tx.as_mut().poll_flush(cx)?;
+            if self.attempts >= MAX_ATTEMPTS {
+                return Poll::Ready(Err(ProtocolViolation::UnknownDialect.into()));
+            }
+            let event = ready!(link.rx.as_mut().poll_event(cx));
+            match event {
+                Some(Ok(TransportEvent::Message(inbound))) => {
+                    let known = self.offered.recognise(&inbound.body).cloned();
+                    match known {
+                        Ok(dialect) => return Poll::Ready(Ok((dialect, inbound))),
+                        Err(why) => {
+                            self.attempts += 1;
+                            let mut out = Vec::new();
+                            if self.offered.refuse(&mut out, &inbound.body, why) {
+                                self.refuse(out, inbound.exchange);
+                            } else {
+                                finish(link, inbound.exchange);
+                            }
+                        }
+                    }
+                }
+                Some(Ok(TransportEvent::Rejected { exchange, .. })) => {
+                    self.attempts += 1;
+                    finish(link, exchange);
+                }
+                Some(Ok(
+                    TransportEvent::Deviation { .. }
+                    | TransportEvent::ExchangeClosed { .. }
+                    | TransportEvent::ExchangeResumed { .. }
+                    | TransportEvent::ExchangeFailed { .. },
+                )) => {}
+                Some(Ok(TransportEvent::HalfClosed)) | None => {
+                    let what = "the connection ended before its first message";
+                    let error = TransportError::new(TransportErrorKind::Closed, what);
+                    return Poll::Ready(Err(error.into()));
+                }
+                Some(Err(error)) if error.exchange.is_some() => {}
+                Some(Err(error)) => return Poll::Ready(Err(error.into())),
+            }
+        }
+    }
+
+    fn refuse(&mut self, body: Vec<u8>, exchange: ExchangeId) {
+        let head = FrameInfo { kind: FrameKind::Answer, id: None, method: None, trace: None };
+        let (body, lane, last) = (Bytes::from(body), Lane::Control, exchange.is_peers());
+        self.refusal = Some(Outbound { body, exchange, lane, head, last });
+    }
+}
+
+/// An exchange whose message is refused without an answer must end too.
+fn finish(link: &mut Link, exchange: ExchangeId) {
+    if exchange.is_peers() {
+        link.tx.as_mut().finish_exchange(exchange, ExchangeEnd::Refused);
     }
 }

@@ -13,8 +13,7 @@ use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 
 use crate::driver::call_table::entry::RemoteAction;
 use crate::driver::effects::log::Entry;
-use crate::driver::notifications::Inbox;
-use crate::driver::notifications::subscriptions::Matcher;
+use crate::driver::notifications::{Inbox, Matcher};
 use crate::driver::request_log::recorder::Notified;
 use crate::driver::state::{ConnectionInner, Request, Start};
 use crate::machine::Event;

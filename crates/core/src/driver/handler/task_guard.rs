@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use crate::dialect::HandshakePart;
-use crate::driver::admission::permits::Task;
+use crate::driver::admission::Task;
 use crate::driver::context::CallContext;
 use crate::driver::outbox::{Answer, Control};
 use crate::driver::state::{ConnectionInner, Payload, Request, State};

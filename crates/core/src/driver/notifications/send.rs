@@ -4,9 +4,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::driver::json_text::Frame;
 use crate::driver::outbox::{DataFrame, Notification};
-use crate::driver::params::Frame;
-use crate::driver::requests::data::RequestData;
+use crate::driver::requests::RequestData;
 use crate::driver::state::{ConnectionInner, State};
 use crate::error::CallError;
 use crate::id::{ExchangeId, InboundKey, RequestId};

@@ -12,14 +12,15 @@
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tracing::Level;
 
 use crate::byte_budget::MEMORY;
-use crate::driver::admission::permits::Task;
+use crate::driver::admission::Task;
+use crate::driver::context::CallContext;
 use crate::driver::effects::log::Entry;
 use crate::driver::notifications::queue::{Admitted, Notice};
 use crate::driver::state::{ConnectionInner, NotificationHandler, Notified};
@@ -161,4 +162,30 @@ async fn catch<F: Future>(future: F) -> Result<F::Output, Box<dyn std::any::Any 
         Err(panic) => Poll::Ready(Err(panic)),
     })
     .await
+}
+
+/// Tells which requests arrived before a notification on its connection.
+///
+/// Handlers run concurrently, so the order in which they run is not the order of arrival. A notification that concerns
+/// only the requests before it, such as ACP's `session/cancel`, uses this to leave later requests alone.
+#[derive(Clone, Debug)]
+pub struct ArrivalOrder {
+    connection: Weak<ConnectionInner>,
+    /// Its number among the notifications of the connection.
+    number: u64,
+}
+
+impl ArrivalOrder {
+    pub(crate) fn of(notified: &Notified) -> Self {
+        Self { connection: Arc::downgrade(&notified.connection), number: notified.number }
+    }
+
+    /// Whether the notification arrived before the request on the same connection. `false` for a request of another
+    /// connection. Call it while the notification's handler runs: for a request that arrived after the handler ended it
+    /// returns `false` too.
+    #[must_use]
+    pub fn is_before(&self, request: &CallContext) -> bool {
+        std::ptr::eq(self.connection.as_ptr(), Arc::as_ptr(request.connection()))
+            && request.data().came_after() >= self.number
+    }
 }

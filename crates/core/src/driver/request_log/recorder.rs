@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use crate::driver::request_log::events::RequestEvent;
 use crate::driver::request_log::info::{
     Direction, EndedRequest, RequestInfo, RequestKey, RequestOutcome, recorded_method,
 };
-use crate::driver::request_log::shared::Shared;
+use crate::driver::request_log::shared::{RequestEvent, Shared};
 use crate::id::CallKey;
 use crate::machine::{AcceptedCancel, RequestStatus};
 

@@ -8,12 +8,12 @@ use tracing::Level;
 
 use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};
-use crate::driver::admission::permits::{Permits, Task};
+use crate::driver::admission::{Permits, Task};
 use crate::driver::call_table::entry::{CallEntry, Users};
 use crate::driver::effects::Effects;
 use crate::driver::effects::log::{Entry, name, outcome_of_reply};
 use crate::driver::outbox::{Answer, Control, DataFrame};
-use crate::driver::requests::slot::Unserved;
+use crate::driver::requests::Unserved;
 use crate::driver::state::{ConnectionInner, HandlerKind, Payload, Start, State, Waiting};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, InboundKey, OutboundKey, SlotKey};

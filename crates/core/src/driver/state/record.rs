@@ -8,10 +8,9 @@ use crate::driver::call_table::entry::AnswerContent;
 use crate::driver::effects::Effects;
 use crate::driver::outbox::Answer;
 use crate::driver::request_log::info::{Direction, RequestInfo, RequestKey, RequestOutcome, SessionInfo};
-use crate::driver::request_log::log::RequestLog;
 use crate::driver::request_log::recorder::Recorder;
-use crate::driver::request_log::shared::Recorded;
-use crate::driver::requests::slot::{InboundSlot, Unserved};
+use crate::driver::request_log::shared::{Recorded, RequestLog};
+use crate::driver::requests::{InboundSlot, Unserved};
 use crate::driver::state::{ConnectionInner, Payload, Request, State, now};
 use crate::id::{CallKey, InboundKey, OutboundKey, RequestId, SlotKey};
 use crate::machine::{AcceptedCancel, Output, ReplyBody, RequestStatus, Settlement};
@@ -309,7 +308,7 @@ mod tests {
     use crate::dialect::ACP_V2;
     use crate::driver::context::CallContext;
     use crate::driver::peer::Peer;
-    use crate::driver::request_log::log::RequestLog;
+    use crate::driver::request_log::shared::RequestLog;
     use crate::driver::router::Router;
     use crate::transport::memory_pair;
 

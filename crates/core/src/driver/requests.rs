@@ -1,10 +1,11 @@
-//! The data of a request that this side serves. Its handler, its contexts and the driver share it. It has no reference
-//! to its connection.
+//! Requests that this side serves: their data, the driver's slots for them, and the progress tokens with which they
+//! report.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use pin_project_lite::pin_project;
 use serde_json::value::RawValue;
@@ -15,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use crate::byte_budget::HeldBytes;
 use crate::cause::Cause;
 use crate::clients::Client;
-use crate::driver::admission::permits::RequestClient;
-use crate::driver::request_log::stamp::Stamp;
+use crate::driver::admission::{RequestClient, Task};
+use crate::driver::request_log::info::Stamp;
 use crate::id::{ExchangeId, InboundKey, RequestId};
 use crate::registry::SessionId;
 use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
@@ -313,4 +314,97 @@ impl Future for Signalled<'_> {
             this.signal.set(this.request.signal.notified());
         }
     }
+}
+
+/// The most progress tokens that are kept for one request. It may report with more, but a cancel by one of those does
+/// not find it.
+const MAX_TOKENS: usize = 8;
+
+/// The tokens with which requests report. A token belongs to the first request that used it.
+#[derive(Debug, Default)]
+pub(crate) struct ProgressTokens(HashMap<RequestId, InboundKey>);
+
+impl ProgressTokens {
+    pub(crate) fn request(&self, token: &RequestId) -> Option<InboundKey> {
+        self.0.get(token).copied()
+    }
+
+    /// A request reports with this token. `tokens`: the tokens with which it reported before.
+    pub(crate) fn add(&mut self, key: InboundKey, tokens: &mut Vec<RequestId>, token: RequestId) {
+        if tokens.len() < MAX_TOKENS && !self.0.contains_key(&token) {
+            tokens.push(token.clone());
+            self.0.insert(token, key);
+        }
+    }
+
+    /// The request has ended.
+    pub(crate) fn forget(&mut self, key: InboundKey, tokens: &[RequestId]) {
+        for token in tokens {
+            if self.0.get(token) == Some(&key) {
+                self.0.remove(token);
+            }
+        }
+    }
+}
+
+/// The driver's data of a request, in addition to the machine's slot.
+pub(crate) struct InboundSlot<R> {
+    pub(crate) request: Arc<R>,
+    /// The data that only few requests have.
+    pub(crate) extras: Option<Box<InboundExtras>>,
+    /// The bytes that it holds: its frame, or its answer if that waits for room and is larger.
+    pub(crate) bytes: u32,
+    /// The number of its frames in the outbox. At the largest `u16` it stays there.
+    frames: u16,
+    /// Whether it is answered without a handler.
+    pub(crate) unserved: Unserved,
+    /// Whether its task runs, and whether its request is settled.
+    pub(crate) task: Task,
+}
+
+/// The data that only few requests have.
+#[derive(Default)]
+pub(crate) struct InboundExtras {
+    /// Its handler waits for room in the outbox.
+    pub(crate) waits_for_room: Option<Waker>,
+    /// The progress tokens with which it reports, and by which the peer may cancel it.
+    pub(crate) tokens: Vec<RequestId>,
+    /// Tasks that end with it.
+    pub(crate) watches: Vec<AbortHandle>,
+}
+
+impl<R> InboundSlot<R> {
+    pub(crate) fn new(request: Arc<R>, bytes: u32) -> Self {
+        Self { request, extras: None, bytes, frames: 0, unserved: Unserved::No, task: Task::NotStarted }
+    }
+
+    pub(crate) fn add_frame(&mut self) {
+        self.frames = self.frames.saturating_add(1);
+    }
+
+    pub(crate) fn remove_frame(&mut self) {
+        // A count at its largest may be too low. It stays, because it is not known when the last frame has left.
+        if self.frames < u16::MAX {
+            self.frames = self.frames.saturating_sub(1);
+        }
+    }
+
+    /// Whether frames of it wait in the outbox. The count is reset.
+    pub(crate) fn take_frames(&mut self) -> bool {
+        std::mem::take(&mut self.frames) > 0
+    }
+
+    pub(crate) fn extras(&mut self) -> &mut InboundExtras {
+        self.extras.get_or_insert_default()
+    }
+}
+
+/// Whether a request is answered without a handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unserved {
+    No,
+    /// Its method is not served.
+    NotFound,
+    /// With the result that the dialect has for it.
+    Shutdown,
 }

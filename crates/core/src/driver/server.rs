@@ -1,22 +1,20 @@
 //! A server: it accepts connections from one listener.
 
-mod handle;
-
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
-use tokio_util::sync::DropGuard;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::dialect::{Dialect, Role};
-use crate::driver::admission::Admission;
-use crate::driver::admission::counts::ServerCounts;
-use crate::driver::admission::limits::ServerLimits;
+use crate::driver::admission::{Admission, ServerCounts, ServerLimits};
 use crate::driver::builder::PeerBuilder;
 use crate::driver::cluster_keys::ClusterKeys;
 use crate::driver::peer::Peer;
+use crate::driver::request_log::shared::RequestLog;
 use crate::driver::router::Router;
 use crate::driver::trace_propagator::TracePropagator;
 use crate::error::{ApiMisuse, ConnectionError};
@@ -24,9 +22,6 @@ use crate::machine::{Event, Limits};
 use crate::registry::Registry;
 use crate::sync::Handle;
 use crate::transport::{CloseReason, Endpoint, Link, Listener};
-
-use handle::Phase;
-pub use handle::ServerHandle;
 
 type PeerHook = Arc<dyn Fn(Peer) + Send + Sync>;
 type PeerSetup = Arc<dyn Fn(PeerBuilder) -> PeerBuilder + Send + Sync>;
@@ -288,5 +283,99 @@ impl fmt::Debug for ServerBuilder {
             .field("peers", &self.peers)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
+    }
+}
+
+/// A handle of a [`Server`](crate::Server). It stays usable while the server runs and after it has ended. Cheap to
+/// clone.
+///
+/// ```
+/// use std::time::Duration;
+/// use rescind_core::{Peer, Router, Server, dialect, memory_listener};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (listener, transport) = memory_listener();
+/// let server = Server::builder([dialect::ACP]).serve(Router::new()).listen(listener);
+/// let handle = server.handle();
+/// let running = tokio::spawn(server.run());
+/// // On a signal to stop: running requests have 10 s to end.
+/// let still_running = handle.drain(Duration::from_secs(10)).await;
+/// assert_eq!(still_running, 0);
+/// running.await??;
+/// # drop(transport);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct ServerHandle {
+    admission: Arc<Admission>,
+    phase: Phase,
+}
+
+/// How far a server has come.
+#[derive(Clone, Debug, Default)]
+struct Phase {
+    draining: CancellationToken,
+    ended: CancellationToken,
+}
+
+impl ServerHandle {
+    const fn new(admission: Arc<Admission>, phase: Phase) -> Self {
+        Self { admission, phase }
+    }
+
+    /// Ends the server gracefully. Returns how many handlers still run: blocking work that does not check its cancel
+    /// cannot be stopped.
+    ///
+    /// 1. New connections and, over HTTP, new sessions are refused. An HTTP server that is bound to an address keeps its
+    ///    port open, so that cancels and answers still arrive; HTTP/2 connections get GOAWAY.
+    /// 2. Each open connection is shut down as by [`Peer::shutdown`](crate::Peer::shutdown): new requests are refused,
+    ///    and running handlers have `drain` to end before they are cancelled. A connection that has not opened yet is
+    ///    closed.
+    /// 3. When all connections have ended, the listener is dropped and [`Server::run`](crate::Server::run) returns.
+    ///
+    /// A second drain may shorten the first, as when a user presses Ctrl-C again: the earlier deadline counts.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the drain.
+    pub async fn drain(&self, drain: Duration) -> usize {
+        self.phase.draining.cancel();
+        self.admission.slots.shut_down(drain);
+        self.admission.slots.emptied().await;
+        self.admission.alive()
+    }
+
+    /// Waits until [`Server::run`](crate::Server::run) has returned, or the server was dropped.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn closed(&self) {
+        self.phase.ended.cancelled().await;
+    }
+
+    /// The log of the requests of all its connections, of those that are open and those to come. Recording begins with
+    /// the first call, and ends when the log and its watches are dropped.
+    #[must_use]
+    pub fn request_log(&self) -> RequestLog {
+        self.admission.record_requests()
+    }
+
+    /// Whether the server drains, or has ended.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.phase.draining.is_cancelled() || self.phase.ended.is_cancelled()
+    }
+
+    /// The counts over all connections of the server.
+    #[must_use]
+    pub fn counts(&self) -> ServerCounts {
+        ServerCounts::new(Arc::clone(&self.admission))
+    }
+}
+
+impl fmt::Debug for ServerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerHandle").field("counts", &self.counts()).finish_non_exhaustive()
     }
 }
