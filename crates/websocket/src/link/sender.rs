@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 
 use super::receiver::poll_drained;
-use super::{CloseState, LinkInner, LinkState, codes};
+use super::{CloseState, LinkInner, LinkState, close_frame_after, close_frame_of};
 
 /// A sender that holds at most this many bytes takes a data frame, so that a usual frame still fits below [`MAX_HELD`].
 const MAX_HELD_FOR_DATA: usize = 32 * 1024;
@@ -104,10 +104,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                     match &state.close_state {
                         CloseState::Broken(error) => return Poll::Ready(Err(error.clone())),
                         CloseState::Open => {
-                            state.send(Message::Close(Some(codes::frame_of(why))))?;
+                            state.send(Message::Close(Some(close_frame_of(why))))?;
                         }
                         CloseState::ReadFailed(bad) => {
-                            let frame = codes::frame_after(*bad);
+                            let frame = close_frame_after(*bad);
                             state.send(Message::Close(Some(frame)))?;
                         }
                         CloseState::ClosedByPeer | CloseState::Closed => {}
