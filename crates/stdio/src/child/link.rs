@@ -8,8 +8,7 @@ use rescind_core::{
     TransportErrorKind, TransportEvent,
 };
 
-use super::Process;
-use super::process::{DesiredState, Half};
+use super::{DesiredState, Half, Process};
 
 /// The most bytes of bad input that an error shows.
 const MAX_EXCERPT: usize = 200;
