@@ -13,8 +13,9 @@ use tokio::net::windows::named_pipe::ClientOptions;
 use tokio::time::{Instant, sleep};
 use widestring::u16cstr;
 
+use crate::pipe::{PipeAddress, PipeError};
+use crate::shared_stream;
 use crate::transport::Settings;
-use crate::{PipeAddress, PipeError, shared_stream};
 
 /// Nothing is inherited. The network is refused. The owner and SYSTEM have full access.
 const OWNER_AND_SYSTEM: &widestring::U16CStr = u16cstr!("D:P(D;;GA;;;NU)(A;;GA;;;OW)(A;;GA;;;SY)");
