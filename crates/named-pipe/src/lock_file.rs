@@ -7,8 +7,6 @@
 //! 3. A socket is removed only while it is the file that was bound, or after a connection to it was refused.
 //! 4. The directory of a socket keeps other users out, also on systems that ignore the mode of a socket.
 
-use std::env;
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use tokio::net::UnixStream;
 
 use crate::pipe::PipeError;
@@ -110,19 +109,6 @@ async fn clear(file: &Path) -> Result<(), PipeError> {
     }
 }
 
-/// The directory of the pipes that have only a name.
-pub(crate) fn directory_of_names() -> PathBuf {
-    place_of_names(env::var_os("XDG_RUNTIME_DIR"), &env::temp_dir(), current_uid())
-}
-
-fn place_of_names(runtime: Option<OsString>, temporary: &Path, user: u32) -> PathBuf {
-    match runtime.map(PathBuf::from) {
-        Some(runtime) if runtime.is_absolute() && runtime.is_dir() => runtime.join("rescind"),
-        // Others can write there, so the name contains the id of the user.
-        _ => temporary.join(format!("rescind-{user}")),
-    }
-}
-
 /// The directory of a file.
 pub(crate) fn directory_of(file: &Path) -> &Path {
     match file.parent() {
@@ -147,7 +133,7 @@ pub(crate) fn check_owner(directory: &Path) -> Result<(), PipeError> {
     let found = directory
         .symlink_metadata()
         .map_err(|error| PipeError::io("could not look at the directory", directory, error))?;
-    let (ours, mode) = (current_uid(), found.mode() & 0o777);
+    let (ours, mode) = (geteuid().as_raw(), found.mode() & 0o777);
     if found.is_symlink() {
         return Err(refused("is a symbolic link".to_owned()));
     }
@@ -163,23 +149,9 @@ pub(crate) fn check_owner(directory: &Path) -> Result<(), PipeError> {
     Ok(())
 }
 
-fn current_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_lie_in_the_runtime_directory_where_there_is_one() {
-        let there = env::temp_dir();
-        let place = |runtime: Option<&str>| place_of_names(runtime.map(OsString::from), &there, 7);
-        assert_eq!(place(there.to_str()), there.join("rescind"));
-        for none in [None, Some(""), Some("relative"), Some("/no/such/directory")] {
-            assert_eq!(place(none), there.join("rescind-7"), "{none:?}");
-        }
-    }
 
     #[test]
     fn a_file_without_a_directory_lies_in_the_current_one() {

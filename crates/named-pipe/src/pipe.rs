@@ -1,13 +1,15 @@
-//! What both ends of a pipe share: its address and its errors.
+//! What both ends of a pipe share: its address, its settings and its errors.
 
 use std::fmt;
 use std::io;
 use std::path::{MAIN_SEPARATOR, PathBuf, is_separator};
 use std::str::FromStr;
 
-use rescind_core::{TransportError, TransportErrorKind};
+use rescind_core::{ByteStream, Framing, Link, PeerInfo, TransportError, TransportErrorKind};
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::system;
+/// The name of the transport.
+pub(crate) const NAME: &str = "named-pipe";
 
 /// The address of a pipe: a path, or a name.
 ///
@@ -57,7 +59,7 @@ impl PipeAddress {
     pub fn file(&self) -> PathBuf {
         match &self.0 {
             Repr::Path(path) => path.clone(),
-            Repr::Name(name) => system::directory_of_names().join(name),
+            Repr::Name(name) => directory_of_names().join(name),
         }
     }
 
@@ -95,6 +97,30 @@ impl fmt::Display for PipeAddress {
             Repr::Name(name) => f.write_str(name),
         }
     }
+}
+
+/// The directory of the pipes that have only a name.
+#[cfg(unix)]
+fn directory_of_names() -> PathBuf {
+    place_of_names(
+        std::env::var_os("XDG_RUNTIME_DIR"),
+        &std::env::temp_dir(),
+        rustix::process::geteuid().as_raw(),
+    )
+}
+
+#[cfg(unix)]
+fn place_of_names(runtime: Option<std::ffi::OsString>, temporary: &std::path::Path, user: u32) -> PathBuf {
+    match runtime.map(PathBuf::from) {
+        Some(runtime) if runtime.is_absolute() && runtime.is_dir() => runtime.join("rescind"),
+        // Others can write there, so the name contains the id of the user.
+        _ => temporary.join(format!("rescind-{user}")),
+    }
+}
+
+#[cfg(windows)]
+fn directory_of_names() -> PathBuf {
+    PathBuf::from(r"\\.\pipe")
 }
 
 /// Why a pipe could not be made or reached. It is the source of the transport's [`TransportError`].
@@ -164,6 +190,32 @@ impl From<PipeError> for TransportError {
     }
 }
 
+/// The settings that both sides of a pipe have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) framing: Option<Framing>,
+    pub(crate) max_frame: Option<usize>,
+}
+
+impl Settings {
+    pub(crate) fn link<R, W>(self, reader: R, writer: W, peer: Option<String>) -> Link
+    where
+        R: AsyncRead + Send + 'static,
+        W: AsyncWrite + Send + 'static,
+    {
+        let peer = peer.unwrap_or_else(|| "a process of this user".to_owned());
+        let stream = ByteStream::new(reader, writer).name(NAME).meta(PeerInfo::of_peer(&peer));
+        let stream = match self.framing {
+            Some(framing) => stream.framing(framing),
+            None => stream,
+        };
+        match self.max_frame {
+            Some(bytes) => stream.max_frame(bytes).into_link(),
+            None => stream.into_link(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,5 +251,16 @@ mod tests {
         let file = PipeAddress::name("agent").unwrap().file();
         assert_eq!(file.file_name().unwrap(), "agent");
         assert!(file.parent().unwrap().file_name().unwrap().to_string_lossy().starts_with("rescind"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn names_lie_in_the_runtime_directory_where_there_is_one() {
+        let there = std::env::temp_dir();
+        let place = |runtime: Option<&str>| place_of_names(runtime.map(std::ffi::OsString::from), &there, 7);
+        assert_eq!(place(there.to_str()), there.join("rescind"));
+        for none in [None, Some(""), Some("relative"), Some("/no/such/directory")] {
+            assert_eq!(place(none), there.join("rescind-7"), "{none:?}");
+        }
     }
 }

@@ -9,16 +9,13 @@ use std::time::Duration;
 use interprocess::local_socket::tokio::{Listener as Socket, Stream};
 use interprocess::local_socket::traits::tokio::Listener as _;
 use rescind_core::{
-    BoxFuture, ByteStream, Endpoint, Framing, Link, Listener, PeerInfo, Transport, TransportError,
-    TransportErrorKind,
+    BoxFuture, Endpoint, Framing, Link, Listener, Transport, TransportError, TransportErrorKind,
 };
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
-use crate::pipe::{PipeAddress, PipeError};
+use crate::pipe::{NAME, PipeAddress, PipeError, Settings};
 use crate::system::{self, SocketLock};
 
-const NAME: &str = "named-pipe";
 /// The pause after the system could not accept a connection, for example without a free file descriptor. Without a
 /// pause the listener would spin.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -157,31 +154,5 @@ impl Listener for NamedPipeListener {
 impl fmt::Debug for NamedPipeListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NamedPipeListener").field("file", &self.file).finish_non_exhaustive()
-    }
-}
-
-/// The settings that both sides of a pipe have.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Settings {
-    pub(crate) framing: Option<Framing>,
-    pub(crate) max_frame: Option<usize>,
-}
-
-impl Settings {
-    pub(crate) fn link<R, W>(self, reader: R, writer: W, peer: Option<String>) -> Link
-    where
-        R: AsyncRead + Send + 'static,
-        W: AsyncWrite + Send + 'static,
-    {
-        let peer = peer.unwrap_or_else(|| "a process of this user".to_owned());
-        let stream = ByteStream::new(reader, writer).name(NAME).meta(PeerInfo::of_peer(&peer));
-        let stream = match self.framing {
-            Some(framing) => stream.framing(framing),
-            None => stream,
-        };
-        match self.max_frame {
-            Some(bytes) => stream.max_frame(bytes).into_link(),
-            None => stream.into_link(),
-        }
     }
 }

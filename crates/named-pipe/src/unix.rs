@@ -23,10 +23,9 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::time::{Instant, sleep};
 
-pub(crate) use crate::lock_file::{SocketLock, directory_of_names};
+pub(crate) use crate::lock_file::SocketLock;
 use crate::lock_file::{check_owner, directory_of, make_directory};
-use crate::pipe::{PipeAddress, PipeError};
-use crate::transport::Settings;
+use crate::pipe::{PipeAddress, PipeError, Settings};
 
 /// How long a connection to a listener with a full queue is tried again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
