@@ -194,7 +194,7 @@ impl Receiver for Watched {
                     }
                 }
                 WatchedState::HalfClosed if self.end.poll_gone(cx).is_ready() => {
-                    self.state = WatchedState::Gone
+                    self.state = WatchedState::Gone;
                 }
                 WatchedState::HalfClosed => return self.frames.as_mut().poll_event(cx),
                 WatchedState::Gone => return Poll::Ready(None),
