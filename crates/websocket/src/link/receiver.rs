@@ -40,11 +40,11 @@ pub(super) struct WebSocketReceiver<S: AsyncRead + AsyncWrite + Unpin> {
     max_frame: usize,
     /// A ping is queued and not flushed yet.
     unflushed_ping: bool,
-    state: State,
+    state: ReceiverState,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum ReceiverState {
     Open,
     /// The message that ended reading was returned.
     ReadFailed,
@@ -64,7 +64,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
             binary: options.binary.clone(),
             max_frame: options.max_frame,
             unflushed_ping: false,
-            state: State::Open,
+            state: ReceiverState::Open,
         }
     }
 
@@ -74,16 +74,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         match &state.close_state {
             CloseState::Open => {}
             CloseState::Broken(error) => {
-                self.state = State::Closed;
+                self.state = ReceiverState::Closed;
                 return Poll::Ready(Some(Err(error.clone())));
             }
             CloseState::Closed | CloseState::ClosedByPeer | CloseState::ReadFailed(_) => {
-                self.state = State::Closed;
+                self.state = ReceiverState::Closed;
                 return Poll::Ready(None);
             }
         }
         if self.expiry.as_mut().is_some_and(|expiry| expiry.poll(cx).is_ready()) {
-            self.state = State::Closed;
+            self.state = ReceiverState::Closed;
             return Poll::Ready(Some(Err(expire(&inner, &mut state))));
         }
         if failpoint::active(Failpoint::ReadingWaitsForWriting) && state.writer.is_some() {
@@ -135,7 +135,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
             Message::Ping(_) => {
                 state.owed_pongs += 1;
                 if state.owed_pongs > MAX_PENDING_PONGS && state.poll_flush(cx).is_pending() {
-                    self.state = State::Closed;
+                    self.state = ReceiverState::Closed;
                     let text = format!("it sent {MAX_PENDING_PONGS} pings and reads no answer");
                     return Some(Some(Err(
                         state.fail(TransportError::new(TransportErrorKind::Framing, text))
@@ -158,7 +158,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         state.close_state = CloseState::ClosedByPeer;
         let _ = state.poll_flush(cx);
         state.wake();
-        self.state = State::Closed;
+        self.state = ReceiverState::Closed;
         match close_reason_of(frame) {
             CloseReason::Violation(text) => Some(Err(TransportError::new(TransportErrorKind::Closed, text))),
             _ => None,
@@ -169,18 +169,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         if let Some(why) = bad_frame_of(error, self.max_frame) {
             return Ok(self.refuse_frame(state, why));
         }
-        self.state = State::Closed;
+        self.state = ReceiverState::Closed;
         Err(state.broke(error))
     }
 
     fn refuse_frame(&mut self, state: &mut LinkState<S>, why: BadFrame) -> TransportEvent {
         state.close_state = CloseState::ReadFailed(why);
-        self.state = State::ReadFailed;
+        self.state = ReceiverState::ReadFailed;
         TransportEvent::Rejected { exchange: ExchangeId::NONE, why, head: bytes::Bytes::new() }
     }
 
     fn close(&mut self, state: &mut LinkState<S>) {
-        self.state = State::Closed;
+        self.state = ReceiverState::Closed;
         state.close_state = CloseState::ClosedByPeer;
         state.wake();
     }
@@ -193,13 +193,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
                 Poll::Pending => break,
                 Poll::Ready(KeepaliveEvent::Ping) => {
                     if let Err(error) = state.send(Message::Ping(bytes::Bytes::new())) {
-                        self.state = State::Closed;
+                        self.state = ReceiverState::Closed;
                         return Poll::Ready(Some(Err(error)));
                     }
                     self.unflushed_ping = true;
                 }
                 Poll::Ready(KeepaliveEvent::Dead) => {
-                    self.state = State::Closed;
+                    self.state = ReceiverState::Closed;
                     let error =
                         TransportError::new(TransportErrorKind::Closed, "it answers no ping any more");
                     return Poll::Ready(Some(Err(state.fail(error))));
@@ -217,7 +217,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
                     }
                 }
                 Poll::Ready(Err(error)) => {
-                    self.state = State::Closed;
+                    self.state = ReceiverState::Closed;
                     return Poll::Ready(Some(Err(error)));
                 }
             }
@@ -256,17 +256,17 @@ pub(super) fn poll_drained(io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Receiver for WebSocketReceiver<S> {
     fn poll_event(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledEvent> {
         match self.state {
-            State::Open => self.poll_open(cx),
-            State::ReadFailed => {
-                self.state = State::HalfClosed;
+            ReceiverState::Open => self.poll_open(cx),
+            ReceiverState::ReadFailed => {
+                self.state = ReceiverState::HalfClosed;
                 Poll::Ready(Some(Ok(TransportEvent::HalfClosed)))
             }
-            State::HalfClosed => {
+            ReceiverState::HalfClosed => {
                 ready!(self.poll_half_closed(cx));
-                self.state = State::Closed;
+                self.state = ReceiverState::Closed;
                 Poll::Ready(None)
             }
-            State::Closed => Poll::Ready(None),
+            ReceiverState::Closed => Poll::Ready(None),
         }
     }
 }

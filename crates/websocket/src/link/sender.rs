@@ -29,10 +29,10 @@ pub(super) struct WebSocketSender<S: AsyncRead + AsyncWrite + Unpin> {
     max_frame: usize,
     /// Bytes since the stream was last flushed.
     unflushed: usize,
-    state: State,
+    state: SenderState,
 }
 
-enum State {
+enum SenderState {
     Open,
     /// The close frame was passed to the stream.
     Closing(Pin<Box<Sleep>>),
@@ -43,13 +43,13 @@ enum State {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
     pub(super) const fn new(inner: Arc<LinkInner<S>>, max_frame: usize) -> Self {
-        Self { inner, max_frame, unflushed: 0, state: State::Open }
+        Self { inner, max_frame, unflushed: 0, state: SenderState::Open }
     }
 
     fn check_open(&self) -> Result<(), TransportError> {
         match &self.state {
-            State::Open => {}
-            State::Closing(_) | State::Ending(_) | State::Closed => {
+            SenderState::Open => {}
+            SenderState::Closing(_) | SenderState::Ending(_) | SenderState::Closed => {
                 return Err(closed("this side closed it"));
             }
         }
@@ -99,7 +99,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
     fn poll_closing(&mut self, why: &CloseReason, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         loop {
             match &mut self.state {
-                State::Open => {
+                SenderState::Open => {
                     let mut state = self.inner.lock();
                     match &state.close_state {
                         CloseState::Broken(error) => return Poll::Ready(Err(error.clone())),
@@ -113,14 +113,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                         CloseState::ClosedByPeer | CloseState::Closed => {}
                     }
                     drop(state);
-                    self.state = State::Closing(Box::pin(tokio::time::sleep(CLOSE_TIMEOUT)));
+                    self.state = SenderState::Closing(Box::pin(tokio::time::sleep(CLOSE_TIMEOUT)));
                 }
-                State::Closing(by) => {
+                SenderState::Closing(by) => {
                     let late = by.as_mut().poll(cx).is_ready();
                     let flushed = self.poll_flushed(cx)?.is_ready();
                     if !flushed && late {
                         let error = closed("the peer did not read the remaining frames before it closed");
-                        self.state = State::Closed;
+                        self.state = SenderState::Closed;
                         return Poll::Ready(Err(self.inner.lock().fail(error)));
                     }
                     let over = late || (flushed && self.poll_peer_closed(cx).is_ready());
@@ -128,9 +128,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                         return Poll::Pending;
                     }
                     let by = Box::pin(tokio::time::sleep(CLOSE_TIMEOUT));
-                    self.state = State::Ending(by);
+                    self.state = SenderState::Ending(by);
                 }
-                State::Ending(by) => {
+                SenderState::Ending(by) => {
                     let late = by.as_mut().poll(cx).is_ready();
                     let mut state = self.inner.lock();
                     // It does not matter whether the peer still accepts the end: it has all frames.
@@ -140,9 +140,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                     state.close_state = CloseState::Closed;
                     state.wake();
                     drop(state);
-                    self.state = State::Closed;
+                    self.state = SenderState::Closed;
                 }
-                State::Closed => return Poll::Ready(Ok(())),
+                SenderState::Closed => return Poll::Ready(Ok(())),
             }
         }
     }
