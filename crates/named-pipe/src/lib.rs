@@ -38,9 +38,9 @@
 //! The tests ran on Linux. The code for Windows was compiled for `x86_64-pc-windows-gnu` and not run. On Windows the
 //! output cannot be closed alone: closing drops the whole stream, and later frames of the peer are lost.
 
-mod address;
-mod error;
-mod listener;
+#[cfg(unix)]
+mod lock_file;
+mod pipe;
 #[cfg(any(windows, test))]
 mod shared_stream;
 mod transport;
@@ -54,7 +54,5 @@ use self::unix as system;
 #[cfg(windows)]
 use self::windows as system;
 
-pub use address::PipeAddress;
-pub use error::PipeError;
-pub use listener::NamedPipeListener;
-pub use transport::NamedPipeTransport;
+pub use pipe::{PipeAddress, PipeError};
+pub use transport::{NamedPipeListener, NamedPipeTransport};

@@ -9,22 +9,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The two halves of one stream. After the output is shut down, the input has ended too.
 pub(crate) fn split<S: AsyncRead + AsyncWrite>(stream: S) -> (Half<S>, Half<S>) {
-    let state = State { stream: Some(Box::pin(stream)), reading: None };
+    let state = SharedState { stream: Some(Box::pin(stream)), reading: None };
     let shared = Arc::new(Mutex::new(state));
     (Half(Arc::clone(&shared)), Half(shared))
 }
 
 /// One of the two halves.
-pub(crate) struct Half<S>(Arc<Mutex<State<S>>>);
+pub(crate) struct Half<S>(Arc<Mutex<SharedState<S>>>);
 
-struct State<S> {
+struct SharedState<S> {
     stream: Option<Pin<Box<S>>>,
     /// Waits for input. A shutdown by this side ends the input too.
     reading: Option<Waker>,
 }
 
 impl<S> Half<S> {
-    fn state(&self) -> MutexGuard<'_, State<S>> {
+    fn state(&self) -> MutexGuard<'_, SharedState<S>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

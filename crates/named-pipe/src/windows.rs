@@ -1,7 +1,7 @@
 //! The named pipes of Windows. This code was compiled and not run: see the crate's documentation.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use interprocess::local_socket::tokio::{Listener, Stream};
@@ -13,8 +13,8 @@ use tokio::net::windows::named_pipe::ClientOptions;
 use tokio::time::{Instant, sleep};
 use widestring::u16cstr;
 
-use crate::transport::Settings;
-use crate::{PipeAddress, PipeError, shared_stream};
+use crate::pipe::{PipeAddress, PipeError, Settings};
+use crate::shared_stream;
 
 /// Nothing is inherited. The network is refused. The owner and SYSTEM have full access.
 const OWNER_AND_SYSTEM: &widestring::U16CStr = u16cstr!("D:P(D;;GA;;;NU)(A;;GA;;;OW)(A;;GA;;;SY)");
@@ -28,10 +28,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Windows removes a pipe with its last handle.
 #[derive(Debug)]
 pub(crate) struct SocketLock;
-
-pub(crate) fn directory_of_names() -> PathBuf {
-    PathBuf::from(r"\\.\pipe")
-}
 
 /// The first instance of the pipe, or an error. interprocess requests the first instance, refuses remote clients, and
 /// creates the next instance before it returns one.

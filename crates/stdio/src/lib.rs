@@ -22,7 +22,6 @@ mod child;
 mod command;
 #[cfg(unix)]
 mod descriptors;
-mod sync;
 mod this_process;
 mod threads;
 
@@ -31,3 +30,13 @@ pub use command::Command;
 #[cfg(unix)]
 pub use descriptors::Descriptors;
 pub use this_process::{ThisProcess, this_process};
+
+/// What the threads of pipes share, in one place. The engine that tries out orders of threads replaces it with its own
+/// (`integration-tests/threads`).
+mod sync {
+    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+    pub(crate) use std::thread;
+
+    /// The most bytes that wait between a thread and its user.
+    pub(crate) const MAX_BUFFERED: usize = 16 * 1024;
+}

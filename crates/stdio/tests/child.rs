@@ -1,4 +1,4 @@
-//! Real child processes: how they are terminated, and how their end is reported.
+//! Real child processes: how they are terminated, how their end is reported, and the environment that they inherit.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "what the tests share is part of them")]
 
@@ -363,4 +363,19 @@ fn a_child_that_was_being_closed_gets_its_graces_after_the_runtime_is_gone() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     assert!(runtime.block_on(in_time("the end of the child", child.wait())).success());
     assert!(child.stderr_tail().ends_with("asked\n"));
+}
+
+/// The first line of a child.
+async fn says(command: Command) -> String {
+    body(&mut Box::new(command).open().await.unwrap()).await
+}
+
+#[tokio::test]
+async fn a_child_gets_only_the_environment_that_it_is_given() {
+    let script = r#"echo "[${CARGO_MANIFEST_DIR-}] [${GIVEN-}] [${EARLIER-}]""#;
+    let shell = || Command::new("/bin/sh").arg("-c").arg(script);
+    let ours = std::env::var("CARGO_MANIFEST_DIR").unwrap();
+    assert_eq!(says(shell().env("GIVEN", "1")).await, format!("[{ours}] [1] []"));
+    assert_eq!(says(shell().env("EARLIER", "2").env_clear().env("GIVEN", "1")).await, "[] [1] []");
+    assert_eq!(says(shell().env_remove("CARGO_MANIFEST_DIR")).await, "[] [] []");
 }

@@ -12,6 +12,8 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::link::{self, CountingIo};
 use crate::options::LinkOptions;
+#[cfg(feature = "rustls")]
+use crate::options::PROTOCOLS;
 
 /// The most bytes of a refusal's body that are shown.
 const MAX_SHOWN_BYTES: usize = 200;
@@ -36,10 +38,10 @@ pub fn connect(url: &str) -> WebSocketTransport {
 #[derive(Clone)]
 #[must_use = "a transport does nothing until it is opened"]
 pub struct WebSocketTransport {
-    pub(crate) url: String,
+    url: String,
     headers: Vec<(String, String)>,
     subprotocols: Vec<String>,
-    pub(crate) timeout: Duration,
+    timeout: Duration,
     options: LinkOptions,
     on_answer: Option<AnswerHook>,
     #[cfg(feature = "rustls")]
@@ -138,7 +140,7 @@ impl WebSocketTransport {
         }
         #[cfg(feature = "rustls")]
         {
-            let socket = self.tls.connect(&target.host, socket, crate::tls::PROTOCOLS).await;
+            let socket = self.tls.connect(&target.host, socket, PROTOCOLS).await;
             let socket = socket.map_err(|error| failed(format!("TLS with {}: {error}", target.host)))?;
             self.handshake(&target, request, socket).await
         }
@@ -146,7 +148,7 @@ impl WebSocketTransport {
         Err(failed("wss needs the feature `rustls`"))
     }
 
-    pub(crate) fn request(&self, target: &Target) -> Result<Request<()>, TransportError> {
+    fn request(&self, target: &Target) -> Result<Request<()>, TransportError> {
         let unusable = |what: &str| failed(format!("{what} cannot be part of a handshake"));
         let mut request =
             target.uri.clone().into_client_request().map_err(|error| failed(error.to_string()))?;
@@ -170,12 +172,7 @@ impl WebSocketTransport {
         Ok(request)
     }
 
-    pub(crate) async fn handshake<S>(
-        &self,
-        target: &Target,
-        request: Request<()>,
-        io: S,
-    ) -> Result<Link, TransportError>
+    async fn handshake<S>(&self, target: &Target, request: Request<()>, io: S) -> Result<Link, TransportError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -226,8 +223,27 @@ impl fmt::Debug for WebSocketTransport {
     }
 }
 
+/// Does the handshake of a client on an open stream, without connecting to a server.
+///
+/// # Errors
+/// The server refused the handshake, or did not answer in time.
+///
+/// # Cancel safety
+/// Dropping the future drops the stream.
+#[cfg(feature = "verify")]
+pub async fn open_given<S>(transport: &WebSocketTransport, io: S) -> Result<Link, TransportError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let target = Target::of(&transport.url)?;
+    let request = transport.request(&target)?;
+    tokio::time::timeout(transport.timeout, transport.handshake(&target, request, io))
+        .await
+        .unwrap_or_else(|_| Err(failed("the handshake took too long")))
+}
+
 /// The server to which a URL leads.
-pub(crate) struct Target {
+struct Target {
     uri: Uri,
     secure: bool,
     /// Without the brackets of an IPv6 address.
@@ -236,7 +252,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn of(url: &str) -> Result<Self, TransportError> {
+    fn of(url: &str) -> Result<Self, TransportError> {
         // The URL itself is not shown: it may contain a secret.
         let uri: Uri = url.parse().map_err(|error| failed(format!("this is not a URL: {error}")))?;
         let secure = match uri.scheme_str() {

@@ -32,25 +32,21 @@
 //! An idle connection holds a read buffer of 12 KiB and about 1 KiB more, without TLS. After a large message its
 //! buffers keep the size of the largest message, which [`LinkOptions::max_frame`] limits.
 
-mod accept;
-#[cfg(feature = "axum")]
-mod axum;
 mod client;
 mod handshake;
 mod link;
 mod listener;
 mod mount;
 mod options;
-mod tls;
-#[cfg(feature = "verify")]
-mod verify;
 
+#[cfg(feature = "verify")]
+pub use client::open_given;
 pub use client::{Answer, WebSocketTransport, connect};
-pub use handshake::{Refusal, UpgradeOptions, Upgrading, upgrade};
+pub use handshake::{Refusal, Upgrading, upgrade};
+#[cfg(feature = "verify")]
+pub use listener::accept_given;
 pub use listener::{ListenerBuilder, WebSocketListener, bind};
 pub use mount::{MountedListener, Upgrades, mount};
-pub use options::{BinaryMessages, IgnoredCounter, LinkOptions};
+pub use options::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOptions};
 #[cfg(feature = "rustls")]
 pub use rescind_core::{ClientTls, Pem, ServerTls};
-#[cfg(feature = "verify")]
-pub use verify::{accept_given, open_given};

@@ -10,15 +10,9 @@
 //! - W4 When the credential of the connection expires, both halves fail at once. A task of its own writes the close
 //!   frame, 1008, and waits for the peer's close frame for at most one second.
 
-mod codes;
 mod counting_io;
-mod expiry;
-mod keepalive;
-mod large_message;
 mod receiver;
 mod sender;
-#[cfg(test)]
-mod tests;
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,9 +24,11 @@ use rescind_core::{
     BadFrame, Capabilities, CloseReason, Link, PeerInfo, TransportError, TransportErrorKind, WriteQueue,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
-use tokio_tungstenite::{WebSocketStream, tungstenite};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 pub(crate) use self::counting_io::CountingIo;
 use self::receiver::WebSocketReceiver;
@@ -46,6 +42,8 @@ const READ_BUFFER: usize = 12 * 1024;
 const WRITE_BUFFER: usize = 64 * 1024;
 /// The most pongs that wait for a peer that does not read.
 const MAX_PENDING_PONGS: u32 = 64;
+/// A control frame has at most 125 bytes. Two of them are the code.
+const MAX_REASON: usize = 123;
 
 /// A function that runs when a link is dropped.
 pub(crate) type OnClose = Box<dyn FnOnce() + Send>;
@@ -122,8 +120,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drop for LinkInner<S> {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let frame = match &state.close_state {
-            CloseState::Open => Some(codes::frame_of(&CloseReason::Shutdown)),
-            CloseState::ReadFailed(why) => Some(codes::frame_after(*why)),
+            CloseState::Open => Some(close_frame_of(&CloseReason::Shutdown)),
+            CloseState::ReadFailed(why) => Some(close_frame_after(*why)),
             CloseState::ClosedByPeer | CloseState::Closed | CloseState::Broken(_) => None,
         };
         if let Some(frame) = frame {
@@ -172,13 +170,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkState<S> {
 
     /// Passes a text message to the stream. A large one is not copied into the stream's buffer.
     fn send_text(&mut self, text: Utf8Bytes) -> Result<(), TransportError> {
-        let large = (text.len() >= WriteQueue::LARGE_BODY).then(|| large_message::draw_mask(self.role));
+        let large = (text.len() >= WriteQueue::LARGE_BODY).then(|| counting_io::draw_mask(self.role));
         let Some(mask) = large.flatten() else { return self.send(Message::Text(text)) };
         // The stream writes the bytes that it holds before this message.
         self.stream.get_mut().cork();
         let mut cx = Context::from_waker(Waker::noop());
         let flushed = Pin::new(&mut self.stream).poll_flush(&mut cx);
-        let (head, body) = large_message::frame(text.into(), mask);
+        let (head, body) = counting_io::large_frame(text.into(), mask);
         self.stream.get_mut().uncork(&head, body);
         match flushed {
             Poll::Ready(Err(error)) => Err(self.broke(&error)),
@@ -190,7 +188,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkState<S> {
         let done = ready!(Pin::new(&mut self.stream).poll_flush(cx));
         // A stream that has answered the peer's close frame does not flush what is below it.
         let done = match done {
-            Ok(()) => ready!(Pin::new(self.stream.get_mut()).poll_flush(cx)).map_err(tungstenite::Error::Io),
+            Ok(()) => ready!(Pin::new(self.stream.get_mut()).poll_flush(cx)).map_err(Error::Io),
             Err(error) => Err(error),
         };
         self.owed_pongs = 0;
@@ -198,11 +196,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkState<S> {
     }
 
     /// The stream failed: both halves get the same error.
-    fn broke(&mut self, error: &tungstenite::Error) -> TransportError {
+    fn broke(&mut self, error: &Error) -> TransportError {
         let error = match &self.close_state {
             CloseState::ClosedByPeer => TransportError::new(TransportErrorKind::Closed, "the peer closed it"),
             CloseState::Broken(error) => return error.clone(),
-            CloseState::Open | CloseState::ReadFailed(_) | CloseState::Closed => codes::error_of(error),
+            CloseState::Open | CloseState::ReadFailed(_) | CloseState::Closed => transport_error_of(error),
         };
         self.fail(error)
     }
@@ -220,3 +218,85 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkState<S> {
         }
     }
 }
+
+/// The close frame with the reason why this side closes.
+fn close_frame_of(why: &CloseReason) -> CloseFrame {
+    match why {
+        CloseReason::Shutdown => close_frame(CloseCode::Away, "shutting down"),
+        CloseReason::Violation(text) => close_frame(CloseCode::Policy, text),
+        // `CloseReason` may get more variants. None of them will be a violation.
+        _ => close_frame(CloseCode::Normal, ""),
+    }
+}
+
+/// The close frame when the credential of the client has expired.
+fn close_frame_of_expiry() -> CloseFrame {
+    close_frame(CloseCode::Policy, "the credentials have expired")
+}
+
+/// The close frame after a message that ends reading.
+fn close_frame_after(why: BadFrame) -> CloseFrame {
+    let code = match why {
+        BadFrame::TooLarge { .. } => CloseCode::Size,
+        BadFrame::Binary => CloseCode::Unsupported,
+        BadFrame::NotUtf8 => CloseCode::Invalid,
+        BadFrame::MemoryFull => CloseCode::Again,
+        _ => CloseCode::Protocol,
+    };
+    close_frame(code, &why.to_string())
+}
+
+fn close_frame(code: CloseCode, text: &str) -> CloseFrame {
+    let mut end = text.len().min(MAX_REASON);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    CloseFrame { code, reason: Utf8Bytes::from(text.get(..end).unwrap_or_default()) }
+}
+
+/// Why the peer closed. Without a close frame, and after a normal one, it is `Normal`.
+fn close_reason_of(frame: Option<&CloseFrame>) -> CloseReason {
+    let Some(frame) = frame else { return CloseReason::Normal };
+    match frame.code {
+        CloseCode::Normal | CloseCode::Status => CloseReason::Normal,
+        CloseCode::Away | CloseCode::Restart => CloseReason::Shutdown,
+        code => {
+            let reason = frame.reason.as_str().escape_debug();
+            CloseReason::Violation(format!("the peer closed with code {}: {reason}", u16::from(code)))
+        }
+    }
+}
+
+/// The message that ended reading, if the error is about one.
+fn bad_frame_of(error: &Error, limit: usize) -> Option<BadFrame> {
+    match error {
+        Error::Io(io) if io.kind() == std::io::ErrorKind::OutOfMemory => Some(BadFrame::MemoryFull),
+        Error::Capacity(_) => Some(BadFrame::TooLarge { limit }),
+        Error::Utf8(_) => Some(BadFrame::NotUtf8),
+        Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => None,
+        Error::Protocol(_) => Some(BadFrame::Broken),
+        _ => None,
+    }
+}
+
+/// Converts an error of the stream into an error of the transport.
+fn transport_error_of(error: &Error) -> TransportError {
+    match error {
+        Error::Io(io) => {
+            TransportError::new(TransportErrorKind::Io, std::io::Error::new(io.kind(), io.to_string()))
+        }
+        Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => {
+            TransportError::new(TransportErrorKind::Closed, "the peer went away without closing")
+        }
+        Error::ConnectionClosed | Error::AlreadyClosed | Error::Protocol(ProtocolError::SendAfterClosing) => {
+            TransportError::new(TransportErrorKind::Closed, "it was closed")
+        }
+        Error::Protocol(_) | Error::Utf8(_) | Error::Capacity(_) => {
+            TransportError::new(TransportErrorKind::Framing, error.to_string())
+        }
+        _ => TransportError::new(TransportErrorKind::Io, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,24 +1,43 @@
+//! A listener on an address of its own, and each accepted socket, from its first byte to the open connection.
+
+use std::convert::Infallible;
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::stream::FuturesUnordered;
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use rescind_core::{
-    BoxFuture, Clients, Endpoint, Link, Listener, Resource, TransportError, TransportErrorKind,
+    BoxFuture, Clients, Endpoint, Link, Listener, PeerAddress, PeerCertificates, Resource, TransportError,
+    TransportErrorKind,
 };
-use tokio::net::TcpListener;
-use tokio::time::Sleep;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, Sleep};
 
-use crate::accept::{HandshakeSlot, accept};
-use crate::handshake::UpgradeOptions;
+use crate::handshake::{Refusal, Upgrading, upgrade_within};
+use crate::options::UpgradeOptions;
 
 /// How long nothing is accepted after the system had no room for a socket.
 const ACCEPT_BACKOFF: Duration = Duration::from_secs(1);
+/// The largest head of a request, in bytes.
+const MAX_HEAD: usize = 16 * 1024;
+/// The time that replaces a timeout too long for the clock.
+const FAR_FUTURE: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+/// The extra time for the answer to a client whose auth hook did not answer in time.
+const REFUSAL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Listens on this address, such as `127.0.0.1:0`, with default options.
 ///
@@ -44,7 +63,7 @@ pub struct WebSocketListener {
     tcp: TcpListener,
     address: SocketAddr,
     options: Arc<UpgradeOptions>,
-    tls: Option<crate::tls::Server>,
+    tls: Option<tls::Server>,
     handshakes: FuturesUnordered<BoxFuture<'static, Result<Link, TransportError>>>,
     pause: Option<Pin<Box<Sleep>>>,
     clients: Clients,
@@ -159,7 +178,7 @@ impl fmt::Debug for WebSocketListener {
 #[must_use = "it listens once it is bound"]
 pub struct ListenerBuilder {
     options: UpgradeOptions,
-    tls: Option<crate::tls::Server>,
+    tls: Option<tls::Server>,
 }
 
 impl ListenerBuilder {
@@ -221,5 +240,188 @@ impl ListenerBuilder {
             clients: Clients::default(),
             free: Arc::default(),
         })
+    }
+}
+
+/// Does the handshake of a server on a stream that was accepted elsewhere.
+///
+/// # Errors
+/// The client was refused, or sent no request in time.
+///
+/// # Cancel safety
+/// Dropping the future drops the stream.
+#[cfg(feature = "verify")]
+pub async fn accept_given<S>(options: UpgradeOptions, io: S) -> Result<Link, TransportError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let asked = Handshake::new(&options, None, HandshakeSlot::Free);
+    asked.in_time(asked.serve(io, PeerCertificates::default())).await
+}
+
+/// Whether there is room for one more handshake.
+#[derive(Clone, Copy, Debug)]
+enum HandshakeSlot {
+    Free,
+    /// The request is answered with 503.
+    Taken,
+}
+
+/// The result of the connection's only request.
+type Outcome = Option<Result<Upgrading, Refusal>>;
+
+/// Does the handshake on a socket, after TLS if the listener uses it, within the time of the handshake.
+async fn accept(
+    socket: TcpStream,
+    peer: SocketAddr,
+    options: Arc<UpgradeOptions>,
+    tls: Option<tls::Server>,
+    slot: HandshakeSlot,
+) -> Result<Link, TransportError> {
+    let asked = Handshake::new(&options, Some(peer), slot);
+    let handshake = async {
+        // Small frames must not wait for the acknowledgement of earlier ones.
+        socket.set_nodelay(true)?;
+        match tls {
+            None => asked.serve(socket, PeerCertificates::default()).await,
+            Some(tls) => {
+                let stream = tls::accept(tls, socket).await?;
+                let certificates = tls::certificates_of(&stream);
+                asked.serve(stream, certificates).await
+            }
+        }
+    };
+    asked.in_time(handshake).await.map_err(|error| failed(format!("{peer}: {error}")))
+}
+
+/// One handshake, from the first byte of its socket.
+struct Handshake<'a> {
+    options: &'a UpgradeOptions,
+    peer: Option<SocketAddr>,
+    slot: HandshakeSlot,
+    /// The end of its time.
+    deadline: Instant,
+    /// The request was received, and the auth hook is running.
+    asking: AtomicBool,
+    outcome: Mutex<Outcome>,
+}
+
+impl<'a> Handshake<'a> {
+    fn new(options: &'a UpgradeOptions, peer: Option<SocketAddr>, slot: HandshakeSlot) -> Self {
+        let now = Instant::now();
+        let deadline = now.checked_add(options.handshake_timeout).unwrap_or(now + FAR_FUTURE);
+        Self { options, peer, slot, deadline, asking: AtomicBool::new(false), outcome: Mutex::default() }
+    }
+
+    /// Fails the handshake at the end of its time. A client whose auth hook is still running is answered first.
+    async fn in_time(
+        &self,
+        handshake: impl Future<Output = Result<Link, TransportError>>,
+    ) -> Result<Link, TransportError> {
+        let mut handshake = pin!(handshake);
+        let mut done = tokio::time::timeout_at(self.deadline, handshake.as_mut()).await;
+        if done.is_err() && self.asking.load(Ordering::Relaxed) {
+            done = tokio::time::timeout(REFUSAL_TIMEOUT, handshake).await;
+        }
+        done.unwrap_or_else(|_| Err(failed("the handshake took too long")))
+    }
+
+    async fn serve<S>(&self, io: S, certificates: PeerCertificates) -> Result<Link, TransportError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let answer = |request| {
+            let answer = self.answer(request, certificates.clone());
+            async { Ok::<_, Infallible>(answer.await) }
+        };
+        let served = http1::Builder::new()
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(TokioIo::new(io), service_fn(answer))
+            .with_upgrades()
+            .await;
+        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (outcome, served) {
+            (Some(Ok(upgrading)), Ok(())) => upgrading.link().await,
+            (Some(Err(refusal)), _) => Err(failed(refusal)),
+            (_, Err(error)) => Err(failed(error)),
+            (None, Ok(())) => Err(failed("it went away without a request")),
+        }
+    }
+
+    async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+        certificates: PeerCertificates,
+    ) -> Response<String> {
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(PeerAddress(peer.ip()));
+        }
+        request.extensions_mut().insert(certificates);
+        let asked = match self.slot {
+            HandshakeSlot::Free => {
+                self.asking.store(true, Ordering::Relaxed);
+                let left = self.deadline.saturating_duration_since(Instant::now());
+                let asked = upgrade_within(&mut request, self.options, left).await;
+                self.asking.store(asked.is_err(), Ordering::Relaxed);
+                asked
+            }
+            HandshakeSlot::Taken => Err(Refusal::busy()),
+        };
+        let (response, outcome) = match asked {
+            Ok((response, upgrading)) => {
+                let peer = self.peer.map_or_else(|| "given".to_owned(), |peer| peer.to_string());
+                (response, Ok(upgrading.peer(&peer)))
+            }
+            Err(refusal) => {
+                let mut response = refusal.clone().into_response();
+                // One request for each socket: a refused client needs a new connection to try again.
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                (response, Err(refusal))
+            }
+        };
+        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        response
+    }
+}
+
+fn failed(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TransportError {
+    TransportError::new(TransportErrorKind::Open, why)
+}
+
+/// `wss`.
+#[cfg(feature = "rustls")]
+mod tls {
+    use rescind_core::PeerCertificates;
+    pub(super) use rescind_core::ServerTls as Server;
+    use tokio::net::TcpStream;
+    use tokio_rustls::server::TlsStream;
+
+    use crate::options::PROTOCOLS;
+
+    pub(super) async fn accept(tls: Server, socket: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
+        tls.accept(socket, PROTOCOLS).await
+    }
+
+    pub(super) fn certificates_of(stream: &TlsStream<TcpStream>) -> PeerCertificates {
+        PeerCertificates::of(stream)
+    }
+}
+
+/// Without the feature there is no TLS server: its type has no values.
+#[cfg(not(feature = "rustls"))]
+mod tls {
+    use rescind_core::PeerCertificates;
+    use tokio::net::TcpStream;
+
+    #[derive(Clone, Debug)]
+    pub(super) enum Server {}
+
+    pub(super) async fn accept(tls: Server, _: TcpStream) -> std::io::Result<TcpStream> {
+        match tls {}
+    }
+
+    /// Without TLS a client shows no certificate.
+    pub(super) fn certificates_of(_: &TcpStream) -> PeerCertificates {
+        PeerCertificates::default()
     }
 }

@@ -11,7 +11,8 @@ use http::{Request, Response};
 use rescind_core::{BoxFuture, Credential, Endpoint, Link, Listener, TransportError};
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 
-use crate::handshake::{Refusal, UpgradeOptions, Upgrading, upgrade};
+use crate::handshake::{Refusal, Upgrading, upgrade};
+use crate::options::UpgradeOptions;
 
 /// A handler for upgrade requests of an HTTP server, and the listener that yields their connections.
 ///
@@ -88,6 +89,17 @@ impl Upgrades {
         }
         place.send(upgrading.on_behalf_of(credential));
         Ok(response)
+    }
+}
+
+/// A handler for a route of GET requests, or better of all methods: it refuses the others itself.
+#[cfg(feature = "axum")]
+impl<S: Send + Sync + 'static> axum::handler::Handler<(), S> for Upgrades {
+    type Future = BoxFuture<'static, axum::response::Response>;
+
+    fn call(self, mut request: axum::extract::Request, _: S) -> Self::Future {
+        use axum::response::IntoResponse as _;
+        Box::pin(async move { self.answer(&mut request).await.into_response() })
     }
 }
 

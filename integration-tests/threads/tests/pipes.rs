@@ -12,22 +12,19 @@ use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::thread as tasks;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use reader::ThreadReader;
-use writer::ThreadWriter;
+use threads::{ThreadReader, ThreadWriter};
 
-#[path = "../../../crates/stdio/src/threads/reader.rs"]
-mod reader;
-#[path = "../../../crates/stdio/src/threads/writer.rs"]
-mod writer;
+#[path = "../../../crates/stdio/src/threads.rs"]
+mod threads;
 
-/// The imports of these two files.
+/// The imports of this file.
 mod sync {
     pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};
     pub(crate) use shuttle::thread;
-}
 
-/// So small that each side waits for the other.
-const MAX_BUFFERED: usize = 2;
+    /// So small that each side waits for the other.
+    pub(crate) const MAX_BUFFERED: usize = 2;
+}
 
 const TEXT: &[u8] = b"eleven bits";
 

@@ -8,8 +8,7 @@ use rescind_core::{
     TransportErrorKind, TransportEvent,
 };
 
-use super::Process;
-use super::process::{DesiredState, Half};
+use super::{DesiredState, Half, Process};
 
 /// The most bytes of bad input that an error shows.
 const MAX_EXCERPT: usize = 200;
@@ -26,7 +25,7 @@ pub(crate) fn child_link(pipes: Link, output: Output, process: &Arc<Process>) ->
             process: Arc::clone(process),
             served: false,
             torn: None,
-            state: State::Open,
+            state: ReceiverState::Open,
             _guard: Arc::clone(&guard),
         };
         let sender = ChildSender {
@@ -60,12 +59,12 @@ struct ChildReceiver {
     served: bool,
     /// The child wrote bytes after which no frame can be found: why they are none, and their beginning.
     torn: Option<String>,
-    state: State,
+    state: ReceiverState,
     _guard: Arc<Guard>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum ReceiverState {
     Open,
     /// Its output has ended. It may be about to exit.
     Settling,
@@ -79,7 +78,7 @@ enum State {
 impl ChildReceiver {
     /// The last event, after the child has exited.
     fn exited(&mut self, status: ExitStatus) -> Option<Result<TransportEvent, TransportError>> {
-        self.state = State::Closed;
+        self.state = ReceiverState::Closed;
         let in_order = self.process.desired_state() > DesiredState::Run || (status.success() && self.served);
         let what = if self.served {
             "it exited while the connection was open"
@@ -113,7 +112,7 @@ impl Receiver for ChildReceiver {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
         let event = self.poll_next(cx);
-        self.process.set_unread(event.is_ready() && matches!(self.state, State::Open));
+        self.process.set_unread(event.is_ready() && matches!(self.state, ReceiverState::Open));
         event
     }
 }
@@ -137,18 +136,18 @@ impl ChildReceiver {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<TransportEvent, TransportError>>> {
         loop {
             match self.state {
-                State::Open => match ready!(self.poll_pipe(cx)) {
+                ReceiverState::Open => match ready!(self.poll_pipe(cx)) {
                     // Its output is still open, but nothing can be read from it any more.
                     Some(Ok(TransportEvent::HalfClosed))
                         if self.torn.is_some() && self.process.desired_state() == DesiredState::Run =>
                     {
-                        self.state = State::Closed;
+                        self.state = ReceiverState::Closed;
                         let why = self.torn.take().unwrap_or_default();
                         let what = format!("it wrote something that is not a frame to its stdout: {why}");
                         let error = self.process.error(TransportErrorKind::Framing, &what);
                         return Poll::Ready(Some(Err(error)));
                     }
-                    Some(Ok(TransportEvent::HalfClosed)) => self.state = State::Settling,
+                    Some(Ok(TransportEvent::HalfClosed)) => self.state = ReceiverState::Settling,
                     Some(Ok(event)) => {
                         if let TransportEvent::Rejected { why, head, .. } = &event {
                             let is_torn = !matches!(why, BadFrame::Truncated) && !why.is_recoverable();
@@ -158,34 +157,34 @@ impl ChildReceiver {
                         return Poll::Ready(Some(Ok(event)));
                     }
                     Some(Err(error)) => {
-                        self.state = State::Closed;
+                        self.state = ReceiverState::Closed;
                         return Poll::Ready(Some(Err(self.process.error(error.kind, &error.to_string()))));
                     }
-                    None => self.state = State::Over,
+                    None => self.state = ReceiverState::Over,
                 },
-                State::Settling => {
+                ReceiverState::Settling => {
                     if let Some(status) = ready!(self.process.poll_settled(cx)) {
                         return Poll::Ready(self.exited(status));
                     }
-                    self.state = State::HalfClosed;
+                    self.state = ReceiverState::HalfClosed;
                     if self.process.desired_state() == DesiredState::Run {
                         return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
                     }
                 }
-                State::HalfClosed => {
+                ReceiverState::HalfClosed => {
                     if let Poll::Ready(status) = self.process.poll_exit(cx) {
                         return Poll::Ready(self.exited(status));
                     }
                     ready!(self.pipe.as_mut().poll_event(cx));
-                    self.state = State::Closed;
+                    self.state = ReceiverState::Closed;
                 }
-                State::Over => {
+                ReceiverState::Over => {
                     if let Some(status) = ready!(self.process.poll_settled(cx)) {
                         return Poll::Ready(self.exited(status));
                     }
-                    self.state = State::Closed;
+                    self.state = ReceiverState::Closed;
                 }
-                State::Closed => return Poll::Ready(None),
+                ReceiverState::Closed => return Poll::Ready(None),
             }
         }
     }

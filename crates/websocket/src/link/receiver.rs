@@ -1,24 +1,35 @@
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use futures_util::Stream;
+use futures_util::{Sink, Stream};
 use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
     BadFrame, CloseReason, ExchangeId, Inbound, Receiver, TransportError, TransportErrorKind, TransportEvent,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use super::expiry::{self, Expiry};
-use super::keepalive::{Keepalive, KeepaliveEvent};
-use super::{CloseState, LinkInner, LinkState, MAX_PENDING_PONGS, codes};
+use super::counting_io::Carried;
+use super::{
+    CloseState, LinkInner, LinkState, MAX_PENDING_PONGS, bad_frame_of, close_frame_of_expiry, close_reason_of,
+};
 use crate::options::{BinaryMessages, LinkOptions};
 
 /// After this many messages without a frame for the driver the other tasks get their turn.
 const MAX_MESSAGES_PER_POLL: usize = 32;
+/// The pings in a row without a sign of life after which the peer counts as disconnected.
+const MAX_MISSED_PINGS: u32 = 2;
+/// At least this many bytes between two pings are a sign of life too, because a pong cannot arrive before the end of a
+/// large message, and a ping cannot be sent before the end of one. Fewer bytes are not, because one byte a second would
+/// hold a connection forever.
+const MIN_PROGRESS_BYTES: u64 = 64 * 1024;
+/// The time for the peer to read the close frame and to answer it.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The receiving half.
 pub(super) struct WebSocketReceiver<S: AsyncRead + AsyncWrite + Unpin> {
@@ -29,11 +40,11 @@ pub(super) struct WebSocketReceiver<S: AsyncRead + AsyncWrite + Unpin> {
     max_frame: usize,
     /// A ping is queued and not flushed yet.
     unflushed_ping: bool,
-    state: State,
+    state: ReceiverState,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum ReceiverState {
     Open,
     /// The message that ended reading was returned.
     ReadFailed,
@@ -53,7 +64,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
             binary: options.binary.clone(),
             max_frame: options.max_frame,
             unflushed_ping: false,
-            state: State::Open,
+            state: ReceiverState::Open,
         }
     }
 
@@ -63,17 +74,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         match &state.close_state {
             CloseState::Open => {}
             CloseState::Broken(error) => {
-                self.state = State::Closed;
+                self.state = ReceiverState::Closed;
                 return Poll::Ready(Some(Err(error.clone())));
             }
             CloseState::Closed | CloseState::ClosedByPeer | CloseState::ReadFailed(_) => {
-                self.state = State::Closed;
+                self.state = ReceiverState::Closed;
                 return Poll::Ready(None);
             }
         }
         if self.expiry.as_mut().is_some_and(|expiry| expiry.poll(cx).is_ready()) {
-            self.state = State::Closed;
-            return Poll::Ready(Some(Err(expiry::expire(&inner, &mut state))));
+            self.state = ReceiverState::Closed;
+            return Poll::Ready(Some(Err(expire(&inner, &mut state))));
         }
         if failpoint::active(Failpoint::ReadingWaitsForWriting) && state.writer.is_some() {
             return Poll::Pending;
@@ -124,7 +135,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
             Message::Ping(_) => {
                 state.owed_pongs += 1;
                 if state.owed_pongs > MAX_PENDING_PONGS && state.poll_flush(cx).is_pending() {
-                    self.state = State::Closed;
+                    self.state = ReceiverState::Closed;
                     let text = format!("it sent {MAX_PENDING_PONGS} pings and reads no answer");
                     return Some(Some(Err(
                         state.fail(TransportError::new(TransportErrorKind::Framing, text))
@@ -147,29 +158,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         state.close_state = CloseState::ClosedByPeer;
         let _ = state.poll_flush(cx);
         state.wake();
-        self.state = State::Closed;
-        match codes::reason_of(frame) {
+        self.state = ReceiverState::Closed;
+        match close_reason_of(frame) {
             CloseReason::Violation(text) => Some(Err(TransportError::new(TransportErrorKind::Closed, text))),
             _ => None,
         }
     }
 
     fn fail(&mut self, state: &mut LinkState<S>, error: &Error) -> Result<TransportEvent, TransportError> {
-        if let Some(why) = codes::bad_frame_of(error, self.max_frame) {
+        if let Some(why) = bad_frame_of(error, self.max_frame) {
             return Ok(self.refuse_frame(state, why));
         }
-        self.state = State::Closed;
+        self.state = ReceiverState::Closed;
         Err(state.broke(error))
     }
 
     fn refuse_frame(&mut self, state: &mut LinkState<S>, why: BadFrame) -> TransportEvent {
         state.close_state = CloseState::ReadFailed(why);
-        self.state = State::ReadFailed;
+        self.state = ReceiverState::ReadFailed;
         TransportEvent::Rejected { exchange: ExchangeId::NONE, why, head: bytes::Bytes::new() }
     }
 
     fn close(&mut self, state: &mut LinkState<S>) {
-        self.state = State::Closed;
+        self.state = ReceiverState::Closed;
         state.close_state = CloseState::ClosedByPeer;
         state.wake();
     }
@@ -182,13 +193,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
                 Poll::Pending => break,
                 Poll::Ready(KeepaliveEvent::Ping) => {
                     if let Err(error) = state.send(Message::Ping(bytes::Bytes::new())) {
-                        self.state = State::Closed;
+                        self.state = ReceiverState::Closed;
                         return Poll::Ready(Some(Err(error)));
                     }
                     self.unflushed_ping = true;
                 }
                 Poll::Ready(KeepaliveEvent::Dead) => {
-                    self.state = State::Closed;
+                    self.state = ReceiverState::Closed;
                     let error =
                         TransportError::new(TransportErrorKind::Closed, "it answers no ping any more");
                     return Poll::Ready(Some(Err(state.fail(error))));
@@ -206,7 +217,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
                     }
                 }
                 Poll::Ready(Err(error)) => {
-                    self.state = State::Closed;
+                    self.state = ReceiverState::Closed;
                     return Poll::Ready(Some(Err(error)));
                 }
             }
@@ -245,17 +256,105 @@ pub(super) fn poll_drained(io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Receiver for WebSocketReceiver<S> {
     fn poll_event(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledEvent> {
         match self.state {
-            State::Open => self.poll_open(cx),
-            State::ReadFailed => {
-                self.state = State::HalfClosed;
+            ReceiverState::Open => self.poll_open(cx),
+            ReceiverState::ReadFailed => {
+                self.state = ReceiverState::HalfClosed;
                 Poll::Ready(Some(Ok(TransportEvent::HalfClosed)))
             }
-            State::HalfClosed => {
+            ReceiverState::HalfClosed => {
                 ready!(self.poll_half_closed(cx));
-                self.state = State::Closed;
+                self.state = ReceiverState::Closed;
                 Poll::Ready(None)
             }
-            State::Closed => Poll::Ready(None),
+            ReceiverState::Closed => Poll::Ready(None),
         }
     }
+}
+
+/// Decides when to ping, and when the peer counts as disconnected.
+#[derive(Debug)]
+struct Keepalive {
+    every: Duration,
+    timer: Pin<Box<Sleep>>,
+    /// What the stream had carried at the last ping.
+    carried: Carried,
+    /// Pings that were sent since the last sign of life.
+    missed: Option<u32>,
+}
+
+/// The action that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeepaliveEvent {
+    Ping,
+    Dead,
+}
+
+impl Keepalive {
+    fn new(every: Duration) -> Self {
+        let timer = Box::pin(tokio::time::sleep(every));
+        Self { every, timer, carried: Carried::default(), missed: None }
+    }
+
+    /// Waits for the next action.
+    fn poll_beat(&mut self, carried: Carried, cx: &mut Context<'_>) -> Poll<KeepaliveEvent> {
+        if self.timer.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        self.timer.as_mut().reset(tokio::time::Instant::now() + self.every);
+        let before = std::mem::replace(&mut self.carried, carried);
+        let alive = carried.messages != before.messages
+            || carried.bytes.wrapping_sub(before.bytes) >= MIN_PROGRESS_BYTES;
+        let missed = match self.missed {
+            Some(missed) if !alive => missed + 1,
+            Some(_) | None => 0,
+        };
+        self.missed = Some(missed);
+        Poll::Ready(if missed >= MAX_MISSED_PINGS && !failpoint::active(Failpoint::PongDeadlineIgnored) {
+            KeepaliveEvent::Dead
+        } else {
+            KeepaliveEvent::Ping
+        })
+    }
+}
+
+/// The timer of the credential.
+struct Expiry(Pin<Box<Sleep>>);
+
+impl Expiry {
+    fn new(at: Instant) -> Self {
+        Self(Box::pin(tokio::time::sleep_until(at.into())))
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+/// Ends the connection, whose credential has expired (W4). Both halves get the error.
+fn expire<S>(inner: &Arc<LinkInner<S>>, state: &mut LinkState<S>) -> TransportError
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let closing = state.send(Message::Close(Some(close_frame_of_expiry()))).is_ok();
+    let error = TransportError::new(TransportErrorKind::Closed, "the credential of the client has expired");
+    let error = state.fail(error);
+    if closing {
+        tokio::spawn(close_expired(Arc::clone(inner)));
+    }
+    error
+}
+
+async fn close_expired<S: AsyncRead + AsyncWrite + Unpin>(inner: Arc<LinkInner<S>>) {
+    let closed = poll_fn(|cx| {
+        let mut state = inner.lock();
+        let stream = &mut state.stream;
+        if Sink::poll_flush(Pin::new(&mut *stream), cx)?.is_pending() {
+            return Poll::Pending;
+        }
+        // The peer's close frame, or the end of its input, is the last input.
+        let _ = Pin::new(stream.get_mut()).poll_shutdown(cx);
+        poll_drained(stream.get_mut(), cx).map(Ok::<_, Error>)
+    });
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
+    inner.lock().close_state = CloseState::Closed;
 }

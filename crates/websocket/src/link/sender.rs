@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 
 use super::receiver::poll_drained;
-use super::{CloseState, LinkInner, LinkState, codes};
+use super::{CloseState, LinkInner, LinkState, close_frame_after, close_frame_of};
 
 /// A sender that holds at most this many bytes takes a data frame, so that a usual frame still fits below [`MAX_HELD`].
 const MAX_HELD_FOR_DATA: usize = 32 * 1024;
@@ -29,10 +29,10 @@ pub(super) struct WebSocketSender<S: AsyncRead + AsyncWrite + Unpin> {
     max_frame: usize,
     /// Bytes since the stream was last flushed.
     unflushed: usize,
-    state: State,
+    state: SenderState,
 }
 
-enum State {
+enum SenderState {
     Open,
     /// The close frame was passed to the stream.
     Closing(Pin<Box<Sleep>>),
@@ -43,13 +43,13 @@ enum State {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
     pub(super) const fn new(inner: Arc<LinkInner<S>>, max_frame: usize) -> Self {
-        Self { inner, max_frame, unflushed: 0, state: State::Open }
+        Self { inner, max_frame, unflushed: 0, state: SenderState::Open }
     }
 
     fn check_open(&self) -> Result<(), TransportError> {
         match &self.state {
-            State::Open => {}
-            State::Closing(_) | State::Ending(_) | State::Closed => {
+            SenderState::Open => {}
+            SenderState::Closing(_) | SenderState::Ending(_) | SenderState::Closed => {
                 return Err(closed("this side closed it"));
             }
         }
@@ -99,28 +99,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
     fn poll_closing(&mut self, why: &CloseReason, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         loop {
             match &mut self.state {
-                State::Open => {
+                SenderState::Open => {
                     let mut state = self.inner.lock();
                     match &state.close_state {
                         CloseState::Broken(error) => return Poll::Ready(Err(error.clone())),
                         CloseState::Open => {
-                            state.send(Message::Close(Some(codes::frame_of(why))))?;
+                            state.send(Message::Close(Some(close_frame_of(why))))?;
                         }
                         CloseState::ReadFailed(bad) => {
-                            let frame = codes::frame_after(*bad);
+                            let frame = close_frame_after(*bad);
                             state.send(Message::Close(Some(frame)))?;
                         }
                         CloseState::ClosedByPeer | CloseState::Closed => {}
                     }
                     drop(state);
-                    self.state = State::Closing(Box::pin(tokio::time::sleep(CLOSE_TIMEOUT)));
+                    self.state = SenderState::Closing(Box::pin(tokio::time::sleep(CLOSE_TIMEOUT)));
                 }
-                State::Closing(by) => {
+                SenderState::Closing(by) => {
                     let late = by.as_mut().poll(cx).is_ready();
                     let flushed = self.poll_flushed(cx)?.is_ready();
                     if !flushed && late {
                         let error = closed("the peer did not read the remaining frames before it closed");
-                        self.state = State::Closed;
+                        self.state = SenderState::Closed;
                         return Poll::Ready(Err(self.inner.lock().fail(error)));
                     }
                     let over = late || (flushed && self.poll_peer_closed(cx).is_ready());
@@ -128,9 +128,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                         return Poll::Pending;
                     }
                     let by = Box::pin(tokio::time::sleep(CLOSE_TIMEOUT));
-                    self.state = State::Ending(by);
+                    self.state = SenderState::Ending(by);
                 }
-                State::Ending(by) => {
+                SenderState::Ending(by) => {
                     let late = by.as_mut().poll(cx).is_ready();
                     let mut state = self.inner.lock();
                     // It does not matter whether the peer still accepts the end: it has all frames.
@@ -140,9 +140,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                     state.close_state = CloseState::Closed;
                     state.wake();
                     drop(state);
-                    self.state = State::Closed;
+                    self.state = SenderState::Closed;
                 }
-                State::Closed => return Poll::Ready(Ok(())),
+                SenderState::Closed => return Poll::Ready(Ok(())),
             }
         }
     }

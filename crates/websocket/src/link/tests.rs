@@ -364,3 +364,39 @@ async fn a_large_message_without_memory_for_10_s_closes_with_1013() {
     let ((), code) = tokio::join!(close, read);
     assert_eq!(code, 1013);
 }
+
+#[test]
+fn a_long_reason_is_cut_between_characters() {
+    let text = "é".repeat(100);
+    let frame = close_frame_of(&CloseReason::Violation(text));
+    assert_eq!(frame.reason.len(), 122);
+    assert_eq!(frame.code, CloseCode::Policy);
+}
+
+#[test]
+fn each_bad_frame_has_its_close_code() {
+    let codes = [
+        (BadFrame::TooLarge { limit: 1 }, 1009),
+        (BadFrame::Binary, 1003),
+        (BadFrame::NotUtf8, 1007),
+        (BadFrame::Broken, 1002),
+        (BadFrame::MemoryFull, 1013),
+    ];
+    for (why, code) in codes {
+        assert_eq!(u16::from(close_frame_after(why).code), code, "{why}");
+    }
+}
+
+#[test]
+fn only_a_regular_close_is_not_a_violation() {
+    let reason = |code: u16| {
+        close_reason_of(Some(&CloseFrame { code: code.into(), reason: Utf8Bytes::from("a\nb\u{202e}") }))
+    };
+    assert_eq!(reason(1000), CloseReason::Normal);
+    assert_eq!(reason(1005), CloseReason::Normal);
+    assert_eq!(reason(1001), CloseReason::Shutdown);
+    assert_eq!(reason(1012), CloseReason::Shutdown);
+    let reported = CloseReason::Violation("the peer closed with code 1008: a\\nb\\u{202e}".to_owned());
+    assert_eq!(reason(1008), reported);
+    assert_eq!(close_reason_of(None), CloseReason::Normal);
+}

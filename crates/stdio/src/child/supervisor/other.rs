@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::termination::{Action, Termination};
+use super::{Action, Termination};
 use crate::child::Process;
 
 /// The interval at which the child's exit is checked.

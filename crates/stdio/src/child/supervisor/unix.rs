@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use super::termination::{Action, Termination};
+use super::{Action, Termination};
 use crate::child::Process;
 
 /// The interval at which a child's exit is checked, if no descriptor reports it.

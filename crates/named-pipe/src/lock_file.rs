@@ -5,18 +5,20 @@
 //!    socket of another.
 //! 2. A lock is valid only while its file is still the one at its path: the previous holder may have removed the file.
 //! 3. A socket is removed only while it is the file that was bound, or after a connection to it was refused.
+//! 4. The directory of a socket keeps other users out, also on systems that ignore the mode of a socket.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use tokio::net::UnixStream;
 
-use crate::PipeError;
+use crate::pipe::PipeError;
 
 /// The most attempts to lock, if the file is replaced meanwhile.
 const MAX_ATTEMPTS: usize = 16;
@@ -104,5 +106,63 @@ async fn clear(file: &Path) -> Result<(), PipeError> {
             .map_err(|error| PipeError::io("could not remove the socket left behind at", file, error)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(PipeError::io("could not check for a listener on", file, error)),
+    }
+}
+
+/// The directory of a file.
+pub(crate) fn directory_of(file: &Path) -> &Path {
+    match file.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => file,
+    }
+}
+
+/// Creates a directory that only this user can access, if it does not exist.
+pub(crate) fn make_directory(directory: &Path) -> Result<(), PipeError> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(PipeError::io("could not make the directory", directory, error)),
+    }
+}
+
+/// Refuses a directory that other users can read or change.
+pub(crate) fn check_owner(directory: &Path) -> Result<(), PipeError> {
+    let refused = |why: String| PipeError::Directory { directory: directory.to_owned(), why };
+    let found = directory
+        .symlink_metadata()
+        .map_err(|error| PipeError::io("could not look at the directory", directory, error))?;
+    let (ours, mode) = (geteuid().as_raw(), found.mode() & 0o777);
+    if found.is_symlink() {
+        return Err(refused("is a symbolic link".to_owned()));
+    }
+    if !found.is_dir() {
+        return Err(refused("is not a directory".to_owned()));
+    }
+    if found.uid() != ours {
+        return Err(refused(format!("belongs to user id {}, and this process runs as {ours}", found.uid())));
+    }
+    if mode != 0o700 {
+        return Err(refused(format!("has mode {mode:04o}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_directory_lies_in_the_current_one() {
+        assert_eq!(directory_of(Path::new("agent")), Path::new("."));
+        assert_eq!(directory_of(Path::new("run/agent")), Path::new("run"));
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused() {
+        // The root directory belongs to root and is open to all. It is refused for one of the two reasons.
+        let error = check_owner(Path::new("/")).unwrap_err().to_string();
+        assert!(error.contains("mode 0") || error.contains("belongs to user id 0"), "{error}");
     }
 }

@@ -6,8 +6,8 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rescind_core::{Link, Listener as _, TransportError};
-use rescind_named_pipe::{NamedPipeListener, PipeAddress};
+use rescind_core::{Link, Listener as _, Transport as _, TransportError};
+use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
 
 /// A private directory that is deleted on drop.
 #[derive(Debug)]
@@ -46,6 +46,10 @@ impl Drop for TempPath {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.0));
     }
+}
+
+pub(crate) async fn open(transport: NamedPipeTransport) -> Result<Link, TransportError> {
+    Box::new(transport).open().await
 }
 
 pub(crate) async fn accept(listener: &mut NamedPipeListener) -> Result<Link, TransportError> {
