@@ -1,12 +1,12 @@
 //! The three forms of cancelling that ACP has had.
 
 use super::Dialect;
-use super::http_bodies::SessionBodies;
 use super::jsonrpc::{CancelName, Declaration, FirstMessage, JsonRpc};
 use super::rules::{
     BASE, CancelledError, CancelledReply, CapabilityGate, DecidedBy, EarlyCancel, LostStream, RefusalStyle,
     Rules,
 };
+use crate::dialect::rules::SessionBodies;
 use crate::message::ErrorCode;
 
 /// ACP version 1: `$/cancel_request` with `params.requestId`.

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::Dialect;
-use super::http_bodies::{CancelBodies, MirroredBodies, RenewalBodies};
 use super::jsonrpc::{CancelName, FirstMessage, JsonRpc, Progress, ReasonField, TokenField};
 use super::rules::{
     BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, LostStream, RefusalStyle, Rules,
 };
+use crate::dialect::rules::{CancelBodies, MirroredBodies, RenewalBodies};
 use crate::message::ErrorCode;
 
 /// MCP 2024-11-05 to 2025-11-25: `notifications/cancelled`, and no answer to a cancelled request.

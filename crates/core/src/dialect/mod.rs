@@ -7,13 +7,10 @@
 mod abp;
 mod acp;
 mod builder;
-mod codec;
-mod http_bodies;
 mod json;
 mod jsonrpc;
 mod lsp;
 mod mcp;
-mod negotiate;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -24,16 +21,16 @@ use std::sync::Arc;
 pub use abp::ABP;
 pub use acp::{ACP, ACP_BODIES, ACP_DRAFT, ACP_V2};
 pub use builder::DialectBuilder;
-pub use codec::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo, Role};
-pub use http_bodies::{CancelBodies, MirroredBodies, RenewalBodies, SessionBodies};
+pub use builder::{Negotiation, negotiate};
 pub use jsonrpc::{CancelName, Declaration, FirstMessage, JsonRpc, Progress, ReasonField, TokenField};
 pub use lsp::LSP;
 pub use mcp::{MCP, MCP_2026, MCP_2026_BODIES, MCP_CANCEL, MCP_OPENING, MCP_RENEWAL};
-pub use negotiate::{Negotiation, negotiate};
 pub use rules::{
     AckStyle, AnswerAfterCancel, CancelFrom, CancelledError, CancelledReply, CapabilityGate, DecidedBy,
     EarlyCancel, LostStream, Refusal, RefusalStyle, Rules, ServerLifecycle, SettledMemory,
 };
+pub use rules::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo, Role};
+pub use rules::{CancelBodies, MirroredBodies, RenewalBodies, SessionBodies};
 
 /// Every dialect that comes with the library.
 pub static ALL: [Dialect; 7] = [ACP, ACP_V2, ACP_DRAFT, LSP, MCP, MCP_2026, ABP];

@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::input::Origin;
-use super::output::{Event, Output, ReplyBody};
-use super::request::{Cancellability, Request, State};
-use super::settled_cache::{Name, Settled};
-use super::timers::{Timer, later};
-use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, AnswerAfterCancel, CancelFrom, CancelledReply, DecidedBy, LostStream, Role};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, RequestId};
+use crate::machine::input::Origin;
+use crate::machine::output::{Event, Output, ReplyBody};
+use crate::machine::request::{Cancellability, Request, State};
+use crate::machine::settled_cache::{Name, Settled};
+use crate::machine::timers::{Timer, later};
+use crate::machine::{Session, lifecycle};
 use crate::message::AckStatus;
 
 /// An acknowledgement that must be sent: its id and its exchange.
@@ -341,6 +341,136 @@ impl Session {
                 self.push(Output::Ack { ack: ack.clone(), key: key.clone(), exchange, status });
             }
             self.push(Output::Ack { ack, key, exchange, status });
+        }
+    }
+}
+
+impl Session {
+    /// A critical section begins. The signal, the grace and the abort wait for its end, for at most
+    /// [`Limits::max_shield_time`](crate::Limits::max_shield_time) and never longer than the deadline of a shutdown.
+    /// Sections nest.
+    pub fn local_shield(&mut self, now: Instant, key: InboundKey) {
+        let until = later(now, self.config.limits.max_shield_time);
+        if self.lifecycle.ignores_shields() {
+            return;
+        }
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        let extras = request.extras_mut(&mut self.request_extras);
+        extras.shields += 1;
+        if extras.shields == 1 {
+            extras.alarms.shield = Some(until);
+            self.timers.set(until, Timer::Shield(key));
+            self.timers.clear(extras.alarms.grace.take(), Timer::Grace(key));
+        }
+    }
+
+    /// A critical section ends. At the end of the last one the delayed cancel takes effect.
+    pub fn local_unshield(&mut self, now: Instant, key: InboundKey) {
+        let extras = self.requests.get_mut(key.0).and_then(|request| request.extras_if_any());
+        let Some(extras) = extras else { return };
+        // It is 0 already if the time of the shield has elapsed. Then the delayed cancel has taken effect.
+        if extras.shields == 0 {
+            return;
+        }
+        extras.shields -= 1;
+        if extras.shields == 0 {
+            self.lift_shield(now, key);
+        }
+        self.advance(now);
+    }
+
+    pub(super) fn shield_over(&mut self, now: Instant, key: InboundKey) {
+        if let Some(request) = self.requests.get_mut(key.0) {
+            request.drop_shields();
+            self.lift_shield(now, key);
+        }
+    }
+
+    /// Does what a shield delayed.
+    pub(super) fn lift_shield(&mut self, now: Instant, key: InboundKey) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        self.timers.clear(request.take_alarm(|alarms| &mut alarms.shield), Timer::Shield(key));
+        let cause = request.cause().cloned();
+        match request.state {
+            State::Queued | State::Running | State::Ended => {}
+            State::CancelPending => {
+                if let Some(cause) = cause.filter(|_| !failpoint::active(Failpoint::SignalLost)) {
+                    let decides = self.is_decided_by(&cause);
+                    self.decide_and_signal(now, key, cause, decides);
+                }
+            }
+            State::Draining { owes_signal: true } => {
+                request.state = State::Draining { owes_signal: false };
+                self.signal(now, key);
+            }
+            State::Cancelling => self.start_grace(now, key),
+            State::Draining { owes_signal: false } => {
+                if cause.is_some() {
+                    self.start_grace(now, key);
+                }
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Starts the grace of a handler that is signalled. It has none where the dialect waits for its value.
+    pub(super) fn start_grace(&mut self, now: Instant, key: InboundKey) {
+        let waits = self.lifecycle.waits_for_values()
+            && self.rules().answer_after_cancel == AnswerAfterCancel::ResultIfFinished;
+        if waits && self.request_cause(key).is_some_and(|cause| cause.kind() == CauseKind::Peer) {
+            return;
+        }
+        let until = later(now, self.config.limits.cancel_grace);
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        if request.aborted {
+            return;
+        }
+        let grace = &mut request.extras_mut(&mut self.request_extras).alarms.grace;
+        self.timers.clear(grace.replace(until), Timer::Grace(key));
+        self.timers.set(until, Timer::Grace(key));
+    }
+
+    /// Starts the grace of a handler that was signalled without one (GETMCP-15).
+    pub(super) fn start_missing_grace(&mut self, now: Instant, key: InboundKey) {
+        let Some(request) = self.requests.get(key.0) else { return };
+        let signalled = match request.state {
+            State::Cancelling => true,
+            // A handler without its signal is shielded.
+            State::Draining { .. } => request.cause().is_some(),
+            State::Queued | State::Running | State::CancelPending | State::Ended => false,
+        };
+        if signalled && request.extras().shields == 0 && request.extras().alarms.grace.is_none() {
+            self.start_grace(now, key);
+        }
+    }
+
+    /// The grace has elapsed: the request is settled as cancelled if it is not settled yet, and its task is aborted.
+    pub(super) fn grace_over(&mut self, now: Instant, key: InboundKey) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        self.timers.clear(request.take_alarm(|alarms| &mut alarms.grace), Timer::Grace(key));
+        match request.state {
+            State::Queued | State::Running | State::CancelPending | State::Ended => return,
+            State::Cancelling => {
+                let cause = request.cause().cloned();
+                self.settle_cancelled(now, key, cause);
+            }
+            State::Draining { .. } => {}
+        }
+        if failpoint::active(Failpoint::RapidReset) {
+            self.abort(key);
+            self.local_ended(now, key);
+            return;
+        }
+        self.abort(key);
+    }
+
+    /// Aborts a handler's task, once.
+    fn abort(&mut self, key: InboundKey) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        if !std::mem::replace(&mut request.aborted, true) {
+            self.emit(Event::Aborted(key));
+            self.push(Output::Abort(key));
         }
     }
 }

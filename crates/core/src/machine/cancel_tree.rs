@@ -9,13 +9,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
 use super::Session;
-use super::call::{Call, Extras};
 use super::input::CallRefused;
 use super::output::{ForeignChild, Output};
 use super::request::{Request, State};
 use crate::cause::{Cause, CauseKind};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{InboundKey, OutboundKey};
+use crate::machine::outbound::{Call, Extras};
 
 /// The cascades in progress, and the children on other connections.
 #[derive(Debug, Default)]

@@ -1,17 +1,20 @@
 //! Requests of the peer: from their arrival to the end of their handlers' tasks.
 
-use std::time::Instant;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
-use super::input::{HandlerResult, InboundRequest, Work};
-use super::output::{Event, Output, Reply, ReplyBody};
-use super::request::{Alarms, Fixed, Request, State};
-use super::settled_cache::Settled;
-use super::timers::{Timer, later};
-use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
 use crate::failpoint::{self, Failpoint};
-use crate::id::{ClientNumber, ExchangeId, InboundKey};
+use crate::id::{ClientNumber, ExchangeId, InboundKey, RequestId};
+use crate::machine::input::{HandlerResult, InboundRequest, Origin, Work};
+use crate::machine::limits::Limits;
+use crate::machine::output::{Event, Output, Reply, ReplyBody};
+use crate::machine::request::{Alarms, Fixed, Request, State};
+use crate::machine::settled_cache::Settled;
+use crate::machine::timers::{Timer, later};
+use crate::machine::{Session, lifecycle};
+use crate::message::{BadMessage, Deviation};
 
 impl Session {
     /// Receives a request of the peer. `Some(key)`: it has a slot from now on, and `Start` is an output of this step or
@@ -304,5 +307,172 @@ impl Session {
             self.request_extras.keep(self.requests.remove(key.0).and_then(Request::into_extras));
             self.push(Output::Released(key));
         }
+    }
+}
+
+/// How many handlers run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Permits {
+    tasks: usize,
+    blocking: usize,
+}
+
+impl Permits {
+    pub(super) const fn has_room(self, limits: &Limits, work: Work) -> bool {
+        let all = self.tasks + self.blocking;
+        match work {
+            Work::Task => all < limits.max_running_handlers,
+            Work::Blocking => {
+                all < limits.max_running_handlers && self.blocking < limits.max_blocking_handlers
+            }
+        }
+    }
+
+    pub(super) const fn take(&mut self, work: Work) {
+        match work {
+            Work::Task => self.tasks += 1,
+            Work::Blocking => self.blocking += 1,
+        }
+    }
+
+    pub(super) const fn give_back(&mut self, work: Work) {
+        match work {
+            Work::Task => self.tasks -= 1,
+            Work::Blocking => self.blocking -= 1,
+        }
+    }
+
+    pub(super) const fn held(self) -> usize {
+        self.tasks + self.blocking
+    }
+
+    #[cfg(feature = "verify")]
+    pub(super) const fn inspect(self) -> (usize, usize) {
+        (self.tasks, self.blocking)
+    }
+}
+
+/// The requests that wait for a permit. Each kind of work has its own line, so that neither delays the other. The
+/// requests in a line have no room, of the connection or of their client: a handler that ends frees its permit and
+/// gives it to the next request in one step.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    tasks: VecDeque<InboundKey>,
+    blocking: VecDeque<InboundKey>,
+}
+
+impl Queue {
+    pub(super) fn len(&self) -> usize {
+        self.tasks.len() + self.blocking.len()
+    }
+
+    pub(super) fn push(&mut self, work: Work, key: InboundKey) {
+        self.line(work).push_back(key);
+    }
+
+    /// Removes the first request that may start. All requests before it wait for permits of their own clients.
+    pub(super) fn pop(&mut self, work: Work, may_start: impl Fn(InboundKey) -> bool) -> Option<InboundKey> {
+        let line = self.line(work);
+        let first = line.iter().position(|waiting| may_start(*waiting))?;
+        line.remove(first)
+    }
+
+    pub(super) fn remove(&mut self, work: Work, key: InboundKey) {
+        let line = self.line(work);
+        if let Some(place) = line.iter().position(|waiting| *waiting == key) {
+            line.remove(place);
+        }
+    }
+
+    #[cfg(feature = "verify")]
+    pub(super) fn inspect(&self) -> impl Iterator<Item = InboundKey> {
+        self.tasks.iter().chain(&self.blocking).copied()
+    }
+
+    const fn line(&mut self, work: Work) -> &mut VecDeque<InboundKey> {
+        match work {
+            Work::Task => &mut self.tasks,
+            Work::Blocking => &mut self.blocking,
+        }
+    }
+}
+
+/// The most answers to bad frames in a burst.
+const BURST: u32 = 100;
+/// The time after which one more answer is allowed.
+const REFILL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Limits the answers to bad frames. Above the limit they are only counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TokenBucket {
+    spent: u32,
+    since: Option<Instant>,
+}
+
+impl TokenBucket {
+    fn take(&mut self, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let refilled = now.saturating_duration_since(since).as_millis() / REFILL_INTERVAL.as_millis();
+        let refilled = u32::try_from(refilled).unwrap_or(u32::MAX);
+        self.spent = self.spent.saturating_sub(refilled);
+        self.since = Some(since + REFILL_INTERVAL.saturating_mul(refilled));
+        if self.spent >= BURST {
+            return false;
+        }
+        self.spent += 1;
+        true
+    }
+}
+
+impl Session {
+    /// Receives a frame that is not a message. It is answered without an id, in the dialect's form: 100 in a burst and
+    /// one more each 100 ms; above that it is only counted. One that arrived on an exchange of the peer is always
+    /// answered, because the exchange must end. One that the end of input has cut off is not: the peer sends nothing more,
+    /// and might take the answer for that to its only call.
+    pub fn recv_bad(&mut self, now: Instant, why: BadMessage, exchange: ExchangeId) {
+        self.emit(Event::BadFrame);
+        let is_lost = self.lifecycle.state() == lifecycle::State::Lost;
+        if !is_lost && !why.is_cut_off() && (exchange.is_peers() || self.bucket.take(now)) {
+            let why = why.limit().map_or(Refusal::Bad(why), Refusal::Overloaded);
+            self.push(Output::Refuse { to: None, exchange, why });
+        }
+    }
+
+    /// The peer did something against its protocol, and the connection goes on.
+    pub fn recv_deviation(&mut self, deviation: Deviation) {
+        self.emit(Event::Deviation(deviation));
+    }
+
+    /// The next request has a progress token with a wrong type or length.
+    pub fn recv_ignored_token(&mut self) {
+        self.emit(Event::IgnoredToken);
+    }
+
+    /// Receives a request of which only the id can be read. It is refused with that id, as any request that is not
+    /// admitted. If the id is in use, nothing is sent: the peer would take it for the answer of the first request (I4).
+    pub fn recv_bad_request(&mut self, id: RequestId, tag: u8, why: BadMessage, origin: &Origin) {
+        self.emit(Event::BadFrame);
+        if self.lifecycle.state() == lifecycle::State::Lost {
+            return;
+        }
+        let in_use = self.request_named(origin.scope, &id).is_some();
+        let to = (!in_use).then_some((id, tag));
+        self.push(Output::Refuse { to, exchange: origin.exchange, why: Refusal::Bad(why) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bucket_gives_a_hundred_and_refills_ten_a_second() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::default();
+        assert_eq!((0..150).filter(|_| bucket.take(start)).count(), 100);
+        let later = start + Duration::from_secs(1);
+        assert_eq!((0..150).filter(|_| bucket.take(later)).count(), 10);
+        let much_later = later + Duration::from_secs(3600);
+        assert_eq!((0..150).filter(|_| bucket.take(much_later)).count(), 100);
     }
 }

@@ -3,15 +3,14 @@
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use super::Session;
-use super::call::Call;
 use super::input::AfterCancel;
-use super::lifecycle;
 use super::request::State;
 use super::settled_cache::Settled;
 use super::timers::Timer;
+use super::{Session, lifecycle};
 use crate::cause::CauseKind;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, Principal, RequestId, Scope};
+use crate::machine::outbound::Call;
 
 /// Everything that decides how a session continues, with times relative to the time of the view. Two sessions with
 /// equal inspections that received the same kinds of input continue in the same way, except for the names of later

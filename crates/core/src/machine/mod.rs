@@ -31,14 +31,8 @@
 //! - I14 Keys carry a generation; an old key finds nothing.
 
 mod admission;
-mod answers;
-mod bad_frames;
-mod call;
 mod cancel;
 mod cancel_tree;
-mod early_cancels;
-mod grace;
-mod handshake;
 mod inbound;
 mod input;
 #[cfg(feature = "verify")]
@@ -47,12 +41,8 @@ mod lifecycle;
 mod limits;
 mod outbound;
 mod output;
-mod queue;
 mod request;
 mod settled_cache;
-mod shares;
-mod shield;
-mod stats;
 mod status;
 mod timers;
 
@@ -74,8 +64,8 @@ pub use input::{
 };
 pub use limits::Limits;
 pub use output::{CloseCause, Event, ForeignChild, Output, Reply, ReplyBody, Settlement};
-pub use shares::ClientLimits;
-pub use stats::Stats;
+pub use request::ClientLimits;
+pub use status::Stats;
 pub use status::{AcceptedCancel, CallState, RequestStatus};
 
 /// The most timers that fire in one step. A thousand requests that were cancelled together have one deadline; other
@@ -151,9 +141,9 @@ impl SessionConfig {
 #[cfg_attr(feature = "verify", derive(Clone))]
 pub struct Session {
     config: SessionConfig,
-    agreement: handshake::Agreement,
+    agreement: lifecycle::Agreement,
     lifecycle: lifecycle::Lifecycle,
-    exit_state: handshake::ExitState,
+    exit_state: lifecycle::ExitState,
     requests: SlotMap<request::Request>,
     /// The requests whose handlers have not ended, by their ids.
     ids: HashIndex,
@@ -162,25 +152,25 @@ pub struct Session {
     cancel_keys: HashMap<settled_cache::Name, InboundKey>,
     /// The requests of each exchange, on transports with exchanges.
     exchanges: BTreeSet<(ExchangeId, InboundKey)>,
-    queue: queue::Queue,
-    permits: queue::Permits,
-    shares: shares::Shares,
+    queue: inbound::Queue,
+    permits: inbound::Permits,
+    shares: request::Shares,
     settled: settled_cache::SettledCache,
-    early_cancels: early_cancels::EarlyCancels,
+    early_cancels: settled_cache::EarlyCancels,
     /// Acknowledgements that wait for the ends of shields.
     held_acks: usize,
-    calls: SlotMap<call::Call>,
+    calls: SlotMap<outbound::Call>,
     /// How many of them are not settled.
     open_calls: usize,
     /// The open calls of this side, by their numbers.
     numbers: NumberIndex,
-    call_extras: Pool<call::Extras>,
+    call_extras: Pool<outbound::Extras>,
     /// The cancels of this side that may still be acknowledged, by their numbers.
     cancels: HashMap<CallNumber, OutboundKey>,
     next_number: u64,
     tree: cancel_tree::Cascades,
     timers: timers::Timers,
-    bucket: bad_frames::TokenBucket,
+    bucket: inbound::TokenBucket,
     outputs: VecDeque<Output>,
     stats: Stats,
 }
@@ -191,19 +181,19 @@ impl Session {
     pub fn new(config: SessionConfig) -> Self {
         let limits = &config.limits;
         Self {
-            agreement: handshake::Agreement::new(config.role, config.handles_cancels),
+            agreement: lifecycle::Agreement::new(config.role, config.handles_cancels),
             lifecycle: lifecycle::Lifecycle::new(),
-            exit_state: handshake::ExitState::default(),
+            exit_state: lifecycle::ExitState::default(),
             requests: SlotMap::new(),
             ids: HashIndex::default(),
             request_extras: Pool::new(),
             cancel_keys: HashMap::new(),
             exchanges: BTreeSet::new(),
-            queue: queue::Queue::default(),
-            permits: queue::Permits::default(),
-            shares: shares::Shares::new(config.client_limits),
+            queue: inbound::Queue::default(),
+            permits: inbound::Permits::default(),
+            shares: request::Shares::new(config.client_limits),
             settled: settled_cache::SettledCache::new(limits.max_settled_ids, limits.settled_id_lifetime),
-            early_cancels: early_cancels::EarlyCancels::new(
+            early_cancels: settled_cache::EarlyCancels::new(
                 limits.max_early_cancels,
                 limits.early_cancel_timeout,
             ),
@@ -216,7 +206,7 @@ impl Session {
             next_number: 1,
             tree: cancel_tree::Cascades::default(),
             timers: timers::Timers::default(),
-            bucket: bad_frames::TokenBucket::default(),
+            bucket: inbound::TokenBucket::default(),
             outputs: VecDeque::new(),
             stats: Stats::default(),
             config,

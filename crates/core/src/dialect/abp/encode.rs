@@ -9,9 +9,8 @@ use super::{
     CALL, CANCEL, CANCEL_RESULT, INITIALIZE, NOTIFICATION, PROGRESS, SHUTDOWN, TAG_INITIALIZE, word,
 };
 use crate::cause::{Cause, CauseKind};
-use crate::dialect::codec::{CallFrame, ReplyTo};
 use crate::dialect::json::{self, PickedMembers, push, push_json, push_number, push_string};
-use crate::dialect::rules::{Refusal, STOPPED_BY_OPERATOR};
+use crate::dialect::rules::{CallFrame, Refusal, ReplyTo, STOPPED_BY_OPERATOR};
 use crate::id::{CallNumber, RequestId};
 use crate::message::{AckStatus, BadMessage, ErrorObject};
 

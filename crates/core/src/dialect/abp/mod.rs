@@ -15,13 +15,13 @@ mod tests;
 
 use serde_json::value::RawValue;
 
-use super::codec::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo};
 use super::rules::{
     AckStyle, BASE, CancelFrom, CancelledReply, DecidedBy, LostStream, Refusal, RefusalStyle, Rules,
     SettledMemory,
 };
 use super::{Dialect, json};
 use crate::cause::Cause;
+use crate::dialect::rules::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo};
 use crate::id::{CallNumber, RequestId};
 use crate::message::{AckStatus, AnswerFault, BadMessage, ErrorObject, Incoming};
 

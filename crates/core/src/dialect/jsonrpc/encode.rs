@@ -5,9 +5,10 @@ use serde_json::value::RawValue;
 use super::decode::PARTIAL;
 use super::{JsonRpc, ReasonField, TokenField};
 use crate::cause::{Cause, CauseKind};
-use crate::dialect::codec::{CallFrame, ReplyTo};
 use crate::dialect::json::{self, PickedMembers, Shape, push, push_json, push_number, push_string};
-use crate::dialect::rules::{CancelledReply, Refusal, RefusalStyle, Rules, STOPPED_BY_OPERATOR};
+use crate::dialect::rules::{
+    CallFrame, CancelledReply, Refusal, RefusalStyle, ReplyTo, Rules, STOPPED_BY_OPERATOR,
+};
 use crate::id::CallNumber;
 use crate::message::{ErrorCode, ErrorObject};
 

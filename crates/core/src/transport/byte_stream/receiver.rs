@@ -5,15 +5,16 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tokio::io::AsyncRead;
-use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, Sleep};
 use tokio_util::io::poll_read_buf;
 
 use crate::framing::{BYTE_ORDER_MARK, BadFrame, Decoded, Decoder, Framing, READ_BUFFER};
 use crate::id::ExchangeId;
 use crate::message::Deviation;
-use crate::transport::framed::Framed;
-use crate::transport::partial_frame::{MemoryFull, PartialFrame};
+use crate::transport::byte_stream::{MemoryFull, PartialFrame};
+use crate::transport::link::Framed;
 use crate::transport::{Inbound, Receiver, TransportError, TransportEvent};
 
 /// After this many reads without a frame the other tasks get their turn.

@@ -9,9 +9,8 @@ use tokio::sync::oneshot;
 
 use crate::failpoint::{self, Failpoint};
 use crate::framing::Framing;
-use crate::transport::framed::Framed;
-use crate::transport::send_buffer::{Broken, has_room, oversize};
-use crate::transport::write_queue::WriteQueue;
+use crate::transport::frames::{Broken, WriteQueue, has_room, oversize};
+use crate::transport::link::Framed;
 use crate::transport::{CloseReason, Lane, Outbound, Sender, TransportError};
 
 /// The sending half of a stream of bytes.
