@@ -8,8 +8,8 @@ mod limits_macro;
 mod broken_json;
 mod byte_budget;
 mod cause;
-mod checked_json;
 mod clients;
+mod collections;
 pub mod dialect;
 #[cfg(feature = "tokio")]
 mod driver;
@@ -17,7 +17,6 @@ mod error;
 #[doc(hidden)]
 pub mod failpoint;
 mod framing;
-mod hash_index;
 mod id;
 mod json_skip;
 mod log_text;
@@ -25,9 +24,7 @@ mod machine;
 #[doc(hidden)]
 pub mod members;
 mod message;
-mod pool;
 mod registry;
-mod slot_map;
 mod sync;
 #[cfg(feature = "rustls")]
 mod tls;

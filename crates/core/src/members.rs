@@ -10,7 +10,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::checked_json::as_raw;
+use crate::broken_json::as_raw;
 use crate::json_skip::{plain_length, value_length};
 use crate::message::BadMessage;
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::checked_json::{CheckedText, as_raw, whole_characters};
+use crate::broken_json::{CheckedText, as_raw, whole_characters};
 use crate::error::CallError;
 use crate::message::ErrorObject;
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::collections::UnkeyedHasher;
 use crate::driver::call::builder::CallBuilder;
 use crate::driver::context::CallContext;
 use crate::driver::handler::error::HandlerError;
@@ -19,7 +20,6 @@ use crate::driver::json_text::{JsonText, read_params};
 use crate::driver::notifications::tasks::ArrivalOrder;
 use crate::driver::peer::Peer;
 use crate::driver::state::{Handler, NotificationHandler, Notified};
-use crate::hash_index::UnkeyedHasher;
 use crate::message::Deviation;
 use crate::transport::BoxFuture;
 

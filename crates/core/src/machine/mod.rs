@@ -52,11 +52,9 @@ mod tests;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
+use crate::collections::{HashIndex, NumberIndex, Pool, SlotMap};
 use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
-use crate::hash_index::{HashIndex, NumberIndex};
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
-use crate::pool::Pool;
-use crate::slot_map::SlotMap;
 
 pub use input::{
     AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult, DisconnectPolicy, HandlerResult,

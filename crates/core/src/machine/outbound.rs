@@ -1,8 +1,9 @@
-//! Calls of this side: from staging to their settlement (I13). `answers.rs` has what arrives for them.
+//! Calls of this side: from staging to their settlement (I13). What arrives for them follows their sending.
 
 use std::time::Instant;
 
 use crate::cause::{Cause, CauseKind};
+use crate::collections::Pool;
 use crate::dialect::{AckStyle, CancelFrom, CancelledReply, Role};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, InboundKey, OutboundKey};
@@ -11,7 +12,6 @@ use crate::machine::output::{Event, Output, Settlement};
 use crate::machine::timers::{Timer, later};
 use crate::machine::{Session, lifecycle};
 use crate::message::CancelExemption;
-use crate::pool::Pool;
 
 impl Session {
     /// Stages a call. Its frame may be written from now on. Call [`local_written`](Self::local_written) when it is

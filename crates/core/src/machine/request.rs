@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::cause::{Cause, CauseKind};
+use crate::collections::Pool;
 use crate::id::{ClientNumber, ExchangeId, InboundKey, OutboundKey, Principal, RequestId, Scope};
 use crate::machine::Session;
 use crate::machine::input::{InboundRequest, Origin, Work};
 use crate::machine::settled_cache::Name;
 use crate::message::CancelKey;
-use crate::pool::Pool;
 
 /// A request of the peer.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::cause::Cause;
+use crate::collections::HashIndex;
 use crate::failpoint::{self, Failpoint};
-use crate::hash_index::HashIndex;
 use crate::id::{Principal, RequestId, Scope};
 
 /// A key and its scope.

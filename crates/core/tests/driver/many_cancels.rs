@@ -1,15 +1,22 @@
 //! The behaviour of a connection with very many cancels.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rescind_core::dialect::{ACP, MCP};
-use rescind_core::{Call, Limits, Link, Peer, Receiver, TransportEvent, memory_pair};
+use rescind_core::{
+    ByteStream, Call, CallContext, CancelResult, CauseKind, Framing, Limits, Link, Outcome, Peer, Receiver,
+    Router, TransportEvent, memory_pair,
+};
 use serde_json::{Value, json};
+use tokio::io::AsyncWrite;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
-use crate::driver::wire::probe::{TRAITS, cancel, open as open_probe, request};
+use crate::driver::wire::{TRAITS, cancel, open as open_probe, request};
 
 /// More than any transport buffers.
 const CALLS: usize = 10_000;
@@ -124,4 +131,115 @@ async fn grace_ends() {
     let stats = peer.stats();
     assert_eq!(stats.aborted, 1, "L1");
     assert!(stats.unknown_cancels < FRAMES / 2, "nothing was left to read: {stats:?}");
+}
+
+/// Reports the content of each write.
+struct Writes(mpsc::UnboundedSender<String>);
+
+impl AsyncWrite for Writes {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.send(String::from_utf8(bytes.to_vec()).unwrap()).unwrap();
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_is_written_before_the_frames_it_overtook() {
+    let (tell, mut writes) = mpsc::unbounded_channel();
+    let (reader, _open) = tokio::io::simplex(64);
+    let link = ByteStream::new(reader, Writes(tell)).framing(Framing::Newline).into_link();
+    let peer = Peer::builder(ACP).attach(link).unwrap();
+    let call = peer.call::<_, Value>("wait", &json!({})).start().unwrap();
+    assert!(writes.recv().await.unwrap().contains("\"wait\""));
+    for _ in 0..100 {
+        peer.try_notify("noise", &json!({})).unwrap();
+    }
+    assert_eq!(call.canceller().cancel("enough"), CancelResult::Sent);
+    let first = writes.recv().await.unwrap();
+    assert!(first.contains("cancel_request") && !first.contains("noise"), "{first}");
+    assert_eq!(first.lines().count(), 1);
+    let then = writes.recv().await.unwrap();
+    assert_eq!(then.lines().count(), 100, "what it overtook is one write");
+}
+
+// covers: ABP-17
+#[tokio::test(start_paused = true)]
+async fn a_handler_sees_its_cancel_as_a_token_and_can_be_cancelled_by_one() {
+    let (event_tx, mut event_rx) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let (near, far) = memory_pair();
+    let local = stop.clone();
+    let by_token = event_tx.clone();
+    let router = Router::new()
+        .method("token", move |ctx: CallContext, _: Value| {
+            let event_tx = by_token.clone();
+            async move {
+                let tokens = [ctx.token(), CancellationToken::from(&ctx), ctx.clone().into()];
+                event_tx.send(tokens.iter().any(CancellationToken::is_cancelled)).unwrap();
+                for token in &tokens {
+                    token.cancelled().await;
+                }
+                event_tx.send(ctx.is_cancelled()).unwrap();
+                ctx.check()?;
+                Ok(())
+            }
+        })
+        .method("local", move |ctx: CallContext, _: Value| {
+            let (event_tx, stop) = (event_tx.clone(), local.clone());
+            async move {
+                ctx.cancel_on(stop);
+                event_tx.send(false).unwrap();
+                let cause = ctx.cancelled().await;
+                event_tx.send(cause.kind() == CauseKind::Local).unwrap();
+                ctx.stopped::<()>(cause)
+            }
+        });
+    let _server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+    let client = Peer::builder(ACP).attach(near).unwrap();
+
+    let call = client.call::<_, ()>("token", &json!({})).start().unwrap();
+    assert_eq!(event_rx.recv().await, Some(false));
+    call.canceller().cancel("");
+    assert_eq!(event_rx.recv().await, Some(true));
+    assert!(call.outcome().await.is_cancelled());
+
+    let call = client.call::<_, ()>("local", &json!({})).start().unwrap();
+    assert_eq!(event_rx.recv().await, Some(false));
+    stop.cancel();
+    assert_eq!(event_rx.recv().await, Some(true));
+    match call.outcome().await {
+        Outcome::Cancelled(cancelled) => assert_eq!(cancelled.cause.kind(), CauseKind::Peer),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_cancellation_token_keeps_no_memory_of_its_request() {
+    let token = CancellationToken::new();
+    let stop = token.clone();
+    let router = Router::new().method("quick", move |ctx: CallContext, _: Value| {
+        ctx.cancel_on(stop.clone());
+        async { Ok(()) }
+    });
+    let (near, far) = memory_pair();
+    let server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+    let client = Peer::builder(ACP).attach(near).unwrap();
+    for _ in 0..10 {
+        client.call::<_, ()>("quick", &json!({})).await.unwrap();
+    }
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(server.stats().slots, 0);
+    // The tasks of the two connections.
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert_eq!(tasks, 2, "I3: a task waits for the token of a request that has ended");
 }

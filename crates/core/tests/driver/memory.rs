@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 
-use crate::driver::wire::probe::{self, TRAITS};
+use crate::driver::wire::{self, TRAITS};
 
 const MIB: usize = 1 << 20;
 
@@ -128,15 +128,15 @@ async fn an_unread_answer_is_kept_and_new_requests_are_refused() {
     let (router, _began) = router();
     let router =
         router.method("big", |_: CallContext, (size,): (usize,)| async move { Ok("x".repeat(size)) });
-    let (peer, wire) = probe::serve(router, MCP, TRAITS, limits(2 * MIB));
+    let (peer, wire) = wire::serve(router, MCP, TRAITS, limits(2 * MIB));
     wire.state().full = Some(rescind_core::Lane::Data);
     for id in 1..=3 {
-        wire.says(id, &probe::request(id, "big", &json!([900_000])));
+        wire.says(id, &wire::request(id, "big", &json!([900_000])));
     }
     wire.recorded().await;
     // The requests were small and all were accepted. Their answers are above the limit.
     assert!(peer.queue_stats().memory > 2_700_000, "{:?}", peer.queue_stats());
-    wire.says(4, &probe::request(4, "big", &json!([1])));
+    wire.says(4, &wire::request(4, "big", &json!([1])));
     let recorded = wire.recorded().await;
     assert_eq!(recorded, ["fault 4 Overloaded", "Control Answer 4 on 4, last"]);
     let refusal = String::from_utf8(wire.state().frame.to_vec()).unwrap();
@@ -156,7 +156,7 @@ async fn an_unread_answer_is_kept_and_new_requests_are_refused() {
 async fn notifications_over_the_memory_are_dropped_and_counted() {
     let (event_tx, mut event_rx) = mpsc::unbounded_channel();
     let router = Router::new().notification("note", |_, _: Value| std::future::pending());
-    let (link, wire) = probe::wire(TRAITS);
+    let (link, wire) = wire::wire(TRAITS);
     let events = move |event: &Event| {
         if let Event::LimitReached(limit) = event {
             event_tx.send(*limit).unwrap();
@@ -199,8 +199,8 @@ async fn a_frame_for_which_the_server_has_no_memory_waits_and_is_refused_and_the
         let others = server.hold(MIB);
         let (near, _peer) = served(framing, &server);
         let (mut reads, mut writes) = tokio::io::split(near);
-        let large = probe::request(1, "echo", &filled(900_000)).to_string();
-        let small = probe::request(2, "echo", &json!({ "a": 1 })).to_string();
+        let large = wire::request(1, "echo", &filled(900_000)).to_string();
+        let small = wire::request(2, "echo", &json!({ "a": 1 })).to_string();
         tokio::spawn(async move {
             for body in [large, small] {
                 let mut frame = bytes::BytesMut::new();
@@ -229,7 +229,7 @@ async fn a_frame_that_waits_for_memory_goes_on_when_others_give_it_back() {
     let (near, _peer) = served(Framing::Newline, &server);
     let (reads, mut writes) = tokio::io::split(near);
     let mut lines = BufReader::new(reads).lines();
-    let frame = format!("{}\n", probe::request(1, "echo", &filled(900_000)));
+    let frame = format!("{}\n", wire::request(1, "echo", &filled(900_000)));
     tokio::spawn(async move {
         writes.write_all(frame.as_bytes()).await.unwrap();
         std::future::pending::<()>().await;
@@ -247,7 +247,7 @@ async fn a_frame_that_waits_for_memory_goes_on_when_others_give_it_back() {
 #[tokio::test(start_paused = true)]
 async fn ids_that_are_remembered_and_early_cancels_count() {
     let (router, _began) = router();
-    let (peer, wire) = probe::serve(router, MCP, TRAITS, limits(2 * MIB));
+    let (peer, wire) = wire::serve(router, MCP, TRAITS, limits(2 * MIB));
     for n in 0..100 {
         let id = format!("{n:0>256}");
         wire.says(0, &json!({ "jsonrpc": "2.0", "id": id, "method": "echo", "params": {} }));
@@ -256,7 +256,7 @@ async fn ids_that_are_remembered_and_early_cancels_count() {
     let settled = peer.queue_stats().memory;
     assert!(settled > 100 * 256, "I11: {settled}");
     for n in 0..100 {
-        wire.says(0, &probe::cancel(1000 + n));
+        wire.says(0, &wire::cancel(1000 + n));
     }
     wire.recorded().await;
     assert!(peer.queue_stats().memory > settled + 100 * 256, "I11: {:?}", peer.queue_stats());

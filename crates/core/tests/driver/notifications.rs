@@ -1,12 +1,14 @@
 //! The peer's notifications for a call, and their receivers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rescind_core::dialect::{ABP, ACP, Dialect, LSP, MCP, MCP_2026};
-use rescind_core::{CallContext, Limits, Peer, Router, memory_pair};
+use rescind_core::dialect::{self, ABP, ACP, Dialect, LSP, MCP, MCP_2026};
+use rescind_core::{ArrivalOrder, CallContext, HandlerError, Limits, Peer, Router, memory_pair};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
-use crate::driver::wire::probe::{self, TRAITS};
+use crate::driver::wire::{self, TRAITS};
 
 /// Sends the notification `step` with its argument as early as it can, and answers.
 fn pair() -> (Peer, Peer) {
@@ -110,13 +112,13 @@ async fn an_invalid_progress_token_is_ignored_and_counted() {
                 async { Ok(json!({})) }
             },
         );
-        let (peer, wire) = probe::serve(router, dialect.clone(), TRAITS, Limits::default());
+        let (peer, wire) = wire::serve(router, dialect.clone(), TRAITS, Limits::default());
         if name == "abp" {
             wire.says(1, &r#"{"type":"initialize","id":"i","payload":{}}"#);
             wire.recorded().await;
         }
         if name == "lsp" {
-            wire.says(1, &probe::request(1, "initialize", &json!({})));
+            wire.says(1, &wire::request(1, "initialize", &json!({})));
             wire.recorded().await;
         }
         for (id, token) in (2..).zip(ignored.into_iter().chain(kept)) {
@@ -134,7 +136,7 @@ async fn notifications_over_the_limit_are_dropped_and_counted() {
     let mut limits = Limits::default();
     limits.max_queued_notifications = 2;
     let router = Router::new().concurrent_notification("deaf", |_, _: Value| std::future::pending::<()>());
-    let (peer, wire) = probe::serve(router, MCP, TRAITS, limits);
+    let (peer, wire) = wire::serve(router, MCP, TRAITS, limits);
     for _ in 0..5 {
         wire.says(0, &json!({"jsonrpc": "2.0", "method": "deaf", "params": {}}));
     }
@@ -150,12 +152,76 @@ async fn a_notification_that_was_handled_takes_no_room_any_more() {
     let router = Router::new()
         .notification("kept", |_, _: Value| async {})
         .concurrent_notification("free", |_, _: Value| async {});
-    let (peer, wire) = probe::serve(router, MCP, TRAITS, limits);
+    let (peer, wire) = wire::serve(router, MCP, TRAITS, limits);
     for n in 0..50 {
         let method = if n % 2 == 0 { "kept" } else { "free" };
         wire.says(0, &json!({"jsonrpc": "2.0", "method": method, "params": {"of": "some length"}}));
         wire.recorded().await;
         let load = peer.queue_stats();
         assert_eq!((load.notifications_waiting, load.notifications_dropped), (0, 0), "I11: {method} {n}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn session_cancel_directly_after_a_prompt_cancels_it() {
+    let prompts = Arc::new(AtomicU64::new(0));
+    let (seen, mut cancels) = mpsc::unbounded_channel();
+    let (begun, known) = (Arc::clone(&prompts), Arc::clone(&prompts));
+    let router = Router::new()
+        .method("session/prompt", move |ctx: CallContext, _: Value| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            async move { Err::<(), _>(HandlerError::stopped(ctx.cancelled().await)) }
+        })
+        .notification("session/cancel", move |_, (number,): (u64,)| {
+            let (seen, prompts) = (seen.clone(), known.load(Ordering::SeqCst));
+            async move { seen.send((number, prompts)).unwrap() }
+        });
+    let (client, server) = memory_pair();
+    let _server = Peer::builder(dialect::ACP).serve(router).attach(server).unwrap();
+    let peer = Peer::builder(dialect::ACP).attach(client).unwrap();
+    for number in 1..=500 {
+        let call = peer.call::<_, ()>("session/prompt", &json!({})).start().unwrap();
+        peer.try_notify("session/cancel", &(number,)).unwrap();
+        let (cancel, prompts) = cancels.recv().await.unwrap();
+        assert_eq!((cancel, prompts), (number, number), "the prompt was still to begin");
+        drop(call);
+    }
+}
+
+#[tokio::test]
+async fn session_cancel_does_not_cancel_a_later_prompt() {
+    let (begins, mut begun) = mpsc::unbounded_channel::<CallContext>();
+    let (holds, held) = mpsc::unbounded_channel::<ArrivalOrder>();
+    let held = Arc::new(tokio::sync::Mutex::new(held));
+    let (reported, mut answers) = mpsc::unbounded_channel();
+    let router = Router::new()
+        .method("session/prompt", move |ctx: CallContext, _: Value| {
+            begins.send(ctx.clone()).unwrap();
+            async move { Err::<(), _>(HandlerError::stopped(ctx.cancelled().await)) }
+        })
+        .placed_notification("session/cancel", move |_, place, _: Value| {
+            let (held, reported) = (Arc::clone(&held), reported.clone());
+            async move {
+                reported.send(place).unwrap();
+                // The prompt continues while the next one arrives and starts.
+                held.lock().await.recv().await.unwrap();
+            }
+        });
+    let (client, server) = memory_pair();
+    let _server = Peer::builder(dialect::ACP).serve(router).attach(server).unwrap();
+    let peer = Peer::builder(dialect::ACP).attach(client).unwrap();
+    let prompt = || peer.call::<_, ()>("session/prompt", &json!({})).start().unwrap();
+    let mut earlier = Vec::new();
+    for _ in 0..3 {
+        let first = prompt();
+        earlier.push(begun.recv().await.unwrap());
+        peer.try_notify("session/cancel", &json!({})).unwrap();
+        let second = prompt();
+        let (place, later) = (answers.recv().await.unwrap(), begun.recv().await.unwrap());
+        assert!(earlier.iter().all(|ctx| !place.is_before(ctx)), "they came before the cancel");
+        assert!(place.is_before(&later), "it came after the cancel");
+        earlier.push(later);
+        holds.send(place).unwrap();
+        drop((first, second));
     }
 }

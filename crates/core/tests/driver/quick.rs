@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::driver::wire::probe::{TRAITS, cancel, request, serve};
 use bytes::Bytes;
 use rescind_core::dialect::{ACP, Dialect, MCP};
 use rescind_core::{
@@ -17,6 +16,8 @@ use rescind_core::{
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 use tokio::task;
+
+use crate::driver::wire::{TRAITS, cancel, request, serve};
 
 fn connect(router: Router, limits: Limits) -> (Peer, Peer) {
     let (near, far) = memory_pair();

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rescind_core::dialect::{ACP_V2, MCP_2026, Role};
+use rescind_core::dialect::{ACP, ACP_DRAFT, ACP_V2, MCP, MCP_2026, Role};
 use rescind_core::{
-    CallContext, CauseKind, Direction, ErrorCode, ErrorObject, HandlerError, Limits, MAX_ENDED_REQUESTS,
-    Outcome, Peer, RequestEvent, RequestId, RequestInfo, RequestLog, RequestOutcome, RequestStatus,
-    RequestWatch, Router, Server, memory_listener, memory_pair,
+    ApiMisuse, CallContext, CauseKind, ConnectionError, Declaration, Direction, ErrorCode, ErrorObject,
+    HandlerError, Limits, MAX_ENDED_REQUESTS, MAX_RECORDED_METHOD_BYTES, Outcome, Peer, RequestEvent,
+    RequestId, RequestInfo, RequestLog, RequestOutcome, RequestStatus, RequestWatch, Router, Server,
+    memory_listener, memory_pair,
 };
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::driver::protocol_requirements::meet;
+use crate::driver::wire::{self, TRAITS};
 
 /// Handlers that end only when they are released, also after a cancel.
 pub(crate) fn held(release: &Arc<Semaphore>) -> Router {
@@ -369,4 +371,100 @@ async fn a_servers_log_has_its_sessions_from_before_and_after_and_stops_requests
     assert_eq!(handle.request_log().counts().received.started, 0, "the log that nobody held is gone");
     handle.drain(Duration::ZERO).await;
     assert!(handle.is_draining());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hostile_method_is_kept_at_most_256_bytes_long() {
+    let (client, server) = pair(held(&Arc::new(Semaphore::new(0))), Limits::default());
+    let log = RequestLog::new();
+    server.record_in(&log);
+    let name = format!("<script>{}", "é".repeat(100_000));
+    assert!(client.call::<_, Value>(name, &json!({})).await.is_err());
+    let [ended] = &*log.ended() else { panic!("one has ended") };
+    let kept = ended.request.method.as_deref().unwrap();
+    assert!(kept.starts_with("<script>é") && kept.len() <= MAX_RECORDED_METHOD_BYTES, "{} bytes", kept.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_log_knows_its_calls_by_kept_names() {
+    let release = Arc::new(Semaphore::new(0));
+    let (client, server) = pair(held(&release), Limits::default());
+    let call = client.call::<_, Value>("hold", &json!({})).start().unwrap();
+    yield_until(|| !server.requests().is_empty()).await;
+    tokio::time::advance(Duration::from_millis(1500)).await;
+    let now = tokio::time::Instant::now().into_std();
+    for requests in [server.requests(), client.requests()] {
+        let hold = of(&requests, "hold");
+        assert_eq!((hold.status, now - hold.started), (RequestStatus::Running, Duration::from_millis(1500)));
+    }
+    // A name that is too long to be kept is forgotten when the call is written.
+    let long = client.call::<_, Value>("x".repeat(1000), &json!({})).start().unwrap();
+    assert!(
+        client
+            .requests()
+            .iter()
+            .any(|request| request.method.as_ref().is_some_and(|name| name.len() == 1000))
+    );
+    drop((call, long));
+}
+
+#[tokio::test]
+async fn attach_needs_exactly_one_dialect() {
+    let open = |dialects: &[_]| {
+        let (near, _far) = memory_pair();
+        match Peer::builder(dialects.iter().cloned()).attach(near) {
+            Ok(_) => Ok(()),
+            Err(ConnectionError::Misuse(misuse)) => Err(misuse),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    assert!(matches!(open(&[]), Err(ApiMisuse::NoDialect)));
+    assert!(matches!(open(&[ACP]), Ok(())));
+    assert!(matches!(open(&[ACP, MCP]), Err(ApiMisuse::SeveralDialects)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_side_declares_that_it_handles_cancels_unless_that_is_withheld() {
+    let declared = json!({"protocolVersion": 1, "clientCapabilities": {"cancellation": {"request": true}}});
+    let bare = json!({"protocolVersion": 1, "clientCapabilities": {}});
+    for (declaration, expected) in [(Declaration::Declared, &declared), (Declaration::Withheld, &bare)] {
+        let (near, far) = memory_pair();
+        let reported =
+            Router::new().method("initialize", |_: CallContext, reported: Value| async move { Ok(reported) });
+        let _server = Peer::builder(ACP_DRAFT).serve(reported).attach(far).unwrap();
+        let client = Peer::builder(ACP_DRAFT).declare_cancellation(declaration).attach(near).unwrap();
+        // The server's part contains the client's declaration, and its own one next to it.
+        let reported: Value = client.call("initialize", &bare).await.unwrap();
+        assert_eq!(reported.get("clientCapabilities"), expected.get("clientCapabilities"), "{declaration:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_cancel_is_sent_for_a_call_with_task_params() {
+    for (params, expected) in [
+        (json!({"name": "slow"}), &["Control Cancel 1 on ours 2"][..]),
+        (json!({"name": "task"}), &["Control Cancel 1 on ours 2"]),
+        (json!({"name": "slow", "task": {"ttl": 1}}), &[]),
+    ] {
+        let (peer, wire) = wire::open(MCP, TRAITS, Limits::default());
+        let call = peer.call::<_, Value>("tools/call", &params).start().unwrap();
+        assert_eq!(wire.recorded().await, ["Data Request 1 tools/call on ours 1"]);
+        drop(call);
+        assert_eq!(wire.recorded().await, expected, "{params}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_counts_cancelled_requests_and_has_the_peer_info_of_its_transport() {
+    let (peer, wire) = wire::open(ACP, TRAITS, Limits::default());
+    wire.says(0, &wire::request(1, "deaf", &json!({})));
+    wire.recorded().await;
+    let cancelled = || peer.registry().is_cancelled(peer.session(), &RequestId::number(1));
+    assert!(!cancelled());
+    wire.says(0, &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}));
+    wire.recorded().await;
+    assert!(cancelled());
+    let (near, _far) = memory_pair();
+    let peer = Peer::builder(ACP).attach(near).unwrap();
+    assert_eq!(peer.meta().peer.as_deref(), Some("memory client"));
 }

@@ -9,7 +9,7 @@ use rescind_core::{CallContext, Cause, CauseKind, Event, Limits, Outcome, Peer, 
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 
-use crate::driver::wire::probe::{TRAITS, request, serve};
+use crate::driver::wire::{TRAITS, request, serve};
 
 fn pair(router: Router) -> (Peer, Peer) {
     let (near, far) = memory_pair();

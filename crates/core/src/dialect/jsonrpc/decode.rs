@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::{CancelName, JsonRpc, ReasonField, TokenField};
-use crate::broken_json;
-use crate::checked_json::whole_characters;
+use crate::broken_json::{self, whole_characters};
 use crate::dialect::json::{self, PickedMembers, Shape};
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::members::{self, Part};

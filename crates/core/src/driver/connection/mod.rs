@@ -1,8 +1,7 @@
 //! The task that drives one connection.
 //!
 //! It polls both halves of the link. A frame is read, decoded without the lock, and processed in one step; its handler
-//! runs as a task of its own. A quick handler becomes one only if it is not ready at its first poll, which is made here
-//! (`quick.rs`).
+//! runs as a task of its own. A quick handler becomes one only if it is not ready at its first poll, which is made here.
 //!
 //! - T1 Reading waits for nothing: no handler, permit, lock held by user code, or writer (L2). The first poll of a quick
 //!   handler is the one exception, which its user has chosen.

@@ -41,7 +41,7 @@ fn silence_drops_the_frames_of_one_request_and_gives_their_room_back() {
 #[test]
 fn cancels_of_a_cascade_alternate_with_other_frames() {
     let mut outbox = Outbox::new();
-    let mut slots = crate::slot_map::SlotMap::new();
+    let mut slots = crate::collections::SlotMap::new();
     outbox.push_data(note(0));
     outbox.push_data(note(0));
     for _ in 0..3 * MAX_CANCELS_IN_ROW {
@@ -76,7 +76,7 @@ fn cancels_of_a_cascade_alternate_with_other_frames() {
 #[test]
 fn calls_taken_back_leave_no_entries_in_the_outbox() {
     let mut outbox = Outbox::new();
-    let mut slots = crate::slot_map::SlotMap::new();
+    let mut slots = crate::collections::SlotMap::new();
     for _ in 0..100_000 {
         let slot_key = SlotKey(slots.insert(()));
         outbox.push_data(DataFrame::Call(slot_key));
@@ -89,7 +89,7 @@ fn calls_taken_back_leave_no_entries_in_the_outbox() {
 #[test]
 fn calls_taken_back_are_swept_after_an_earlier_sweep_for_a_silence() {
     let mut outbox = Outbox::new();
-    let mut slots = crate::slot_map::SlotMap::new();
+    let mut slots = crate::collections::SlotMap::new();
     for _ in 0..12 {
         for _ in 1..outbox.data.len().max(64) {
             let slot_key = SlotKey(slots.insert(()));
@@ -183,7 +183,7 @@ fn data_frames() -> [(DataFrame, usize); 7] {
 #[test]
 fn each_queued_frame_counts_its_size_until_it_is_taken() {
     let mut outbox = Outbox::new();
-    let mut slots = crate::slot_map::SlotMap::new();
+    let mut slots = crate::collections::SlotMap::new();
     let (mut frames, mut bytes) = (0, 0);
     let waits = |outbox: &Outbox| (outbox.frames(), outbox.bytes());
     // Cancels and staged calls are in the slots of their calls and need no room.
@@ -287,7 +287,7 @@ fn the_writer_is_woken_once_for_queued_frames_but_not_for_data_without_room() {
 
 #[test]
 fn a_lane_that_was_full_releases_its_memory_when_empty() {
-    let slot_key = SlotKey(crate::slot_map::SlotMap::new().insert(()));
+    let slot_key = SlotKey(crate::collections::SlotMap::new().insert(()));
     // Some places are kept, so that a lane in normal use does not allocate.
     for (capacity, kept) in
         [(4, true), (MAX_IDLE_CAPACITY, true), (MAX_IDLE_CAPACITY + 1, false), (4 * MAX_IDLE_CAPACITY, false)]
@@ -352,7 +352,7 @@ fn an_empty_entry_taken_from_the_lane_is_no_longer_counted() {
 
 #[test]
 fn empty_entries_do_not_count_as_a_turn() {
-    let mut slots = crate::slot_map::SlotMap::new();
+    let mut slots = crate::collections::SlotMap::new();
     let [first, waiting, last] = [(); 3].map(|()| SlotKey(slots.insert(())));
     let mut outbox = Outbox::new();
     // Removed, dropped, waiting, removed.

@@ -33,6 +33,7 @@ use tokio::sync::Notify;
 
 use crate::byte_budget::ByteBudget;
 use crate::clients::Client;
+use crate::collections::{SideTable, SlotMap};
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::{Admission, ClientPermit, Permits};
 use crate::driver::call_table::entry::{AnswerContent, CallEntry, RemoteAction};
@@ -54,7 +55,6 @@ use crate::id::{ExchangeId, InboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, Session, Work};
 use crate::message::{Deviation, DeviationReport};
 use crate::registry::{Registry, SessionHash, SessionId};
-use crate::slot_map::{SideTable, SlotMap};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{AbortHandle, Handle, Mutex};
 use crate::transport::{BoxFuture, Capabilities, PeerInfo, TransportError};

@@ -8,8 +8,6 @@ mod ending;
 mod races;
 mod random;
 mod requests;
-mod shares;
-mod tree;
 
 use std::time::{Duration, Instant};
 

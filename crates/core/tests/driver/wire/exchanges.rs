@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::probe::{TRAITS, cancel, client, open, request};
 use rescind_core::dialect::{ABP, ACP, ACP_DRAFT, Dialect, MCP};
 use rescind_core::{
     CallNumber, CancelResult, Capabilities, ConnectionError, ExchangeId, FrameKind, Limits, Outcome,
 };
 use serde_json::{Value, json};
+
+use crate::driver::wire::{TRAITS, cancel, client, open, request};
 
 #[tokio::test(start_paused = true)]
 async fn each_exchange_of_the_peer_is_begun_with_its_handler_and_ended_once() {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::probe::{TRAITS, cancel, open, request};
 use rescind_core::dialect::{ACP, MCP};
 use rescind_core::{Capabilities, Lane, Limits};
 use serde_json::{Value, json};
+
+use crate::driver::wire::{TRAITS, cancel, open, request};
 
 #[tokio::test(start_paused = true)]
 async fn cancels_overtake_a_blocked_frame_only_on_unordered_transports() {
