@@ -6,7 +6,7 @@ use std::pin::pin;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, SizeHint};
 use http_body_util::BodyExt;
-use rescind_core::{ByteBudget, MemoryFull, PartialFrame};
+use rescind_core::{ByteBudget, MemoryFull, Outbound, PartialFrame, TransportError, TransportErrorKind};
 
 /// Why a body could not be read.
 #[derive(Debug)]
@@ -88,6 +88,19 @@ fn make_room(more: &mut BytesMut, needed: usize, announced: Option<usize>) {
         larger.extend_from_slice(more);
         *more = larger;
     }
+}
+
+/// Checks that a frame is within the limit, in bytes.
+///
+/// # Errors
+/// The frame is larger. The error names its exchange; nothing was sent.
+pub(crate) fn check_size(out: &Outbound, limit: usize) -> Result<(), TransportError> {
+    if out.body.len() <= limit {
+        return Ok(());
+    }
+    let text = format!("the frame is larger than {limit} bytes and was not sent");
+    let error = TransportError::new(TransportErrorKind::TooLarge, text);
+    Err(TransportError { exchange: Some(out.exchange), ..error })
 }
 
 #[cfg(test)]

@@ -79,10 +79,8 @@
 #![doc = include_str!("refusals.md")]
 
 mod acp;
-mod check_size;
 mod client;
 mod collect_body;
-mod connection_waker;
 mod envelope;
 mod headers;
 mod inbound_queue;
@@ -99,7 +97,6 @@ mod test_io;
 #[cfg(feature = "verify")]
 #[doc(hidden)]
 pub mod verify;
-mod wake_list;
 
 pub use acp::{Acp, AcpTransport, UnknownSessions};
 pub use client::{Authorization, HttpClient};

@@ -10,9 +10,8 @@ use rescind_core::{HostPolicy, MCP_OPENING, OriginPolicy};
 use crate::acp::verify as acp;
 use crate::client::events::{Event, Events, Read};
 use crate::envelope::Envelope;
-use crate::server::checks;
-use crate::server::events;
-use crate::server::head_fields::HeadFields;
+use crate::server::checks::{self, HeadFields};
+use crate::server::replay_buffer;
 use crate::stateless::verify as stateless;
 
 /// An event of a stream.
@@ -73,19 +72,19 @@ impl EventReader {
 /// An event in the form that the server writes.
 #[must_use]
 pub fn event(id: Option<(u64, u64)>, data: &[u8]) -> Bytes {
-    events::event(id, data)
+    replay_buffer::event(id, data)
 }
 
 /// The event that gives a client an id for resuming the stream.
 #[must_use]
 pub fn priming(id: (u64, u64), retry: Option<Duration>) -> Bytes {
-    events::priming(id, retry)
+    replay_buffer::priming(id, retry)
 }
 
 /// The stream and the number that a `Last-Event-ID` names.
 #[must_use]
 pub fn parse_id(id: &str) -> Option<(u64, u64)> {
-    events::parse_id(id)
+    replay_buffer::parse_id(id)
 }
 
 /// The head and the body of a request.

@@ -25,14 +25,13 @@ use super::lanes::{Lanes, most_kept};
 use super::message::Message;
 use super::server::Connections;
 use super::sessions::{Found, Sessions};
-use crate::inbound_queue::{InboundQueue, SendRefused};
+use crate::inbound_queue::{InboundQueue, SendRefused, WakeList};
 use crate::server::json_or_event_stream::{Response, ResponseKind};
 use crate::server::link::Linked;
 use crate::server::replay_buffer::ReplayBuffer;
 use crate::server::sessions::OwnedSession;
 use crate::server::{HttpCounts, Settings};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wake_list::WakeList;
 
 /// The exchange of `initialize`, the only request that is answered on its own POST (A1).
 pub(super) const OPENING: ExchangeId = ExchangeId(1);

@@ -22,7 +22,6 @@
 
 mod client;
 mod connection;
-mod cookie_store;
 mod known_sessions;
 mod lanes;
 mod link;

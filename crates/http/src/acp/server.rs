@@ -17,14 +17,13 @@ use super::{Acp, UpgradeHook, link};
 use crate::envelope::{Envelope, EnvelopeError};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID, LAST_EVENT_ID};
 use crate::inbound_queue::SendRefused;
-use crate::server::cors::{PageAccess, Parameters};
-use crate::server::head_fields::HeadFields;
+use crate::server::checks::{self, HeadFields, PageAccess, Parameters};
 use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, EventSource, ResponseBody};
 use crate::server::sessions::{NotOpened, Sessions, random_id};
-use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, auth, body, checks, events};
+use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, replay_buffer};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// The methods and headers that web pages may use.
@@ -244,7 +243,7 @@ async fn upgraded(
     if let Some(address) = caller.address {
         request.extensions_mut().insert(PeerAddress(address));
     }
-    let credential = auth::credential(&request, caller.principal);
+    let credential = checks::credential(&request, caller.principal);
     let answer = hook(request.map(drop), credential);
     let mut response = answer.await.map(|text| ResponseBody::full(Bytes::from(text)));
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -288,7 +287,7 @@ fn start_of(headers: &HeaderMap) -> Result<Start, Refused> {
     if headers.get(LAST_EVENT_ID).is_some_and(HeaderValue::is_empty) {
         return Ok(Start::First);
     }
-    let last = events::last_event(headers)?;
+    let last = replay_buffer::last_event(headers)?;
     Ok(last.map_or(Start::Waiting, |(stream, number)| Start::After { stream, number }))
 }
 

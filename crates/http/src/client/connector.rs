@@ -11,9 +11,10 @@ use http::Uri;
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
-use super::HttpClient;
-use super::requester::default_port;
+use crate::client::HttpClient;
+use crate::client::requester::default_port;
 
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
@@ -189,13 +190,41 @@ impl Write for Socket {
     }
 }
 
+/// A token bucket. It is full at first, and one token after another comes back.
+#[derive(Debug)]
+pub(crate) struct Resets {
+    /// The time in which the empty bucket becomes full.
+    whole: Duration,
+    /// The time in which one token comes back.
+    every: Duration,
+    full_at: Instant,
+}
+
+impl Resets {
+    /// Allows `burst` resets at once, and then one in each interval `every`.
+    pub(crate) fn new(burst: u32, every: Duration) -> Self {
+        Self { whole: every * burst, every, full_at: Instant::now() }
+    }
+
+    /// Takes a token, or returns the time until there is one.
+    pub(crate) fn take(&mut self) -> Result<(), Duration> {
+        let now = Instant::now();
+        let full_at = self.full_at.max(now) + self.every;
+        if let Some(wait) = (full_at - now).checked_sub(self.whole).filter(|wait| !wait.is_zero()) {
+            return Err(wait);
+        }
+        self.full_at = full_at;
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
-    use super::super::requester::Requester;
     use super::*;
+    use crate::client::requester::Requester;
     use crate::inbound_queue::InboundQueue;
 
     #[tokio::test]
@@ -217,5 +246,22 @@ mod tests {
         assert!(!failed.sent);
         drop(requester);
         server.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bucket_that_is_empty_fills_again() {
+        let every = Duration::from_millis(100);
+        let mut resets = Resets::new(3, every);
+        for _ in 0..3 {
+            assert_eq!(resets.take(), Ok(()));
+        }
+        assert_eq!(resets.take(), Err(every));
+        tokio::time::advance(every / 2).await;
+        assert_eq!(resets.take(), Err(every / 2));
+        tokio::time::advance(every / 2).await;
+        assert_eq!((resets.take(), resets.take()), (Ok(()), Err(every)));
+        tokio::time::advance(every * 100).await;
+        let taken = std::iter::repeat_with(|| resets.take()).take_while(Result::is_ok).count();
+        assert_eq!(taken, 3, "it holds no more than at first");
     }
 }

@@ -3,15 +3,12 @@
 mod authorization;
 mod client_core;
 mod connector;
-mod event_stream;
 pub(crate) mod events;
 mod location;
-mod media_type;
 mod pool;
 mod refusal;
 mod requester;
 mod resend;
-mod resets;
 mod response_body;
 
 use std::fmt;
@@ -24,13 +21,13 @@ pub use authorization::Authorization;
 pub(crate) use client_core::{
     AbortOnDrop, ClientCore, DeleteRequest, Guarded, InFlightTasks, closed, send_delete,
 };
-pub(crate) use event_stream::EventStream;
+pub(crate) use connector::Resets;
+pub(crate) use events::EventStream;
+pub(crate) use events::{Media, media_of};
 pub(crate) use location::resolve;
-pub(crate) use media_type::{Media, media_of};
 pub(crate) use refusal::{beginning, encoded, encoding_of, is_of_another_origin, refusal, stream_refusal};
 pub(crate) use requester::{Attempts, Failed, Leaving, Requester};
 pub(crate) use resend::{is_same_origin, kept, not_kept};
-pub(crate) use resets::Resets;
 pub(crate) use response_body::{ResponseBody, unread};
 
 /// The URL and the options of a client. Each binding's client takes one.

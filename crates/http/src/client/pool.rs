@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::connector::Connector;
 use super::requester::Posted;
-use crate::connection_waker::OwnWaker;
+use crate::inbound_queue::OwnWaker;
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 
 /// A connection that was unused for this time is closed.

@@ -19,11 +19,11 @@ use hyper::client::conn::http1;
 use rescind_core::{FrameKind, PeerInfo, TransportError, TransportErrorKind};
 
 use super::connector::Connector;
-use super::media_type::{Media, media_of};
 use super::pool::{Line, Pool, Urgency};
 use super::resend::{asks_for_more, kept, sent_once};
 use super::response_body::ResponseBody;
 use super::{HttpClient, peer_of};
+use crate::client::events::{Media, media_of};
 use crate::inbound_queue::InboundQueue;
 use crate::sync::Mutex;
 

@@ -16,7 +16,7 @@ use super::pool::Pool;
 use super::refusal::cut;
 use super::requester::Posted;
 use crate::collect_body::CollectError;
-use crate::connection_waker::poll_piece;
+use crate::inbound_queue::poll_piece;
 
 /// The body of a response. If it is dropped before its end, the exchange is aborted.
 pub(crate) struct ResponseBody {

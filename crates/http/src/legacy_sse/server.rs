@@ -9,13 +9,12 @@ use super::LegacySse;
 use super::session::SseSession;
 use crate::envelope::Envelope;
 use crate::inbound_queue::SendRefused;
-use crate::server::cors::{PageAccess, Parameters};
-use crate::server::head_fields::HeadFields;
+use crate::server::checks::{self, HeadFields, PageAccess, Parameters};
 use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, ResponseBody};
 use crate::server::sessions::Sessions;
-use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, checks, is_at};
+use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, is_at};
 
 /// The methods and headers that web pages may use.
 const PAGE_ACCESS: PageAccess = PageAccess {

@@ -16,7 +16,7 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use crate::envelope::Envelope;
-use crate::inbound_queue::{InboundQueue, InboundReceiver, SendRefused};
+use crate::inbound_queue::{InboundQueue, InboundReceiver, SendRefused, WakeList};
 use crate::int_map::IntMap;
 use crate::server::Settings;
 use crate::server::json_or_event_stream::{Response, ResponseKind};
@@ -24,7 +24,6 @@ use crate::server::link::{Linked, ServerLink};
 use crate::server::response_body::EventSource;
 use crate::server::sessions::{OwnedSession, Sessions};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wake_list::WakeList;
 
 /// Data frames are accepted while at most this number of bytes waits for the reader.
 const HELD_FOR_DATA: usize = 32 * 1024;

@@ -13,10 +13,10 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use rescind_core::{ByteBudget, Deviation, HeldBytes, TransportEvent};
 
-use super::head_fields::HeadFields;
 use super::refusal::Refused;
 use crate::collect_body::{CollectError, whole_within};
-use crate::connection_waker::poll_piece;
+use crate::inbound_queue::poll_piece;
+use crate::server::checks::HeadFields;
 
 /// A body of at most this many bytes is read even if memory is full: cancels and common answers are not larger.
 const SMALL: usize = 16 * 1024;

@@ -1,13 +1,29 @@
 //! The checks of host, media types and `Accept`, before a body is read.
+//!
+//! The headers that a browser needs so that a page of another origin can use this server: the answer to its preflight,
+//! and the headers without which the page cannot read an answer (the Fetch standard, "HTTP CORS protocol").
+//!
+//! This module does not decide which origins are allowed: it handles a request after the checks of Host and Origin.
 
-use http::header::{ACCEPT, CONTENT_ENCODING};
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::header::{
+    ACCEPT, ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
+    ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, CONTENT_ENCODING, ORIGIN, VARY,
+};
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Uri};
-use rescind_core::{HostPolicy, HostRefusal, RequestHost};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use rescind_core::{
+    AuthHook, AuthRefusal, AuthRequest, Credential, HostPolicy, HostRefusal, Principal, RequestHost,
+    TraceContext,
+};
 
-use super::head_fields::{Field, HeadFields};
-use super::refusal::Refused;
-use crate::headers::{BOTH, EVENT_STREAM, JSON};
+use crate::headers::{BOTH, EVENT_STREAM, JSON, MCP_PARAM};
+use crate::server::refusal::Refused;
+use crate::server::response_body::{self, ResponseBody};
+use crate::server::{Caller, RequestBody, Responder};
 
 /// Refuses a host that this server does not serve (DNS rebinding): 400 unless exactly one valid host is named, else
 /// 421.
@@ -101,12 +117,318 @@ fn is_zero_weight(parameter: &str) -> bool {
     name.trim().eq_ignore_ascii_case("q") && weight.trim().parse::<f32>().is_ok_and(|weight| weight <= 0.0)
 }
 
+/// When the credential of a request expires. It is stored in the extensions of the request, for tasks that outlive the
+/// response.
+#[derive(Clone, Copy, Debug)]
+struct Expires(Instant);
+
+/// Answers a request that the hook accepts.
+pub(super) async fn answer(
+    responder: Arc<dyn Responder>,
+    hook: AuthHook,
+    within: std::time::Duration,
+    mut request: Request<RequestBody>,
+    caller: Caller,
+) -> Response<ResponseBody> {
+    let asked = hook.ask(AuthRequest::of(&request), within);
+    let credential = match asked.await {
+        Ok(credential) => credential,
+        Err(refusal) => return responder.refuse(Refused::by_hook(&refusal)),
+    };
+    let caller = Caller { principal: credential.principal().cloned(), ..caller };
+    let Some(at) = credential.deadline(tokio::time::Instant::now().into_std()) else {
+        return responder.respond(request, caller).await;
+    };
+    request.extensions_mut().insert(Expires(at));
+    let answer = Arc::clone(&responder).respond(request, caller);
+    match tokio::time::timeout_at(at.into(), answer).await {
+        Ok(response) => response.map(|body| body.expires(at.into())),
+        Err(_) => responder.refuse(Refused::by_hook(&AuthRefusal::expired())),
+    }
+}
+
+/// The credential of a request that the hook accepted, or the anonymous one if there is no hook.
+pub(crate) fn credential<B>(request: &Request<B>, principal: Option<Principal>) -> Credential {
+    let credential = principal.map_or(Credential::anonymous(), Credential::of);
+    match request.extensions().get::<Expires>() {
+        Some(Expires(at)) => credential.expires_at(*at),
+        None => credential,
+    }
+}
+
+/// The seconds for which a browser may cache a preflight. Chromium caches no preflight for longer.
+const MAX_AGE: HeaderValue = HeaderValue::from_static("7200");
+const VARY_ORIGIN: HeaderValue = HeaderValue::from_static("Origin");
+const VARY_PREFLIGHT: HeaderValue = HeaderValue::from_static(
+    "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network",
+);
+const TRUE: HeaderValue = HeaderValue::from_static("true");
+const REQUEST_PRIVATE_NETWORK: HeaderName = HeaderName::from_static("access-control-request-private-network");
+const ALLOW_PRIVATE_NETWORK: HeaderName = HeaderName::from_static("access-control-allow-private-network");
+
+/// The methods and headers of a binding that web pages may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageAccess {
+    /// The methods it serves.
+    pub(crate) methods: &'static str,
+    /// The request headers it reads.
+    pub(crate) headers: &'static str,
+    /// The headers of its answers that a page must be able to read.
+    pub(crate) exposed: &'static str,
+    /// Whether it also reads headers that mirror parameters.
+    pub(crate) parameters: Parameters,
+}
+
+/// Whether a binding reads `Mcp-Param-*` headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parameters {
+    /// It reads none.
+    Ignored,
+    /// It reads any.
+    Read,
+}
+
+/// The settings of the user.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PageSettings {
+    /// Request headers beyond those of the binding.
+    pub(crate) headers: Vec<HeaderName>,
+    pub(crate) credentials: Credentials,
+}
+
+/// Whether pages may send the credentials that the browser keeps for this server: cookies, HTTP authentication, client
+/// certificates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Credentials {
+    /// They must not.
+    #[default]
+    Omitted,
+    /// Pages of allowed origins may.
+    Allowed,
+}
+
+/// A request of a page whose origin is allowed.
+pub(super) struct Page {
+    origin: HeaderValue,
+    credentials: Credentials,
+}
+
+impl Page {
+    /// The page that sends the request. `None`: no page sends it, or it names more than one origin.
+    pub(super) fn of(headers: &HeaderMap, credentials: Credentials) -> Option<Self> {
+        let mut values = headers.get_all(ORIGIN).iter();
+        let origin = values.next()?.clone();
+        values.next().is_none().then_some(Self { origin, credentials })
+    }
+
+    /// The answer to a preflight.
+    pub(super) fn preflight(
+        &self,
+        asked: &HeaderMap,
+        access: &PageAccess,
+        settings: &PageSettings,
+    ) -> Response<ResponseBody> {
+        let mut response = response_body::plain(StatusCode::NO_CONTENT);
+        let headers = response.headers_mut();
+        self.allow_origin(headers);
+        headers.insert(VARY, VARY_PREFLIGHT);
+        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(access.methods));
+        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, allowed_headers(asked, access, settings));
+        headers.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
+        // A page of a public site requests a private address, as Chromium reports it.
+        if asked.get(REQUEST_PRIVATE_NETWORK).is_some_and(|value| value == TRUE) {
+            headers.insert(ALLOW_PRIVATE_NETWORK, TRUE);
+        }
+        response
+    }
+
+    /// Allows the page to read an answer, whatever its status.
+    pub(super) fn open(&self, response: &mut Response<ResponseBody>, access: &PageAccess) {
+        let headers = response.headers_mut();
+        self.allow_origin(headers);
+        headers.append(VARY, VARY_ORIGIN);
+        headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(access.exposed));
+    }
+
+    /// Allows this origin and not `*`, so that a cached answer is not given to another page.
+    fn allow_origin(&self, headers: &mut HeaderMap) {
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, self.origin.clone());
+        if self.credentials == Credentials::Allowed {
+            headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, TRUE);
+        }
+    }
+}
+
+/// Whether a request only checks what a page may send.
+pub(super) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
+    *method == Method::OPTIONS
+        && headers.contains_key(ORIGIN)
+        && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// Informs caches that the answer depends on the origin.
+pub(super) fn vary(response: &mut Response<ResponseBody>) {
+    response.headers_mut().append(VARY, VARY_ORIGIN);
+}
+
+/// The headers that the binding reads, the ones that the user allows, and the requested ones that mirror parameters.
+fn allowed_headers(asked: &HeaderMap, access: &PageAccess, settings: &PageSettings) -> HeaderValue {
+    let mut allowed = access.headers.to_owned();
+    for name in &settings.headers {
+        allowed.push_str(", ");
+        allowed.push_str(name.as_str());
+    }
+    if access.parameters == Parameters::Read {
+        let asked = asked.get_all(ACCESS_CONTROL_REQUEST_HEADERS).into_iter();
+        let names = asked.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+        // Parsed, so that only valid names are written back.
+        for name in names.filter_map(|name| name.trim().parse::<HeaderName>().ok()) {
+            if name.as_str().starts_with(MCP_PARAM) {
+                allowed.push_str(", ");
+                allowed.push_str(name.as_str());
+            }
+        }
+    }
+    HeaderValue::try_from(allowed).unwrap_or(HeaderValue::from_static(access.headers))
+}
+
+/// A field that is read if it occurs once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Field<'a> {
+    #[default]
+    Absent,
+    Once(&'a HeaderValue),
+    /// It occurs more than once. The first value.
+    Several(&'a HeaderValue),
+}
+
+/// The fields of one head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadFields<'a> {
+    pub(crate) headers: &'a HeaderMap,
+    /// The bytes of all names and values.
+    pub(crate) bytes: usize,
+    pub(crate) host: Field<'a>,
+    pub(crate) origin: Field<'a>,
+    pub(crate) accept: Field<'a>,
+    pub(crate) content_type: Field<'a>,
+    pub(crate) content_encoding: Field<'a>,
+    pub(crate) content_length: Field<'a>,
+    pub(crate) transfer_encoding: Field<'a>,
+    pub(crate) traceparent: Field<'a>,
+    pub(crate) mcp_version: Field<'a>,
+    pub(crate) mcp_session: Field<'a>,
+    pub(crate) mcp_method: Field<'a>,
+    pub(crate) mcp_name: Field<'a>,
+    pub(crate) acp_connection: Field<'a>,
+    pub(crate) acp_session: Field<'a>,
+}
+
+impl<'a> Field<'a> {
+    /// The field of one name that is not among those of [`HeadFields`].
+    pub(crate) fn named(headers: &'a HeaderMap, name: &HeaderName) -> Self {
+        let mut field = Self::Absent;
+        headers.get_all(name).iter().for_each(|value| field.add(value));
+        field
+    }
+
+    fn add(&mut self, value: &'a HeaderValue) {
+        *self = match *self {
+            Self::Absent => Self::Once(value),
+            Self::Once(first) | Self::Several(first) => Self::Several(first),
+        };
+    }
+
+    pub(crate) const fn is_absent(self) -> bool {
+        matches!(self, Self::Absent)
+    }
+
+    pub(crate) const fn first(self) -> Option<&'a HeaderValue> {
+        match self {
+            Self::Absent => None,
+            Self::Once(value) | Self::Several(value) => Some(value),
+        }
+    }
+
+    /// The text of a field that may occur only once.
+    pub(crate) fn single(self, name: &str) -> Result<Option<&'a str>, Refused> {
+        let text = match self {
+            Self::Absent => return Ok(None),
+            Self::Once(value) => value.to_str().ok(),
+            Self::Several(_) => None,
+        };
+        text.map(Some).ok_or_else(|| Refused::bad(format!("the header {name} is unreadable")))
+    }
+}
+
+impl<'a> HeadFields<'a> {
+    pub(crate) fn of(headers: &'a HeaderMap) -> Self {
+        let absent = Field::Absent;
+        let mut fields = Self {
+            headers,
+            bytes: 0,
+            host: absent,
+            origin: absent,
+            accept: absent,
+            content_type: absent,
+            content_encoding: absent,
+            content_length: absent,
+            transfer_encoding: absent,
+            traceparent: absent,
+            mcp_version: absent,
+            mcp_session: absent,
+            mcp_method: absent,
+            mcp_name: absent,
+            acp_connection: absent,
+            acp_session: absent,
+        };
+        for (name, value) in headers {
+            let name = name.as_str();
+            fields.bytes += name.len() + value.len();
+            // The names of `crate::headers`, as a `HeaderName` spells them. A test compares them.
+            let field = match name {
+                "host" => &mut fields.host,
+                "origin" => &mut fields.origin,
+                "accept" => &mut fields.accept,
+                "content-type" => &mut fields.content_type,
+                "content-encoding" => &mut fields.content_encoding,
+                "content-length" => &mut fields.content_length,
+                "transfer-encoding" => &mut fields.transfer_encoding,
+                "traceparent" => &mut fields.traceparent,
+                "mcp-protocol-version" => &mut fields.mcp_version,
+                "mcp-session-id" => &mut fields.mcp_session,
+                "mcp-method" => &mut fields.mcp_method,
+                "mcp-name" => &mut fields.mcp_name,
+                "acp-connection-id" => &mut fields.acp_connection,
+                "acp-session-id" => &mut fields.acp_session,
+                _ => continue,
+            };
+            field.add(value);
+        }
+        fields
+    }
+
+    /// The announced length of the body in bytes, if it is a number.
+    pub(crate) fn length(&self) -> Option<u64> {
+        self.content_length.first()?.to_str().ok()?.parse().ok()
+    }
+
+    pub(crate) fn trace(&self) -> Option<TraceContext> {
+        if self.traceparent.is_absent() { None } else { TraceContext::of_headers(self.headers) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use http::HeaderName;
-    use http::header::CONTENT_TYPE;
+    use http::header::{
+        ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, TRANSFER_ENCODING,
+    };
 
     use super::*;
+    use crate::headers::{
+        ACP_CONNECTION_ID, ACP_SESSION_ID, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION, MCP_SESSION_ID,
+    };
 
     fn with(name: HeaderName, value: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
@@ -145,6 +467,42 @@ mod tests {
             let fields = HeadFields::of(&headers);
             assert_eq!(accepts_both(&fields).is_ok(), both, "{value}");
             assert_eq!(accepts_events(&fields).is_ok(), events, "{value}");
+        }
+    }
+
+    #[test]
+    fn each_field_is_found_by_its_name_and_counted() {
+        type Find = for<'a> fn(&HeadFields<'a>) -> Field<'a>;
+        let fields: [(HeaderName, Find); 14] = [
+            (HOST, |fields| fields.host),
+            (ORIGIN, |fields| fields.origin),
+            (ACCEPT, |fields| fields.accept),
+            (CONTENT_TYPE, |fields| fields.content_type),
+            (CONTENT_ENCODING, |fields| fields.content_encoding),
+            (CONTENT_LENGTH, |fields| fields.content_length),
+            (TRANSFER_ENCODING, |fields| fields.transfer_encoding),
+            (HeaderName::from_static("traceparent"), |fields| fields.traceparent),
+            (MCP_PROTOCOL_VERSION, |fields| fields.mcp_version),
+            (MCP_SESSION_ID, |fields| fields.mcp_session),
+            (MCP_METHOD, |fields| fields.mcp_method),
+            (MCP_NAME, |fields| fields.mcp_name),
+            (ACP_CONNECTION_ID, |fields| fields.acp_connection),
+            (ACP_SESSION_ID, |fields| fields.acp_session),
+        ];
+        for (name, find) in &fields {
+            let mut headers = HeaderMap::new();
+            headers.insert(HeaderName::from_static("x-other"), HeaderValue::from_static("other"));
+            assert!(find(&HeadFields::of(&headers)).is_absent(), "{name}");
+            headers.insert(name, HeaderValue::from_static("first"));
+            let once = HeadFields::of(&headers);
+            assert_eq!(find(&once).single(name.as_str()).unwrap(), Some("first"));
+            assert_eq!(once.bytes, "x-otherother".len() + name.as_str().len() + "first".len());
+            headers.append(name, HeaderValue::from_static("second"));
+            let twice = HeadFields::of(&headers);
+            assert!(find(&twice).single(name.as_str()).is_err(), "{name}");
+            assert_eq!(find(&twice).first().unwrap(), "first");
+            let others = fields.iter().filter(|(other, find)| other != name && !find(&twice).is_absent());
+            assert_eq!(others.count(), 0, "{name}");
         }
     }
 }

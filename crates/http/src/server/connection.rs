@@ -23,14 +23,13 @@ use tokio::time::Instant;
 
 use super::connection_memo::ConnectionMemo;
 use super::service::Responding;
-use super::settings::HalfClose;
-use super::shutdown::ShutdownSignal;
-use super::sockets::{Leave, Socket, Sockets};
 use super::version::{Builders, HttpConnection};
-use super::write_timeout::Stalling;
 use super::{HttpService, RequestBody, ResponseBody, Settings, Stalled};
-use crate::connection_waker::OwnWaker;
+use crate::inbound_queue::OwnWaker;
 use crate::lazy_sleep::LazySleep;
+use crate::server::builder::HalfClose;
+use crate::server::listener::{Leave, ShutdownSignal, Socket, Sockets};
+use crate::server::response_body::Stalling;
 use crate::test_io::{Accepted, Source};
 
 /// How long connections may finish their writes after the listener has ended.

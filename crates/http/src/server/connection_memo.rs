@@ -7,7 +7,7 @@ use http::Uri;
 use rescind_core::Client;
 
 use super::Settings;
-use super::head_fields::{Field, HeadFields};
+use crate::server::checks::{Field, HeadFields};
 
 /// The longest host that is kept, in bytes. A longer one is checked each time.
 const MAX_HOST_BYTES: usize = 256;

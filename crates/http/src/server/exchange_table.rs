@@ -8,9 +8,7 @@
 //!   by `HttpServer::unread_limit`. For events that were sent and may be requested again, the settings of the resume
 //!   buffer apply.
 
-mod batch;
 mod parked;
-mod readers;
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -24,16 +22,16 @@ use rescind_core::{
 };
 use tokio::time::Instant;
 
-pub(crate) use self::batch::ExchangeList;
-use self::parked::Parked;
-pub(crate) use self::parked::Unrelated;
-use super::Settings;
-use super::json_or_event_stream::{Progress, Response, ResponseKind};
-use super::replay_buffer::{ReplayBuffer, Retention};
-use crate::inbound_queue::SendRefused;
+use crate::inbound_queue::{SendRefused, WakeList};
 use crate::int_map::IntMap;
+use crate::server::Settings;
+use crate::server::exchange_table::parked::Parked;
+use crate::server::json_or_event_stream::{Progress, Response, ResponseKind};
+use crate::server::replay_buffer::{ReplayBuffer, Retention};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wake_list::WakeList;
+
+pub(crate) use crate::server::exchange_table::parked::ExchangeList;
+pub(crate) use crate::server::exchange_table::parked::Unrelated;
 
 /// The link's own stream, which no request of the peer opened.
 pub(crate) const OWN: u64 = 0;
@@ -423,4 +421,91 @@ impl<X> ExchangeTable<X> {
 fn unread(exchange: ExchangeId) -> TransportError {
     let text = "the client reads no event stream, and what waits for it is at its bound";
     TransportError { exchange: Some(exchange), ..TransportError::new(TransportErrorKind::TooLarge, text) }
+}
+
+/// The most ended streams that are kept for a client that lost their end.
+const ENDED: usize = 16;
+
+impl<X> ExchangeTable<X> {
+    /// Called when a response, or the future of a response, is dropped. The caller must report the returned exchanges as
+    /// closed, under the same lock.
+    pub(crate) fn left(
+        &mut self,
+        stream: u64,
+        token: u64,
+        settings: &Settings,
+        wakes: &mut WakeList,
+    ) -> ExchangeList {
+        let Some(held) = self.held_of(stream) else { return ExchangeList::new() };
+        if !self.buffer(stream).is_some_and(|buffer| buffer.detach(token)) {
+            return ExchangeList::new();
+        }
+        self.update_held(stream, held);
+        wakes.add(self.driver.take());
+        self.lost(stream, settings)
+    }
+
+    /// Removes the reader of a stream, as if it had disconnected.
+    pub(crate) fn cut(&mut self, stream: u64, settings: &Settings, wakes: &mut WakeList) -> ExchangeList {
+        let Some(held) = self.held_of(stream) else { return ExchangeList::new() };
+        wakes.add(self.buffer(stream).and_then(ReplayBuffer::cut));
+        self.update_held(stream, held);
+        self.lost(stream, settings)
+    }
+
+    /// Called when a stream has lost its reader.
+    fn lost(&mut self, stream: u64, settings: &Settings) -> ExchangeList {
+        let Some(open) = self.open.get_mut(&stream) else { return ExchangeList::new() };
+        match open.response {
+            Response::Undecided(_) | Response::Decided(ResponseKind::EventStream) => {
+                open.response = Response::Gone;
+            }
+            // It is answered, but no client takes the answer. The driver has already finished with it.
+            Response::Decided(ref kind) => {
+                if let ResponseKind::Json(_, body) = kind {
+                    self.held -= self.rules.counted(body);
+                }
+                self.open.remove(&stream);
+                return ExchangeList::new();
+            }
+            Response::Sent if !self.rules.resumable => open.response = Response::Gone,
+            Response::Sent | Response::Gone => {}
+        }
+        if open.buffer.is_ended() {
+            self.retire(stream, settings);
+            return ExchangeList::new();
+        }
+        if !self.rules.resumable {
+            open.buffer.discard();
+        }
+        self.exchanges_of(stream)
+    }
+
+    /// Attaches a reader to a stream. The reader before it, if any, ends.
+    pub(crate) fn attach(&mut self, stream: u64, wakes: &mut WakeList) -> u64 {
+        let before = self.held_of(stream).unwrap_or(0);
+        let Some(buffer) = self.buffer(stream) else { return 0 };
+        let (token, displaced) = buffer.attach();
+        wakes.add(displaced);
+        self.update_held(stream, before);
+        token
+    }
+
+    /// Moves a stream that has no reader to the ended ones.
+    fn retire(&mut self, stream: u64, settings: &Settings) {
+        let Some(mut open) = self.open.remove(&stream) else { return };
+        if !open.buffer.was_begun() {
+            return;
+        }
+        open.buffer.shrink();
+        self.ended.push_back((stream, open.buffer));
+        let size = |ended: &VecDeque<(u64, ReplayBuffer)>| -> usize {
+            ended.iter().map(|(_, buffer)| buffer.waiting().1 + buffer.kept().1).sum()
+        };
+        while self.ended.len() > 1
+            && (self.ended.len() > ENDED || size(&self.ended) > settings.unread_limit.1)
+        {
+            self.ended.pop_front();
+        }
+    }
 }

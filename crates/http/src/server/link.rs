@@ -12,9 +12,9 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use super::Settings;
-use super::stall_timer::StallTimer;
-use crate::check_size::check_size;
+use crate::collect_body::check_size;
 use crate::inbound_queue::InboundQueue;
+use crate::server::response_body::StallTimer;
 
 /// The state behind a link, as the driver uses it.
 pub(crate) trait Linked: Send + Sync + 'static {

@@ -7,35 +7,22 @@
 //! - S3 When a connection drops a future or body, a guard informs its binding that the client has left the exchange.
 //! - S4 When the listener ends, everything ends: sockets, connection tasks, links.
 
-pub(crate) mod auth;
 pub(crate) mod body;
 mod builder;
 pub(crate) mod checks;
 mod connection;
 mod connection_memo;
-pub(crate) mod cors;
-mod counts;
-pub(crate) mod events;
 pub(crate) mod exchange_table;
-mod full;
-pub(crate) mod head_fields;
-mod head_timer;
 pub(crate) mod idle;
 pub(crate) mod json_or_event_stream;
 pub(crate) mod link;
-mod listener;
+pub(crate) mod listener;
 pub(crate) mod refusal;
 pub(crate) mod replay_buffer;
 pub(crate) mod response_body;
 mod service;
-mod session_router;
 pub(crate) mod sessions;
-mod settings;
-mod shutdown;
-mod sockets;
-pub(crate) mod stall_timer;
 mod version;
-mod write_timeout;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -43,25 +30,20 @@ use std::sync::Arc;
 use http::{HeaderName, Request, Response};
 use rescind_core::{BoxFuture, Client, Principal};
 
-pub use builder::HttpServer;
-pub use counts::HttpCounts;
-pub use full::Stalled;
-pub use listener::HttpListener;
+pub use builder::{HalfClose, HttpServer};
+pub use json_or_event_stream::Stalled;
+pub use listener::{HttpCounts, HttpListener};
 pub use response_body::ResponseBody;
 pub use service::HttpService;
 pub(crate) use service::is_at;
-pub use session_router::{
-    RouteRefusal, RoutedAnswer, RoutedBody, SHARED_CANCEL_KEPT, SessionRoute, SessionRouter,
-};
-pub use settings::HalfClose;
+pub use sessions::{RouteRefusal, RoutedAnswer, RoutedBody, SHARED_CANCEL_KEPT, SessionRoute, SessionRouter};
 
 pub(crate) use body::RequestBody;
+pub(crate) use builder::Settings;
 pub(crate) use listener::AcceptQueue;
-pub(crate) use settings::Settings;
 
-use self::cors::PageAccess;
-use self::head_fields::Field;
 use self::refusal::Refused;
+use crate::server::checks::{Field, PageAccess};
 
 /// Who sent a request.
 #[derive(Clone, Debug)]

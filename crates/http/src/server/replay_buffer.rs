@@ -1,12 +1,16 @@
 //! The messages of one event stream: those that wait for its reader, and those that were read and may be read again.
 
 use std::collections::VecDeque;
+use std::fmt::Write as _;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
+use http::HeaderMap;
 use tokio::time::Instant;
 
-use super::events;
+use crate::headers::LAST_EVENT_ID;
+use crate::server::refusal::Refused;
 
 /// How many of the events that a reader took are kept, so that a cut stream can be resumed.
 #[derive(Clone, Copy, Debug)]
@@ -251,7 +255,7 @@ impl ReplayBuffer {
         };
         if std::mem::take(&mut reader.lacks_id) {
             let next = self.waiting.front().map_or(self.next, |stored| stored.number);
-            return Poll::Ready(Some(events::id_only((self.stream, next.saturating_sub(1)))));
+            return Poll::Ready(Some(id_only((self.stream, next.saturating_sub(1)))));
         }
         let Some(stored) = self.waiting.pop_front() else {
             if self.ended {
@@ -263,8 +267,8 @@ impl ReplayBuffer {
         self.moved = Instant::now();
         let id = (self.stream, stored.number);
         let event = match &stored.content {
-            Content::Message { body, .. } => events::event(Some(id).filter(|_| self.kept.events > 0), body),
-            Content::Priming(retry) => events::priming(id, *retry),
+            Content::Message { body, .. } => event(Some(id).filter(|_| self.kept.events > 0), body),
+            Content::Priming(retry) => priming(id, *retry),
         };
         self.waiting_bytes -= stored.size();
         if self.kept.events == 0 {
@@ -278,6 +282,55 @@ impl ReplayBuffer {
         }
         Poll::Ready(Some(event))
     }
+}
+
+/// One event with one line of data. It has an id if a cut stream may be resumed after it.
+pub(crate) fn event(id: Option<(u64, u64)>, data: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(data.len() + 48);
+    put_id(&mut out, id);
+    out.put_slice(b"data: ");
+    out.put_slice(data);
+    out.put_slice(b"\n\n");
+    out.freeze()
+}
+
+/// An event without data. It gives the client an id for resuming the stream, and the time to wait before that.
+pub(crate) fn priming(id: (u64, u64), retry: Option<Duration>) -> Bytes {
+    let mut out = BytesMut::with_capacity(64);
+    put_id(&mut out, Some(id));
+    if let Some(retry) = retry {
+        let _ = writeln!(out, "retry: {}", retry.as_millis());
+    }
+    out.put_slice(b"data: \n\n");
+    out.freeze()
+}
+
+/// Only an id. A client remembers it and gets no event, because there is no line of data (WHATWG HTML, 9.2.6).
+pub(crate) fn id_only(id: (u64, u64)) -> Bytes {
+    let mut out = BytesMut::with_capacity(48);
+    put_id(&mut out, Some(id));
+    out.put_slice(b"\n");
+    out.freeze()
+}
+
+fn put_id(out: &mut BytesMut, id: Option<(u64, u64)>) {
+    if let Some((stream, number)) = id {
+        let _ = writeln!(out, "id: {stream}-{number}");
+    }
+}
+
+/// The stream and the number that an id names. The id must have exactly the form that we write.
+pub(crate) fn parse_id(id: &str) -> Option<(u64, u64)> {
+    let number = |digits: &str| digits.parse::<u64>().ok().filter(|number| number.to_string() == digits);
+    let (stream, place) = id.split_once('-')?;
+    Some((number(stream)?, number(place)?))
+}
+
+/// The event after which a client resumes a stream, if it names one: the stream and the number of the event.
+pub(crate) fn last_event(headers: &HeaderMap) -> Result<Option<(u64, u64)>, Refused> {
+    let Some(last) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
+    let last = last.to_str().ok().and_then(parse_id);
+    last.map(Some).ok_or_else(Refused::foreign_event)
 }
 
 #[cfg(test)]
@@ -417,5 +470,15 @@ mod tests {
         tokio::time::advance(wait).await;
         buffer.push(Bytes::from("3"), true);
         assert!(!buffer.is_stalled(since), "nothing was there to be taken");
+    }
+
+    #[test]
+    fn only_an_issued_id_names_an_event() {
+        assert_eq!(parse_id("1-20"), Some((1, 20)));
+        for id in
+            ["+1-2", "1-+2", "01-2", "1-02", "1-", "-2", "1-2-3", "1", "", "1- 2", "18446744073709551616-1"]
+        {
+            assert_eq!(parse_id(id), None, "{id}");
+        }
     }
 }

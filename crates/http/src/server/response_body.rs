@@ -1,8 +1,11 @@
 //! The body of a response: empty, one message, or a stream of events.
 
 use std::fmt;
+use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -10,12 +13,13 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use tokio::time::Instant;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
 
-use super::full::{Full, Stalled};
-use super::session_router::RoutedBody;
 use crate::headers::{EVENT_STREAM, JSON};
 use crate::lazy_sleep::LazySleep;
+use crate::server::json_or_event_stream::{Full, Stalled};
+use crate::server::sessions::RoutedBody;
 
 /// The source of the events of a stream.
 pub(crate) trait EventSource: Send + Sync + 'static {
@@ -254,4 +258,188 @@ pub(crate) fn events(
     // A buffering proxy would hold events back.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     response
+}
+
+/// The task that waits is woken at the end of the wait and polls at once. If it polls later than this, it had no data
+/// frames to send in between, or its runtime was blocked, which is not the client's fault. Then the wait starts again.
+const SOON: Duration = Duration::from_secs(1);
+
+/// How long data frames have had no room, and when that is too long. It is only checked when a data frame is to be
+/// sent.
+#[derive(Debug, Default)]
+pub(crate) struct StallTimer(Option<(Instant, Pin<Box<Sleep>>)>);
+
+impl StallTimer {
+    /// Called when data frames have room.
+    pub(crate) fn renew(&mut self) {
+        self.0 = None;
+    }
+
+    /// Ready when there was no room for this time; returns when that began. Then it starts again.
+    pub(crate) fn poll_end(&mut self, wait: Duration, cx: &mut Context<'_>) -> Poll<Instant> {
+        loop {
+            let (since, due) =
+                self.0.get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(wait))));
+            ready!(due.as_mut().poll(cx));
+            let (since, late) = (*since, due.deadline().elapsed());
+            self.0 = None;
+            if late < SOON {
+                return Poll::Ready(since);
+            }
+        }
+    }
+}
+
+/// Fails a write that makes no progress for this time, which frees the socket and the data that waits for it.
+pub(super) struct Stalling<S> {
+    io: S,
+    limit: Duration,
+    /// When the pending write has waited too long.
+    due: Option<Pin<Box<Sleep>>>,
+    lifted: Arc<AtomicBool>,
+}
+
+/// Removes the limit of a socket that now uses another protocol with its own limits.
+#[derive(Clone, Debug)]
+pub(super) struct Disarm(Arc<AtomicBool>);
+
+impl Disarm {
+    pub(super) fn disarm(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl<S> Stalling<S> {
+    pub(super) fn new(io: S, limit: Duration) -> (Self, Disarm) {
+        let lifted = Arc::<AtomicBool>::default();
+        (Self { io, limit, due: None, lifted: Arc::clone(&lifted) }, Disarm(lifted))
+    }
+
+    /// Checks the result of a write.
+    fn watch<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if wrote.is_ready() || self.lifted.load(Ordering::Relaxed) {
+            self.due = None;
+            return wrote;
+        }
+        let limit = self.limit;
+        let due = self.due.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        if due.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.io).poll_write(cx, bytes);
+        self.watch(cx, wrote)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.io).poll_write_vectored(cx, bytes);
+        self.watch(cx, wrote)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        self.watch(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.io).poll_shutdown(cx);
+        self.watch(cx, shut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const WAIT: Duration = Duration::from_secs(30);
+
+    async fn end(timer: &mut StallTimer) -> Instant {
+        poll_fn(|cx| timer.poll_end(WAIT, cx)).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_timer_expires_and_restarts() {
+        let (mut timer, begun) = (StallTimer::default(), Instant::now());
+        assert_eq!(end(&mut timer).await, begun);
+        assert_eq!(begun.elapsed(), WAIT);
+        assert_eq!(end(&mut timer).await, begun + WAIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unawaited_expiry_does_not_count() {
+        let mut timer = StallTimer::default();
+        assert!(tokio::time::timeout(WAIT / 2, end(&mut timer)).await.is_err());
+        tokio::time::sleep(WAIT * 2).await;
+        let again = Instant::now();
+        assert_eq!(end(&mut timer).await, again);
+        assert_eq!(again.elapsed(), WAIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn free_room_restarts_the_stall_timer() {
+        let mut timer = StallTimer::default();
+        assert!(tokio::time::timeout(WAIT / 2, end(&mut timer)).await.is_err());
+        timer.renew();
+        let again = Instant::now();
+        assert_eq!(end(&mut timer).await, again);
+    }
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_makes_no_progress_fails_in_time() {
+        let (near, mut far) = tokio::io::duplex(4);
+        let (mut near, _lift) = Stalling::new(near, LIMIT);
+        near.write_all(b"four").await.unwrap();
+        let since = Instant::now();
+        let slow = async {
+            tokio::time::advance(LIMIT / 2).await;
+            far.read_u8().await.unwrap();
+        };
+        let (wrote, ()) = tokio::join!(near.write_all(b"56"), slow);
+        assert_eq!(wrote.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(since.elapsed(), LIMIT + LIMIT / 2, "each step begins anew");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_without_write_timeout_waits() {
+        let (near, mut far) = tokio::io::duplex(4);
+        let (mut near, disarm) = Stalling::new(near, LIMIT);
+        disarm.disarm();
+        let late = async {
+            tokio::time::advance(LIMIT * 3).await;
+            let mut all = [0; 6];
+            far.read_exact(&mut all).await.unwrap();
+        };
+        let (wrote, ()) = tokio::join!(near.write_all(b"123456"), late);
+        wrote.unwrap();
+    }
 }

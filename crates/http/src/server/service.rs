@@ -13,11 +13,10 @@ use rescind_core::{BoxFuture, Client, HeldBytes, PeerAddress};
 use tower_service::Service;
 
 use super::connection_memo::ConnectionMemo;
-use super::cors::{self, Credentials, Page, PageAccess};
-use super::head_fields::HeadFields;
 use super::refusal::Refused;
-use super::session_router::{self, FromElsewhere, Routed, RoutedAnswer};
-use super::{Caller, RequestBody, Responder, ResponseBody, Settings, auth, checks, response_body};
+use super::{Caller, RequestBody, Responder, ResponseBody, Settings, response_body};
+use crate::server::checks::{self, Credentials, HeadFields, Page, PageAccess};
+use crate::server::sessions::{self, FromElsewhere, Routed, RoutedAnswer};
 
 /// The approximate bytes that a request uses besides its head: its stream, its task, the entries of its fields.
 const REQUEST: usize = 4 * 1024;
@@ -80,7 +79,7 @@ impl HttpService {
             Ok(responding) => responding,
             Err(refused) => {
                 let mut response = self.refuse(refused);
-                cors::vary(&mut response);
+                checks::vary(&mut response);
                 Responding::now(response)
             }
         }
@@ -111,7 +110,7 @@ impl HttpService {
         let page = if is_of_page { Page::of(request.headers(), self.credentials()) } else { None };
         let serving = self.serving(path, &request);
         let access = serving.unwrap_or(&self.responder).page_access();
-        if serving.is_some() && cors::is_preflight(request.method(), request.headers()) {
+        if serving.is_some() && checks::is_preflight(request.method(), request.headers()) {
             if let Some(page) = &page {
                 let answer = page.preflight(request.headers(), access, &self.settings.pages);
                 return Ok(Responding::now(answer));
@@ -142,13 +141,13 @@ impl HttpService {
             return Box::pin(ready(self.refuse(refused)));
         };
         if let Some(elsewhere) = elsewhere {
-            return Box::pin(session_router::answer(responder, elsewhere, request));
+            return Box::pin(sessions::answer(responder, elsewhere, request));
         }
         match &self.settings.auth {
             None => responder.respond(request, caller),
             Some(hook) => {
                 let within = self.settings.header_timeout;
-                Box::pin(auth::answer(responder, hook.clone(), within, request, caller))
+                Box::pin(checks::answer(responder, hook.clone(), within, request, caller))
             }
         }
     }

@@ -15,12 +15,11 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use super::mirrored_headers;
-use crate::inbound_queue::{InboundQueue, SendRefused};
+use crate::inbound_queue::{InboundQueue, SendRefused, WakeList};
 use crate::server::Settings;
 use crate::server::exchange_table::{ExchangeList, ExchangeRules, ExchangeTable, Exchanges};
 use crate::server::link::Linked;
 use crate::server::replay_buffer::Retention;
-use crate::wake_list::WakeList;
 
 /// The most open POSTs.
 const OPEN: usize = 16 * 1024;

@@ -15,11 +15,11 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::mirror::Mirrors;
-use super::one_pass::{self, Members, Params};
 use crate::envelope::{Envelope, EnvelopeError, once};
 use crate::headers::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
-use crate::server::head_fields::{Field, HeadFields};
+use crate::server::checks::{Field, HeadFields};
 use crate::server::{ResponseBody, response_body};
+use crate::stateless::mirror::{self, Members, Params};
 
 pub(super) const META: &str = "_meta";
 const ARGUMENTS: &str = "arguments";
@@ -127,7 +127,7 @@ impl<'a> Message<'a> {
             return None;
         }
         let Members { jsonrpc, id, method, params: Params { name, meta } } =
-            one_pass::read(std::str::from_utf8(body).ok()?, bodies)?;
+            mirror::read(std::str::from_utf8(body).ok()?, bodies)?;
         Some(Self {
             body,
             bodies,

@@ -11,7 +11,6 @@ mod client;
 mod link;
 mod mirror;
 mod mirrored_headers;
-mod one_pass;
 mod server;
 #[cfg(feature = "verify")]
 pub(crate) mod verify;

@@ -15,13 +15,12 @@ use super::Stateless;
 use super::link::StatelessLink;
 use super::mirrored_headers::{InvalidHeader, Kind, Message};
 use crate::inbound_queue::{InboundReceiver, SendRefused};
-use crate::server::cors::{PageAccess, Parameters};
-use crate::server::head_fields::HeadFields;
+use crate::server::checks::{self, HeadFields, PageAccess, Parameters};
 use crate::server::json_or_event_stream::{self, ResponseKind, StreamDelay, TimeFrom};
 use crate::server::link::{Linked, ServerLink};
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, EventSource, ResponseBody};
-use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, checks};
+use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body};
 use crate::sync::Mutex;
 
 const ALLOWED: &str = "POST";

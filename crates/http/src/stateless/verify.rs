@@ -5,7 +5,7 @@ use rescind_core::MCP_2026_BODIES;
 
 use super::mirror::Mirrors;
 use super::mirrored_headers::{self, Message};
-use crate::server::head_fields::HeadFields;
+use crate::server::checks::HeadFields;
 
 pub(crate) fn fits(headers: &HeaderMap, body: &[u8]) -> bool {
     let versions = [MCP_2026_BODIES.revision.to_owned()];

@@ -1,7 +1,6 @@
 //! The binding `streamable`: MCP's streamable HTTP, for every protocol.
 
 mod client;
-mod feed;
 mod link;
 mod running;
 mod server;

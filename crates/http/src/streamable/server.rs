@@ -13,22 +13,21 @@ use rescind_core::{
     members,
 };
 
-use super::feed::{StreamFeed, Waiting};
 use super::session_state::{NotResumed, Serves, SessionState};
 use super::sessionless::{Sessionless, Taken};
 use super::{SecondStream, Streamable, link};
 use crate::envelope::Envelope;
 use crate::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::inbound_queue::SendRefused;
-use crate::server::cors::{PageAccess, Parameters};
+use crate::server::checks::{self, HeadFields, PageAccess, Parameters};
 use crate::server::exchange_table::OWN;
-use crate::server::head_fields::HeadFields;
 use crate::server::json_or_event_stream::{self, ResponseKind, StreamDelay, TimeFrom};
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::response_body::{self, ResponseBody};
 use crate::server::sessions::Sessions;
-use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, checks, events};
+use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, replay_buffer};
+use crate::streamable::session_state::{StreamFeed, Waiting};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// The methods and headers that web pages may use.
@@ -266,7 +265,7 @@ impl StreamableServer {
         checks::accepts_events(&fields)?;
         let session = self.required(&fields, principal)?;
         self.check_version(&fields, Some(&session))?;
-        let Some((stream, last)) = events::last_event(headers)? else {
+        let Some((stream, last)) = replay_buffer::last_event(headers)? else {
             let displace = self.config.second_stream == SecondStream::Displaces;
             let Some(token) = session.listen(displace) else {
                 return Err(Refused::conflict("this session has an event stream already"));

@@ -3,22 +3,23 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use rescind_core::{ByteBudget, ExchangeId, HeldBytes, Inbound, Principal, TraceContext, TransportEvent};
 use tokio::time::Instant;
 
-use super::link::RULES;
-use super::running::Running;
 use crate::envelope::Envelope;
-use crate::inbound_queue::{InboundQueue, SendRefused};
+use crate::inbound_queue::{InboundQueue, SendRefused, WakeList};
 use crate::server::Settings;
 use crate::server::exchange_table::{ExchangeList, Exchanges, OWN};
 use crate::server::replay_buffer::{Forgotten, ReplayBuffer};
+use crate::server::response_body::EventSource;
 use crate::server::sessions::{OwnedSession, Sessions};
+use crate::streamable::link::RULES;
+use crate::streamable::running::Running;
 use crate::sync::Mutex;
-use crate::wake_list::WakeList;
 
 /// The member of an answer to `initialize` that names the revision.
 const REVISION: &str = "protocolVersion";
@@ -298,6 +299,48 @@ impl OwnedSession for SessionState {
         self.serves == Serves::Client
             && !self.used.load(Ordering::Relaxed)
             && self.exchanges.lock().open.is_empty()
+    }
+}
+
+/// One stream of a session.
+pub(super) struct StreamFeed {
+    pub(super) session: Arc<SessionState>,
+    pub(super) stream: u64,
+}
+
+impl EventSource for StreamFeed {
+    fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let event = self.session.exchanges.step(|table, _| table.poll_event(self.stream, reader, cx));
+        event.map(|event| event.map(|event| self.session.budget.hold_frame(event)))
+    }
+
+    fn left(&self, reader: u64) {
+        self.session.left(self.stream, reader);
+    }
+}
+
+/// A POST that waits for the head of its response. If it is dropped before that, it reports that the client has left
+/// the exchange (S3).
+pub(super) struct Waiting {
+    pub(super) feed: StreamFeed,
+    pub(super) token: u64,
+    /// Whether nothing is to be reported: the exchange is over, or the body of the response reports its end.
+    pub(super) left: bool,
+}
+
+impl Waiting {
+    /// The response is taken, and is not a stream: the exchange is over.
+    pub(super) fn answered(&mut self) {
+        self.left = true;
+        self.feed.session.touch();
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.left {
+            self.feed.left(self.token);
+        }
     }
 }
 

@@ -9,8 +9,6 @@
 //! - B3 Cookies are kept for the connection and sent with each request.
 //! - B4 When the link's sending half ends, everything ends: tasks, streams, and the connection, which a DELETE closes.
 
-mod position;
-mod posting;
 mod sender;
 mod state;
 mod streams;

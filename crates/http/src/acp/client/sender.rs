@@ -4,12 +4,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rescind_core::{CloseReason, FrameKind, Lane, Outbound, Sender, TransportError};
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use rescind_core::{
+    CloseReason, ExchangeId, FrameKind, Inbound, Lane, Outbound, RequestId, Sender, TraceContext,
+    TransportError, TransportErrorKind, TransportEvent,
+};
 use tokio::sync::mpsc;
 
-use super::state::{Asked, Client};
-use crate::check_size::check_size;
-use crate::client::{DeleteRequest, closed, send_delete};
+use crate::acp::client::state::{Asked, Client};
+use crate::acp::message::Message;
+use crate::client::{Attempts, DeleteRequest, Failed, closed, encoded, refusal, send_delete, unread};
+use crate::collect_body::{check_size, whole};
+use crate::envelope::Reply;
+use crate::headers::{ACP_CONNECTION_ID, BOTH, JSON};
 use crate::sync::JoinHandle;
 
 pub(super) struct ClientSender {
@@ -111,6 +120,195 @@ impl Drop for ClientSender {
         if let Some(runtime) = self.delete_request.unsent().filter(|_| self.client.is_named()) {
             let (requester, headers) = self.client.delete();
             runtime.spawn(send_delete(requester, headers));
+        }
+    }
+}
+
+/// The headers of a frame for each time that it is posted, and whether it may still be posted.
+struct PostAttempts<'a> {
+    client: &'a Client,
+    session: Option<&'a str>,
+    trace: Option<&'a TraceContext>,
+    /// The id of a request.
+    id: Option<&'a RequestId>,
+}
+
+impl Attempts for PostAttempts<'_> {
+    fn headers(&self) -> HeaderMap {
+        let mut headers = self.client.headers(self.session);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
+        if let Some(trace) = self.trace {
+            trace.set_headers(&mut headers);
+        }
+        headers
+    }
+
+    async fn stopped(&self) {
+        loop {
+            let moved = self.client.moved.notified();
+            {
+                let state = self.client.state();
+                let is_over = |id| {
+                    state
+                        .asked
+                        .get(id)
+                        .is_none_or(|asked: &crate::acp::client::state::Asked| asked.is_cancelled)
+                };
+                if state.closing || self.id.is_some_and(is_over) {
+                    return;
+                }
+            }
+            moved.await;
+        }
+    }
+}
+
+impl Client {
+    /// Posts one frame after another (B1).
+    pub(super) async fn post_all(self: Arc<Self>, mut frames: mpsc::Receiver<Outbound>) {
+        while let Some(out) = frames.recv().await {
+            self.step(|_| ());
+            let id = out.head.id.clone().filter(|_| out.head.kind == FrameKind::Request);
+            self.post(out).await;
+            if let Some(id) = id {
+                if let Some(asked) = self.state().asked.get_mut(&id) {
+                    asked.is_taken = true;
+                }
+                self.moved.notify_waiters();
+            }
+        }
+    }
+
+    /// Posts a frame and completes when the server has taken it. If the server does not take a request, the call fails.
+    async fn post(self: &Arc<Self>, out: Outbound) {
+        let session = self.session_of(&out);
+        if let Some(session) = &session {
+            self.listen(Some(session));
+        }
+        let (exchange, asks, id) = (out.exchange, out.head.kind == FrameKind::Request, out.head.id.clone());
+        let attempts = PostAttempts {
+            client: self,
+            session: session.as_deref(),
+            trace: out.head.trace.as_deref(),
+            id: id.as_ref().filter(|_| asks),
+        };
+        match self.posted(out.head.kind, &attempts, exchange, out.body).await {
+            Ok(()) => {}
+            Err(Failed { sent, error }) if asks => {
+                if let Some(id) = id {
+                    self.forget(&id);
+                }
+                self.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
+            }
+            Err(Failed { error, .. }) => {
+                tracing::debug!(error = %rescind_core::LogText::text(&error), "a message was not taken");
+            }
+        }
+    }
+
+    pub(super) fn forget(&self, id: &RequestId) {
+        self.state().asked.remove(id);
+        self.moved.notify_waiters();
+    }
+
+    async fn posted(
+        self: &Arc<Self>,
+        kind: FrameKind,
+        attempts: &PostAttempts<'_>,
+        exchange: ExchangeId,
+        body: Bytes,
+    ) -> Result<(), Failed> {
+        let response = self.requester.post(kind, attempts, body, None).await?;
+        self.take_cookies(&response);
+        let status = response.status();
+        if status == StatusCode::ACCEPTED {
+            return Ok(());
+        }
+        if status == StatusCode::NOT_FOUND && self.state().connection.is_some() {
+            self.lose("the server does not know the connection any more");
+        }
+        let (head, body) = response.into_parts();
+        let address = || self.requester.address();
+        if let Some(failed) = encoded(&head, address) {
+            return Err(failed);
+        }
+        let body = whole(body, self.max_frame).await.map_err(|error| unread(&head, &address(), error))?;
+        let message = Message::of(&body, self.bodies);
+        if status == StatusCode::OK {
+            if let Some(connection) = self.named_by(&head.headers, &message) {
+                self.state().connection = Some(connection);
+                self.listen(None);
+            }
+        }
+        let reply = Reply::of(&body, attempts.id).with_status(status);
+        if message.is_answer() && reply != Reply::Nothing {
+            let mut inbound = Inbound::new(body.clone());
+            if reply.is_unclear() {
+                inbound.exchange = exchange;
+            }
+            let _ = self.inbound_queue.send(inbound).await;
+        }
+        if status == StatusCode::OK && (reply == Reply::Own || attempts.id.is_none()) {
+            return Ok(());
+        }
+        let text = refusal(&head, &address(), &body);
+        let error = TransportError::new(TransportErrorKind::Io, text);
+        Err(Failed { sent: status.is_server_error(), error })
+    }
+
+    /// The connection that a response names in its header. Only for the first one, the result may name it instead.
+    fn named_by(&self, headers: &HeaderMap, answer: &Message<'_>) -> Option<HeaderValue> {
+        headers.get(ACP_CONNECTION_ID).cloned().or_else(|| {
+            let named = answer.connection().filter(|_| self.state().connection.is_none())?;
+            HeaderValue::from_str(&named).ok()
+        })
+    }
+
+    /// The session that a frame belongs to, from its own params or from those of the request that it refers to.
+    fn session_of(&self, out: &Outbound) -> Option<String> {
+        let named = Message::of(&out.body, self.bodies).session().map(std::borrow::Cow::into_owned);
+        let mut state = self.state();
+        match (out.head.kind, &out.head.id) {
+            (FrameKind::Request, Some(id)) => {
+                if let (Some(named), Some(asked)) = (&named, state.asked.get_mut(id)) {
+                    asked.session = Some(named.clone());
+                }
+                named
+            }
+            (FrameKind::Cancel, Some(id)) => state.asked.get(id)?.session.clone(),
+            (FrameKind::Answer, Some(id)) => state.asked_in.remove(id),
+            (FrameKind::Answer, None) => None,
+            (_, _) => named,
+        }
+    }
+
+    /// Sends a cancel beside the queue, after the server has taken its request.
+    pub(super) fn cancel(self: &Arc<Self>, out: Outbound) {
+        let mut state = self.state();
+        let client = Arc::clone(self);
+        if let Some(asked) = out.head.id.as_ref().and_then(|id| state.asked.get_mut(id)) {
+            asked.is_cancelled = true;
+            // A request that waits to be sent again is not.
+            self.moved.notify_waiters();
+        }
+        while state.cancels.try_join_next().is_some() {}
+        state.cancels.spawn(async move {
+            if let Some(id) = &out.head.id {
+                client.until_taken(id).await;
+            }
+            client.post(out).await;
+        });
+    }
+
+    /// Waits until the server has taken the request with this id, or the request has failed or has its answer.
+    async fn until_taken(&self, id: &RequestId) {
+        loop {
+            let moved = self.moved.notified();
+            if self.state().asked.get(id).is_none_or(|asked| asked.is_taken) {
+                return;
+            }
+            moved.await;
         }
     }
 }

@@ -9,8 +9,8 @@ use http::header::ACCEPT;
 use http::{HeaderValue, Method, StatusCode};
 use rescind_core::Inbound;
 
-use super::position::Position;
 use super::state::Client;
+use crate::acp::client::state::Position;
 use crate::acp::message::Message;
 use crate::client::{EventStream, ResponseBody};
 use crate::headers::{EVENT_STREAM, LAST_EVENT_ID};

@@ -1,17 +1,16 @@
 //! The client side: one POST for each frame. To cancel a request, the client closes its response stream.
 
 mod in_flight;
-mod sender;
 mod state;
 
 use std::sync::Arc;
 
 use rescind_core::{BoxFuture, Link, MCP_2026_BODIES, MirroredBodies, Transport, TransportError};
 
-use self::sender::ClientSender;
 use self::state::Client;
 use super::mirror::Mirrors;
 use crate::client::HttpClient;
+use crate::stateless::client::in_flight::ClientSender;
 
 /// The client side of the binding `stateless`: a transport to one URL.
 ///

@@ -8,8 +8,8 @@ use rescind_core::{CloseReason, ExchangeEnd, ExchangeId, Lane, Outbound, Sender,
 
 use super::in_flight;
 use super::state::Client;
-use crate::check_size::check_size;
 use crate::client::{DeleteRequest, closed, send_delete};
+use crate::collect_body::check_size;
 
 /// Data frames are accepted while the frames whose response has not begun hold at most this number of bytes.
 const MAX_PENDING_BYTES: usize = 32 * 1024;
