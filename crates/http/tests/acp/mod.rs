@@ -2,11 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
-mod client_resume;
-mod cutting_proxy;
-mod lost_streams;
 mod resume;
-mod shares;
 mod status;
 mod streams;
 mod support;

@@ -2,7 +2,6 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
 mod answers;
-mod credentials;
 mod redirects;
 mod retries;
 pub(crate) mod server;

@@ -10,22 +10,26 @@
 //!
 //! The server's end does not send in turn. The frames of the rules are notifications, and a server drops
 //! notifications if a stream is read too slowly (N4), so not all of them would arrive.
+
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 #![expect(clippy::expect_used, reason = "what the tests share is part of them")]
 
-mod first_connection;
 mod raw;
 mod wrapped;
 
-use rescind_core::{Link, TransportEvent};
+use rescind_core::dialect::{ACP, Dialect, MCP, MCP_2026, Role};
+use rescind_core::{CallNumber, ExchangeId, Link, Peer, Transport, TransportEvent};
 use rescind_http::{
     Acp, AcpTransport, HttpClient, HttpServer, LegacySse, LegacySseTransport, Stateless, StatelessTransport,
     Streamable, StreamableTransport,
 };
 use rescind_testkit::conformance::{Harness, RawBytes};
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 
-use self::raw::RawHttp;
-use self::wrapped::{Says, connect, serve};
+use crate::contract::raw::RawHttp;
+use crate::contract::wrapped::{Says, connect, serve};
 
 /// Small, so that a frame over the limit can be written whole.
 const SMALL: usize = 16 * 1024;
@@ -147,4 +151,48 @@ mod legacy_sse {
             a_closed_side_still_reads: "a session ends both ways at once, with its stream",
         }
     );
+}
+
+/// A client of one binding, and its dialect.
+type Row = (fn(HttpClient) -> Box<dyn Transport>, Dialect);
+
+#[tokio::test]
+async fn the_first_request_uses_the_connection_of_the_reachability_check() {
+    let rows: [Row; 3] = [
+        (|client| Box::new(StreamableTransport::new(client)), MCP),
+        (|client| Box::new(StatelessTransport::new(client)), MCP_2026),
+        (|client| Box::new(AcpTransport::new(client).http1()), ACP),
+    ];
+    for (transport, dialect) in rows {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = HttpClient::new(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+        let (link, accepted) = tokio::join!(transport(client).open(), listener.accept());
+        let (mut first, _) = accepted.unwrap();
+        let peer = Peer::builder(dialect).role(Role::Client).attach(link.unwrap()).unwrap();
+        let _call = peer.call::<_, Value>("initialize", &json!({"protocolVersion": 1})).start().unwrap();
+        let mut head = [0; 5];
+        let read =
+            tokio::time::timeout(std::time::Duration::from_secs(30), first.read_exact(&mut head)).await;
+        assert!(read.expect("it hangs").is_ok(), "the first connection was thrown away");
+        assert_eq!(&head, b"POST ");
+    }
+}
+
+/// The driver aborts an exchange only if ids belong to it. Otherwise a message cancels.
+#[tokio::test]
+async fn an_exchange_can_be_aborted_only_if_that_is_how_requests_are_cancelled() {
+    type Over = fn(HttpClient) -> Box<dyn Transport>;
+    let rows: [(Over, bool); 3] = [
+        (|client| Box::new(StreamableTransport::new(client)), false),
+        (|client| Box::new(StatelessTransport::new(client)), true),
+        (|client| Box::new(AcpTransport::new(client).http1()), false),
+    ];
+    for (transport, is_scope) in rows {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = HttpClient::new(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+        let mut link = transport(client).open().await.unwrap();
+        assert!(link.traits.opens_exchanges);
+        let given_up = link.tx.as_mut().abort_exchange(ExchangeId::of_call(CallNumber(1)));
+        assert_eq!((link.traits.exchange_scoped, given_up.is_ok()), (is_scope, is_scope));
+    }
 }

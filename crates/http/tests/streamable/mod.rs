@@ -15,6 +15,4 @@ mod shares;
 mod stalled;
 mod streams;
 pub(crate) mod support;
-#[cfg(feature = "rustls")]
-mod tls;
 mod unrelated;
