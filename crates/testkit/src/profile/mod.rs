@@ -19,7 +19,7 @@ pub use session::{ExpectWord, HandshakeStep, ProfileHandshake, ProfileSession};
 pub use witness::Witness;
 
 /// How a foreign peer is started and its session opened, which of its requests are slow, quick and so on, and where it
-/// shows that work stopped. Read from TOML; see `vectors/README.md`.
+/// shows that work stopped. Read from TOML; see `profiles/README.md`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
