@@ -3,8 +3,6 @@
 
 mod action;
 mod bare;
-pub mod check;
-pub mod client_check;
 pub mod conformance;
 mod dialect_overrides;
 pub mod exchanges;
@@ -38,6 +36,8 @@ pub use options::{
     AnswerAfterCancelOption, CancelFromOption, LimitOptions, LocalCancel, LocalCause, Options,
 };
 pub use process_stats::{open_descriptors, resident_memory};
+#[doc(hidden)]
+pub use profile::follow;
 pub use profile::{
     BadProfile, CancelledForm, ExpectWord, HandshakeStep, Profile, ProfileChild, ProfileHandshake,
     ProfileRequest, ProfileSession, RequestKind, UnresolvedProfile, Witness,

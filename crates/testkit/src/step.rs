@@ -48,6 +48,69 @@ pub enum Step {
     Shutdown(bool),
 }
 
+impl Step {
+    /// Calls `change` with each frame and pattern of this step.
+    #[doc(hidden)]
+    pub fn each_frame(&mut self, change: &mut impl FnMut(&mut Value)) {
+        match self {
+            Self::Send(frame) | Self::Expect(frame) | Self::Skip(frame) => change(frame),
+            Self::SendTogether(frames) | Self::ExpectAnyOrder(frames) => frames.iter_mut().for_each(change),
+            Self::ExpectThrough(through) => {
+                change(&mut through.skipping);
+                change(&mut through.frame);
+            }
+            Self::ExpectNothing(unwanted) => {
+                if let Some(like) = &mut unwanted.like {
+                    change(like);
+                }
+            }
+            Self::SendRaw(_)
+            | Self::ExpectClosed(_)
+            | Self::Work(_)
+            | Self::Barrier(_)
+            | Self::HalfClose(_)
+            | Self::Disconnect(_)
+            | Self::On(_)
+            | Self::Call(_)
+            | Self::CancelCall(_)
+            | Self::DropCall(_)
+            | Self::ExpectOutcome(_)
+            | Self::Shutdown(_) => {}
+        }
+    }
+
+    /// Whether the session, with its one connection, can be used for another scenario after this step.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn keeps_session(&self) -> bool {
+        match self {
+            Self::HalfClose(_)
+            | Self::Disconnect(_)
+            | Self::ExpectClosed(_)
+            | Self::On(_)
+            | Self::SendRaw(_)
+            | Self::Shutdown(_) => false,
+            Self::Send(frame) => !ends_the_session(frame),
+            Self::SendTogether(frames) => !frames.iter().any(ends_the_session),
+            Self::Expect(_)
+            | Self::ExpectAnyOrder(_)
+            | Self::ExpectThrough(_)
+            | Self::ExpectNothing(_)
+            | Self::Skip(_)
+            | Self::Work(_)
+            | Self::Barrier(_)
+            | Self::Call(_)
+            | Self::CancelCall(_)
+            | Self::DropCall(_)
+            | Self::ExpectOutcome(_) => true,
+        }
+    }
+}
+
+fn ends_the_session(frame: &Value) -> bool {
+    matches!(frame.get("method").and_then(Value::as_str), Some("shutdown" | "exit"))
+}
+
 /// See [`Step::ExpectThrough`].
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -5,7 +5,6 @@ mod conformance;
 mod coverage;
 mod exchanges;
 mod link;
-mod profiles;
 mod runner;
 mod sources;
 mod vectors_detect_faults;

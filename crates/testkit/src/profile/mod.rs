@@ -121,13 +121,10 @@ impl ProfileRequest {
         Self { method, params, result: None, cancelled: Vec::new(), child: None, notification: None }
     }
 
-    /// A request without params, about whose answer nothing is known.
-    pub(crate) fn plain(method: &str) -> Self {
-        Self::new(method, empty())
-    }
-
     /// Whether an answer has one of the forms that the profile names for a cancelled request.
-    pub(crate) fn says_cancelled(&self, wire_format: WireFormat, answer: &Value) -> bool {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn says_cancelled(&self, wire_format: WireFormat, answer: &Value) -> bool {
         let code = ["/error/code", "/payload/error/code"].into_iter().find_map(|at| answer.pointer(at));
         self.cancelled.iter().any(|form| match form {
             CancelledForm::Code(named) => code == Some(named),
@@ -202,7 +199,8 @@ impl Profile {
 }
 
 /// Follows a dotted path, such as `result.sessionId` or `content.0.text`.
-pub(crate) fn follow<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+#[must_use]
+pub fn follow<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(value, |value, name| match value {
         Value::Array(items) => items.get(name.parse::<usize>().ok()?),
         _ => value.get(name),

@@ -20,21 +20,6 @@ pub struct Witness {
     pub cancelled: Option<String>,
 }
 
-impl Witness {
-    /// It without its command or its request, if these are not asked.
-    pub(crate) fn limited_to(mut self, command: bool, request: bool) -> Option<Self> {
-        if !command {
-            self.command.clear();
-        }
-        if !request {
-            self.method.clear();
-            (self.running, self.cancelled) = (None, None);
-        }
-        let is_left = !self.command.is_empty() || !self.method.is_empty();
-        is_left.then_some(self)
-    }
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WitnessTable {
@@ -64,22 +49,7 @@ impl TryFrom<WitnessTable> for Witness {
 
 #[cfg(test)]
 mod tests {
-    use super::Witness;
     use crate::profile::Profile;
-
-    #[test]
-    fn each_part_of_a_witness_can_be_left_out() {
-        let text = "name = \"x\"\n[witness]\ncommand = [\"count\"]\nmethod = \"stats\"\nrunning = \"a\"";
-        let witness = Profile::from_toml(text).unwrap().witness.unwrap();
-        let left = |command, request| -> Option<Witness> { witness.clone().limited_to(command, request) };
-        let both = left(true, true).unwrap();
-        assert_eq!((both.command.len(), both.method.as_str()), (1, "stats"));
-        let command = left(true, false).unwrap();
-        assert_eq!((command.command.len(), command.method.as_str(), command.running), (1, "", None));
-        let request = left(false, true).unwrap();
-        assert_eq!((request.command.len(), request.method.as_str()), (0, "stats"));
-        assert!(left(false, false).is_none());
-    }
 
     #[test]
     fn a_witness_is_a_request_or_a_command_or_both() {

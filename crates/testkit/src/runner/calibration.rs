@@ -11,29 +11,30 @@ use crate::pattern::Bindings;
 #[derive(Clone, Debug, Default)]
 pub struct Calibration {
     /// The open session. `None`: the scenario opens its own.
-    pub(crate) session: Option<OpenSession>,
+    pub session: Option<OpenSession>,
     /// The code with which the quick request is answered. `None`: a result.
-    pub(crate) quick_error: Option<Value>,
+    pub quick_error: Option<Value>,
     /// How long the slow request takes without a cancel. `None`: it does not end.
-    pub(crate) slow_takes: Option<Duration>,
+    pub slow_takes: Option<Duration>,
     /// The error with which a cancelled request is answered, if it is not the dialect's.
-    pub(crate) cancelled_error: Option<Value>,
+    pub cancelled_error: Option<Value>,
     /// Whether a cancelled request is answered where silence is owed.
-    pub(crate) answers_cancelled: bool,
+    pub answers_cancelled: bool,
     /// Whether a value may answer a cancelled request.
-    pub(crate) value_may_answer: bool,
+    pub value_may_answer: bool,
 }
 
 /// A session that is open already.
 #[derive(Clone, Debug)]
-pub(crate) struct OpenSession {
-    pub(crate) line: Line,
+pub struct OpenSession {
+    /// Its connection.
+    pub line: Line,
     /// The values from its handshake.
-    pub(crate) bindings: Bindings,
+    pub bindings: Bindings,
     /// The answer to `initialize`.
-    pub(crate) opening: Option<Value>,
+    pub opening: Option<Value>,
     /// The number of the first request that the runner itself sends.
-    pub(crate) first_request: u64,
+    pub first_request: u64,
     /// The requests of earlier scenarios, whose answers may still come.
-    pub(crate) earlier: Vec<Value>,
+    pub earlier: Vec<Value>,
 }

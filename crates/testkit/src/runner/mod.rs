@@ -27,17 +27,22 @@ mod work;
 use std::time::Duration;
 
 pub use calibration::Calibration;
-pub(crate) use calibration::OpenSession;
+// For checks of foreign peers. Not part of the stable API.
+#[doc(hidden)]
+pub use calibration::OpenSession;
 pub use calling::{Caller, CallingSubject};
 pub use deviations::DeviationSeen;
-pub(crate) use deviations::{AsMeant, as_meant};
-pub(crate) use link::refused;
+#[doc(hidden)]
+pub use deviations::{AsMeant, as_meant};
+#[doc(hidden)]
+pub use link::refused;
 pub use link::{Connect, LinkSubject};
 pub use outcomes::{Outcomes, differences};
 pub use peer::PeerCaller;
 pub use requirements::Requirements;
 pub use subject::{Ended, Line, Seen, Subject, SubjectError};
-pub(crate) use verdict::shorten;
+#[doc(hidden)]
+pub use verdict::shorten;
 pub use verdict::{Direction, Evidence, Failure, Played, TraceLine, Verdict};
 
 pub use crate::vector::Abilities;

@@ -58,8 +58,9 @@ impl Vector {
     }
 
     /// Why this vector cannot be played against a subject with these abilities through this profile. `None`: it can.
+    #[doc(hidden)]
     #[must_use]
-    pub(crate) fn refusal(
+    pub fn refusal(
         &self,
         dialect: &str,
         abilities: Abilities,
@@ -130,8 +131,9 @@ impl Vector {
 impl Vector {
     /// Why this vector is not played on a transport with these abilities: the protocols require different behaviour
     /// there. `None`: it is played.
+    #[doc(hidden)]
     #[must_use]
-    pub(crate) fn unlike(&self, abilities: Abilities) -> Option<&'static str> {
+    pub fn unlike(&self, abilities: Abilities) -> Option<&'static str> {
         if !abilities.bare && self.handshake != HandshakeMode::Default {
             return Some("on this wire nothing can be said before the usual opening");
         }

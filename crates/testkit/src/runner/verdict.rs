@@ -28,6 +28,22 @@ pub struct Played {
     pub deviations: Vec<DeviationSeen>,
 }
 
+impl Played {
+    /// The result of a vector of which nothing was played.
+    #[must_use]
+    pub fn unplayed(verdict: Verdict) -> Self {
+        Self {
+            verdict,
+            evidence: Vec::new(),
+            trace: Vec::new(),
+            cancel: None,
+            outcomes: Outcomes::default(),
+            strays: Vec::new(),
+            deviations: Vec::new(),
+        }
+    }
+}
+
 /// Whether a vector passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -93,7 +109,9 @@ impl TraceLine {
     }
 
     /// The line without the middle of a very long frame.
-    pub(crate) fn shortened(&self) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn shortened(&self) -> Self {
         let mut line = self.clone();
         shorten(&mut line.text);
         line
@@ -104,7 +122,7 @@ impl TraceLine {
 const LONGEST_TEXT: usize = 4_096;
 
 /// Takes the middle out of a very long text and says how much is missing.
-pub(crate) fn shorten(text: &mut String) {
+pub fn shorten(text: &mut String) {
     if text.len() <= LONGEST_TEXT {
         return;
     }
