@@ -8,15 +8,11 @@
 //!
 //! A fact against the program that a document demands or recommends is confirmed: three runs of three.
 
-mod dialogue;
-mod facts;
 mod judge;
 mod looks;
-mod looks_ids;
 mod play;
 mod record;
 mod server_dialect;
-mod sources;
 
 use std::fmt;
 use std::time::Duration;

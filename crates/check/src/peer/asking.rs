@@ -9,7 +9,7 @@ use super::session::{Lost, PeerSession};
 use super::statements::Question;
 use super::tries::Tries;
 use super::undisturbed::Disturbance;
-use super::witness::Counter;
+use super::work::Counter;
 use super::{PeerSource, Unusable, turn, work};
 
 /// A fault is one only if it is seen in this many sessions, one after another.

@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 
 use super::session::{Lost, PeerSession, Received, Sent};
 use super::tries::is_cancelled;
-use super::{CheckSettings, Unusable};
-use super::{processor_time, work};
+use super::{CheckSettings, Unusable, work};
 
 /// A slow request must take this many quick round trips.
 const LEAST_ROUND_TRIPS: u32 = 20;
@@ -274,7 +273,7 @@ async fn slow(
     longest: Duration,
 ) -> Result<FirstSlow, Unusable> {
     let died = |lost: Lost| died("slow", &lost);
-    let used = || leader.and_then(processor_time::of_group);
+    let used = || leader.and_then(work::processor_time_of_group);
     let before = used();
     let sent = session.send_kind(RequestKind::Slow).await.map_err(died)?;
     let quick = session.send_kind(RequestKind::Quick).await.map_err(died)?;

@@ -9,8 +9,8 @@ use super::baseline::{Baselines, default_quick};
 use super::probe::Finding;
 use super::session::{Lost, PeerSession};
 use super::statements::{Question, deviation_source};
-use super::witness::limited_to;
-use super::{CheckSettings, PeerSource, Started, contradictions};
+use super::work::limited_to;
+use super::{CheckSettings, PeerSource, Started, statements};
 
 /// Opens sessions with the peer and puts the questions.
 pub(super) struct Checker<'a, P> {
@@ -146,7 +146,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
         let silence = self.wire_format.owes_silence();
         let asked = Question::ALL.into_iter().filter(|question| question.applies(self.dialect, silence));
         let mut facts: Vec<Fact> = asked.map(|question| self.fact(question, baselines)).collect();
-        contradictions::resolve(&mut facts);
+        statements::resolve_contradictions(&mut facts);
         facts
     }
 

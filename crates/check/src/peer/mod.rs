@@ -8,18 +8,14 @@ mod adapt;
 mod asking;
 mod baseline;
 mod cancel_findings;
-mod contradictions;
 mod facts;
-mod id_zero;
 mod probe;
-mod processor_time;
 mod scenarios;
 mod session;
 mod statements;
 mod tries;
 mod turn;
 mod undisturbed;
-mod witness;
 mod work;
 
 use std::time::Duration;
@@ -28,9 +24,9 @@ use rescind_testkit::runner::LinkSubject;
 use rescind_testkit::wire_format::WireFormat;
 use rescind_testkit::{Profile, Report, RequestKind};
 
-pub use self::contradictions::{CONTRADICTS, contradictions};
 use self::facts::Checker;
 use self::session::Lost;
+pub use self::statements::{CONTRADICTS, contradictions};
 
 /// Opens sessions with the peer that is checked.
 pub trait PeerSource: Send {

@@ -10,10 +10,10 @@ use super::asking::TOGETHER;
 use super::baseline::{Baselines, shown};
 use super::session::{Lost, PeerSession};
 use super::statements::Question;
-use super::tries::{self, Tries, cancel_again_and_again};
-use super::undisturbed::{self, Disturbance, End};
-use super::witness::Counter;
-use super::{CheckSettings, cancel_findings, id_zero, turn, work};
+use super::tries::{Tries, cancel_again_and_again};
+use super::undisturbed::{Disturbance, End};
+use super::work::Counter;
+use super::{CheckSettings, cancel_findings, tries, turn, undisturbed, work};
 
 /// The lines of a trace that are kept of a fact.
 const MAX_TRACE: usize = 60;
@@ -212,8 +212,8 @@ impl Probe {
                 only(findings)
             }
             Self::Turn => only(turn::run(session, baselines, deadline).await?),
-            Self::IdZero => only(vec![id_zero::alone(session, baselines, deadline).await?]),
-            Self::QuickIdZero => only(vec![id_zero::quick(session, deadline).await?]),
+            Self::IdZero => only(vec![cancel_findings::alone(session, baselines, deadline).await?]),
+            Self::QuickIdZero => only(vec![cancel_findings::quick(session, deadline).await?]),
             Self::Beside(disturbances) => only(beside(session, baselines, disturbances, settings).await?),
             Self::Progress => {
                 let takes = baselines.progress.as_ref().and_then(|progress| progress.takes);

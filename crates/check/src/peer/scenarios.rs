@@ -11,13 +11,12 @@ use rescind_testkit::{
 };
 use serde_json::Value;
 
-use super::PeerSource;
-use super::adapt;
 use super::asking::SESSIONS;
 use super::baseline::Baselines;
 use super::facts::Checker;
 use super::session::{Lost, PeerSession};
 use super::tries::normal_end;
+use super::{PeerSource, adapt};
 
 /// What the facts mean for the scenarios.
 struct Known {
