@@ -6,11 +6,6 @@
 
 mod connection;
 mod handler;
-mod handler_behaviour;
-mod inputs;
-mod outgoing;
-mod outputs;
-mod prompt;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,8 +21,7 @@ use crate::options::Options;
 use crate::runner::{
     Abilities, Ended, Failure, Line, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
 };
-use crate::step::{CallStep, CancelWord};
-use crate::vector::{Part, Scenario};
+use crate::vector::{CallStep, CancelWord, Part, Scenario};
 
 /// The bare machine, configured for one vector.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 use rescind_core::Deviation;
 use serde_json::{Value, json};
 
-use super::translate::without_what_is_null;
+use super::foreign::without_what_is_null;
 use crate::wire_format::{Shape, WireFormat};
 
 /// What a foreign peer did against the form of messages.

@@ -1,22 +1,14 @@
-//! Profiles: they describe how to run the vectors against a foreign peer without changing it.
+//! Profiles: they describe how to run the vectors against a foreign peer without changing it: how a session is opened and
+//! what it needs besides, which requests the peer has, and where it shows that work stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use crate::pattern::subset;
-use crate::pattern::{Bindings, matches};
+use crate::pattern::{Bindings, matches, subset};
 use crate::wire_format::WireFormat;
-
-mod file_uri;
-mod resolve;
-mod session;
-mod witness;
-
-pub use resolve::UnresolvedProfile;
-pub use session::{ExpectWord, HandshakeStep, ProfileHandshake, ProfileSession};
-pub use witness::Witness;
 
 /// How a foreign peer is started and its session opened, which of its requests are slow, quick and so on, and where it
 /// shows that work stopped. Read from TOML; see `vectors/README.md`.
@@ -164,7 +156,7 @@ pub struct BadProfile {
 }
 
 /// The profile of the fixture's methods, played as against a foreign peer.
-const FIXTURE: &str = include_str!("../../profiles/fixture.toml");
+const FIXTURE: &str = include_str!("../profiles/fixture.toml");
 
 impl Profile {
     /// Creates a profile without requests, for a peer whose session is opened as usual in its dialect.
@@ -211,9 +203,175 @@ fn empty() -> Value {
     Value::Object(serde_json::Map::new())
 }
 
+/// What a session needs beyond its handshake: `[session]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ProfileSession {
+    /// A folder beside the profile that is copied for each session. The copy is the peer's working directory. In a
+    /// resolved profile it is the path of the copy.
+    pub scratch: Option<PathBuf>,
+    /// Variables that are added to the peer's environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// The results of requests that the peer sends, by method. Its other requests get "method not found".
+    #[serde(default, deserialize_with = "replies")]
+    pub replies: BTreeMap<String, Value>,
+    /// Steps after the handshake.
+    #[serde(default)]
+    pub setup: Vec<HandshakeStep>,
+}
+
+/// The steps that open a session.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ProfileHandshake {
+    /// In order.
+    #[serde(default)]
+    pub steps: Vec<HandshakeStep>,
+}
+
+/// One step: a request (`method`), a notification (`notify`), or a wait for a notification of the peer (`wait`).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "StepTable")]
+#[non_exhaustive]
+pub struct HandshakeStep {
+    /// The request's method.
+    pub method: Option<String>,
+    /// The notification's method.
+    pub notify: Option<String>,
+    /// The params.
+    pub params: Value,
+    /// What to wait for. The only value is `answer`, which is also the default for a request.
+    pub expect: Option<ExpectWord>,
+    /// What is taken from the answer for later `"${name}"`: name to dotted path.
+    pub bind: BTreeMap<String, String>,
+    /// The method of a notification that the peer must have sent before the next step.
+    pub wait: Option<String>,
+    /// The longest time for `wait`, in milliseconds. `None`: the time of a step.
+    pub within_ms: Option<u64>,
+}
+
+/// The events that a handshake step can wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExpectWord {
+    /// The answer to its request.
+    Answer,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StepTable {
+    method: Option<String>,
+    notify: Option<String>,
+    #[serde(default = "empty")]
+    params: Value,
+    expect: Option<ExpectWord>,
+    #[serde(default)]
+    bind: BTreeMap<String, String>,
+    wait: Option<String>,
+    within_ms: Option<u64>,
+}
+
+impl TryFrom<StepTable> for HandshakeStep {
+    type Error = String;
+
+    fn try_from(table: StepTable) -> Result<Self, String> {
+        // The position of an error is that of the whole list, so the error names the step.
+        let kinds = [("method", &table.method), ("notify", &table.notify), ("wait", &table.wait)];
+        let has: Vec<String> = kinds
+            .into_iter()
+            .filter_map(|(kind, value)| value.as_ref().map(|value| format!("{kind} = \"{value}\"")))
+            .collect();
+        let [step] = &has[..] else {
+            let has = if has.is_empty() { "none".to_owned() } else { has.join(" and ") };
+            return Err(format!("a step has one of `method`, `notify` and `wait`, and one here has {has}"));
+        };
+        if table.within_ms.is_some() && table.wait.is_none() {
+            return Err(format!("`within_ms` is for a step with `wait`, and one here has {step}"));
+        }
+        if !table.bind.is_empty() && table.method.is_none() {
+            return Err(format!("`bind` is for a step with `method`, and one here has {step}"));
+        }
+        Ok(Self {
+            method: table.method,
+            notify: table.notify,
+            params: table.params,
+            expect: table.expect,
+            bind: table.bind,
+            wait: table.wait,
+            within_ms: table.within_ms,
+        })
+    }
+}
+
+/// TOML has no null, so the string `null` in a reply means it.
+fn replies<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Value>, D::Error> {
+    let mut replies = BTreeMap::<String, Value>::deserialize(from)?;
+    replies.values_mut().for_each(with_nulls);
+    Ok(replies)
+}
+
+fn with_nulls(value: &mut Value) {
+    match value {
+        Value::String(text) if text == "null" => *value = Value::Null,
+        Value::Array(items) => items.iter_mut().for_each(with_nulls),
+        Value::Object(members) => members.values_mut().for_each(with_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// The request that returns what is running, or a command that prints how much work was done.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "WitnessTable")]
+#[non_exhaustive]
+pub struct Witness {
+    /// The request. Empty: the command is the witness.
+    pub method: String,
+    /// A program of the user and its arguments. It prints how much work was done so far, as a number.
+    pub command: Vec<String>,
+    /// The params of the request.
+    pub params: Value,
+    /// Dotted path in its result to the number of running handlers.
+    pub running: Option<String>,
+    /// Dotted path in its result to the number of cancelled handlers.
+    pub cancelled: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WitnessTable {
+    method: Option<String>,
+    #[serde(default = "empty")]
+    params: Value,
+    running: Option<String>,
+    cancelled: Option<String>,
+    command: Option<Vec<String>>,
+}
+
+impl TryFrom<WitnessTable> for Witness {
+    type Error = &'static str;
+
+    fn try_from(table: WitnessTable) -> Result<Self, &'static str> {
+        let WitnessTable { method, params, running, cancelled, command } = table;
+        if method.is_none() && command.is_none() {
+            return Err("a witness has a `method`, a `command`, or both");
+        }
+        if command.as_ref().is_some_and(Vec::is_empty) {
+            return Err("a witness's `command` names a program");
+        }
+        let (method, command) = (method.unwrap_or_default(), command.unwrap_or_default());
+        Ok(Self { method, command, params, running, cancelled })
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::json;
+
+    use super::{Profile, *};
 
     #[test]
     fn a_profile_is_read_from_toml() {
@@ -327,5 +485,46 @@ mod tests {
         let value = serde_json::json!({"a": [{"b": 7}]});
         assert_eq!(follow(&value, "a.0.b"), Some(&Value::from(7)));
         assert_eq!(follow(&value, "a.1.b"), None);
+    }
+
+    #[test]
+    fn a_session_has_a_scratch_folder_an_environment_replies_and_a_setup() {
+        let text = r#"
+            name = "x"
+            [session]
+            scratch = "workspace"
+            env = { NODE_OPTIONS = "" }
+            replies = { "workspace/configuration" = [ {}, "null" ], "client/registerCapability" = "null" }
+            setup = [
+              { notify = "textDocument/didOpen", params = { uri = { file-uri = "big.py" } } },
+              { wait = "textDocument/publishDiagnostics", within_ms = 20000 },
+              { method = "m", bind = { x = "result.y" } },
+            ]
+        "#;
+        let session = Profile::from_toml(text).unwrap().session;
+        assert_eq!(session.scratch.as_deref(), Some(std::path::Path::new("workspace")));
+        assert_eq!(session.env["NODE_OPTIONS"], "");
+        assert_eq!(session.replies["workspace/configuration"], json!([{}, null]));
+        assert_eq!(session.replies["client/registerCapability"], json!(null));
+        let [opened, waits, asks] = &session.setup[..] else { panic!("{session:?}") };
+        assert_eq!(opened.notify.as_deref(), Some("textDocument/didOpen"));
+        assert_eq!(waits.wait.as_deref(), Some("textDocument/publishDiagnostics"));
+        assert_eq!(waits.within_ms, Some(20_000));
+        assert_eq!((asks.method.as_deref(), asks.bind["x"].as_str()), (Some("m"), "result.y"));
+    }
+
+    #[test]
+    fn a_witness_is_a_request_or_a_command_or_both() {
+        let read = |members: &str| {
+            let text = format!("name = \"x\"\n[witness]\n{members}");
+            Profile::from_toml(&text).unwrap().witness.unwrap()
+        };
+        let command = read("command = [\"cat\", \"counter.txt\"]");
+        assert_eq!(command.command, ["cat", "counter.txt"]);
+        assert!(command.method.is_empty());
+        let both = read("command = [\"count\"]\nmethod = \"stats\"\nrunning = \"a.b\"");
+        assert_eq!(both.command, ["count"]);
+        assert_eq!((both.method.as_str(), both.running.as_deref()), ("stats", Some("a.b")));
+        assert!(read("method = \"stats\"").command.is_empty());
     }
 }
