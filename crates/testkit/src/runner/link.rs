@@ -308,6 +308,7 @@ impl Subject for LinkSubject {
 }
 
 /// Why input is not a frame, and the beginning of it.
+#[must_use]
 pub fn refused(why: BadFrame, head: &[u8]) -> String {
     let deviation = Deviation::Dropped(BadMessage::Frame(why));
     DeviationReport { deviation, sent: head, is_repeated: false }.to_string()
