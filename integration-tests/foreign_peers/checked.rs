@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rescind::Framing;
 use rescind::stdio::{ChildHandle, Command};
 use rescind::transport::{BoxFuture, Link};
-use rescind_testkit::check::{CONTRADICTS, CheckSettings, PeerSource, Started, check, contradictions};
+use rescind_check::{CONTRADICTS, CheckSettings, PeerSource, Started, check, contradictions};
 use rescind_testkit::runner::LinkSubject;
 use rescind_testkit::{Fact, Profile};
 use serde_json::Value;

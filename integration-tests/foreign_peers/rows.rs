@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use rescind_testkit::check::CheckSettings;
+use rescind_check::CheckSettings;
 use serde_json::Value;
 
 use crate::checked::{self, Checked};

@@ -10,9 +10,7 @@ use rescind::dialect::Dialect;
 use rescind::stdio::{ChildHandle, Command};
 use rescind::transport::{BoxFuture, Link, Listener as _, Transport as _};
 use rescind::{ByteStream, Framing};
-use rescind_testkit::client_check::{
-    ClientEnd, ClientSettings, ClientSource, Instructions, StartedClient, check_client,
-};
+use rescind_check::{ClientEnd, ClientSettings, ClientSource, Instructions, StartedClient, check_client};
 use rescind_testkit::{Answer, Demand, Report};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, stdin, stdout};

@@ -1,8 +1,9 @@
-//! The options that a vector gives the fixture before it starts. They are also the format of the file for
-//! `rescind fixture --options`.
+//! The options that a vector gives the fixture before it starts, and how they change a dialect. They are also the format
+//! of the file for `rescind fixture --options`.
 
 use std::time::Duration;
 
+use rescind_core::dialect::{AnswerAfterCancel, CancelFrom, Dialect};
 use rescind_core::{CauseKind, Limits};
 use serde::{Deserialize, Serialize};
 
@@ -163,6 +164,30 @@ impl From<LocalCause> for CauseKind {
             LocalCause::Deadline => Self::Deadline,
             LocalCause::Local => Self::Local,
         }
+    }
+}
+
+impl Options {
+    /// Returns the dialect with the rules that these options change, or the same dialect if they change none.
+    #[must_use]
+    pub fn apply_to(&self, dialect: &Dialect) -> Dialect {
+        if self.cancel_from.is_none() && self.answer_after_cancel.is_none() {
+            return dialect.clone();
+        }
+        let mut builder = dialect.to_builder();
+        if let Some(from) = self.cancel_from {
+            builder = builder.cancel_from(match from {
+                CancelFromOption::Both => CancelFrom::Both,
+                CancelFromOption::Client => CancelFrom::Client,
+            });
+        }
+        if let Some(answer) = self.answer_after_cancel {
+            builder = builder.answer_after_cancel(match answer {
+                AnswerAfterCancelOption::Dialect => AnswerAfterCancel::Dialect,
+                AnswerAfterCancelOption::ResultIfFinished => AnswerAfterCancel::ResultIfFinished,
+            });
+        }
+        builder.build()
     }
 }
 

@@ -230,19 +230,7 @@ impl Cell {
     #[must_use]
     pub fn not_asked(scenario: &Scenario, wire: &str, why: impl Into<String>) -> Self {
         let verdict = Verdict::NotAsked { why: why.into() };
-        Self::new(
-            scenario,
-            wire,
-            Played {
-                verdict,
-                evidence: Vec::new(),
-                trace: Vec::new(),
-                cancel: None,
-                outcomes: Outcomes::default(),
-                strays: Vec::new(),
-                deviations: Vec::new(),
-            },
-        )
+        Self::new(scenario, wire, Played::unplayed(verdict))
     }
 }
 
@@ -257,15 +245,8 @@ mod tests {
         let verdict =
             Verdict::Broke { failure: Failure::Unanswered, why: "nothing came".to_owned(), step: 2 };
         let trace = vec![TraceLine::new(Direction::Sent, "{}")];
-        let played = Played {
-            verdict,
-            evidence: Vec::new(),
-            trace,
-            cancel: Some(std::time::Duration::from_micros(7)),
-            outcomes: Outcomes::default(),
-            strays: Vec::new(),
-            deviations: Vec::new(),
-        };
+        let cancel = Some(std::time::Duration::from_micros(7));
+        let played = Played { trace, cancel, ..Played::unplayed(verdict) };
         let cells = vec![Cell::new(scenario, "memory", played), Cell::not_asked(scenario, "stdio", "no")];
         let json = serde_json::to_value(Report::new(cells)).unwrap();
         let names = |value: &serde_json::Value| {

@@ -6,8 +6,9 @@ use std::io;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
-use rescind_core::{BoxFuture, ByteStream, FrameStream, Framing, Link, memory_listener, memory_pair};
-use rescind_core::{Listener, Transport};
+use rescind_core::{
+    BoxFuture, ByteStream, FrameStream, Framing, Link, Listener, Transport, memory_listener, memory_pair,
+};
 use rescind_testkit::conformance::{Harness, RawBytes};
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};

@@ -1,15 +1,21 @@
-//! The runner against peers that misbehave: each is reported with what was seen, and none makes the runner hang.
+//! The runner over a real transport, against a small peer written by hand, and against peers that misbehave: each is
+//! reported with what was seen, and none makes the runner hang.
 
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::time::{Duration, Instant};
 
-use rescind_core::Deviation;
+use bytes::Bytes;
+use rescind_core::{BoxFuture, Deviation, Link, TransportEvent, memory_pair};
 use rescind_testkit::runner::{
-    Abilities, Calibration, DeviationSeen, Line, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
+    Abilities, Calibration, DeviationSeen, Line, LinkSubject, Played, Seen, Settings, Subject, SubjectError,
+    Verdict, play,
 };
+use rescind_testkit::support::frames;
 use rescind_testkit::{Profile, Scenario, scenarios_of};
+use serde_json::{Value, json};
 
 /// Sends one list of events for each frame that it receives, regardless of the frame.
 struct Scripted {
@@ -479,4 +485,45 @@ async fn a_failed_exchange_of_an_unknown_request_is_reported_at_the_deadline() {
     let played = asked(scenario("cancel_running"), &mut Scripted::new([vec![failed]])).await;
     assert!(why(&played).starts_with("waited 5s for the answer to `initialize`"), "{played:?}");
     assert!(why(&played).ends_with("ended without an answer: the server answered with 400"), "{played:?}");
+}
+
+/// Answers every request at once, with `{"value": ..}` or an empty object. Disconnects after `limit` frames.
+async fn answer_all(mut link: Link, limit: usize) {
+    for _ in 0..limit {
+        let event = poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await;
+        let Some(Ok(TransportEvent::Message(message))) = event else { return };
+        let frame: Value = serde_json::from_slice(&message.body).unwrap();
+        let Some(id) = frame.get("id") else { continue };
+        let value = frame.pointer("/params/value").map_or(json!({}), |value| json!({"value": value}));
+        let body = Bytes::from(json!({"jsonrpc": "2.0", "id": id, "result": value}).to_string());
+        frames::send(&mut link, body).await.unwrap();
+    }
+}
+
+fn subject(limit: usize) -> LinkSubject {
+    LinkSubject::new(Box::new(move || -> BoxFuture<'static, Result<Link, String>> {
+        let (client, server) = memory_pair();
+        tokio::spawn(answer_all(server, limit));
+        Box::pin(async move { Ok(client) })
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vector_holds_over_the_memory_wire() {
+    let played = play(scenario("unknown_notification"), &mut subject(100), &Settings::default()).await;
+    assert_eq!(played.verdict, Verdict::Held, "{played:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_answers_a_waiting_request_fails() {
+    let played = play(scenario("reuse_after_cancel"), &mut subject(100), &Settings::default()).await;
+    assert!(matches!(played.verdict, Verdict::Broke { .. }), "{played:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_exit_of_a_peer_is_reported() {
+    let mut subject = subject(1).with_exit_report(|| Some("exit status 3".to_owned()));
+    let played = play(scenario("unknown_notification"), &mut subject, &Settings::default()).await;
+    let Verdict::Broke { why, .. } = &played.verdict else { panic!("{played:?}") };
+    assert!(why.contains("exit status 3"), "{why}");
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rescind::dialect::Dialect;
-use rescind_testkit::check::{CheckSettings, PeerSource as _, check};
+use rescind_check::{CheckSettings, PeerSource as _, check};
 use rescind_testkit::{Profile, ProfileRequest, Report, RequestKind, scenarios_of};
 use serde_json::{Value, json};
 

@@ -8,8 +8,8 @@ use std::{fs, io};
 use rescind::Framing;
 use rescind::stdio::{ChildHandle, Command};
 use rescind::transport::{BoxFuture, Link};
+use rescind_check::{PeerSource, Started};
 use rescind_testkit::Profile;
-use rescind_testkit::check::{PeerSource, Started};
 use rescind_testkit::runner::LinkSubject;
 
 use super::report::shown;

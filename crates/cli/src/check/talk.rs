@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rescind_testkit::check::{PeerSource as _, Started};
+use rescind_check::{PeerSource as _, Started};
 use rescind_testkit::runner::{Line, LinkSubject, Seen, Subject as _, SubjectError};
 use rescind_testkit::wire_format::{Shape, WireFormat};
 use serde_json::{Value, json};

@@ -6,11 +6,6 @@
 
 mod connection;
 mod handler;
-mod handler_behaviour;
-mod inputs;
-mod outgoing;
-mod outputs;
-mod prompt;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,10 +19,9 @@ use rescind_core::{DisconnectPolicy, SessionConfig};
 use self::connection::Connection;
 use crate::options::Options;
 use crate::runner::{
-    Abilities, Ended, Failure, Line, Outcomes, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
+    Abilities, Ended, Failure, Line, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
 };
-use crate::step::{CallStep, CancelWord};
-use crate::vector::{Part, Scenario};
+use crate::vector::{CallStep, CancelWord, Part, Scenario};
 
 /// The bare machine, configured for one vector.
 #[derive(Debug)]
@@ -63,19 +57,11 @@ impl BareMachine {
         match played.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(played) => played,
             // Nothing here waits for an external event.
-            Poll::Pending => Played {
-                verdict: Verdict::Broke {
-                    failure: Failure::Subject,
-                    why: "the bare machine waited".to_owned(),
-                    step: 0,
-                },
-                evidence: Vec::new(),
-                trace: Vec::new(),
-                cancel: None,
-                outcomes: Outcomes::default(),
-                strays: Vec::new(),
-                deviations: Vec::new(),
-            },
+            Poll::Pending => Played::unplayed(Verdict::Broke {
+                failure: Failure::Subject,
+                why: "the bare machine waited".to_owned(),
+                step: 0,
+            }),
         }
     }
 

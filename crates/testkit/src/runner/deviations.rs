@@ -6,7 +6,7 @@
 use rescind_core::Deviation;
 use serde_json::{Value, json};
 
-use super::translate::without_what_is_null;
+use super::foreign::without_what_is_null;
 use crate::wire_format::{Shape, WireFormat};
 
 /// What a foreign peer did against the form of messages.
@@ -30,9 +30,11 @@ impl DeviationSeen {
 
 /// The messages in a frame, and what is wrong with them.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct AsMeant {
-    pub(crate) messages: Vec<Value>,
-    pub(crate) deviations: Vec<DeviationSeen>,
+pub struct AsMeant {
+    /// The messages.
+    pub messages: Vec<Value>,
+    /// What is wrong with them.
+    pub deviations: Vec<DeviationSeen>,
 }
 
 /// Reads a frame of a foreign peer. `asked`: the ids of the requests that it was sent. `batches`: an array of answers is
@@ -40,7 +42,7 @@ pub(crate) struct AsMeant {
 ///
 /// # Errors
 /// If the text is no JSON.
-pub(crate) fn as_meant(
+pub fn as_meant(
     text: &str,
     wire_format: WireFormat,
     asked: &[Value],

@@ -3,47 +3,35 @@
 //! Every step has a deadline, so a subject that hangs, crashes, closes or sends invalid frames is reported. The
 //! absence of a frame is proved by a barrier, an echo of the runner, and not by sleeping.
 
-mod calibration;
-mod calling;
-mod counters;
 mod deviations;
-mod exchange;
-mod frames;
-mod lines;
+mod foreign;
 mod link;
-mod opening;
 mod outcomes;
-mod peer;
-mod peer_noise;
 mod play;
 mod requirements;
-mod slow_requests;
 mod steps;
 mod subject;
-mod translate;
-mod verdict;
-mod work;
 
 use std::time::Duration;
 
-pub use calibration::Calibration;
-pub(crate) use calibration::OpenSession;
-pub use calling::{Caller, CallingSubject};
 pub use deviations::DeviationSeen;
-pub(crate) use deviations::{AsMeant, as_meant};
-pub(crate) use link::refused;
 pub use link::{Connect, LinkSubject};
-pub use outcomes::{Outcomes, differences};
-pub use peer::PeerCaller;
-pub use requirements::Requirements;
-pub use subject::{Ended, Line, Seen, Subject, SubjectError};
-pub(crate) use verdict::shorten;
-pub use verdict::{Direction, Evidence, Failure, Played, TraceLine, Verdict};
-
-pub use crate::vector::Abilities;
+pub use outcomes::{Direction, Evidence, Failure, Outcomes, Played, TraceLine, Verdict, differences};
+pub use requirements::{Calibration, Requirements};
+pub use subject::{Caller, CallingSubject, Ended, Line, PeerCaller, Seen, Subject, SubjectError};
 
 use crate::profile::Profile;
+pub use crate::vector::Abilities;
 use crate::vector::Scenario;
+// For checks of foreign peers. Not part of the stable API.
+#[doc(hidden)]
+pub use deviations::{AsMeant, as_meant};
+#[doc(hidden)]
+pub use link::refused;
+#[doc(hidden)]
+pub use outcomes::shorten;
+#[doc(hidden)]
+pub use requirements::OpenSession;
 
 /// How vectors are played.
 #[derive(Clone, Debug)]

@@ -1,4 +1,5 @@
-//! One play: opening, barriers, the witness, and the end.
+//! One play: its connections, the opening of its session by either side, the frames that it sends and receives, barriers,
+//! and the end.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,18 +8,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Settings;
-use super::deviations::DeviationSeen;
-use super::lines::{Closed, LineState};
-use super::outcomes::Outcomes;
+use super::deviations::{AsMeant, DeviationSeen, as_meant};
+use super::foreign::{SlowRequest, Translator};
+use super::outcomes::{Direction, Evidence, Failure, Outcomes, Played, TraceLine, Verdict};
 use super::requirements::Requirements;
-use super::slow_requests::SlowRequest;
-use super::subject::{Subject, SubjectError};
-use super::translate::Translator;
-use super::verdict::{Evidence, Failure, Played, TraceLine, Verdict};
+use super::subject::{Line, Seen, Subject, SubjectError};
 use crate::fixture::Handled;
 use crate::pattern::Bindings;
-use crate::step::{Step, Work};
-use crate::vector::{Abilities, HandshakeMode, Part, Scenario};
+use crate::profile::{HandshakeStep, follow};
+use crate::vector::{Abilities, CallStep, HandshakeMode, OutcomeWord, Part, Scenario, Step, Work};
 use crate::wire_format::{Shape, WireFormat};
 
 /// Why a play ends early.
@@ -74,7 +72,7 @@ pub(crate) struct Play<'a, S> {
     pub(super) deviations: Vec<DeviationSeen>,
     /// The ids of the requests that were sent.
     pub(super) asked: Vec<Value>,
-    pub(super) has_sent_a_batch: bool,
+    has_sent_a_batch: bool,
     /// Messages of the last frame that were not looked at yet.
     pub(super) meant: VecDeque<Value>,
 }
@@ -340,4 +338,385 @@ impl<'a, S: Subject> Play<'a, S> {
 /// Whether the pattern expects ABP's acknowledgement of a cancel.
 fn is_ack(pattern: &Value) -> bool {
     pattern.get("type").is_some_and(|kind| kind == "capabilities/cancel-result")
+}
+
+/// A play with more frames than this is a flood.
+const MAX_FRAMES: usize = 10_000;
+
+impl<S: Subject> Play<'_, S> {
+    pub(crate) async fn send(&mut self, frames: Vec<Value>) -> Result<(), Stop> {
+        let texts = frames.iter().map(Value::to_string).collect();
+        self.send_text(texts).await
+    }
+
+    pub(crate) async fn send_text(&mut self, texts: Vec<String>) -> Result<(), Stop> {
+        let line = self.line()?.line;
+        let closes = self.subject.abilities().exchange_scoped;
+        for text in &texts {
+            self.trace.push(TraceLine::new(Direction::Sent, text.clone()));
+            let Ok(frame) = serde_json::from_str::<Value>(text) else { continue };
+            self.has_sent_a_batch |= frame.is_array();
+            let (Some(wire_format), Some(on)) = (self.wire_format, self.lines.get_mut(self.current)) else {
+                continue;
+            };
+            self.outcomes.sent(&on.name, wire_format, &frame);
+            match wire_format.shape(&frame) {
+                Shape::Cancel { key } => {
+                    for one in self.slow.iter_mut().filter(|one| wire_format.cancel_key(&one.id) == key) {
+                        one.cancelled = true;
+                    }
+                    self.silenced.push(key);
+                    self.has_sent_a_cancel = true;
+                }
+                // The request is sent again.
+                Shape::Request { id, .. } => {
+                    if !self.asked.contains(&id) {
+                        self.asked.push(id.clone());
+                    }
+                    on.unanswered.retain(|(of, _)| *of != id);
+                    let sent = self.subject.now();
+                    if self.translator.as_ref().is_some_and(|translator| translator.is_slow(&id)) {
+                        self.slow.push(SlowRequest {
+                            id,
+                            sent,
+                            cancelled: false,
+                            ended_normally: None,
+                            refused: None,
+                        });
+                    }
+                }
+                Shape::Notification { .. } | Shape::Answer { .. } | Shape::Other => {}
+            }
+            if let (true, Shape::Cancel { key }) = (closes, wire_format.shape(&frame)) {
+                let said = format!("(stream closed: that is how the cancel of {key} is said here)");
+                self.trace.push(TraceLine::new(Direction::Sent, said));
+                self.outcomes.gave_up(&on.name, &key);
+            }
+        }
+        Ok(self.subject.send(line, texts).await?)
+    }
+
+    /// The next frame, kept or new. `awaited`: the requests without whose answers `what` cannot arrive.
+    pub(crate) async fn next(&mut self, what: &str, awaited: &[Value]) -> Result<Next, Stop> {
+        if let Some(frame) = self.line_mut()?.inbox.pop_front() {
+            return Ok(Next::Frame(frame));
+        }
+        loop {
+            self.can_come(what, awaited)?;
+            match self.receive(self.until).await? {
+                Next::Silence => {}
+                next => return Ok(next),
+            }
+        }
+    }
+
+    /// One deadline limits a whole step, regardless of other frames.
+    async fn receive(&mut self, until: Instant) -> Result<Next, Stop> {
+        if let Some(frame) = self.meant.pop_front() {
+            return self.take(frame);
+        }
+        let within = until.saturating_duration_since(self.subject.now());
+        if within.is_zero() {
+            return Ok(Next::Nothing);
+        }
+        if self.trace.len() >= MAX_FRAMES {
+            return Err(Stop::Broke(
+                Failure::UnexpectedFrame,
+                format!("{MAX_FRAMES} frames went over the wire, and no end is seen"),
+            ));
+        }
+        let line = self.line()?.line;
+        let seen = self.subject.recv(line, within).await;
+        let text = match seen {
+            Seen::Frame(text) => text,
+            Seen::Unanswered { id, why } => {
+                let reported = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+                let text = format!("(stream closed: that of {id} ended without an answer{reported})");
+                self.trace.push(TraceLine::new(Direction::Received, text));
+                self.line_mut()?.unanswered.extend(why.map(|why| (id, why)));
+                return Ok(Next::Silence);
+            }
+            Seen::GivenUp(id) => {
+                let text = format!("(stream closed: that of {id} was aborted)");
+                self.trace.push(TraceLine::new(Direction::Received, text));
+                if !self.subject.abilities().exchange_scoped {
+                    return Ok(Next::Silence);
+                }
+                let cancel = self.wire_format()?.cancel(&id);
+                if let (Some(wire_format), Some(on)) = (self.wire_format, self.lines.get(self.current)) {
+                    self.outcomes.received(&on.name, wire_format, &cancel);
+                }
+                return Ok(Next::Frame(cancel));
+            }
+            Seen::Noise(what) => {
+                self.trace.push(TraceLine::new(Direction::Received, format!("(no frame: {what})")));
+                return Err(Stop::Broke(
+                    Failure::Unreadable,
+                    format!("the peer sent something that is not a frame: {what}"),
+                ));
+            }
+            // The facts tell it.
+            Seen::Deviation(seen) if self.is_foreign() => {
+                let text = format!("({}: {})", seen.deviation, seen.sent);
+                self.trace.push(TraceLine::new(Direction::Received, text));
+                self.deviations.push(seen);
+                return Ok(Next::Silence);
+            }
+            Seen::Deviation(DeviationSeen { deviation, sent }) => {
+                self.trace.push(TraceLine::new(Direction::Received, format!("(no frame: {sent})")));
+                return Err(Stop::Broke(Failure::Unreadable, format!("{deviation}: {sent}")));
+            }
+            Seen::Closed(how) => return Ok(Next::Closed(how)),
+            Seen::Nothing => return Ok(Next::Nothing),
+        };
+        self.trace.push(TraceLine::new(Direction::Received, text.clone()));
+        self.read(&text)?;
+        match self.meant.pop_front() {
+            Some(frame) => self.take(frame),
+            None => Ok(Next::Silence),
+        }
+    }
+
+    /// Reads the messages of a frame. Those of a foreign peer are read as they were meant.
+    fn read(&mut self, text: &str) -> Result<(), Stop> {
+        let read = match self.wire_format.filter(|_| self.is_foreign()) {
+            Some(wire_format) => as_meant(text, wire_format, &self.asked, self.has_sent_a_batch),
+            None => serde_json::from_str(text)
+                .map(|frame| AsMeant { messages: vec![frame], deviations: Vec::new() }),
+        };
+        let read = read.map_err(|error| {
+            Stop::Broke(
+                Failure::Unreadable,
+                format!("the peer sent something that is not JSON ({error}): {text}"),
+            )
+        })?;
+        self.meant.extend(read.messages);
+        self.deviations.extend(read.deviations);
+        Ok(())
+    }
+
+    /// Takes a message, unless it is none of this scenario.
+    fn take(&mut self, frame: Value) -> Result<Next, Stop> {
+        if self.is_of_an_earlier_scenario(&frame)? {
+            self.strays.push(frame);
+            return Ok(Next::Silence);
+        }
+        if let (Some(wire_format), Some(on)) = (self.wire_format, self.lines.get(self.current)) {
+            self.outcomes.received(&on.name, wire_format, &frame);
+        }
+        self.note_a_normal_end(&frame)?;
+        if self.is_cancelled_without_answer(&frame)? {
+            return Ok(Next::Silence);
+        }
+        Ok(Next::Frame(frame))
+    }
+
+    /// Waits for one frame and keeps the others. `awaited` is as in [`Self::next`].
+    async fn wait_for(
+        &mut self,
+        what: &str,
+        awaited: &[Value],
+        is_it: impl Fn(&Value) -> bool,
+    ) -> Result<Value, Stop> {
+        let until = self.subject.now() + self.settings.deadline;
+        loop {
+            self.can_come(what, awaited)?;
+            match self.receive(until).await? {
+                Next::Silence => {}
+                Next::Frame(frame) if is_it(&frame) => return Ok(frame),
+                Next::Frame(frame) => self.keep(frame).await?,
+                Next::Closed(how) => return Err(closed(what, how)),
+                Next::Nothing => return Err(self.timed_out(what)),
+            }
+        }
+    }
+
+    async fn keep(&mut self, frame: Value) -> Result<(), Stop> {
+        if !self.is_unrelated_request(&frame).await? {
+            self.line_mut()?.inbox.push_back(frame);
+        }
+        Ok(())
+    }
+}
+
+/// The next event.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Frame(Value),
+    Closed(Option<String>),
+    /// An event that is not a frame.
+    Silence,
+    Nothing,
+}
+
+pub(crate) fn closed(what: &str, how: Option<String>) -> Stop {
+    let how = how.map_or_else(String::new, |how| format!(" ({how})"));
+    Stop::Broke(Failure::Closed, format!("waited for {what}, and the connection was closed{how}"))
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct LineState {
+    /// The vector's name for it.
+    pub(crate) name: String,
+    pub(crate) line: Line,
+    /// Frames that arrived while the play waited for something else.
+    pub(crate) inbox: VecDeque<Value>,
+    pub(crate) closed: Closed,
+    /// Requests that cannot be answered any more, with the transport's reason. `null`: the request is unknown.
+    pub(crate) unanswered: Vec<(Value, String)>,
+}
+
+/// Whether a connection can still be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// Both directions are open.
+    No,
+    /// This side closed its output.
+    Half,
+    /// It has ended.
+    Yes,
+}
+
+impl LineState {
+    pub(crate) fn new(name: &str, line: Line) -> Self {
+        Self {
+            name: name.to_owned(),
+            line,
+            inbox: VecDeque::new(),
+            closed: Closed::No,
+            unanswered: Vec::new(),
+        }
+    }
+}
+
+impl<S: Subject> Play<'_, S> {
+    pub(crate) async fn open_line(&mut self, name: &str) -> Result<(), Stop> {
+        let line = self.subject.open().await?;
+        self.current = self.lines.len();
+        self.lines.push(LineState::new(name, line));
+        Ok(())
+    }
+
+    /// Opens the session as usual in the dialect, or as the profile defines.
+    pub(crate) async fn open_session(&mut self) -> Result<(), Stop> {
+        if self.scenario.vector.role == Part::Call {
+            return self.open_as_server().await;
+        }
+        let wire_format = self.wire_format()?;
+        if let Some(profile) = self.settings.profile.as_ref().filter(|it| !it.handshake.steps.is_empty()) {
+            for step in &profile.handshake.steps {
+                self.profile_step(step).await?;
+            }
+            return Ok(());
+        }
+        if let Some((method, params)) = wire_format.opening() {
+            self.accepted(method, params).await?;
+        }
+        if let Some(method) = wire_format.opened() {
+            self.send(vec![wire_format.notification(method, json!({}))]).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the answer to a request of the opening. A refusal ends the play, because without the session the
+    /// vector cannot be played.
+    async fn accepted(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
+        let answer = self.request(method, params).await?;
+        if self.wire_format()?.is_refusal(&answer) {
+            return Err(Stop::Broke(Failure::Opening, format!("`{method}` was refused: {answer}")));
+        }
+        if method == "initialize" {
+            self.check_declared(&answer)?;
+        }
+        Ok(answer)
+    }
+
+    /// A foreign peer is asked only what fits its declarations in the answer to `initialize`.
+    fn check_declared(&self, answer: &Value) -> Result<(), Stop> {
+        if !self.is_foreign() {
+            return Ok(());
+        }
+        if self.requirements.sends_cancels && self.wire_format()?.declares_no_cancels(answer) {
+            let why = "this peer declares no cancellation, so no cancel may be sent";
+            return Err(Stop::NotAsked(why.to_owned()));
+        }
+        match &self.scenario.vector.declared {
+            Some(path) if follow(answer, path).is_none() => {
+                let why = format!("it applies only to peers whose answer to `initialize` has `{path}`");
+                Err(Stop::NotAsked(why))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// A vector with its own handshake tests what the peer declares and which version it supports. A foreign peer that
+    /// opens the session differently is not asked that vector, because both are its own choice.
+    pub(super) fn check_own_opening(&self, answer: &Value) -> Result<(), Stop> {
+        let opens = answer.pointer("/result/protocolVersion").is_some();
+        if opens && self.requirements.own_opening && self.is_foreign() {
+            let why = format!(
+                "it is for peers that answer `initialize` otherwise, and this one's answer is {answer}"
+            );
+            return Err(Stop::NotAsked(why));
+        }
+        Ok(())
+    }
+
+    /// The subject is the client: it opens the session on request and receives an answer.
+    async fn open_as_server(&mut self) -> Result<(), Stop> {
+        let wire_format = self.wire_format()?;
+        let Some((method, params)) = wire_format.opening() else {
+            return Ok(());
+        };
+        self.answered_call("the opening", method, params, wire_format.opening_result()).await
+    }
+
+    async fn answered_call(
+        &mut self,
+        name: &str,
+        method: &str,
+        params: Value,
+        value: Value,
+    ) -> Result<(), Stop> {
+        let wire_format = self.wire_format()?;
+        let call = CallStep::plain(name, method, params);
+        let line = self.line()?.line;
+        self.subject.call(line, &call).await?;
+        let wanted = method.to_owned();
+        let is_it = move |frame: &Value| matches!(wire_format.shape(frame), Shape::Request { method, .. } if method == wanted);
+        let frame = self.wait_for(name, &[], is_it).await?;
+        let id = frame.get("id").cloned().unwrap_or_default();
+        self.send(vec![wire_format.answer(&id, method, &value)]).await?;
+        match self.subject.outcome(name, self.settings.deadline).await? {
+            Some(ended) if ended.outcome == OutcomeWord::Completed => Ok(()),
+            Some(ended) => {
+                Err(Stop::Broke(Failure::Opening, format!("{name} was answered and ended as {ended:?}")))
+            }
+            None => Err(Stop::Broke(Failure::Unanswered, format!("{name} was answered and did not end"))),
+        }
+    }
+
+    async fn profile_step(&mut self, step: &HandshakeStep) -> Result<(), Stop> {
+        let params = self.bindings.fill(&step.params);
+        if let Some(method) = &step.method {
+            let answer = self.accepted(method, params).await?;
+            for (name, path) in &step.bind {
+                match follow(&answer, path) {
+                    Some(value) => self.bindings.bind(name, value.clone()),
+                    None => {
+                        return Err(Stop::Broke(
+                            Failure::Opening,
+                            format!("the answer to `{method}` has no `{path}`: {answer}"),
+                        ));
+                    }
+                }
+            }
+        }
+        if let Some(method) = &step.notify {
+            let frame = self.wire_format()?.notification(method, self.bindings.fill(&step.params));
+            self.send(vec![frame]).await?;
+        }
+        Ok(())
+    }
 }

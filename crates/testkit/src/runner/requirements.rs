@@ -1,13 +1,15 @@
-//! The requirements of a vector on its subject, derived from its steps.
+//! The requirements of a vector on its subject, derived from its steps, and what is known about a foreign peer before
+//! scenarios are played.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde_json::Value;
 
-use super::calibration::Calibration;
+use super::subject::Line;
+use crate::pattern::Bindings;
 use crate::profile::{Profile, ProfileRequest, RequestKind};
-use crate::step::Step;
-use crate::vector::{Abilities, HandshakeMode, Part, ShownBy, Vector};
+use crate::vector::{Abilities, HandshakeMode, Part, ShownBy, Step, Vector};
 use crate::wire_format::{Shape, WireFormat};
 
 /// The requirements of a vector on its subject.
@@ -58,8 +60,9 @@ impl Vector {
     }
 
     /// Why this vector cannot be played against a subject with these abilities through this profile. `None`: it can.
+    #[doc(hidden)]
     #[must_use]
-    pub(crate) fn refusal(
+    pub fn refusal(
         &self,
         dialect: &str,
         abilities: Abilities,
@@ -130,8 +133,9 @@ impl Vector {
 impl Vector {
     /// Why this vector is not played on a transport with these abilities: the protocols require different behaviour
     /// there. `None`: it is played.
+    #[doc(hidden)]
     #[must_use]
-    pub(crate) fn unlike(&self, abilities: Abilities) -> Option<&'static str> {
+    pub fn unlike(&self, abilities: Abilities) -> Option<&'static str> {
         if !abilities.bare && self.handshake != HandshakeMode::Default {
             return Some("on this wire nothing can be said before the usual opening");
         }
@@ -229,10 +233,41 @@ fn is_particular(frame: &Value, method: &str) -> bool {
     }
 }
 
+/// What is known about a foreign peer, and the session in which a scenario is played.
+#[derive(Clone, Debug, Default)]
+pub struct Calibration {
+    /// The open session. `None`: the scenario opens its own.
+    pub session: Option<OpenSession>,
+    /// The code with which the quick request is answered. `None`: a result.
+    pub quick_error: Option<Value>,
+    /// How long the slow request takes without a cancel. `None`: it does not end.
+    pub slow_takes: Option<Duration>,
+    /// The error with which a cancelled request is answered, if it is not the dialect's.
+    pub cancelled_error: Option<Value>,
+    /// Whether a cancelled request is answered where silence is owed.
+    pub answers_cancelled: bool,
+    /// Whether a value may answer a cancelled request.
+    pub value_may_answer: bool,
+}
+
+/// A session that is open already.
+#[derive(Clone, Debug)]
+pub struct OpenSession {
+    /// Its connection.
+    pub line: Line,
+    /// The values from its handshake.
+    pub bindings: Bindings,
+    /// The answer to `initialize`.
+    pub opening: Option<Value>,
+    /// The number of the first request that the runner itself sends.
+    pub first_request: u64,
+    /// The requests of earlier scenarios, whose answers may still come.
+    pub earlier: Vec<Value>,
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::step::Step;
-    use crate::vector::{Part, Scenario, ShownBy, scenarios_of};
+    use crate::vector::{Part, Scenario, ShownBy, Step, scenarios_of};
 
     #[test]
     fn each_vector_says_what_shows_that_it_holds() {

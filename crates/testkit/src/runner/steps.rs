@@ -1,14 +1,16 @@
-//! The implementation of each step of a vector.
+//! The implementation of each step of a vector, and the counters of a subject, or of a foreign peer's witness, while a
+//! scenario runs.
 
-use serde_json::Value;
+use std::time::Duration;
 
-use super::frames::{Next, closed};
-use super::lines::{Closed, LineState};
-use super::play::{Play, Stop};
+use serde_json::{Value, json};
+
+use super::outcomes::Failure;
+use super::play::{Closed, LineState, Next, Play, Stop, closed};
 use super::subject::{Ended, Subject};
-use super::verdict::Failure;
 use crate::pattern::matches;
-use crate::step::{OutcomeStep, Step, Through, Unwanted};
+use crate::profile::{Profile, Witness, follow};
+use crate::vector::{OutcomeStep, Step, Through, Unwanted, Work};
 use crate::wire_format::Shape;
 
 impl<S: Subject> Play<'_, S> {
@@ -313,4 +315,163 @@ pub(super) fn says_cancelled(frame: &Value) -> bool {
         || stop == Some("cancelled")
         || flag("/result/partial")
         || (flag("/payload/cancelled") && frame.pointer("/payload/callId").is_none())
+}
+
+/// How long work that earlier scenarios left is waited for, if a slow request has no end of its own.
+const ENDLESS_WORK_WAIT: Duration = Duration::from_secs(1);
+
+impl<S: Subject> Play<'_, S> {
+    /// Whether there are counters to read. The frames of a foreign peer are checked without them too.
+    pub(super) fn has_witness(&self) -> bool {
+        let witness =
+            |profile: &Profile| profile.witness.as_ref().is_some_and(|witness| !witness.method.is_empty());
+        self.settings.profile.as_ref().is_none_or(witness)
+    }
+
+    /// The counters now. `None`: the subject refused the request.
+    async fn stats(&mut self) -> Result<Option<Work>, Stop> {
+        let witness = self.settings.profile.as_ref().and_then(|profile| profile.witness.as_ref());
+        let (method, params) = match witness {
+            Some(witness) => (witness.method.as_str(), self.bindings.fill(&witness.params)),
+            None => ("test/stats", json!({})),
+        };
+        let answer = self.request(method, params).await?;
+        Ok(self.wire_format()?.value(&answer).map(|result| read_counters(result, witness)))
+    }
+
+    /// The counters before the first step. In a check, requests that earlier scenarios left at the peer are counted when
+    /// they end. They are waited for, at most as long as a slow request takes.
+    pub(super) async fn counters_before(&mut self) -> Result<Work, Stop> {
+        let Some(known) = &self.settings.calibration else {
+            return Ok(self.stats().await?.unwrap_or_default());
+        };
+        let wait = known.slow_takes.unwrap_or(ENDLESS_WORK_WAIT).min(self.settings.deadline);
+        let until = self.subject.now() + wait;
+        loop {
+            let before = self.trace.len();
+            let counters = self.stats().await?.unwrap_or_default();
+            let nothing_runs = counters.running.is_none_or(|running| running == 0);
+            if nothing_runs || self.subject.now() >= until {
+                return Ok(counters);
+            }
+            // Only the last look is kept, as in `counters_become`.
+            if self.trace.len() == before + 2 {
+                self.trace.truncate(before);
+            }
+            self.subject.pause().await;
+        }
+    }
+
+    async fn counters_become(&mut self, wanted: Work) -> Result<(), Stop> {
+        if !self.has_witness() {
+            return Ok(());
+        }
+        let until = self.subject.now() + self.settings.deadline;
+        let shown = if self.is_foreign() { Shown::Some } else { Shown::All };
+        let mut looks: u32 = 0;
+        loop {
+            let before = self.trace.len();
+            let difference = match self.stats().await? {
+                Some(now) => {
+                    let counted = counts_since(now, self.baseline, self.echoes, shown);
+                    counter_difference(wanted, counted, shown)
+                }
+                None => Some("the counters were refused".to_owned()),
+            };
+            let Some(difference) = difference else {
+                // If no answer is allowed, the witness shows that the cancel worked.
+                if wanted.cancelled.is_some_and(|count| count > 0) {
+                    self.cancel_showed();
+                }
+                return Ok(());
+            };
+            if self.subject.now() >= until {
+                return Err(Stop::Broke(
+                    Failure::Counters,
+                    format!("after {:?} {difference}", self.settings.deadline),
+                ));
+            }
+            // Of the requests for counters between the first and the last, those with the same result are removed
+            // from the trace.
+            looks += 1;
+            if looks > 1 && self.trace.len() == before + 2 {
+                self.trace.truncate(before);
+            }
+            self.subject.pause().await;
+        }
+    }
+}
+
+/// Reads the result of `test/stats`, or of a foreign peer's witness.
+fn read_counters(result: &Value, witness: Option<&Witness>) -> Work {
+    let count = |path: &str| follow(result, path).and_then(Value::as_u64);
+    match witness {
+        None => Work {
+            started: count("started"),
+            finished: count("finished"),
+            cancelled: count("cancelled"),
+            running: count("running"),
+            queued: count("queued"),
+            draining: count("draining"),
+            slots: count("slots"),
+            unknown_cancels: count("unknown_cancels"),
+            late_answers: count("late_answers"),
+        },
+        Some(witness) => Work {
+            running: witness.running.as_deref().and_then(count),
+            cancelled: witness.cancelled.as_deref().and_then(count),
+            ..Work::default()
+        },
+    }
+}
+
+/// Returns the counts since `baseline`, without `own` echoes of the runner. Gauges are not changed, except by what
+/// ran at a foreign peer before: a peer that already runs may do work for other clients or still for a vector that it
+/// failed.
+fn counts_since(now: Work, baseline: Work, own: u64, shown: Shown) -> Work {
+    let less = |now: Option<u64>, then: Option<u64>, own: u64| {
+        now.map(|now| now.saturating_sub(then.unwrap_or_default()).saturating_sub(own))
+    };
+    Work {
+        started: less(now.started, baseline.started, own),
+        finished: less(now.finished, baseline.finished, own),
+        cancelled: less(now.cancelled, baseline.cancelled, 0),
+        unknown_cancels: less(now.unknown_cancels, baseline.unknown_cancels, 0),
+        late_answers: less(now.late_answers, baseline.late_answers, 0),
+        running: match shown {
+            Shown::All => now.running,
+            Shown::Some => less(now.running, baseline.running, 0),
+        },
+        ..now
+    }
+}
+
+/// The first counter that differs. A foreign peer need not have all of them.
+fn counter_difference(wanted: Work, seen: Work, all: Shown) -> Option<String> {
+    let pairs = [
+        ("started", wanted.started, seen.started),
+        ("finished", wanted.finished, seen.finished),
+        ("cancelled", wanted.cancelled, seen.cancelled),
+        ("running", wanted.running, seen.running),
+        ("queued", wanted.queued, seen.queued),
+        ("draining", wanted.draining, seen.draining),
+        ("slots", wanted.slots, seen.slots),
+        ("unknown_cancels", wanted.unknown_cancels, seen.unknown_cancels),
+        ("late_answers", wanted.late_answers, seen.late_answers),
+    ];
+    pairs.into_iter().find_map(|(name, wanted, seen)| match (wanted?, seen) {
+        (wanted, Some(seen)) if wanted == seen => None,
+        (wanted, Some(seen)) => Some(format!("`{name}` should be {wanted} and is {seen}")),
+        (_, None) if all == Shown::Some => None,
+        (_, None) => Some(format!("`{name}` is not shown")),
+    })
+}
+
+/// Which counters a subject has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    /// All of them.
+    All,
+    /// Those that its profile names.
+    Some,
 }

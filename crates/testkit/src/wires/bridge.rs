@@ -6,7 +6,7 @@ use rescind_bridge::{Bridge, Upstream};
 use rescind_core::dialect::Dialect;
 use rescind_core::{BoxFuture, Link};
 
-use super::loopback::Loopback;
+use super::in_process::Loopback;
 use super::stdio::Stdio;
 use super::{Change, Lack, Served, Wire, every_dialect, no_dialect, only};
 use crate::runner::Connect;
@@ -230,11 +230,11 @@ mod tests {
 
     use futures_util::future::join_all;
 
-    use super::super::{Program, Row};
     use super::*;
     use crate::report::{Cell, CellOutcome};
     use crate::runner::Settings;
     use crate::scenarios;
+    use crate::wires::{Program, Row};
 
     const WIRE: &str = "bridge:named-pipe>websocket";
 

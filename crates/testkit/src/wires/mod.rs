@@ -1,26 +1,18 @@
 //! Every vector on every transport: used by `rescind matrix` and by tests. Feature `wires`.
 //!
-//! Each play has a separate fixture and connection. A wire is one file here: it connects to a new fixture over its
+//! Each play has a separate fixture and connection. A wire connects to a new fixture over its
 //! transport and gives a caller one end of a connection. One row of `ROWS` lists the dialects that it carries and
 //! what it cannot do. A cell without a play always has a reason.
 
 mod bridge;
-mod cluster;
-mod http;
-mod late_connection;
-mod loopback;
-mod memory;
-mod named_pipe;
-mod options_file;
-mod program;
+pub(crate) mod cluster;
+mod in_process;
 mod stdio;
-mod websocket;
-
-pub use self::program::Program;
 
 use rescind_core::dialect::Dialect;
 use rescind_core::{BoxFuture, Framing, Link};
 
+pub use self::stdio::Program;
 use crate::fixture::Fixture;
 use crate::report::{Cell, CellOutcome};
 use crate::runner::{
@@ -53,7 +45,7 @@ const ROWS: [Row; 15] = [
         kind: Kind::Connection,
         lacks: &[],
         changes: &[],
-        wire: |_| Box::new(memory::Memory),
+        wire: |_| Box::new(in_process::Memory),
     },
     Row {
         name: "stdio",
@@ -69,7 +61,7 @@ const ROWS: [Row; 15] = [
         kind: Kind::Connection,
         lacks: &[BOTH_DIRECTIONS],
         changes: &[],
-        wire: |_| Box::new(websocket::WebSocket),
+        wire: |_| Box::new(in_process::WebSocket),
     },
     Row {
         name: "http-streamable",
@@ -77,7 +69,7 @@ const ROWS: [Row; 15] = [
         kind: Kind::Posts,
         lacks: &[NO_INPUT],
         changes: &[],
-        wire: |_| Box::new(http::STREAMABLE),
+        wire: |_| Box::new(in_process::HTTP_STREAMABLE),
     },
     Row {
         name: "http-stateless",
@@ -85,7 +77,7 @@ const ROWS: [Row; 15] = [
         kind: Kind::Exchanges,
         lacks: &[(Lack::HalfClose, "a POST's input ends with the POST")],
         changes: &[],
-        wire: |_| Box::new(http::STATELESS),
+        wire: |_| Box::new(in_process::HTTP_STATELESS),
     },
     Row {
         name: "http-acp",
@@ -93,7 +85,7 @@ const ROWS: [Row; 15] = [
         kind: Kind::Opened,
         lacks: &[NO_INPUT],
         changes: &[],
-        wire: |_| Box::new(http::ACP),
+        wire: |_| Box::new(in_process::HTTP_ACP),
     },
     Row {
         name: "http-legacy-sse",
@@ -101,15 +93,15 @@ const ROWS: [Row; 15] = [
         kind: Kind::Posts,
         lacks: &[NO_INPUT],
         changes: &[],
-        wire: |_| Box::new(http::LEGACY_SSE),
+        wire: |_| Box::new(in_process::HTTP_LEGACY_SSE),
     },
     Row {
         name: "named-pipe",
         carries: every_dialect,
         kind: Kind::Connection,
-        lacks: named_pipe::LACKS,
+        lacks: in_process::NAMED_PIPE_LACKS,
         changes: &[],
-        wire: |_| Box::new(named_pipe::NamedPipe),
+        wire: |_| Box::new(in_process::NamedPipe),
     },
     Row {
         name: "bridge:websocket>stdio",
@@ -117,7 +109,7 @@ const ROWS: [Row; 15] = [
         kind: Kind::Connection,
         lacks: &[BOTH_DIRECTIONS, bridge::A_CHILD_EACH],
         changes: &[bridge::CHANGES],
-        wire: |program| bridge::listening(websocket::WebSocket, stdio::Stdio::new(program)),
+        wire: |program| bridge::listening(in_process::WebSocket, stdio::Stdio::new(program)),
     },
     Row {
         name: "bridge:http-streamable>stdio",
@@ -125,7 +117,7 @@ const ROWS: [Row; 15] = [
         kind: Kind::Posts,
         lacks: &[NO_INPUT, bridge::A_CHILD_EACH],
         changes: &[bridge::CHANGES, bridge::CHANGES_OVER_HTTP],
-        wire: |program| bridge::listening(http::STREAMABLE, stdio::Stdio::new(program)),
+        wire: |program| bridge::listening(in_process::HTTP_STREAMABLE, stdio::Stdio::new(program)),
     },
     Row {
         name: "bridge:stdio>http-streamable",
@@ -133,15 +125,15 @@ const ROWS: [Row; 15] = [
         kind: Kind::Posts,
         lacks: &[ONE_SESSION],
         changes: &[bridge::CHANGES, bridge::CHANGES_BEFORE_HTTP],
-        wire: |program| bridge::started(stdio::Stdio::new(program), http::STREAMABLE),
+        wire: |program| bridge::started(stdio::Stdio::new(program), in_process::HTTP_STREAMABLE),
     },
     Row {
         name: "bridge:named-pipe>websocket",
         carries: bridge::carries,
         kind: Kind::Connection,
-        lacks: named_pipe::LACKS,
+        lacks: in_process::NAMED_PIPE_LACKS,
         changes: &[bridge::CHANGES],
-        wire: |_| bridge::listening(named_pipe::NamedPipe, websocket::WebSocket),
+        wire: |_| bridge::listening(in_process::NamedPipe, in_process::WebSocket),
     },
     Row {
         name: "bridge:http-acp>stdio",
@@ -149,7 +141,7 @@ const ROWS: [Row; 15] = [
         kind: Kind::Opened,
         lacks: &[NO_INPUT, bridge::A_CHILD_EACH],
         changes: &[bridge::CHANGES],
-        wire: |program| bridge::listening(http::ACP, stdio::Stdio::new(program)),
+        wire: |program| bridge::listening(in_process::HTTP_ACP, stdio::Stdio::new(program)),
     },
     Row {
         name: "http-streamable@3",
@@ -157,7 +149,7 @@ const ROWS: [Row; 15] = [
         kind: Kind::Posts,
         lacks: &[NO_INPUT],
         changes: &[],
-        wire: |program| Box::new(cluster::Replicas::new(program, "streamable", http::STREAMABLE)),
+        wire: |program| Box::new(cluster::Replicas::new(program, "streamable", in_process::HTTP_STREAMABLE)),
     },
     Row {
         name: "http-acp@3",
@@ -165,7 +157,7 @@ const ROWS: [Row; 15] = [
         kind: Kind::Opened,
         lacks: &[NO_INPUT],
         changes: &[],
-        wire: |program| Box::new(cluster::Replicas::new(program, "acp", http::ACP)),
+        wire: |program| Box::new(cluster::Replicas::new(program, "acp", in_process::HTTP_ACP)),
     },
 ];
 

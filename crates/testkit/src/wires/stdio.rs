@@ -1,16 +1,18 @@
-//! The fixture as a separate process with stdin and stdout. If the scenario acts as the server, the process is a
-//! relay.
+//! The fixture as a separate process with stdin and stdout, and the options of a scenario for it. If the scenario acts as
+//! the server, the process is a relay.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::process::id;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rescind_core::{BoxFuture, ByteStream, Link, Transport};
+use rescind_stdio::Command;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::options_file::OptionsFile;
-use super::{Program, Served, Wire, framing_of, only};
+use super::{Served, Wire, framing_of, only};
 use crate::vector::Scenario;
 
 pub(super) struct Stdio(Program);
@@ -92,5 +94,78 @@ async fn accept_with_word(listener: &TcpListener, word: &[u8]) -> io::Result<Tcp
                 }
             }
         }
+    }
+}
+
+/// The options of a vector as a file, which is deleted on drop.
+pub(super) struct OptionsFile(PathBuf);
+
+impl OptionsFile {
+    /// Writes the options of this scenario. `None`: they are the defaults.
+    pub(super) fn write(scenario: &Scenario) -> Result<Option<Self>, String> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        if scenario.vector.options.is_default() {
+            return Ok(None);
+        }
+        let name = format!("rescind-options-{}-{}.json", id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        let text = serde_json::to_string(&scenario.vector.options).map_err(|error| error.to_string())?;
+        std::fs::write(&path, text)
+            .map_err(|error| format!("the options could not be written to {}: {error}", path.display()))?;
+        Ok(Some(Self(path)))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for OptionsFile {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+/// The program that is started if a wire needs separate processes.
+///
+/// It is run as `PROGRAM ARG.. fixture --dialect D --listen stdio [--options FILE.json]` to serve the fixture, and as
+/// `PROGRAM ARG.. relay ADDRESS WORD` to send the word to a TCP address and then copy between it and its stdin and
+/// stdout. The command line `rescind` is such a program. A test binary can be one too.
+#[derive(Clone, Debug)]
+pub struct Program {
+    path: PathBuf,
+    leading: Vec<String>,
+}
+
+impl Program {
+    /// This program, without leading arguments.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), leading: Vec::new() }
+    }
+
+    /// The running program.
+    ///
+    /// # Errors
+    /// If the system does not report its path.
+    pub fn this() -> io::Result<Self> {
+        Ok(Self::new(std::env::current_exe()?))
+    }
+
+    /// Adds a leading argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl Into<String>) -> Self {
+        self.leading.push(argument.into());
+        self
+    }
+
+    /// The program as a process that is not a peer by its stdin and stdout.
+    pub(super) fn process(&self) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(&self.path);
+        command.args(&self.leading);
+        command
+    }
+
+    pub(super) fn command(&self) -> Command {
+        Command::new(&self.path).args(&self.leading)
     }
 }
