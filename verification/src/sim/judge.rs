@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::Wire;
 use super::plan::{Caller, PerSide, Side, Work};
-use crate::{Broken, tally};
+use crate::{Broken, invariants};
 
 /// How late a timer may be, in milliseconds: the step of the clock, and a turn of each task involved.
 pub(super) const LATE: u64 = 20;
@@ -248,7 +248,7 @@ impl State {
         what: impl FnOnce() -> String,
     ) {
         if is_there {
-            tally::count(invariant);
+            invariants::count(invariant);
         }
         if !condition {
             self.breaks(invariant, what);

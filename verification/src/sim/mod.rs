@@ -24,7 +24,7 @@ use rescind_core::dialect::Dialect;
 use rescind_testkit::wire_format::WireFormat;
 
 use super::coverage::ENGINES;
-use super::{Broken, tally as invariants};
+use super::{Broken, invariants};
 
 /// A transport of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
