@@ -1,4 +1,4 @@
-//! Which engine checks which invariant, and the page that lists this.
+//! Which engine checks which invariant, and the pages that list this.
 
 use std::fmt::Write as _;
 use std::io;

@@ -264,7 +264,7 @@ pub enum CallInput {
 
 impl MachineState {
     /// All inputs that are possible now for the existing calls, and a call without a parent.
-    pub(super) fn calls_inputs(&self, inputs: &mut Vec<Input>) {
+    fn calls_inputs(&self, inputs: &mut Vec<Input>) {
         let mut push = |input| inputs.push(Input::Call(input));
         if self.done.calls < CALLS {
             push(CallInput::Make(None));

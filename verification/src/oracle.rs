@@ -272,7 +272,7 @@ impl Ledger {
             .ok_or_else(|| Broken { invariant: "I14", what: format!("an output for {key:?}, which is gone") })
     }
 
-    pub(super) fn of_call(&mut self, key: OutboundKey) -> Result<&mut Made, Broken> {
+    fn of_call(&mut self, key: OutboundKey) -> Result<&mut Made, Broken> {
         self.made
             .get_mut(&key)
             .ok_or_else(|| Broken { invariant: "I14", what: format!("an output for {key:?}, which is gone") })

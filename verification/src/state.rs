@@ -25,7 +25,7 @@ pub(super) const BLOCKING: u8 = 1;
 pub(super) const GENERATIONS: u8 = 2;
 /// The number of calls of this side.
 pub(super) const CALLS: u8 = 2;
-pub(super) const HELLO: i64 = 100;
+const HELLO: i64 = 100;
 pub(super) const CHILD: u64 = 7;
 pub(super) const HANDSHAKE_EXCHANGE: ExchangeId = ExchangeId(800);
 /// Far above the slot of every key and above every exchange.
@@ -337,7 +337,7 @@ impl MachineState {
 pub(super) type Numbers = HashSet<u64, BuildHasherDefault<IdentityHasher>>;
 
 /// A hash of a value. Among a million values, two have the same hash about once in ten million searches.
-pub(super) fn number_of(value: &impl Hash) -> u64 {
+fn number_of(value: &impl Hash) -> u64 {
     let mut hasher = Folded(SEED);
     value.hash(&mut hasher);
     hasher.finish()

@@ -12,7 +12,7 @@ use super::Bug;
 use super::search::{Force, Model};
 use crate::invariants::{Broken, holds, holds_and_counts};
 
-pub(super) const KEYS: usize = 2;
+const KEYS: usize = 2;
 const WATCHES: usize = 2;
 const NODES: usize = 2;
 const CANCELLERS: usize = 2;
@@ -300,7 +300,7 @@ impl Canceller {
 }
 
 impl Cancels {
-    pub(super) fn canceller_steps(&self, state: &State, steps: &mut Vec<(Step, Force)>) {
+    fn canceller_steps(&self, state: &State, steps: &mut Vec<(Step, Force)>) {
         for (at, canceller) in state.cancellers.iter().enumerate() {
             let Some(canceller) = canceller else { continue };
             let away = state.engine_away;
@@ -332,7 +332,7 @@ impl Cancels {
         }
     }
 
-    pub(super) fn canceller_step(&self, state: &mut State, step: Step) -> Result<&'static str, Broken> {
+    fn canceller_step(&self, state: &mut State, step: Step) -> Result<&'static str, Broken> {
         let (Step::Cancel(at, _)
         | Step::TombstoneSet(at)
         | Step::DoorbellRung(at)
@@ -520,7 +520,7 @@ impl Watch {
     }
 
     /// Whether it can have missed nothing, or needs nothing any more.
-    pub(super) fn is_current(&self) -> bool {
+    fn is_current(&self) -> bool {
         match self.phase {
             Phase::Absent | Phase::Ended => true,
             Phase::Watching => self.signals > 0 || self.bells == [0; KEYS],
@@ -531,7 +531,7 @@ impl Watch {
     }
 
     /// Forgets what can have no effect any more, so that equal situations are equal states.
-    pub(super) fn settle(&mut self) {
+    fn settle(&mut self) {
         if self.is_current() {
             self.behind = 0;
         }
@@ -548,7 +548,7 @@ impl Watch {
     }
 
     /// The connection is lost, with all that was on its way. Returns whether a doorbell was.
-    pub(super) fn lose_connection(&mut self, bug: Option<Bug>) -> Result<bool, Broken> {
+    fn lose_connection(&mut self, bug: Option<Bug>) -> Result<bool, Broken> {
         let rang = self.bells != [0; KEYS];
         (self.subscribed, self.command, self.bells) = (false, Command::None, [0; KEYS]);
         match self.phase {
@@ -563,7 +563,7 @@ impl Watch {
     }
 
     /// The connection is there again: every watched key is subscribed again, and then looked at.
-    pub(super) fn regain_connection(&mut self, bug: Option<Bug>) {
+    fn regain_connection(&mut self, bug: Option<Bug>) {
         if self.phase == Phase::Away {
             self.again = true;
             if bug == Some(Bug::WatchNotRepeated) {
@@ -601,7 +601,7 @@ impl Watch {
 }
 
 /// The possible steps of the watchers.
-pub(super) fn watcher_steps(state: &State, steps: &mut Vec<(Step, Force)>) {
+fn watcher_steps(state: &State, steps: &mut Vec<(Step, Force)>) {
     for (at, watch) in state.watches.iter().enumerate() {
         let Some(watch) = watch else { continue };
         let owed = match watch.phase {
@@ -631,7 +631,7 @@ pub(super) fn watcher_steps(state: &State, steps: &mut Vec<(Step, Force)>) {
 }
 
 impl Cancels {
-    pub(super) fn watcher_step(&self, state: &mut State, step: Step) -> Result<&'static str, Broken> {
+    fn watcher_step(&self, state: &mut State, step: Step) -> Result<&'static str, Broken> {
         let (Step::WatchBegins(at)
         | Step::Subscribed(at)
         | Step::Confirmed(at)
@@ -745,7 +745,7 @@ impl Cancels {
 // The connections to the engine, the engine's absence, and time.
 
 impl Cancels {
-    pub(super) fn engine_steps(&self, state: &State, steps: &mut Vec<(Step, Force)>) {
+    fn engine_steps(&self, state: &State, steps: &mut Vec<(Step, Force)>) {
         for (node, connected) in state.connected.iter().enumerate() {
             if *connected && self.is_used(node) && state.faults.losses > 0 {
                 steps.push((Step::ConnectionLost(node), Force::Free));
@@ -768,7 +768,7 @@ impl Cancels {
         }
     }
 
-    pub(super) fn engine_step(&self, state: &mut State, step: Step) -> Result<&'static str, Broken> {
+    fn engine_step(&self, state: &mut State, step: Step) -> Result<&'static str, Broken> {
         match step {
             Step::ConnectionLost(node) => {
                 state.faults.losses -= 1;

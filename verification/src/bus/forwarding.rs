@@ -493,7 +493,7 @@ fn refuse(state: &mut State, which: Which, node: u8, event: &'static str) -> Res
 // What is lost with a node, a connection or a view.
 
 impl State {
-    pub(super) fn suffer(&mut self, step: Step) -> &'static str {
+    fn suffer(&mut self, step: Step) -> &'static str {
         match step {
             Step::Dies(node) => {
                 self.mishaps.deaths -= 1;

@@ -225,7 +225,7 @@ const STATUSES: [AckStatus; 7] = [
     AckStatus::Overloaded,
 ];
 
-pub(super) fn check_round_trip(dialect: &Dialect, message: &Incoming<'_>) {
+fn check_round_trip(dialect: &Dialect, message: &Incoming<'_>) {
     match message {
         Incoming::Request(read) => request(dialect, read),
         Incoming::Notification { method, params } => notification(dialect, method, *params),
@@ -423,7 +423,7 @@ pub(super) fn kind(message: &Incoming<'_>) -> &'static str {
 }
 
 /// The kind of a JSON-RPC value in which each member occurs once.
-pub(super) fn naive_json_rpc(codec: &JsonRpc, value: &Value) -> &'static str {
+fn naive_json_rpc(codec: &JsonRpc, value: &Value) -> &'static str {
     if let Some(members) = value.as_array() {
         return if (1..=BATCH).contains(&members.len()) { "batch" } else { "bad" };
     }
@@ -468,7 +468,7 @@ fn is_text(value: Option<&Value>, least: usize) -> bool {
 }
 
 /// The kind of an ABP value in which each member occurs once.
-pub(super) fn naive_abp(value: &Value) -> &'static str {
+fn naive_abp(value: &Value) -> &'static str {
     let Some(kind) = value.get("type").and_then(Value::as_str) else { return "bad" };
     let payload = value.get("payload").filter(|payload| !payload.is_null());
     let has_id = is_text(value.get("id"), 0);
@@ -519,15 +519,15 @@ pub(super) fn squeezed(json: &str) -> String {
     out
 }
 
-pub(super) fn meaning_of_raw(value: Option<&RawValue>) -> Option<String> {
+fn meaning_of_raw(value: Option<&RawValue>) -> Option<String> {
     value.map(|value| squeezed(value.get()))
 }
 
-pub(super) fn meaning_of_error(error: &ErrorObject) -> String {
+fn meaning_of_error(error: &ErrorObject) -> String {
     format!("{:?} {:?} {:?}", error.code, error.message, meaning_of_raw(error.data.as_deref()))
 }
 
-pub(super) fn meaning_of_answer(body: &AnswerBody<'_>) -> String {
+fn meaning_of_answer(body: &AnswerBody<'_>) -> String {
     match body {
         AnswerBody::Value(value) => format!("value {}", squeezed(value.get())),
         AnswerBody::Error(error) => format!("error {}", meaning_of_error(error)),
@@ -535,7 +535,7 @@ pub(super) fn meaning_of_answer(body: &AnswerBody<'_>) -> String {
     }
 }
 
-pub(super) fn meaning_of(message: &Incoming<'_>) -> String {
+fn meaning_of(message: &Incoming<'_>) -> String {
     match message {
         Incoming::Request(request) => format!(
             "request {:?} {:?} {:?} {:?} {:?} {:?} {}",

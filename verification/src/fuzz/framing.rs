@@ -127,7 +127,7 @@ const MARK: &[u8] = b"\xef\xbb\xbf";
 /// The largest header block, in bytes.
 const HEADER: usize = 8 * 1024;
 /// The most noise between two frames of `Content-Length` framing, in bytes.
-pub(super) const NOISE: usize = 64 * 1024;
+const NOISE: usize = 64 * 1024;
 /// How much of a refused frame is reported, in bytes.
 const HEAD: usize = 1024;
 
@@ -144,7 +144,7 @@ fn too_large(limit: usize, bytes: &[u8]) -> Decoded {
 }
 
 /// The frames of lines, without the time that a text over several lines has.
-pub(super) fn naive_newline(wire: &[u8], limit: usize) -> Vec<Decoded> {
+fn naive_newline(wire: &[u8], limit: usize) -> Vec<Decoded> {
     let mut all = Vec::new();
     let mut text = None;
     for line in wire.split_inclusive(|byte| *byte == b'\n') {
@@ -315,7 +315,7 @@ struct Block {
 }
 
 /// The frames, and whether the input ends between two of them.
-pub(super) fn naive_content_length(wire: &[u8], limit: usize) -> (Vec<Decoded>, bool) {
+fn naive_content_length(wire: &[u8], limit: usize) -> (Vec<Decoded>, bool) {
     let mut reader = Blocks { all: Vec::new(), noise: 0, block: Block::default(), limit };
     let mut rest = wire;
     loop {

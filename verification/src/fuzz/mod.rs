@@ -97,7 +97,7 @@ const INPUTS: usize = 200;
 
 /// The first byte selects the class of dialects and whether the transport keeps the order. Each further byte selects
 /// one of the possible inputs.
-pub(super) fn check_events(data: &[u8]) {
+fn check_events(data: &[u8]) {
     let Some((control, picks)) = controlled(data) else { return };
     let class = Class::ALL.get(usize::from(control) % Class::ALL.len()).copied().unwrap_or(Class::Silence);
     let orders = class.orders();

@@ -352,7 +352,7 @@ impl State {
     }
 
     /// A handler has ended whose request must not be answered: its result is not written, and was not (I2).
-    pub(super) fn check_silence(&mut self, side: Side, nonce: u64) {
+    fn check_silence(&mut self, side: Side, nonce: u64) {
         let written = self.written.of(side.other());
         let Some(id) = written.by_nonce.get(&nonce).filter(|id| self.is_silenced(side, id)) else { return };
         let answered = written.requests.get(id).is_some_and(|request| request.answers > 0);

@@ -64,7 +64,7 @@ impl Setting<'_> {
         Ok(Opened { client, server, net: self.net.clone(), framing: None, serving: vec![serving] })
     }
 
-    pub(super) async fn streamable(&self, rng: &mut Rng) -> Result<Opened, String> {
+    async fn streamable(&self, rng: &mut Rng) -> Result<Opened, String> {
         let after = Duration::from_millis(rng.pick(10, &[0, 10, 500]));
         let mut binding = Streamable::new().stream_after(after);
         if rng.percent(15) {
@@ -269,7 +269,7 @@ impl Setting<'_> {
 // A link that reports to the judge what is passed to it and what arrives.
 
 /// The same link, with a judge that observes it.
-pub(super) fn tap(mut link: Link, side: Side, judge: &Judge) -> Link {
+fn tap(mut link: Link, side: Side, judge: &Judge) -> Link {
     link.rx = Box::pin(TapReceiver { inner: link.rx, side, judge: judge.clone() });
     link.tx = Box::pin(TapSender { inner: link.tx, side, judge: judge.clone() });
     link

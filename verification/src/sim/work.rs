@@ -16,7 +16,7 @@ use super::judge::{Judge, WorkEnd};
 use super::plan::{Caller, Job, Side, Work};
 
 /// The only method of a run. Its work is in its params.
-pub(super) const METHOD: &str = "sim/work";
+const METHOD: &str = "sim/work";
 /// Its notification.
 pub(super) const TICK: &str = "sim/tick";
 
@@ -319,7 +319,7 @@ pub(super) async fn call(side: Side, judge: &Judge, from: CallFrom<'_>, job: &Jo
 }
 
 /// A handler makes a call and ends before the call does: the call is then cancelled.
-pub(super) fn abandon(side: Side, judge: &Judge, ctx: &CallContext, parent: u64, job: &Job) {
+fn abandon(side: Side, judge: &Judge, ctx: &CallContext, parent: u64, job: &Job) {
     let from = CallFrom::Handler { ctx, parent };
     let Some((call, _token)) = begin(side, judge, from, job) else { return };
     let (judge, nonce) = (judge.clone(), job.nonce);
