@@ -1,9 +1,8 @@
 //! The memory that the echo of a large frame takes is exact and repeats, so it can be tested, while times cannot.
 
 use rescind_benchmarks::cross_process::Wire;
-use rescind_benchmarks::heap;
+use rescind_benchmarks::resources::{self, one_thread};
 use rescind_benchmarks::transport_echo::{Carrier, EchoClient, EchoHandler, Echoes};
-use rescind_benchmarks::wires::one_thread;
 
 /// Bytes of the text in the params.
 const TEXT: usize = 8 << 20;
@@ -18,7 +17,7 @@ fn frames(carrier: Carrier) -> (f64, f64) {
         runtime.block_on(EchoClient::open(Echoes { carrier, bytes: TEXT, handler: EchoHandler::Task }));
     // The first echo also makes what a connection keeps.
     runtime.block_on(client.echo(1));
-    let heap = heap::measure(|| runtime.block_on(client.echo(1))).expect("allocations are counted");
+    let heap = resources::measure_heap(|| runtime.block_on(client.echo(1))).expect("allocations are counted");
     (heap.most / TEXT as f64, heap.left / TEXT as f64)
 }
 

@@ -9,7 +9,7 @@ use super::figures::{Figure, Row};
 use super::single_thread::{Alone, NOT_COUNTED, PLACE};
 use super::{Growth, Results, Run};
 use crate::subject::{BURST, BoxFuture, Competitor, Subject, Told};
-use crate::{heap, steps, subjects};
+use crate::{resources, steps, subjects};
 
 fn number(value: f64, unit: &'static str) -> Figure {
     Figure::Number { value, unit }
@@ -22,7 +22,7 @@ pub(super) fn allocations(run: &Run, competitors: &[Competitor], results: &mut R
     for competitor in &all {
         const COUNT: usize = 1000;
         let mut alone = Alone::new(competitor, 64);
-        let counted = heap::measure(|| drop(alone.echo(COUNT)));
+        let counted = resources::measure_heap(|| drop(alone.echo(COUNT)));
         // The list of samples belongs to the harness.
         let each = counted.map(|heap| (heap.count - 1.0, heap.bytes - (8 * COUNT) as f64));
         for (measure, value, unit) in
@@ -42,10 +42,10 @@ pub fn allocations_of_ours() -> [u64; 2] {
     const COUNT: usize = 1000;
     let ours = subjects::rescind::COMPETITOR;
     let count =
-        |counted: Result<Option<heap::Heap>, _>| counted.ok().flatten().map_or(0.0, |heap| heap.count);
+        |counted: Result<Option<resources::Heap>, _>| counted.ok().flatten().map_or(0.0, |heap| heap.count);
     let mut alone = Alone::new(&ours, 1024);
     // The list of samples belongs to the harness.
-    let echoes = heap::measure(|| drop(alone.echo(COUNT))).map_or(0.0, |heap| heap.count - 1.0);
+    let echoes = resources::measure_heap(|| drop(alone.echo(COUNT))).map_or(0.0, |heap| heap.count - 1.0);
     let mut alone = Alone::new(&ours, 1024);
     let mut pairs = |count| alone.count_told(Bound::Whole, |subject| subject.pairs(count));
     let _ = pairs(COUNT * 10);
@@ -100,7 +100,7 @@ fn ours_in_flight(counts: &[usize], results: &mut Results) {
     for count in counts.iter().copied().filter(|count| *count >= 1000) {
         #[cfg(feature = "count")]
         let [beside, task, future] = {
-            let held = crate::heap_per_request::measure(count);
+            let held = crate::transport_echo::resident(count);
             [held.beside(), held.task, held.future].map(|value| number(value, "B"))
         };
         #[cfg(not(feature = "count"))]

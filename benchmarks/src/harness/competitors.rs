@@ -8,10 +8,10 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 
 use crate::cross_process::{Wire, own_pipes};
+use crate::resources::{one_thread, pinned, two_workers};
 use crate::subject::{Competitor, Ends, Name, Setup, Subject, is_short};
 use crate::subjects;
 use crate::wire_subjects::WireSubject;
-use crate::wires::{one_thread, pinned, two_workers};
 
 const SERVES: &str = "RESCIND_BENCHMARK_SERVES_SUBJECT";
 

@@ -12,10 +12,10 @@ use super::competitors::{Place, enter, find};
 use super::figures::{Figure, Row};
 use super::single_thread::PLACE;
 use super::{Results, Run};
+use crate::resources::one_thread;
 use crate::subject::{BURST, Competitor, Echo, Name, Pace, Subject, Told, set_pace};
 #[cfg(feature = "count")]
 use crate::transport_echo::{EchoClient, Echoes};
-use crate::wires::one_thread;
 use crate::{steps, subjects};
 
 const COUNTS: &str = "RESCIND_BENCHMARK_COUNTS";

@@ -34,8 +34,7 @@ pub use memory_run::take_memory;
 pub use regression::Fit;
 
 /// The programs that do the least that the work needs. A ratio is to the first that has a figure.
-const FLOORS: [Name; 3] =
-    [subjects::FLOOR.name, wire_subjects::ENVELOPES.name, subjects::channels::COMPETITOR.name];
+const FLOORS: [Name; 3] = [subjects::FLOOR.name, wire_subjects::ENVELOPES.name, subjects::CHANNELS.name];
 
 /// Rounds that warm up and do not count.
 pub const WARM: usize = 2;

@@ -4,11 +4,9 @@ use super::competitors::{Bound, Place, enter};
 use super::figures::{Figure, Row};
 use super::single_thread::{Alone, NOT_COUNTED, PLACE};
 use super::{Growth, Results, Run};
-use crate::clock;
-use crate::heap::{self, Heap};
+use crate::resources::{self, Heap, one_thread};
 use crate::subject::{Competitor, Echo, Tree};
-use crate::subjects;
-use crate::wires::one_thread;
+use crate::{clock, subjects};
 
 /// The total cost of this many: nanoseconds and bytes, without bytes if none are counted; or why there is no figure.
 type Took = Result<[Option<f64>; 2], &'static str>;
@@ -47,7 +45,7 @@ const ALL: [Many; 3] = [
 /// This library and the floor without a transport: requests in flight on one connection, connections, children of one
 /// root.
 pub(super) fn measure(run: &Run, results: &mut Results) {
-    let all = [subjects::channels::COMPETITOR, subjects::rescind::COMPETITOR, subjects::rescind::QUICK];
+    let all = [subjects::CHANNELS, subjects::rescind::COMPETITOR, subjects::rescind::QUICK];
     run.begin("scale", all.len() * ALL.len());
     for competitor in all {
         for many in &ALL {
@@ -105,7 +103,7 @@ fn connections(competitor: &Competitor, count: usize) -> Took {
     let mut open = Vec::with_capacity(count);
     let mut took = Vec::with_capacity(count);
     let mut nanos = 0;
-    let counted = heap::measure(|| {
+    let counted = resources::measure_heap(|| {
         runtime.block_on(async {
             let begin = clock();
             for _ in 0..count {

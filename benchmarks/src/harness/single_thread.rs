@@ -5,9 +5,8 @@ use tokio::runtime::Runtime;
 
 use super::competitors::{Bound, Place, attempt, enter};
 use super::figures::Figure;
-use crate::heap::{self, Heap};
+use crate::resources::{self, Heap, one_thread};
 use crate::subject::{BoxFuture, Competitor, Echo, Subject, Told};
-use crate::wires::one_thread;
 
 pub(super) const PLACE: &str = Place::OneThread.name();
 pub(super) const NOT_COUNTED: Figure = Figure::Said("not counted");
@@ -53,7 +52,7 @@ impl Alone {
         let Self { runtime, subject, out } = self;
         let Some(subject) = subject else { return Err(*out) };
         let mut done = Err(*out);
-        let counted = heap::measure(|| {
+        let counted = resources::measure_heap(|| {
             done = runtime.block_on(async {
                 let done = attempt(bound, ask(subject.as_mut())).await;
                 // The last messages arrive.

@@ -5,11 +5,11 @@ use super::competitors::{Bound, Place, attempt, enter_on};
 use super::figures::{Figure, Row};
 use super::interleave::{Case, Player, Work, rows, take_turns};
 use super::{Results, Run, WARM};
-use crate::cross_process::{Far, Wire, echoes};
+use crate::cross_process::{self, Far, Wire};
+use crate::resources::allow_more_files;
 use crate::subject::{Echo, Subject};
 use crate::subjects;
 use crate::wire_subjects::{FLOOR, WireSubject, on};
-use crate::wires::allow_more_files;
 
 /// Requests in flight at once.
 const IN_FLIGHT: usize = 64;
@@ -44,7 +44,7 @@ fn cases(run: &Run, wire: Wire) -> [Case; 3] {
     };
     let turns = 2 * (run.rounds + WARM);
     // Each resets a stream there.
-    let most = if wire == Wire::Stateless2 { (echoes::RESETS / turns).max(1) } else { usize::MAX };
+    let most = if wire == Wire::Stateless2 { (cross_process::RESETS / turns).max(1) } else { usize::MAX };
     let cancel = Work::Cancel(run.of(10, 2).min(most));
     [(wire.name().to_owned(), echo(1, 25)), (in_flight(wire), echo(IN_FLIGHT, 256)), (cancels(wire), cancel)]
         .map(|(name, work)| Case { workload: "wires", name, slots: 0, work })

@@ -146,7 +146,7 @@ mod tests {
         let rows = vec![
             row("a", "late by", OURS, times(300)),
             row("a", "late by", subjects::FLOOR.name, times(1)),
-            row("a", "late by", subjects::channels::COMPETITOR.name, times(1)),
+            row("a", "late by", subjects::CHANNELS.name, times(1)),
             row("b", "played in all", OURS, bytes(20.0)),
             row("b", "played in all", OTHER, bytes(10.0)),
             row("c", "heap", OURS, bytes(20.0)),

@@ -1,26 +1,23 @@
 //! W11: many sessions on one server in another process. Each makes a request a second, and every tenth is cancelled.
 
-mod chart;
-mod server;
-
 use std::cell::RefCell;
+use std::fmt::Write as _;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rescind_core::dialect::Role;
-use rescind_core::{Call, Outcome, Peer, Router};
+use rescind_core::{Call, CallContext, HandlerError, Outcome, Peer, Router};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::clock;
 use crate::cross_process::{Far, OurClient, Serves, Wire};
 use crate::harness::Distribution;
-use crate::report::machine_line;
-
-pub use chart::chart;
-pub(crate) use server::router;
+use crate::report::{machine_line, shown};
 
 /// Which request of each session is cancelled.
 const CANCELLED: u64 = 10;
@@ -272,4 +269,138 @@ async fn settled(peer: &Peer, wire: Wire) -> (u64, u64) {
     let said = said.ok().and_then(Result::ok).unwrap_or_default();
     let count = |name: &str| said[name].as_u64().unwrap_or_default();
     (count("cancelled"), count("running"))
+}
+
+// What the server of a load test serves.
+
+/// How long `settled` waits for the handlers.
+const SETTLING: Duration = Duration::from_secs(20);
+
+/// The handlers that run, and those that were cancelled.
+#[derive(Clone, Copy, Debug, Default)]
+struct Handlers {
+    running: u64,
+    cancelled: u64,
+}
+
+pub(crate) fn router() -> Router {
+    let handlers = Arc::new(watch::Sender::new(Handlers::default()));
+    let waiting = Arc::clone(&handlers);
+    Router::new()
+        .method("initialize", |_: CallContext, asked: Value| async move {
+            let version = asked["protocolVersion"].clone();
+            Ok(json!({
+                "protocolVersion": version, "capabilities": {}, "agentCapabilities": {},
+                "serverInfo": { "name": "benchmark", "version": "1" },
+            }))
+        })
+        .method("echo", |_: CallContext, params: Box<RawValue>| async move { Ok(params) })
+        .method("wait", move |context: CallContext, _: Value| {
+            let handlers = Arc::clone(&waiting);
+            async move {
+                handlers.send_modify(|handlers| handlers.running += 1);
+                context.cancelled().await;
+                handlers.send_modify(|handlers| {
+                    handlers.running -= 1;
+                    handlers.cancelled += 1;
+                });
+                Ok::<_, HandlerError>(json!({}))
+            }
+        })
+        .method("settled", move |_: CallContext, _: Value| {
+            let mut handlers = handlers.subscribe();
+            async move {
+                let settled = handlers.wait_for(|now| now.running == 0);
+                let _ = timeout(SETTLING, settled).await;
+                let Handlers { running, cancelled } = *handlers.borrow();
+                Ok(json!({ "running": running, "cancelled": cancelled }))
+            }
+        })
+}
+
+// The seconds of a load test as an SVG image: three charts, one below the other.
+
+const WIDTH: f64 = 960.0;
+const LEFT: f64 = 90.0;
+const RIGHT: f64 = 940.0;
+const HEIGHT: f64 = 200.0;
+/// From a chart's title to the next one's.
+const STEP: f64 = HEIGHT + 70.0;
+
+/// One line of a chart.
+struct Line {
+    colour: &'static str,
+    name: &'static str,
+    value: fn(&Second) -> f64,
+}
+
+/// The charts: the time of an echo, the processors and the memory.
+#[must_use]
+pub fn chart(held: &Held) -> String {
+    let p99 =
+        Line { colour: "#8250df", name: "99th percentile of an echo", value: |second| second.p99 as f64 };
+    let server = Line { colour: "#1a7f37", name: "server, % of a core", value: |second| second.server };
+    let clients =
+        Line { colour: "#9a6700", name: "all clients, % of a core", value: |second| second.clients };
+    let memory = Line {
+        colour: "#0969da",
+        name: "the server's resident memory",
+        value: |second| second.resident as f64,
+    };
+    let charts: [(&str, &[Line]); 3] = [("ns", &[p99]), ("%", &[server, clients]), ("B", &[memory])];
+    let height = STEP * charts.len() as f64 + 20.0;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+    );
+    for (number, (unit, lines)) in charts.into_iter().enumerate() {
+        one(&mut svg, STEP * number as f64 + 30.0, unit, lines, held);
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// A chart whose title is at this height.
+fn one(svg: &mut String, top: f64, unit: &str, lines: &[Line], held: &Held) {
+    let (high, low) = (top + 15.0, top + 15.0 + HEIGHT);
+    let most = held
+        .seconds
+        .iter()
+        .flat_map(|second| lines.iter().map(|line| (line.value)(second)))
+        .fold(1.0, f64::max)
+        * 1.1;
+    let mut left = LEFT;
+    for line in lines {
+        let _ = writeln!(svg, "<text x=\"{left}\" y=\"{top}\" fill=\"{}\">{}</text>", line.colour, line.name);
+        left += 260.0;
+    }
+    for share in [0.0, 0.5, 1.0] {
+        let (y, value) = (low - share * HEIGHT, shown(most * share, unit));
+        let _ =
+            writeln!(svg, "<line x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y}\" y2=\"{y}\" stroke=\"#d0d7de\"/>");
+        let _ =
+            writeln!(svg, "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{value}</text>", LEFT - 8.0, y + 4.0);
+    }
+    let last = held.seconds.len().saturating_sub(1).max(1) as f64;
+    for line in lines {
+        let point = |(second, what): (usize, &Second)| {
+            let x = LEFT + (RIGHT - LEFT) * second as f64 / last;
+            format!("{x:.1},{:.1}", low - (line.value)(what) / most * HEIGHT)
+        };
+        let points: Vec<_> = held.seconds.iter().enumerate().map(point).collect();
+        let _ = writeln!(
+            svg,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>",
+            points.join(" "),
+            line.colour
+        );
+    }
+    let _ = writeln!(
+        svg,
+        "<text x=\"{RIGHT}\" y=\"{}\" text-anchor=\"end\">{} s</text>",
+        low + 18.0,
+        held.seconds.len()
+    );
+    let _ =
+        writeln!(svg, "<line x1=\"{LEFT}\" x2=\"{LEFT}\" y1=\"{high}\" y2=\"{low}\" stroke=\"#57606a\"/>");
 }
