@@ -327,7 +327,7 @@ impl<L: Library> Subject for Driven<L> {
     }
 }
 
-// The trait that an adapter implements for its library. [`Driven`](super::Driven) makes a subject of it.
+// The trait that an adapter implements for its library. `Driven` makes a subject of it.
 
 /// The most handlers that run at once, and how a request above the limit is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

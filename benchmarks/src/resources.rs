@@ -1,4 +1,4 @@
-//! The cores, the threads and the open files of a measurement.
+//! The cores, the threads, the open files and the heap of a measurement.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -1,4 +1,5 @@
-//! Echoes over the transports, both sides in one process, on streams in memory: unlike sockets they repeat.
+//! Echoes over the transports, both sides in one process, on streams in memory: unlike sockets they repeat. And the memory of a
+//! request in flight.
 
 use std::io;
 use std::time::Duration;

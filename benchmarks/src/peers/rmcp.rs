@@ -19,7 +19,7 @@ use ::rmcp::transport::StreamableHttpClientTransport;
 use ::rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHttpClientTransportConfig};
 use ::rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use ::rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use ::rmcp::{ErrorData, RoleClient, RoleServer, ServerHandler, ServiceError, ServiceExt as _};
+use ::rmcp::{ErrorData, RoleClient, RoleServer, ServerHandler, ServiceError};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;

@@ -1,5 +1,5 @@
-//! The floor: the same frames on the same transport, with their envelopes written and read by the codec, and nothing
-//! else.
+//! The two floors. [`CHANNELS`] has no transport. [`FRAMES`]: the same frames on the same transport, with their
+//! envelopes written and read by the codec, and nothing else.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
