@@ -1,8 +1,9 @@
-//! The memory that the echo of a large frame takes is exact and repeats, so it can be tested, while times cannot.
+//! The memory that the echo of a large frame takes, and that of a request in flight, is exact and repeats, so it can be
+//! tested, while times cannot.
 
 use rescind_benchmarks::cross_process::Wire;
 use rescind_benchmarks::resources::{self, one_thread};
-use rescind_benchmarks::transport_echo::{Carrier, EchoClient, EchoHandler, Echoes};
+use rescind_benchmarks::transport_echo::{self, Carrier, EchoClient, EchoHandler, Echoes};
 
 /// Bytes of the text in the params.
 const TEXT: usize = 8 << 20;
@@ -47,4 +48,17 @@ fn the_echo_of_a_large_frame_takes_at_most_two_frames_a_side_and_leaves_none() {
     }
     assert!(!is_over, "W10, in frames: {told:#?}");
     println!("{told:#?}");
+}
+
+/// Heap bytes on both sides together, without the handler's own task.
+const MOST: f64 = 400.0;
+
+#[test]
+fn a_request_in_flight_holds_less_than_four_hundred_bytes() {
+    for requests in [1_000, 10_000, 100_000] {
+        let held = transport_echo::resident(requests);
+        assert!(held.task >= held.future, "the task holds its future: {held:?}");
+        assert!(held.beside() > 0.0, "both sides keep something: {held:?}");
+        assert!(held.beside() <= MOST, "W8: {requests} in flight hold {held:?}");
+    }
 }
