@@ -194,7 +194,7 @@ impl Lines {
         Bytes::from(std::mem::take(&mut self.line))
     }
 
-    pub(super) async fn answer_all(mut self, answers: Answers) {
+    async fn answer_all(mut self, answers: Answers) {
         loop {
             self.line.clear();
             let Ok(1..) = self.reader.read_until(b'\n', &mut self.line).await else { return };
@@ -214,7 +214,7 @@ impl Lines {
     }
 }
 
-pub(super) fn lines_of_pipes(input: OwnedFd, output: OwnedFd) -> Lines {
+fn lines_of_pipes(input: OwnedFd, output: OwnedFd) -> Lines {
     let input = pipe::Receiver::from_owned_fd(input).expect("a pipe to read");
     let output = pipe::Sender::from_owned_fd(output).expect("a pipe to write");
     Lines::new(input, output)
@@ -226,12 +226,12 @@ fn lines_of_stream(stream: Stream) -> Lines {
     Lines::new(reader, writer)
 }
 
-pub(super) async fn connect_lines(endpoint: &str) -> Lines {
+async fn connect_lines(endpoint: &str) -> Lines {
     let name = endpoint.to_fs_name::<GenericFilePath>().expect("a path");
     lines_of_stream(Stream::connect(name).await.expect("the server listens"))
 }
 
-pub(super) async fn serve_lines(answers: Answers, listens: fn(&str)) {
+async fn serve_lines(answers: Answers, listens: fn(&str)) {
     let file = std::env::temp_dir().join(format!("rescind-raw-{}", std::process::id()));
     let name = file.as_path().to_fs_name::<GenericFilePath>().expect("a path");
     let listener = ListenerOptions::new().name(name).create_tokio().expect("a socket");
@@ -251,7 +251,7 @@ pub struct Headed {
     header: String,
 }
 
-pub(super) fn headed_of_pipes(input: OwnedFd, output: OwnedFd) -> Headed {
+fn headed_of_pipes(input: OwnedFd, output: OwnedFd) -> Headed {
     let input = pipe::Receiver::from_owned_fd(input).expect("a pipe to read");
     let writer = pipe::Sender::from_owned_fd(output).expect("a pipe to write");
     Headed { reader: BufReader::new(input), writer, header: String::new() }
@@ -287,7 +287,7 @@ impl Headed {
         self.read().await.expect("the server answers")
     }
 
-    pub(super) async fn answer_all(mut self, answers: Answers) {
+    async fn answer_all(mut self, answers: Answers) {
         while let Some(frame) = self.read().await {
             if self.write(&answers.to(frame)).await.is_err() {
                 return;
@@ -305,7 +305,7 @@ fn websocket_config() -> WebSocketConfig {
     WebSocketConfig::default().read_buffer_size(12 * 1024)
 }
 
-pub(super) async fn connect_websocket(endpoint: &str) -> Socket {
+async fn connect_websocket(endpoint: &str) -> Socket {
     let stream = TcpStream::connect(endpoint).await.expect("the server listens");
     stream.set_nodelay(true).expect("a socket");
     let opened =
@@ -313,13 +313,13 @@ pub(super) async fn connect_websocket(endpoint: &str) -> Socket {
     opened.expect("the server upgrades").0
 }
 
-pub(super) async fn exchange_websocket(socket: &mut Socket, frame: Bytes) -> Bytes {
+async fn exchange_websocket(socket: &mut Socket, frame: Bytes) -> Bytes {
     let text = Utf8Bytes::try_from(frame).expect("a frame is text");
     socket.send(Message::Text(text)).await.expect("the wire is open");
     socket.next().await.expect("the server answers").expect("a message").into_data()
 }
 
-pub(super) async fn serve_websocket(answers: Answers, listens: fn(&str)) {
+async fn serve_websocket(answers: Answers, listens: fn(&str)) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     listens(&listener.local_addr().expect("a socket").to_string());
     while let Ok((stream, _)) = listener.accept().await {
@@ -405,7 +405,7 @@ impl Sender {
     }
 }
 
-pub(super) async fn connect_http(wire: Wire, endpoint: &str) -> Poster {
+async fn connect_http(wire: Wire, endpoint: &str) -> Poster {
     let stream = TcpStream::connect(endpoint).await.expect("the server listens");
     stream.set_nodelay(true).expect("a socket");
     let io = TokioIo::new(stream);

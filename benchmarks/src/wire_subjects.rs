@@ -139,7 +139,7 @@ pub fn prepare(wire: Wire, bytes: usize) {
 
 // This library between two processes.
 
-pub(super) const WIRES: &[Wire] = &[
+const WIRES: &[Wire] = &[
     Wire::Stdio,
     Wire::ContentLength,
     Wire::NamedPipe,

@@ -23,7 +23,7 @@ pub(super) const fn name(configuration: &'static str) -> Name {
 }
 
 /// The default of its client.
-pub(super) const DEFAULT_REQUESTS: usize = 256;
+const DEFAULT_REQUESTS: usize = 256;
 
 /// As its example `core_client`: a client from `ClientBuilder::default` on the WebSocket transport (`WsClientBuilder`
 /// sets the same), and a server of a `RpcModule`.
@@ -88,7 +88,7 @@ pub(super) struct Shared {
     pub(super) let_go: Notify,
 }
 
-pub(super) fn methods(shared: &Arc<Shared>) -> RpcModule<Shared> {
+fn methods(shared: &Arc<Shared>) -> RpcModule<Shared> {
     let mut module = RpcModule::from_arc(Arc::clone(shared));
     module
         .register_async_method("echo", |params, _, _| async move {

@@ -206,12 +206,12 @@ impl Scale {
 }
 
 /// Text escaped for a page.
-pub(super) fn escaped(text: &str) -> String {
+fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// The name of a competitor, in one line.
-pub(super) fn label(name: Name) -> String {
+fn label(name: Name) -> String {
     format!("{} · {}", name.library, name.configuration)
 }
 
@@ -272,7 +272,7 @@ fn grid(out: &mut String, scale: Scale, bottom: f64, say: impl Fn(f64) -> String
 }
 
 /// The distributions of the times of all competitors in one case.
-pub(super) fn distributions(group: &[&Row]) -> Option<String> {
+fn distributions(group: &[&Row]) -> Option<String> {
     let times = |row: &Row| match &row.figure {
         Figure::Times(times) => Some(times.clone()),
         Figure::Number { .. } | Figure::Said(_) => None,
@@ -330,7 +330,7 @@ fn hill(out: &mut String, times: &Distribution, scale: Scale, base: f64, colour:
 }
 
 /// Bars of one number each.
-pub(super) fn bars(group: &[&Row], unit: &str, value: impl Fn(&Row) -> Option<f64>) -> Option<String> {
+fn bars(group: &[&Row], unit: &str, value: impl Fn(&Row) -> Option<f64>) -> Option<String> {
     let most = group.iter().filter_map(|row| value(row)).fold(0.0, f64::max);
     if most <= 0.0 {
         return None;

@@ -177,14 +177,14 @@ pub fn pasted(text: &str, tables: &str) -> Option<String> {
 const MARK: char = '†';
 
 /// The text above the lines.
-pub(super) const ABOUT: &str = "By medians, in every case and place where both have a figure; the two floors are not named. \
+const ABOUT: &str = "By medians, in every case and place where both have a figure; the two floors are not named. \
     \"default\", \"quick handlers\", \"typed texts\" and \"typed texts, quick handlers\" are ours. † hands values over, writes no bytes.";
 
 /// More of these is not worse: they count how much was played.
 const NO_FIGURE_OF_MERIT: [&str; 1] = ["played in all"];
 
 /// A line for each measure in which another library's figure is lower than one of this library's.
-pub(super) fn better(results: &Results) -> Vec<String> {
+fn better(results: &Results) -> Vec<String> {
     groups(&results.rows).into_iter().filter_map(|group| loss(&group)).collect()
 }
 

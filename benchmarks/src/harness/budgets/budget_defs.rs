@@ -12,8 +12,8 @@ use crate::wire_subjects::ENVELOPES;
 
 pub(super) const TRIP: &str = "round trip";
 pub(super) const EACH: &str = "a request, of all the time";
-pub(super) const TOO_SHORT: &str = "a short run cannot say";
-pub(super) const WITHOUT_OTHERS: &str = "the other libraries are not in this build";
+const TOO_SHORT: &str = "a short run cannot say";
+const WITHOUT_OTHERS: &str = "the other libraries are not in this build";
 
 /// Judges every line of this part.
 pub(super) fn of(court: &mut Court<'_>, part: &str) {
@@ -372,7 +372,7 @@ pub(super) fn deadlines(court: &mut Court<'_>) {
 const NOT_HERE: &str = "not measured in this run";
 
 /// W11, from the files of a load test.
-pub(super) fn load_held(court: &mut Court<'_>) {
+fn load_held(court: &mut Court<'_>) {
     for (wire, sessions, limit) in [
         (Wire::WebSocket, 10_000, limits::HELD_WEBSOCKET),
         (Wire::Streamable, 5000, limits::HELD_HTTP1),

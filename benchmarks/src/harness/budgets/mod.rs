@@ -221,11 +221,7 @@ impl<'a> Court<'a> {
     }
 
     /// The best of the others in a case: its figure and its name. Only competitors with their own client count.
-    fn best_of_others(
-        &self,
-        at: At<'_>,
-        of: impl Fn(Name) -> bool,
-    ) -> Result<(f64, Name), String> {
+    fn best_of_others(&self, at: At<'_>, of: impl Fn(Name) -> bool) -> Result<(f64, Name), String> {
         let ours = subjects::all_of_ours();
         let rows = self.results.rows.iter().filter(|row| at.is_of(row) && !ours.contains(&row.name));
         let others = rows.filter(|row| row.name.library != WITHOUT_CLIENT && of(row.name));
@@ -280,13 +276,7 @@ impl<'a> Court<'a> {
     }
 
     /// [`hold`](Self::hold) for figures that need the allocation counter.
-    fn hold_memory(
-        &mut self,
-        name: impl Into<String>,
-        found: Found,
-        limit: f64,
-        unit: &'static str,
-    ) {
+    fn hold_memory(&mut self, name: impl Into<String>, found: Found, limit: f64, unit: &'static str) {
         if self.build.counts {
             self.hold(name, found, limit, unit);
         } else {
