@@ -81,7 +81,7 @@ pub struct Engine {
 /// How the depth of an engine is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Its test calls [`reached`](reached).
+    /// Its test calls [`reached`].
     Reported,
     /// It processes a table, whose size this text states.
     Table(&'static str),
