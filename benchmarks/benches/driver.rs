@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use criterion::Criterion;
 use rescind_benchmarks::harness::{Entrant, Place, enter, serve_if_asked};
+use rescind_benchmarks::resources::{one_thread, pinned, two_workers};
 use rescind_benchmarks::subject::{CancelSamples, Competitor, Echo, Told};
 use rescind_benchmarks::subjects::{FLOOR, rescind};
-use rescind_benchmarks::wires::{one_thread, pinned, two_workers};
 use tokio::runtime::Runtime;
 
 fn main() {

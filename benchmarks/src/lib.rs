@@ -10,23 +10,19 @@ pub mod counts;
 pub mod cross_process;
 pub mod generic_driver;
 pub mod harness;
-pub mod heap;
-#[cfg(feature = "count")]
-pub mod heap_per_request;
 pub mod limits;
 pub mod load_test;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod raw;
 pub mod report;
+pub mod resources;
 pub mod steps;
 pub mod subject;
 pub mod subjects;
-pub mod table;
 #[cfg(feature = "count")]
 pub mod transport_echo;
 pub mod wire_subjects;
-pub mod wires;
 
 /// A text of this many bytes, as params.
 #[must_use]

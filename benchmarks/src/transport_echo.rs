@@ -1,10 +1,13 @@
-//! Echoes over the transports, both sides in one process, on streams in memory: unlike sockets they repeat.
+//! Echoes over the transports, both sides in one process, on streams in memory: unlike sockets they repeat. And the memory of a
+//! request in flight.
 
 use std::io;
 use std::time::Duration;
 
-use rescind_core::dialect::Role;
-use rescind_core::{ByteStream, CallContext, Framing, Link, Peer, Router, Server, Transport, memory_pair};
+use rescind_core::dialect::{ACP, Role};
+use rescind_core::{
+    ByteStream, Call, CallContext, Framing, Limits, Link, Peer, Router, Server, Transport, memory_pair,
+};
 use rescind_http::{
     Acp, AcpTransport, GivenStream, HttpClient, HttpListener, HttpServer, Stateless, StatelessTransport,
     Streamable, StreamableTransport, count_ids,
@@ -14,8 +17,7 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::cross_process::{OurClient, Wire, router};
-use crate::heap;
-use crate::wires::one_thread;
+use crate::resources::{self, one_thread};
 
 /// Waits that would sometimes end during an echo, because callgrind is slow: for the answer before its response becomes
 /// an event stream, and for the response before a cancel.
@@ -247,5 +249,106 @@ pub fn allocations(echoes: Echoes) -> u64 {
     let client = runtime.block_on(EchoClient::open(echoes));
     // One-time allocations do not belong to a request.
     runtime.block_on(client.echo(2000));
-    heap::measure(|| runtime.block_on(client.echo(1000))).map_or(0, |heap| heap.count as u64)
+    resources::measure_heap(|| runtime.block_on(client.echo(1000))).map_or(0, |heap| heap.count as u64)
+}
+
+// The memory of a request in flight, counted exactly, on both sides of a connection in memory.
+
+/// Heap bytes of a request in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct Resident {
+    /// All of them, on both sides. The caller's handle is not on the heap and not included.
+    pub all: f64,
+    /// The bytes that the runtime allocates for the handler's future when it is spawned alone: the future, the task's
+    /// cell around it, and the rounding of both.
+    pub task: f64,
+    /// The future that the handler returns.
+    pub future: f64,
+}
+
+impl Resident {
+    /// The bytes of this library.
+    #[must_use]
+    pub fn beside(self) -> f64 {
+        self.all - self.task
+    }
+}
+
+/// Limits that allow this many requests in flight.
+fn roomy(requests: usize) -> Limits {
+    let mut limits = Limits::default();
+    limits.max_calls = requests;
+    limits.max_running_handlers = requests;
+    limits.max_memory_bytes = limits.max_memory_bytes.max(requests.saturating_mul(2048));
+    limits
+}
+
+async fn parked(context: rescind_core::CallContext) -> Result<(), rescind_core::HandlerError> {
+    context.cancelled().await;
+    Ok(())
+}
+
+/// Measures with this many calls in flight, with every handler waiting.
+///
+/// # Panics
+/// If a limit refuses one of them.
+#[must_use]
+pub fn resident(requests: usize) -> Resident {
+    let mut calls: Vec<Call<()>> = Vec::with_capacity(requests);
+    let runtime = one_thread();
+    let (client, server, first) = runtime.block_on(async {
+        let (client, server) = memory_pair();
+        let (told, first) = tokio::sync::oneshot::channel();
+        let told = std::sync::Mutex::new(Some(told));
+        let router = Router::new().method("park", move |context, _params: Box<RawValue>| {
+            if let Some(told) = told.lock().expect("nobody panics").take() {
+                let _ = told.send(rescind_core::CallContext::clone(&context));
+            }
+            parked(context)
+        });
+        let server = Peer::builder(ACP)
+            .limits(roomy(requests))
+            .serve(router)
+            .attach(server)
+            .expect("the runtime runs");
+        let client = Peer::builder(ACP).limits(roomy(requests)).attach(client).expect("the runtime runs");
+        tokio::task::yield_now().await;
+        (client, server, first)
+    });
+    let params = super::params(1);
+    let all = allocation_counter::measure(|| {
+        runtime.block_on(async {
+            for _ in 0..requests {
+                calls.push(client.call("park", &*params).start().expect("a call starts"));
+                if calls.len().is_multiple_of(64) {
+                    tokio::task::yield_now().await;
+                }
+            }
+            while (server.stats().running as usize) < requests {
+                tokio::task::yield_now().await;
+                assert_eq!(client.stats().calls as usize, requests, "no limit refuses a request");
+            }
+            // Every handler was polled and waits.
+            for _ in 0..8 {
+                tokio::task::yield_now().await;
+            }
+        });
+    });
+    let context = runtime.block_on(first).expect("a handler ran");
+    let future = size_of_val(&parked(context.clone()));
+    let spawned = 1000;
+    let tasks = allocation_counter::measure(|| {
+        runtime.block_on(async {
+            for _ in 0..spawned {
+                tokio::spawn(parked(context.clone()));
+                // The runtime's queue must not grow.
+                tokio::task::yield_now().await;
+            }
+        });
+    });
+    Resident {
+        all: all.bytes_current as f64 / requests as f64,
+        task: tasks.bytes_current as f64 / f64::from(spawned),
+        future: future as f64,
+    }
 }

@@ -1,5 +1,5 @@
-//! The effect of each input on the session, and what the ledger records of it. The calls of this side are in a
-//! separate file.
+//! The effect of each input on the session, and what the ledger records of it. The calls of this side are in
+//! `input.rs`.
 
 use rescind_core::dialect::{AckStyle, CancelledReply, Handshake, HandshakePart, LostStream, Role};
 use rescind_core::inspect::Inspection;

@@ -4,21 +4,18 @@
 //! large and a step is small.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 use rescind_core::inspect::Inspection;
 
 use super::dialect_class::{Class, Order};
 use super::input::Input;
-use super::invariants::Broken;
+use super::invariants::{Broken, Tally};
 use super::shutdown_oracle::Known;
-use super::state::MachineState;
-use super::state_hash::Numbers;
-use super::tally::Tally;
+use super::state::{MachineState, Numbers};
 use super::trace::{TRACE, Trace};
 
 /// The result of a search.

@@ -9,8 +9,7 @@ use rescind_core::{DisconnectPolicy, Limits, Session};
 use super::input::Input;
 use super::invariants::{Broken, holds, holds_and_counts};
 use super::oracle::Served;
-use super::state::MachineState;
-use super::state_hash::IdentityHasher;
+use super::state::{IdentityHasher, MachineState};
 
 /// The start times of the events that end all requests. They are not part of a state: the rest of each grace is.
 #[derive(Clone, Debug, Default)]

@@ -10,9 +10,8 @@ use rescind_core::{
     AfterCancel, AnswerKind, CallKey, DisconnectPolicy, HandlerResult, InboundKey, OutboundKey,
 };
 
-use super::calls::CallInput;
 use super::dialect_class::{Class, Order};
-use super::input::{Declared, Input};
+use super::input::{CallInput, Declared, Input};
 
 /// The variable with a trace to replay:
 /// `RESCIND_TRACE='..' cargo test -p rescind-verification --test search the_requested_trace`.

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
+use rescind_verification::Tally;
 use rescind_verification::bus::{Bug, CASES, Case, EVENTS, Searched, Size};
-use rescind_verification::coverage::ENGINES;
-use rescind_verification::{Tally, page};
+use rescind_verification::coverage::{self, ENGINES};
 
 /// The fewest states of a case.
 const LEAST: usize = 10_000;
@@ -33,7 +33,7 @@ fn searched() -> &'static [(&'static str, Searched)] {
 #[test]
 fn every_property_holds_in_every_state() {
     for (name, searched) in searched() {
-        page::reached("cancel bus", name, &searched.to_string()).expect("the page can be written");
+        coverage::reached("cancel bus", name, &searched.to_string()).expect("the page can be written");
         assert!(searched.states >= LEAST, "{name} is too small: {searched}");
         assert!(searched.rests > 0, "{name} never comes to rest: {searched}");
     }
@@ -46,7 +46,7 @@ fn the_rows_on_the_page_match_this_search() {
     if std::env::var_os("RESCIND_PRINT").is_some() {
         return;
     }
-    let page = std::fs::read_to_string(page::REACHED_PAGE).expect("the page is there");
+    let page = std::fs::read_to_string(coverage::REACHED_PAGE).expect("the page is there");
     let (_, rows) = page.split_once("| engine | of what | reached |").expect("its table");
     let rows: Vec<_> = rows.lines().filter(|row| row.starts_with("| cancel bus | ")).collect();
     for (name, searched) in searched() {

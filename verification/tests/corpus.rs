@@ -6,9 +6,9 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-use rescind_verification::coverage::ENGINES;
+use rescind_verification::Tally;
+use rescind_verification::coverage::{self, ENGINES};
 use rescind_verification::fuzz::TARGETS;
-use rescind_verification::{Tally, page};
 
 /// The most files of a target, and the most bytes.
 const MAX_FILES_AND_BYTES: (usize, u64) = (60, 200 * 1024);
@@ -48,7 +48,7 @@ fn every_file_of_the_corpus_holds() {
         "what is claimed is judged, and nothing else"
     );
     let far = format!("{replayed} files of {} targets replayed", TARGETS.len());
-    page::reached("fuzz", "the committed corpus", &far).unwrap();
+    coverage::reached("fuzz", "the committed corpus", &far).unwrap();
     assert!(replayed >= 10 * TARGETS.len(), "{replayed} files are too few to mean anything");
 }
 

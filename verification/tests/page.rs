@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use rescind_core::dialect::Role;
 use rescind_testkit::wires::{WIRES, not_asked};
 use rescind_testkit::{Scenario, scenarios};
+use rescind_verification::Class;
 use rescind_verification::bus::Bug;
-use rescind_verification::coverage::{Depth, ENGINES, INVARIANTS};
+use rescind_verification::coverage::{self, Depth, ENGINES, INVARIANTS};
 use rescind_verification::search::{BEGINNING, search};
-use rescind_verification::{Class, page};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verification.md");
 const PLANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../integration-tests/mutations/planted.md");
@@ -39,7 +39,7 @@ fn planted() -> String {
 #[test]
 fn the_page_is_up_to_date() {
     let page = std::fs::read_to_string(PAGE).unwrap_or_default();
-    for (path, renewed) in [(PAGE, page::renewed(&page)), (PLANTED, planted())] {
+    for (path, renewed) in [(PAGE, coverage::renewed(&page)), (PLANTED, planted())] {
         if std::env::var_os("RESCIND_PRINT").is_some() {
             std::fs::write(path, renewed).expect("the page can be written");
             continue;
@@ -57,7 +57,7 @@ fn every_invariant_has_an_engine_and_every_engine_reports_its_depth() {
     let known: BTreeSet<_> = INVARIANTS.iter().map(|invariant| invariant.number).collect();
     let checked: BTreeSet<_> = ENGINES.iter().flat_map(|engine| engine.checks).copied().collect();
     assert_eq!(known, checked);
-    let page = std::fs::read_to_string(page::REACHED_PAGE).expect("the page is there");
+    let page = std::fs::read_to_string(coverage::REACHED_PAGE).expect("the page is there");
     let (_, rows) = page.split_once("| engine | of what | reached |").expect("its table");
     for engine in ENGINES.iter().filter(|engine| engine.depth == Depth::Reported) {
         assert!(rows.contains(&format!("\n| {} | ", engine.name)), "{} reported nothing", engine.name);
@@ -236,7 +236,7 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
 /// The rows of the search were printed by the current search: a new search of its beginning gives the same result.
 #[test]
 fn the_rows_of_the_search_on_the_page_match_this_search() {
-    let page = std::fs::read_to_string(page::REACHED_PAGE).expect("the page is there");
+    let page = std::fs::read_to_string(coverage::REACHED_PAGE).expect("the page is there");
     for class in Class::ALL {
         for order in class.orders() {
             let begins = search(class, *order, BEGINNING).unwrap_or_else(|found| panic!("{found}"));

@@ -25,8 +25,8 @@ use proptest::test_runner::{FileFailurePersistence, RngSeed};
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 use rescind_core::dialect::{CancelFrom, Role};
 use rescind_core::{AfterCancel, AnswerKind, HandlerResult};
-use rescind_verification::coverage::ENGINES;
-use rescind_verification::{Tally, page};
+use rescind_verification::Tally;
+use rescind_verification::coverage::{self, ENGINES};
 
 use self::caller::{CancelFrame, Own};
 use self::machine::Machine;
@@ -232,7 +232,7 @@ macro_rules! references {
                     let judged: BTreeSet<_> = judged.judged().map(|(number, _)| number).collect();
                     assert_eq!(judged, claimed(&case()), "what is claimed is judged, and nothing else");
                     let far = format!("{} cases, {} events", config().cases, EVENTS.load(Ordering::Relaxed));
-                    page::reached("reference", stringify!($name), &far).expect("the page can be written");
+                    coverage::reached("reference", stringify!($name), &far).expect("the page can be written");
                 }
             }
         )*

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rescind_core::dialect::{CancelFrom, CapabilityGate, EarlyCancel, LostStream, Role};
-use rescind_verification::coverage::ENGINES;
+use rescind_verification::coverage::{self, ENGINES};
 use rescind_verification::search::{BEGINNING, Searched, replay, search};
-use rescind_verification::{Class, Input, MachineState, Order, Tally, Trace, page, trace};
+use rescind_verification::{Class, Input, MachineState, Order, Tally, Trace, trace};
 
 /// The number of states of each search, unless the environment sets it. In release it is the number that the design
 /// requires. Otherwise it fits into a test run and is as large as each planted bug needs.
@@ -88,7 +88,7 @@ fn every_state_holds(class: Class, order: Order) {
             );
             let begins = search(class, order, BEGINNING).unwrap_or_else(|found| panic!("{found}"));
             let far = format!("{searched}; {}", begins.beginning());
-            page::reached("search", &what, &far).expect("the page can be written");
+            coverage::reached("search", &what, &far).expect("the page can be written");
             assert!(
                 searched.states >= states,
                 "there are more states of the machine than were seen: {searched}"

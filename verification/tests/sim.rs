@@ -4,7 +4,7 @@
 //! tenth of that on each other transport.
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "what the tests share is part of them")]
 
-use rescind_verification::page;
+use rescind_verification::coverage;
 use rescind_verification::sim::{Case, Wire};
 
 /// The number of seeds in memory, over all protocols, unless the environment sets it.
@@ -37,7 +37,7 @@ fn every_seed_holds(test: &str, wire: Wire, dialect: &str, share: u64) {
             let misjudged = case.misjudged(&played);
             assert!(misjudged.is_empty(), "{test} holds, but not as the page says: {}", misjudged.join("; "));
             let far = format!("{} seeds, {} events, {} cancels", played.seeds, played.events, played.cancels);
-            page::reached("simulation", test.trim_start_matches("sim_"), &far)
+            coverage::reached("simulation", test.trim_start_matches("sim_"), &far)
                 .expect("the page can be written");
         }
         Err(failure) => panic!("{}", failure.report(test)),

@@ -9,7 +9,7 @@ use rescind_benchmarks::cross_process::{Wire, serve_if_asked};
 use rescind_benchmarks::harness::Distribution;
 use rescind_benchmarks::load_test::{Held, Load, chart, play};
 use rescind_benchmarks::report::{machine_line, shown};
-use rescind_benchmarks::wires::{allow_more_files, one_thread, pinned};
+use rescind_benchmarks::resources::{allow_more_files, one_thread, pinned};
 
 /// Holds many sessions on one server.
 #[derive(Debug, Parser)]

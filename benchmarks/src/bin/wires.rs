@@ -5,15 +5,17 @@
 //! checks that everything runs. Times are measured with `--no-default-features`, because counting takes time at each
 //! allocation.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use rescind_benchmarks::cross_process::echoes::{RESETS, Times, WARM, in_a_task, measure, median, micros};
-use rescind_benchmarks::cross_process::{Far, OurClient, Serves, Wire, serve_if_asked};
+use rescind_benchmarks::cross_process::{
+    Far, OurClient, RESETS, Serves, Times, WARM, Wire, in_a_task, measure_echoes, median, micros,
+    serve_if_asked,
+};
 use rescind_benchmarks::limits;
-use rescind_benchmarks::table::Table;
-use rescind_benchmarks::wires::one_thread;
+use rescind_benchmarks::resources::one_thread;
+use serde_json::{Value, json};
 
 /// Cancels of one kind before the other kind has its turn.
 const CANCELS: usize = 5;
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
         let has = |part| options.parts.is_empty() || options.parts.contains(&part);
         if has(Part::Echo) || has(Part::Cancel) {
             let cancels = if has(Part::Cancel) { CANCELS } else { 0 };
-            let times = in_a_task(measure(wire, rounds, cancels));
+            let times = in_a_task(measure_echoes(wire, rounds, cancels));
             judge_times(&times, &mut table, wire);
         }
         if has(Part::Load) {
@@ -171,4 +173,58 @@ fn judge_memory(table: &mut Table, wire: Wire, grown: u64, connections: usize) {
     let note = format!("in the server's process, each with an echo behind it; {connections} measured");
     table.judge(&format!("an idle session, {name}"), grown / connections as f64, limit, "KiB", &note);
     table.judge(&format!("{connections} idle connections, {name}"), grown / 1024.0, 64.0, "MiB", "");
+}
+
+// The table of measured values and limits.
+
+/// Rows, printed when they are added.
+#[derive(Default)]
+struct Table {
+    rows: Vec<Value>,
+    missed: bool,
+}
+
+impl Table {
+    /// Creates a table and prints its head.
+    fn new() -> Self {
+        print("budget", "value", "limit", "verdict", "");
+        print("---", "---", "---", "---", "---");
+        Self::default()
+    }
+
+    /// A limit that is NaN means that there is none yet.
+    fn judge(&mut self, budget: &str, value: f64, limit: f64, unit: &str, note: &str) {
+        let verdict = if limit.is_nan() {
+            "-"
+        } else if value <= limit {
+            "met"
+        } else {
+            "not met"
+        };
+        self.missed |= verdict == "not met";
+        let shown = if limit.is_nan() { "-".to_owned() } else { format!("{limit:.4} {unit}") };
+        let shown = shown.replace(".0000", "");
+        print(budget, &format!("{value:.2} {unit}"), &shown, verdict, note);
+        let limit = Some(limit).filter(|limit| !limit.is_nan());
+        self.rows.push(json!({
+            "budget": budget, "value": value, "limit": limit, "unit": unit, "verdict": verdict, "note": note,
+        }));
+    }
+
+    /// Whether no limit was missed.
+    const fn all_met(&self) -> bool {
+        !self.missed
+    }
+
+    /// Writes the rows as JSON.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    fn write(&self, file: &Path) -> std::io::Result<()> {
+        std::fs::write(file, format!("{:#}\n", Value::Array(self.rows.clone())))
+    }
+}
+
+fn print(budget: &str, value: &str, limit: &str, verdict: &str, note: &str) {
+    println!("| {budget:<46} | {value:>11} | {limit:>9} | {verdict:<7} | {note}");
 }

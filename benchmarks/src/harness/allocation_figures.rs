@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use rescind_core::dialect::{ACP, MCP};
+use tokio::runtime::Runtime;
 
-use super::competitors::Bound;
 use super::figures::{Figure, Row};
-use super::single_thread::{Alone, NOT_COUNTED, PLACE};
+use super::interleave::{Bound, Place, attempt, enter};
 use super::{Growth, Results, Run};
-use crate::subject::{BURST, BoxFuture, Competitor, Subject, Told};
-use crate::{heap, steps, subjects};
+use crate::resources::{self, Heap, one_thread};
+use crate::subject::{BURST, BoxFuture, Competitor, Echo, Subject, Told};
+use crate::{steps, subjects};
 
 fn number(value: f64, unit: &'static str) -> Figure {
     Figure::Number { value, unit }
@@ -22,7 +23,7 @@ pub(super) fn allocations(run: &Run, competitors: &[Competitor], results: &mut R
     for competitor in &all {
         const COUNT: usize = 1000;
         let mut alone = Alone::new(competitor, 64);
-        let counted = heap::measure(|| drop(alone.echo(COUNT)));
+        let counted = resources::measure_heap(|| drop(alone.echo(COUNT)));
         // The list of samples belongs to the harness.
         let each = counted.map(|heap| (heap.count - 1.0, heap.bytes - (8 * COUNT) as f64));
         for (measure, value, unit) in
@@ -42,10 +43,10 @@ pub fn allocations_of_ours() -> [u64; 2] {
     const COUNT: usize = 1000;
     let ours = subjects::rescind::COMPETITOR;
     let count =
-        |counted: Result<Option<heap::Heap>, _>| counted.ok().flatten().map_or(0.0, |heap| heap.count);
+        |counted: Result<Option<resources::Heap>, _>| counted.ok().flatten().map_or(0.0, |heap| heap.count);
     let mut alone = Alone::new(&ours, 1024);
     // The list of samples belongs to the harness.
-    let echoes = heap::measure(|| drop(alone.echo(COUNT))).map_or(0.0, |heap| heap.count - 1.0);
+    let echoes = resources::measure_heap(|| drop(alone.echo(COUNT))).map_or(0.0, |heap| heap.count - 1.0);
     let mut alone = Alone::new(&ours, 1024);
     let mut pairs = |count| alone.count_told(Bound::Whole, |subject| subject.pairs(count));
     let _ = pairs(COUNT * 10);
@@ -100,7 +101,7 @@ fn ours_in_flight(counts: &[usize], results: &mut Results) {
     for count in counts.iter().copied().filter(|count| *count >= 1000) {
         #[cfg(feature = "count")]
         let [beside, task, future] = {
-            let held = crate::heap_per_request::measure(count);
+            let held = crate::transport_echo::resident(count);
             [held.beside(), held.task, held.future].map(|value| number(value, "B"))
         };
         #[cfg(not(feature = "count"))]
@@ -211,4 +212,82 @@ fn best(mut round: impl FnMut()) -> f64 {
         begin.elapsed().as_nanos() as f64 / 500.0
     };
     (0..400).map(|_| batch(&mut round)).fold(f64::INFINITY, f64::min)
+}
+
+// A connection whose two sides run only on this thread, so that the allocation counter sees everything. A competitor
+// with its own threads would show less than it uses.
+
+pub(super) const PLACE: &str = Place::OneThread.name();
+pub(super) const NOT_COUNTED: Figure = Figure::Said("not counted");
+
+/// One connection.
+pub(super) struct Alone {
+    runtime: Runtime,
+    subject: Option<Box<dyn Subject>>,
+    /// Why there is no subject.
+    out: &'static str,
+}
+
+impl Alone {
+    pub(super) fn new(competitor: &Competitor, slots: usize) -> Self {
+        let runtime = one_thread();
+        let entrant = runtime.block_on(enter(competitor, Place::OneThread, slots));
+        let out = entrant.out.unwrap_or("none");
+        let mut alone = Self { runtime, subject: entrant.subject, out };
+        // One-time allocations do not belong to a request.
+        alone.echo(2000);
+        alone
+    }
+
+    pub(super) fn echo(&mut self, count: usize) -> Vec<u64> {
+        let mut took = Vec::with_capacity(count);
+        if let Some(subject) = &mut self.subject {
+            let echo = Echo { bytes: 64, in_flight: 1, count };
+            let echoes = attempt(Bound::Turn, subject.echo(echo, &mut took));
+            if let Err(said) = self.runtime.block_on(echoes) {
+                let _entered = self.runtime.enter();
+                (self.subject, self.out) = (None, said);
+            }
+        }
+        took
+    }
+
+    /// Runs an operation and counts, or returns why it was not done. `None`: it is not counted.
+    pub(super) fn count<'a, T>(
+        &'a mut self,
+        bound: Bound,
+        ask: impl FnOnce(&'a mut dyn Subject) -> BoxFuture<'a, T>,
+    ) -> Result<(T, Option<Heap>), &'static str> {
+        let Self { runtime, subject, out } = self;
+        let Some(subject) = subject else { return Err(*out) };
+        let mut done = Err(*out);
+        let counted = resources::measure_heap(|| {
+            done = runtime.block_on(async {
+                let done = attempt(bound, ask(subject.as_mut())).await;
+                // The last messages arrive.
+                for _ in 0..8 {
+                    tokio::task::yield_now().await;
+                }
+                done
+            });
+        });
+        done.map(|done| (done, counted))
+    }
+
+    /// The same, for an operation that returns whether it was done.
+    pub(super) fn count_told<'a>(
+        &'a mut self,
+        bound: Bound,
+        ask: impl FnOnce(&'a mut dyn Subject) -> BoxFuture<'a, Told>,
+    ) -> Result<Option<Heap>, &'static str> {
+        let (told, counted) = self.count(bound, ask)?;
+        told.said().map_or(Ok(counted), Err)
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let _entered = self.runtime.enter();
+        drop(self.subject.take());
+    }
 }

@@ -8,14 +8,17 @@ use std::time::{Duration, Instant};
 use rescind_core::HandlerResult;
 use rescind_core::dialect::ACP;
 
-use super::competitors::{Place, enter, find};
+use super::allocation_figures::{NOT_COUNTED, PLACE};
+use super::budgets::ONE_CORE;
 use super::figures::{Figure, Row};
-use super::single_thread::PLACE;
+use super::interleave::{Place, enter, find};
 use super::{Results, Run};
+use crate::cross_process::{Far, OurClient, Serves, Wire};
+use crate::raw::{self, RawClient};
+use crate::resources::one_thread;
 use crate::subject::{BURST, Competitor, Echo, Name, Pace, Subject, Told, set_pace};
 #[cfg(feature = "count")]
 use crate::transport_echo::{EchoClient, Echoes};
-use crate::wires::one_thread;
 use crate::{steps, subjects};
 
 const COUNTS: &str = "RESCIND_BENCHMARK_COUNTS";
@@ -221,4 +224,60 @@ pub fn count_if_asked() {
     set_pace(Pace::Counted);
     counted.play(rounds.parse().expect("a number"));
     std::process::exit(0);
+}
+
+// Instructions of the server's side of an echo between two processes, counted by callgrind.
+
+/// The measure.
+pub(super) const OF_SERVER: &str = "instructions of the server's side";
+/// The transports whose server is counted.
+pub(super) const COUNTED_WIRES: [Wire; 5] =
+    [Wire::Streamable, Wire::Stateless, Wire::Streamable2, Wire::Stateless2, Wire::Acp];
+/// The echoes of two runs whose difference counts, so that what comes before and after them is not included.
+const FEW_ECHOES: usize = 200;
+const COUNTED_ECHOES: usize = 1000;
+/// How often each run is counted. The least is used: timers and the seeds of the hash tables only add to a count.
+const TIMES: usize = 2;
+
+/// Counts this library and the floor.
+pub(super) fn measure_servers(run: &Run, results: &mut Results) {
+    run.begin("wires: instructions", COUNTED_WIRES.len() * 2);
+    for wire in COUNTED_WIRES {
+        for (name, serves) in
+            [(subjects::FLOOR.name, Serves::Raw), (subjects::rescind::COMPETITOR.name, Serves::Ours)]
+        {
+            let each = instructions(wire, serves);
+            let figure = each.map_or(NOT_COUNTED, |value| Figure::Number { value, unit: "instructions" });
+            results.rows.push(Row::new("wires", wire.name().to_owned(), ONE_CORE, OF_SERVER, name, figure));
+            run.step();
+        }
+    }
+}
+
+/// Instructions of one echo. `None`: they are not counted.
+fn instructions(wire: Wire, serves: Serves) -> Option<f64> {
+    let least = |echoes| (0..TIMES).map(|_| collected(wire, serves, echoes)).min().flatten();
+    Some(
+        least(FEW_ECHOES + COUNTED_ECHOES)?.saturating_sub(least(FEW_ECHOES)?) as f64 / COUNTED_ECHOES as f64,
+    )
+}
+
+fn collected(wire: Wire, serves: Serves, echoes: usize) -> Option<u64> {
+    Place::Pipes.run(async move {
+        let mut far = Far::start_counted(wire, serves).await?;
+        if serves == Serves::Raw {
+            let frame = raw::frame(wire, 64);
+            let mut client = RawClient::open(wire, &mut far).await;
+            for _ in 0..echoes {
+                client.echo(&frame).await;
+            }
+        } else {
+            let params = wire.params(64);
+            let mut client = OurClient::open(wire, &mut far).await;
+            for _ in 0..echoes {
+                client.echo(&params).await;
+            }
+        }
+        far.collected().await
+    })
 }

@@ -2,40 +2,29 @@
 
 mod allocation_figures;
 mod budgets;
-mod competitors;
 mod figures;
 mod instructions;
 mod interleave;
-mod large;
-mod load_held;
-mod memory_run;
-mod regression;
-mod scale;
-mod single_thread;
-mod wire_instructions;
+mod other_runs;
 mod wires;
 mod workloads;
+
+#[cfg(feature = "count")]
+pub use allocation_figures::allocations_of_ours;
+pub use budgets::{Ruling, Verdict, judge, tally};
+pub use figures::{Distribution, Figure, Fit, Row, set_ratios};
+pub use instructions::{Counted, count_if_asked};
+pub use interleave::{Bound, Case, Entrant, Place, Work, enter, find, play, serve_if_asked};
+pub use other_runs::{take_clock, take_load, take_memory};
+pub use wires::play_large_if_asked;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::subject::{Name, Pace, set_pace};
 use crate::{subjects, wire_subjects};
 
-#[cfg(feature = "count")]
-pub use allocation_figures::allocations_of_ours;
-pub use budgets::{Ruling, Verdict, judge, tally};
-pub use competitors::{Bound, Entrant, Place, enter, find, serve_if_asked};
-pub use figures::{Distribution, Figure, Row, set_ratios};
-pub use instructions::{Counted, count_if_asked};
-pub use interleave::{Case, Work, play};
-pub use large::play_large_if_asked;
-pub use load_held::{take_clock, take_load};
-pub use memory_run::take_memory;
-pub use regression::Fit;
-
 /// The programs that do the least that the work needs. A ratio is to the first that has a figure.
-const FLOORS: [Name; 3] =
-    [subjects::FLOOR.name, wire_subjects::ENVELOPES.name, subjects::channels::COMPETITOR.name];
+const FLOORS: [Name; 3] = [subjects::FLOOR.name, wire_subjects::ENVELOPES.name, subjects::CHANNELS.name];
 
 /// Rounds that warm up and do not count.
 pub const WARM: usize = 2;
@@ -148,12 +137,12 @@ pub fn measure(run: &Run, part: &str) -> Results {
                 instructions::measure(run, &competitors, &mut results);
             }
             "W8" => allocation_figures::in_flight(run, &competitors, &mut results),
-            "scale" => scale::measure(run, &mut results),
-            "W10" => large::measure(run, &mut results),
+            "scale" => workloads::measure_scale(run, &mut results),
+            "W10" => wires::measure_large(run, &mut results),
             "wires" => {
                 wires::measure(run, &mut results);
                 if !run.short {
-                    wire_instructions::measure(run, &mut results);
+                    instructions::measure_servers(run, &mut results);
                 }
             }
             "W11" | "clock" => {}

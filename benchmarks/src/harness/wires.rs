@@ -1,15 +1,18 @@
 //! The transports between two processes on one core: this library beside the floor and the libraries that users would choose there.
 
+use std::process::{Command, Stdio};
+
 use super::budgets::ONE_CORE;
-use super::competitors::{Bound, Place, attempt, enter_on};
 use super::figures::{Figure, Row};
-use super::interleave::{Case, Player, Work, rows, take_turns};
+use super::interleave::{
+    Bound, Case, PLENTY, Place, Player, Work, attempt, enter, enter_on, play, rows, take_turns,
+};
 use super::{Results, Run, WARM};
-use crate::cross_process::{Far, Wire, echoes};
-use crate::subject::{Echo, Subject};
+use crate::cross_process::{self, Far, Wire, memory_of};
+use crate::resources::allow_more_files;
+use crate::subject::{Echo, Name, Subject};
 use crate::subjects;
-use crate::wire_subjects::{FLOOR, WireSubject, on};
-use crate::wires::allow_more_files;
+use crate::wire_subjects::{self, ENVELOPES, FLOOR, OURS, QUICK, WireSubject, on};
 
 /// Requests in flight at once.
 const IN_FLIGHT: usize = 64;
@@ -44,7 +47,7 @@ fn cases(run: &Run, wire: Wire) -> [Case; 3] {
     };
     let turns = 2 * (run.rounds + WARM);
     // Each resets a stream there.
-    let most = if wire == Wire::Stateless2 { (echoes::RESETS / turns).max(1) } else { usize::MAX };
+    let most = if wire == Wire::Stateless2 { (cross_process::RESETS / turns).max(1) } else { usize::MAX };
     let cancel = Work::Cancel(run.of(10, 2).min(most));
     [(wire.name().to_owned(), echo(1, 25)), (in_flight(wire), echo(IN_FLIGHT, 256)), (cancels(wire), cancel)]
         .map(|(name, work)| Case { workload: "wires", name, slots: 0, work })
@@ -136,4 +139,164 @@ async fn grown(one: &WireSubject, wire: Wire, sessions: usize) -> u64 {
         echo(subject).await;
     }
     grown
+}
+
+// W10: large frames on every transport of this library, and the most memory that each side needs for one.
+
+const ASKED: &str = "RESCIND_BENCHMARK_LARGE";
+/// The sizes in bytes, with the echoes of a turn. The first is W1's, on the other transports.
+pub(super) const SIZES: [(&str, usize, usize); 3] =
+    [("64 KiB", 64 << 10, 10), ("1 MiB", 1 << 20, 2), ("8 MiB", 8 << 20, 1)];
+/// A short run leaves out sizes from here on: without optimisation they take seconds.
+const LONG: usize = 8 << 20;
+/// The most rounds, because a large echo takes milliseconds.
+const ROUNDS: usize = 10;
+/// The transports between processes.
+pub(super) const WIRES_OF_LARGE: [Wire; 9] = [
+    Wire::Stdio,
+    Wire::ContentLength,
+    Wire::NamedPipe,
+    Wire::WebSocket,
+    Wire::Streamable,
+    Wire::Streamable2,
+    Wire::Stateless,
+    Wire::Stateless2,
+    Wire::Acp,
+];
+/// Echoes behind each figure of memory.
+const ECHOES: usize = 3;
+/// The measures of memory of a transport between processes.
+pub(super) const CLIENT: &str = "most memory, client";
+pub(super) const SERVER: &str = "most memory, server";
+/// The same in memory, where one process has both sides.
+pub(super) const BOTH: &str = "most memory, both sides";
+
+/// Measures the part W10.
+pub(super) fn measure_large(run: &Run, results: &mut Results) {
+    let run = &Run { rounds: run.rounds.min(ROUNDS), ..run.clone() };
+    let sizes = SIZES.into_iter().filter(|(_, bytes, _)| !run.short || *bytes < LONG);
+    for (size, bytes, count) in sizes.clone() {
+        let work = Work::Echo(Echo { bytes, in_flight: 1, count: run.of(count, 1) });
+        let case = Case { workload: "W10", name: size.to_owned(), slots: PLENTY, work };
+        let ours = [subjects::FLOOR, subjects::rescind::COMPETITOR, subjects::rescind::QUICK];
+        results.rows.extend(play(run, &case, Place::OneThread, &ours));
+        for wire in WIRES_OF_LARGE {
+            results.rows.extend(times_of_large(run, &case, wire));
+        }
+    }
+    let sizes = sizes.skip(1);
+    run.begin("W10: memory", (WIRES_OF_LARGE.len() + 1) * sizes.clone().count() * field().len());
+    for (size, bytes, _) in sizes {
+        let row =
+            |place, measure, name, figure| Row::new("W10", size.to_owned(), place, measure, name, figure);
+        for one in [subjects::FLOOR, subjects::rescind::COMPETITOR, subjects::rescind::QUICK] {
+            let [both, _] = memory_of_large("memory", one.name, bytes);
+            results.rows.push(row(Place::OneThread.name(), BOTH, one.name, both));
+            run.step();
+        }
+        for wire in WIRES_OF_LARGE {
+            for one in field() {
+                let [client, server] = memory_of_large(wire.name(), one.name, bytes);
+                results.rows.push(row(wire.name(), CLIENT, one.name, client));
+                results.rows.push(row(wire.name(), SERVER, one.name, server));
+                run.step();
+            }
+        }
+    }
+}
+
+const fn field() -> [WireSubject; 3] {
+    [ENVELOPES, OURS, QUICK]
+}
+
+fn times_of_large(run: &Run, case: &Case, wire: Wire) -> Vec<Row> {
+    run.begin(&format!("W10 {}, {}", case.name, wire.name()), run.rounds + WARM);
+    let (run, case) = (run.clone(), case.clone());
+    Place::Pipes.run(async move {
+        let mut players = Vec::new();
+        for one in field() {
+            players.push(Player::new(enter_on(&one, wire).await, case.work));
+        }
+        take_turns(&run, case.work, &mut players).await;
+        players.into_iter().flat_map(|player| rows(&case, wire.name(), player)).collect()
+    })
+}
+
+/// The most memory of the client and of the server while they echo texts of this size, above what they had before, as a multiple of
+/// the size. The client is a process of its own too: this one keeps memory that it has used before.
+fn memory_of_large(place: &str, name: Name, bytes: usize) -> [Figure; 2] {
+    let number = |value: &str| match value.parse() {
+        Ok(value) => Figure::Number { value, unit: "frames" },
+        Err(_) => Figure::Said("not counted"),
+    };
+    let said = || -> Option<String> {
+        let asked = format!("{place}\n{}\n{}\n{bytes}", name.library, name.configuration);
+        let program = std::env::current_exe().ok()?;
+        let mut command = Command::new(program);
+        let ran = command.env(ASKED, asked).stdin(Stdio::null()).stderr(Stdio::inherit()).output().ok()?;
+        ran.status.success().then(|| String::from_utf8_lossy(&ran.stdout).into_owned())
+    };
+    let said = said().unwrap_or_default();
+    let mut said = said.split_whitespace().map(number);
+    [(); 2].map(|()| said.next().unwrap_or(Figure::Said("not counted")))
+}
+
+/// Plays the client of [`memory`] and does not return, if this process was started for it.
+///
+/// # Panics
+/// If there is no such subject.
+pub fn play_large_if_asked() {
+    let Ok(asked) = std::env::var(ASKED) else { return };
+    let asked: Vec<_> = asked.split('\n').collect();
+    let [place, library, configuration, bytes] = asked[..] else { panic!("it is named by four lines") };
+    let bytes: usize = bytes.parse().expect("a number");
+    let is_it = |name: Name| name.library == library && name.configuration == configuration;
+    if place == "memory" {
+        let one = subjects::all().into_iter().find(|one| is_it(one.name)).expect("one of ours");
+        Place::OneThread.run(async move {
+            let mut entrant = enter(&one, Place::OneThread, PLENTY).await;
+            let subject = entrant.subject.as_mut().expect("it opens");
+            subject.echo(Echo { bytes: 64, in_flight: 1, count: 10 }, &mut Vec::new()).await;
+            // Its text stays, and is not part of what an echo needs.
+            crate::generic_driver::prepare_text(bytes);
+            let most = Most::begin(std::process::id());
+            let echo = Echo { bytes, in_flight: 1, count: ECHOES };
+            subject.echo(echo, &mut Vec::new()).await;
+            println!("{} none", most.frames(bytes));
+        });
+    } else {
+        let wire = WIRES_OF_LARGE.into_iter().find(|wire| wire.name() == place).expect("a transport");
+        let one = field().into_iter().find(|one| is_it(one.name)).expect("one of ours");
+        Place::Pipes.run(async move {
+            let mut far = one.start(wire).await;
+            let mut subject = one.open(wire, &mut far).await;
+            subject.echo(Echo { bytes: 64, in_flight: 1, count: 10 }, &mut Vec::new()).await;
+            wire_subjects::prepare(wire, bytes);
+            let (client, server) = (Most::begin(std::process::id()), Most::begin(far.process()));
+            subject.echo(Echo { bytes, in_flight: 1, count: ECHOES }, &mut Vec::new()).await;
+            println!("{} {}", client.frames(bytes), server.frames(bytes));
+        });
+    }
+    std::process::exit(0);
+}
+
+/// The most resident memory of a process from here on, above what it has now.
+struct Most {
+    process: u32,
+    /// `None`: the system does not say, or does not forget the most so far.
+    before: Option<u64>,
+}
+
+impl Most {
+    fn begin(process: u32) -> Self {
+        let forgot = std::fs::write(format!("/proc/{process}/clear_refs"), "5").is_ok();
+        Self { process, before: memory_of(process, "VmRSS:").filter(|_| forgot) }
+    }
+
+    /// As a multiple of this size.
+    fn frames(&self, bytes: usize) -> String {
+        let grown = |before| Some(memory_of(self.process, "VmHWM:")?.saturating_sub(before));
+        let grown = self.before.and_then(grown);
+        grown.map_or("none".to_owned(), |grown| format!("{:.3}", grown as f64 / bytes as f64))
+    }
 }

@@ -6,22 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::jsonrpsee::client_transport::ws::{Url, WsTransportClientBuilder};
-use ::jsonrpsee::core::RpcResult;
 use ::jsonrpsee::core::client::{ClientBuilder, ClientT, Error, TransportReceiverT, TransportSenderT};
 use ::jsonrpsee::core::middleware::RpcServiceBuilder;
-use ::jsonrpsee::core::rpc_params;
+use ::jsonrpsee::core::{RpcResult, rpc_params};
+use ::jsonrpsee::http_client::HttpClientBuilder;
 use ::jsonrpsee::server::{RpcModule, Server, ServerConfig, serve as serve_connection, stop_channel};
 use tokio::sync::Notify;
 
-use crate::generic_driver::{End, Halves, Library, Returned, Signals, Slots, Tasks, begun};
-use crate::subject::{BoxFuture, Carries, Competitor, Name};
+use crate::cross_process::{Far, Wire};
+use crate::generic_driver::{Driven, End, Halves, Library, Returned, Signals, Slots, Tasks, begun};
+use crate::subject::{BoxFuture, Carries, Competitor, Name, Subject};
+use crate::wire_subjects::{Kind, WireSubject};
 
 pub(super) const fn name(configuration: &'static str) -> Name {
     Name { library: "jsonrpsee", version: "0.26.1", configuration, carries: Carries::Bytes }
 }
 
 /// The default of its client.
-pub(super) const DEFAULT_REQUESTS: usize = 256;
+const DEFAULT_REQUESTS: usize = 256;
 
 /// As its example `core_client`: a client from `ClientBuilder::default` on the WebSocket transport (`WsClientBuilder`
 /// sets the same), and a server of a `RpcModule`.
@@ -86,7 +88,7 @@ pub(super) struct Shared {
     pub(super) let_go: Notify,
 }
 
-pub(super) fn methods(shared: &Arc<Shared>) -> RpcModule<Shared> {
+fn methods(shared: &Arc<Shared>) -> RpcModule<Shared> {
     let mut module = RpcModule::from_arc(Arc::clone(shared));
     module
         .register_async_method("echo", |params, _, _| async move {
@@ -146,4 +148,85 @@ impl<C: ClientT + Send + Sync + 'static> Library for Connected<C> {
             parked.await.expect("the server answers");
         }
     }
+}
+
+// jsonrpsee over a WebSocket and over HTTP, between two processes. Its server serves both. A session over HTTP is its client with
+// the connection that the client keeps.
+
+/// The most connections, of which its default is 100.
+const CONNECTIONS: u32 = 10_000;
+
+/// As its example `core_client`.
+pub const WEBSOCKET: WireSubject = WireSubject {
+    name: name("default"),
+    wires: &[Wire::WebSocket],
+    kind: Kind::Sockets {
+        open: |_, far| {
+            Box::pin(async move {
+                let (sender, receiver) = websocket(far).await;
+                let client = ClientBuilder::default().build_with_tokio(sender, receiver);
+                connected(far, client, Slots::Wait(DEFAULT_REQUESTS)).await
+            })
+        },
+        serve: |_, listens| Box::pin(serve(listens)),
+    },
+};
+
+/// No middleware that logs.
+pub const WEBSOCKET_BEST: WireSubject = WireSubject {
+    name: name("best"),
+    wires: &[Wire::WebSocket],
+    kind: Kind::Sockets {
+        open: |_, far| {
+            Box::pin(async move {
+                let (sender, receiver) = websocket(far).await;
+                let client = ClientBuilder::default()
+                    .set_rpc_middleware(RpcServiceBuilder::new())
+                    .build_with_tokio(sender, receiver);
+                connected(far, client, Slots::Wait(DEFAULT_REQUESTS)).await
+            })
+        },
+        serve: |_, listens| Box::pin(serve(listens)),
+    },
+};
+
+/// As its example `http`.
+pub const HTTP: WireSubject = WireSubject {
+    name: name("default"),
+    wires: &[Wire::Streamable, Wire::Stateless],
+    kind: Kind::Sockets {
+        open: |_, far| {
+            Box::pin(async move {
+                let client = HttpClientBuilder::default().build(format!("http://{}", far.endpoint));
+                connected(far, client.expect("an address"), Slots::Unlimited).await
+            })
+        },
+        serve: |_, listens| Box::pin(serve(listens)),
+    },
+};
+
+async fn websocket(far: &Far) -> (impl TransportSenderT + Send, impl TransportReceiverT + Send) {
+    let url = Url::parse(&format!("ws://{}", far.endpoint)).expect("an address");
+    WsTransportClientBuilder::default().build(url).await.expect("the server accepts")
+}
+
+async fn connected<C: ClientT + Send + Sync + 'static>(
+    far: &Far,
+    client: C,
+    slots: Slots,
+) -> Box<dyn Subject> {
+    let connected = Connected { client: Arc::new(client), slots };
+    Driven::of_far(connected, far.process(), Arc::default(), Tasks::default()).await
+}
+
+async fn serve(listens: fn(&str)) {
+    let signals = Arc::new(Signals::default());
+    Arc::clone(&signals).answer();
+    let shared = Arc::new(Shared { signals, let_go: Notify::new() });
+    let config = ServerConfig::builder().max_connections(CONNECTIONS).build();
+    let server = Server::builder().set_config(config).build("127.0.0.1:0").await.expect("a port is free");
+    let endpoint = server.local_addr().expect("a socket").to_string();
+    let handle = server.start(methods(&shared));
+    listens(&endpoint);
+    handle.stopped().await;
 }

@@ -16,13 +16,9 @@ macro_rules! halves {
 }
 
 mod acp;
-mod acp_http;
 mod async_lsp;
 mod jsonrpsee;
-mod jsonrpsee_tcp;
-mod raw_client;
 mod rmcp;
-mod rmcp_http;
 mod tarpc;
 mod tower_lsp;
 
@@ -67,17 +63,17 @@ pub fn on_wires() -> Vec<WireSubject> {
         kind: Kind::Pipes(one),
     });
     let others = [
-        jsonrpsee_tcp::WEBSOCKET,
-        jsonrpsee_tcp::WEBSOCKET_BEST,
-        rmcp_http::DEFAULT,
-        rmcp_http::BEST,
-        rmcp_http::STATELESS,
-        jsonrpsee_tcp::HTTP,
-        acp_http::WEBSOCKET,
-        acp_http::WEBSOCKET_BEST,
-        acp_http::HTTP,
-        acp_http::HTTP_BEST,
-        acp_http::HTTP2,
+        jsonrpsee::WEBSOCKET,
+        jsonrpsee::WEBSOCKET_BEST,
+        rmcp::HTTP_DEFAULT,
+        rmcp::HTTP_BEST,
+        rmcp::HTTP_STATELESS,
+        jsonrpsee::HTTP,
+        acp::WEBSOCKET,
+        acp::WEBSOCKET_BEST,
+        acp::HTTP,
+        acp::HTTP_BEST,
+        acp::HTTP2,
     ];
     of_pipes.chain(others).collect()
 }

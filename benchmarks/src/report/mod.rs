@@ -1,17 +1,14 @@
 //! The outputs of a run: a table, JSON, a page, tables for the documentation.
 
-mod chart;
-mod losses;
 mod page;
-mod summary;
 mod tables;
+
+pub use page::page;
+pub use tables::{machine_line, markdown, pasted, print};
 
 use serde_json::{Value, json};
 
 use crate::harness::{Fit, Results, Verdict};
-
-pub use page::page;
-pub use tables::{machine_line, markdown, pasted, print};
 
 /// The run as JSON.
 #[must_use]

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::chart::{bars, distributions, escaped, growth};
-use super::summary::summary;
-use super::tables::{groups, machine_line, title};
-use crate::harness::{Figure, Growth, Results, Row, Ruling, Verdict, tally};
+use super::shown;
+use super::tables::{groups, machine_line, summary, title};
+use crate::harness::{Distribution, Figure, Growth, Results, Row, Ruling, Verdict, tally};
+use crate::subject::Name;
 
 const STYLE: &str = include_str!("page.css");
 
@@ -164,5 +164,282 @@ fn grown(out: &mut String, all: &[Growth]) {
             let _ = writeln!(out, "<li>{}</li>", escaped(&line));
         }
         out.push_str("</ul></figure>\n");
+    }
+}
+
+// Charts as inline SVG, on logarithmic scales.
+
+const WIDTH: f64 = 960.0;
+/// The place where names end and figures begin.
+const LEFT: f64 = 300.0;
+/// The place where the plot ends and its numbers begin.
+const RIGHT: f64 = 770.0;
+const LINE: f64 = 30.0;
+
+/// A logarithmic scale from one length to another.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+}
+
+impl Scale {
+    /// Whole powers of ten around these values.
+    fn around(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Option<Self> {
+        let logs = values.filter(|value| *value > 0.0).map(f64::log10);
+        let (low, high) = logs.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), log| {
+            (low.min(log.floor()), high.max(log.ceil()))
+        });
+        low.is_finite().then(|| Self { low, high: high.max(low + 1.0), from, to })
+    }
+
+    fn at(self, value: f64) -> f64 {
+        let share = (value.max(f64::MIN_POSITIVE).log10() - self.low) / (self.high - self.low);
+        share.clamp(0.0, 1.0).mul_add(self.to - self.from, self.from)
+    }
+
+    fn ticks(self) -> impl Iterator<Item = f64> {
+        (self.low as i32..=self.high as i32).map(|power| 10_f64.powi(power))
+    }
+}
+
+/// Text escaped for a page.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// The name of a competitor, in one line.
+fn label(name: Name) -> String {
+    format!("{} · {}", name.library, name.configuration)
+}
+
+/// The class with a library's colour.
+fn colour(name: Name) -> String {
+    let known = [
+        "rescind",
+        "floor",
+        "channels",
+        "async-lsp",
+        "tower-lsp-server",
+        "tarpc",
+        "jsonrpsee",
+        "rmcp",
+        "agent-client-protocol",
+    ];
+    let place = known.iter().position(|library| *library == name.library).unwrap_or(known.len());
+    format!("c{place}")
+}
+
+/// Configurations other than a library's default are drawn dashed.
+fn dashed(name: Name) -> &'static str {
+    let plain = name.configuration == "default" || ["floor", "channels"].contains(&name.library);
+    if plain { "" } else { " dashed" }
+}
+
+/// The tick length for this value, so that two to five ticks are below it.
+fn step(most: f64) -> f64 {
+    let power = 10_f64.powf(most.log10().floor());
+    [0.2, 0.5, 1.0, 2.0].into_iter().map(|part| part * power).find(|step| most / step <= 6.0).unwrap_or(most)
+}
+
+/// The text of a value at a tick.
+fn tick_text(value: f64, unit: &str) -> String {
+    shown(value, unit).replace(".00", "").replace(".0 ", " ")
+}
+
+fn begin(out: &mut String, height: f64, about: &str) {
+    let _ =
+        write!(out, r#"<svg viewBox="0 0 {WIDTH} {height:.0}" role="img" aria-label="{}">"#, escaped(about));
+}
+
+fn text(out: &mut String, x: f64, y: f64, class: &str, what: &str) {
+    let _ = write!(out, r#"<text x="{x:.1}" y="{y:.1}" class="{class}">{}</text>"#, escaped(what));
+}
+
+fn line(out: &mut String, from: (f64, f64), to: (f64, f64), class: &str) {
+    let ((x1, y1), (x2, y2)) = (from, to);
+    let _ = write!(out, r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" class="{class}"/>"#);
+}
+
+/// Vertical lines at the powers of ten, with their values.
+fn grid(out: &mut String, scale: Scale, bottom: f64, say: impl Fn(f64) -> String) {
+    for tick in scale.ticks() {
+        line(out, (scale.at(tick), 4.0), (scale.at(tick), bottom), "grid");
+        text(out, scale.at(tick), bottom + 14.0, "tick", &say(tick));
+    }
+}
+
+/// The distributions of the times of all competitors in one case.
+fn distributions(group: &[&Row]) -> Option<String> {
+    let times = |row: &Row| match &row.figure {
+        Figure::Times(times) => Some(times.clone()),
+        Figure::Number { .. } | Figure::Said(_) => None,
+    };
+    let all: Vec<_> = group.iter().map(|row| (*row, times(row))).collect();
+    let spread = all.iter().filter_map(|(_, times)| times.as_ref());
+    let spread = spread.flat_map(|times| [times.bins.first().map_or(1.0, |bin| bin.0), times.max as f64]);
+    let scale = Scale::around(spread, LEFT, RIGHT)?;
+    let bottom = LINE.mul_add(all.len() as f64, 8.0);
+    let mut out = String::new();
+    begin(&mut out, bottom + 22.0, &super::tables::title(group[0]));
+    grid(&mut out, scale, bottom, |tick| tick_text(tick, "ns"));
+    for (place, (row, times)) in all.into_iter().enumerate() {
+        let base = LINE.mul_add(place as f64 + 1.0, 0.0);
+        text(&mut out, LEFT - 10.0, base - 4.0, "name", &label(row.name));
+        match (times, &row.figure) {
+            (Some(times), _) => {
+                hill(&mut out, &times, scale, base, &colour(row.name));
+                let ratio = row.ratio.map_or(String::new(), |ratio| format!(" · {ratio:.2}x"));
+                let told = format!("{}{ratio}", shown(times.p50 as f64, "ns"));
+                text(&mut out, RIGHT + 12.0, base - 4.0, "value", &told);
+            }
+            (None, Figure::Said(said)) => text(&mut out, LEFT + 8.0, base - 4.0, "said", said),
+            (None, _) => {}
+        }
+    }
+    out.push_str("</svg>");
+    Some(out)
+}
+
+/// The bins as a hill, the median as a line, p99, p99.9 and the longest as marks.
+fn hill(out: &mut String, times: &Distribution, scale: Scale, base: f64, colour: &str) {
+    let most = times.bins.iter().map(|(_, count)| *count).max().unwrap_or(1) as f64;
+    let step = 10_f64.powf(1.0 / 16.0);
+    let mut path = String::new();
+    for (begin, count) in &times.bins {
+        // The square root of the count: otherwise one slow time in a thousand would not be visible.
+        let height = (*count as f64 / most).sqrt() * (LINE - 6.0);
+        let (x, width) = (scale.at(*begin), scale.at(begin * step) - scale.at(*begin));
+        let _ = write!(path, "M{x:.1} {base:.1}v-{height:.1}h{width:.1}v{height:.1}z");
+    }
+    let _ = write!(out, r#"<path d="{path}" class="hill {colour}"/>"#);
+    let middle = LINE.mul_add(-0.4, base);
+    let at = |nanos: u64| scale.at(nanos as f64);
+    line(out, (at(times.p50), base), (at(times.p50), base - LINE + 5.0), "median");
+    let marks = [(times.p99, "mark full", 3.0), (times.p999, "mark", 3.0), (Some(times.max), "mark", 1.5)];
+    for (nanos, class, radius) in marks {
+        let Some(nanos) = nanos else { continue };
+        let _ = write!(
+            out,
+            r#"<circle cx="{:.1}" cy="{middle:.1}" r="{radius}" class="{class} {colour}"/>"#,
+            at(nanos)
+        );
+    }
+}
+
+/// Bars of one number each.
+fn bars(group: &[&Row], unit: &str, value: impl Fn(&Row) -> Option<f64>) -> Option<String> {
+    let most = group.iter().filter_map(|row| value(row)).fold(0.0, f64::max);
+    if most <= 0.0 {
+        return None;
+    }
+    let at = |value: f64| (value / most).max(0.0).mul_add(RIGHT - LEFT, LEFT);
+    let line_height = 24.0;
+    let bottom = (group.len() as f64).mul_add(line_height, 8.0);
+    let mut out = String::new();
+    begin(&mut out, bottom + 22.0, &super::tables::title(group[0]));
+    let step = step(most);
+    for tick in (0..=6).map(|number| f64::from(number) * step).filter(|tick| *tick <= most) {
+        line(&mut out, (at(tick), 4.0), (at(tick), bottom), "grid");
+        text(&mut out, at(tick), bottom + 14.0, "tick", &tick_text(tick, unit));
+    }
+    for (place, row) in group.iter().enumerate() {
+        let top = (place as f64).mul_add(line_height, 8.0);
+        text(&mut out, LEFT - 10.0, top + 14.0, "name", &label(row.name));
+        if let Some(value) = value(row) {
+            let width = (at(value) - LEFT).max(1.0);
+            let class = format!("bar {}{}", colour(row.name), dashed(row.name));
+            let _ = write!(
+                out,
+                r#"<rect x="{LEFT}" y="{top:.1}" width="{width:.1}" height="{:.1}" class="{class}"/>"#,
+                line_height - 6.0
+            );
+            text(&mut out, RIGHT + 12.0, top + 14.0, "value", &shown(value, unit));
+        } else if let Figure::Said(said) = &row.figure {
+            text(&mut out, LEFT + 8.0, top + 14.0, "said", said);
+        }
+    }
+    out.push_str("</svg>");
+    Some(out)
+}
+
+/// One figure by the number with which it grows, both logarithmic, with a line for each competitor.
+pub(super) fn growth(series: &[&Growth]) -> Option<String> {
+    const BOTTOM: f64 = 330.0;
+    let points = || series.iter().flat_map(|growth| growth.points.iter().copied());
+    let across = Scale::around(points().map(|(count, _)| count), 90.0, 560.0)?;
+    let up = Scale::around(points().map(|(_, value)| value), BOTTOM, 14.0)?;
+    let first = series.first()?;
+    let mut out = String::new();
+    begin(&mut out, BOTTOM + 44.0, &format!("{} by {}", first.what, first.with));
+    for tick in across.ticks() {
+        line(&mut out, (across.at(tick), 14.0), (across.at(tick), BOTTOM), "grid");
+        text(&mut out, across.at(tick), BOTTOM + 16.0, "tick", &count(tick));
+    }
+    text(&mut out, f64::midpoint(across.from, across.to), BOTTOM + 36.0, "tick", first.with);
+    for tick in up.ticks() {
+        line(&mut out, (across.from, up.at(tick)), (across.to, up.at(tick)), "grid");
+        text(&mut out, across.from - 8.0, up.at(tick) + 4.0, "name", &tick_text(tick, first.unit));
+    }
+    // The line that ends highest is named first.
+    let mut order: Vec<_> = series.iter().filter(|growth| !growth.points.is_empty()).collect();
+    let last = |growth: &Growth| growth.points.last().map_or(0.0, |point| point.1);
+    order.sort_by(|a, b| last(b).total_cmp(&last(a)));
+    for (place, growth) in order.into_iter().enumerate() {
+        let mut path = String::new();
+        for (place, (count, value)) in growth.points.iter().enumerate() {
+            let _ = write!(
+                path,
+                "{}{:.1} {:.1}",
+                if place == 0 { 'M' } else { 'L' },
+                across.at(*count),
+                up.at(*value)
+            );
+        }
+        let (colour, dashed) = (colour(growth.name), dashed(growth.name));
+        let _ = write!(out, r#"<path d="{path}" class="trend {colour}{dashed}"/>"#);
+        for (count, value) in &growth.points {
+            let (x, y) = (across.at(*count), up.at(*value));
+            let _ = write!(out, r#"<circle cx="{x:.1}" cy="{y:.1}" r="2.5" class="mark full {colour}"/>"#);
+        }
+        let y = 17.0_f64.mul_add(place as f64, 24.0);
+        line(&mut out, (580.0, y - 4.0), (604.0, y - 4.0), &format!("trend {colour}{dashed}"));
+        let each = shown(last(growth), growth.unit);
+        text(&mut out, 612.0, y, "legend", &format!("{} {each}", label(growth.name)));
+    }
+    out.push_str("</svg>");
+    Some(out)
+}
+
+fn count(value: f64) -> String {
+    if value >= 1e6 {
+        format!("{:.0}M", value / 1e6)
+    } else if value >= 1e3 {
+        format!("{:.0}k", value / 1e3)
+    } else {
+        format!("{value:.0}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_few_and_whole() {
+        for (most, expected) in [(1.0, 0.2), (3.5, 1.0), (13.2, 5.0), (7907.0, 2000.0)] {
+            assert!((step(most) - expected).abs() < 1e-9, "{most}: {}", step(most));
+        }
+        assert_eq!(tick_text(100_000.0, "ns"), "100 us");
+    }
+
+    #[test]
+    fn a_scale_is_logarithmic_and_holds_its_values() {
+        let scale = Scale::around([20.0, 900.0].into_iter(), 0.0, 100.0).expect("a scale");
+        assert_eq!(scale.ticks().collect::<Vec<_>>(), [10.0, 100.0, 1000.0]);
+        assert!((scale.at(100.0) - 50.0).abs() < 1e-9);
+        assert!(Scale::around(std::iter::empty(), 0.0, 1.0).is_none());
     }
 }

@@ -1,19 +1,20 @@
 //! This library and the two floors, as [`Competitor`]s. The others are in `peers`.
 
-pub mod channels;
-pub mod frames;
+mod floors;
 pub mod rescind;
+
+pub use floors::CHANNELS;
 
 use crate::subject::{Competitor, Name};
 use crate::wire_subjects;
 
 /// The floor. Every other figure of a run is given as a multiple of it.
-pub const FLOOR: Competitor = frames::COMPETITOR;
+pub const FLOOR: Competitor = floors::FRAMES;
 
 /// All competitors, the floor first. Without the feature `peers`: only this library and the floors.
 #[must_use]
 pub fn all() -> Vec<Competitor> {
-    let ours = [frames::COMPETITOR, channels::COMPETITOR, rescind::COMPETITOR, rescind::QUICK];
+    let ours = [floors::FRAMES, floors::CHANNELS, rescind::COMPETITOR, rescind::QUICK];
     #[cfg(feature = "peers")]
     let all = ours.into_iter().chain(crate::peers::all());
     #[cfg(not(feature = "peers"))]
@@ -33,7 +34,7 @@ pub fn variants() -> Vec<Competitor> {
 /// The names of this library and of the floors. All others are other libraries.
 #[must_use]
 pub fn all_of_ours() -> Vec<Name> {
-    let ours = [frames::COMPETITOR, channels::COMPETITOR, rescind::COMPETITOR, rescind::QUICK];
+    let ours = [floors::FRAMES, floors::CHANNELS, rescind::COMPETITOR, rescind::QUICK];
     let ours = ours.into_iter().chain(variants()).map(|competitor| competitor.name);
     ours.chain([wire_subjects::ENVELOPES.name]).collect()
 }

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
-use super::frames::{self, Frames};
+use super::floors::{self, Frames};
 use crate::generic_driver::{Driven, Due, Library, Returned, Signals, Slots, Tasks, Text, Watch};
 use crate::subject::{Carries, Competitor, Ends, Name, Setup, Subject, Told, Tree};
 use crate::{clock, params};
@@ -115,7 +115,7 @@ async fn open<T: Echoed>(setup: Setup, settings: Settings) -> Box<dyn Subject> {
             serving(server, &limits, &signals, settings);
             (client, None)
         }
-        Ends::Pipes { input, output, server } => (frames::link(input, output).await, Some(server)),
+        Ends::Pipes { input, output, server } => (floors::link(input, output).await, Some(server)),
     };
     // The client serves too: the children of a tree alternate between the sides.
     let client = Peer::builder(ACP)
@@ -138,7 +138,7 @@ async fn serve(setup: Setup, handlers: Handlers) {
     if let Ends::Pipes { input, output, .. } = setup.ends {
         let signals = Arc::new(Signals::default());
         Arc::clone(&signals).answer();
-        let link = frames::link(input, output).await;
+        let link = floors::link(input, output).await;
         let settings = Settings { handlers, ..DEFAULT };
         let _ = serving(link, &limits(setup.slots), &signals, settings).closed().await;
     }

@@ -10,8 +10,7 @@ use std::fmt::{self, Debug};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use crate::invariants::{Broken, holds};
-use crate::tally::Tally;
+use crate::invariants::{Broken, Tally, holds};
 
 /// Whether a step happens in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,14 +1,19 @@
 //! A dialect's envelope: any bytes can be decoded to some result, every decoder agrees, and the result can be
 //! encoded.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
-use rescind_core::dialect::{self, Dialect, HandshakePart, negotiate};
-use rescind_core::{AnswerBody, BadFrame, BadMessage, Decoded, Framing, Incoming};
+use rescind_core::dialect::{
+    self, CallFrame, CancelName, Dialect, HandshakePart, JsonRpc, Refusal, ReplyTo, negotiate,
+};
+use rescind_core::{
+    AckStatus, AnswerBody, BadFrame, BadMessage, CallNumber, Cause, CauseKind, Decoded, ErrorObject, Framing,
+    Incoming, IncomingRequest, MAX_ID_BYTES, RequestId,
+};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
-
-use super::{meaning, naive, round_trip};
 
 /// The most messages in a batch.
 const BATCH: usize = 1024;
@@ -38,10 +43,10 @@ pub(super) fn check(dialect: &Dialect, frame: &[u8]) {
     if let Incoming::Batch(members) = &message {
         assert!(!members.is_empty() && members.len() <= BATCH, "I11: a batch of {}", members.len());
         for member in members {
-            round_trip::check(dialect, &dialect.codec().decode(member.get().as_bytes()));
+            check_round_trip(dialect, &dialect.codec().decode(member.get().as_bytes()));
         }
     }
-    round_trip::check(dialect, &message);
+    check_round_trip(dialect, &message);
     handshake(dialect, &message);
     first_message(dialect, frame);
 }
@@ -96,10 +101,10 @@ fn is_read_as_what_it_is(dialect: &Dialect, value: &Value) {
     let frame = value.to_string();
     let message = dialect.codec().decode(frame.as_bytes());
     let expected = match dialect.codec().as_json_rpc() {
-        Some(codec) => naive::json_rpc(codec, value),
-        None => naive::abp(value),
+        Some(codec) => naive_json_rpc(codec, value),
+        None => naive_abp(value),
     };
-    let kind = naive::kind(&message);
+    let kind = kind(&message);
     let either = expected == "request or bad" && matches!(kind, "request" | "bad");
     assert!(kind == expected || either, "{message:?} was read out of {frame}, which is {expected}");
 }
@@ -136,8 +141,8 @@ fn both_framings(dialect: &Dialect, frame: &[u8], message: &Incoming<'_>) {
         if framing == Framing::Newline && matches!(message, Incoming::Bad(_)) && body != line {
             continue;
         }
-        let again = meaning::of(&dialect.codec().decode(&body));
-        assert_eq!(again, meaning::of(message), "{framing:?} changed the message");
+        let again = meaning_of(&dialect.codec().decode(&body));
+        assert_eq!(again, meaning_of(message), "{framing:?} changed the message");
     }
 }
 
@@ -152,7 +157,7 @@ fn the_long_way(dialect: &Dialect, frame: &[u8], message: &Incoming<'_>) {
     }
     for longer in [format!(r#"{{"\u007az":0,{members}}}"#), format!(r#"{{{members},"\u007az":0}}"#)] {
         let again = dialect.codec().decode(longer.as_bytes());
-        assert_eq!(meaning::of(&again), meaning::of(message), "one member more changed {text}");
+        assert_eq!(meaning_of(&again), meaning_of(message), "one member more changed {text}");
     }
 }
 
@@ -200,5 +205,359 @@ fn first_message(dialect: &Dialect, frame: &[u8]) {
     if all.refuse(&mut refusal, frame, why) {
         let text = std::str::from_utf8(&refusal).unwrap_or_default();
         assert!(serde_json::from_str::<&RawValue>(text).is_ok(), "a refusal that is no JSON: {text:?}");
+    }
+}
+
+// A decoded message is encoded as a message of this side and decoded again.
+
+/// The number of our call, and that of its cancel.
+const CALL: CallNumber = CallNumber(7);
+const CANCEL: CallNumber = CallNumber(8);
+const SEED: u128 = 0x5eed;
+
+const STATUSES: [AckStatus; 7] = [
+    AckStatus::Cancelled,
+    AckStatus::NotFound,
+    AckStatus::AlreadyCompleted,
+    AckStatus::InvalidKey,
+    AckStatus::NotInitialized,
+    AckStatus::NotCancellable,
+    AckStatus::Overloaded,
+];
+
+fn check_round_trip(dialect: &Dialect, message: &Incoming<'_>) {
+    match message {
+        Incoming::Request(read) => request(dialect, read),
+        Incoming::Notification { method, params } => notification(dialect, method, *params),
+        Incoming::Answer { body, .. } => answer(dialect, body),
+        Incoming::PeerError(error) => answer_error(dialect, error),
+        Incoming::Cancel(cancel) => {
+            cancelled_call(dialect, cancel.reason.as_deref());
+            if let Some(ack) = &cancel.ack {
+                for status in STATUSES {
+                    acknowledged(dialect, ack, cancel.key.as_ref().ok(), status);
+                }
+            }
+        }
+        Incoming::BadRequest { id, tag, why } => {
+            let to = ReplyTo { id, tag: *tag, server_cancellable: false };
+            refusal(dialect, Some(&to), *why);
+        }
+        Incoming::Bad(why) => refusal(dialect, None, *why),
+        _ => {}
+    }
+}
+
+/// A writer appends one message: JSON, on one line.
+fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(&mut out);
+    let text = String::from_utf8_lossy(&out);
+    assert!(serde_json::from_str::<IgnoredAny>(&text).is_ok(), "no JSON was written: {text}");
+    assert!(!text.contains(['\n', '\r']), "a raw line end was written: {text}");
+    out
+}
+
+fn is_json_rpc(dialect: &Dialect) -> bool {
+    dialect.codec().as_json_rpc().is_some()
+}
+
+/// This dialect's id for a call of this side.
+fn id_of(dialect: &Dialect, number: CallNumber) -> RequestId {
+    if is_json_rpc(dialect) {
+        return RequestId::number(i64::try_from(number.0).unwrap_or(i64::MAX));
+    }
+    RequestId::text(&number.0.to_string()).unwrap_or(RequestId::number(0))
+}
+
+fn request(dialect: &Dialect, read: &IncomingRequest<'_>) {
+    for progress in [false, true] {
+        let mut call = CallFrame::new(CALL, SEED, &read.method, read.params);
+        (call.progress, call.timeout) = (progress, progress.then_some(Duration::from_secs(5)));
+        let frame = written(|out| dialect.codec().encode_request(dialect.rules(), out, &call));
+        let Incoming::Request(again) = dialect.codec().decode(&frame) else {
+            panic!("a request was written as {}", String::from_utf8_lossy(&frame));
+        };
+        assert_eq!(again.id, id_of(dialect, CALL), "the id");
+        assert_eq!(again.method, read.method, "the method");
+        if progress {
+            continue;
+        }
+        // If the whole payload is the params, absent params are written as an empty object.
+        let (ours, theirs) = (meaning_of_raw(again.params), meaning_of_raw(read.params));
+        let is_same = ours == theirs || (theirs.is_none() && ours.as_deref() == Some("{}"));
+        assert!(is_same, "the params {theirs:?} were written as {ours:?}");
+        assert_eq!(again.exempt, read.exempt, "a cancel's reach");
+    }
+    let to = ReplyTo { id: &read.id, tag: read.tag, server_cancellable: true };
+    for cause in [CauseKind::Peer, CauseKind::Local, CauseKind::Deadline] {
+        let cause = Cause::new(cause);
+        written(|out| dialect.codec().encode_cancelled(dialect.rules(), out, &to, &cause));
+    }
+    written(|out| dialect.codec().encode_graceful(dialect.rules(), out, &to, "{}"));
+}
+
+fn notification(dialect: &Dialect, method: &str, params: Option<&RawValue>) {
+    let frame = written(|out| dialect.codec().encode_notification(dialect.rules(), out, method, params));
+    let Incoming::Notification { method: again, params: theirs } = dialect.codec().decode(&frame) else {
+        panic!("a notification was written as {}", String::from_utf8_lossy(&frame));
+    };
+    assert_eq!(again, method, "the method");
+    let (ours, theirs) = (meaning_of_raw(params), meaning_of_raw(theirs));
+    let is_same = ours == theirs || (ours.is_none() && theirs.as_deref() == Some("{}"));
+    assert!(is_same, "the params {ours:?} were written as {theirs:?}");
+}
+
+/// An answer to a request of the peer, which is an answer to a call for the peer's side.
+fn answer(dialect: &Dialect, body: &AnswerBody<'_>) {
+    match body {
+        AnswerBody::Value(value) => {
+            let again = answered(dialect, |out, to| {
+                dialect.codec().encode_value(dialect.rules(), out, to, value);
+            });
+            // A result may get one more member, which names its kind.
+            let value = format!("value {}", squeezed(value.get()));
+            let open = value.strip_suffix('}');
+            let is_same = again == value || open.is_some_and(|open| again.starts_with(open));
+            assert!(is_same, "{value} was written as {again}");
+        }
+        AnswerBody::Error(error) => answer_error(dialect, error),
+        AnswerBody::Cancelled => {
+            let cause = Cause::new(CauseKind::Peer);
+            let again = answered(dialect, |out, to| {
+                dialect.codec().encode_cancelled(dialect.rules(), out, to, &cause);
+            });
+            assert_eq!(again, meaning_of_answer(&AnswerBody::Cancelled));
+        }
+        _ => {}
+    }
+}
+
+fn answer_error(dialect: &Dialect, error: &ErrorObject) {
+    let again = answered(dialect, |out, to| {
+        dialect.codec().encode_error(dialect.rules(), out, to, error);
+    });
+    let says_cancelled =
+        dialect.codec().as_json_rpc().is_some_and(|codec| codec.cancelled_codes.contains(&error.code));
+    if says_cancelled {
+        assert_eq!(again, meaning_of_answer(&AnswerBody::Cancelled));
+    } else if is_json_rpc(dialect) {
+        assert_eq!(again, meaning_of_answer(&AnswerBody::Error(error.clone())));
+    } else {
+        // The data contains the error's own object, with the members that each error has.
+        let said = format!("error {:?} {:?} ", error.code, error.message);
+        assert!(again.starts_with(&said), "{error:?} was written as {again}");
+    }
+}
+
+fn answered(dialect: &Dialect, write: impl Fn(&mut Vec<u8>, &ReplyTo<'_>)) -> String {
+    let id = id_of(dialect, CALL);
+    let to = ReplyTo { id: &id, tag: 0, server_cancellable: false };
+    let frame = written(|out| write(out, &to));
+    let Incoming::Answer { call, body, deviation: None } = dialect.codec().decode(&frame) else {
+        panic!("an answer was written as {}", String::from_utf8_lossy(&frame));
+    };
+    assert_eq!(call, Some(CALL), "an answer to another call");
+    meaning_of_answer(&body)
+}
+
+fn cancelled_call(dialect: &Dialect, reason: Option<&str>) {
+    let codec = dialect.codec();
+    let frame = written(|out| codec.encode_cancel(dialect.rules(), out, CALL, CANCEL, SEED, reason));
+    let Incoming::Cancel(again) = codec.decode(&frame) else {
+        panic!("a cancel was written as {}", String::from_utf8_lossy(&frame));
+    };
+    assert!(again.reason.is_none() || again.reason.as_deref() == reason, "the reason {reason:?} changed");
+    if is_json_rpc(dialect) {
+        return assert_eq!(again.key, Ok(id_of(dialect, CALL)), "the request a cancel names");
+    }
+    assert_eq!(again.ack, Some(id_of(dialect, CANCEL)), "the id a cancel is acknowledged under");
+    // The call itself contains the key by which a cancel names it.
+    let call = written(|out| {
+        codec.encode_request(dialect.rules(), out, &CallFrame::new(CALL, SEED, "m", None));
+    });
+    let Incoming::Request(call) = codec.decode(&call) else { panic!("a call is no request") };
+    let named = again.key.map(rescind_core::CancelKey::Named);
+    assert_eq!(named.as_ref(), Ok(&call.cancel_key), "a cancel names another call");
+}
+
+fn acknowledged(dialect: &Dialect, ack: &RequestId, key: Option<&RequestId>, status: AckStatus) {
+    let frame = written(|out| {
+        assert!(dialect.codec().encode_ack(dialect.rules(), out, ack, key, status));
+    });
+    let Incoming::Ack { cancelled, .. } = dialect.codec().decode(&frame) else {
+        panic!("an acknowledgement was written as {}", String::from_utf8_lossy(&frame));
+    };
+    assert_eq!(cancelled, status == AckStatus::Cancelled, "{status:?}");
+}
+
+fn refusal(dialect: &Dialect, to: Option<&ReplyTo<'_>>, why: BadMessage) {
+    let mut out = Vec::new();
+    if !dialect.codec().encode_refusal(dialect.rules(), &mut out, to, Refusal::Bad(why)) {
+        assert!(out.is_empty(), "nothing is said, and something written");
+        return;
+    }
+    match dialect.codec().decode(&out) {
+        Incoming::Answer { body: AnswerBody::Error(_), .. } if to.is_some() => {}
+        Incoming::PeerError(error) if to.is_none() => assert_eq!(error.code, why.code(), "{why}"),
+        other => panic!("a refusal was written as {other:?}"),
+    }
+}
+
+// The kind of a message according to a naive reader of JSON values. It also finds a reader that refuses too much.
+
+/// The kind of a decoded message, as a word.
+pub(super) fn kind(message: &Incoming<'_>) -> &'static str {
+    match message {
+        Incoming::Request(_) => "request",
+        Incoming::Notification { .. } => "notification",
+        Incoming::Answer { .. } => "answer",
+        Incoming::Cancel(_) => "cancel",
+        Incoming::Ack { .. } => "ack",
+        Incoming::PeerError(_) => "peer error",
+        Incoming::Batch(_) => "batch",
+        Incoming::BadRequest { .. } => "bad request",
+        Incoming::Bad(_) => "bad",
+        _ => "unknown",
+    }
+}
+
+/// The kind of a JSON-RPC value in which each member occurs once.
+fn naive_json_rpc(codec: &JsonRpc, value: &Value) -> &'static str {
+    if let Some(members) = value.as_array() {
+        return if (1..=BATCH).contains(&members.len()) { "batch" } else { "bad" };
+    }
+    let of = |name: &str| value.get(name);
+    let has = |name: &str| of(name).is_some_and(|value| !value.is_null());
+    let is_answer = of("result").is_some() || of("error").is_some();
+    let id = of("id");
+    let Some(method) = of("method").filter(|method| !(method.is_null() && is_answer)) else {
+        return match id.filter(|id| !id.is_null()) {
+            Some(_) if is_answer => "answer",
+            None if is_error(of("error")) && of("result").is_none_or(Value::is_null) => "peer error",
+            _ => "bad",
+        };
+    };
+    // Of a request or a notification the version is required.
+    let is_named = of("jsonrpc").and_then(Value::as_str) == Some("2.0");
+    let is_asked = is_named && !has("result") && !has("error");
+    let Some(method) = method.as_str().filter(|_| is_asked) else { return "bad" };
+    let has_params =
+        of("params").is_none_or(|params| params.is_null() || params.is_object() || params.is_array());
+    let is_cancel = |name: &CancelName| name.method == method;
+    match id {
+        None if is_cancel(&codec.cancel) || codec.also_accepted.iter().any(is_cancel) => "cancel",
+        None if has_params => "notification",
+        Some(id) if has_params && (id.is_i64() || is_text(Some(id), 0)) => "request",
+        // Whether it is whole, and how large, its text says.
+        Some(id) if has_params && id.is_f64() => "request or bad",
+        _ => "bad",
+    }
+}
+
+fn is_error(error: Option<&Value>) -> bool {
+    error.is_some_and(|error| {
+        let of = |name: &str| error.get(name);
+        of("code").is_some_and(Value::is_i64) && of("message").is_some_and(Value::is_string)
+    })
+}
+
+/// Whether the value is text that may be an id, with at least this many bytes.
+fn is_text(value: Option<&Value>, least: usize) -> bool {
+    value.and_then(Value::as_str).is_some_and(|text| (least..=MAX_ID_BYTES).contains(&text.len()))
+}
+
+/// The kind of an ABP value in which each member occurs once.
+fn naive_abp(value: &Value) -> &'static str {
+    let Some(kind) = value.get("type").and_then(Value::as_str) else { return "bad" };
+    let payload = value.get("payload").filter(|payload| !payload.is_null());
+    let has_id = is_text(value.get("id"), 0);
+    let is_object = payload.is_none_or(Value::is_object);
+    let of = |name: &str| payload.and_then(|payload| payload.get(name));
+    match kind {
+        "initialize" if has_id && is_object => "request",
+        "capabilities/call" if has_id => {
+            let inner = of("options").and_then(|options| options.get("callId"));
+            let there = |value: &&Value| !value.is_null();
+            let key = inner.filter(there).or(of("callId").filter(there));
+            let method = of("capability").and_then(Value::as_str);
+            let is_named = method.is_some_and(|method| method != "initialize");
+            if is_named && (key.is_none() || is_text(key, 1)) { "request" } else { "bad request" }
+        }
+        "capabilities/cancel" if has_id => "cancel",
+        "initialize" | "capabilities/call" | "capabilities/cancel" => "bad",
+        "capabilities/cancel-result" => "ack",
+        "notification" => match of("event").or(of("method")) {
+            Some(name) if name.is_string() => "notification",
+            None if is_object => "notification",
+            _ => "bad",
+        },
+        "progress" | "shutdown" if is_object => "notification",
+        _ if kind.ends_with("-result") || kind == "capabilities/result" => "answer",
+        _ => "bad",
+    }
+}
+
+// The meaning of a message as text for comparison. White space between tokens has no meaning.
+
+/// JSON without the white space between its tokens.
+pub(super) fn squeezed(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    let (mut in_string, mut escaped) = (false, false);
+    for letter in json.chars() {
+        if !in_string && matches!(letter, ' ' | '\t' | '\n' | '\r') {
+            continue;
+        }
+        out.push(letter);
+        match letter {
+            _ if escaped => escaped = false,
+            '\\' if in_string => escaped = true,
+            '"' => in_string = !in_string,
+            _ => {}
+        }
+    }
+    out
+}
+
+fn meaning_of_raw(value: Option<&RawValue>) -> Option<String> {
+    value.map(|value| squeezed(value.get()))
+}
+
+fn meaning_of_error(error: &ErrorObject) -> String {
+    format!("{:?} {:?} {:?}", error.code, error.message, meaning_of_raw(error.data.as_deref()))
+}
+
+fn meaning_of_answer(body: &AnswerBody<'_>) -> String {
+    match body {
+        AnswerBody::Value(value) => format!("value {}", squeezed(value.get())),
+        AnswerBody::Error(error) => format!("error {}", meaning_of_error(error)),
+        other => format!("{other:?}"),
+    }
+}
+
+fn meaning_of(message: &Incoming<'_>) -> String {
+    match message {
+        Incoming::Request(request) => format!(
+            "request {:?} {:?} {:?} {:?} {:?} {:?} {}",
+            request.id,
+            request.cancel_key,
+            request.method,
+            meaning_of_raw(request.params),
+            request.exempt,
+            meaning_of_raw(request.progress_token),
+            request.tag
+        ),
+        Incoming::Notification { method, params } => {
+            format!("notification {method:?} {:?}", meaning_of_raw(*params))
+        }
+        Incoming::Answer { call, body, deviation } => {
+            format!("answer {call:?} {} {deviation:?}", meaning_of_answer(body))
+        }
+        Incoming::PeerError(error) => format!("peer error {}", meaning_of_error(error)),
+        Incoming::Batch(members) => {
+            let members: Vec<_> = members.iter().map(|member| squeezed(member.get())).collect();
+            format!("batch {members:?}")
+        }
+        other => format!("{other:?}"),
     }
 }

@@ -3,9 +3,10 @@
 use bytes::{Bytes, BytesMut};
 use rescind_core::{BadFrame, Decoded, Framing};
 use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 
-use super::meaning::squeezed;
-use super::{pieces, reference};
+use super::envelope::squeezed;
+use super::{all_cuts, controlled, cut};
 
 /// Limits of a frame, in bytes. The control byte selects one.
 const LIMITS: [usize; 4] = [24, 32, 64, 1024];
@@ -21,15 +22,15 @@ fn limit(control: u8) -> usize {
 
 /// The control byte, then the bytes of a stream.
 pub(super) fn newline(data: &[u8]) {
-    let Some((control, wire)) = pieces::controlled(data) else { return };
+    let Some((control, wire)) = controlled(data) else { return };
     let limit = limit(control);
-    let whole = normal(reference::newline(wire, limit), limit);
-    for pieces in pieces::all_cuts(wire, control) {
+    let whole = normal(naive_newline(wire, limit), limit);
+    for pieces in all_cuts(wire, control) {
         assert_eq!(decoded(Framing::Newline, limit, &pieces).0, whole, "cut into {pieces:?}");
     }
     let behind = [wire, b"\n", GOOD, b"\n"].concat();
     let frames = decoded(Framing::Newline, limit, &[&behind]).0;
-    assert_eq!(frames, normal(reference::newline(&behind, limit), limit));
+    assert_eq!(frames, normal(naive_newline(&behind, limit), limit));
     assert_eq!(frames.last(), Some(&Decoded::Frame(Bytes::from_static(GOOD))), "a good line was lost");
 
     let mut line = BytesMut::new();
@@ -46,11 +47,11 @@ pub(super) fn newline(data: &[u8]) {
 
 /// The control byte, then the bytes of a stream.
 pub(super) fn content_length(data: &[u8]) {
-    let Some((control, wire)) = pieces::controlled(data) else { return };
+    let Some((control, wire)) = controlled(data) else { return };
     let limit = limit(control);
-    let (whole, is_between_frames) = reference::content_length(wire, limit);
+    let (whole, is_between_frames) = naive_content_length(wire, limit);
     let whole = normal(whole, limit);
-    for pieces in pieces::all_cuts(wire, control) {
+    for pieces in all_cuts(wire, control) {
         let (frames, is_failed) = decoded(Framing::ContentLength, limit, &pieces);
         assert_eq!(frames, whole, "cut into {pieces:?}");
         assert!(!(is_failed && is_between_frames), "the decoder gave up between two frames");
@@ -74,7 +75,7 @@ pub(super) fn content_length(data: &[u8]) {
         Decoded::Frame(Bytes::copy_from_slice(wire))
     };
     let expected = [first, Decoded::Frame(Bytes::from_static(GOOD))];
-    let pieces = pieces::cut(&framed, control);
+    let pieces = cut(&framed, control);
     assert_eq!(decoded(Framing::ContentLength, limit, &pieces).0, expected, "a frame does not come back");
 }
 
@@ -83,7 +84,7 @@ fn decoded(framing: Framing, limit: usize, pieces: &[&[u8]]) -> (Vec<Decoded>, b
     let most = match framing {
         // A `\r` directly above the limit may belong to the line end.
         Framing::Newline => limit + 1,
-        Framing::ContentLength => limit.max(reference::NOISE),
+        Framing::ContentLength => limit.max(NOISE),
     };
     let mut decoder = framing.decoder(limit);
     let mut all = Vec::new();
@@ -118,4 +119,426 @@ fn normal(mut all: Vec<Decoded>, limit: usize) -> Vec<Decoded> {
         }
     }
     all
+}
+
+// Naive readers of whole inputs. The real readers, which get the inputs in pieces, must agree with them.
+
+const MARK: &[u8] = b"\xef\xbb\xbf";
+/// The largest header block, in bytes.
+const HEADER: usize = 8 * 1024;
+/// The most noise between two frames of `Content-Length` framing, in bytes.
+const NOISE: usize = 64 * 1024;
+/// How much of a refused frame is reported, in bytes.
+const HEAD: usize = 1024;
+
+fn copied(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
+
+fn head(bytes: &[u8]) -> Bytes {
+    copied(bytes.get(..HEAD).unwrap_or(bytes))
+}
+
+fn too_large(limit: usize, bytes: &[u8]) -> Decoded {
+    Decoded::Bad(BadFrame::TooLarge { limit }, head(bytes))
+}
+
+/// The frames of lines, without the time that a text over several lines has.
+fn naive_newline(wire: &[u8], limit: usize) -> Vec<Decoded> {
+    let mut all = Vec::new();
+    let mut text = None;
+    for line in wire.split_inclusive(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        read_line(line.strip_suffix(b"\r").unwrap_or(line), limit, &mut text, &mut all);
+    }
+    all.extend(text.map(|text| Decoded::Bad(BadFrame::NotJson, text.into())));
+    all
+}
+
+fn read_line(line: &[u8], limit: usize, collected: &mut Option<Vec<u8>>, all: &mut Vec<Decoded>) {
+    if let Some(text) = collected.take_if(|text| text.len() + 1 + line.len() > limit) {
+        all.push(too_large(limit, &text));
+    }
+    if line.len() > limit {
+        all.push(too_large(limit, line));
+        return;
+    }
+    let mut line = line;
+    while let Some(rest) = line.strip_prefix(MARK) {
+        line = rest;
+        if !line.starts_with(MARK) {
+            all.push(Decoded::ByteOrderMark(head(line)));
+            if line.is_empty() {
+                return;
+            }
+        }
+    }
+    if let Some(text) = collected.take() {
+        if message(line.trim_ascii()).is_some_and(|names| is_on_its_own(&names)) {
+            all.push(Decoded::Bad(BadFrame::NotJson, text.into()));
+        } else {
+            let before = text.len() + 1;
+            let joined = [&text[..], b"\n", line].concat();
+            let Some(end) = end_of_brackets(&joined).filter(|end| *end > before) else {
+                *collected = Some(joined);
+                return;
+            };
+            let (lines, rest) = joined.split_at(end);
+            all.push(match serde_json::from_slice::<IgnoredAny>(lines) {
+                Ok(_) => Decoded::SeveralLines(copied(lines)),
+                Err(_) => Decoded::Bad(BadFrame::NotJson, copied(lines)),
+            });
+            if !rest.is_empty() {
+                read_line(rest, limit, collected, all);
+            }
+            return;
+        }
+    }
+    read_plain(line, limit, collected, all);
+}
+
+/// A line that does not belong to a text over several lines, unless it begins one.
+fn read_plain(line: &[u8], limit: usize, collected: &mut Option<Vec<u8>>, all: &mut Vec<Decoded>) {
+    let text = line.trim_ascii();
+    match (text.first(), text.last()) {
+        (None, _) => return,
+        (Some(b'{'), Some(b'}')) | (Some(b'['), Some(b']')) => {
+            all.push(Decoded::Frame(copied(line)));
+            return;
+        }
+        _ => {}
+    }
+    let blanks = line.len() - line.trim_ascii_start().len();
+    if let Some(length) = first_object(text) {
+        let (frame, rest) = line.split_at(blanks + length);
+        if message(frame.trim_ascii()).is_some_and(|names| is_any(&names)) {
+            all.push(Decoded::Frame(copied(frame)));
+            read_line(rest, limit, collected, all);
+            return;
+        }
+    }
+    let after = text.get(1..).unwrap_or_default().trim_ascii().first();
+    let begins =
+        matches!((text.first(), after), (Some(b'{'), None | Some(b'"')) | (Some(b'['), None | Some(b'{')));
+    if begins && end_of_brackets(text).is_none() {
+        *collected = Some(line.to_vec());
+        return;
+    }
+    for (at, _) in line.iter().enumerate().filter(|(_, byte)| **byte == b'{') {
+        let (noise, rest) = line.split_at(at);
+        if message(rest.trim_ascii()).is_some_and(|names| is_any(&names)) {
+            all.extend([Decoded::Noise(copied(noise)), Decoded::Frame(copied(rest))]);
+            return;
+        }
+    }
+    all.push(Decoded::Bad(BadFrame::NotJson, copied(line)));
+}
+
+/// The length of the object with which a text begins.
+fn first_object(text: &[u8]) -> Option<usize> {
+    let mut values = serde_json::Deserializer::from_slice(text).into_iter::<IgnoredAny>();
+    let is_object = text.starts_with(b"{") && values.next()?.is_ok();
+    is_object.then(|| values.byte_offset())
+}
+
+/// The names of the members of an object that is the whole text, in quotes as they are written.
+fn message(text: &[u8]) -> Option<Vec<&[u8]>> {
+    let whole = std::str::from_utf8(text).ok()?;
+    serde_json::from_str::<&RawValue>(whole).ok().filter(|_| text.starts_with(b"{"))?;
+    let (mut names, mut depth, mut at) = (Vec::new(), 0_u32, 0);
+    while let Some(byte) = text.get(at) {
+        let start = at;
+        at += 1;
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            b'"' => {
+                while text.get(at) != Some(&b'"') {
+                    at += if text.get(at)? == &b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+                let is_name = text.get(at..)?.trim_ascii_start().first() == Some(&b':');
+                names.extend(text.get(start..at).filter(|_| is_name && depth == 1));
+            }
+            _ => {}
+        }
+    }
+    Some(names)
+}
+
+fn is_any(names: &[&[u8]]) -> bool {
+    let has = |name: &[u8]| names.contains(&name);
+    has(b"\"jsonrpc\"")
+        || has(b"\"method\"")
+        || has(b"\"type\"")
+        || (has(b"\"id\"") && (has(b"\"result\"") || has(b"\"error\"")))
+}
+
+fn is_on_its_own(names: &[&[u8]]) -> bool {
+    let has = |name: &[u8]| names.contains(&name);
+    has(b"\"jsonrpc\"") || (has(b"\"type\"") && (has(b"\"payload\"") || has(b"\"timestamp\"")))
+}
+
+/// Where the brackets of a text are balanced for the first time.
+fn end_of_brackets(text: &[u8]) -> Option<usize> {
+    let (mut depth, mut at) = (0_u32, 0);
+    while let Some(byte) = text.get(at) {
+        at += 1;
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            b'"' => {
+                while text.get(at)? != &b'"' {
+                    at += if text.get(at)? == &b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// A header block that is being read.
+#[derive(Default)]
+struct Block {
+    size: usize,
+    length: Option<usize>,
+    is_foreign: bool,
+    ends: Option<bool>,
+    lines: Vec<Vec<u8>>,
+}
+
+/// The frames, and whether the input ends between two of them.
+fn naive_content_length(wire: &[u8], limit: usize) -> (Vec<Decoded>, bool) {
+    let mut reader = Blocks { all: Vec::new(), noise: 0, block: Block::default(), limit };
+    let mut rest = wire;
+    loop {
+        match reader.step(rest) {
+            Ok(after) => rest = after,
+            Err(is_between_frames) => return (reader.all, is_between_frames),
+        }
+    }
+}
+
+struct Blocks {
+    all: Vec<Decoded>,
+    noise: usize,
+    block: Block,
+    limit: usize,
+}
+
+impl Blocks {
+    /// Reads one line, or a body after the last one. An error: nothing more is read.
+    fn step<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], bool> {
+        let is_start = self.block.size == 0;
+        if let Some(after) = rest.strip_prefix(MARK).filter(|_| is_start) {
+            self.noise(MARK.len(), Decoded::ByteOrderMark(Bytes::new()))?;
+            return Ok(after);
+        }
+        let end = rest.iter().position(|byte| *byte == b'\n');
+        let Some(end) = end else {
+            return self.end(rest);
+        };
+        let (whole, after) = rest.split_at(end);
+        let after = after.get(1..).unwrap_or_default();
+        let line = whole.strip_suffix(b"\r").unwrap_or(whole);
+        let returned = line.len() < whole.len();
+        if is_start && line.iter().all(u8::is_ascii_whitespace) {
+            return Ok(after);
+        }
+        if line.is_empty() && self.block.ends == Some(returned) {
+            self.block.size += end + 1;
+            return if self.block.size > HEADER { self.fails(BadFrame::BadHeader) } else { self.body(after) };
+        }
+        let room = line.get(..HEADER - self.block.size.min(HEADER)).unwrap_or(line);
+        let header = header(line).filter(|(name, _)| {
+            matches!(&name[..], b"content-length" | b"content-type") || later(room).is_none()
+        });
+        let Some((name, value)) = header else {
+            return self.other(rest, end);
+        };
+        if self.block.size + end + 1 > HEADER {
+            let is_log = !is_start && self.block.length.is_none() && self.block.ends == Some(false);
+            return if is_log { self.drop_block(rest) } else { self.fails(BadFrame::BadHeader) };
+        }
+        if self.block.ends.is_some_and(|ends| ends != returned) {
+            return match (self.block.length, &name[..]) {
+                (None, _) => self.drop_block(rest),
+                (Some(_), b"content-length" | b"content-type") => self.fails(BadFrame::BadHeader),
+                (Some(_), _) => {
+                    self.noise(end + 1, Decoded::Noise(head(line)))?;
+                    Ok(after)
+                }
+            };
+        }
+        self.block.size += end + 1;
+        self.block.ends = Some(returned);
+        match &name[..] {
+            b"content-length" => {
+                let said = number(value.trim_ascii()).filter(|_| self.block.length.is_none());
+                self.block.length = match said {
+                    None => return self.fails(BadFrame::BadLength),
+                    said => said,
+                };
+                return Ok(after);
+            }
+            b"content-type" => self.block.is_foreign |= !is_utf8(&value.to_ascii_lowercase()),
+            _ => {}
+        }
+        if self.block.length.is_none() {
+            self.block.lines.push(line.to_vec());
+        }
+        Ok(after)
+    }
+
+    /// A line that is not a header.
+    fn other<'a>(&mut self, rest: &'a [u8], end: usize) -> Result<&'a [u8], bool> {
+        if self.block.size > 0 && self.block.length.is_none() {
+            return self.drop_block(rest);
+        }
+        let line = rest.get(..end).unwrap_or_default();
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.is_empty() {
+            return self.fails(BadFrame::BadHeader);
+        }
+        if message(line.trim_ascii()).is_some_and(|names| is_on_its_own(&names)) {
+            return self.fails(BadFrame::BadHeader);
+        }
+        let (noise, taken) = match later(line) {
+            Some(at) => (line.get(..at).unwrap_or_default(), at),
+            None => (line, end + 1),
+        };
+        self.noise(taken, Decoded::Noise(head(noise)))?;
+        Ok(rest.get(taken..).unwrap_or_default())
+    }
+
+    /// The header block is complete: its body follows.
+    fn body<'a>(&mut self, after: &'a [u8]) -> Result<&'a [u8], bool> {
+        let Some(length) = self.block.length else {
+            return self.drop_block(after);
+        };
+        let is_foreign = self.block.is_foreign;
+        self.noise = 0;
+        self.block = Block::default();
+        let is_whole = after.len() >= length;
+        let (body, after) = after.split_at(length.min(after.len()));
+        self.all.push(match (length > self.limit, is_foreign, is_whole) {
+            (true, _, _) => too_large(self.limit, body),
+            (false, true, _) => Decoded::Bad(BadFrame::BadCharset, head(body)),
+            (false, false, true) => Decoded::Frame(copied(body)),
+            (false, false, false) => Decoded::Bad(BadFrame::Truncated, Bytes::new()),
+        });
+        if is_whole { Ok(after) } else { Err(false) }
+    }
+
+    /// A line without its end, at the end of the input.
+    fn end<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], bool> {
+        let found = header(rest);
+        let room = rest.get(..HEADER - self.block.size.min(HEADER)).unwrap_or(rest);
+        let named = match &found {
+            Some((name, _)) if matches!(&name[..], b"content-length" | b"content-type") => None,
+            Some(_) => later(room),
+            None => later(rest),
+        };
+        let is_log = self.block.size > 0 && self.block.length.is_none();
+        let is_noise = found.is_none() && (rest.len() >= HEADER || rest.contains(&b':'));
+        if is_log && (named.is_some() || is_noise) {
+            return self.drop_block(rest);
+        }
+        if named.is_some() {
+            return self.other(rest, rest.len());
+        }
+        if is_noise && self.noise + rest.len() > NOISE {
+            return self.fails(BadFrame::BadHeader);
+        }
+        if found.is_some() && self.block.size + rest.len() > HEADER {
+            if is_log && self.block.ends == Some(false) {
+                return self.drop_block(rest);
+            }
+            return self.fails(BadFrame::BadHeader);
+        }
+        let begins = |text: &[u8]| {
+            let text = text.to_ascii_lowercase();
+            let of =
+                |header: &[u8]| text.starts_with(header) || (!text.is_empty() && header.starts_with(&text));
+            of(b"content-length:") || of(b"content-type:")
+        };
+        let is_between = self.block.size == 0 && rest.is_empty();
+        let lines = std::mem::take(&mut self.block.lines).join(&b'\n');
+        if is_log && !begins(&lines) {
+            self.all.push(Decoded::Noise(lines.into()));
+            self.block.size = 0;
+        }
+        if self.block.size > 0 || begins(rest) {
+            self.all.push(Decoded::Bad(BadFrame::Truncated, Bytes::new()));
+        } else if !rest.trim_ascii().is_empty() {
+            self.all.push(Decoded::Noise(head(rest.trim_ascii())));
+        }
+        Err(is_between)
+    }
+
+    fn drop_block<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], bool> {
+        let Block { size, lines, .. } = std::mem::take(&mut self.block);
+        self.noise(size, Decoded::Noise(lines.join(&b'\n').into()))?;
+        Ok(rest)
+    }
+
+    fn noise(&mut self, size: usize, what: Decoded) -> Result<(), bool> {
+        self.noise += size;
+        if self.noise > NOISE {
+            return self.fails(BadFrame::BadHeader).map(|_| ());
+        }
+        self.all.push(what);
+        Ok(())
+    }
+
+    fn fails(&mut self, why: BadFrame) -> Result<&'static [u8], bool> {
+        self.all.push(Decoded::Bad(why, Bytes::new()));
+        Err(false)
+    }
+}
+
+/// The name of a header in lower case, and its value.
+fn header(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let colon = line.iter().take(HEADER).position(|byte| *byte == b':')?;
+    let (name, value) = (line.get(..colon)?, line.get(colon + 1..)?);
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    (!name.is_empty() && name.iter().all(is_token)).then(|| (name.to_ascii_lowercase(), value))
+}
+
+/// The place of a length directly after a closing bracket.
+fn later(line: &[u8]) -> Option<usize> {
+    let length = b"content-length:";
+    let windows = line.windows(length.len() + 1);
+    let mut found = windows.enumerate().filter(|(_, window)| {
+        let (bracket, name) = window.split_at(1);
+        (bracket == b"}" || bracket == b"]") && name.eq_ignore_ascii_case(length)
+    });
+    found.next().map(|(at, _)| at + 1)
+}
+
+fn number(digits: &[u8]) -> Option<usize> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(10).and_then(|digit| usize::try_from(digit).ok());
+    let add = |sum: usize, byte: &u8| sum.checked_mul(10)?.checked_add(digit(byte)?);
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
+}
+
+/// The text is in lower case. `utf8` is also accepted.
+fn is_utf8(content_type: &[u8]) -> bool {
+    let mut parameters = content_type.split(|byte| *byte == b';').skip(1);
+    parameters.all(|parameter| {
+        let Some(equals) = parameter.iter().position(|byte| *byte == b'=') else {
+            return parameter.trim_ascii() != b"charset";
+        };
+        let (name, value) = parameter.split_at(equals);
+        let value = value.get(1..).unwrap_or_default().trim_ascii();
+        let plain: [&[u8]; 4] = [b"utf-8", b"utf8", b"\"utf-8\"", b"\"utf8\""];
+        name.trim_ascii() != b"charset" || plain.contains(&value)
+    })
 }

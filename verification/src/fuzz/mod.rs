@@ -5,18 +5,16 @@
 //! differently, read by a naive reference, written and read again.
 
 mod envelope;
-mod events;
 mod framing;
-mod headers;
+mod http;
 mod id;
-mod meaning;
-mod naive;
-mod pieces;
-mod reference;
-mod round_trip;
-mod stream;
+
+use std::time::Instant;
 
 use rescind_core::dialect;
+
+use super::search::Found;
+use super::{Class, MachineState, Order, Trace};
 
 /// One fuzz target.
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +37,9 @@ pub const TARGETS: [Target; 13] = [
     Target { name: "envelope_mcp", check: |data| envelope::check(&dialect::MCP, data) },
     Target { name: "envelope_mcp_2026", check: |data| envelope::check(&dialect::MCP_2026, data) },
     Target { name: "envelope_abp", check: |data| envelope::check(&dialect::ABP, data) },
-    Target { name: "http_headers", check: headers::check },
-    Target { name: "event_stream", check: stream::check },
-    Target { name: "events", check: events::check },
+    Target { name: "http_headers", check: http::check_headers },
+    Target { name: "event_stream", check: http::check_stream },
+    Target { name: "events", check: check_events },
 ];
 
 impl Target {
@@ -63,4 +61,61 @@ pub fn check(target: &str, data: &[u8]) {
         panic!("there is no target {target}")
     };
     target.check(data);
+}
+
+// Splits of an input.
+
+/// The input in pieces whose sizes depend on the seed: all at once, byte by byte, or neither.
+pub(super) fn cut(data: &[u8], seed: u8) -> Vec<&[u8]> {
+    let mut pieces = Vec::new();
+    let mut rest = data;
+    let mut state = u32::from(seed).wrapping_mul(0x9e37_79b9) | 1;
+    while !rest.is_empty() {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let size = 1 + (state >> 24) as usize % (1 + usize::from(seed) % 40);
+        let (piece, after) = rest.split_at(size.min(rest.len()));
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces
+}
+
+/// All at once, byte by byte, and split according to the seed.
+pub(super) fn all_cuts(data: &[u8], seed: u8) -> [Vec<&[u8]>; 3] {
+    [vec![data], data.chunks(1).collect(), cut(data, seed)]
+}
+
+/// The first byte, which controls how an input is used, and the rest of it.
+pub(super) fn controlled(data: &[u8]) -> Option<(u8, &[u8])> {
+    data.split_first().map(|(control, rest)| (*control, rest))
+}
+
+// Any sequence of inputs of a session, checked against every invariant.
+
+/// The most inputs.
+const INPUTS: usize = 200;
+
+/// The first byte selects the class of dialects and whether the transport keeps the order. Each further byte selects
+/// one of the possible inputs.
+fn check_events(data: &[u8]) {
+    let Some((control, picks)) = controlled(data) else { return };
+    let class = Class::ALL.get(usize::from(control) % Class::ALL.len()).copied().unwrap_or(Class::Silence);
+    let orders = class.orders();
+    let order =
+        orders.get(usize::from(control & 4) / 4).or(orders.first()).copied().unwrap_or(Order::Ordered);
+    let mut world = MachineState::new(class, order, Instant::now());
+    let mut way = Trace { class, order, inputs: Vec::new() };
+    let mut seen = world.inspect();
+    for pick in picks.iter().take(INPUTS) {
+        let inputs = world.inputs(&seen);
+        let Some(input) = inputs.get(usize::from(*pick) % inputs.len().max(1)) else { break };
+        way.inputs.push(*input);
+        match world.apply(*input, &seen) {
+            Ok(after) => seen = after,
+            Err(broken) => panic!("{}", Found { broken, way }),
+        }
+    }
+    if let Err(broken) = world.ends() {
+        panic!("at the end: {}", Found { broken, way });
+    }
 }

@@ -2,15 +2,12 @@
 
 use bytes::Bytes;
 use rescind_core::{CauseKind, ExchangeId};
+use rescind_testkit::wire_format::{Shape, call_name};
 use serde_json::Value;
 
-use super::end_checks::is_refused_for_now;
-use super::judge::{Judge, State};
-use super::observations::{Frame, Kind, RequestSeen};
-use super::plan::Work;
-use super::sides::Side;
-use super::tally::SimEvent;
-use rescind_testkit::wire_format::{Shape, call_name};
+use super::call_checks::is_refused_for_now;
+use super::judge::{Frame, Judge, Kind, RequestSeen, SimEvent, State};
+use super::plan::{Side, Work};
 
 impl Judge {
     /// This side is about to pass a frame to the transport.

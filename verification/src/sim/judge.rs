@@ -5,17 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use rescind_core::dialect::{CancelFrom, CancelledReply, Dialect, EarlyCancel};
-use rescind_core::{ErrorObject, Limits};
+use rescind_core::{CallContext, CancelResult, CauseKind, ErrorObject, ExchangeId, Limits};
+use rescind_testkit::wire_format::WireFormat;
 use tokio::time::Instant;
 
 use super::Wire;
-use super::observations::{CallSeen, WorkEnd, WorkSeen, Written};
-use super::plan::Work;
-use super::sides::{PerSide, Side};
-use super::tally::Tally;
-use crate::{Broken, tally};
-use rescind_testkit::wire_format::WireFormat;
+use super::plan::{Caller, PerSide, Side, Work};
+use crate::{Broken, invariants};
 
 /// How late a timer may be, in milliseconds: the step of the clock, and a turn of each task involved.
 pub(super) const LATE: u64 = 20;
@@ -250,7 +248,7 @@ impl State {
         what: impl FnOnce() -> String,
     ) {
         if is_there {
-            tally::count(invariant);
+            invariants::count(invariant);
         }
         if !condition {
             self.breaks(invariant, what);
@@ -313,5 +311,282 @@ impl State {
         self.holds_and_counts(is_there, found.is_none(), "I13", || {
             format!("{found:?} arrived, and its caller got a different outcome")
         });
+    }
+}
+
+// The observations of a run: of each call, of each handler, and of the frames on the transport.
+
+/// A call, from the view of its caller.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about a call")]
+pub(super) struct CallSeen {
+    pub(super) side: Side,
+    pub(super) caller: Caller,
+    /// The request whose handler made it.
+    pub(super) parent: Option<u64>,
+    pub(super) begun: u64,
+    /// The time at which its caller cancelled it.
+    pub(super) asked: Option<u64>,
+    pub(super) result: Option<CancelResult>,
+    /// Whether no caller waits for it.
+    pub(super) left: bool,
+    pub(super) returned: bool,
+    /// Whether its caller learned that it cannot have run.
+    pub(super) not_run: bool,
+    /// Since when its cancel is on its way, as far as its caller can know.
+    pub(super) cancelled_at: Option<u64>,
+    /// Whether it was made for a request that was already cancelled.
+    pub(super) stillborn: bool,
+}
+
+/// How a handler's code ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkEnd {
+    Value,
+    Stopped,
+    Failed,
+    Panicked,
+    /// It was aborted, or its connection's driver has ended.
+    Dropped,
+}
+
+/// A handler.
+#[derive(Debug)]
+pub(super) struct WorkSeen {
+    pub(super) side: Side,
+    pub(super) work: Work,
+    pub(super) end: Option<WorkEnd>,
+    pub(super) ended_at: Option<u64>,
+    /// Its cause when it ended.
+    pub(super) cause: Option<CauseKind>,
+    pub(super) context: CallContext,
+}
+
+/// A request on the transport.
+#[derive(Debug)]
+pub(super) struct RequestSeen {
+    pub(super) nonce: Option<u64>,
+    /// How often it arrived, and when it arrived first.
+    pub(super) received: u32,
+    pub(super) received_at: Option<u64>,
+    pub(super) cancels: u32,
+    /// Its exchange.
+    pub(super) exchange: ExchangeId,
+    /// When its cancel arrived before it.
+    pub(super) overtaken_at: Option<u64>,
+    /// When it was cancelled: its cancel arrived after it, its exchange was closed if that cancels it, or it arrived
+    /// after an early cancel that waited for it.
+    pub(super) cancelled_at: Option<u64>,
+    /// Whether its handler then ran without a cause, in a protocol that forbids an answer.
+    pub(super) owed_silence: bool,
+    /// How often it was answered.
+    pub(super) answers: u32,
+    /// How many of these answers refused it for now, on a wire on which it is then sent again.
+    pub(super) refusals: u32,
+    /// When the caller's side received the answer.
+    pub(super) answer_received_at: Option<u64>,
+}
+
+/// The output of one side.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    pub(super) frames: Vec<Frame>,
+    /// The frames that have not arrived at the other side yet, by content.
+    pub(super) under_way: BTreeMap<Bytes, Vec<usize>>,
+    pub(super) received: usize,
+    /// By id, as written in JSON.
+    pub(super) requests: BTreeMap<String, RequestSeen>,
+    /// By the name that a cancel uses, if it differs from the id.
+    pub(super) names: BTreeMap<String, String>,
+    pub(super) by_nonce: BTreeMap<u64, String>,
+    /// The calls whose cancels this side acknowledged, and whether as cancelled.
+    pub(super) acked: BTreeMap<String, bool>,
+}
+
+/// A frame and its kind.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) body: Bytes,
+    pub(super) kind: Kind,
+    /// When it was written.
+    pub(super) at: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Request {
+        id: String,
+    },
+    Cancel {
+        id: String,
+    },
+    Answer {
+        id: String,
+    },
+    /// The handler that sent it, if there is one.
+    Notification {
+        of: Option<u64>,
+    },
+    Other,
+}
+
+impl Kind {
+    /// Whether a second copy means the same.
+    pub(super) const fn may_be_said_twice(&self) -> bool {
+        match self {
+            Self::Cancel { .. } | Self::Answer { .. } | Self::Other => true,
+            Self::Request { .. } | Self::Notification { .. } => false,
+        }
+    }
+}
+
+// What happened in a run, and in how many of many runs: a simulation in which nothing happens passes too.
+
+/// An event that can happen in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SimEvent {
+    /// Both sides were connected.
+    Opened,
+    /// A handler was entered.
+    Entered,
+    /// A running handler got its peer's cancel.
+    Signalled,
+    /// Bytes that were written together were accepted in parts.
+    Split,
+    /// Bytes that were written in parts arrived together.
+    Joined,
+    /// Bytes were delayed.
+    Delayed,
+    /// Bytes that had arrived were stalled.
+    Stalled,
+    /// A connection was cut after one of its bytes.
+    CutAtByte,
+    /// All connections were cut.
+    Cut,
+    /// One direction ended.
+    HalfClosed,
+    /// A message overtook another.
+    Reordered,
+    /// A message arrived twice.
+    Repeated,
+    /// A cancel arrived before its request.
+    Overtaken,
+    /// An answer was read in another form with the same meaning.
+    Respelled,
+    /// The connection was undisturbed to its end, and earlier frames were checked to have arrived.
+    HeldArrived,
+    /// The same, and an earlier completed request was checked to be answered.
+    HeldAnswered,
+    /// The same, and a handler with an earlier cancel was checked to have its signal.
+    HeldTold,
+    /// The frames of a side that had shut down were checked to have arrived.
+    HeldFlushed,
+}
+
+impl SimEvent {
+    /// All of them.
+    pub const ALL: [Self; 18] = [
+        Self::Opened,
+        Self::Entered,
+        Self::Signalled,
+        Self::Split,
+        Self::Joined,
+        Self::Delayed,
+        Self::Stalled,
+        Self::CutAtByte,
+        Self::Cut,
+        Self::HalfClosed,
+        Self::Reordered,
+        Self::Repeated,
+        Self::Overtaken,
+        Self::Respelled,
+        Self::HeldArrived,
+        Self::HeldAnswered,
+        Self::HeldTold,
+        Self::HeldFlushed,
+    ];
+
+    /// In how many of a thousand runs on this transport it must happen at least: half of the counted number.
+    #[must_use]
+    pub const fn least(self, wire: Wire) -> u64 {
+        let posts = wire.has_connections();
+        match self {
+            Self::Opened => 450,
+            Self::Entered => 400,
+            Self::Signalled => 220,
+            Self::Split | Self::Joined => 350,
+            Self::Delayed => 280,
+            Self::Stalled => 55,
+            Self::CutAtByte => 20,
+            Self::Cut => 115,
+            Self::HalfClosed => 25,
+            Self::Reordered if posts => 130,
+            Self::Repeated if posts => 13,
+            Self::Overtaken if wire.resumes() => 4,
+            Self::Reordered | Self::Repeated | Self::Overtaken => 0,
+            Self::Respelled => 200,
+            // With posts, checked frames must be older.
+            Self::HeldArrived => {
+                if posts {
+                    125
+                } else {
+                    185
+                }
+            }
+            Self::HeldAnswered => {
+                if posts {
+                    115
+                } else {
+                    160
+                }
+            }
+            Self::HeldTold => {
+                if posts {
+                    95
+                } else {
+                    130
+                }
+            }
+            Self::HeldFlushed => 29,
+        }
+    }
+}
+
+/// In how many runs each event happened. For one run: whether it happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally([u64; SimEvent::ALL.len()]);
+
+impl Tally {
+    /// In how many runs this happened.
+    #[must_use]
+    pub fn of(&self, happening: SimEvent) -> u64 {
+        self.0.get(happening as usize).copied().unwrap_or_default()
+    }
+
+    /// Records that it happened in this run.
+    pub(super) fn saw(&mut self, happening: SimEvent) {
+        if let Some(seen) = self.0.get_mut(happening as usize) {
+            *seen = 1;
+        }
+    }
+
+    /// Adds the observations of another part of the same run.
+    pub(super) fn join(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(seen, other)| *seen = (*seen).max(other));
+    }
+
+    /// Adds another run.
+    pub(super) fn add(&mut self, run: &Self) {
+        self.0.iter_mut().zip(run.0).for_each(|(seen, run)| *seen += run);
+    }
+
+    /// The events that happened in too few of these runs on this transport. With few runs this is random, and nothing
+    /// is reported.
+    #[must_use]
+    pub fn lacks(&self, wire: Wire, runs: u64) -> Vec<String> {
+        let floor = |happening: SimEvent| happening.least(wire) * runs / 1_000;
+        let lacking = SimEvent::ALL.into_iter().filter(|it| floor(*it) >= 5 && self.of(*it) < floor(*it));
+        lacking.map(|it| format!("{it:?} in {} of {runs} runs, not {}", self.of(it), floor(it))).collect()
     }
 }

@@ -2,24 +2,22 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rescind_core::{CancelResult, Outcome, Peer};
+use rescind_core::{CancelResult, Framing, Outcome, Peer};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Case;
-use super::bytes;
-use super::calls::{self, From};
-use super::judge::Judge;
+use super::judge::{Judge, SimEvent};
 use super::net::Net;
-use super::open::{Opened, PeerOpened, Setting};
-use super::plan::{Caller, Disturbance, Ending, Plan, Planned};
-use super::rng::Rng;
-use super::sides::{PerSide, Side};
-use super::tally::SimEvent;
-use super::watchdog::Watch;
+use super::plan::{Caller, Disturbance, Ending, PerSide, Plan, Planned, Rng, Side};
+use super::wires::{Opened, PeerOpened, Setting};
+use super::work::{self, CallFrom};
+use crate::Broken;
 
 /// A step that takes this long on the paused clock hangs. The longest valid one is a server with sessions whose
 /// client is gone (5 min), plus the time of its handlers.
@@ -119,7 +117,7 @@ async fn talk(case: &Case, plan: &Plan, judge: &Judge, mut opened: Opened) {
     while calls.join_next().await.is_some() {}
     if let Some(framing) = opened.framing {
         for side in Side::BOTH {
-            bytes::check(judge, side, framing, &opened.net.recorded(side));
+            check(judge, side, framing, &opened.net.recorded(side));
         }
     }
     judge.state().check_causes();
@@ -162,7 +160,7 @@ async fn make(planned: &Planned, judge: &Judge, client: &Peer, server: &PeerOpen
         Side::Client => client.clone(),
         Side::Server => server.wait().await,
     };
-    calls::call(planned.side, judge, From::Peer(&peer), &planned.job).await;
+    work::call(planned.side, judge, CallFrom::Peer(&peer), &planned.job).await;
 }
 
 async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, ending: Ending) {
@@ -295,4 +293,111 @@ async fn leave_nothing(judge: &Judge) {
     if left > 0 {
         judge.breaks("I3", || format!("{left} tasks are left"));
     }
+}
+
+// Reports a seed that never ends: a task that spins without a pause stops the paused clock, so that no limit on it
+// ever ends (L4).
+//
+// The trace until then is printed with it, also if a single seed is played again.
+
+/// The real time for one seed. A slow machine takes a second.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// A thread that stops the process and prints the seed if one takes too long.
+pub(super) struct Watch {
+    seeds_tx: Option<Sender<(u64, Judge)>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(super) fn new(case: &Case) -> Self {
+        let (seeds_tx, seeds) = channel();
+        let (wire, dialect) = (case.wire, case.dialect.name());
+        let thread = thread::spawn(move || {
+            let mut last: Option<(u64, Judge)> = None;
+            loop {
+                match seeds.recv_timeout(LONGEST) {
+                    Ok(next) => last = Some(next),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    // No seed has begun yet.
+                    Err(RecvTimeoutError::Timeout) if last.is_none() => {}
+                    Err(RecvTimeoutError::Timeout) => break,
+                }
+            }
+            let Some((seed, judge)) = last else { return };
+            eprintln!("{}", judge.trace().join("\n"));
+            let what =
+                format!("seed {seed} on {wire:?} in {dialect} does not end; nothing lets the clock go on");
+            eprintln!("{}", Broken { invariant: "L4", what });
+            eprintln!("to play it again: RESCIND_SEED={seed} cargo test -p rescind-verification sim");
+            std::process::exit(101);
+        });
+        Self { seeds_tx: Some(seeds_tx), thread: Some(thread) }
+    }
+
+    /// This seed begins. `judge` records its events.
+    pub(super) fn begins(&self, seed: u64, judge: &Judge) {
+        if let Some(seeds_tx) = &self.seeds_tx {
+            // It fails only if the thread has ended, and then the process ends too.
+            let _ = seeds_tx.send((seed, judge.clone()));
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.seeds_tx = None;
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+// Frames of a byte stream, parsed by separate code: an independent check of the library's framing.
+
+/// Compares the bytes that this side wrote with its frames: the frames are all there, in order, and only the last one
+/// may be cut off.
+pub(super) fn check(judge: &Judge, side: Side, framing: Framing, bytes: &[u8]) {
+    let mut state = judge.state();
+    let mut rest = bytes;
+    let mut number = 0;
+    let mut torn = false;
+    let mut wrong = None;
+    while !rest.is_empty() && wrong.is_none() {
+        let found = match framing {
+            Framing::Newline => line(rest),
+            Framing::ContentLength => block(rest),
+        };
+        let Some((body, after)) = found else {
+            torn = true;
+            break;
+        };
+        match state.written.of(side).frames.get(number) {
+            Some(frame) if frame.body == body => {}
+            Some(_) | None => wrong = Some(String::from_utf8_lossy(body).into_owned()),
+        }
+        number += 1;
+        rest = after;
+    }
+    let whole = !torn || state.is_going();
+    state.holds_and_counts(number > 0, wrong.is_none(), "I12", || {
+        format!("frame {number} of the {side}'s bytes is {wrong:?}, which it never wrote there")
+    });
+    if !whole {
+        state.breaks("I12", || format!("the {side}'s bytes end in the middle of frame {number}"));
+    }
+}
+
+fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    Some((bytes.get(..end)?, bytes.get(end + 1..)?))
+}
+
+fn block(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(bytes.get(..end)?).ok()?;
+    let length =
+        head.lines().find_map(|line| line.strip_prefix("Content-Length: "))?.parse::<usize>().ok()?;
+    let body = bytes.get(end + 4..)?;
+    Some((body.get(..length)?, body.get(length..)?))
 }

@@ -1,18 +1,19 @@
 //! The lines of each part: always all of them, regardless of what was measured.
 
-use super::super::Place;
-use super::super::figures::Figure;
-use super::super::regression::Fit;
-use super::evaluator::{At, Court, Found};
-use super::{ONE, PIPES, TWO, second_round, wire_budgets};
+use super::{At, Court, Found, ONE, ONE_CORE, PIPES, TWO};
+use crate::cross_process::Wire;
+use crate::harness::figures::{Figure, Fit};
+use crate::harness::other_runs::{APART, CLONE, ECHO, LOST, TIMED, TOOK, load_case};
+use crate::harness::{Place, instructions, wires};
 use crate::limits;
 use crate::subject::{Carries, Name};
 use crate::subjects::rescind::{COMPETITOR, QUICK, QUICK_TYPED, TOKENS, TYPED, WITHHELD};
+use crate::wire_subjects::ENVELOPES;
 
 pub(super) const TRIP: &str = "round trip";
 pub(super) const EACH: &str = "a request, of all the time";
-pub(super) const TOO_SHORT: &str = "a short run cannot say";
-pub(super) const WITHOUT_OTHERS: &str = "the other libraries are not in this build";
+const TOO_SHORT: &str = "a short run cannot say";
+const WITHOUT_OTHERS: &str = "the other libraries are not in this build";
 
 /// Judges every line of this part.
 pub(super) fn of(court: &mut Court<'_>, part: &str) {
@@ -31,15 +32,15 @@ pub(super) fn of(court: &mut Court<'_>, part: &str) {
         "W6" => unknown_cancels(court),
         "W7" => {
             wide_trees(court);
-            second_round::trees(court);
+            trees(court);
         }
         "W8" => in_flight(court),
-        "W9" => second_round::deadlines(court),
-        "W10" => wire_budgets::large_frames(court),
-        "W11" => second_round::load_held(court),
-        "clock" => second_round::clock(court),
+        "W9" => deadlines(court),
+        "W10" => large_frames(court),
+        "W11" => load_held(court),
+        "clock" => clock(court),
         "scale" => scale(court),
-        "wires" => wire_budgets::wires(court),
+        "wires" => wires(court),
         "machine" => machine(court),
         _ => {}
     }
@@ -323,4 +324,243 @@ fn machine(court: &mut Court<'_>) {
         let name = format!("allocations a machine step, {dialect}");
         court.hold_memory(name, found, limits::STEP_ALLOCATIONS, "");
     }
+}
+
+// The lines that the second round of the design added: crowds, the load held, the newcomer's clock.
+
+/// W7, a tree: to the last handler.
+pub(super) fn trees(court: &mut Court<'_>) {
+    for place in [ONE, TWO] {
+        let at = At::new("W7", "depth 5, fan-out 4", place, "to last handler");
+        let name = format!("W7 a tree to the last handler against the best other, {place}");
+        if !court.build.peers {
+            court.leave(name, limits::TREE_OF_OTHERS, "x", WITHOUT_OTHERS);
+        } else if court.results.short {
+            court.leave(name, limits::TREE_OF_OTHERS, "x", TOO_SHORT);
+        } else {
+            let found = court.ours(at).and_then(|ours| {
+                let (best, name) = court.best_of_others(at, |_| true)?;
+                let note = format!("{:.2} ms, {} {:.2} ms", ours / 1e6, name.library, best / 1e6);
+                Ok((ours / best, note))
+            });
+            court.hold(name, found, limits::TREE_OF_OTHERS, "x");
+        }
+        let found = if court.results.short { Err(TOO_SHORT.to_owned()) } else { p99(court, at) };
+        court.show(&format!("W7 p99 of a tree to the last handler, {place}"), found, "ms");
+    }
+}
+
+/// W9: by how much later than its deadline a caller returns.
+pub(super) fn deadlines(court: &mut Court<'_>) {
+    for place in Place::ALL.map(Place::name) {
+        let at = At::new("W9", "100000 deadlines at once", place, "late by");
+        for quantile in ["median", "p99"] {
+            let name = format!("W9 {quantile} of 100000 deadlines at once, late by, {place}");
+            if court.results.short {
+                court.leave(name, limits::LATE, "ms", TOO_SHORT);
+                continue;
+            }
+            let found = match quantile {
+                "median" => court.ours(at).map(|nanos| (nanos / 1e6, String::new())),
+                _ => p99(court, at),
+            };
+            court.hold(name, found, limits::LATE, "ms");
+        }
+    }
+}
+
+const NOT_HERE: &str = "not measured in this run";
+
+/// W11, from the files of a load test.
+fn load_held(court: &mut Court<'_>) {
+    for (wire, sessions, limit) in [
+        (Wire::WebSocket, 10_000, limits::HELD_WEBSOCKET),
+        (Wire::Streamable, 5000, limits::HELD_HTTP1),
+        (Wire::Streamable2, 10_000, limits::HELD_HTTP2),
+    ] {
+        let load_case = load_case(wire, sessions, 60);
+        let at = At::new("W11", &load_case, APART, ECHO);
+        let names = [format!("W11 p99 of an echo, {load_case}"), format!("W11 lost, {load_case}")];
+        let found = [p99(court, at), court.ours(at.but(LOST)).map(|lost| (lost, String::new()))];
+        for ((name, found), (limit, unit)) in
+            names.into_iter().zip(found).zip([(limit, "ms"), (limits::HELD_LOST, "")])
+        {
+            let absent = !court.results.rows.iter().any(|row| row.workload == "W11" && row.case == load_case);
+            if court.results.short {
+                court.leave(name, limit, unit, TOO_SHORT);
+            } else if absent {
+                court.hold(name, Err(NOT_HERE.to_owned()), limit, unit);
+            } else {
+                court.hold(name, found, limit, unit);
+            }
+        }
+    }
+}
+
+/// The newcomer's clock, from a file.
+pub(super) fn clock(court: &mut Court<'_>) {
+    for (what, limit) in TIMED.into_iter().zip([limits::CLOCK_MATRIX, limits::CLOCK_TEST]) {
+        let name = format!("clock: {what} {TOOK}, {CLONE}");
+        if court.results.short {
+            court.leave(name, limit, "s", TOO_SHORT);
+            continue;
+        }
+        let found = court.ours(At::new("clock", what, CLONE, TOOK)).map(|seconds| (seconds, String::new()));
+        court.hold(name, found.map_err(|_| NOT_HERE.to_owned()), limit, "s");
+    }
+}
+
+// The lines of the transports between processes: `wires` and W10.
+
+pub(super) fn wires(court: &mut Court<'_>) {
+    for wire in Wire::ALL {
+        let found = echo_on_wire(court, wire);
+        let name = format!("W1 64 B over the floor, {}", wire.name());
+        court.hold_above_noise(name, found.clone(), wire.echo_limit(), "us");
+        if let Some(limit) = wire.second_echo_limit() {
+            let name = format!("W1 64 B over the floor, second round, {}", wire.name());
+            court.hold_above_noise(name, found, limit, "us");
+        }
+    }
+    for wire in Wire::ALL {
+        let case = wires::cancels(wire);
+        let at = At::new("wires", &case, ONE_CORE, "to handler");
+        // The floor has no cancel, so its echo is of the case of echoes.
+        let echo = At { case: wire.name(), ..at.but(TRIP) };
+        cancel(court, wire.name(), at, echo, limits::SIGNAL_ON_ONE_THREAD);
+    }
+    idle_sessions(court);
+    for wire in [Wire::Stdio, Wire::WebSocket, Wire::Streamable, Wire::Stateless, Wire::Acp] {
+        wires_against_others(court, wire);
+    }
+    for wire in instructions::COUNTED_WIRES {
+        instructions(court, wire);
+    }
+}
+
+fn echo_on_wire(court: &Court<'_>, wire: Wire) -> Found {
+    let at = At::new("wires", wire.name(), ONE_CORE, TRIP);
+    let (ours, floor) = (court.ours(at)?, court.floor(at)?);
+    let over = court.ours(at.but("over the floor"))?;
+    let note = format!("{:.2} us, floor {:.2} us, {:.2}x", ours / 1e3, floor / 1e3, ours / floor);
+    Ok((over / 1e3, note))
+}
+
+fn idle_sessions(court: &mut Court<'_>) {
+    for wire in Wire::ALL {
+        let Some(limit) = wire.idle_limit() else { continue };
+        let name = format!("an idle session, {}", wire.name());
+        if court.results.short {
+            // A few sessions fit in memory that the process has already.
+            court.leave(name, limit, "KiB", TOO_SHORT);
+            continue;
+        }
+        let at = At::new("wires", wire.name(), ONE_CORE, "an idle session");
+        let found = court.ours(at).map(|bytes| (bytes / 1024.0, "resident memory of the server".to_owned()));
+        court.hold(name, found, limit, "KiB");
+    }
+}
+
+/// Texts are typed on both sides, as in the others. Sessions are those of the default.
+fn wires_against_others(court: &mut Court<'_>, wire: Wire) {
+    let (flight, cancels) = (wires::in_flight(wire), wires::cancels(wire));
+    let figures = [
+        ("echo", wire.name(), TRIP, TYPED.name, "us"),
+        ("64 in flight", &flight, EACH, TYPED.name, "us"),
+        ("cancel to handler", &cancels, "to handler", TYPED.name, "us"),
+        ("an idle session", wire.name(), "an idle session", COMPETITOR.name, "kB"),
+    ];
+    for (what, case, measure, who, unit) in figures {
+        // A child's pipes have one session.
+        if wire.is_of_a_child() && measure == "an idle session" {
+            continue;
+        }
+        let name = format!("{what} against the best other, {}", wire.name());
+        if !court.build.peers {
+            court.leave(name, limits::BEST_ON_WIRES, "x", WITHOUT_OTHERS);
+        } else if court.results.short && unit == "kB" {
+            court.leave(name, limits::BEST_ON_WIRES, "x", TOO_SHORT);
+        } else {
+            let found = beside_in(court, At::new("wires", case, ONE_CORE, measure), who, unit);
+            court.hold(name, found, limits::BEST_ON_WIRES, "x");
+        }
+    }
+}
+
+fn beside_in(court: &Court<'_>, at: At<'_>, who: Name, unit: &str) -> Found {
+    let (ours, (best, name)) = (court.figure(who, at)?, court.best_of_others(at, |_| true)?);
+    let Name { library, configuration, .. } = name;
+    let note = format!("{:.2} {unit}, {library} ({configuration}) {:.2} {unit}", ours / 1e3, best / 1e3);
+    Ok((ours / best, note))
+}
+
+fn instructions(court: &mut Court<'_>, wire: Wire) {
+    let limit = match wire {
+        Wire::Streamable => limits::SERVER_OF_STREAMABLE,
+        Wire::Stateless => limits::SERVER_OF_STATELESS,
+        _ => limits::SERVER_OVER_HTTP2,
+    };
+    let name = format!("instructions of the server's side of an echo, {}", wire.name());
+    if court.results.short {
+        court.leave(name, limit, "instructions", TOO_SHORT);
+        return;
+    }
+    let at = At::new("wires", wire.name(), ONE_CORE, instructions::OF_SERVER);
+    let found = court.ours(at).map(|count| {
+        let floor = court.floor(at).map_or_else(|_| "not counted".to_owned(), |floor| format!("{floor:.0}"));
+        (count.round(), format!("the raw echo: {floor}"))
+    });
+    court.hold(name, found, limit, "instructions");
+}
+
+pub(super) fn large_frames(court: &mut Court<'_>) {
+    for (place, floor, workload, size, limit) in large_times() {
+        let name = format!("{workload} {size} against the floor, {place}");
+        if court.results.short {
+            court.leave(name, limit, "x", TOO_SHORT);
+            continue;
+        }
+        let at = At::new("W10", size, place, TRIP);
+        let found = court.ours(at).and_then(|ours| {
+            let floor = court.figure(floor, at)?;
+            Ok((ours / floor, format!("{:.3} ms, floor {:.3} ms", ours / 1e6, floor / 1e6)))
+        });
+        court.hold(name, found, limit, "x");
+    }
+    for (size, _, _) in wires::SIZES.into_iter().skip(1) {
+        let at = At::new("W10", size, ONE, wires::BOTH);
+        memory(court, format!("W10 {size}, most memory, both sides, {ONE}"), at, 2.0 * limits::FRAMES_A_SIDE);
+        for wire in wires::WIRES_OF_LARGE {
+            for measure in [wires::CLIENT, wires::SERVER] {
+                let at = At::new("W10", size, wire.name(), measure);
+                let name = format!("W10 {size}, {measure}, {}", wire.name());
+                memory(court, name, at, limits::FRAMES_A_SIDE);
+            }
+        }
+    }
+}
+
+/// Place, floor, workload, size and limit of each time. 64 KiB in memory is in W1.
+fn large_times() -> Vec<(&'static str, Name, &'static str, &'static str, f64)> {
+    let places = wires::WIRES_OF_LARGE.into_iter().map(|wire| (wire.name(), ENVELOPES.name));
+    let places = std::iter::once((ONE, crate::subjects::FLOOR.name)).chain(places);
+    let all = places.flat_map(|(place, floor)| {
+        wires::SIZES.map(|(size, _, _)| match size {
+            "64 KiB" => (place, floor, "W1", size, limits::ECHO_64_KIB),
+            _ => (place, floor, "W10", size, limits::LARGE),
+        })
+    });
+    all.filter(|(place, _, workload, ..)| (*place, *workload) != (ONE, "W1")).collect()
+}
+
+fn memory(court: &mut Court<'_>, name: String, at: At<'_>, limit: f64) {
+    if court.results.short {
+        court.leave(name, limit, "frames", TOO_SHORT);
+        return;
+    }
+    let found = court.ours(at).map(|frames| {
+        let floor = if at.place == ONE { court.floor(at) } else { court.figure(ENVELOPES.name, at) };
+        (frames, floor.map_or_else(|why| why, |floor| format!("the floor: {floor:.2}")))
+    });
+    court.hold(name, found, limit, "frames");
 }

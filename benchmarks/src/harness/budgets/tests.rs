@@ -175,7 +175,7 @@ fn on_wires() -> Vec<Row> {
 fn large_frames() -> Vec<Row> {
     let ours = COMPETITOR.name;
     let mut rows = Vec::new();
-    let places = crate::harness::large::WIRES.map(|wire| (wire.name(), ENVELOPES.name));
+    let places = crate::harness::wires::WIRES_OF_LARGE.map(|wire| (wire.name(), ENVELOPES.name));
     for (place, floor) in places.into_iter().chain([(ONE, FLOOR.name)]) {
         for size in ["64 KiB", "1 MiB", "8 MiB"] {
             if (place, size) != (ONE, "64 KiB") {
