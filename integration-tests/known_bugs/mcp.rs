@@ -1,17 +1,58 @@
-//! rmcp 3.9.0. Each of these bugs was reproduced with it.
+//! Libraries of the Model Context Protocol.
 
 use std::time::Duration;
 
 use rescind::dialect::{MCP, MCP_2026, Role};
 use rescind::http::{HttpClient, HttpServer, Stateless, StatelessTransport, Streamable};
 use rescind::transport::Listener as _;
-use rescind::{Limits, Peer, Server, memory_pair};
+use rescind::{CancelResult, Limits, Peer, Server, memory_pair};
 use rescind_testkit::support::mcp_meta;
 use serde_json::{Value, json};
 
 use crate::raw_peer::{
     RawPeer, agent, header, in_time, is_about, is_clean, post, read_until, request, until,
 };
+
+// The Python SDK of MCP.
+
+/// The SDK gives every request over stateless HTTP the id 1. Our server must accept this: one after another, and
+/// concurrently if each POST has its own ids.
+#[tokio::test]
+async fn python_sdk_3060_every_request_has_id_1() {
+    is_about!("I4 or I14");
+    let (mut client, server, _told) = RawPeer::meet(MCP, Limits::default());
+    for n in 0..100 {
+        client.ask(1, "echo", &json!({"n": n})).await;
+        let answer = client.hear().await;
+        assert_eq!((&answer["id"], &answer["result"]["n"]), (&json!(1), &json!(n)), "I14");
+    }
+    is_clean(&server).await;
+
+    let listener = HttpServer::new(Stateless::new()).bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().0;
+    let address = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let (router, mut reported) = agent();
+    let serving = tokio::spawn(Server::builder([MCP_2026]).serve(router).listen(listener).run());
+    let ask = async |method: &str, n: u64| {
+        let params = json!({"n": n, "_meta": mcp_meta()});
+        let headers = [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", method)];
+        post(&address, "/", &headers, &request(1, method, &params)).await
+    };
+    let left = ask("wait", 1).await;
+    reported.hears("wait 1 began").await;
+    let stays = ask("deaf", 2).await;
+    reported.hears("deaf 2 began").await;
+    drop(left);
+    reported.hears("wait 1 peer").await;
+    reported.gate.notify_one();
+    reported.hears("deaf 2 ended").await;
+    let mut stays = stays;
+    let said = read_until(&mut stays, "\"id\":1").await;
+    assert!(said.contains(" 200 ") && !said.contains("error"), "I4: {said}");
+    serving.abort();
+}
+
+// rmcp 3.9.0. Each of these bugs was reproduced with it.
 
 const CANCEL: (&str, &str) = ("notifications/cancelled", "requestId");
 
@@ -147,4 +188,60 @@ async fn rmcp_disconnect_with_an_event_store() {
     reported.hears("wait 1 disconnected").await;
     is_clean(&in_time("the peer", peers.recv()).await.unwrap()).await;
     serving.abort();
+}
+
+// The Rust SDK of MCP.
+
+/// The SDK looks up a cancel among the calls that it made itself: the client's own call with that id is cancelled
+/// instead.
+#[tokio::test]
+async fn rust_sdk_1251_a_cancel_for_a_server_request_hits_the_clients_own() {
+    is_about!("I4");
+    let (near, far) = memory_pair();
+    let ((ours, mut told_by_client), (theirs, mut heard_by_server)) = (agent(), agent());
+    let server = Peer::builder(MCP).role(Role::Server).serve(theirs).attach(far).unwrap();
+    let client = Peer::builder(MCP).role(Role::Client).serve(ours).attach(near).unwrap();
+    // Both count from the same number.
+    let of_client = client.call::<_, Value>("wait", &json!({"n": "client's"})).start().unwrap();
+    let of_server = server.call::<_, Value>("wait", &json!({"n": "server's"})).start().unwrap();
+    heard_by_server.hears("wait \"client's\" began").await;
+    told_by_client.hears("wait \"server's\" began").await;
+    assert_eq!(told_by_client.ids(), heard_by_server.ids(), "one id, in each direction");
+    assert_eq!(of_server.canceller().cancel("stop"), CancelResult::Sent);
+    told_by_client.hears("wait \"server's\" peer").await;
+    assert!(in_time("I13: the server's call", of_server.outcome()).await.is_cancelled());
+    let answer = in_time("I13: an echo", client.call::<_, Value>("echo", &json!([1]))).await;
+    assert_eq!(answer, Ok(json!([1])), "the session goes on");
+    assert_eq!((server.stats().running, client.stats().calls), (1, 1), "I4: the client's own still runs");
+    assert_eq!(of_client.canceller().cancel("stop"), CancelResult::Sent);
+    heard_by_server.hears("wait \"client's\" peer").await;
+    assert!(in_time("I13: the client's call", of_client.outcome()).await.is_cancelled());
+    is_clean(&server).await;
+    is_clean(&client).await;
+}
+
+// tower-mcp.
+
+/// tower-mcp waits for a permit in its reader: the cancel that would free one is not read.
+#[tokio::test]
+async fn tower_mcp_1251_permit_taken_in_the_reader() {
+    is_about!("L2");
+    let mut limits = Limits::default();
+    limits.max_running_handlers = 1;
+    let (mut client, server, mut reported) = RawPeer::meet(MCP, limits);
+    client.ask(1, "wait", &json!({"n": 1})).await;
+    reported.hears("wait 1 began").await;
+    client.ask(2, "wait", &json!({"n": 2})).await;
+    client.ask(3, "wait", &json!({"n": 3})).await;
+    until("two wait for the permit", || server.stats().queued == 2).await;
+    // A waiting request is cancelled without being started; then the one with the permit.
+    client.cancel(2, "notifications/cancelled", "requestId").await;
+    client.cancel(1, "notifications/cancelled", "requestId").await;
+    reported.hears("wait 1 peer").await;
+    reported.hears("wait 3 began").await;
+    client.cancel(3, "notifications/cancelled", "requestId").await;
+    reported.hears("wait 3 peer").await;
+    assert_eq!(client.until_echo().await, Vec::<Value>::new());
+    assert_eq!(reported.entered(), 2);
+    is_clean(&server).await;
 }
