@@ -9,7 +9,7 @@ use rescind::{CallContext, Limits, Outcome, Peer, Router, memory_pair};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::flood_sizes::{TIMED, spent};
+use crate::floods::{TIMED, spent};
 use crate::{in_time, trial, until};
 
 /// A fifth in a debug build, in which each child takes ten times as long. There the machine alone still walks all of

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use crate::agent::{End, Seen, ended, limits};
-use crate::flood_sizes::{TIMED, counting};
-use crate::held::descriptors;
+use crate::floods::{TIMED, counting};
 use crate::raw::Raw;
+use crate::wires::descriptors;
 use crate::wires::{Door, Kind, Setting, WIRES, Wire, accept};
 use crate::{in_time, until};
 

@@ -1,7 +1,7 @@
 //! The attack table: each attack or fault as a test with its number. Attacks that another test already covers are not
 //! played twice: `rows.toml` lists every row with its tests, and `table.rs` fails if one of them is missing.
 //!
-//! Times are checked in virtual time. Wall times, ratios and the counts of the table (`flood_sizes.rs`) are checked in a
+//! Times are checked in virtual time. Wall times, ratios and the counts of the table (`floods.rs`) are checked in a
 //! release build only.
 //!
 //! `cargo test -p rescind-integration-tests --test attacks floods` runs the tests with `floods` in their name.
@@ -15,39 +15,21 @@
 #[path = "../matrix/faults/agent.rs"]
 #[expect(dead_code, reason = "shared with the faults of wires")]
 mod agent;
-mod bare_server;
 mod blocked_sides;
 mod cascade;
-#[path = "../matrix/faults/cuttable_tcp.rs"]
-#[expect(dead_code, reason = "shared with the faults of wires")]
-mod cuttable_tcp;
-mod deaf_handlers;
 mod drops;
-mod flood_sizes;
 mod floods;
-#[path = "../matrix/faults/held.rs"]
-#[cfg_attr(not(unix), expect(dead_code, reason = "only lost peers count descriptors"))]
-mod held;
-mod ids;
 #[cfg(unix)]
 mod lost_peers;
-mod order;
-#[cfg(unix)]
-#[path = "../matrix/faults/pipes.rs"]
-mod pipes;
+mod many_messages;
+#[path = "../matrix/faults/named_tests.rs"]
+mod named_tests;
 #[path = "../matrix/faults/raw.rs"]
 #[expect(dead_code, reason = "shared with the faults of wires")]
 mod raw;
 mod raw_client;
-mod reasons;
-mod rows;
 mod slow_senders;
-#[path = "../matrix/faults/stoppable_link.rs"]
-#[expect(dead_code, reason = "shared with the faults of wires")]
-mod stoppable_link;
 mod table;
-#[path = "../matrix/faults/test_names.rs"]
-mod test_names;
 #[path = "../matrix/faults/trial.rs"]
 mod trial;
 mod user_code;
@@ -81,11 +63,11 @@ fn main() -> ExitCode {
         cascade::trials,
         drops::trials,
         floods::trials,
-        ids::trials,
+        many_messages::id_trials,
         #[cfg(unix)]
         lost_peers::trials,
-        order::trials,
-        reasons::trials,
+        many_messages::order_trials,
+        many_messages::reason_trials,
         blocked_sides::trials,
         slow_senders::trials,
         user_code::trials,

@@ -17,9 +17,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::agent::{Seen, router};
-use crate::flood_sizes::counting;
-use crate::held::resident;
+use crate::floods::counting;
 use crate::in_time;
+use crate::wires::resident;
 
 const PEERS: usize = 200;
 /// How much longer than its limit a peer may be read.

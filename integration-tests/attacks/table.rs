@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::rows::{Row, rows};
-use crate::test_names::{Built, is_function};
+use crate::named_tests::{Built, is_function};
+use crate::named_tests::{Row, rows};
 
 /// The folder of these trials. Other programs check their own trials.
 const HERE: &str = "integration-tests/attacks/";
@@ -52,9 +52,9 @@ fn read(file: &str) -> Result<String, Failed> {
 
 fn gone(built: &Built) -> Result<(), Failed> {
     for (file, test) in [
-        ("integration-tests/attacks/ids.rs", "no_such_test"),
-        ("integration-tests/attacks/ids.rs", "one_id"),
-        ("integration-tests/attacks/ids.rs", "ids::no_such_trial::"),
+        ("integration-tests/attacks/many_messages.rs", "no_such_test"),
+        ("integration-tests/attacks/many_messages.rs", "one_id"),
+        ("integration-tests/attacks/many_messages.rs", "ids::no_such_trial::"),
         ("integration-tests/attacks/table.rs", "ids::no_such_trial::"),
         ("verification/tests/search.rs", "on_a_core"),
         ("crates/testkit/src/conformance.rs", "no_such_rule"),

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::backend::{Backend, ServerOptions};
 use crate::client::{Response, Session};
+use crate::faults::Proxy;
+use crate::nodes::{Backend, ServerOptions};
 use crate::nodes::{NODES, Node, Replicas, Setup};
-use crate::proxy::Proxy;
 use crate::trial::{poll_until, report};
 
 /// How long the engine is away.

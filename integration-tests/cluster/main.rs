@@ -16,45 +16,25 @@
 )]
 
 #[cfg(unix)]
-mod backend;
-#[cfg(unix)]
 mod bulk;
 #[cfg(unix)]
 mod client;
 #[cfg(unix)]
-mod clock_faults;
-#[cfg(unix)]
 mod engine_faults;
 #[cfg(unix)]
-mod facts;
-#[cfg(unix)]
-mod hops;
-#[cfg(unix)]
-mod many_sessions;
+mod faults;
 #[cfg(unix)]
 mod measures;
 #[cfg(unix)]
-mod network_faults;
-#[cfg(unix)]
-mod node_faults;
-#[cfg(unix)]
 mod nodes;
 #[cfg(unix)]
-mod operator;
-#[cfg(unix)]
-mod owner;
-#[cfg(unix)]
-mod proxy;
-#[cfg(unix)]
-mod rolling;
+mod operation;
 #[cfg(unix)]
 mod sessionless;
 #[cfg(unix)]
 mod sessions;
 #[cfg(unix)]
 mod trial;
-#[cfg(unix)]
-mod workers;
 
 #[cfg(unix)]
 use std::env;
@@ -65,7 +45,7 @@ use libtest_mimic::Arguments;
 use libtest_mimic::Trial;
 
 #[cfg(unix)]
-use self::backend::Backend;
+use self::nodes::Backend;
 
 /// The tests of every kind of cluster.
 #[cfg(unix)]
@@ -83,24 +63,24 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             a_cancel_of_another_principal_has_no_effect,
             an_early_cancel_finds_its_request_without_a_session,
             a_late_cancel_is_forgotten_without_a_session;
-        hops: a_forwarded_request_is_never_forwarded_again,
+        sessions: a_forwarded_request_is_never_forwarded_again,
             a_hop_that_is_not_signed_for_this_node_is_refused,
             an_id_that_this_cluster_did_not_sign_is_unknown;
-        node_faults: a_killed_node_loses_its_sessions_and_nothing_else,
+        faults: a_killed_node_loses_its_sessions_and_nothing_else,
             a_stopped_node_hangs_nobody_and_comes_back,
             a_restarted_node_does_not_answer_for_its_former_life,
             a_node_that_leaves_is_gone_at_once;
-        network_faults: a_partition_between_nodes_hangs_nobody,
+        faults: a_partition_between_nodes_hangs_nobody,
             a_request_whose_answer_is_lost_runs_once,
             a_node_with_another_address_is_found;
-        rolling: a_rolling_restart_loses_no_request,
+        operation: a_rolling_restart_loses_no_request,
             a_request_that_outlives_the_drain_is_told_so,
             a_node_is_not_ready_before_it_drains;
         measures: a_cancel_reaches_another_member_within_its_budget,
             a_forwarded_echo_is_within_its_budget;
-        many_sessions: each_of_many_sessions_is_reached_through_every_node;
+        bulk: each_of_many_sessions_is_reached_through_every_node;
         bulk: each_cancel_in_bulk_reaches_exactly_its_request;
-        operator: an_operator_cancels_a_request,
+        operation: an_operator_cancels_a_request,
             an_operator_cancels_a_request_of_acp,
             a_wrong_secret_or_key_cancels_nothing,
             a_cancel_for_a_dead_node_says_so;
@@ -110,10 +90,10 @@ fn of_each(backend: Backend) -> Vec<Trial> {
 /// The tests of clusters with wrong clocks, which need a library.
 #[cfg(unix)]
 fn of_wrong_clocks(backend: Backend) -> Vec<Trial> {
-    let there = env::var_os(clock_faults::VARIABLE).is_some();
+    let there = env::var_os(faults::VARIABLE).is_some();
     let trials = trials! {
         backend;
-        clock_faults: a_wrong_clock_has_no_effect;
+        faults: a_wrong_clock_has_no_effect;
     };
     trials.into_iter().map(|trial| if there { trial } else { trial.with_ignored_flag(true) }).collect()
 }
@@ -123,7 +103,7 @@ fn of_wrong_clocks(backend: Backend) -> Vec<Trial> {
 fn of_list() -> Vec<Trial> {
     trials! {
         Backend::List;
-        owner: a_client_that_leaves_the_entry_node_leaves_the_owner,
+        sessions: a_client_that_leaves_the_entry_node_leaves_the_owner,
             a_request_is_forwarded_as_it_is;
     }
 }
@@ -139,7 +119,7 @@ fn of_engines(backend: Backend) -> Vec<Trial> {
             a_full_engine_is_no_silent_success,
             a_node_without_its_engine_still_serves;
         sessionless: a_cancel_without_the_engine_is_no_silent_success;
-        workers: a_worker_stops_with_its_request,
+        sessionless: a_worker_stops_with_its_request,
             a_worker_that_begins_late_stops_at_once,
             a_killed_worker_loses_its_job_and_hangs_nobody;
     }
@@ -176,18 +156,15 @@ fn main() -> ExitCode {
             Backend::Nats => of_engines(backend),
         });
     }
-    if env::var_os(clock_faults::VARIABLE).is_none() {
-        trial::tell(&format!(
-            "SKIPPED: the tests of wrong clocks, because {} is not set",
-            clock_faults::VARIABLE
-        ));
+    if env::var_os(faults::VARIABLE).is_none() {
+        trial::tell(&format!("SKIPPED: the tests of wrong clocks, because {} is not set", faults::VARIABLE));
     }
     trials.push(Trial::test("facts::no_code_of_the_cluster_asks_for_the_time_of_day", || {
-        facts::no_code_of_the_cluster_asks_for_the_time_of_day()
+        trial::no_code_of_the_cluster_asks_for_the_time_of_day()
     }));
     let names: Vec<String> = trials.iter().map(|trial| trial.name().to_owned()).collect();
     trials.push(Trial::test("facts::the_table_of_faults_names_tests_that_exist", move || {
-        facts::the_table_of_faults_names_tests_that_exist(&names)
+        trial::the_table_of_faults_names_tests_that_exist(&names)
     }));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

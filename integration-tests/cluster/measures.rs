@@ -8,10 +8,10 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
-use crate::backend::{Backend, EngineServer};
 use crate::bulk::{Heard, Members};
 use crate::client::{connect, message};
 use crate::nodes::Replicas;
+use crate::nodes::{Backend, EngineServer};
 use crate::trial::tell;
 
 /// How often each is measured.

@@ -1,14 +1,26 @@
-//! Sessions reach their owner, whichever replica a request reaches.
+//! Sessions over several replicas: their owner, the messages between nodes, and what the owner receives.
 
+use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
+use h2::server::{Connection, SendResponse};
+use h2::{Reason, RecvStream};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use http::Request;
 use rescind_testkit::support::{in_time, within};
 use serde_json::json;
+use sha2::Sha256;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 
-use crate::backend::Backend;
-use crate::client::{Binding, Event, Response, Session};
-use crate::nodes::{Node, Replicas, Setup};
+use crate::client::{Binding, Event, Response, Session, message};
+use crate::nodes::{Backend, NODES, Node, Replicas, Setup};
 use crate::trial::poll_until;
+
+// Sessions reach their owner, whichever replica a request reaches.
 
 /// Requests, the event stream and DELETE of a session go through every replica, also the owner's requests.
 pub(crate) async fn sessions_work_from_every_replica(backend: Backend) {
@@ -175,4 +187,239 @@ pub(crate) async fn a_second_node_of_the_same_name_does_not_start(backend: Backe
     assert!(said.stderr.contains("another living node has the name n2"), "{}", said.stderr);
     let session = replicas.session(1).await;
     assert_eq!(session.status(replicas.nodes[0].address).await, 200);
+}
+
+// Messages between nodes: what is accepted, and what is refused.
+//
+// These tests sign messages themselves, as a node does: the format of crates/cluster/src/hop.rs.
+
+pub(crate) const SECRET: &str = "the secret of the proofs";
+const ANOTHER: &str = "the secret of somebody else";
+
+/// A signature as of `Secret::sign`.
+fn sign(secret: &str, purpose: &str, parts: &[&str]) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
+    for part in ["rescind", purpose].iter().chain(parts) {
+        mac.update(&u64::try_from(part.len()).unwrap().to_be_bytes());
+        mac.update(part.as_bytes());
+    }
+    mac.finalize().into_bytes()[..16].iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The header of a request that is forwarded to the node `to`.
+fn hop(secret: &str, to: &str, session: &Session) -> String {
+    let unsigned = format!("v1;forward;n1;{to};192.0.2.7");
+    let signature = sign(secret, "hop", &[&unsigned, "POST", "/rpc", &session.id]);
+    format!("{unsigned};{signature}")
+}
+
+/// The status and body of an echo with these headers.
+async fn echo(session: &Session, at: SocketAddr, hops: &[&str]) -> (u16, String) {
+    let headers: Vec<_> = hops.iter().map(|hop| ("Rescind-Hop", *hop)).collect();
+    let body = message(Some(10), "test/echo", &json!({ "value": 1 }));
+    let sending = session.request(at, "POST", &headers, &body);
+    let response = in_time("an echo", sending).await.unwrap();
+    (response.status, response.text().await.unwrap())
+}
+
+async fn with_secret(backend: Backend) -> Replicas {
+    Replicas::start_with(backend, Setup { secret: Some(SECRET), ..Setup::default() }).await
+}
+
+/// A node that does not hold a session answers 404 to another node, and forwards nothing.
+pub(crate) async fn a_forwarded_request_is_never_forwarded_again(backend: Backend) {
+    let replicas = with_secret(backend).await;
+    let all = replicas.addresses();
+    let session = replicas.session(1).await;
+    let (status, body) = echo(&session, all[1], &[&hop(SECRET, "n2", &session)]).await;
+    assert_eq!(status, 200, "the owner serves it: {body}");
+    let (status, body) = echo(&session, all[2], &[]).await;
+    assert_eq!(status, 200, "a client's is forwarded: {body}");
+    let (status, body) = echo(&session, all[2], &[&hop(SECRET, "n3", &session)]).await;
+    assert_eq!(status, 404, "{body}");
+}
+
+/// A message that this cluster has not signed for this node and this request is refused.
+pub(crate) async fn a_hop_that_is_not_signed_for_this_node_is_refused(backend: Backend) {
+    let replicas = with_secret(backend).await;
+    let all = replicas.addresses();
+    let session = replicas.session(1).await;
+    let other = replicas.session(1).await;
+    let valid = hop(SECRET, "n2", &session);
+    let of_another = hop(SECRET, "n2", &other);
+    let (by_another, for_another) = (hop(ANOTHER, "n2", &session), hop(SECRET, "n3", &session));
+    let unsigned = valid.rsplit_once(';').unwrap().0;
+    let wrong: [(&str, Vec<&str>); 8] = [
+        ("no signature", vec![unsigned]),
+        ("not a hop", vec!["1"]),
+        ("an empty one", vec![""]),
+        ("another secret", vec![&by_another]),
+        ("for another node", vec![&for_another]),
+        ("of another session", vec![&of_another]),
+        ("twice the same", vec![&valid, &valid]),
+        ("a valid one and another", vec![&valid, "1"]),
+    ];
+    for (what, hops) in &wrong {
+        let (status, body) = echo(&session, all[1], hops).await;
+        assert_eq!(status, 403, "{what}: {body}");
+        assert!(!body.contains(SECRET), "{body}");
+    }
+    let (status, body) = echo(&session, all[1], &[&valid]).await;
+    assert_eq!(status, 200, "{body}");
+}
+
+/// An id that another cluster has signed, or nobody, is unknown on every replica.
+pub(crate) async fn an_id_that_this_cluster_did_not_sign_is_unknown(backend: Backend) {
+    let replicas = with_secret(backend).await;
+    let all = replicas.addresses();
+    let session = replicas.session(1).await;
+    let unsigned = session.id.rsplit_once('.').unwrap().0;
+    let of_another = format!("{unsigned}.{}", sign(ANOTHER, "session", &[unsigned]));
+    let by_us = format!("{unsigned}.{}", sign(SECRET, "session", &[unsigned]));
+    assert_eq!(by_us, session.id, "these tests sign as the nodes do");
+    // A key is no session, though both are signed.
+    let as_key = format!("{unsigned}.{}", sign(SECRET, "key", &[unsigned]));
+    // A node that does not exist, signed by this cluster.
+    let nowhere = unsigned.replacen("n2", "n9", 1);
+    let nowhere = format!("{nowhere}.{}", sign(SECRET, "session", &[&nowhere]));
+    for id in [of_another.as_str(), &as_key, unsigned, &nowhere, "x", "n2", "n2.1.2.3"] {
+        for through in &all {
+            assert_eq!(session.named(id).status(*through).await, 404, "{id}");
+        }
+    }
+    assert_eq!(session.status(all[0]).await, 200);
+}
+
+// What the owner of a session sees of a request that another node forwards: these tests are the owner.
+
+/// The node n1, and this test as the node n2 with a session.
+struct Forwarding {
+    replicas: Replicas,
+    owner: Owner,
+    session: Session,
+}
+
+impl Forwarding {
+    async fn start() -> Self {
+        let setup = Setup { secret: Some(SECRET), ..Setup::default() };
+        let mut replicas = Replicas::without_nodes(Backend::List, setup);
+        let owner = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = owner.local_addr().unwrap();
+        let node = Node::start(NODES[0], replicas.command(NODES[0], &[])).await.unwrap();
+        let lines = format!("n1=http://{}/rpc\nn2=http://{address}/rpc\n", node.address);
+        replicas.write_lines(&lines);
+        let session = Session::open(node.address, Binding::Streamable).await;
+        let unsigned = session.id.rsplit_once('.').unwrap().0.replacen("n1", "n2", 1);
+        let session = session.named(format!("{unsigned}.{}", sign(SECRET, "session", &[&unsigned])));
+        replicas.nodes.push(node);
+        Self { replicas, owner: Owner { socket: owner, connection: None, task: None }, session }
+    }
+
+    fn entry(&self) -> SocketAddr {
+        self.replicas.nodes[0].address
+    }
+}
+
+/// A server of HTTP/2.
+struct Owner {
+    socket: TcpListener,
+    connection: Option<Connection<TcpStream, Bytes>>,
+    /// Drives the connection after the request of the test was taken.
+    task: Option<JoinHandle<()>>,
+}
+
+impl Owner {
+    /// The next request. The connection is driven by a task from then on.
+    async fn request(&mut self) -> (Request<RecvStream>, SendResponse<Bytes>) {
+        let taking = async {
+            if self.connection.is_none() {
+                let (stream, _) = self.socket.accept().await.unwrap();
+                self.connection = Some(h2::server::handshake(stream).await.unwrap());
+            }
+            let mut connection = self.connection.take().unwrap();
+            let request = connection.accept().await.unwrap().unwrap();
+            self.task = Some(tokio::spawn(async move { while connection.accept().await.is_some() {} }));
+            request
+        };
+        in_time("a forwarded request", taking).await
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+/// The body as it arrived.
+async fn read(mut body: RecvStream) -> String {
+    let mut text = Vec::new();
+    while let Some(part) = in_time("the body", body.data()).await {
+        text.extend_from_slice(&part.unwrap());
+    }
+    String::from_utf8(text).unwrap()
+}
+
+/// A client that leaves the node it reached leaves the owner: before the head of the response, and during its body.
+pub(crate) async fn a_client_that_leaves_the_entry_node_leaves_the_owner(_: Backend) {
+    for answers in [false, true] {
+        let mut all = Forwarding::start().await;
+        let (session, entry) = (all.session.clone(), all.entry());
+        let client = tokio::spawn(async move {
+            let mut events = session.request(entry, "GET", &[], "").await?;
+            let event = events.event().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            Ok::<_, io::Error>((events, event))
+        });
+        let (_request, mut respond) = all.owner.request().await;
+        let reset = if answers {
+            let head =
+                http::Response::builder().header("content-type", "text/event-stream").body(()).unwrap();
+            let mut body = respond.send_response(head, false).unwrap();
+            body.send_data(Bytes::from_static(b"data: {\"method\":\"first\"}\n\n"), false).unwrap();
+            let (events, event) = in_time("the event", client).await.unwrap().unwrap();
+            assert_eq!(event.message, json!({ "method": "first" }));
+            drop(events);
+            in_time("the owner sees it", std::future::poll_fn(|cx| body.poll_reset(cx))).await
+        } else {
+            client.abort();
+            in_time("the owner sees it", std::future::poll_fn(|cx| respond.poll_reset(cx))).await
+        };
+        assert_eq!(reset.unwrap(), Reason::CANCEL);
+    }
+}
+
+/// Method, path, headers and body arrive as the client sent them; the response goes back as the owner sent it.
+pub(crate) async fn a_request_is_forwarded_as_it_is(_: Backend) {
+    let mut all = Forwarding::start().await;
+    let (session, entry) = (all.session.clone(), all.entry());
+    let body = r#"{"jsonrpc":"2.0",  "id":1,"method":"x","params":{"n":1.0e400}}"#;
+    let headers = [("Authorization", "Bearer of-the-client"), ("X-Own", "1"), ("Keep-Alive", "5")];
+    let client = tokio::spawn(async move {
+        let response = session.request(entry, "POST", &headers, body).await?;
+        let (status, own) = (response.status, response.header("x-answer").map(str::to_owned));
+        Ok::<_, io::Error>((status, own, response.text().await?))
+    });
+    let (request, mut respond) = all.owner.request().await;
+    let (head, sent) = request.into_parts();
+    assert_eq!((head.method.as_str(), head.uri.path()), ("POST", "/rpc"));
+    assert_eq!(head.uri.authority().unwrap().as_str(), entry.to_string(), "the host that the client named");
+    assert_eq!(head.headers["authorization"], "Bearer of-the-client");
+    assert_eq!(head.headers["x-own"], "1");
+    assert!(head.headers.get("keep-alive").is_none(), "it is about one connection");
+    assert_eq!(head.headers["mcp-session-id"], all.session.id.as_str());
+    let hop = head.headers["rescind-hop"].to_str().unwrap();
+    let (unsigned, signature) = hop.rsplit_once(';').unwrap();
+    assert_eq!(unsigned, "v1;forward;n1;n2;127.0.0.1");
+    assert_eq!(signature, sign(SECRET, "hop", &[unsigned, "POST", "/rpc", &all.session.id]));
+    assert_eq!(read(sent).await, body, "byte for byte");
+    let response = http::Response::builder().status(418).header("x-answer", "7").body(()).unwrap();
+    let mut answer = respond.send_response(response, false).unwrap();
+    answer.send_data(Bytes::from_static(b"an answer"), true).unwrap();
+    let (status, own, text) = in_time("the response", client).await.unwrap().unwrap();
+    assert_eq!((status, own.as_deref(), text.as_str()), (418, Some("7"), "an answer"));
 }

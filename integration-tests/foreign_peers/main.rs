@@ -2,16 +2,11 @@
 //! first argument says so, because Cargo gives a test no path of another package's program.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
-mod behaviour;
 mod checked;
-mod client;
-mod init;
-mod page;
 mod peer;
 mod questions;
 mod rows;
 mod session;
-mod table;
 
 use std::process::ExitCode;
 
@@ -29,9 +24,9 @@ fn main() -> ExitCode {
     // The peers wait more than they work.
     arguments.test_threads = arguments.test_threads.or(Some(64));
     let checks = rows::Checks::default();
-    let mut trials = behaviour::trials();
-    trials.push(page::trial());
-    trials.extend(init::trials());
+    let mut trials = questions::trials();
+    trials.push(rows::page_trial());
+    trials.extend(checked::trials());
     trials.extend(checks.trials());
     let done = libtest_mimic::run(&arguments, trials);
     if done.has_failed() {

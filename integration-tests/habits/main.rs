@@ -16,13 +16,9 @@
 )]
 
 #[cfg(unix)]
-mod child;
-#[cfg(unix)]
-mod clients;
+mod peers;
 #[cfg(unix)]
 mod play;
-#[cfg(unix)]
-mod servers;
 
 use std::process::ExitCode;
 
@@ -30,11 +26,15 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // The bridge starts this program as its child.
     let words: Vec<String> = std::env::args().collect();
-    if let [_, child::ROLE, dialect, name] = words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        return child::run(dialect, name);
+    if let [_, peers::ROLE, dialect, name] = words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        return peers::run(dialect, name);
     }
     let arguments = libtest_mimic::Arguments::from_args();
-    let trials = child::trials().into_iter().chain(servers::trials()).chain(clients::trials()).collect();
+    let trials = peers::child_trials()
+        .into_iter()
+        .chain(peers::server_trials())
+        .chain(peers::client_trials())
+        .collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

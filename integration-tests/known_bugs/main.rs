@@ -1,5 +1,5 @@
-//! Known bugs of other projects, each provoked with our driver and transports: one file for each project, one test
-//! for each bug, named after it. The comment above a test describes the other project's behaviour.
+//! Known bugs of other projects, each provoked with our driver and transports: one file for the libraries of
+//! MCP, one for those of LSP and one for ACP and others; one test for each bug, named after it. The comment above a test describes the other project's behaviour.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,19 +7,10 @@
     reason = "what the tests share is part of them"
 )]
 
-mod acp_typescript;
-mod async_lsp;
-mod effect;
-mod h2;
-mod python_sdk;
+mod lsp;
+mod mcp;
 mod raw_peer;
-mod rmcp;
-mod rust_sdk;
-mod stream_json_rpc;
-mod tarpc;
-mod tower_lsp_server;
-mod tower_mcp;
-mod vscode_jsonrpc;
+mod rpc;
 
 use std::collections::BTreeSet;
 

@@ -1,18 +1,28 @@
-//! The guarantees of the driver, the framing and a byte stream that a planted bug violates.
+//! Tests that each catch a planted bug of the driver or of a transport.
 
 use std::time::Duration;
 
+use futures_util::SinkExt;
 use rescind::dialect::{ACP, MCP};
-use rescind::transport::{Decoded, Link, Newline};
-use rescind::{ByteStream, CallContext, CauseKind, Framing, Limits, Outcome, Peer, Router, memory_pair};
+use rescind::transport::{Decoded, Link, Listener, Newline};
+use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
+use rescind::{
+    ByteStream, CallContext, CauseKind, Framing, Limits, Outcome, Peer, Router, Server, memory_pair,
+};
 use rescind_core::dialect::Role;
 use rescind_core::{CallSpec, InboundRequest, Origin, Output, RequestId, Session, SessionConfig};
+use rescind_testkit::runner::Settings;
 use rescind_testkit::support::within;
+use rescind_testkit::wires::{Program, play_on};
+use rescind_testkit::{CellOutcome, scenarios_of};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::Message;
 
 use crate::HANG;
+
+// The guarantees of the driver, the framing and a byte stream that a planted bug violates.
 
 /// Runs in a thread with a small stack, as the driver's task may.
 #[test]
@@ -161,4 +171,101 @@ async fn a_frame_larger_than_the_pipe_arrives_whole() {
     let much = json!({"text": "x".repeat(10_000)});
     let call = client.call::<_, Value>("echo", &much).start().unwrap();
     assert_eq!(within(HANG, "I13: the answer", call).await.unwrap(), much);
+}
+
+// The guarantees of the WebSocket transport for peers that do nothing.
+
+/// An agent that reports why its handler of `wait` ended, and a client that reads only on request.
+async fn served(
+    options: LinkOptions,
+) -> (
+    mpsc::UnboundedReceiver<CauseKind>,
+    tokio_tungstenite::WebSocketStream<tokio::net::TcpStream>,
+    tokio::task::JoinHandle<()>,
+) {
+    let options = UpgradeOptions::new().link(options);
+    let listener = WebSocketListener::builder().options(options).bind("127.0.0.1:0").await.unwrap();
+    let (url, address) = (listener.endpoint().0, listener.address());
+    let (events_tx, events) = mpsc::unbounded_channel();
+    let router = Router::new()
+        .method("much", async |_: CallContext, _: Value| Ok("x".repeat(64 * 1024)))
+        .method("wait", move |ctx: CallContext, _: Value| {
+            let events_tx = events_tx.clone();
+            async move {
+                let cause = ctx.cancelled().await;
+                events_tx.send(cause.kind()).unwrap();
+                ctx.stopped::<Value>(cause)
+            }
+        });
+    let serving = tokio::spawn(async move {
+        let _ = Server::builder([ACP]).serve(router).listen(listener).run().await;
+    });
+    // A small buffer at the reader: few answers fill it.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(64 * 1024).unwrap();
+    let socket = socket.connect(address).await.unwrap();
+    let (client, _) = tokio_tungstenite::client_async(&url, socket).await.unwrap();
+    (events, client, serving)
+}
+
+fn ask(id: i64, method: &str) -> Message {
+    Message::text(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": {}}).to_string())
+}
+
+#[tokio::test]
+async fn a_peer_that_answers_no_ping_is_lost() {
+    let options = LinkOptions::new().ping_every(Duration::from_millis(50));
+    let (mut events, mut client, serving) = served(options).await;
+    client.send(ask(1, "wait")).await.unwrap();
+    // A client answers pings while it reads, and this one never does.
+    let cause = within(HANG, "L3: the loss", events.recv()).await;
+    assert_eq!(cause, Some(CauseKind::Disconnected));
+    serving.abort();
+}
+
+#[tokio::test]
+async fn a_cancel_reaches_the_handler_while_answers_wait() {
+    let (mut events, mut client, serving) = served(LinkOptions::new()).await;
+    client.send(ask(0, "wait")).await.unwrap();
+    // More than the sender's buffer takes, which grows to a few MiB.
+    for id in 1..=128 {
+        client.feed(ask(id, "much")).await.unwrap();
+    }
+    client.flush().await.unwrap();
+    let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 0}});
+    client.send(Message::text(cancel.to_string())).await.unwrap();
+    assert_eq!(within(HANG, "L2: the handler's end", events.recv()).await, Some(CauseKind::Peer));
+    serving.abort();
+}
+
+// Vectors on wires, as in the matrix: those that catch a planted bug.
+
+async fn holds(wire: &str, dialect: &str, vector: &str, quick_handlers: Option<bool>) {
+    let scenario = scenarios_of(dialect).find(|scenario| scenario.vector.name == vector);
+    let mut scenario = scenario.expect("the vector is there").clone();
+    scenario.vector.options.quick_handlers = quick_handlers;
+    let mut settings = Settings::default();
+    settings.deadline = HANG;
+    let program = Program::this().expect("the system tells");
+    let cell = play_on(wire, &scenario, &settings, &program).await.expect("the wire is there");
+    let covers = scenario.vector.covers.join(", ");
+    assert!(cell.outcome == CellOutcome::Held, "{covers}: {:?}: {}", cell.outcome, cell.why);
+}
+
+macro_rules! cells {
+    ($($name:ident: $wire:literal, $dialect:literal, $vector:literal, $quick:expr;)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                holds($wire, $dialect, $vector, $quick).await;
+            }
+        )*
+    };
+}
+
+cells! {
+    memory_acp_call_completes: "memory", "acp", "call_completes", None;
+    http_stateless_mcp_2026_cancel_running: "http-stateless", "mcp-2026", "cancel_running", None;
+    http_streamable_acp_early_cancel_waits: "http-streamable", "acp", "early_cancel_waits", None;
+    quick_memory_lsp_deaf_handler_grace: "memory", "lsp", "deaf_handler_grace", Some(true);
 }

@@ -1,15 +1,13 @@
 //! Planted bugs: each is caught by a named test, and without a bug every test here passes.
 //!
-//! Some engines and the tests of wires are part of this program; the others are separate programs (`engines.rs`).
+//! Some engines and the tests of wires are part of this program; the others are separate programs (`PROGRAMS`).
 //! `each_bug_is_caught_where_the_table_says` runs the program again for each bug of the table, with only that test.
 //! `planted.md` shows the table with what each bug is.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "what the tests share is part of them")]
 
-mod cells;
 #[path = "../../verification/tests/corpus.rs"]
 mod corpus;
 mod driver;
-mod engines;
 #[path = "../../verification/tests/reference.rs"]
 mod reference;
 #[path = "../../verification/tests/search.rs"]
@@ -17,14 +15,16 @@ mod search;
 #[path = "../../verification/tests/sim.rs"]
 mod sim;
 mod table;
-mod websocket;
 
-use std::collections::BTreeSet;
-use std::process::Stdio;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rescind_core::failpoint::Failpoint;
+use serde_json::Value;
 
 use crate::table::{Row, mutations};
 
@@ -60,7 +60,7 @@ fn each_bug_is_caught_where_the_table_says() {
 /// Runs the test of a row with its bug. It must fail, with the reason of the row.
 fn caught(row: &Row) -> Result<(), String> {
     // The time to build an engine does not count for its test.
-    let mut command = engines::run(row.test);
+    let mut command = run(row.test);
     let (name, begun) = (row.failpoint.name(), Instant::now());
     let mut child = command
         .env("RESCIND_FAILPOINT", name)
@@ -92,10 +92,83 @@ fn caught(row: &Row) -> Result<(), String> {
     let took = begun.elapsed().as_secs_f32();
     let reported = said.lines().find(|line| line.contains(row.says)).map(str::trim);
     match reported {
-        Some(reported) if !hung && !status.success() && engines::has_run(row.test, &said) => {
+        Some(reported) if !hung && !status.success() && has_run(row.test, &said) => {
             println!("{name}: caught by {} in {took:.1} s: {reported}", row.test);
             Ok(())
         }
         _ => Err(format!("{name} is not caught by {} as `{}` ({status}):\n{said}", row.test, row.says)),
     }
+}
+
+// The program that contains a test: this one, or an engine with a separate program, which is built here with the
+// bugs.
+
+/// Engines of this package, each with a program.
+const PROGRAMS: [&str; 3] = ["faults", "known_bugs", "attacks"];
+/// The engine of threads is a separate workspace, with a program for each of these.
+const THREADS: [&str; 2] = ["calls", "requests"];
+/// The number of thread orders that are tried. Each bug is found in the first few.
+const ORDERS: &str = "200";
+/// The duration of one soak, in minutes.
+const MINUTES: &str = "0.1";
+
+/// The command that runs this test. Its name is as in the table and begins with its engine if that is another
+/// program.
+pub(crate) fn run(test: &str) -> Command {
+    if let Some(wire) = test.strip_prefix("soak::") {
+        let mut soak = Command::new(env!("CARGO_BIN_EXE_soak"));
+        soak.args(["--wire", wire, "--minutes", MINUTES]);
+        return soak;
+    }
+    let (program, test) = match test.split_once("::") {
+        Some((engine, test)) if PROGRAMS.contains(&engine) => (of_package(engine), test),
+        Some(("threads", test)) => {
+            let (file, test) = test.split_once("::").expect("a file and a test");
+            (of_threads(file), test)
+        }
+        _ => (std::env::current_exe().unwrap(), test),
+    };
+    let mut command = Command::new(program);
+    command.args(["--exact", test, "--nocapture"]).env("RESCIND_SCHEDULES", ORDERS);
+    command
+}
+
+/// Whether the test ran at all: an unknown test name must not count as a failure.
+fn has_run(test: &str, said: &str) -> bool {
+    let reported = if test.starts_with("soak::") { " attacks, seed " } else { "running 1 test" };
+    said.contains(reported)
+}
+
+fn of_package(name: &str) -> PathBuf {
+    static BUILT: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    BUILT.get_or_init(|| build(manifest, "failpoints", &PROGRAMS))[name].clone()
+}
+
+fn of_threads(name: &str) -> PathBuf {
+    static BUILT: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/threads/Cargo.toml");
+    BUILT.get_or_init(|| build(manifest, "rescind-core/failpoints", &THREADS))[name].clone()
+}
+
+/// The programs of these tests, by name.
+fn build(manifest: &str, feature: &str, tests: &[&str]) -> BTreeMap<String, PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["test", "--no-run", "--locked", "--message-format", "json-render-diagnostics"])
+        .args(["--manifest-path", manifest, "--features", feature])
+        .args(tests.iter().flat_map(|test| ["--test", test]))
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "the engines of {manifest} are not built: {}", built.status);
+    let reported = String::from_utf8(built.stdout).unwrap();
+    let artifacts = reported.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    artifacts
+        .filter_map(|artifact| {
+            let name = artifact.pointer("/target/name")?.as_str()?;
+            let program = artifact.get("executable")?.as_str()?;
+            tests.contains(&name).then(|| (name.to_owned(), program.into()))
+        })
+        .collect()
 }

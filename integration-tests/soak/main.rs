@@ -1,25 +1,20 @@
 //! Good and bad peers over real sockets for any time, with half of all requests cancelled at random times: nothing
 //! may grow. `soak --wire websocket --minutes 1 --svg websocket.svg`
 
-mod agent;
-mod bad;
 mod chart;
-mod good;
-mod heap;
-mod options;
-mod random;
+mod peers;
 mod samples;
-mod tally;
 mod wires;
 
 use std::error::Error;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clap::Parser as _;
+use clap::Parser;
 use rescind::dialect::{ACP, Role};
 use rescind::stdio::{ChildHandle, Command, this_process};
 use rescind::transport::Transport as _;
@@ -28,11 +23,8 @@ use tokio::runtime::{Builder, Runtime, RuntimeMetrics};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use self::heap::Held;
-use self::options::Options;
-use self::samples::{Sample, growth, leaked, refused};
-use self::tally::Tally;
-use self::wires::{Address, Connect, Door, Wire};
+use crate::samples::{Held, Sample, growth, leaked, refused};
+use crate::wires::{Address, Connect, Door, Wire};
 
 /// Why a run could not start.
 type Failure = Box<dyn Error + Send + Sync>;
@@ -79,7 +71,7 @@ fn failed(error: &Failure) -> ExitCode {
 async fn serve() -> Result<(), Failure> {
     let link = Box::new(this_process()).open().await?;
     let peer =
-        Peer::builder(ACP).role(Role::Server).serve(agent::router()).limits(agent::limits()).attach(link)?;
+        Peer::builder(ACP).role(Role::Server).serve(wires::router()).limits(wires::limits()).attach(link)?;
     // The parent decides how it ends.
     let _ = peer.closed().await;
     Ok(())
@@ -175,8 +167,8 @@ async fn play(options: &Options, metrics: &RuntimeMetrics, tally: &Arc<Tally>) -
     let wire = options.wire;
     let met = Arc::clone(tally);
     let server = Server::builder([wire.dialect()])
-        .serve(agent::router())
-        .limits(agent::limits())
+        .serve(wires::router())
+        .limits(wires::limits())
         .server_limits(ServerLimits::default())
         .on_peer(move |peer| met.watch(peer));
     let Door { server, connect, address } = wire.open(server).await?;
@@ -184,9 +176,9 @@ async fn play(options: &Options, metrics: &RuntimeMetrics, tally: &Arc<Tally>) -
     let serving = server.map(|server| tokio::spawn(server.run()));
     let (lasting, child) = if wire == Wire::Stdio {
         let (link, child) = Command::new(std::env::current_exe()?).arg(wires::AGENT).start()?;
-        (good::attach(wire, link, tally).await, Some(child))
+        (peers::attach(wire, link, tally).await, Some(child))
     } else {
-        (good::open(wire, &connect, tally).await, None)
+        (peers::open(wire, &connect, tally).await, None)
     };
     let lasting = lasting.ok_or("the first connection was not served")?;
     let begun = Instant::now();
@@ -203,7 +195,7 @@ impl Stage<'_> {
     /// A load for a third of the time, and one for two thirds, each until all peers have gone.
     async fn play(&self) -> Result<Run, Failure> {
         // The first request creates what then stays, such as the one link of stateless HTTP.
-        good::last(self.options.wire, &self.connect, self.tally).await;
+        peers::last(self.options.wire, &self.connect, self.tally).await;
         // The end of this peer must not count as a part of the initial state.
         let since = Instant::now();
         while self.counts.as_ref().is_some_and(|counts| counts.sessions() > 1) && since.elapsed() < SETTLE {
@@ -221,7 +213,7 @@ impl Stage<'_> {
         let second = from..samples.len();
         let held = [held, self.settle(&before, &mut samples, &mut quiet).await?];
         let after = samples.last().copied().unwrap_or(before);
-        good::last(self.options.wire, &self.connect, self.tally).await;
+        peers::last(self.options.wire, &self.connect, self.tally).await;
         Ok(Run { before, samples, second, quiet, after, held })
     }
 
@@ -247,13 +239,13 @@ impl Stage<'_> {
         let seed = |n| self.options.seed.wrapping_mul(1000).wrapping_add(which * 100 + n);
         let mut peers = JoinSet::new();
         for n in 0..GOOD {
-            peers.spawn(good::visit(wire, Arc::clone(&self.connect), Arc::clone(tally), seed(n)));
+            peers.spawn(peers::visit(wire, Arc::clone(&self.connect), Arc::clone(tally), seed(n)));
         }
         for n in GOOD..GOOD + BAD {
             let (connect, address) = (Arc::clone(&self.connect), self.address.clone());
-            peers.spawn(bad::attack(wire, connect, address, Arc::clone(tally), seed(n)));
+            peers.spawn(peers::attack(wire, connect, address, Arc::clone(tally), seed(n)));
         }
-        peers.spawn(good::stay(wire, self.lasting.clone(), Arc::clone(tally), seed(GOOD + BAD)));
+        peers.spawn(peers::stay(wire, self.lasting.clone(), Arc::clone(tally), seed(GOOD + BAD)));
         let mut each_second = interval(Duration::from_secs(1));
         each_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while since.elapsed() < time {
@@ -293,5 +285,108 @@ impl Stage<'_> {
         }
         quiet.push([from, self.begun.elapsed().as_secs_f64()]);
         Ok(least)
+    }
+}
+
+// The options of the command line.
+
+/// Good and bad peers over one wire, half of all requests cancelled at random times. Exit code 1 if memory,
+/// descriptors, tasks, requests or what the server counts grew, if a call hung or got another's answer, or if the
+/// server came to refuse good peers.
+#[derive(Debug, Parser)]
+#[command(name = "soak", after_help = "example: soak --wire websocket --minutes 1 --svg websocket.svg")]
+struct Options {
+    /// The wire.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) wire: Wire,
+    /// The minutes under load.
+    #[arg(long = "minutes", value_name = "N", default_value = "1", value_parser = minutes)]
+    pub(crate) time: Duration,
+    /// Writes a chart.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// What the peers draw from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    let time = Duration::try_from_secs_f64(minutes * 60.0).ok();
+    let time = time.filter(|time| *time >= Duration::from_secs(4));
+    time.ok_or_else(|| format!("{minutes} minutes are too short or too long"))
+}
+
+impl Options {
+    /// The command that repeats this run, from the repository's root: the same calls and attacks, but not the same
+    /// order of threads.
+    pub(crate) fn command(&self) -> String {
+        let (wire, minutes, seed) = (self.wire.name(), self.time.as_secs_f64() / 60.0, self.seed);
+        let soak = "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=131072 cargo run --release -p rescind-integration-tests --bin soak --";
+        format!("{soak} --wire {wire} --minutes {minutes} --seed {seed}")
+    }
+}
+
+// The common counters of all peers of a run, and the failures.
+
+/// The most faults that are kept. Further ones are only counted.
+const KEPT: usize = 10;
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) calls: AtomicU64,
+    pub(crate) cancelled: AtomicU64,
+    pub(crate) connections: AtomicU64,
+    pub(crate) attacks: AtomicU64,
+    /// Calls and handshakes of good peers that the server refused as overloaded.
+    pub(crate) overloaded: AtomicU64,
+    over: AtomicBool,
+    faults: Mutex<(u64, Vec<String>)>,
+    peers: Mutex<Vec<Peer>>,
+}
+
+impl Tally {
+    pub(crate) fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn begin(&self) {
+        self.over.store(false, Ordering::SeqCst);
+    }
+
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn fault(&self, what: String) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.0 += 1;
+        if faults.1.len() < KEPT {
+            faults.1.push(what);
+        }
+    }
+
+    pub(crate) fn faults(&self) -> (u64, Vec<String>) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Adds one end of a connection. Its requests are counted until it has none and is closed.
+    pub(crate) fn watch(&self, peer: Peer) {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).push(peer);
+    }
+
+    /// The requests and calls at the ends of all connections, including closed ones.
+    pub(crate) fn slots(&self) -> u64 {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = |peer: &Peer| {
+            let stats = peer.stats();
+            stats.slots + stats.calls
+        };
+        peers.retain(|peer| !peer.is_closed() || slots(peer) > 0);
+        peers.iter().map(slots).sum()
     }
 }

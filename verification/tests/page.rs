@@ -102,14 +102,10 @@ fn the_engines_without_a_session_name_the_invariants_they_check() {
     for (name, named) in [
         (
             "threads",
-            words(&[
-                "../integration-tests/threads/tests",
-                "../integration-tests/threads/tests/http_site",
-                "../integration-tests/threads/tests/far_end",
-            ]),
+            words(&["../integration-tests/threads/tests", "../integration-tests/threads/tests/http_site"]),
         ),
         ("soak", words(&["../integration-tests/soak"])),
-        ("attacks", words(&["../integration-tests/attacks", "../integration-tests/attacks/floods"])),
+        ("attacks", words(&["../integration-tests/attacks"])),
         ("simulation", judged.split('"').map(ToOwned::to_owned).collect()),
         ("matrix", played),
     ] {

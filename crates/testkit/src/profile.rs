@@ -11,7 +11,7 @@ use crate::pattern::{Bindings, matches, subset};
 use crate::wire_format::WireFormat;
 
 /// How a foreign peer is started and its session opened, which of its requests are slow, quick and so on, and where it
-/// shows that work stopped. Read from TOML; see `profiles/README.md`.
+/// shows that work stopped. Read from TOML; see `crates/check/profiles/README.md`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -12,30 +12,20 @@
 )]
 
 #[cfg(target_os = "linux")]
-mod honest_client;
+mod clients;
 #[cfg(target_os = "linux")]
 mod hostile;
 #[cfg(target_os = "linux")]
-mod http2;
-#[cfg(target_os = "linux")]
-mod lockout;
-#[cfg(target_os = "linux")]
 mod memory;
 #[cfg(target_os = "linux")]
-mod raw_stream;
-#[cfg(target_os = "linux")]
-mod request_client;
-#[cfg(target_os = "linux")]
 mod target;
-#[cfg(target_os = "linux")]
-mod trial;
 
 use std::process::ExitCode;
 
 use libtest_mimic::Arguments;
 
 #[cfg(target_os = "linux")]
-use self::trial::{in_time, play, poll_until};
+use self::target::{in_time, play, poll_until};
 
 #[cfg(target_os = "linux")]
 fn main() -> ExitCode {
@@ -44,7 +34,7 @@ fn main() -> ExitCode {
     arguments.test_threads.get_or_insert(4);
     let mut trials = memory::trials();
     trials.extend(hostile::trials());
-    trials.extend(lockout::trials());
+    trials.extend(memory::lockout_trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

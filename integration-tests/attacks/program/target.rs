@@ -1,16 +1,23 @@
-//! The program under attack: `rescind fixture` as a separate process.
+//! The program under attack, and how a trial runs.
 
 use std::fs;
+use std::future::Future;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use libtest_mimic::Failed;
 use rescind::Framing;
 use rescind::dialect::Dialect;
+use rescind_testkit::support::HANG;
+pub(crate) use rescind_testkit::support::in_time;
 use rescind_testkit::{open_descriptors, resident_memory};
 use tokio::net::unix::pipe;
+
+// The program under attack: `rescind fixture` as a separate process.
 
 /// A transport, and the dialect that is attacked over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,5 +183,24 @@ impl Drop for Target {
         // It may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
+    }
+}
+
+// How a trial runs and waits.
+
+/// Runs the attack on a separate runtime.
+pub(crate) fn play(attack: impl Future<Output = ()>) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(attack);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    Ok(())
+}
+
+/// Waits for a condition that must be checked repeatedly.
+pub(crate) async fn poll_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so().await {
+        assert!(since.elapsed() < HANG, "not within {HANG:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -1,18 +1,18 @@
 //! The requests that run: how they are taken, cancelled and answered. One lock, one condition variable.
 
 use std::collections::VecDeque;
-use std::process::{ExitCode, exit};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::io::{BufRead as _, Write as _, stdin};
+use std::process::{Child, ChildStdin, Command, ExitCode, Stdio, exit};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::flags::{Fault, Flags, Manner};
-use super::framing::Framing;
-use super::helper::Helper;
-use super::output::Output;
-use super::rpc::{self, Answer, Request};
-use super::serve::{Ended, Protocol};
+use crate::peer::flags::{Fault, Flags, Manner};
+use crate::peer::wire::{self, Answer, Framing, Output, Request};
+use crate::peer::{Ended, Protocol};
 
 /// How many slow requests run at once; more of them wait.
 const SLOTS: usize = 8;
@@ -157,7 +157,7 @@ impl Peer {
         for older in state.running.iter_mut().filter(|it| it.slow && it.cancel.is_none()) {
             older.cancel = Some(Cancel::Request);
             older.is_answered = true;
-            let answer = Answer::error(rpc::CONTENT_MODIFIED, "a newer request has taken its place");
+            let answer = Answer::error(wire::CONTENT_MODIFIED, "a newer request has taken its place");
             self.output.send(&answer.message(&older.answer_id, false));
         }
         self.changed.notify_all();
@@ -393,11 +393,148 @@ impl Peer {
         if self.flags.has(Fault::NeverAnswersCancelled) {
             None
         } else if answers.into_iter().any(|fault| self.flags.has(fault)) {
-            Some(Answer::error(rpc::REQUEST_CANCELLED, "the request was cancelled"))
+            Some(Answer::error(wire::REQUEST_CANCELLED, "the request was cancelled"))
         } else if self.flags.has(Fault::WrongCancelledCode) {
-            Some(Answer::error(rpc::INTERNAL_ERROR, "interrupted"))
+            Some(Answer::error(wire::INTERNAL_ERROR, "interrupted"))
         } else {
             self.protocol.cancelled(&self.flags, cancel, partial)
         }
     }
+}
+
+// Work in steps, which a cancel stops.
+
+/// How often a peer with `--slices` looks at cancels.
+const SLICE: Duration = Duration::from_millis(300);
+
+impl Peer {
+    /// Works for this time in this number of steps and calls `each` after each step. The error is the number of steps
+    /// that were done when it was cancelled.
+    pub(super) fn work(
+        &self,
+        key: u64,
+        total: Duration,
+        steps: u32,
+        mut each: impl FnMut(u32),
+    ) -> Result<(), u32> {
+        let begun = Instant::now();
+        let total = self.time_of_work(total);
+        let steps = steps.max(1);
+        let mut next_look = begun + SLICE;
+        for step in 1..=steps {
+            let until = begun + total * step / steps;
+            let goes_on = if self.flags.is(Manner::Slices) {
+                // A cancel is not seen between two looks.
+                self.spend(until, || true);
+                let looks = Instant::now() >= next_look;
+                if looks {
+                    next_look += SLICE;
+                }
+                !looks || !self.is_stopped(key)
+            } else if self.flags.is(Manner::Busy) {
+                self.spend(until, || !self.is_stopped(key))
+            } else {
+                self.wait_until(key, until)
+            };
+            if !goes_on {
+                if self.flags.has(Fault::AnswersAfterSilence) {
+                    self.spend(begun + total, || true);
+                }
+                return Err(step - 1);
+            }
+            each(step);
+        }
+        Ok(())
+    }
+
+    /// Spends time until then, busy if it is, for as long as `goes_on`.
+    fn spend(&self, until: Instant, goes_on: impl Fn() -> bool) -> bool {
+        if !self.flags.is(Manner::Busy) {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+            return goes_on();
+        }
+        if let Some(helper) = &self.helper {
+            helper.work();
+        }
+        let mut went_on = goes_on();
+        while went_on && Instant::now() < until {
+            let pause = Instant::now() + Duration::from_millis(1);
+            if self.helper.is_some() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            while self.helper.is_none() && Instant::now() < pause {
+                std::hint::spin_loop();
+            }
+            went_on = goes_on();
+        }
+        if let Some(helper) = &self.helper {
+            helper.rest();
+        }
+        went_on
+    }
+}
+
+// A child process, which works when it is asked to. It ends when its stdin ends.
+
+/// The argument that makes the program its own helper.
+pub(super) const HELPER_ARGUMENT: &str = "helper";
+
+const WORK: &str = "work";
+const REST: &str = "rest";
+
+/// The child, as its parent has it.
+#[derive(Debug)]
+pub(super) struct Helper {
+    orders: Mutex<ChildStdin>,
+    _child: Child,
+}
+
+impl Helper {
+    /// `None`: it could not be started.
+    pub(super) fn start() -> Option<Self> {
+        let program = std::env::current_exe().ok()?;
+        // Whatever the program needs before the dialect to become this program.
+        let prefix =
+            std::env::args().skip(1).take_while(|it| !crate::peer::flags::DIALECTS.contains(&it.as_str()));
+        let mut child = Command::new(program)
+            .args(prefix)
+            .arg(HELPER_ARGUMENT)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .ok()?;
+        let orders = Mutex::new(child.stdin.take()?);
+        Some(Self { orders, _child: child })
+    }
+
+    pub(super) fn work(&self) {
+        self.order(WORK);
+    }
+
+    pub(super) fn rest(&self) {
+        self.order(REST);
+    }
+
+    fn order(&self, order: &str) {
+        drop(writeln!(self.orders.lock().unwrap_or_else(PoisonError::into_inner), "{order}"));
+    }
+}
+
+/// The child itself.
+pub(super) fn run_helper() -> ExitCode {
+    let works = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&works);
+    let worker = thread::spawn(move || {
+        loop {
+            while seen.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+            thread::park();
+        }
+    });
+    for order in stdin().lock().lines() {
+        works.store(order.is_ok_and(|order| order == WORK), Ordering::Relaxed);
+        worker.thread().unpark();
+    }
+    ExitCode::SUCCESS
 }

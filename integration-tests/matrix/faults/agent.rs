@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::stoppable_link::StoppableLink;
+use crate::wires::StoppableLink;
 use crate::wires::{Door, Setting, Wire, accept};
 use crate::{in_time, until};
 

@@ -7,9 +7,9 @@ use rescind::dialect::Role;
 use serde_json::{Value, json};
 
 use crate::agent::{End, Seen, limits};
-use crate::held::resident;
 use crate::many_connections::say_if_untold;
 use crate::raw::Raw;
+use crate::wires::resident;
 use crate::wires::{Door, Setting, WIRES, Wire, accept};
 use crate::{alone, trial};
 
@@ -22,7 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     for wire in WIRES.into_iter().filter(|wire| is_bare(*wire)) {
         let name = format!("bad_input::each_gets_its_error_and_the_session_goes_on::{}", wire.name);
         trials.push(trial(name, move || refused(wire)));
-        // The memory wire moves whole frames. A WebSocket closes after an oversize message; see `covered_elsewhere.rs`.
+        // The memory wire moves whole frames. A WebSocket closes after an oversize message; see `covered.toml`.
         if matches!(wire.name, "named-pipe" | "http-streamable") {
             let name = format!("bad_input::an_oversize_frame_is_refused_alone::{}", wire.name);
             trials.push(trial(name, move || oversize(wire)));
@@ -110,7 +110,7 @@ async fn refused(wire: Wire) {
     let (mut raw, end) = open(wire, &mut door).await;
     let mut frames = frames();
     if wire.name != "websocket" {
-        // A text message of a WebSocket cannot contain these; see `covered_elsewhere.rs`.
+        // A text message of a WebSocket cannot contain these; see `covered.toml`.
         frames.push((b"\xff\xfe\x00".to_vec(), -32_700));
         frames.push((b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xc3\x28\"}".to_vec(), -32_700));
     }

@@ -19,8 +19,7 @@ use rescind_core::{Call, Outcome, Peer};
 use rescind_http::{
     Acp, AcpTransport, HttpClient, Stateless, StatelessTransport, Streamable, StreamableTransport,
 };
-use rescind_threads::play::{Threads, gated, until_free};
-use rescind_threads::tests;
+use rescind_threads::{Threads, gated, tests, until_free};
 use serde_json::{Value, json};
 use shuttle::future::{block_on, spawn};
 use shuttle::thread;

@@ -8,8 +8,7 @@ use rescind_core::{
     CallContext, Cause, CauseKind, FrameKind, Peer, Registry, RequestId, Router, Sender, SessionId, dialect,
     memory_pair,
 };
-use rescind_threads::pairs;
-use rescind_threads::play::{Threads, frame, next, until_free, until_open};
+use rescind_threads::{Threads, frame, next, pairs, until_free, until_open};
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::sync::Mutex;

@@ -8,8 +8,7 @@ use rescind_core::{
     CallContext, FrameKind, HandlerError, Link, MemoryTransport, Peer, Router, Server, ServerLimits,
     Transport, dialect, memory_listener,
 };
-use rescind_threads::pairs;
-use rescind_threads::play::{frame, next, until_free};
+use rescind_threads::{frame, next, pairs, until_free};
 use serde_json::{Value, json};
 use shuttle::future::{block_on, spawn};
 use shuttle::sync::Mutex;

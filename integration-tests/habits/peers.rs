@@ -1,0 +1,471 @@
+//! The trials: children behind a bridge, servers behind a bridge, and clients before the fixture.
+
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+
+use libtest_mimic::Trial;
+use rescind::dialect::{Dialect, Role};
+use rescind::http::{HttpClient, StreamableTransport};
+use rescind::named_pipe::NamedPipeTransport;
+use rescind::transport::Transport;
+use rescind::{Outcome, Peer};
+use rescind_testkit::support::http1;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::play::{HANG, Program, bytes_of, entries, is_seen, opening, soon, trial, words};
+
+// Children behind a bridge: a client makes the call `work`, which the child answers as its entry says, and then `echo`, which
+// it answers as it should.
+
+const CHILDREN: &str = include_str!("children.json");
+/// The argument with which this program is a child.
+pub(crate) const ROLE: &str = "--as-child";
+
+pub(crate) fn child_trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for entry in entries(CHILDREN) {
+        for dialect in words(&entry, "dialects", &["mcp", "acp", "lsp"]) {
+            for over in words(&entry, "over", &["ws", "http", "pipe"]) {
+                // ACP over HTTP is another binding, and clients of LSP do not speak over HTTP.
+                if over == "http" && dialect != "mcp" {
+                    continue;
+                }
+                let (entry, dialect) = (entry.clone(), dialect.clone());
+                let name = format!("children::{}::{dialect}_over_{over}", entry["name"].as_str().unwrap());
+                trials.push(trial(name, move || async move { play_child(&entry, &dialect, &over).await }));
+            }
+        }
+    }
+    trials
+}
+
+async fn play_child(entry: &Value, dialect: &str, over: &str) {
+    let exe = std::env::current_exe().unwrap().display().to_string();
+    let name = entry["name"].as_str().unwrap();
+    let listen = match over {
+        "ws" => "ws://127.0.0.1:0/habits".to_owned(),
+        "http" => "http://127.0.0.1:0/habits".to_owned(),
+        _ => format!("pipe:habits-{}-{dialect}-{name}", std::process::id()),
+    };
+    let mut bridge = Program::start(&[
+        "bridge",
+        "--dialect",
+        dialect,
+        "--listen",
+        &listen,
+        "--",
+        &exe,
+        ROLE,
+        dialect,
+        name,
+    ]);
+    let endpoint = bridge.endpoint();
+    let transport: Box<dyn Transport> = match over {
+        "ws" => Box::new(rescind::websocket::connect(&endpoint)),
+        "http" => Box::new(StreamableTransport::new(HttpClient::new(&endpoint).unwrap()).in_order()),
+        _ => Box::new(NamedPipeTransport::new(endpoint.strip_prefix("pipe:").unwrap().parse().unwrap())),
+    };
+    let link = soon("the connection", transport.open()).await.unwrap();
+    let client = Peer::builder(Dialect::by_name(dialect).unwrap()).role(Role::Client).attach(link).unwrap();
+    let (params, _) = opening(dialect);
+    let _: Value = soon("the handshake", client.call("initialize", &params)).await.unwrap();
+    let answer = ask(&client, "work").await;
+    assert!(is_seen(&entry["sees"], &answer), "{name}: the client sees {answer}");
+    for text in words(entry, "stderr", &[]) {
+        let _line = bridge.line(&text);
+    }
+    if entry["then"] != "ended" {
+        assert_eq!(ask(&client, "echo").await["result"], json!({"echo": true}), "{name}: the next call");
+    }
+}
+
+/// The answer to a call, as a message.
+async fn ask(client: &Peer, method: &str) -> Value {
+    let call = client.call::<_, Value>(method, &json!({})).start().unwrap();
+    match soon(method, call.outcome()).await {
+        Outcome::Completed(value) => json!({"result": value}),
+        Outcome::Failed(error) => json!({"error": {"code": error.code.0, "message": error.message}}),
+        other => panic!("{method}: {other:?}"),
+    }
+}
+
+/// This program as the child of a bridge.
+pub(crate) fn run(dialect: &str, name: &str) -> ExitCode {
+    let entries = entries(CHILDREN);
+    let entry = entries.iter().find(|entry| entry["name"] == name).expect("the habit is known");
+    let is_lsp = dialect == "lsp";
+    let mut input = std::io::stdin().lock();
+    let mut output = std::io::stdout().lock();
+    while let Some(message) = read_frame(&mut input, is_lsp) {
+        let id = &message["id"];
+        let answer = |result: Value| json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
+        let items = match message["method"].as_str() {
+            Some("initialize") => vec![json!({"frame": answer(opening(dialect).1)})],
+            Some("echo") => vec![json!({"frame": answer(json!({"echo": true}))})],
+            Some("work") => entry["writes"].as_array().expect("a child writes something").clone(),
+            _ => Vec::new(),
+        };
+        for item in &items {
+            output.write_all(&bytes_of(item, is_lsp, id)).unwrap();
+        }
+        output.flush().unwrap();
+    }
+    ExitCode::SUCCESS
+}
+
+fn read_frame(input: &mut impl std::io::BufRead, is_lsp: bool) -> Option<Value> {
+    let mut line = String::new();
+    if !is_lsp {
+        return (input.read_line(&mut line).ok()? > 0).then(|| serde_json::from_str(&line).unwrap());
+    }
+    let mut length = 0;
+    loop {
+        line.clear();
+        if input.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        match line.trim_end().split_once(": ") {
+            Some((_, value)) => length = value.parse().unwrap(),
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    input.read_exact(&mut body).ok()?;
+    Some(serde_json::from_slice(&body).unwrap())
+}
+
+// Servers over HTTP behind `rescind bridge --listen stdio`. A right server answers, except where a rule of the entry matches.
+
+const SERVERS: &str = include_str!("servers.json");
+
+pub(crate) fn server_trials() -> Vec<Trial> {
+    let play = |entry: Value| {
+        let name = format!("servers::{}::mcp_over_http", entry["name"].as_str().unwrap());
+        trial(name, move || async move { play(&entry).await })
+    };
+    entries(SERVERS).into_iter().map(play).collect()
+}
+
+async fn play(entry: &Value) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = Arc::new(Server {
+        address: address.clone(),
+        rules: entry["rules"].as_array().unwrap().clone(),
+        state: Mutex::default(),
+    });
+    let serving = Arc::clone(&server);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(Arc::clone(&serving).serve(stream));
+        }
+    });
+    let entry = entry.clone();
+    let played = tokio::task::spawn_blocking(move || calls(&entry, &address));
+    tokio::time::timeout(2 * HANG, played).await.expect("the bridge does not hang").unwrap();
+    let state = server.state.lock().unwrap();
+    assert!(state.wrong.is_empty(), "the server was asked wrongly: {:#?}", state.wrong);
+}
+
+/// A client on stdio makes the calls of the entry.
+fn calls(entry: &Value, address: &str) {
+    let url = format!("http://{address}/mcp");
+    let options = words(entry, "options", &[]);
+    let mut arguments = vec!["bridge", "--dialect", "mcp", "--listen", "stdio"];
+    arguments.extend(options.iter().map(String::as_str));
+    arguments.push(&url);
+    let mut bridge = Program::start(&arguments);
+    let mut input = bridge.child.stdin.take().unwrap();
+    let mut output = BufReader::new(bridge.child.stdout.take().unwrap());
+    let mut ask = |id: usize, method: &str, params: Value| -> Value {
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        writeln!(input, "{call}").unwrap();
+        if method == "initialize" {
+            writeln!(input, "{}", json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).unwrap();
+        }
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(
+                output.read_line(&mut line).unwrap() > 0,
+                "the bridge ended before the answer to {method}"
+            );
+            let message: Value = serde_json::from_str(&line).unwrap();
+            if message["id"] == id && message["method"].is_null() {
+                return message;
+            }
+        }
+    };
+    assert!(ask(1, "initialize", opening("mcp").0)["result"].is_object());
+    for (id, call) in (2..).zip(entry["calls"].as_array().unwrap()) {
+        let answer = ask(id, call["method"].as_str().unwrap(), json!({}));
+        assert!(is_seen(&call["sees"], &answer), "the client sees {answer}, and not {}", call["sees"]);
+    }
+    assert_eq!(ask(1000, "echo", json!({}))["result"], json!({"echo": true}), "the next call");
+    for text in words(entry, "stderr", &[]) {
+        let _line = bridge.line(&text);
+    }
+}
+
+struct Server {
+    address: String,
+    rules: Vec<Value>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How often each rule was used.
+    used: Vec<u64>,
+    sessions: u64,
+    wrong: Vec<String>,
+}
+
+struct Request {
+    http: String,
+    path: String,
+    headers: Vec<(String, String)>,
+    message: Value,
+}
+
+impl Request {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
+    }
+}
+
+impl Server {
+    async fn serve(self: Arc<Self>, stream: TcpStream) {
+        let mut stream = tokio::io::BufReader::new(stream);
+        // Each response is on a connection of its own, so that its end can be the end of the connection.
+        if let Some(request) = read(&mut stream).await {
+            let response = self.response(&request);
+            let _ = stream.get_mut().write_all(response.as_bytes()).await;
+            let _ = stream.get_mut().shutdown().await;
+        }
+    }
+
+    /// The response of the first rule that matches, or that of a right server.
+    fn response(&self, request: &Request) -> String {
+        let mut state = self.state.lock().unwrap();
+        state.used.resize(self.rules.len(), 0);
+        for (name, value) in [("Accept-Encoding", "identity")] {
+            if request.header(name) != Some(value) {
+                state.wrong.push(format!("{} {}: no {name}: {value}", request.http, request.path));
+            }
+        }
+        let method = request.message["method"].as_str().unwrap_or_default();
+        for (place, rule) in self.rules.iter().enumerate() {
+            let is = |name: &str, value: &str| rule[name].as_str().is_none_or(|wanted| wanted == value);
+            let matches = is("http", &request.http)
+                && is("path", &request.path)
+                && is("method", method)
+                && is("session", request.header("mcp-session-id").unwrap_or_default())
+                && is("authorization", request.header("authorization").unwrap_or_default());
+            if matches && state.used[place] < rule["times"].as_u64().unwrap_or(u64::MAX) {
+                state.used[place] += 1;
+                return self.written(&rule["respond"], &request.message["id"]);
+            }
+        }
+        let id = &request.message["id"];
+        let answer = |result: Value| json!({"jsonrpc": "2.0", "id": id, "result": result});
+        match (request.http.as_str(), method) {
+            ("GET", _) => self.written(&json!({"status": 405}), id),
+            ("DELETE", _) => self.written(&json!({"status": 200}), id),
+            (_, "initialize") => {
+                state.sessions += 1;
+                let headers = json!({"Mcp-Session-Id": format!("s{}", state.sessions)});
+                self.written(&json!({"headers": headers, "body": answer(opening("mcp").1)}), id)
+            }
+            _ if id.is_null() => self.written(&json!({"status": 202}), id),
+            (_, "echo") => self.written(&json!({"body": answer(json!({"echo": true}))}), id),
+            _ => self.written(&json!({"body": answer(json!(5))}), id),
+        }
+    }
+
+    /// `<id>` is the id of the request, `<here>` this server.
+    fn written(&self, response: &Value, id: &Value) -> String {
+        let status = response["status"].as_u64().unwrap_or(200);
+        let filled = |text: &str| text.replace("<id>", &id.to_string()).replace("<here>", &self.address);
+        let body = match &response["body"] {
+            Value::Null => String::new(),
+            Value::String(text) => filled(text),
+            body => filled(&body.to_string()),
+        };
+        let mut head = format!("HTTP/1.1 {status} Habit\r\nConnection: close\r\n");
+        let mut has_type = false;
+        for (name, value) in response["headers"].as_object().into_iter().flatten() {
+            has_type |= name == "Content-Type";
+            let _ = write!(head, "{name}: {}\r\n", filled(value.as_str().unwrap()));
+        }
+        if !has_type && status < 300 && !body.is_empty() {
+            head.push_str("Content-Type: application/json\r\n");
+        }
+        // With `cut` the response ends before its body does.
+        let cut = response["cut"].as_u64().unwrap_or_default();
+        let _ = write!(head, "Content-Length: {}\r\n\r\n", body.len() as u64 + cut);
+        head + &body
+    }
+}
+
+async fn read(stream: &mut tokio::io::BufReader<TcpStream>) -> Option<Request> {
+    let mut line = String::new();
+    stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
+    let mut words = line.split(' ');
+    let (http, path) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let mut headers = Vec::new();
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).await.ok()?;
+        match line.trim_end().split_once(':') {
+            Some((name, value)) => headers.push((name.to_owned(), value.trim().to_owned())),
+            None => break,
+        }
+    }
+    let request = Request { http, path, headers, message: Value::Null };
+    let length = request.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.ok()?;
+    let message = serde_json::from_slice(&body).unwrap_or_default();
+    Some(Request { message, ..request })
+}
+
+// Clients before `rescind fixture`, as raw bytes or raw requests over HTTP.
+
+const CLIENTS: &str = include_str!("clients.json");
+
+pub(crate) fn client_trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for entry in entries(CLIENTS) {
+        let name = entry["name"].as_str().unwrap().to_owned();
+        if entry["http"].is_array() {
+            let name = format!("clients::{name}::mcp_over_http");
+            trials.push(trial(name, move || async move { over_http(&entry).await }));
+            continue;
+        }
+        for dialect in words(&entry, "dialects", &["mcp", "acp", "lsp"]) {
+            let (entry, name) = (entry.clone(), format!("clients::{name}::{dialect}_over_stdio"));
+            trials.push(trial(name, move || async move { over_stdio(&entry, &dialect) }));
+        }
+    }
+    trials
+}
+
+/// Writes what the entry says after a right handshake, and waits for each message that it must see.
+fn over_stdio(entry: &Value, dialect: &str) {
+    let is_lsp = dialect == "lsp";
+    let mut fixture = Program::start(&["fixture", "--dialect", dialect, "--listen", "stdio"]);
+    let mut input = fixture.child.stdin.take().unwrap();
+    let mut output = BufReader::new(fixture.child.stdout.take().unwrap());
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening(dialect).0});
+    let first = if entry["before"].is_string() { vec![json!({"raw": entry["before"]})] } else { Vec::new() };
+    let hello = [first, vec![json!({"frame": hello.to_string()})]].concat();
+    for item in hello.iter().chain(entry["writes"].as_array().unwrap()) {
+        input.write_all(&bytes_of(item, is_lsp, &json!(2))).unwrap();
+    }
+    input.flush().unwrap();
+    for expected in entry["sees"].as_array().unwrap() {
+        loop {
+            let message = message(&mut output, is_lsp);
+            let message = message.unwrap_or_else(|| panic!("the output ended before {expected}"));
+            if contains(&message, expected) {
+                break;
+            }
+            assert!(message["id"] != expected["id"], "{message} came, and not {expected}");
+        }
+    }
+    for text in words(entry, "stderr", &[]) {
+        let _line = fixture.line(&text);
+    }
+    if let Some(code) = entry["exit"].as_i64() {
+        let status = fixture.child.wait().unwrap();
+        assert_eq!(status.code().map(i64::from), Some(code), "its exit code");
+    }
+}
+
+/// The next message in either framing. `None`: the output has ended.
+fn message(output: &mut impl std::io::BufRead, is_lsp: bool) -> Option<Value> {
+    let mut line = String::new();
+    if !is_lsp {
+        return (output.read_line(&mut line).unwrap() > 0).then(|| serde_json::from_str(&line).unwrap());
+    }
+    let mut length = 0;
+    loop {
+        line.clear();
+        if output.read_line(&mut line).unwrap() == 0 {
+            return None;
+        }
+        match line.trim_end().split_once(": ") {
+            Some((_, value)) => length = value.parse().unwrap(),
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    output.read_exact(&mut body).unwrap();
+    Some(serde_json::from_slice(&body).unwrap())
+}
+
+/// Whether a message has all members that are expected. A text is expected as a part of the text.
+fn contains(message: &Value, expected: &Value) -> bool {
+    match (message, expected) {
+        (Value::Object(message), Value::Object(expected)) => {
+            expected.iter().all(|(name, value)| message.get(name).is_some_and(|found| contains(found, value)))
+        }
+        (Value::String(message), Value::String(expected)) => message.contains(expected.as_str()),
+        (message, expected) => message == expected,
+    }
+}
+
+/// Sends each request on a connection of its own, with the session of the first answer that opens one.
+async fn over_http(entry: &Value) {
+    let options = words(entry, "options", &[]);
+    let mut arguments = vec!["fixture", "--dialect", "mcp", "--listen", "http://127.0.0.1:0/mcp"];
+    arguments.extend(options.iter().map(String::as_str));
+    let mut fixture = Program::start(&arguments);
+    let endpoint = fixture.endpoint();
+    let address = endpoint.trim_start_matches("http://").split('/').next().unwrap().to_owned();
+    let mut session = None::<String>;
+    for step in entry["http"].as_array().unwrap() {
+        let mut headers: Vec<(String, String)> = vec![
+            ("Accept".into(), "application/json, text/event-stream".into()),
+            ("Connection".into(), "close".into()),
+        ];
+        if step["body"] != Value::Null {
+            headers.push(("Content-Type".into(), "application/json".into()));
+        }
+        if let Some(session) = &session {
+            headers.push(("Mcp-Session-Id".into(), session.clone()));
+        }
+        let mut host = address.clone();
+        for (name, value) in step["headers"].as_object().into_iter().flatten() {
+            let value = value.as_str().unwrap().to_owned();
+            if name == "Host" { host = value } else { headers.push((name.clone(), value)) }
+        }
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let body = step["body"].as_str().map_or_else(
+            || if step["body"].is_null() { String::new() } else { step["body"].to_string() },
+            ToOwned::to_owned,
+        );
+        let path = step["path"].as_str().unwrap_or("/mcp");
+        let request = http1::request(step["method"].as_str().unwrap_or("POST"), path, &host, &headers, &body);
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut all = Vec::new();
+        soon("the response", tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut all)).await.unwrap();
+        let response = String::from_utf8_lossy(&all).into_owned();
+        let status = response.split(' ').nth(1).and_then(|status| status.parse::<u64>().ok());
+        assert_eq!(status, step["status"].as_u64(), "to {request}\n{response}");
+        for text in words(step, "sees", &[]) {
+            assert!(response.contains(&text), "{text:?} is not in {response}");
+        }
+        let opened = response.lines().find_map(|line| {
+            let (name, value) = line.split_once(": ")?;
+            name.eq_ignore_ascii_case("mcp-session-id").then(|| value.trim().to_owned())
+        });
+        session = session.or(opened);
+    }
+}
