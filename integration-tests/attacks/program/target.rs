@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
@@ -70,7 +70,9 @@ pub(crate) struct Target {
     /// Where it listens: a URL or a file. Empty for stdio.
     pub(crate) endpoint: String,
     child: Child,
-    stderr: Arc<Mutex<String>>,
+    /// What it wrote to stderr, once it has been read to its end.
+    said: String,
+    stderr: Option<JoinHandle<String>>,
 }
 
 impl Target {
@@ -104,19 +106,17 @@ impl Target {
             let place = place.unwrap_or_else(|| panic!("the fixture wrote: {line}"));
             endpoint.push_str(place.strip_prefix("pipe:").unwrap_or(place));
         }
-        let stderr = Arc::new(Mutex::new(String::new()));
-        let kept = Arc::clone(&stderr);
-        std::thread::spawn(move || {
+        let stderr = std::thread::spawn(move || {
             let mut rest = Vec::new();
             let _ended = lines.read_to_end(&mut rest);
-            kept.lock().unwrap_or_else(PoisonError::into_inner).push_str(&String::from_utf8_lossy(&rest));
+            String::from_utf8_lossy(&rest).into_owned()
         });
         let dialect = Dialect::by_name(dialect).unwrap();
         let framing = match more {
             ["--framing", "content-length"] => Framing::ContentLength,
             _ => Framing::Newline,
         };
-        Self { wire, dialect, framing, endpoint, child, stderr }
+        Self { wire, dialect, framing, endpoint, child, said: String::new(), stderr: Some(stderr) }
     }
 
     /// `HOST:PORT`.
@@ -173,8 +173,12 @@ impl Target {
         assert!(!said.contains("panicked"), "{said}");
     }
 
-    fn stderr(&self) -> String {
-        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What the process has written to stderr. It must have ended.
+    fn stderr(&mut self) -> &str {
+        if let Some(reader) = self.stderr.take() {
+            self.said = reader.join().unwrap();
+        }
+        &self.said
     }
 }
 
