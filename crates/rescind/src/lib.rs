@@ -167,3 +167,8 @@ struct Readme;
 #[cfg(all(doctest, feature = "stdio"))]
 #[doc = include_str!("../../../docs/language-server.md")]
 struct LanguageServer;
+
+/// Runs the Rust code of the page as a test.
+#[cfg(all(doctest, feature = "page"))]
+#[doc = include_str!("../../../docs/page.md")]
+struct LivePage;
