@@ -173,7 +173,7 @@ impl Target {
         assert!(!said.contains("panicked"), "{said}");
     }
 
-    /// What the process has written to stderr. It must have ended.
+    /// The stderr of the process, which must have ended.
     fn stderr(&mut self) -> &str {
         if let Some(reader) = self.stderr.take() {
             self.said = reader.join().unwrap();
