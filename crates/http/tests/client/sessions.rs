@@ -274,6 +274,24 @@ async fn a_call_that_is_cancelled_meanwhile_is_not_sent_again() {
     assert_eq!(server.count("work"), 1, "only before the cancel");
 }
 
+/// Such a session can end before its stream is opened, and no further request is due that would say so.
+#[tokio::test]
+async fn in_other_protocols_the_connection_ends_if_its_stream_is_not_found() {
+    let server = RawServer::start(|asked| match asked.what() {
+        "GET" => Some(gone()),
+        _ => {
+            let sent = result(asked, &json!({"protocolVersion": 1}));
+            Some(sent.replacen("\r\n", "\r\nMcp-Session-Id: one\r\n", 1))
+        }
+    })
+    .await;
+    let transport = StreamableTransport::new(HttpClient::new(&server.url).unwrap());
+    let client = Client::connect(transport, ACP).await;
+    in_time("the handshake", client.peer.call::<_, Value>("initialize", &json!({}))).await.unwrap();
+    let why = in_time("the end", client.peer.closed()).await.unwrap_err().to_string();
+    assert!(why.contains("does not know the session any more"), "{why}");
+}
+
 /// In other protocols a session has state that cannot be repeated.
 #[tokio::test]
 async fn in_other_protocols_the_connection_ends_with_its_session() {

@@ -108,8 +108,7 @@ async fn listen(client: Arc<Client>) {
             Retry::Never(_) if reading.last.is_some() && !client.inbound_queue.is_closed() => {
                 reading.last = None;
             }
-            // It had a stream. Where the session cannot be opened again by the next request, the link has ended.
-            Retry::Never(Some(StatusCode::NOT_FOUND)) if was_read && !client.state().record.may_renew() => {
+            Retry::Never(Some(StatusCode::NOT_FOUND)) if is_lost(&client, was_read) => {
                 client.lose("the server does not know the session any more");
                 return;
             }
@@ -131,6 +130,13 @@ async fn listen(client: Arc<Client>) {
             }
         }
     }
+}
+
+/// Whether 404 for the stream means that the link has ended: the next request cannot open the session again, and the
+/// server has such streams. Of servers of MCP that is known only after one was read; other protocols have no servers without.
+fn is_lost(client: &Client, was_read: bool) -> bool {
+    let record = &client.state().record;
+    !record.may_renew() && (was_read || !record.is_open())
 }
 
 /// The client goes on without the stream.

@@ -110,6 +110,11 @@ impl SessionRecord {
         self.opened.as_ref() == Some(body)
     }
 
+    /// Whether the handshake of MCP has opened the session. In other protocols none does.
+    pub(super) const fn is_open(&self) -> bool {
+        self.is_open
+    }
+
     /// Whether the session can be opened again.
     pub(super) const fn may_renew(&self) -> bool {
         self.is_open && self.opening.is_some()
