@@ -277,12 +277,12 @@ async fn a_call_that_is_cancelled_meanwhile_is_not_sent_again() {
 /// Such a session can end before its stream is opened, and no further request is due that would say so.
 #[tokio::test]
 async fn in_other_protocols_the_connection_ends_if_its_stream_is_not_found() {
-    let server = RawServer::start(|asked| match asked.what() {
-        "GET" => Some(gone()),
-        _ => {
-            let sent = result(asked, &json!({"protocolVersion": 1}));
-            Some(sent.replacen("\r\n", "\r\nMcp-Session-Id: one\r\n", 1))
+    let server = RawServer::start(|asked| {
+        if asked.what() == "GET" {
+            return Some(gone());
         }
+        let sent = result(asked, &json!({"protocolVersion": 1}));
+        Some(sent.replacen("\r\n", "\r\nMcp-Session-Id: one\r\n", 1))
     })
     .await;
     let transport = StreamableTransport::new(HttpClient::new(&server.url).unwrap());
