@@ -416,6 +416,7 @@ mod tls {
     #[derive(Clone, Debug)]
     pub(super) enum Server {}
 
+    #[expect(clippy::unused_async, reason = "its twin with the feature waits")]
     pub(super) async fn accept(tls: Server, _: TcpStream) -> std::io::Result<TcpStream> {
         match tls {}
     }

@@ -120,7 +120,7 @@ fn unreadable(dialect: &Dialect, frame: &[u8], why: BadMessage, value: Option<&V
     let (id, number) = (&value["id"], call.0.to_string());
     let spelled = id.as_str().map_or_else(|| id.to_string(), ToOwned::to_owned);
     let is_same = spelled == number || spelled.parse::<f64>().is_ok_and(|id| id.to_string() == number);
-    let is_answer = value.get("method").is_none() || !value["result"].is_null() || !value["error"].is_null();
+    let is_answer = value["method"].is_null() || !value["result"].is_null() || !value["error"].is_null();
     assert!(is_same && is_answer, "{call:?} is not the call of {value}");
 }
 

@@ -225,6 +225,34 @@ async fn calls_that_run_in_the_old_session_end_with_an_error() {
     assert!(said.contains("in which the call ran"), "{said}");
 }
 
+#[tokio::test]
+async fn calls_of_the_old_session_end_although_no_new_one_can_be_opened() {
+    let sessions = Sessions::new();
+    let (serving, openings) = (Arc::clone(&sessions), AtomicUsize::new(0));
+    let mut server = RawServer::start(move |asked| match asked.what() {
+        // A stream that begins and does not end.
+        "long" => Some(format!(
+            "HTTP/1.1 200 OK\r\n{EVENTS}\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n: on\n\r\n\u{0}"
+        )),
+        // The second one is never answered.
+        "initialize" if openings.fetch_add(1, Ordering::SeqCst) == 1 => None,
+        _ => Some(serving.answer(asked)),
+    })
+    .await;
+    let mut client = Client::open(&server.url).await;
+    client.works().await;
+    let call = client.peer.call::<_, Value>("long", &json!({})).no_timeout().start().unwrap();
+    server.next("long").await;
+    in_time("a notification", client.peer.notify("told", &json!({}))).await.unwrap();
+    server.next("told").await;
+    sessions.lose();
+    let _refused = client.peer.call::<_, Value>("echo", &json!({})).no_timeout().start().unwrap();
+    let outcome = in_time("the long call", call.outcome()).await;
+    assert_eq!(outcome, Outcome::Disconnected { may_have_run: true });
+    let said = in_time("the reason", client.errors.recv()).await.unwrap();
+    assert!(said.contains("in which the call ran"), "{said}");
+}
+
 /// Such a server answers with the result, so nothing of the response is there while the call runs.
 #[tokio::test]
 async fn a_call_of_the_old_session_without_a_response_ends_with_an_error_too() {

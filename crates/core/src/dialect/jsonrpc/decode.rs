@@ -184,7 +184,7 @@ impl JsonRpc {
         let (mut id, mut certain, mut has_method, mut has_answer) = (None, true, false, false);
         broken_json::members(frame, fault.place().unwrap_or(frame.len()), |name, value| match name {
             b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
-            b"method" => has_method = true,
+            b"method" => has_method |= value != b"null",
             b"result" | b"error" => has_answer |= value != b"null",
             // An escape may spell either of the two.
             name => certain &= !name.contains(&b'\\'),

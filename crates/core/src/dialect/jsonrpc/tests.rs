@@ -210,6 +210,7 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         (br#"{"jsonrpc":"2.0","id":7.0,"result":{"x":"cut"#, "it is cut off at byte 44"),
         (br#"{"jsonrpc":"2.0","id":7}"#, "it has neither a result nor an error"),
         (br#"{"jsonrpc":"2.0","id":7,"result":1,"result":2}"#, "it has a duplicate member"),
+        (br#"{"jsonrpc":"2.0","id":7,"method":null}"#, "it is not a message"),
         (
             br#"{"jsonrpc":"2.0","id":7,"method":"m","params":{},"result":1}"#,
             "it has a method beside its result or error",

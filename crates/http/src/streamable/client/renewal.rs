@@ -191,6 +191,11 @@ struct Renewal(Arc<Client>);
 
 impl Renewal {
     async fn run(self) {
+        // Whether a new session can be opened or not: their answers belong to the one that is gone (R3).
+        let number = self.0.state().record.number;
+        end_lost(&self.0, |flight| {
+            flight.exchange.is_some() && flight.session.is_some_and(|old| old <= number)
+        });
         let opened = tokio::time::timeout(OPENING_TIME, self.open()).await;
         let failure = match opened {
             Ok(Ok(())) => None,
