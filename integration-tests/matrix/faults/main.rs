@@ -6,13 +6,13 @@
 //! | fault | wire | where |
 //! |---|---|---|
 //! | half-open peer, by pings | WebSocket | `link/tests.rs` |
-//! | oversize, malformed, endless head, fragments, byte by byte | WebSocket | `messages.rs`, `refusals.rs` |
-//! | slow handshake, slow body | WebSocket, HTTP | `refusals.rs` |
+//! | oversize, malformed, endless head, fragments, byte by byte | WebSocket | `sessions.rs`, `admission.rs` |
+//! | slow handshake, slow body | WebSocket, HTTP | `admission.rs`, `refusals.rs` |
 //! | slow event stream, resume after a cut, two connections of one session | HTTP streamable | `streams.rs` |
 //! | early cancel before its request over two POSTs, pipelining | HTTP streamable | `streams.rs` |
 //! | a burst over HTTP/2 | HTTP streamable | `streams.rs`, `many_connections.rs` |
 //! | identity | HTTP | `refusals.rs`, `status.rs`, `streams.rs` |
-//! | closing is the cancel | HTTP stateless | `leaving.rs` |
+//! | closing is the cancel | HTTP stateless | `client_disconnect.rs` |
 //! | restart with a stale socket file, two listeners on one path, 1,000 links | named pipe | `ownership.rs` |
 //! | 1,000 idle links within their memory | WebSocket | `thousand.rs` |
 //! | a child that dies, stops or hangs | stdio | `child.rs` |
