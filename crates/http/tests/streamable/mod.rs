@@ -15,4 +15,6 @@ mod shares;
 mod stalled;
 mod streams;
 pub(crate) mod support;
+#[cfg(feature = "rustls")]
+mod tls;
 mod unrelated;
