@@ -1,6 +1,8 @@
 //! The received messages that wait for the driver: the receiving half of every link of this crate.
 //!
-//! Spares an HTTP/1.1 connection the turn that hyper gives it whenever a piece of a body is taken.
+//! # The waker of a body
+//!
+//! `OwnWaker` spares an HTTP/1.1 connection the turn that hyper gives it whenever a piece of a body is taken.
 //!
 //! hyper wakes the connection's task so that it reads the next piece. Nothing follows the last piece, which is the first
 //! one of nearly every body, but the turn costs a twentieth of an echo. So the wake-ups of a connection that happen

@@ -1,9 +1,11 @@
 //! The checks of host, media types and `Accept`, before a body is read.
 //!
+//! # CORS
+//!
 //! The headers that a browser needs so that a page of another origin can use this server: the answer to its preflight,
 //! and the headers without which the page cannot read an answer (the Fetch standard, "HTTP CORS protocol").
 //!
-//! This module does not decide which origins are allowed: it handles a request after the checks of Host and Origin.
+//! Which origins are allowed is decided before, by the service.
 
 use std::sync::Arc;
 use std::time::Instant;

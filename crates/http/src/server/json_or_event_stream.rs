@@ -4,7 +4,9 @@
 //! answer. If it has decided nothing after some time, the response to a request becomes an event stream, so that the
 //! client knows that the request has arrived.
 //!
-//! A response of one message: it is sent in pieces, and dropped if its reader takes nothing for too long.
+//! # A response of one message
+//!
+//! It is sent in pieces, and dropped if its reader takes nothing for too long.
 //!
 //! Over HTTP/2 a client can leave one stream unread forever on a healthy connection. The HTTP library does not poll
 //! the body of such a stream, so a separate task watches the time.

@@ -1,6 +1,8 @@
 //! Arguments of tools that headers mirror: `Mcp-Param-*`, which a tool's schema requests with `x-mcp-header`.
 //!
-//! Reads what headers repeat in one pass over a body: of its envelope, of `params` and of `_meta`.
+//! # One pass over a body
+//!
+//! `Members` reads what headers repeat: of the envelope, of `params` and of `_meta`.
 //!
 //! Only usual messages are read: one object with `method` before `params`, no escape in a name, nothing twice.
 //! [`Message`](super::mirrored_headers::Message) reads all others member by member, and decides why a body is not a

@@ -1,6 +1,6 @@
 //! Calls of this side, from their start until their handles have read how they ended.
 //!
-//! Parent and child on two connections, as in a gateway.
+//! # Parent and child on two connections, as in a gateway
 //!
 //! The machine of the parent identifies the child by a number. The driver of the parent keeps, for that number, the
 //! action that cancels the child. The locks of two connections are never held together (D3), so the child is registered

@@ -15,7 +15,7 @@
 //!   causes something later takes its waker. So no wake-up is lost, and none is sent while the task is awake.
 //! - T6 If it is dropped, with its runtime or by a panic of the transport, it settles every call as disconnected.
 //!
-//! The first polls of quick handlers.
+//! # The first polls of quick handlers
 //!
 //! They are made after the frames that could be read with their requests, as the tasks of other handlers run after them
 //! on the same thread. So a cancel that has already arrived reaches its request before the handler runs, and the outcome

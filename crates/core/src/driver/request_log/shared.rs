@@ -1,6 +1,6 @@
 //! What all clones of a log share: the recorded connections, what has ended on them, and how many.
 //!
-//! The changes of requests, for any number of readers of any speed.
+//! # The changes of requests, for any number of readers of any speed
 //!
 //! The last changes are kept once for all readers. A reader that is slower misses the oldest ones, and learns how many. So no
 //! reader delays a connection, and none makes memory grow.

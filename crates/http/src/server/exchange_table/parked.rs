@@ -8,7 +8,9 @@
 //!   request that waited too long fails without having been sent. A notification is dropped, except for a client whose
 //!   stream was lost: it may return.
 //!
-//! Batches: several messages in one POST. Each is an exchange of its own for the driver, so each request is answered,
+//! # Batches
+//!
+//! A batch is several messages in one POST. Each is an exchange of its own for the driver, so each request is answered,
 //! cancelled and lost alone. They share one response and one stream.
 //!
 //! - P1 The response is an event stream if the batch has a request, else 202. It ends with the last of its messages.
