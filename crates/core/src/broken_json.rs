@@ -15,24 +15,32 @@ const MAX_DEPTH: usize = 4096;
 
 /// Calls `member` with the name and the value of each member of the outermost object that is certain. `fault` is the
 /// place of the first byte that is not JSON. Names and values are bytes as they were sent.
-pub(crate) fn members<'a>(text: &'a [u8], fault: usize, mut member: impl FnMut(&'a [u8], &'a [u8])) {
-    let mut found = Vec::new();
-    let is_intact = walk(text, &mut found).is_some();
+///
+/// Returns the name of the member in which the structure breaks. `None`: it does not.
+pub(crate) fn members<'a>(
+    text: &'a [u8],
+    fault: usize,
+    mut member: impl FnMut(&'a [u8], &'a [u8]),
+) -> Option<&'a [u8]> {
+    let (mut found, mut name): (_, &[u8]) = (Vec::new(), b"");
+    let is_intact = walk(text, &mut found, &mut name).is_some();
     for (name, value, end) in found {
         // A scalar that ends at the fault may go on after it.
         if is_intact || end < fault {
             member(name, value);
         }
     }
+    (!is_intact).then_some(name)
 }
 
 type Found<'a> = Vec<(&'a [u8], &'a [u8], usize)>;
 
-/// Walks over an object in which any run of bytes may be a value. `None`: its structure is broken.
-fn walk<'a>(text: &'a [u8], found: &mut Found<'a>) -> Option<()> {
+/// Walks over an object in which any run of bytes may be a value. `None`: its structure is broken, in or after the member
+/// `name`.
+fn walk<'a>(text: &'a [u8], found: &mut Found<'a>, name: &mut &'a [u8]) -> Option<()> {
     // The objects and arrays around the place: whether each is an object.
     let mut levels = Vec::new();
-    let (mut name, mut start): (&[u8], usize) = (b"", 0);
+    let mut start = 0;
     let mut at = skip_space(text, 0);
     if text.get(at)? != &b'{' {
         return None;
@@ -52,7 +60,7 @@ fn walk<'a>(text: &'a [u8], found: &mut Found<'a>) -> Option<()> {
                         let (next, value) = read_name(text, at)?;
                         at = value;
                         if levels.len() == 1 {
-                            (name, start) = (next, value);
+                            (*name, start) = (next, value);
                         }
                         continue;
                     }
@@ -82,7 +90,7 @@ fn walk<'a>(text: &'a [u8], found: &mut Found<'a>) -> Option<()> {
                         let (next, value) = read_name(text, at)?;
                         at = value;
                         if levels.len() == 1 {
-                            (name, start) = (next, value);
+                            (*name, start) = (next, value);
                         }
                     }
                     break;

@@ -111,7 +111,7 @@ fn is_read_as_what_it_is(dialect: &Dialect, value: &Value) {
 
 /// A frame that is not a message ends a call only if it can be nothing but that call's answer.
 fn unreadable(dialect: &Dialect, frame: &[u8], why: BadMessage, value: Option<&Value>) {
-    let Some((call, _)) = dialect.codec().unreadable_answer(frame, why) else { return };
+    let Some((Some(call), _)) = dialect.codec().unreadable_answer(frame, why) else { return };
     let Some(value) = value else {
         let id = frame.windows(2).find(|pair| *pair == b"id");
         assert!(id.is_some(), "{call:?} is named by no id");
@@ -531,6 +531,11 @@ fn meaning_of_answer(body: &AnswerBody<'_>) -> String {
     match body {
         AnswerBody::Value(value) => format!("value {}", squeezed(value.get())),
         AnswerBody::Error(error) => format!("error {}", meaning_of_error(error)),
+        // After the colon stands what the peer wrote, with its blanks, and cut off where a log cuts it off.
+        AnswerBody::Malformed(fault) => {
+            let fault = fault.to_string();
+            format!("malformed, {}", fault.split_once(": ").map_or(&*fault, |(what, _)| what))
+        }
         other => format!("{other:?}"),
     }
 }

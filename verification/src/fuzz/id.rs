@@ -60,7 +60,8 @@ fn naive(token: &str) -> Naive {
         };
     }
     let digits = token.strip_prefix('-').unwrap_or(token);
-    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit()) && token != "-0";
+    let has_zero_before = digits.len() > 1 && digits.starts_with('0');
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit()) && !has_zero_before && token != "-0";
     let is_number = serde_json::from_str::<IgnoredAny>(token).is_ok()
         && digits.starts_with(|first: char| first.is_ascii_digit());
     match () {

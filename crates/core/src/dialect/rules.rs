@@ -281,8 +281,12 @@ pub trait Codec: Send + Sync + fmt::Debug + 'static {
     fn decode<'a>(&self, frame: &'a [u8]) -> Incoming<'a>;
 
     /// The call that a frame names which [`decode`](Self::decode) did not read for this reason, and what is wrong with it.
-    /// `None`: it may be something else than an answer, or it is not certain which call is meant.
-    fn unreadable_answer(&self, frame: &[u8], why: BadMessage) -> Option<(CallNumber, AnswerFault)> {
+    /// No call: it is an answer, and its id was not found. `None`: it may be something else than an answer.
+    fn unreadable_answer(
+        &self,
+        frame: &[u8],
+        why: BadMessage,
+    ) -> Option<(Option<CallNumber>, AnswerFault)> {
         let (_, _) = (frame, why);
         None
     }

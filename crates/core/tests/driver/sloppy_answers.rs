@@ -88,6 +88,16 @@ async fn each_answer_to_the_first_call_ends_it() {
             Deviation::InvalidAnswer,
         ),
         (r#"{"jsonrpc":"2.0","result":5}"#, unreadable("it has no id"), Deviation::InvalidAnswer),
+        (
+            r#"{"jsonrpc":"2.0","id":"undefined","result":5}"#,
+            unreadable("its id is that of no request"),
+            Deviation::InvalidAnswer,
+        ),
+        (
+            r#"{"jsonrpc":"2.0","result":{"a":1 /* one */},"id":1}"#,
+            unreadable("it is not JSON at byte 33"),
+            Deviation::InvalidAnswer,
+        ),
     ] {
         let mut bench = Bench::new(dialect::LSP);
         let call = bench.call().await;
@@ -104,8 +114,8 @@ async fn each_answer_to_the_first_call_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_without_an_id_ends_the_only_open_call_and_never_one_of_two() {
-    for id in ["", r#""id":null,"#] {
+async fn an_error_that_names_no_call_ends_the_only_open_one_and_never_one_of_two() {
+    for id in ["", r#""id":null,"#, r#""id":-1,"#, r#""id":"","#, r#""id":"undefined","#, r#""id":[1],"#] {
         let mut bench = Bench::new(dialect::MCP);
         let error = format!(r#"{{"jsonrpc":"2.0",{id}"error":{{"code":-32700,"message":"no"}}}}"#);
         // None is open.
@@ -119,7 +129,8 @@ async fn an_error_without_an_id_ends_the_only_open_call_and_never_one_of_two() {
             Outcome::Failed(error) => assert_eq!((error.code.0, &*error.message), (-32700, "no")),
             other => panic!("{id}: {other:?}"),
         }
-        assert_eq!(bench.deviations(), [Deviation::NoId]);
+        let unnamed = Deviation::Dropped(BadMessage::NoId);
+        assert_eq!(bench.deviations(), [unnamed, unnamed, Deviation::NoId], "{id}");
     }
 }
 

@@ -60,18 +60,28 @@ fn is_answer(kind: &[u8]) -> bool {
 }
 
 /// The call that a frame names which is not a message, if its `type` is that of an answer.
-pub(super) fn read_unreadable(frame: &[u8], why: BadMessage) -> Option<(CallNumber, AnswerFault)> {
+pub(super) fn read_unreadable(
+    frame: &[u8],
+    why: BadMessage,
+) -> Option<(Option<CallNumber>, AnswerFault)> {
     let fault = AnswerFault::of(frame, why);
     let (mut id, mut kind, mut certain) = (None, None, true);
-    broken_json::members(frame, fault.place().unwrap_or(frame.len()), |name, value| match name {
+    let end = fault.place().unwrap_or(frame.len());
+    let broken = broken_json::members(frame, end, |name, value| match name {
         b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
         b"type" => certain &= kind.replace(value).is_none_or(|former| former == value),
         // An escape may spell either of the two.
         name => certain &= !name.contains(&b'\\'),
     });
     let kind = kind?.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-    let id = std::str::from_utf8(id.filter(|_| certain && is_answer(kind))?).ok()?;
-    respelled_number(id).map(|call| (call, fault))
+    if !certain || !is_answer(kind) {
+        return None;
+    }
+    let Some(id) = id else {
+        // It may be in or after what is broken.
+        return (broken != Some(b"id")).then_some((None, fault));
+    };
+    respelled_number(std::str::from_utf8(id).ok()?).map(|call| (Some(call), fault))
 }
 
 /// Whether the frame is an object with a text `type`. Messages of other dialects have none.

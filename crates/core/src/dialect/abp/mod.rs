@@ -111,7 +111,7 @@ impl Codec for Abp {
         decode::read(frame).unwrap_or_else(Incoming::Bad)
     }
 
-    fn unreadable_answer(&self, frame: &[u8], why: BadMessage) -> Option<(CallNumber, AnswerFault)> {
+    fn unreadable_answer(&self, frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, AnswerFault)> {
         decode::read_unreadable(frame, why)
     }
 

@@ -370,11 +370,14 @@ fn an_answer_that_is_spelled_wrong_or_cannot_be_read_is_found() {
     }
     let unreadable = |frame: &str| {
         let Incoming::Bad(why) = codec.decode(frame.as_bytes()) else { panic!("{frame}") };
-        codec.unreadable_answer(frame.as_bytes(), why).map(|(call, _)| call.0)
+        codec.unreadable_answer(frame.as_bytes(), why).map(|(call, _)| call.map(|call| call.0))
     };
     let of_type =
         |kind: &str| format!(r#"{{"type":"{kind}","id":"7","timestamp":1,"payload":{{"data":NaN}}}}"#);
-    assert_eq!(unreadable(&of_type("capabilities/call-result")), Some(7));
+    let answer = of_type("capabilities/call-result");
+    assert_eq!(unreadable(&answer), Some(Some(7)));
+    assert_eq!(unreadable(&answer.replace(r#""id":"7","#, "")), Some(None), "an answer without an id");
+    assert_eq!(unreadable(&answer.replace(r#""7""#, r#""x""#)), None, "an answer to no call of this side");
     assert_eq!(unreadable(&of_type("capabilities/call")), None);
     let escaped = of_type("capabilities/call-result").replace("timestamp", r"t\u0079pe");
     assert_eq!(unreadable(&escaped), None, "which of the two types is meant is not certain");

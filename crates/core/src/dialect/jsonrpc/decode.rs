@@ -145,7 +145,10 @@ impl JsonRpc {
             (Some(id), body) => {
                 let (call, deviation) = match id.get().parse() {
                     Ok(number) => (Some(CallNumber(number)), None),
-                    Err(_) => (respelled_number(id.get()), Some(Deviation::IdSpelling)),
+                    Err(_) => {
+                        let call = respelled_number(id.get());
+                        (call, call.map(|_| Deviation::IdSpelling))
+                    }
                 };
                 let deviation = if has_version { deviation } else { Some(Deviation::NoVersion) };
                 Ok(Incoming::Answer { call, body, deviation })
@@ -178,11 +181,16 @@ impl JsonRpc {
     }
 
     /// The call that a frame names which is not a message, if it can only be an answer. A JSON text with a method can be
-    /// one too: some programs write the whole request back, with its result.
-    pub(super) fn read_unreadable(frame: &[u8], why: BadMessage) -> Option<(CallNumber, AnswerFault)> {
+    /// one too: some programs write the whole request back, with its result. No call: it is an answer, and its id is
+    /// missing, or somewhere in or after what is broken.
+    pub(super) fn read_unreadable(
+        frame: &[u8],
+        why: BadMessage,
+    ) -> Option<(Option<CallNumber>, AnswerFault)> {
         let mut fault = AnswerFault::of(frame, why);
         let (mut id, mut certain, mut has_method, mut has_answer) = (None, true, false, false);
-        broken_json::members(frame, fault.place().unwrap_or(frame.len()), |name, value| match name {
+        let end = fault.place().unwrap_or(frame.len());
+        let broken = broken_json::members(frame, end, |name, value| match name {
             b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
             b"method" => has_method |= value != b"null",
             b"result" | b"error" => has_answer |= value != b"null",
@@ -193,8 +201,19 @@ impl JsonRpc {
             certain &= has_answer && matches!(why, BadMessage::NoKind | BadMessage::WrongVersion);
             fault = AnswerFault::new("it has a method beside its result or error");
         }
-        let id = std::str::from_utf8(id.filter(|_| certain)?).ok()?;
-        Some((call_number(id).or_else(|| respelled_number(id))?, fault))
+        if let Some(id) = id.filter(|_| certain) {
+            let id = std::str::from_utf8(id).ok()?;
+            return Some((Some(call_number(id).or_else(|| respelled_number(id))?), fault));
+        }
+        let has = |name: &str| memchr::memmem::find(frame, name.as_bytes()).is_some();
+        let is_answer = match broken {
+            Some(b"result" | b"error") => true,
+            Some(b"id" | b"method") => false,
+            Some(_) => has_answer || ((has("\"result\"") || has("\"error\"")) && !has("\"method\"")),
+            None => has_answer,
+        };
+        // Programs print objects with an `error` too, but not with a version.
+        (certain && is_answer && !has_method && has("\"jsonrpc\"")).then_some((None, fault))
     }
 
     pub(super) fn read_progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {

@@ -154,7 +154,7 @@ impl Codec for JsonRpc {
         self.read(frame).unwrap_or_else(Incoming::Bad)
     }
 
-    fn unreadable_answer(&self, frame: &[u8], why: BadMessage) -> Option<(CallNumber, AnswerFault)> {
+    fn unreadable_answer(&self, frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, AnswerFault)> {
         Self::read_unreadable(frame, why)
     }
 

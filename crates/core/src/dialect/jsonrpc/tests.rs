@@ -201,7 +201,8 @@ fn an_answer_with_another_spelling_of_its_id_or_without_a_version_is_that_answer
 fn the_call_of_an_answer_that_cannot_be_read_is_found() {
     let unreadable = |frame: &[u8]| {
         let why = bad(&MCP, frame)?;
-        MCP.codec().unreadable_answer(frame, why).map(|(call, fault)| (call.0, fault.to_string()))
+        let (call, fault) = MCP.codec().unreadable_answer(frame, why)?;
+        Some((call.map_or(0, |call| call.0), fault.to_string()))
     };
     for (frame, text) in [
         (&br#"{"jsonrpc":"2.0","id":7,"result":{"x":NaN}}"#[..], "it is not JSON at byte 38"),
@@ -220,8 +221,19 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
     }
     let deep = format!(r#"{{"jsonrpc":"2.0","id":7,"result":{}1{}}}"#, "[".repeat(200), "]".repeat(200));
     assert_eq!(unreadable(deep.as_bytes()), Some((7, "it is nested too deep".into())));
+    // An answer, but its id is missing, or in or after what is broken: no call.
     for frame in [
-        // It may be a request.
+        r#"{"jsonrpc":"2.0","result":{"id":7,"x":NaN}}"#,
+        r#"{"jsonrpc":"2.0","result":{"text":"he said "hi""},"id":7}"#,
+        r#"{"jsonrpc":"2.0","result":{"a":1 /* one */},"id":7}"#,
+        r#"{"jsonrpc":"2.0","result":"cut off in the mid"#,
+        "{\"jsonrpc\":\"2.0\",\n[INFO] started\n\"id\":7,\"result\":1}",
+        r#"{"jsonrpc":"2.0","result":1,"result":2}"#,
+    ] {
+        assert_eq!(unreadable(frame.as_bytes()).map(|(call, _)| call), Some(0), "{frame}");
+    }
+    for frame in [
+        // It may be a request, or what a program printed.
         r#"{"jsonrpc":"2.0","id":7,"method":"m","params":NaN}"#,
         r#"{"jsonrpc":"2.0","id":7,"method":5}"#,
         r#"{"jsonrpc":"2.0","id":7,"method":"m","result":NaN}"#,
@@ -229,8 +241,10 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         r#"{"jsonrpc":"2.0","id":7,"id":8,"result":1}"#,
         r#"{"jsonrpc":"2.0","id":7,"\u0069d":8,"result":NaN}"#,
         r#"{"jsonrpc":"2.0","id":7,"meth\u006fd":"m","params":NaN}"#,
-        r#"{"jsonrpc":"2.0","result":{"id":7,"x":NaN}}"#,
+        r#"{"jsonrpc":"2.0","params":{"result":"he said "hi""},"method":"m"}"#,
+        r#"{"jsonrpc":"2.0","id":x y,"result":1}"#,
         r#"{"result":{"text":"he said "hi"},"id":7,"x":"}"#,
+        r#"{"level":"warn","error":NaN}"#,
         r#"["id",7,NaN]"#,
     ] {
         assert_eq!(unreadable(frame.as_bytes()), None, "{frame}");

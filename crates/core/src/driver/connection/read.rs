@@ -45,7 +45,10 @@ impl ConnectionTask {
                 if let Some(deviation) = deviation.or(deviation_of(&body)) {
                     self.connection.deviates(deviation, &inbound.body);
                 }
-                self.recv_answer(&inbound.body, call, body);
+                match call {
+                    Some(call) => self.recv_answer(&inbound.body, Some(call), body),
+                    None => self.recv_unnamed(inbound, body),
+                }
                 self.accept(inbound.exchange);
             }
             Incoming::Cancel(cancel) => self.recv_cancel(inbound, cancel),
@@ -54,12 +57,7 @@ impl ConnectionTask {
                 self.accept(inbound.exchange);
             }
             Incoming::PeerError(error) => {
-                if let Some(call) = self.only_call(inbound.exchange) {
-                    self.connection.deviates(Deviation::NoId, &inbound.body);
-                    self.recv_answer(&inbound.body, Some(call), AnswerBody::Error(error));
-                } else {
-                    tracing::debug!(error = %LogText::text(&error), "the peer could not read a frame");
-                }
+                self.recv_unnamed(inbound, AnswerBody::Error(error));
                 self.accept(inbound.exchange);
             }
             Incoming::Batch(members) => self.recv_batch(inbound, &members),
@@ -125,17 +123,32 @@ impl ConnectionTask {
         true
     }
 
+    /// Receives an answer that names no call: without an id, or with one that this side never sends (`-1`, `""`). It ends the
+    /// only call that is open, with its error, or with one about a result that may be meant for another.
+    fn recv_unnamed(&self, inbound: &Inbound, body: AnswerBody<'_>) {
+        let call = self.only_call(inbound.exchange);
+        let (deviation, body) = match body {
+            _ if call.is_none() => (Deviation::Dropped(BadMessage::NoId), body),
+            AnswerBody::Error(_) | AnswerBody::Cancelled => (Deviation::NoId, body),
+            AnswerBody::Value(_) | AnswerBody::Malformed(_) => {
+                let fault = AnswerFault::new("its id is that of no request");
+                (Deviation::InvalidAnswer, AnswerBody::Malformed(fault))
+            }
+        };
+        self.connection.deviates(deviation, &inbound.body);
+        self.recv_answer(&inbound.body, call, body);
+    }
+
     /// Ends the call that a frame names which cannot be read. `false`: it names none that waits for its answer.
     fn recv_unreadable(&self, inbound: &Inbound, why: BadMessage) -> bool {
         let connection = &self.connection;
-        let named = match why {
-            BadMessage::NoId => {
-                self.only_call(inbound.exchange).map(|call| (call, AnswerFault::of(&inbound.body, why)))
-            }
+        let answer = match why {
+            BadMessage::NoId => Some((None, AnswerFault::of(&inbound.body, why))),
             _ => connection.dialect.codec().unreadable_answer(&inbound.body, why),
         };
-        let Some((call, fault)) = named.filter(|(call, _)| connection.lock().session.awaits_answer(*call))
-        else {
+        let Some((named, fault)) = answer else { return false };
+        let call = named.or_else(|| self.only_call(inbound.exchange));
+        let Some(call) = call.filter(|call| connection.lock().session.awaits_answer(*call)) else {
             return false;
         };
         let fault = match connection.framing {
