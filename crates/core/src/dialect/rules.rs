@@ -282,11 +282,7 @@ pub trait Codec: Send + Sync + fmt::Debug + 'static {
 
     /// The call that a frame names which [`decode`](Self::decode) did not read for this reason, and what is wrong with it.
     /// No call: it is an answer, and its id was not found. `None`: it may be something else than an answer.
-    fn unreadable_answer(
-        &self,
-        frame: &[u8],
-        why: BadMessage,
-    ) -> Option<(Option<CallNumber>, AnswerFault)> {
+    fn unreadable_answer(&self, frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, AnswerFault)> {
         let (_, _) = (frame, why);
         None
     }

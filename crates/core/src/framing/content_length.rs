@@ -14,7 +14,7 @@ const MAX_NOISE_BYTES: usize = 64 * 1024;
 
 /// A header block with `Content-Length`, an empty line, then that many bytes.
 ///
-/// Header lines end with `\r\n`. A block in which every line ends with `\n` alone is accepted too.
+/// Header lines end with `\r\n`. A block in which every line ends with `\n` alone is accepted too, and so are more `\r`.
 ///
 /// A body above the limit or in a charset other than UTF-8 is refused and skipped, and is not kept in memory. It is
 /// refused when 1 KiB of it is here, or after the time of [`deadline`](Self::deadline): a length can be wrong.
@@ -270,8 +270,9 @@ impl ContentLength {
             return self.part_of_line();
         };
         let whole = self.buffer.get(..end).unwrap_or_default();
-        let line = whole.strip_suffix(b"\r").unwrap_or(whole);
-        let bare = line.len() == whole.len();
+        // Programs that write `\r\n` to a stream that turns `\n` into `\r\n` end lines with `\r\r\n`.
+        let returns = whole.iter().rev().take_while(|byte| **byte == b'\r').count();
+        let (line, bare) = (whole.get(..end - returns).unwrap_or_default(), returns == 0);
         if block.size == 0 && line.iter().all(u8::is_ascii_whitespace) {
             self.take_line(end);
             return Step::Again;
@@ -682,6 +683,12 @@ mod tests {
         assert_eq!(decode(input), [mark.clone(), frame(b"{}"), mark.clone(), mark, frame(b"[]")]);
         assert_eq!(decode(&b"\r\n".repeat(100_000)), []);
         assert_eq!(decode(b"\xef\xbb"), [noise(b"\xef\xbb")]);
+    }
+
+    #[test]
+    fn a_line_may_end_with_several_return_bytes() {
+        let input = b"Content-Length: 2\r\r\nContent-Type: x\r\r\n\r\r\n{}Content-Length: 2\r\n\r\n[]";
+        assert_eq!(decode(input), [frame(b"{}"), frame(b"[]")]);
     }
 
     #[test]

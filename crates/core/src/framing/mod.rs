@@ -5,8 +5,8 @@
 //!   allocated as its bytes arrive: at most four times what has arrived, and 16 KiB.
 //! - Each byte is examined a limited number of times, however small the pieces of the input are.
 //! - A frame is reported once, as [`Decoded::Frame`] or as [`Decoded::Bad`]. It shares the memory of the read buffer.
-//! - Output between frames is dropped and reported. Time only ends the wait for the rest of a text over several lines, and
-//!   for the beginning of a refused frame.
+//! - Output between frames is dropped and reported. Time only ends the wait for the rest of a text over several lines, for a
+//!   line end after a whole message, and for the beginning of a refused frame.
 
 mod content_length;
 mod newline;
@@ -95,7 +95,8 @@ pub enum Decoded {
 
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// How long the rest of a text over several lines is waited for, and the beginning of a refused frame.
+/// How long a line end after a whole message is waited for, the rest of a text over several lines, and the beginning of a
+/// refused frame.
 const PART_TIME: Duration = Duration::from_secs(1);
 
 /// How much of a refused frame is kept, in bytes.
@@ -139,6 +140,33 @@ fn shed(buffer: &mut BytesMut, taken: usize) {
     }
 }
 
+/// Whether a body is written as it is.
+fn is_one_line(body: &[u8]) -> bool {
+    memchr::memchr2(b'\n', b'\r', body).is_none()
+}
+
+/// Copies JSON without the white space between its tokens.
+fn compact(body: &[u8], out: &mut BytesMut) {
+    let mut in_string = false;
+    let mut escaped = false;
+    for &byte in body {
+        match byte {
+            b'\n' if in_string => out.extend_from_slice(b"\\n"),
+            b'\r' if in_string => out.extend_from_slice(b"\\r"),
+            b'\n' | b'\r' | b' ' | b'\t' if !in_string => continue,
+            _ => out.extend_from_slice(&[byte]),
+        }
+        if in_string && !escaped && byte == b'\\' {
+            escaped = true;
+            continue;
+        }
+        if byte == b'"' && !escaped {
+            in_string = !in_string;
+        }
+        escaped = false;
+    }
+}
+
 /// How frames are delimited in a stream of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Framing {
@@ -172,7 +200,7 @@ impl Framing {
     #[must_use]
     pub fn encode_around(self, body: &[u8], out: &mut BytesMut) -> Option<&'static [u8]> {
         match self {
-            Self::Newline => newline::is_one_line(body).then_some(b"\n"),
+            Self::Newline => is_one_line(body).then_some(b"\n"),
             Self::ContentLength => {
                 ContentLength::encode_header(body.len(), 0, out);
                 Some(b"")
@@ -240,7 +268,8 @@ impl Decoder {
         }
     }
 
-    /// Whether a part of the input is waited for: the rest of a text over several lines, or the beginning of a refused frame.
+    /// Whether a part of the input is waited for for a time: the rest of a text over several lines, a line end, or the beginning of
+    /// a refused frame.
     #[must_use]
     pub const fn is_collecting(&self) -> bool {
         match self {
@@ -318,5 +347,28 @@ mod tests {
                 "{taken}, {left}"
             );
         }
+    }
+
+    fn encode(body: &[u8]) -> Vec<u8> {
+        let mut out = BytesMut::new();
+        Newline::encode(body, &mut out);
+        out.to_vec()
+    }
+
+    #[test]
+    fn a_body_with_line_ends_is_written_as_one_compact_line() {
+        assert_eq!(encode(b"{\r\n  \"a b\": [1,\n\t2]\n}"), b"{\"a b\":[1,2]}\n");
+        assert_eq!(encode(b"{\"a\": \"\\\\\" ,\n\"b \\\" c\": 1}"), b"{\"a\":\"\\\\\",\"b \\\" c\":1}\n");
+    }
+
+    #[test]
+    fn a_body_without_line_ends_is_written_as_it_is() {
+        assert_eq!(encode(b"{ \"a\": 1 }"), b"{ \"a\": 1 }\n");
+    }
+
+    #[test]
+    fn a_raw_line_end_in_a_string_never_breaks_the_line() {
+        assert_eq!(encode(b"\"a\nb\r\""), b"\"a\\nb\\r\"\n");
+        assert_eq!(memchr::memchr(b'\n', &encode(b"\"a\\\nb")), Some(6));
     }
 }

@@ -1,13 +1,15 @@
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
-use memchr::{memchr, memchr2};
+use memchr::memchr;
 use serde::de::IgnoredAny;
 
 use super::printed_json::{
     Brackets, Object, begins_text, is_own_message, last_message, messages_of_line, trim,
 };
-use super::{BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, head, lacks_room, shed};
+use super::{
+    BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, compact, head, is_one_line, lacks_room, shed,
+};
 use crate::failpoint::{self, Failpoint};
 
 /// The largest part in which a long line is collected, in bytes.
@@ -23,6 +25,7 @@ const MAX_PART: usize = 256 * 1024;
 ///   a frame and only the rest is [`Decoded::Noise`].
 /// - The lines of a JSON text that goes on over several lines are collected, up to the limit, until the text is complete or a
 ///   line is a message of its own. Time ends the wait too: see [`deadline`](Self::deadline).
+/// - A whole message whose line does not end is a frame when that time is over.
 ///
 /// ```
 /// # use rescind_core::{Decoded, Newline};
@@ -51,6 +54,8 @@ pub struct Newline {
     rest: BytesMut,
     /// A text that goes on over several lines.
     text: Option<Box<Text>>,
+    /// A line without its end, if its last byte ends an object.
+    unended: Option<Unended>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +75,16 @@ struct Text {
     ends_at: Option<Instant>,
 }
 
+#[derive(Debug)]
+struct Unended {
+    /// In bytes.
+    length: usize,
+    /// When it is taken if it is a message, once that is known.
+    ends_at: Option<Instant>,
+    /// It is not a message, or not a whole one.
+    is_refused: bool,
+}
+
 impl Newline {
     /// A decoder for lines of at most `limit` bytes, without their line ends.
     #[must_use]
@@ -83,6 +98,7 @@ impl Newline {
             state: State::Line,
             rest: BytesMut::new(),
             text: None,
+            unended: None,
         }
     }
 
@@ -155,21 +171,30 @@ impl Newline {
         decoded.or_else(|| self.drop_text())
     }
 
-    /// When the time ends in which the text over several lines must be complete: 1 s after the first call for that text.
-    /// `None`: there is none. Call it after `next_frame` returned `None`, and [`give_up`](Self::give_up) when the time is
-    /// over.
+    /// When the time ends in which the text over several lines must be complete, or the line end after an object must come:
+    /// 1 s after the first call for it. `None`: there is none. Call it after `next_frame` returned `None`, and
+    /// [`give_up`](Self::give_up) when the time is over.
     pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
-        self.text.as_mut().map(|text| *text.ends_at.get_or_insert(now + PART_TIME))
+        let ends_at = match (&mut self.text, &mut self.unended) {
+            (Some(text), _) => &mut text.ends_at,
+            (None, Some(line)) if !line.is_refused => &mut line.ends_at,
+            (None, _) => return None,
+        };
+        Some(*ends_at.get_or_insert(now + PART_TIME))
     }
 
-    /// Whether a text goes on over several lines, and is not complete.
+    /// Whether a text goes on over several lines and is not complete, or a line ends with an object and without a line end.
     #[must_use]
     pub const fn is_collecting(&self) -> bool {
-        self.text.is_some()
+        self.text.is_some() || matches!(self.unended, Some(Unended { is_refused: false, .. }))
     }
 
-    /// The time of a text is over: it is [`BadFrame::NotJson`], unless the line that has begun completes it.
+    /// The time of a text is over: it is [`BadFrame::NotJson`], unless the line that has begun completes it. A line without an
+    /// end is a frame if it is a message. `None`: it is not, and its end is waited for.
     pub fn give_up(&mut self) -> Option<Decoded> {
+        if self.text.is_none() {
+            return self.unended_line();
+        }
         let mut brackets = self.text.as_ref()?.brackets;
         brackets.read(b"\n");
         let line = self.parts.iter().chain([&self.buffer]);
@@ -245,11 +270,15 @@ impl Newline {
         // A `\r` directly above the limit may belong to the line end.
         let last = if self.buffer.is_empty() { self.parts.last() } else { Some(&self.buffer) };
         let return_byte = usize::from(last.is_some_and(|part| part.ends_with(b"\r")));
+        let ends_object = last.is_some_and(|part| part.ends_with(b"}")) && self.text.is_none();
         let length = self.begun() - return_byte;
         if self.text.is_some() && length > 0 {
             if let Some(decoded) = self.text_is_too_long(length) {
                 return Some(decoded);
             }
+        }
+        if !ends_object || self.unended.as_ref().is_none_or(|line| line.length != length) {
+            self.unended = ends_object.then_some(Unended { length, ends_at: None, is_refused: false });
         }
         if length <= self.limit {
             return None;
@@ -258,6 +287,21 @@ impl Newline {
         self.state = State::Dropping;
         self.forget();
         Some(Decoded::Bad(BadFrame::TooLarge { limit: self.limit }, beginning))
+    }
+
+    #[cold]
+    fn unended_line(&mut self) -> Option<Decoded> {
+        self.unended.as_mut()?.is_refused = true;
+        let rest = self.buffer.split();
+        let line = self.joined(rest);
+        let text = trim(&line);
+        if Object::read(text).is_some_and(|object| object.length == text.len() && object.is_message()) {
+            self.scanned = 0;
+            return self.line(line);
+        }
+        self.scanned = line.len();
+        self.buffer = line;
+        None
     }
 
     fn forget(&mut self) {
@@ -401,33 +445,6 @@ fn looks_whole(line: &[u8]) -> bool {
     matches!((line.first(), line.last()), (Some(b'{'), Some(b'}')) | (Some(b'['), Some(b']')))
 }
 
-/// Whether a body is written as it is.
-pub(super) fn is_one_line(body: &[u8]) -> bool {
-    memchr2(b'\n', b'\r', body).is_none()
-}
-
-/// Copies JSON without the white space between its tokens.
-fn compact(body: &[u8], out: &mut BytesMut) {
-    let mut in_string = false;
-    let mut escaped = false;
-    for &byte in body {
-        match byte {
-            b'\n' if in_string => out.extend_from_slice(b"\\n"),
-            b'\r' if in_string => out.extend_from_slice(b"\\r"),
-            b'\n' | b'\r' | b' ' | b'\t' if !in_string => continue,
-            _ => out.extend_from_slice(&[byte]),
-        }
-        if in_string && !escaped && byte == b'\\' {
-            escaped = true;
-            continue;
-        }
-        if byte == b'"' && !escaped {
-            in_string = !in_string;
-        }
-        escaped = false;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -479,12 +496,6 @@ mod tests {
         }
         assert_eq!(bytes, whole);
         whole
-    }
-
-    fn encode(body: &[u8]) -> Vec<u8> {
-        let mut out = BytesMut::new();
-        Newline::encode(body, &mut out);
-        out.to_vec()
     }
 
     #[test]
@@ -636,6 +647,34 @@ mod tests {
     }
 
     #[test]
+    fn a_whole_message_whose_line_does_not_end_is_taken_after_the_time() {
+        let start = Instant::now();
+        let message = br#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+        let mut decoder = Newline::new(64);
+        decoder.push(message);
+        assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
+        assert_eq!((decoder.give_up(), decoder.partial()), (Some(frame(message)), 0));
+        decoder.push(b"\n{}\n");
+        assert_eq!((decoder.next_frame(), decoder.next_frame()), (Some(frame(b"{}")), None));
+        // Not a message, or not a whole one: it is asked about once, and its end is waited for.
+        for part in [&b"{\"a\":{}}"[..], &message[..35], b"x {}"] {
+            decoder.push(part);
+            assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
+            assert_eq!((decoder.give_up(), decoder.partial()), (None, part.len()));
+            assert_eq!((decoder.next_frame(), decoder.is_collecting()), (None, false));
+            decoder.push(b"}\n");
+            let mut line = part.to_vec();
+            line.push(b'}');
+            let (Some(Decoded::Frame(read) | Decoded::Bad(BadFrame::NotJson, read)), None) =
+                (decoder.next_frame(), decoder.next_frame())
+            else {
+                panic!("{part:?} was lost")
+            };
+            assert_eq!(read, line);
+        }
+    }
+
+    #[test]
     fn an_endless_line_is_held_in_bounded_memory() {
         let mut decoder = Newline::new(1 << 20);
         let piece = [b'x'; 4096];
@@ -773,22 +812,5 @@ mod tests {
             decode(b"{\xff\x00\xc3}\n\xff\n{}\n", 8),
             [frame(b"{\xff\x00\xc3}"), not_json(b"\xff"), frame(b"{}")]
         );
-    }
-
-    #[test]
-    fn a_body_with_line_ends_is_written_as_one_compact_line() {
-        assert_eq!(encode(b"{\r\n  \"a b\": [1,\n\t2]\n}"), b"{\"a b\":[1,2]}\n");
-        assert_eq!(encode(b"{\"a\": \"\\\\\" ,\n\"b \\\" c\": 1}"), b"{\"a\":\"\\\\\",\"b \\\" c\":1}\n");
-    }
-
-    #[test]
-    fn a_body_without_line_ends_is_written_as_it_is() {
-        assert_eq!(encode(b"{ \"a\": 1 }"), b"{ \"a\": 1 }\n");
-    }
-
-    #[test]
-    fn a_raw_line_end_in_a_string_never_breaks_the_line() {
-        assert_eq!(encode(b"\"a\nb\r\""), b"\"a\\nb\\r\"\n");
-        assert_eq!(memchr(b'\n', &encode(b"\"a\\\nb")), Some(6));
     }
 }

@@ -164,17 +164,15 @@ impl Brackets {
 }
 
 /// The messages of a line that is not JSON as a whole: `{"progress":1} {"jsonrpc":…}{"jsonrpc":…}` has two. Each is a text
-/// with its brackets closed, so what is inside of another text is none. Everything between them is left out. A line with a
-/// bracket too many, or with more after its last text, has none, and each is shorter than the line.
+/// with its brackets closed, so what is inside of another text is none. Everything between them and after the last one is
+/// left out. A line with a bracket too many, or a quote after its last text, has none, and each is shorter than the line.
 pub(super) fn messages_of_line(mut line: &[u8]) -> Vec<&[u8]> {
     let (mut messages, whole) = (Vec::new(), line.len());
-    loop {
-        line = trim(line);
-        let Some(start) = memchr::memchr2(b'{', b'[', line) else { break };
+    while let Some(start) = opening_bracket(line) {
         let (between, rest) = line.split_at(start);
         line = rest;
         let end = Brackets::default().read(line).filter(|_| memchr::memchr2(b'}', b']', between).is_none());
-        let Some(end) = end else { break };
+        let Some(end) = end else { return Vec::new() };
         let (text, rest) = line.split_at(end);
         let object = Object::read(text).filter(|object| object.length == text.len() && text.len() < whole);
         if object.is_some_and(Object::is_message) {
@@ -182,7 +180,14 @@ pub(super) fn messages_of_line(mut line: &[u8]) -> Vec<&[u8]> {
         }
         line = rest;
     }
-    if line.is_empty() { messages } else { Vec::new() }
+    if memchr::memchr3(b'}', b']', b'"', line).is_none() { messages } else { Vec::new() }
+}
+
+/// The place of the first bracket that is not part of a colour of a terminal (`ESC [ 3 2 m`).
+fn opening_bracket(line: &[u8]) -> Option<usize> {
+    memchr::memchr2_iter(b'{', b'[', line).find(|place| {
+        line.get(*place) == Some(&b'{') || !line.get(..*place).is_some_and(|before| before.ends_with(b"\x1b"))
+    })
 }
 
 /// Whether a line can be the beginning of a JSON text over several lines. An array must be one of objects: other lines
@@ -267,6 +272,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"result":"}{"}{"id":2,"error":{}}"#,
             r#"{"progress":1} {"jsonrpc":"2.0","id":1,"result":"}{"} [x] {"id":2,"error":{}}"#,
             r#"{NaN}{"jsonrpc":"2.0","id":1,"result":"}{"}, {"id":2,"error":{}}"#,
+            "\u{1b}[32m{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"}{\"}\u{1b}[0m {\"id\":2,\"error\":{}} done\u{1b}[0m",
         ] {
             assert_eq!(found(line), [one, two], "{line}");
         }
@@ -274,7 +280,7 @@ mod tests {
         assert_eq!(found(r#"{"x":[{"jsonrpc":"2.0","id":1,"result":1}"#), [""; 0]);
         assert_eq!(found(r#"{"jsonrpc":"2.0","id":1,"result":1}}"#), [""; 0]);
         assert_eq!(found(r#"{"a":1}} {"jsonrpc":"2.0","id":1,"result":1}"#), [""; 0]);
-        assert_eq!(found(r#"{"a":1} {"jsonrpc":"2.0","id":1,"result":1} x"#), [""; 0]);
+        assert_eq!(found(r#"{"a":1} {"jsonrpc":"2.0","id":1,"result":1} "x""#), [""; 0]);
         assert_eq!(found(r#"{"jsonrpc":"2.0","id":1,"result":"\ud800"}"#), [""; 0]);
         assert_eq!(found(r#"{"x":"he said "{"jsonrpc":"2.0","id":1,"result":1}""}"#), [""; 0]);
     }

@@ -60,14 +60,11 @@ fn is_answer(kind: &[u8]) -> bool {
 }
 
 /// The call that a frame names which is not a message, if its `type` is that of an answer.
-pub(super) fn read_unreadable(
-    frame: &[u8],
-    why: BadMessage,
-) -> Option<(Option<CallNumber>, AnswerFault)> {
+pub(super) fn read_unreadable(frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, AnswerFault)> {
     let fault = AnswerFault::of(frame, why);
     let (mut id, mut kind, mut certain) = (None, None, true);
     let end = fault.place().unwrap_or(frame.len());
-    let broken = broken_json::members(frame, end, |name, value| match name {
+    broken_json::members(frame, end, |name, value| match name {
         b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
         b"type" => certain &= kind.replace(value).is_none_or(|former| former == value),
         // An escape may spell either of the two.
@@ -77,10 +74,7 @@ pub(super) fn read_unreadable(
     if !certain || !is_answer(kind) {
         return None;
     }
-    let Some(id) = id else {
-        // It may be in or after what is broken.
-        return (broken != Some(b"id")).then_some((None, fault));
-    };
+    let Some(id) = id else { return Some((None, fault)) };
     respelled_number(std::str::from_utf8(id).ok()?).map(|call| (Some(call), fault))
 }
 

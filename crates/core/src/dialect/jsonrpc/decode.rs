@@ -208,7 +208,7 @@ impl JsonRpc {
         let has = |name: &str| memchr::memmem::find(frame, name.as_bytes()).is_some();
         let is_answer = match broken {
             Some(b"result" | b"error") => true,
-            Some(b"id" | b"method") => false,
+            Some(b"method") => false,
             Some(_) => has_answer || ((has("\"result\"") || has("\"error\"")) && !has("\"method\"")),
             None => has_answer,
         };

@@ -227,6 +227,8 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         r#"{"jsonrpc":"2.0","result":{"text":"he said "hi""},"id":7}"#,
         r#"{"jsonrpc":"2.0","result":{"a":1 /* one */},"id":7}"#,
         r#"{"jsonrpc":"2.0","result":"cut off in the mid"#,
+        r#"{"jsonrpc":"2.0","result":1,"id":1"#,
+        r#"{"jsonrpc":"2.0","id":x y,"result":1}"#,
         "{\"jsonrpc\":\"2.0\",\n[INFO] started\n\"id\":7,\"result\":1}",
         r#"{"jsonrpc":"2.0","result":1,"result":2}"#,
     ] {
@@ -242,7 +244,6 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         r#"{"jsonrpc":"2.0","id":7,"\u0069d":8,"result":NaN}"#,
         r#"{"jsonrpc":"2.0","id":7,"meth\u006fd":"m","params":NaN}"#,
         r#"{"jsonrpc":"2.0","params":{"result":"he said "hi""},"method":"m"}"#,
-        r#"{"jsonrpc":"2.0","id":x y,"result":1}"#,
         r#"{"result":{"text":"he said "hi"},"id":7,"x":"}"#,
         r#"{"level":"warn","error":NaN}"#,
         r#"["id",7,NaN]"#,

@@ -140,8 +140,8 @@ impl<R: AsyncRead> ByteReceiver<R> {
         Poll::Pending
     }
 
-    /// Waits until the time for a text over several lines is over. It is asked only when what has arrived was read, so a
-    /// text that is here is complete however late this task runs.
+    /// Waits until the time is over for a text over several lines, for a line end, or for a refused frame. It is asked only when
+    /// what has arrived was read, so a text that is here is complete however late this task runs.
     fn poll_text_time(&mut self, cx: &mut Context<'_>) -> Poll<Decoded> {
         if !self.decoder.is_collecting() {
             return Poll::Pending;
@@ -155,9 +155,11 @@ impl<R: AsyncRead> ByteReceiver<R> {
         }
         ready!(timer.as_mut().poll(cx));
         self.text_time = None;
-        self.partial.finish();
         match self.decoder.give_up() {
-            Some(decoded) => Poll::Ready(decoded),
+            Some(decoded) => {
+                self.partial.finish();
+                Poll::Ready(decoded)
+            }
             None => Poll::Pending,
         }
     }
