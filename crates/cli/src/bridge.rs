@@ -527,10 +527,11 @@ impl Child {
 /// How a child ended, once it was waited for.
 async fn ended(child: ChildHandle) -> String {
     let status = child.wait().await;
+    let how = if child.has_closed_stdout() { "it closed its stdout and did not exit; " } else { "" };
     let tail = child.stderr_tail();
     match tail.trim_end() {
-        "" => format!("{status}; nothing on stderr"),
-        tail => format!("{status}; stderr ends: {tail}"),
+        "" => format!("{how}{status}; nothing on stderr"),
+        tail => format!("{how}{status}; stderr ends: {tail}"),
     }
 }
 

@@ -452,6 +452,8 @@ pub enum Deviation {
     BatchOfAnswers,
     /// An answer has no id. It was taken as the answer of the only call that was open.
     NoId,
+    /// An answer is to a request that this side never sent. It was dropped.
+    UnknownId,
     /// An answer names an open call and cannot be read. The call ended with an error.
     InvalidAnswer,
     /// A text has an escape of half a character (a lone surrogate). It was read as U+FFFD.
@@ -493,7 +495,8 @@ impl Deviation {
             | Self::ContentType
             | Self::UnendedEvent
             | Self::Redirect => true,
-            Self::InvalidAnswer
+            Self::UnknownId
+            | Self::InvalidAnswer
             | Self::Noise
             | Self::SharedLine
             | Self::Dropped(_)
@@ -504,7 +507,7 @@ impl Deviation {
 
     /// The number of kinds.
     #[cfg(feature = "tokio")]
-    pub(crate) const KINDS: usize = 16;
+    pub(crate) const KINDS: usize = 17;
 
     /// The number of its kind.
     #[cfg(feature = "tokio")]
@@ -526,6 +529,7 @@ impl Deviation {
             Self::Redirect => 13,
             Self::SessionLost => 14,
             Self::SharedLine => 15,
+            Self::UnknownId => 16,
         }
     }
 }
@@ -537,6 +541,7 @@ impl fmt::Display for Deviation {
             Self::NoVersion => "an answer does not name its protocol version",
             Self::BatchOfAnswers => "answers came as a batch, which this protocol does not have",
             Self::NoId => "an answer has no id; it was taken for the only open call",
+            Self::UnknownId => "an answer to a request that was never sent was dropped",
             Self::InvalidAnswer => "an answer cannot be read; its call ended with an error",
             Self::LoneSurrogate => "a text has half a character; it was read as U+FFFD",
             Self::ByteOrderMark => "a byte order mark before a message was dropped",

@@ -46,6 +46,12 @@ impl ChildHandle {
         self.0.exit_status()
     }
 
+    /// Whether it closed its stdout and did not exit within 200 ms. This side ends it then.
+    #[must_use]
+    pub fn has_closed_stdout(&self) -> bool {
+        matches!(self.0.state().output_end, OutputEnd::Settled)
+    }
+
     /// The last 8 KiB of its stderr. Bytes that are not UTF-8 are replaced, and control characters are escaped.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
@@ -284,7 +290,9 @@ impl Process {
 
     fn settle(&self) {
         let mut state = self.state();
-        state.output_end = OutputEnd::Settled;
+        if state.exit.is_none() {
+            state.output_end = OutputEnd::Settled;
+        }
         wake(state);
     }
 

@@ -269,7 +269,9 @@ async fn a_bad_length_after_noise_ends_with_an_error_with_stderr() {
 #[tokio::test]
 async fn a_child_that_closes_stdout_and_continues_is_half_closed() {
     let (mut link, child) = shell("exec >&-; cat >&2").start().unwrap();
+    assert!(!child.has_closed_stdout());
     assert!(matches!(event(&mut link).await, Some(Ok(TransportEvent::HalfClosed))));
+    assert!(child.has_closed_stdout());
     send(&mut link, "still read").await.unwrap();
     close(&mut link).await.unwrap();
     assert!(event(&mut link).await.is_none());

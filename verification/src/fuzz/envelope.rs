@@ -432,7 +432,7 @@ fn naive_json_rpc(codec: &JsonRpc, value: &Value) -> &'static str {
     let is_answer = of("result").is_some() || of("error").is_some();
     let id = of("id");
     let Some(method) = of("method").filter(|method| !(method.is_null() && is_answer)) else {
-        return match id.filter(|id| !id.is_null()) {
+        return match id.filter(|id| !names_nothing(id)) {
             Some(_) if is_answer => "answer",
             None if is_error(of("error")) && of("result").is_none_or(Value::is_null) => "peer error",
             _ => "bad",
@@ -452,6 +452,15 @@ fn naive_json_rpc(codec: &JsonRpc, value: &Value) -> &'static str {
         // Whether it is whole, and how large, its text says.
         Some(id) if has_params && id.is_f64() => "request or bad",
         _ => "bad",
+    }
+}
+
+/// Whether an id in an answer counts as none.
+fn names_nothing(id: &Value) -> bool {
+    match id {
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => true,
+        Value::Number(number) => number.to_string().starts_with('-'),
+        Value::String(text) => ["", "null", "undefined", "None"].contains(&text.as_str()),
     }
 }
 

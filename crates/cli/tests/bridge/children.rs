@@ -95,7 +95,7 @@ async fn a_program_that_closes_its_output_and_runs_on_is_ended_and_its_requests_
     let bridge = Bridge::listen("acp", WS, &words(&lives.child(script)));
     let client = bridge.stranger("acp").await;
     let (error, life) = tokio::join!(error_of_work(&client), lives.begun());
-    assert!(error.message.starts_with("`sh` "), "{error}");
+    assert!(error.message.starts_with("`sh` ended: it closed its stdout and did not exit"), "{error}");
     drop(soon("the close", client.closed()).await);
     life.ended().await;
 }

@@ -90,7 +90,7 @@ async fn each_answer_to_the_first_call_ends_it() {
         (r#"{"jsonrpc":"2.0","result":5}"#, unreadable("it has no id"), Deviation::InvalidAnswer),
         (
             r#"{"jsonrpc":"2.0","id":"undefined","result":5}"#,
-            unreadable("its id is that of no request"),
+            unreadable("it has no id"),
             Deviation::InvalidAnswer,
         ),
         (

@@ -159,8 +159,7 @@ impl Connection {
         match message {
             Incoming::Request(request) => self.recv_request(now, &request),
             Incoming::Notification { method, params } => self.recv_notification(now, &method, params),
-            Incoming::Answer { call: Some(call), body, .. } => self.recv_answer(now, Some(call), body),
-            Incoming::Answer { call: None, body, .. } => self.recv_unnamed(now, body),
+            Incoming::Answer { call, body, .. } => self.recv_answer(now, call, body),
             Incoming::Cancel(cancel) => {
                 let reason = cancel.reason.as_deref();
                 self.session.recv_cancel(now, cancel.key.ok(), reason, cancel.ack, &Origin::STREAM);
@@ -187,7 +186,11 @@ impl Connection {
                     self.session.recv_bad(now, BadMessage::BatchNotAllowed, ExchangeId::NONE);
                 }
             }
-            Incoming::PeerError(error) => self.recv_unnamed(now, AnswerBody::Error(error)),
+            Incoming::PeerError(error) => {
+                if let Some(call) = self.session.only_awaited() {
+                    self.recv_answer(now, Some(call), AnswerBody::Error(error));
+                }
+            }
             Incoming::BadRequest { id, tag, why } => {
                 self.session.recv_bad_request(id, tag, why, &Origin::STREAM);
             }
@@ -203,18 +206,6 @@ impl Connection {
         let _ = self.session.recv_answer(now, call, kind);
         self.pump(now);
         self.answer = None;
-    }
-
-    /// Receives an answer that names no call. It ends the only one that is open, of a result with an error.
-    fn recv_unnamed(&mut self, now: Instant, body: AnswerBody<'_>) {
-        let call = self.session.only_awaited();
-        let body = match body {
-            AnswerBody::Value(_) if call.is_some() => {
-                AnswerBody::Malformed(AnswerFault::new("its id is that of no request"))
-            }
-            body => body,
-        };
-        self.recv_answer(now, call, body);
     }
 
     /// Receives a frame that is not a message. If it names a call that waits for its answer, the call ends.

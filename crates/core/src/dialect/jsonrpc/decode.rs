@@ -141,7 +141,7 @@ impl JsonRpc {
             (_, Some(error)) => self.read_error(error),
             (None, None) => AnswerBody::Malformed(AnswerFault::new("it has neither a result nor an error")),
         };
-        match (id.filter(|id| id.get() != "null"), body) {
+        match (id.filter(|id| !names_nothing(id.get())), body) {
             (Some(id), body) => {
                 let (call, deviation) = match id.get().parse() {
                     Ok(number) => (Some(CallNumber(number)), None),
@@ -285,6 +285,13 @@ fn structured(params: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage
         Some(params) if json::shape(params.get()) == Shape::Other => Err(BadMessage::InvalidParams),
         params => Ok(params),
     }
+}
+
+/// Whether an id is one that no program sends with a request, as those that programs write into an answer when they could not
+/// read the id of the request.
+fn names_nothing(json: &str) -> bool {
+    matches!(json, r#""""# | r#""null""# | r#""undefined""# | r#""None""#)
+        || !json.starts_with(|first: char| first == '"' || first.is_ascii_digit())
 }
 
 /// The call that an id names in another spelling than this side wrote it: `"2"`, `2.0` or `"2.0"` for 2. No other call can

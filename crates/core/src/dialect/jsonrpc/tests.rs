@@ -165,8 +165,12 @@ fn values_errors_and_cancelled_answers_are_distinguished() {
         let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#);
         assert_eq!(call(&frame).0, Some(number), "the id is not read as it stands");
     }
-    for id in ["-1", "1.5", "\"-1\"", "\"01\"", "\"x\"", "true", "[1]", "18446744073709551616"] {
+    for id in ["1.5", "\"-1\"", "\"01\"", "\"x\"", "18446744073709551616"] {
         assert_eq!(call(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#)).0, None, "{id}");
+    }
+    for id in ["null", "-1", "true", "[1]", "{}", r#""""#, r#""undefined""#] {
+        let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#);
+        assert_eq!(bad(&ACP, frame.as_bytes()), Some(BadMessage::NoId), "{id}");
     }
 }
 
@@ -254,7 +258,7 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
 
 #[test]
 fn an_error_about_no_frame_in_particular_is_never_answered() {
-    for id in ["", r#""id":null,"#] {
+    for id in ["", r#""id":null,"#, r#""id":-1,"#, r#""id":"","#, r#""id":"undefined","#, r#""id":false,"#] {
         for code in [-32700, -32800] {
             let frame = format!(r#"{{"jsonrpc":"2.0",{id}"error":{{"code":{code},"message":"m"}}}}"#);
             assert!(

@@ -45,10 +45,10 @@ impl ConnectionTask {
                 if let Some(deviation) = deviation.or(deviation_of(&body)) {
                     self.connection.deviates(deviation, &inbound.body);
                 }
-                match call {
-                    Some(call) => self.recv_answer(&inbound.body, Some(call), body),
-                    None => self.recv_unnamed(inbound, body),
+                if call.is_none() {
+                    self.connection.deviates(Deviation::UnknownId, &inbound.body);
                 }
+                self.recv_answer(&inbound.body, call, body);
                 self.accept(inbound.exchange);
             }
             Incoming::Cancel(cancel) => self.recv_cancel(inbound, cancel),
@@ -57,7 +57,12 @@ impl ConnectionTask {
                 self.accept(inbound.exchange);
             }
             Incoming::PeerError(error) => {
-                self.recv_unnamed(inbound, AnswerBody::Error(error));
+                let call = self.only_call(inbound.exchange);
+                let deviation = call.map_or(Deviation::Dropped(BadMessage::NoId), |_| Deviation::NoId);
+                self.connection.deviates(deviation, &inbound.body);
+                if call.is_some() {
+                    self.recv_answer(&inbound.body, call, AnswerBody::Error(error));
+                }
                 self.accept(inbound.exchange);
             }
             Incoming::Batch(members) => self.recv_batch(inbound, &members),
@@ -121,22 +126,6 @@ impl ConnectionTask {
             self.pending.push_front(inbound.member(inbound.body.slice_ref(message)));
         }
         true
-    }
-
-    /// Receives an answer that names no call: without an id, or with one that this side never sends (`-1`, `""`). It ends the
-    /// only call that is open, with its error, or with one about a result that may be meant for another.
-    fn recv_unnamed(&self, inbound: &Inbound, body: AnswerBody<'_>) {
-        let call = self.only_call(inbound.exchange);
-        let (deviation, body) = match body {
-            _ if call.is_none() => (Deviation::Dropped(BadMessage::NoId), body),
-            AnswerBody::Error(_) | AnswerBody::Cancelled => (Deviation::NoId, body),
-            AnswerBody::Value(_) | AnswerBody::Malformed(_) => {
-                let fault = AnswerFault::new("its id is that of no request");
-                (Deviation::InvalidAnswer, AnswerBody::Malformed(fault))
-            }
-        };
-        self.connection.deviates(deviation, &inbound.body);
-        self.recv_answer(&inbound.body, call, body);
     }
 
     /// Ends the call that a frame names which cannot be read. `false`: it names none that waits for its answer.
