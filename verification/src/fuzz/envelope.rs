@@ -119,7 +119,9 @@ fn unreadable(dialect: &Dialect, frame: &[u8], why: BadMessage, value: Option<&V
     };
     let (id, number) = (&value["id"], call.0.to_string());
     let spelled = id.as_str().map_or_else(|| id.to_string(), ToOwned::to_owned);
-    let is_same = spelled == number || spelled.parse::<f64>().is_ok_and(|id| id.to_string() == number);
+    // `-0` is 0.
+    let is_same =
+        spelled == number || spelled.parse::<f64>().is_ok_and(|id| (id + 0.0).to_string() == number);
     let is_answer = value["method"].is_null() || !value["result"].is_null() || !value["error"].is_null();
     assert!(is_same && is_answer, "{call:?} is not the call of {value}");
 }
@@ -459,7 +461,7 @@ fn naive_json_rpc(codec: &JsonRpc, value: &Value) -> &'static str {
 fn names_nothing(id: &Value) -> bool {
     match id {
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => true,
-        Value::Number(number) => number.to_string().starts_with('-'),
+        Value::Number(number) => number.as_f64().is_some_and(|number| number < 0.0),
         Value::String(text) => ["", "null", "undefined", "None"].contains(&text.as_str()),
     }
 }

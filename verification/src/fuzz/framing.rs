@@ -326,6 +326,11 @@ fn naive_content_length(wire: &[u8], limit: usize) -> (Vec<Decoded>, bool) {
     }
 }
 
+fn without_returns(line: &[u8]) -> &[u8] {
+    let end = line.iter().rposition(|byte| *byte != b'\r').map_or(0, |last| last + 1);
+    line.get(..end).unwrap_or_default()
+}
+
 struct Blocks {
     all: Vec<Decoded>,
     noise: usize,
@@ -347,7 +352,7 @@ impl Blocks {
         };
         let (whole, after) = rest.split_at(end);
         let after = after.get(1..).unwrap_or_default();
-        let line = whole.strip_suffix(b"\r").unwrap_or(whole);
+        let line = without_returns(whole);
         let returned = line.len() < whole.len();
         if is_start && line.iter().all(u8::is_ascii_whitespace) {
             return Ok(after);
@@ -403,7 +408,7 @@ impl Blocks {
             return self.drop_block(rest);
         }
         let line = rest.get(..end).unwrap_or_default();
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let line = without_returns(line);
         if line.is_empty() {
             return self.fails(BadFrame::BadHeader);
         }

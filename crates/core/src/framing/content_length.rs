@@ -270,9 +270,8 @@ impl ContentLength {
             return self.part_of_line();
         };
         let whole = self.buffer.get(..end).unwrap_or_default();
-        // Programs that write `\r\n` to a stream that turns `\n` into `\r\n` end lines with `\r\r\n`.
-        let returns = whole.iter().rev().take_while(|byte| **byte == b'\r').count();
-        let (line, bare) = (whole.get(..end - returns).unwrap_or_default(), returns == 0);
+        let line = without_returns(whole);
+        let bare = line.len() == whole.len();
         if block.size == 0 && line.iter().all(u8::is_ascii_whitespace) {
             self.take_line(end);
             return Step::Again;
@@ -355,7 +354,7 @@ impl ContentLength {
             return self.drop_block();
         }
         let whole = self.buffer.get(..end).unwrap_or_default();
-        let line = whole.strip_suffix(b"\r").unwrap_or(whole);
+        let line = without_returns(whole);
         if line.is_empty() {
             // The end of a block whose other lines end differently.
             return self.refuse(BadFrame::BadHeader);
@@ -374,7 +373,7 @@ impl ContentLength {
     fn drop_line(&mut self, end: usize, taken: usize) -> Step {
         self.scanned = 0;
         let line = self.buffer.get(..end).unwrap_or_default();
-        let noise = head(line.strip_suffix(b"\r").unwrap_or(line));
+        let noise = head(without_returns(line));
         self.buffer.advance(taken.min(self.buffer.len()));
         match self.add_noise(taken) {
             Ok(()) => Step::Return(Decoded::Noise(noise)),
@@ -445,6 +444,14 @@ const MAX_HEADER_BYTES: usize = 8 * 1024;
 /// The header that each block has.
 const LENGTH: &[u8] = b"Content-Length:";
 const TYPE: &[u8] = b"Content-Type:";
+
+/// A line without its end. Programs that write `\r\n` to a stream that turns `\n` into `\r\n` end it with `\r\r\n`.
+fn without_returns(mut line: &[u8]) -> &[u8] {
+    while let [rest @ .., b'\r'] = line {
+        line = rest;
+    }
+    line
+}
 
 /// The content of the header block so far.
 #[derive(Debug, Default)]

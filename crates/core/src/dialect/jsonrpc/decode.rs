@@ -291,7 +291,8 @@ fn structured(params: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage
 /// read the id of the request.
 fn names_nothing(json: &str) -> bool {
     matches!(json, r#""""# | r#""null""# | r#""undefined""# | r#""None""#)
-        || !json.starts_with(|first: char| first == '"' || first.is_ascii_digit())
+        || (!json.starts_with(|first: char| first == '"' || first.is_ascii_digit())
+            && respelled_number(json).is_none())
 }
 
 /// The call that an id names in another spelling than this side wrote it: `"2"`, `2.0` or `"2.0"` for 2. No other call can
