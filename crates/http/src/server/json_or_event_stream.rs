@@ -216,10 +216,10 @@ pub struct Stalled;
 pub(super) struct Full {
     /// The announced bytes that the reader has not received yet.
     left: usize,
-    body: Body,
+    body: Pieces,
 }
 
-enum Body {
+enum Pieces {
     Small(Bytes),
     Watched { shared: Arc<Mutex<Shared>>, watch: AbortHandle },
 }
@@ -232,11 +232,11 @@ struct Shared {
 
 impl Full {
     pub(super) const fn empty() -> Self {
-        Self { left: 0, body: Body::Small(Bytes::new()) }
+        Self { left: 0, body: Pieces::Small(Bytes::new()) }
     }
 
     pub(super) fn new(body: Bytes) -> Self {
-        Self { left: body.len(), body: Body::Small(body) }
+        Self { left: body.len(), body: Pieces::Small(body) }
     }
 
     /// The bytes that are still to be sent.
@@ -246,7 +246,7 @@ impl Full {
 
     /// Drops the message if none of it is taken for this time.
     pub(super) fn cut_after(&mut self, stall_timeout: Duration) {
-        let Body::Small(rest) = &mut self.body else { return };
+        let Pieces::Small(rest) = &mut self.body else { return };
         if rest.len() <= UNWATCHED {
             return;
         }
@@ -266,7 +266,7 @@ impl Full {
                 }
             }
         });
-        self.body = Body::Watched { shared, watch: watch.abort_handle() };
+        self.body = Pieces::Watched { shared, watch: watch.abort_handle() };
     }
 
     /// The next piece. `None`: all pieces were sent.
@@ -275,8 +275,8 @@ impl Full {
             return Ok(None);
         }
         let piece = match &mut self.body {
-            Body::Small(rest) => piece(rest),
-            Body::Watched { shared, .. } => {
+            Pieces::Small(rest) => piece(rest),
+            Pieces::Watched { shared, .. } => {
                 let mut shared = lock(shared);
                 shared.moved = Instant::now();
                 piece(shared.rest.as_mut().ok_or(Stalled)?)
@@ -293,7 +293,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 
 impl Drop for Full {
     fn drop(&mut self) {
-        if let Body::Watched { watch, .. } = &self.body {
+        if let Pieces::Watched { watch, .. } = &self.body {
             watch.abort();
         }
     }
