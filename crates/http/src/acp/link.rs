@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use super::connection::{Connection, OPENING, OWN, closed};
 use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
-use crate::server::idle::{IdleSession, IdlingReceiver};
 use crate::server::json_or_event_stream::ResponseKind;
-use crate::server::link::{Linked, ServerLink};
 use crate::server::replay_buffer::ReplayBuffer;
+use crate::server::sessions::{IdleSession, IdlingReceiver};
+use crate::server::sessions::{Linked, ServerLink};
 
 /// The most bytes that wait on all streams together. Above it the connection ends.
 const MOST: usize = 64 * 1024 * 1024;

@@ -9,12 +9,12 @@ use super::LegacySse;
 use super::session::SseSession;
 use crate::envelope::Envelope;
 use crate::inbound_queue::SendRefused;
+use crate::server::body::{self, ResponseBody};
+use crate::server::checks::Refused;
 use crate::server::checks::{self, HeadFields, PageAccess, Parameters};
 use crate::server::json_or_event_stream::ResponseKind;
-use crate::server::refusal::Refused;
-use crate::server::response_body::{self, ResponseBody};
 use crate::server::sessions::Sessions;
-use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, is_at};
+use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, is_at};
 
 /// The methods and headers that web pages may use.
 const PAGE_ACCESS: PageAccess = PageAccess {
@@ -82,7 +82,7 @@ impl LegacySseServer {
             drop(link);
             return Err(Refused::unavailable("the server accepts no session now"));
         }
-        Ok(response_body::events(session, 0, self.settings.keep_alive, None))
+        Ok(body::events(session, 0, self.settings.keep_alive, None))
     }
 
     async fn post(
@@ -119,15 +119,13 @@ impl LegacySseServer {
         if Envelope::read(&body).is_ok() {
             let trace = fields.trace().map(Arc::new);
             session.post((body, bytes), ExchangeId::NONE, trace).map_err(not_taken)?;
-            return Ok(response_body::plain(StatusCode::ACCEPTED));
+            return Ok(body::plain(StatusCode::ACCEPTED));
         }
         match session.judge((body, bytes)).await.map_err(not_taken)? {
-            ResponseKind::Json(status, refusal) => Ok(response_body::json(status, refusal)),
+            ResponseKind::Json(status, refusal) => Ok(body::json(status, refusal)),
             ResponseKind::Refused(_) => Err(Refused::bad("the body is not a message")),
             ResponseKind::Ended => Err(ended()),
-            ResponseKind::Accepted | ResponseKind::EventStream => {
-                Ok(response_body::plain(StatusCode::ACCEPTED))
-            }
+            ResponseKind::Accepted | ResponseKind::EventStream => Ok(body::plain(StatusCode::ACCEPTED)),
         }
     }
 }

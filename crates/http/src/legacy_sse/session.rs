@@ -19,9 +19,9 @@ use crate::envelope::Envelope;
 use crate::inbound_queue::{InboundQueue, InboundReceiver, SendRefused, WakeList};
 use crate::int_map::IntMap;
 use crate::server::Settings;
+use crate::server::body::EventSource;
 use crate::server::json_or_event_stream::{Response, ResponseKind};
-use crate::server::link::{Linked, ServerLink};
-use crate::server::response_body::EventSource;
+use crate::server::sessions::{Linked, ServerLink};
 use crate::server::sessions::{OwnedSession, Sessions};
 use crate::sync::{Mutex, MutexGuard};
 

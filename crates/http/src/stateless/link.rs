@@ -18,8 +18,8 @@ use super::mirrored_headers;
 use crate::inbound_queue::{InboundQueue, SendRefused, WakeList};
 use crate::server::Settings;
 use crate::server::exchange_table::{ExchangeList, ExchangeRules, ExchangeTable, Exchanges};
-use crate::server::link::Linked;
 use crate::server::replay_buffer::Retention;
+use crate::server::sessions::Linked;
 
 /// The most open POSTs.
 const OPEN: usize = 16 * 1024;

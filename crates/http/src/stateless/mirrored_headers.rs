@@ -18,7 +18,7 @@ use super::mirror::Mirrors;
 use crate::envelope::{Envelope, EnvelopeError, once};
 use crate::headers::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
 use crate::server::checks::{Field, HeadFields};
-use crate::server::{ResponseBody, response_body};
+use crate::server::{ResponseBody, body};
 use crate::stateless::mirror::{self, Members, Params};
 
 pub(super) const META: &str = "_meta";
@@ -66,7 +66,7 @@ struct Versions<'a> {
 impl InvalidHeader<'_> {
     pub(super) fn into_response(self) -> Response<ResponseBody> {
         let body = serde_json::to_vec(&self).unwrap_or_default();
-        response_body::json(StatusCode::BAD_REQUEST, Bytes::from(body))
+        body::json(StatusCode::BAD_REQUEST, Bytes::from(body))
     }
 }
 

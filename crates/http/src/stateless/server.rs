@@ -15,12 +15,12 @@ use super::Stateless;
 use super::link::StatelessLink;
 use super::mirrored_headers::{InvalidHeader, Kind, Message};
 use crate::inbound_queue::{InboundReceiver, SendRefused};
+use crate::server::body::{self, EventSource, ResponseBody};
+use crate::server::checks::Refused;
 use crate::server::checks::{self, HeadFields, PageAccess, Parameters};
 use crate::server::json_or_event_stream::{self, ResponseKind, StreamDelay, TimeFrom};
-use crate::server::link::{Linked, ServerLink};
-use crate::server::refusal::Refused;
-use crate::server::response_body::{self, EventSource, ResponseBody};
-use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body};
+use crate::server::sessions::{Linked, ServerLink};
+use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings};
 use crate::sync::Mutex;
 
 const ALLOWED: &str = "POST";
@@ -133,24 +133,22 @@ impl StatelessServer {
         }
         match kind_of_response {
             ResponseKind::Json(status, body) => {
-                let response = response_body::json(status, body);
+                let response = body::json(status, body);
                 let mut response = response.map(|body| body.cut_after(self.settings.stall_timeout));
                 if status == StatusCode::TOO_MANY_REQUESTS {
                     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(1));
                 }
                 Ok(response)
             }
-            ResponseKind::Accepted if kind == Kind::Request => {
-                Ok(response_body::plain(StatusCode::NO_CONTENT))
-            }
-            ResponseKind::Accepted => Ok(response_body::plain(StatusCode::ACCEPTED)),
+            ResponseKind::Accepted if kind == Kind::Request => Ok(body::plain(StatusCode::NO_CONTENT)),
+            ResponseKind::Accepted => Ok(body::plain(StatusCode::ACCEPTED)),
             ResponseKind::Refused(_) => Err(Refused::bad("the message was refused")),
             ResponseKind::Ended => Err(Refused::unanswered()),
             ResponseKind::EventStream => {
                 let Some(feed) = waiting.feed.take() else {
                     return Err(Refused::unavailable("this server has ended"));
                 };
-                Ok(response_body::events(Arc::new(feed), waiting.token, self.settings.keep_alive, None))
+                Ok(body::events(Arc::new(feed), waiting.token, self.settings.keep_alive, None))
             }
         }
     }

@@ -16,10 +16,10 @@ use super::session_state::{OPENING, Serves, SessionState};
 use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
 use crate::server::exchange_table::{ExchangeRules, ExchangeTable, OWN, Unrelated};
-use crate::server::idle::{IdleSession, IdlingReceiver};
 use crate::server::json_or_event_stream::Response;
-use crate::server::link::{Linked, ServerLink};
 use crate::server::replay_buffer::ReplayBuffer;
+use crate::server::sessions::{IdleSession, IdlingReceiver};
+use crate::server::sessions::{Linked, ServerLink};
 
 /// The most open exchanges, including detached ones.
 const EXCHANGES: usize = 4096;

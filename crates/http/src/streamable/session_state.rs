@@ -13,9 +13,9 @@ use tokio::time::Instant;
 use crate::envelope::Envelope;
 use crate::inbound_queue::{InboundQueue, SendRefused, WakeList};
 use crate::server::Settings;
+use crate::server::body::EventSource;
 use crate::server::exchange_table::{ExchangeList, Exchanges, OWN};
 use crate::server::replay_buffer::{Forgotten, ReplayBuffer};
-use crate::server::response_body::EventSource;
 use crate::server::sessions::{OwnedSession, Sessions};
 use crate::streamable::link::RULES;
 use crate::streamable::running::Running;
@@ -352,8 +352,8 @@ mod tests {
     use rescind_core::{ExchangeEnd, FrameKind, Lane, Outbound, RequestId};
 
     use super::*;
-    use crate::server::idle::IdleSession;
-    use crate::server::link::Linked;
+    use crate::server::sessions::IdleSession;
+    use crate::server::sessions::Linked;
 
     fn answer(exchange: ExchangeId) -> Outbound {
         let head = rescind_core::FrameInfo {

@@ -8,7 +8,7 @@ use rescind_core::{CancelBodies, HeldBytes, Principal, RequestId};
 use super::running::{Cancelled, RunningRequests};
 use super::session_state::SessionState;
 use crate::envelope::{Envelope, once};
-use crate::server::refusal::Refused;
+use crate::server::checks::Refused;
 use crate::server::{RouteRefusal, SHARED_CANCEL_KEPT, Settings};
 use crate::sync::spawn;
 
@@ -147,5 +147,114 @@ pub(super) enum Taken {
 }
 
 #[cfg(test)]
-#[path = "sessionless_tests.rs"]
-mod tests;
+mod tests {
+    use std::sync::Weak;
+    use std::time::Duration;
+
+    use rescind_core::MCP_CANCEL;
+
+    use super::*;
+    use crate::server::sessions::Linked as _;
+    use crate::streamable::session_state::Serves;
+
+    fn principal(name: &str) -> Principal {
+        Principal(name.into())
+    }
+
+    fn session(of: &str) -> Arc<SessionState> {
+        let serves = Serves::OneRequest;
+        SessionState::new("x".into(), Some(principal(of)), None, &Arc::default(), Weak::new(), serves)
+    }
+
+    fn cancel(table: &RunningRequests, of: &str, id: i64) -> Cancelled {
+        table.cancel((principal(of), RequestId::number(id)), &Bytes::from_static(b"{}"), SHARED_CANCEL_KEPT)
+    }
+
+    #[test]
+    fn a_message_is_read_by_the_data_of_its_protocol() {
+        let number = |id| Some(RequestId::number(id));
+        for (body, message) in [
+            (r#"{"jsonrpc":"2.0","id":7,"method":"tools/call"}"#, Message::Request(number(7))),
+            (r#"{"jsonrpc":"2.0","id":7,"method":"notifications/cancelled"}"#, Message::Request(number(7))),
+            (
+                r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#,
+                Message::Cancel(number(7)),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"7"}}"#,
+                Message::Cancel(Some(RequestId::text("7").unwrap())),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"requestId":2}}"#,
+                Message::Cancel(None),
+            ),
+            (r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#, Message::Cancel(None)),
+            (r#"{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":7}}"#, Message::Notification),
+            (r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#, Message::Notification),
+            (r#"{"jsonrpc":"2.0","id":7,"result":null}"#, Message::Answer),
+            (r#"{"jsonrpc":"2.0","id":7,"error":{"code":1,"message":"no"}}"#, Message::Answer),
+            (r#"{"jsonrpc":"2.0","id":null,"method":"tools/call"}"#, Message::Request(None)),
+            ("[]", Message::Request(None)),
+            ("no json", Message::Request(None)),
+        ] {
+            assert_eq!(Message::read(MCP_CANCEL, body.as_bytes()), message, "{body}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_table_is_empty_when_the_sessions_have_ended() {
+        let sessionless = Sessionless::new(MCP_CANCEL);
+        let settings = Settings::default();
+        let (one, two) = (session("ada"), session("ada"));
+        sessionless.begin(&settings, &one, RequestId::number(1));
+        sessionless.begin(&settings, &two, RequestId::number(1));
+        assert_eq!(sessionless.running.held(), (2, 0));
+        assert_eq!(cancel(&sessionless.running, "ada", 1), Cancelled::Reached(2), "both have the id");
+        assert_eq!(cancel(&sessionless.running, "bob", 1), Cancelled::Kept);
+        let (exchange, _) = one.post(Bytes::from_static(b"{}"), one.budget.hold(2), None).unwrap();
+        one.finish(exchange, rescind_core::ExchangeEnd::Silent);
+        assert_eq!(sessionless.running.held(), (1, 1), "a response ends the session");
+        two.end();
+        tokio::time::advance(SHARED_CANCEL_KEPT).await;
+        assert_eq!(sessionless.running.held(), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_early_cancel_waits_for_one_request_and_for_two_seconds() {
+        let table = Arc::new(RunningRequests::default());
+        let key = |id| (principal("ada"), RequestId::number(id));
+        let just_before = SHARED_CANCEL_KEPT.checked_sub(Duration::from_millis(1)).unwrap();
+        let session = session("ada");
+        assert_eq!(cancel(&table, "ada", 1), Cancelled::Kept);
+        tokio::time::advance(just_before).await;
+        assert_eq!(cancel(&table, "ada", 1), Cancelled::Kept, "the first one counts");
+        assert!(table.add(key(1), &session).1.is_some());
+        assert!(table.add(key(1), &session).1.is_none(), "it was for the first request");
+        assert_eq!(cancel(&table, "ada", 2), Cancelled::Kept);
+        tokio::time::advance(just_before).await;
+        // A newer one with an id that was used before has a time of its own.
+        assert_eq!(cancel(&table, "ada", 1), Cancelled::Kept);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(table.add(key(2), &session).1.is_none(), "it is over");
+        assert!(table.add(key(1), &session).1.is_some());
+        assert_eq!(table.held(), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_early_cancels_of_one_principal_leave_room_for_others() {
+        let table = RunningRequests::default();
+        let kept = (0..1000).filter(|id| cancel(&table, "mallory", *id) == Cancelled::Kept).count();
+        assert_eq!(kept, 256);
+        assert_eq!(cancel(&table, "mallory", 1000), Cancelled::Dropped);
+        assert_eq!(cancel(&table, "ada", 1000), Cancelled::Kept);
+        for principal in 0..100 {
+            for id in 0..100 {
+                cancel(&table, &principal.to_string(), id);
+            }
+        }
+        assert_eq!(table.held(), (0, 4096));
+        tokio::time::advance(SHARED_CANCEL_KEPT).await;
+        assert_eq!(cancel(&table, "mallory", 1), Cancelled::Kept);
+        assert_eq!(table.held(), (0, 1));
+    }
+}
