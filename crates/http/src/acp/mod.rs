@@ -22,12 +22,16 @@
 
 mod client;
 mod connection;
+mod cookies;
 mod known_sessions;
 mod lanes;
 mod link;
 mod message;
+mod posts;
 mod server;
 mod sessions;
+mod state;
+mod streams;
 #[cfg(feature = "verify")]
 pub(crate) mod verify;
 

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use rescind_core::{RequestId, SessionBodies};
 use tokio::sync::Notify;
 
-use crate::acp::known_sessions::CookieStore;
+use crate::acp::cookies::CookieStore;
 use crate::client::{
     ClientCore, Failed, HttpClient, InFlightTasks, Requester, ResponseBody, is_of_another_origin,
 };

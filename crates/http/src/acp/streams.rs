@@ -9,9 +9,9 @@ use http::header::ACCEPT;
 use http::{HeaderValue, Method, StatusCode};
 use rescind_core::Inbound;
 
-use super::state::Client;
-use crate::acp::client::state::Position;
 use crate::acp::message::Message;
+use crate::acp::state::Client;
+use crate::acp::state::Position;
 use crate::client::{EventStream, ResponseBody};
 use crate::headers::{EVENT_STREAM, LAST_EVENT_ID};
 

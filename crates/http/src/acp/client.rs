@@ -9,17 +9,13 @@
 //! - B3 Cookies are kept for the connection and sent with each request.
 //! - B4 When the link's sending half ends, everything ends: tasks, streams, and the connection, which a DELETE closes.
 
-mod sender;
-mod state;
-mod streams;
-
 use std::sync::Arc;
 
 use rescind_core::{ACP_BODIES, BoxFuture, Link, SessionBodies, Transport, TransportError};
 use tokio::sync::mpsc;
 
-use self::sender::ClientSender;
-use self::state::Client;
+use crate::acp::posts::ClientSender;
+use crate::acp::state::Client;
 use crate::client::HttpClient;
 use crate::sync::spawn;
 
