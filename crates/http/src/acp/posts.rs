@@ -13,8 +13,8 @@ use rescind_core::{
 };
 use tokio::sync::mpsc;
 
-use crate::acp::message::Message;
-use crate::acp::state::{Asked, Client};
+use crate::acp::client::{Asked, Client};
+use crate::acp::sessions::Message;
 use crate::client::{Attempts, DeleteRequest, Failed, closed, encoded, refusal, send_delete, unread};
 use crate::collect_body::{check_size, whole};
 use crate::envelope::Reply;
@@ -150,7 +150,7 @@ impl Attempts for PostAttempts<'_> {
             {
                 let state = self.client.state();
                 let is_over = |id| {
-                    state.asked.get(id).is_none_or(|asked: &crate::acp::state::Asked| asked.is_cancelled)
+                    state.asked.get(id).is_none_or(|asked: &crate::acp::client::Asked| asked.is_cancelled)
                 };
                 if state.closing || self.id.is_some_and(is_over) {
                     return;

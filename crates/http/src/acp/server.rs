@@ -10,10 +10,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal};
 
 use super::connection::{Connection, Start};
-use super::known_sessions::NoStream;
-use super::message::{Message, naming};
 use super::sessions::MAX_NAME_BYTES;
-use super::{Acp, UpgradeHook, link};
+use super::{Acp, UpgradeHook};
+use crate::acp::connection;
+use crate::acp::sessions::NoStream;
+use crate::acp::sessions::{Message, naming};
 use crate::envelope::{Envelope, EnvelopeError};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID, LAST_EVENT_ID};
 use crate::inbound_queue::SendRefused;
@@ -155,7 +156,7 @@ impl AcpServer {
         let id = Arc::clone(&connection.id);
         let opening = Opens(Some(Arc::clone(&connection)));
         self.accept_queue
-            .hand(link::link(&connection))
+            .hand(connection::link(&connection))
             .map_err(|_| Refused::unavailable("too many connections wait to be accepted"))?;
         connection.open(body, principal).map_err(not_taken)?;
         let answer = match poll_fn(|cx| connection.poll_opening(cx)).await {
