@@ -346,6 +346,41 @@ pub(super) fn encode(value: &str) -> String {
     }
 }
 
+/// The parts of this binding that [`crate::verify`] exports.
+#[cfg(feature = "verify")]
+pub(crate) mod verify {
+    use http::HeaderMap;
+    use rescind_core::MCP_2026_BODIES;
+
+    use super::{HeadFields, Message, Mirrors};
+
+    pub(crate) fn fits(headers: &HeaderMap, body: &[u8]) -> bool {
+        let versions = [MCP_2026_BODIES.revision.to_owned()];
+        Message::read(body, &MCP_2026_BODIES).is_ok_and(|message| {
+            message.check(&HeadFields::of(headers), &versions, &Mirrors::default()).is_ok()
+        })
+    }
+
+    pub(crate) fn reads_agree(body: &[u8]) -> bool {
+        Message::reads_agree(body, &MCP_2026_BODIES)
+    }
+
+    pub(crate) fn mirrored(body: &[u8]) -> Option<HeaderMap> {
+        let mut headers = HeaderMap::new();
+        Message::read(body, &MCP_2026_BODIES).ok()?.headers(&mut headers, &Mirrors::default());
+        let _ = super::status_of(body);
+        Some(headers)
+    }
+
+    pub(crate) fn encode_name(name: &str) -> String {
+        super::encode(name)
+    }
+
+    pub(crate) fn decode_name(value: &str) -> Option<String> {
+        super::decode(value).map(std::borrow::Cow::into_owned)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rescind_core::MCP_2026_BODIES;

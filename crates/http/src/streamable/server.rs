@@ -13,9 +13,9 @@ use rescind_core::{
     members,
 };
 
-use super::session_state::{NotResumed, Serves, SessionState};
+use super::session::{NotResumed, Serves, SessionState};
 use super::sessionless::{Sessionless, Taken};
-use super::{SecondStream, Streamable, link};
+use super::{SecondStream, Streamable};
 use crate::envelope::Envelope;
 use crate::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::inbound_queue::SendRefused;
@@ -27,7 +27,8 @@ use crate::server::json_or_event_stream::{self, ResponseKind, StreamDelay, TimeF
 use crate::server::sessions::Linked;
 use crate::server::sessions::Sessions;
 use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, replay_buffer};
-use crate::streamable::session_state::{StreamFeed, Waiting};
+use crate::streamable::session;
+use crate::streamable::session::{StreamFeed, Waiting};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// The methods and headers that web pages may use.
@@ -312,7 +313,7 @@ impl StreamableServer {
             SessionState::new(Arc::clone(id), principal.cloned(), from, &self.settings, table, serves)
         });
         let session = opened?;
-        match self.accept_queue.hand(link::link(&session)) {
+        match self.accept_queue.hand(session::link(&session)) {
             Ok(()) => Ok(session),
             Err(link) => {
                 drop(link);

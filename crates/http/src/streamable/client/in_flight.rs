@@ -14,15 +14,15 @@ use rescind_core::{
 };
 
 use super::renewal::Renewed;
-use super::state::{Client, InFlight, Standing, State};
-use super::stream;
-use super::{Order, legacy, listen};
+use super::streams;
+use super::{Order, legacy};
 use crate::client::{
     Attempts, Failed, Media, ResponseBody, beginning, encoded, kept, media_of, not_kept, refusal, unread,
 };
 use crate::collect_body::{CollectError, whole};
 use crate::envelope::{Envelope, Reply, unmarked};
 use crate::headers::MCP_SESSION_ID;
+use crate::streamable::client::{Client, InFlight, Standing, State};
 use crate::sync::spawn;
 
 /// The first revision that has the header `MCP-Protocol-Version`.
@@ -371,7 +371,7 @@ async fn take(
     let asked = send_guard.kind == FrameKind::Request;
     let is_message = matches!(media, Some(Media::Events | Media::Json));
     if status.is_success() && !asked && !(status == StatusCode::OK && is_message) {
-        listen::begin(client);
+        streams::begin(client);
         return Ok(());
     }
     if let Some(failed) = encoded(&head, || client.requester.address()) {
@@ -380,7 +380,7 @@ async fn take(
     let own = send_guard.own(asked && status.is_success());
     if status == StatusCode::OK && media == Some(Media::Events) {
         // Boxed, because otherwise the future of each request would reserve the space that a stream needs.
-        return Box::pin(stream::read(client, send_guard.number, exchange, &head, body, opens, asked)).await;
+        return Box::pin(streams::read(client, send_guard.number, exchange, &head, body, opens, asked)).await;
     }
     let read = if media == Some(Media::Json) {
         unmarked(&client.inbound_queue, read_whole(client, &head, body).await?)
@@ -444,7 +444,7 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
         let named = answer.result_text(client.settings.renewal.revision);
         let version = named.as_deref().and_then(version_header);
         if version.is_some() {
-            listen::begin_soon(client);
+            streams::begin_soon(client);
         }
         let known = version.is_some();
         client.step(|state| {
@@ -453,7 +453,7 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
             state.post_headers = None;
         });
         if !known {
-            listen::begin(client);
+            streams::begin(client);
         }
     }
     let _ = client

@@ -13,13 +13,13 @@ use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use rescind_core::{ExchangeId, Inbound, LogText, TransportError, TransportErrorKind};
 use tokio::sync::oneshot;
 
-use super::listen;
-use super::state::Client;
 use crate::client::{self, EventStream, Failed, Media, Requester, ResponseBody, is_same_origin, media_of};
 use crate::collect_body::whole;
 use crate::envelope::Envelope;
 use crate::headers::EVENT_STREAM;
 use crate::inbound_queue::InboundQueue;
+use crate::streamable::client::Client;
+use crate::streamable::client::streams;
 
 /// How long a server that has refused the first POST has to send the event `endpoint`.
 const FALLBACK: Duration = Duration::from_secs(2);
@@ -60,7 +60,7 @@ pub(super) async fn open(client: &Arc<Client>, within: Duration) -> Result<(), T
     let headers = client.headers(EVENT_STREAM);
     let queue = Arc::clone(&client.inbound_queue);
     let reading = read_stream(client.requester.clone(), headers, client.max_frame, queue, told);
-    listen::launch(client, &mut client.state(), None, reading);
+    streams::launch(client, &mut client.state(), None, reading);
     let late = || {
         let text = format!("the server sent no event `endpoint` within {within:?}");
         TransportError::new(TransportErrorKind::Open, text)

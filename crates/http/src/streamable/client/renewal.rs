@@ -22,12 +22,12 @@ use rescind_core::{
 };
 use tokio::time::Instant;
 
-use super::listen;
-use super::state::{Client, InFlight, Standing};
 use crate::client::{EventStream, Media, ResponseBody, beginning, encoded, media_of, refusal, unread};
 use crate::collect_body::whole;
 use crate::envelope::{Envelope, Reply, text};
 use crate::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::streamable::client::streams;
+use crate::streamable::client::{Client, InFlight, Standing};
 
 /// The time in which a session is opened again at most once.
 const BETWEEN: Duration = Duration::from_secs(10);
@@ -159,7 +159,7 @@ impl Client {
                 // Until it has ended in another way.
                 record.failure = Some("the attempt was given up".into());
                 let renewal = Renewal(Arc::clone(self));
-                listen::launch(self, &mut state, None, async move { renewal.run().await });
+                streams::launch(self, &mut state, None, async move { renewal.run().await });
             }
             attempt
         };
@@ -242,7 +242,7 @@ impl Renewal {
                 tracing::warn!(why = %rescind_core::LogText::text(&why), "a setting of the old session was not repeated");
             }
         }
-        listen::begin(client);
+        streams::begin(client);
         Ok(())
     }
 
@@ -264,7 +264,7 @@ impl Renewal {
         });
         end_lost(client, |flight| flight.session.is_some_and(|session| session < number));
         let later = Arc::clone(client);
-        listen::launch(client, &mut client.state(), None, async move {
+        streams::launch(client, &mut client.state(), None, async move {
             tokio::time::sleep(REFUSED_WITHIN).await;
             end_lost(&later, |flight| {
                 flight.session.is_none() && flight.sent_in.is_some_and(|session| session < number)

@@ -1,6 +1,7 @@
-//! One POST in flight: how it is abandoned, what its response is, and how it ends.
+//! The client side: one POST for each frame. To cancel a request, the client closes its response stream.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
@@ -10,21 +11,184 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use rescind_core::{
-    CloseReason, Deviation, ExchangeId, FrameKind, Inbound, Lane, Outbound, RequestId, Sender, TraceContext,
-    TransportError, TransportErrorKind, TransportEvent, Unsupported,
+    BoxFuture, CloseReason, Deviation, ExchangeId, FrameKind, Inbound, Lane, Link, MCP_2026_BODIES,
+    MirroredBodies, Outbound, RequestId, Sender, TraceContext, Transport, TransportError, TransportErrorKind,
+    TransportEvent, Unsupported,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{
-    Attempts, EventStream, Failed, Media, ResponseBody, beginning, closed, encoded, kept, media_of, refusal,
-    unread,
+    AbortOnDrop, Attempts, ClientCore, EventStream, Failed, HttpClient, InFlightTasks, Media, Resets,
+    ResponseBody, beginning, closed, encoded, kept, media_of, refusal, unread,
 };
 use crate::collect_body::{check_size, whole};
 use crate::envelope::{Reply, unmarked};
 use crate::headers::{BOTH, JSON};
-use crate::stateless::client::state::{Client, InFlight};
+use crate::int_map::IntMap;
+use crate::stateless::mirror::Mirrors;
 use crate::stateless::mirrored_headers::Message;
-use crate::sync::{Mutex, spawn};
+use crate::sync::{AbortHandle, Mutex, spawn};
+
+/// The client side of the binding `stateless`: a transport to one URL.
+///
+/// # What the caller adds
+///
+/// The revision has no handshake. Each request states in its `params._meta` what a handshake would have stated, and a
+/// request without it is refused (400 and -32602). The transport never changes a body, so the caller must add this to
+/// every call:
+///
+/// ```json
+/// {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28",
+///            "io.modelcontextprotocol/clientCapabilities": {}}}
+/// ```
+///
+/// The transport itself adds the headers that mirror a body (`MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name`). The
+/// tools' schemas (`x-mcp-header`) define which arguments of `tools/call` a server expects in `Mcp-Param-*` headers.
+/// The transport does not read these schemas: set the headers with [`mirror`](Self::mirror), and leave out tools whose
+/// annotations it refuses, as the revision requires.
+///
+/// # Cancels
+///
+/// A cancelled call closes its stream; over HTTP/2 this is a reset. Servers close connections that reset many streams,
+/// so 200 resets may be sent at once, and each further reset is sent 30 ms after the one before it. Until its reset is
+/// sent, a cancelled call counts as in flight, and its messages are dropped.
+#[derive(Clone, Debug)]
+#[must_use = "a transport does nothing until it is opened"]
+pub struct StatelessTransport {
+    client: HttpClient,
+    mirrors: Mirrors,
+    bodies: &'static MirroredBodies,
+}
+
+impl StatelessTransport {
+    /// A transport to this client's URL.
+    pub fn new(client: HttpClient) -> Self {
+        Self { client, mirrors: Mirrors::default(), bodies: &MCP_2026_BODIES }
+    }
+
+    /// Sets which parts of a body the headers repeat, for a protocol of your own. Default: [`MCP_2026_BODIES`].
+    pub const fn bodies(mut self, bodies: &'static MirroredBodies) -> Self {
+        self.bodies = bodies;
+        self
+    }
+
+    /// Mirrors the argument in the header `Mcp-Param-{name}` of calls of this tool, if the argument is present and not
+    /// null. The argument is given by its name, or by the names from the outermost object inwards. It is the one with
+    /// `"x-mcp-header": name` in the tool's schema.
+    ///
+    /// # Errors
+    /// The name is not valid in a header name, the tool has it already, or the argument is empty.
+    pub fn mirror(mut self, tool: &str, argument: &[&str], name: &str) -> Result<Self, TransportError> {
+        self.mirrors.add(tool, argument, name)?;
+        Ok(self)
+    }
+}
+
+impl Transport for StatelessTransport {
+    fn name(&self) -> &'static str {
+        "http-stateless"
+    }
+
+    fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
+        Box::pin(async move {
+            let client = Arc::new(Client::new(&self.client, self.mirrors, self.bodies));
+            let peer = client.requester.reach().await?;
+            Ok(client.link(ClientSender(Arc::clone(&client)), true, peer))
+        })
+    }
+}
+
+/// The most HTTP/2 streams that are reset at once. After that, one stream is reset each [`RESET_EVERY`]. The only
+/// cancel of this binding is to close a stream, so a reset may be late but is never omitted.
+const RESETS: u32 = 200;
+const RESET_EVERY: Duration = Duration::from_millis(30);
+
+struct Client {
+    core: ClientCore<State>,
+    mirrors: Mirrors,
+    bodies: &'static MirroredBodies,
+    /// Whether the connection may use HTTP/2, before a response shows its version. With HTTP/2, a cancel may be a
+    /// reset.
+    maybe_http2: bool,
+}
+
+struct State {
+    in_flight: IntMap<InFlight>,
+    next: u64,
+    /// Requests in flight, including abandoned ones.
+    requests: usize,
+    resets: Resets,
+    /// Abandoned exchanges that are about to end. Data frames wait for them; otherwise the tasks of those frames would
+    /// run before theirs.
+    leaving: usize,
+}
+
+impl State {
+    fn new() -> Self {
+        let resets = Resets::new(RESETS, RESET_EVERY);
+        Self { in_flight: IntMap::default(), next: 0, requests: 0, resets, leaving: 0 }
+    }
+}
+
+/// A POST in flight, until its response has ended.
+struct InFlight {
+    task: AbortHandle,
+    /// Whether it is a request.
+    asks: bool,
+    /// Whether the head of its response has arrived.
+    headed: bool,
+    /// Whether it counts in `leaving`.
+    leaves: bool,
+    given_up: CancellationToken,
+}
+
+impl InFlight {
+    fn is_given_up(&self) -> bool {
+        self.given_up.is_cancelled()
+    }
+
+    /// Whether it must still reach the server although no answer is expected.
+    fn has_to_arrive(&self) -> bool {
+        if self.asks { self.is_given_up() && !self.headed } else { true }
+    }
+}
+
+impl Client {
+    fn new(client: &HttpClient, mirrors: Mirrors, bodies: &'static MirroredBodies) -> Self {
+        Self {
+            core: ClientCore::new(client, State::new()),
+            mirrors,
+            bodies,
+            maybe_http2: client.http2 || client.uri.scheme_str() == Some("https"),
+        }
+    }
+
+    /// Removes a POST from the ones in flight and wakes the driver.
+    fn remove(&self, key: u64) -> Option<InFlight> {
+        self.step(|state| {
+            let flight = state.in_flight.remove(&key);
+            state.requests -= usize::from(flight.as_ref().is_some_and(|flight| flight.asks));
+            state.leaving -= usize::from(flight.as_ref().is_some_and(|flight| flight.leaves));
+            flight
+        })
+    }
+}
+
+impl Deref for Client {
+    type Target = ClientCore<State>;
+
+    fn deref(&self) -> &ClientCore<State> {
+        &self.core
+    }
+}
+
+impl InFlightTasks for State {
+    type Tasks = AbortOnDrop;
+
+    fn take_tasks(&mut self) -> AbortOnDrop {
+        std::mem::take(&mut self.in_flight).into_values().map(|flight| flight.task).collect()
+    }
+}
 
 /// How long an abandoned request waits for the head of its response.
 const FOR_THE_HEAD: Duration = Duration::from_millis(250);
@@ -79,7 +243,7 @@ impl Attempts for PostAttempts<'_> {
 }
 
 impl Client {
-    pub(super) fn start(self: &Arc<Self>, out: Outbound) {
+    fn start(self: &Arc<Self>, out: Outbound) {
         let asks = out.head.kind == FrameKind::Request;
         let own = out.head.id.filter(|_| asks);
         let mut state = self.state();
@@ -305,7 +469,7 @@ impl Client {
 /// The most requests in flight. Further requests wait in the outbox.
 const MAX_IN_FLIGHT: usize = 1024;
 
-pub(super) struct ClientSender(pub(super) Arc<Client>);
+struct ClientSender(Arc<Client>);
 
 impl Sender for ClientSender {
     fn poll_ready(
