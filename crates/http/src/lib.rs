@@ -80,20 +80,15 @@
 
 mod acp;
 mod client;
-mod collect_body;
 mod envelope;
-mod headers;
 mod inbound_queue;
-mod int_map;
-mod lazy_sleep;
 mod legacy_sse;
 mod revisions;
 mod server;
-mod shared_delay;
 mod stateless;
 mod streamable;
 mod sync;
-mod test_io;
+mod timers;
 #[cfg(feature = "verify")]
 #[doc(hidden)]
 pub mod verify;
@@ -111,7 +106,7 @@ pub use server::{
 pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};
 #[cfg(feature = "verify")]
-pub use test_io::{GivenStream, count_ids};
+pub use sync::{GivenStream, count_ids};
 
 /// The protocols that both sides offer in a TLS handshake (ALPN).
 #[cfg(feature = "rustls")]

@@ -12,7 +12,7 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body_util::Full;
 use rescind_core::{BoxFuture, MirroredBodies};
 
-use crate::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::envelope::{MCP_METHOD, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::server::checks::Refused;
 use crate::server::checks::{HeadFields, PageAccess, Parameters};
 use crate::server::{

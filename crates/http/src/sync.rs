@@ -2,21 +2,35 @@
 //! different thread orders replaces them with its own (`cfg(rescind_shuttle)`, which only `integration-tests/threads`
 //! sets).
 
-#[cfg(not(rescind_shuttle))]
-pub(crate) use std::sync::{Mutex, MutexGuard};
-#[cfg(not(rescind_shuttle))]
-pub(crate) use tokio::{
-    runtime::Handle,
-    spawn,
-    task::{AbortHandle, JoinHandle, JoinSet},
-};
+use std::collections::HashMap;
+#[cfg(feature = "verify")]
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io;
+#[cfg(feature = "verify")]
+use std::sync::Arc;
+
+use rescind_core::PeerAddress;
+#[cfg(feature = "verify")]
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+#[cfg(feature = "verify")]
+use tokio::sync::mpsc;
 
 #[cfg(rescind_shuttle)]
-pub(crate) use self::tasks::{Handle, JoinSet};
+pub(crate) use crate::sync::tasks::{Handle, JoinSet};
 #[cfg(rescind_shuttle)]
 pub(crate) use shuttle::future::{AbortHandle, JoinHandle, spawn};
 #[cfg(rescind_shuttle)]
 pub(crate) use shuttle::sync::{Mutex, MutexGuard};
+#[cfg(not(rescind_shuttle))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
+#[cfg(not(rescind_shuttle))]
+pub(crate) use tokio::runtime::Handle;
+#[cfg(not(rescind_shuttle))]
+pub(crate) use tokio::spawn;
+#[cfg(not(rescind_shuttle))]
+pub(crate) use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 #[cfg(rescind_shuttle)]
 mod tasks {
@@ -74,6 +88,122 @@ mod tasks {
             for task in &self.0 {
                 task.abort();
             }
+        }
+    }
+}
+
+/// A map whose keys this crate assigns. No peer chooses them, so they need no keyed hash, which would be a large part
+/// of the cost of a small request.
+pub(crate) type IntMap<T> = HashMap<u64, T, BuildHasherDefault<IntHasher>>;
+
+/// Spreads consecutive numbers over the hash space.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct IntHasher(u64);
+
+impl Hasher for IntHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte) ^ self.0);
+        }
+    }
+
+    /// The factor is odd, so different numbers have different hashes. The high bits depend on all bits of the number.
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// A stream that the test supplies.
+#[cfg(feature = "verify")]
+pub trait GivenStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+#[cfg(feature = "verify")]
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> GivenStream for S {}
+
+/// Creates the streams of a client.
+#[cfg(feature = "verify")]
+#[derive(Clone)]
+pub(crate) struct Dial(pub(crate) Arc<dyn Fn() -> io::Result<Box<dyn GivenStream>> + Send + Sync>);
+
+#[cfg(feature = "verify")]
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dial").finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "verify")]
+thread_local! {
+    /// The number of ids made on this thread so far, if they must be the same in each run.
+    static IDS: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on the ids made on this thread are not secret: they are counted, and the same in each run. The size of an
+/// id in HTTP/2 depends on its digits, so a random id would move all bytes after it.
+#[cfg(feature = "verify")]
+pub fn count_ids() {
+    IDS.set(Some(0));
+}
+
+/// The next id, if ids are counted.
+#[cfg(feature = "verify")]
+pub(crate) fn counted_id() -> Option<Arc<str>> {
+    let next = IDS.get()? + 1;
+    IDS.set(Some(next));
+    Some(format!("{next:032x}").into())
+}
+
+/// The source of a server's streams.
+pub(crate) enum Source {
+    Socket(TcpListener),
+    #[cfg(feature = "verify")]
+    Given(mpsc::UnboundedReceiver<Box<dyn GivenStream>>),
+}
+
+/// A stream that a server accepted.
+pub(crate) enum Accepted {
+    Socket(TcpStream),
+    #[cfg(feature = "verify")]
+    Given(Box<dyn GivenStream>),
+}
+
+impl Accepted {
+    /// The address of the client.
+    pub(crate) fn peer(&self) -> Option<PeerAddress> {
+        match self {
+            Self::Socket(stream) => stream.peer_addr().ok().map(|peer| PeerAddress(peer.ip())),
+            #[cfg(feature = "verify")]
+            Self::Given(_) => None,
+        }
+    }
+}
+
+impl Source {
+    /// Whether the streams are supplied by a test. Then the sent bytes must not depend on the time of day.
+    pub(crate) const fn is_given(&self) -> bool {
+        match self {
+            Self::Socket(_) => false,
+            #[cfg(feature = "verify")]
+            Self::Given(_) => true,
+        }
+    }
+
+    /// The next stream.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no stream.
+    pub(crate) async fn accept(&mut self) -> io::Result<Accepted> {
+        match self {
+            Self::Socket(socket) => socket.accept().await.map(|(stream, _)| Accepted::Socket(stream)),
+            #[cfg(feature = "verify")]
+            Self::Given(given) => match given.recv().await {
+                Some(stream) => Ok(Accepted::Given(stream)),
+                None => std::future::pending().await,
+            },
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::acp::sessions::Message;
 use crate::client::{
     ClientCore, EventStream, Failed, HttpClient, InFlightTasks, Requester, ResponseBody, is_of_another_origin,
 };
-use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID, EVENT_STREAM, LAST_EVENT_ID};
+use crate::envelope::{ACP_CONNECTION_ID, ACP_SESSION_ID, EVENT_STREAM, LAST_EVENT_ID};
 use crate::sync::{JoinSet, spawn};
 
 /// The most POSTs that wait for the one before them.

@@ -15,8 +15,8 @@ use serde_json::value::RawValue;
 use crate::acp::UnknownSessions;
 use crate::acp::connection::{OWN, State};
 use crate::envelope::{Envelope, EnvelopeError, text};
-use crate::int_map::IntMap;
 use crate::server::replay_buffer::{Forgotten, ReplayBuffer, Retention};
+use crate::sync::IntMap;
 
 /// The most sessions with their own stream. Messages of other sessions use the connection's stream.
 const LANES: usize = 1024;

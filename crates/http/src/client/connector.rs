@@ -29,7 +29,7 @@ pub(super) struct Connector {
     #[cfg(feature = "rustls")]
     tls: crate::ClientTls,
     #[cfg(feature = "verify")]
-    dial: Option<crate::test_io::Dial>,
+    dial: Option<crate::sync::Dial>,
 }
 
 impl Connector {

@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use tokio::time::Instant;
 
 use crate::client::ResponseBody;
-use crate::headers::{EVENT_STREAM, JSON};
+use crate::envelope::{EVENT_STREAM, JSON};
 use crate::inbound_queue::InboundQueue;
 
 /// An event with data, or only with an id.

@@ -29,7 +29,7 @@ use crate::client::Failed;
 use crate::client::connector::Connector;
 use crate::client::requester::Posted;
 use crate::client::requester::cut;
-use crate::collect_body::CollectError;
+use crate::envelope::CollectError;
 use crate::inbound_queue::{OwnWaker, poll_piece};
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 

@@ -17,13 +17,13 @@ use tokio::time::Instant;
 
 use crate::envelope::Envelope;
 use crate::inbound_queue::{InboundQueue, InboundReceiver, SendRefused, WakeList};
-use crate::int_map::IntMap;
 use crate::legacy_sse::LegacySse;
 use crate::server::body::{self, EventSource, ResponseBody};
 use crate::server::checks::{self, HeadFields, PageAccess, Parameters, Refused};
 use crate::server::json_or_event_stream::{self, ResponseKind};
 use crate::server::sessions::{Linked, OwnedSession, ServerLink, Sessions};
 use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, is_at};
+use crate::sync::IntMap;
 use crate::sync::{Mutex, MutexGuard};
 
 /// The methods and headers that web pages may use.

@@ -27,14 +27,14 @@ use rescind_core::{ByteBudget, Deviation, HeldBytes, TransportEvent};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use crate::collect_body::{CollectError, whole_within};
-use crate::headers::{EVENT_STREAM, JSON};
+use crate::envelope::{CollectError, whole_within};
+use crate::envelope::{EVENT_STREAM, JSON};
 use crate::inbound_queue::poll_piece;
-use crate::lazy_sleep::LazySleep;
 use crate::server::checks::HeadFields;
 use crate::server::checks::Refused;
 use crate::server::sessions::RoutedBody;
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
+use crate::timers::LazySleep;
 
 /// A body of at most this many bytes is read even if memory is full: cancels and common answers are not larger.
 const SMALL: usize = 16 * 1024;

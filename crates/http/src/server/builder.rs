@@ -18,7 +18,7 @@ use crate::server::replay_buffer::Retention;
 use crate::server::service::Beside;
 use crate::server::sessions::{SessionRouter, random_id};
 use crate::server::{AcceptQueue, HttpListener, HttpService, Responder, ServerBinding};
-use crate::test_io::Source;
+use crate::sync::Source;
 
 type MakeResponder = dyn FnOnce(&Arc<Settings>, AcceptQueue) -> Arc<dyn Responder> + Send + Sync;
 

@@ -26,7 +26,7 @@ use rescind_core::{
 };
 use serde::Serialize;
 
-use crate::headers::{BOTH, EVENT_STREAM, JSON, MCP_PARAM};
+use crate::envelope::{BOTH, EVENT_STREAM, JSON, MCP_PARAM};
 use crate::server::body::{self, ResponseBody};
 use crate::server::{Caller, RequestBody, Responder};
 
@@ -619,7 +619,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::headers::{
+    use crate::envelope::{
         ACP_CONNECTION_ID, ACP_SESSION_ID, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION, MCP_SESSION_ID,
     };
 

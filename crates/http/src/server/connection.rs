@@ -24,14 +24,14 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::inbound_queue::OwnWaker;
-use crate::lazy_sleep::LazySleep;
 use crate::server::body::Stalling;
 use crate::server::builder::HalfClose;
 use crate::server::listener::{HeadTimer, Leave, ShutdownSignal, Socket, Sockets};
 use crate::server::service::ConnectionMemo;
 use crate::server::service::Responding;
 use crate::server::{HttpService, RequestBody, ResponseBody, Settings, Stalled};
-use crate::test_io::{Accepted, Source};
+use crate::sync::{Accepted, Source};
+use crate::timers::LazySleep;
 
 /// How long connections may finish their writes after the listener has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);

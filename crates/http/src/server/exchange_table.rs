@@ -23,11 +23,11 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use crate::inbound_queue::{SendRefused, WakeList};
-use crate::int_map::IntMap;
 use crate::server::Settings;
 use crate::server::exchange_table::parked::Parked;
 use crate::server::json_or_event_stream::{Progress, Response, ResponseKind};
 use crate::server::replay_buffer::{ReplayBuffer, Retention};
+use crate::sync::IntMap;
 use crate::sync::{Mutex, MutexGuard};
 
 pub(crate) use crate::server::exchange_table::parked::ExchangeList;

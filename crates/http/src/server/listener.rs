@@ -15,10 +15,10 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::coop::unconstrained;
 use tokio_util::sync::CancellationToken;
 
-use crate::lazy_sleep::LazySleep;
 use crate::server::Responder;
 use crate::server::builder::Served;
 use crate::server::connection::Activity;
+use crate::timers::LazySleep;
 
 /// The most links that wait to be accepted.
 const BACKLOG: usize = 1024;

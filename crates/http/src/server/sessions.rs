@@ -22,13 +22,13 @@ use rescind_core::{
 };
 use tokio::time::Instant;
 
-use crate::collect_body::check_size;
+use crate::envelope::check_size;
 use crate::inbound_queue::{InboundQueue, InboundReceiver};
-use crate::lazy_sleep::LazySleep;
 use crate::server::body::StallTimer;
 use crate::server::checks::Refused;
 use crate::server::{RequestBody, Responder, ResponseBody, Settings};
 use crate::sync::{Mutex, MutexGuard};
+use crate::timers::LazySleep;
 
 /// A session, as its table uses it.
 pub(crate) trait OwnedSession: Linked {
@@ -201,7 +201,7 @@ impl<T: OwnedSession> Sessions<T> {
 /// 128 random bits from the operating system, in hexadecimal.
 pub(crate) fn random_id() -> Option<Arc<str>> {
     #[cfg(feature = "verify")]
-    if let Some(counted) = crate::test_io::counted_id() {
+    if let Some(counted) = crate::sync::counted_id() {
         return Some(counted);
     }
     let mut bytes = [0_u8; 16];

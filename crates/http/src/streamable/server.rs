@@ -17,7 +17,7 @@ use super::session::{NotResumed, Serves, SessionState};
 use super::sessionless::{Sessionless, Taken};
 use super::{SecondStream, Streamable};
 use crate::envelope::Envelope;
-use crate::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::envelope::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::inbound_queue::SendRefused;
 use crate::server::body::{self, ResponseBody};
 use crate::server::checks::Refused;

@@ -19,9 +19,9 @@ use super::{Order, legacy};
 use crate::client::{
     Attempts, Failed, Media, ResponseBody, beginning, encoded, kept, media_of, not_kept, refusal, unread,
 };
-use crate::collect_body::{CollectError, whole};
+use crate::envelope::MCP_SESSION_ID;
+use crate::envelope::{CollectError, whole};
 use crate::envelope::{Envelope, Reply, unmarked};
-use crate::headers::MCP_SESSION_ID;
 use crate::streamable::client::{Client, InFlight, Standing, State};
 use crate::sync::spawn;
 

@@ -14,9 +14,9 @@ use rescind_core::{ExchangeId, Inbound, LogText, TransportError, TransportErrorK
 use tokio::sync::oneshot;
 
 use crate::client::{self, EventStream, Failed, Media, Requester, ResponseBody, is_same_origin, media_of};
-use crate::collect_body::whole;
+use crate::envelope::EVENT_STREAM;
 use crate::envelope::Envelope;
-use crate::headers::EVENT_STREAM;
+use crate::envelope::whole;
 use crate::inbound_queue::InboundQueue;
 use crate::streamable::client::Client;
 use crate::streamable::client::streams;

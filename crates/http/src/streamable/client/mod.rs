@@ -34,12 +34,12 @@ use crate::client::{
     AbortOnDrop, ClientCore, DeleteRequest, Guarded, HttpClient, InFlightTasks, Requester, closed,
     send_delete,
 };
-use crate::collect_body::check_size;
-use crate::headers::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
-use crate::int_map::IntMap;
-use crate::shared_delay::SharedDelay;
+use crate::envelope::check_size;
+use crate::envelope::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::streamable::client::renewal::SessionRecord;
 use crate::sync::AbortHandle;
+use crate::sync::IntMap;
+use crate::timers::SharedDelay;
 
 /// The client side of the binding `streamable`.
 ///

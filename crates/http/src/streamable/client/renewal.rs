@@ -23,9 +23,9 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use crate::client::{EventStream, Media, ResponseBody, beginning, encoded, media_of, refusal, unread};
-use crate::collect_body::whole;
+use crate::envelope::whole;
 use crate::envelope::{Envelope, Reply, text};
-use crate::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::envelope::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::streamable::client::streams;
 use crate::streamable::client::{Client, InFlight, Standing};
 
