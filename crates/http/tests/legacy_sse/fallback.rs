@@ -13,14 +13,14 @@ use crate::legacy_sse::support::{
 };
 use crate::streamable::support::in_time;
 
-fn transport(url: &str) -> StreamableTransport {
+fn falling_back(url: &str) -> StreamableTransport {
     StreamableTransport::new(HttpClient::new(url).unwrap())
 }
 
 #[tokio::test]
 async fn a_server_of_2024_is_found_and_spoken_to() {
     let mut served = served().await;
-    for transport in [transport(&sse(&served)), transport(&sse(&served)).in_order()] {
+    for transport in [falling_back(&sse(&served)), falling_back(&sse(&served)).in_order()] {
         let peer = client(transport).await;
         calls_and_cancels(&peer, &mut served).await;
     }
@@ -37,7 +37,7 @@ async fn each_status_that_mcp_names_leads_to_the_old_transport() {
             })
         })
         .await;
-        let peer = attach(transport(&fake.url)).await;
+        let peer = attach(falling_back(&fake.url)).await;
         let call = peer.call::<_, Value>("initialize", &json!({"n": 1})).start().unwrap();
         let lines = [fake.next().await, fake.next().await, fake.next().await];
         let names: Vec<_> = lines.iter().map(|got| got.line.as_str()).collect();
@@ -86,7 +86,7 @@ async fn a_server_that_speaks_neither_transport_fails_the_call_with_its_first_re
             if got.line == "GET /sse" { get.clone() } else { Some(status("405 Method Not Allowed", "")) }
         })
         .await;
-        let (why, lines) = failure(transport(&fake.url), &mut fake).await;
+        let (why, lines) = failure(falling_back(&fake.url), &mut fake).await;
         assert!(why.contains("405"), "{why}");
         assert!(why.contains("with the transport of MCP 2024-11-05: ") && why.contains(second), "{why}");
         assert_eq!(lines, ["POST /sse", "GET /sse"]);
@@ -99,7 +99,7 @@ async fn other_refusals_and_a_client_without_the_fallback_open_no_stream() {
         [("401 Unauthorized", true), ("500 Internal Server Error", true), ("405 Method Not Allowed", false)]
     {
         let mut fake = Fake::serve(move |_| Some(status(refusal, ""))).await;
-        let transport = transport(&fake.url).cancel_after(Duration::from_millis(20));
+        let transport = falling_back(&fake.url).cancel_after(Duration::from_millis(20));
         let transport = if falls_back { transport } else { transport.no_fallback() };
         let (_, lines) = failure(transport, &mut fake).await;
         assert_eq!(lines, ["POST /sse"], "{refusal}");

@@ -9,7 +9,7 @@ use crate::refusals::support::{Change, Column, Served, begin, head_of, serve};
 const APP: &str = "https://app.example";
 
 /// The binding of a column, with the content of its preflight answer and the exposed headers.
-struct Row {
+struct PageRow {
     served: Served,
     methods: &'static str,
     headers: &'static [&'static str],
@@ -20,31 +20,31 @@ fn allowing<B: ServerBinding>(binding: B) -> HttpServer<B> {
     HttpServer::new(binding).allow_origin(APP).unwrap()
 }
 
-async fn rows() -> Vec<Row> {
+async fn rows() -> Vec<PageRow> {
     let streamable = serve(allowing(Streamable::new()), &[MCP], Column::Streamable).await;
     let stateless = serve(allowing(Stateless::new()), &[MCP_2026], Column::Stateless).await;
     let acp = serve(allowing(Acp::new()), &[ACP], Column::Acp).await;
     let both = serve(allowing(McpRevisions::default()), &[MCP, MCP_2026], Column::Streamable).await;
     vec![
-        Row {
+        PageRow {
             served: streamable,
             methods: "get, post, delete",
             headers: &["mcp-session-id", "mcp-protocol-version", "last-event-id"],
             exposed: &["mcp-session-id"],
         },
-        Row {
+        PageRow {
             served: stateless,
             methods: "post",
             headers: &["mcp-protocol-version", "mcp-method", "mcp-name", "mcp-param-region"],
             exposed: &[],
         },
-        Row {
+        PageRow {
             served: acp,
             methods: "get, post, delete",
             headers: &["acp-connection-id", "acp-session-id", "last-event-id"],
             exposed: &["acp-connection-id", "acp-session-id"],
         },
-        Row {
+        PageRow {
             served: both,
             methods: "get, post, delete",
             headers: &["mcp-session-id", "last-event-id", "mcp-method", "mcp-name", "mcp-param-region"],

@@ -1,8 +1,8 @@
 use rescind_core::dialect::MCP_2026;
 use rescind_core::{CancelResult, Outcome, Peer};
 use rescind_http::{HttpClient, StatelessTransport};
+use rescind_testkit::support::http1::read_until;
 use serde_json::{Value, json};
-use tokio::io::AsyncReadExt;
 
 use crate::stateless::support::{Served, USUAL, begin, in_time, message, serve};
 
@@ -10,18 +10,6 @@ async fn ask_to_wait(served: &Served, name: &str, ticks: bool) -> tokio::net::Tc
     let body = message(1, "wait", &json!({"name": name, "ticks": ticks})).to_string();
     let headers = [USUAL[0], USUAL[1], USUAL[2], ("Mcp-Method", "wait")];
     begin(served.address(), "POST", &headers, &body).await
-}
-
-/// Reads until this text has arrived.
-async fn read_until(stream: &mut tokio::net::TcpStream, wanted: &str) -> String {
-    let mut text = String::new();
-    let mut buffer = [0; 1024];
-    while !text.contains(wanted) {
-        let count = in_time(wanted, stream.read(&mut buffer)).await.unwrap();
-        assert!(count > 0, "it ended before `{wanted}`: {text}");
-        text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
-    }
-    text
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 
 use rescind_core::{AuthRefusal, AuthRequest, Credential, Limits, Principal};
 use rescind_http::{HttpServer, Stateless};
+use rescind_testkit::support::http1::read_until;
 use serde_json::json;
-use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
@@ -15,22 +15,10 @@ type Who = (&'static str, &'static str);
 /// The limit of running handlers, and of waiting requests.
 const MOST: usize = 8;
 
-async fn ask(address: &str, (from, user): Who, method: &str) -> TcpStream {
+async fn begin_as(address: &str, (from, user): Who, method: &str) -> TcpStream {
     let body = message(1, method, &json!({"name": user})).to_string();
     let headers = [USUAL[0], USUAL[1], USUAL[2], ("Mcp-Method", method), ("X-User", user)];
     begin_from(from, address, "POST", &headers, &body).await
-}
-
-/// The response so far, after it contains this text.
-async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
-    let mut text = String::new();
-    let mut buffer = [0; 1024];
-    while !text.contains(wanted) {
-        let count = stream.read(&mut buffer).await.unwrap();
-        assert!(count > 0, "it ended before `{wanted}`: {text}");
-        text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
-    }
-    text
 }
 
 #[cfg(target_os = "linux")]
@@ -55,7 +43,7 @@ async fn hanging_calls_of_one_client_delay_no_other_client() {
         let (tell, mut refused) = mpsc::unbounded_channel();
         let mut hanging = Vec::new();
         for _ in 0..3 * MOST {
-            let (mut stream, tell) = (ask(&address, mallory, "wait").await, tell.clone());
+            let (mut stream, tell) = (begin_as(&address, mallory, "wait").await, tell.clone());
             hanging.push(tokio::spawn(async move {
                 let mut text = read_until(&mut stream, "\r\n\r\n").await;
                 if text.starts_with("HTTP/1.1 429") {
@@ -76,7 +64,7 @@ async fn hanging_calls_of_one_client_delay_no_other_client() {
             let refused = in_time("a refusal", refused.recv()).await.unwrap();
             assert!(refused.contains("retry-after: 1"), "{refused}");
         }
-        let mut other = ask(&address, ada, "tools/list").await;
+        let mut other = begin_as(&address, ada, "tools/list").await;
         let answered = in_time("another client's call", read_until(&mut other, "tools")).await;
         assert!(answered.starts_with("HTTP/1.1 200"), "{mallory:?} locks {ada:?} out: {answered}");
         assert!(refused.try_recv().is_err(), "half of the queue waits");

@@ -46,7 +46,7 @@ async fn session(served: &Served, (from, user): Who) -> Result<(Raw, String), St
 }
 
 /// The status of an echo in a session.
-async fn echo(raw: &mut Raw, session: &str, user: &str) -> u16 {
+async fn echo_status(raw: &mut Raw, session: &str, user: &str) -> u16 {
     let echo: Ask = ask(1, "echo", &json!({"n": 1}));
     raw.ask(&echo.of(session).with("X-User", user)).await.0.status
 }
@@ -57,7 +57,7 @@ async fn a_flood_of_initialize_displaces_only_its_own_unused_sessions() {
     for (mallory, ada) in PAIRS {
         let served = served(mallory).await;
         let (mut used, kept) = session(&served, ada).await.unwrap();
-        assert_eq!(echo(&mut used, &kept, ada.1).await, 200);
+        assert_eq!(echo_status(&mut used, &kept, ada.1).await, 200);
         let mut opened = Vec::new();
         for _ in 0..10 * MOST {
             opened.push(session(&served, mallory).await.expect("the oldest unused one makes room"));
@@ -65,11 +65,14 @@ async fn a_flood_of_initialize_displaces_only_its_own_unused_sessions() {
         let displaced = usize::try_from(served.counts.displaced_sessions()).unwrap();
         assert_eq!(displaced, 10 * MOST - MOST / 2, "{mallory:?}: half of all are its own");
         let (raw, first) = &mut opened[0];
-        assert_eq!(echo(raw, first, mallory.1).await, 404, "it made room");
+        assert_eq!(echo_status(raw, first, mallory.1).await, 404, "it made room");
         let (raw, last) = opened.last_mut().unwrap();
-        assert_eq!(echo(raw, last, mallory.1).await, 200, "the newest is there");
+        assert_eq!(echo_status(raw, last, mallory.1).await, 200, "the newest is there");
         let (mut raw, new) = session(&served, ada).await.expect("another client is let in");
-        assert_eq!((echo(&mut raw, &new, ada.1).await, echo(&mut used, &kept, ada.1).await), (200, 200));
+        assert_eq!(
+            (echo_status(&mut raw, &new, ada.1).await, echo_status(&mut used, &kept, ada.1).await),
+            (200, 200)
+        );
     }
 }
 
@@ -82,7 +85,7 @@ async fn a_client_that_uses_its_sessions_holds_half_of_them_at_most() {
         for round in 0..MOST {
             match session(&served, mallory).await {
                 Ok((mut raw, session)) => {
-                    assert_eq!(echo(&mut raw, &session, mallory.1).await, 200);
+                    assert_eq!(echo_status(&mut raw, &session, mallory.1).await, 200);
                     open.push((raw, session));
                 }
                 Err(reported) => {
@@ -93,7 +96,7 @@ async fn a_client_that_uses_its_sessions_holds_half_of_them_at_most() {
         }
         assert_eq!((open.len(), served.counts.displaced_sessions()), (MOST / 2, 0), "{mallory:?}");
         let (mut raw, new) = session(&served, ada).await.expect("another client is let in");
-        assert_eq!(echo(&mut raw, &new, ada.1).await, 200);
+        assert_eq!(echo_status(&mut raw, &new, ada.1).await, 200);
     }
 }
 
@@ -108,9 +111,9 @@ async fn silent_connections_of_one_address_leave_half_to_others() {
     }
     // The latest session of the client has a place: the oldest one was closed for it.
     let (mut raw, id) = session(&served, mallory).await.unwrap();
-    assert_eq!(echo(&mut raw, &id, mallory.1).await, 200);
+    assert_eq!(echo_status(&mut raw, &id, mallory.1).await, 200);
     let (mut other, id) = session(&served, ada).await.expect("another client is let in");
-    assert_eq!(echo(&mut other, &id, ada.1).await, 200);
+    assert_eq!(echo_status(&mut other, &id, ada.1).await, 200);
     silent.swap_remove(0).is_closed().await;
 }
 
@@ -143,7 +146,7 @@ async fn the_limits_of_a_client_count_for_the_address_that_a_router_gives() {
         let (head, body) = raw.ask(&initialize().with("X-User", user)).await;
         if head.status == 200 {
             let id = head.header("mcp-session-id").to_owned();
-            assert_eq!(echo(&mut raw, &id, user).await, 200);
+            assert_eq!(echo_status(&mut raw, &id, user).await, 200);
         }
         (head.status, body)
     };
