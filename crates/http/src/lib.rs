@@ -99,6 +99,8 @@ pub use legacy_sse::{LegacySse, LegacySseTransport};
 #[cfg(feature = "rustls")]
 pub use rescind_core::{ClientTls, Pem, ServerTls};
 pub use revisions::McpRevisions;
+#[cfg(feature = "verify")]
+pub use server::sessions::count_ids;
 pub use server::{
     HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ResponseBody, RouteRefusal, RoutedAnswer,
     RoutedBody, SHARED_CANCEL_KEPT, ServerBinding, SessionRoute, SessionRouter, Stalled,
@@ -106,7 +108,7 @@ pub use server::{
 pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};
 #[cfg(feature = "verify")]
-pub use sync::{GivenStream, count_ids};
+pub use sync::GivenStream;
 
 /// The protocols that both sides offer in a TLS handshake (ALPN).
 #[cfg(feature = "rustls")]

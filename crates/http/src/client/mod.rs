@@ -62,7 +62,7 @@ pub struct HttpClient {
     #[cfg(feature = "rustls")]
     pub(crate) tls: crate::ClientTls,
     #[cfg(feature = "verify")]
-    pub(crate) dial: Option<crate::sync::Dial>,
+    pub(crate) dial: Option<connector::Dial>,
 }
 
 impl HttpClient {
@@ -136,7 +136,7 @@ impl HttpClient {
         dial: impl Fn() -> std::io::Result<S> + Send + Sync + 'static,
     ) -> Self {
         let dial = move || dial().map(|stream| Box::new(stream) as Box<dyn crate::GivenStream>);
-        self.dial = Some(crate::sync::Dial(std::sync::Arc::new(dial)));
+        self.dial = Some(connector::Dial(std::sync::Arc::new(dial)));
         self
     }
 

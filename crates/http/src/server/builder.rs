@@ -13,12 +13,12 @@ use tokio::net::TcpListener;
 
 use crate::server::checks::{Credentials, PageSettings};
 use crate::server::connection::Serving;
+use crate::server::connection::Source;
 use crate::server::listener::{HttpCounts, ShutdownSignal, shutdown_pair};
 use crate::server::replay_buffer::Retention;
 use crate::server::service::Beside;
 use crate::server::sessions::{SessionRouter, random_id};
 use crate::server::{AcceptQueue, HttpListener, HttpService, Responder, ServerBinding};
-use crate::sync::Source;
 
 type MakeResponder = dyn FnOnce(&Arc<Settings>, AcceptQueue) -> Arc<dyn Responder> + Send + Sync;
 

@@ -19,7 +19,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rescind_core::{PeerAddress, PeerCertificates};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -30,7 +30,6 @@ use crate::server::listener::{HeadTimer, Leave, ShutdownSignal, Socket, Sockets}
 use crate::server::service::ConnectionMemo;
 use crate::server::service::Responding;
 use crate::server::{HttpService, RequestBody, ResponseBody, Settings, Stalled};
-use crate::sync::{Accepted, Source};
 use crate::timers::LazySleep;
 
 /// How long connections may finish their writes after the listener has ended.
@@ -511,6 +510,57 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FirstBytes<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+/// The source of a server's streams.
+pub(super) enum Source {
+    Socket(TcpListener),
+    #[cfg(feature = "verify")]
+    Given(tokio::sync::mpsc::UnboundedReceiver<Box<dyn crate::GivenStream>>),
+}
+
+/// A stream that a server accepted.
+pub(super) enum Accepted {
+    Socket(TcpStream),
+    #[cfg(feature = "verify")]
+    Given(Box<dyn crate::GivenStream>),
+}
+
+impl Accepted {
+    /// The address of the client.
+    pub(super) fn peer(&self) -> Option<PeerAddress> {
+        match self {
+            Self::Socket(stream) => stream.peer_addr().ok().map(|peer| PeerAddress(peer.ip())),
+            #[cfg(feature = "verify")]
+            Self::Given(_) => None,
+        }
+    }
+}
+
+impl Source {
+    /// Whether the streams are supplied by a test. Then the sent bytes must not depend on the time of day.
+    pub(super) const fn is_given(&self) -> bool {
+        match self {
+            Self::Socket(_) => false,
+            #[cfg(feature = "verify")]
+            Self::Given(_) => true,
+        }
+    }
+
+    /// The next stream.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no stream.
+    pub(super) async fn accept(&mut self) -> io::Result<Accepted> {
+        match self {
+            Self::Socket(socket) => socket.accept().await.map(|(stream, _)| Accepted::Socket(stream)),
+            #[cfg(feature = "verify")]
+            Self::Given(given) => match given.recv().await {
+                Some(stream) => Ok(Accepted::Given(stream)),
+                None => std::future::pending().await,
+            },
+        }
     }
 }
 

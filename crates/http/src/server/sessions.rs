@@ -201,7 +201,7 @@ impl<T: OwnedSession> Sessions<T> {
 /// 128 random bits from the operating system, in hexadecimal.
 pub(crate) fn random_id() -> Option<Arc<str>> {
     #[cfg(feature = "verify")]
-    if let Some(counted) = crate::sync::counted_id() {
+    if let Some(counted) = counted_id() {
         return Some(counted);
     }
     let mut bytes = [0_u8; 16];
@@ -211,6 +211,27 @@ pub(crate) fn random_id() -> Option<Arc<str>> {
         let _ = write!(id, "{byte:02x}");
     }
     Some(id.into())
+}
+
+#[cfg(feature = "verify")]
+thread_local! {
+    /// The number of ids made on this thread so far, if they must be the same in each run.
+    static IDS: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on the ids made on this thread are not secret: they are counted, and the same in each run. The size of an
+/// id in HTTP/2 depends on its digits, so a random id would move all bytes after it.
+#[cfg(feature = "verify")]
+pub fn count_ids() {
+    IDS.set(Some(0));
+}
+
+/// The next id, if ids are counted.
+#[cfg(feature = "verify")]
+fn counted_id() -> Option<Arc<str>> {
+    let next = IDS.get()? + 1;
+    IDS.set(Some(next));
+    Some(format!("{next:032x}").into())
 }
 
 /// The body of a request or a response on its way between two processes.
