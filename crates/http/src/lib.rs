@@ -88,7 +88,6 @@ mod server;
 mod stateless;
 mod streamable;
 mod sync;
-mod timers;
 #[cfg(feature = "verify")]
 #[doc(hidden)]
 pub mod verify;

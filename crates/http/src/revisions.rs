@@ -13,8 +13,7 @@ use http_body_util::Full;
 use rescind_core::{BoxFuture, MirroredBodies};
 
 use crate::envelope::{MCP_METHOD, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
-use crate::server::checks::Refused;
-use crate::server::checks::{HeadFields, PageAccess, Parameters};
+use crate::server::checks::{HeadFields, PageAccess, Parameters, Refused};
 use crate::server::{
     AcceptQueue, Caller, RequestBody, Responder, ResponseBody, ServerBinding, Settings, body, sealed,
 };

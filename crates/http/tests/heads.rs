@@ -1,6 +1,5 @@
 //! When a response begins: with its answer, or as an event stream before it. The tests use virtual time and no sockets.
 
-#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
 use std::time::Duration;

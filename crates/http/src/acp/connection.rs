@@ -22,10 +22,7 @@ use tokio::time::Instant;
 
 use crate::acp::UnknownSessions;
 use crate::acp::server::Connections;
-use crate::acp::sessions::Message;
-use crate::acp::sessions::NoStream;
-use crate::acp::sessions::{Found, Sessions};
-use crate::acp::sessions::{Lanes, most_kept};
+use crate::acp::sessions::{Found, Lanes, Message, NoStream, Sessions, most_kept};
 use crate::inbound_queue::{InboundQueue, SendRefused, WakeList};
 use crate::server::json_or_event_stream::{Response, ResponseKind};
 use crate::server::replay_buffer::ReplayBuffer;

@@ -16,9 +16,7 @@ use tokio::sync::mpsc;
 use crate::acp::client::{Asked, Client};
 use crate::acp::sessions::Message;
 use crate::client::{Attempts, DeleteRequest, Failed, closed, encoded, refusal, send_delete, unread};
-use crate::envelope::Reply;
-use crate::envelope::{ACP_CONNECTION_ID, BOTH, JSON};
-use crate::envelope::{check_size, whole};
+use crate::envelope::{ACP_CONNECTION_ID, BOTH, JSON, Reply, check_size, whole};
 use crate::sync::JoinHandle;
 
 pub(super) struct ClientSender {

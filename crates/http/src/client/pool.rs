@@ -27,8 +27,7 @@ use tokio::time::Instant;
 
 use crate::client::Failed;
 use crate::client::connector::Connector;
-use crate::client::requester::Posted;
-use crate::client::requester::cut;
+use crate::client::requester::{Posted, cut};
 use crate::envelope::CollectError;
 use crate::inbound_queue::{OwnWaker, poll_piece};
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};

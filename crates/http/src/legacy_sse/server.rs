@@ -23,8 +23,7 @@ use crate::server::checks::{self, HeadFields, PageAccess, Parameters, Refused};
 use crate::server::json_or_event_stream::{self, ResponseKind};
 use crate::server::sessions::{Linked, OwnedSession, ServerLink, Sessions};
 use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, is_at};
-use crate::sync::IntMap;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{IntMap, Mutex, MutexGuard};
 
 /// The methods and headers that web pages may use.
 const PAGE_ACCESS: PageAccess = PageAccess {

@@ -27,14 +27,11 @@ use rescind_core::{ByteBudget, Deviation, HeldBytes, TransportEvent};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use crate::envelope::{CollectError, whole_within};
-use crate::envelope::{EVENT_STREAM, JSON};
+use crate::envelope::{CollectError, EVENT_STREAM, JSON, whole_within};
 use crate::inbound_queue::poll_piece;
-use crate::server::checks::HeadFields;
-use crate::server::checks::Refused;
+use crate::server::checks::{HeadFields, Refused};
 use crate::server::sessions::RoutedBody;
-use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
-use crate::timers::LazySleep;
+use crate::sync::{AbortHandle, LazySleep, Mutex, MutexGuard, spawn};
 
 /// A body of at most this many bytes is read even if memory is full: cancels and common answers are not larger.
 const SMALL: usize = 16 * 1024;

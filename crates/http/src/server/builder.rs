@@ -12,8 +12,7 @@ use rescind_core::{
 use tokio::net::TcpListener;
 
 use crate::server::checks::{Credentials, PageSettings};
-use crate::server::connection::Serving;
-use crate::server::connection::Source;
+use crate::server::connection::{Serving, Source};
 use crate::server::listener::{HttpCounts, ShutdownSignal, shutdown_pair};
 use crate::server::replay_buffer::Retention;
 use crate::server::service::Beside;

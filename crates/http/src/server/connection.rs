@@ -27,10 +27,9 @@ use crate::inbound_queue::OwnWaker;
 use crate::server::body::Stalling;
 use crate::server::builder::HalfClose;
 use crate::server::listener::{HeadTimer, Leave, ShutdownSignal, Socket, Sockets};
-use crate::server::service::ConnectionMemo;
-use crate::server::service::Responding;
+use crate::server::service::{ConnectionMemo, Responding};
 use crate::server::{HttpService, RequestBody, ResponseBody, Settings, Stalled};
-use crate::timers::LazySleep;
+use crate::sync::LazySleep;
 
 /// How long connections may finish their writes after the listener has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);

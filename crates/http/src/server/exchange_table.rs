@@ -27,8 +27,7 @@ use crate::server::Settings;
 use crate::server::exchange_table::parked::Parked;
 use crate::server::json_or_event_stream::{Progress, Response, ResponseKind};
 use crate::server::replay_buffer::{ReplayBuffer, Retention};
-use crate::sync::IntMap;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{IntMap, Mutex, MutexGuard};
 
 pub(crate) use crate::server::exchange_table::parked::ExchangeList;
 pub(crate) use crate::server::exchange_table::parked::Unrelated;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::timers::{DelayFuture, SharedDelay};
+use crate::sync::{DelayFuture, SharedDelay};
 
 /// The default of `stream_after`, for a handler that runs without awaiting anything, and for a request that is queued.
 const STREAM_AFTER: Duration = Duration::from_millis(10);

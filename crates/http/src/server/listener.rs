@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::server::Responder;
 use crate::server::builder::Served;
 use crate::server::connection::Activity;
-use crate::timers::LazySleep;
+use crate::sync::LazySleep;
 
 /// The most links that wait to be accepted.
 const BACKLOG: usize = 1024;

@@ -36,8 +36,7 @@ pub(crate) use body::RequestBody;
 pub(crate) use builder::Settings;
 pub(crate) use listener::AcceptQueue;
 
-use crate::server::checks::Refused;
-use crate::server::checks::{Field, PageAccess};
+use crate::server::checks::{Field, PageAccess, Refused};
 
 /// Who sent a request.
 #[derive(Clone, Debug)]

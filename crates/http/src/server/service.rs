@@ -12,8 +12,7 @@ use http_body::Body;
 use rescind_core::{BoxFuture, Client, HeldBytes, PeerAddress};
 use tower_service::Service;
 
-use crate::server::checks::Refused;
-use crate::server::checks::{self, Credentials, Field, HeadFields, Page, PageAccess};
+use crate::server::checks::{self, Credentials, Field, HeadFields, Page, PageAccess, Refused};
 use crate::server::sessions::{self, FromElsewhere, Routed, RoutedAnswer};
 use crate::server::{Caller, RequestBody, Responder, ResponseBody, Settings, body};
 

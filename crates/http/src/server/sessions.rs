@@ -27,8 +27,7 @@ use crate::inbound_queue::{InboundQueue, InboundReceiver};
 use crate::server::body::StallTimer;
 use crate::server::checks::Refused;
 use crate::server::{RequestBody, Responder, ResponseBody, Settings};
-use crate::sync::{Mutex, MutexGuard};
-use crate::timers::LazySleep;
+use crate::sync::{LazySleep, Mutex, MutexGuard};
 
 /// A session, as its table uses it.
 pub(crate) trait OwnedSession: Linked {

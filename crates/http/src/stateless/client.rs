@@ -21,13 +21,10 @@ use crate::client::{
     AbortOnDrop, Attempts, ClientCore, EventStream, Failed, HttpClient, InFlightTasks, Media, Resets,
     ResponseBody, beginning, closed, encoded, kept, media_of, refusal, unread,
 };
-use crate::envelope::{BOTH, JSON};
-use crate::envelope::{Reply, unmarked};
-use crate::envelope::{check_size, whole};
+use crate::envelope::{BOTH, JSON, Reply, check_size, unmarked, whole};
 use crate::stateless::mirror::Mirrors;
 use crate::stateless::mirrored_headers::Message;
-use crate::sync::IntMap;
-use crate::sync::{AbortHandle, Mutex, spawn};
+use crate::sync::{AbortHandle, IntMap, Mutex, spawn};
 
 /// The client side of the binding `stateless`: a transport to one URL.
 ///

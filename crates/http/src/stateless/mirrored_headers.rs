@@ -15,8 +15,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::mirror::Mirrors;
-use crate::envelope::{Envelope, EnvelopeError, once};
-use crate::envelope::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
+use crate::envelope::{Envelope, EnvelopeError, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION, once};
 use crate::server::checks::{Field, HeadFields};
 use crate::server::{ResponseBody, body};
 use crate::stateless::mirror::{self, Members, Params};

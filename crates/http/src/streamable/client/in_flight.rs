@@ -19,9 +19,7 @@ use super::{Order, legacy};
 use crate::client::{
     Attempts, Failed, Media, ResponseBody, beginning, encoded, kept, media_of, not_kept, refusal, unread,
 };
-use crate::envelope::MCP_SESSION_ID;
-use crate::envelope::{CollectError, whole};
-use crate::envelope::{Envelope, Reply, unmarked};
+use crate::envelope::{CollectError, Envelope, MCP_SESSION_ID, Reply, unmarked, whole};
 use crate::streamable::client::{Client, InFlight, Standing, State};
 use crate::sync::spawn;
 

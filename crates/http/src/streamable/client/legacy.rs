@@ -14,12 +14,9 @@ use rescind_core::{ExchangeId, Inbound, LogText, TransportError, TransportErrorK
 use tokio::sync::oneshot;
 
 use crate::client::{self, EventStream, Failed, Media, Requester, ResponseBody, is_same_origin, media_of};
-use crate::envelope::EVENT_STREAM;
-use crate::envelope::Envelope;
-use crate::envelope::whole;
+use crate::envelope::{EVENT_STREAM, Envelope, whole};
 use crate::inbound_queue::InboundQueue;
-use crate::streamable::client::Client;
-use crate::streamable::client::streams;
+use crate::streamable::client::{Client, streams};
 
 /// How long a server that has refused the first POST has to send the event `endpoint`.
 const FALLBACK: Duration = Duration::from_secs(2);

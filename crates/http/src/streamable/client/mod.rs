@@ -34,12 +34,9 @@ use crate::client::{
     AbortOnDrop, ClientCore, DeleteRequest, Guarded, HttpClient, InFlightTasks, Requester, closed,
     send_delete,
 };
-use crate::envelope::check_size;
-use crate::envelope::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::envelope::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID, check_size};
 use crate::streamable::client::renewal::SessionRecord;
-use crate::sync::AbortHandle;
-use crate::sync::IntMap;
-use crate::timers::SharedDelay;
+use crate::sync::{AbortHandle, IntMap, SharedDelay};
 
 /// The client side of the binding `streamable`.
 ///

@@ -23,11 +23,8 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use crate::client::{EventStream, Media, ResponseBody, beginning, encoded, media_of, refusal, unread};
-use crate::envelope::whole;
-use crate::envelope::{Envelope, Reply, text};
-use crate::envelope::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
-use crate::streamable::client::streams;
-use crate::streamable::client::{Client, InFlight, Standing};
+use crate::envelope::{Envelope, MCP_PROTOCOL_VERSION, MCP_SESSION_ID, Reply, text, whole};
+use crate::streamable::client::{Client, InFlight, Standing, streams};
 
 /// The time in which a session is opened again at most once.
 const BETWEEN: Duration = Duration::from_secs(10);

@@ -10,8 +10,7 @@ use rescind_core::{ExchangeId, Inbound, RequestId, TransportError, TransportErro
 use tokio::time::Instant;
 
 use crate::client::{EventStream, Failed, Media, ResponseBody, encoding_of, media_of, stream_refusal};
-use crate::envelope::Reply;
-use crate::envelope::{EVENT_STREAM, LAST_EVENT_ID};
+use crate::envelope::{EVENT_STREAM, LAST_EVENT_ID, Reply};
 use crate::streamable::client::{Client, InFlight, Standing, State, in_flight};
 use crate::sync::spawn;
 
