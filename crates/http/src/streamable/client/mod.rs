@@ -11,8 +11,8 @@
 //!   A POST that ends without the answer to its request ends the call, whatever it holds.
 //! - K5 When the link's sending half ends, everything ends: tasks, streams, connections.
 
-mod in_flight;
 mod legacy;
+mod posts;
 mod renewal;
 mod streams;
 
@@ -433,7 +433,7 @@ impl Sender for ClientSender {
             return Err(closed());
         }
         check_size(&out, self.client.max_frame)?;
-        in_flight::start(&self.client, out);
+        posts::start(&self.client, out);
         Ok(())
     }
 

@@ -221,7 +221,7 @@ impl Renewal {
             return Err(refusal(&head, &client.requester.address(), &answer));
         };
         let id = head.headers.get(MCP_SESSION_ID).cloned();
-        self.adopt(id, super::in_flight::version_header(&version));
+        self.adopt(id, super::posts::version_header(&version));
         client
             .inbound_queue
             .push_event(TransportEvent::Deviation { deviation: Deviation::SessionLost, sent: Bytes::new() });

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::client::{EventStream, Failed, Media, ResponseBody, encoding_of, media_of, stream_refusal};
 use crate::envelope::{EVENT_STREAM, LAST_EVENT_ID, Reply};
-use crate::streamable::client::{Client, InFlight, Standing, State, in_flight};
+use crate::streamable::client::{Client, InFlight, Standing, State, posts};
 use crate::sync::spawn;
 
 /// After this number of failed connection attempts in a row, the server counts as lost.
@@ -164,7 +164,7 @@ pub(super) async fn read(
     let mut unreached = 0;
     loop {
         if let Some(body) = body.take() {
-            let each = |data| in_flight::recv(client, number, exchange, data, opens);
+            let each = |data| posts::recv(client, number, exchange, data, opens);
             reading.drain(client, own.as_ref(), body, each).await;
             if std::mem::take(&mut reading.fresh) {
                 cut_at = Instant::now();
@@ -191,7 +191,7 @@ pub(super) async fn read(
     let text = stream_refusal(head, &client.requester.address(), &reading.last_sent);
     let failed = Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) };
     let is_silent = reading.is_unclear || client.is_cancelled(number);
-    Err(if is_silent { failed } else { in_flight::unanswered(client, failed) })
+    Err(if is_silent { failed } else { posts::unanswered(client, failed) })
 }
 
 /// The longest wait between two attempts.
