@@ -24,7 +24,7 @@ use crate::acp::UnknownSessions;
 use crate::acp::server::Connections;
 use crate::acp::sessions::{Found, Lanes, Message, NoStream, Sessions, most_kept};
 use crate::inbound_queue::{InboundQueue, SendRefused, WakeList};
-use crate::server::json_or_event_stream::{Response, ResponseKind};
+use crate::server::json_or_event_stream::{ResponseKind, ResponseState};
 use crate::server::replay_buffer::ReplayBuffer;
 use crate::server::sessions::{IdleSession, IdlingReceiver, Linked, OwnedSession, ServerLink};
 use crate::server::{HttpCounts, Settings};
@@ -73,7 +73,7 @@ pub(super) struct State {
     /// The streams on which our own requests were sent.
     pub(super) asked: HashMap<RequestId, u64>,
     /// The response to the POST of `initialize`.
-    pub(super) opening: Response,
+    pub(super) opening: ResponseState,
     pub(super) closed: bool,
     pub(super) used: Instant,
     pub(super) driver: Option<Waker>,
@@ -93,7 +93,7 @@ impl Connection {
             lanes: Lanes::new(settings.kept),
             sessions: Sessions::default(),
             asked: HashMap::new(),
-            opening: Response::Undecided(None),
+            opening: ResponseState::Undecided(None),
             closed: false,
             used: Instant::now(),
             driver: None,

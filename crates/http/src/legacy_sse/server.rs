@@ -20,7 +20,7 @@ use crate::inbound_queue::{InboundQueue, InboundReceiver, SendRefused, WakeList}
 use crate::legacy_sse::LegacySse;
 use crate::server::body::{self, EventSource, ResponseBody};
 use crate::server::checks::{self, HeadFields, PageAccess, Parameters, Refused};
-use crate::server::json_or_event_stream::{self, ResponseKind};
+use crate::server::json_or_event_stream::{ResponseKind, ResponseState};
 use crate::server::sessions::{Linked, OwnedSession, ServerLink, Sessions};
 use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, is_at};
 use crate::sync::{IntMap, Mutex, MutexGuard};
@@ -213,7 +213,7 @@ struct Mailbox {
     reader: Option<Waker>,
     driver: Option<Waker>,
     /// The responses to POSTs whose body is not a JSON object, by their exchanges.
-    verdicts: IntMap<json_or_event_stream::Response>,
+    verdicts: IntMap<ResponseState>,
     next: u64,
     phase: Phase,
 }
@@ -297,7 +297,7 @@ impl SseSession {
             }
             let number = mailbox.next;
             mailbox.next += 1;
-            mailbox.verdicts.insert(number, json_or_event_stream::Response::Undecided(None));
+            mailbox.verdicts.insert(number, ResponseState::Undecided(None));
             Ok(number)
         })?;
         let waiting = Judged { session: self, number };

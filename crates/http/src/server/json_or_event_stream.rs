@@ -113,9 +113,9 @@ pub(crate) enum ResponseKind {
     Ended,
 }
 
-/// The response to one POST.
+/// How far the response to one POST is.
 #[derive(Debug)]
-pub(crate) enum Response {
+pub(crate) enum ResponseState {
     /// Nothing is decided. The POST waits.
     Undecided(Option<Waker>),
     /// Decided, and not taken yet.
@@ -126,7 +126,7 @@ pub(crate) enum Response {
     Gone,
 }
 
-impl Response {
+impl ResponseState {
     /// Decides the response, if nothing is decided yet.
     pub(crate) fn decide(&mut self, kind: ResponseKind) -> Option<Waker> {
         if !self.is_undecided() {

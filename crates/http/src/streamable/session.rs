@@ -20,7 +20,7 @@ use crate::inbound_queue::{InboundQueue, SendRefused, WakeList};
 use crate::server::Settings;
 use crate::server::body::EventSource;
 use crate::server::exchange_table::{ExchangeList, ExchangeRules, ExchangeTable, Exchanges, OWN, Unrelated};
-use crate::server::json_or_event_stream::Response;
+use crate::server::json_or_event_stream::ResponseState;
 use crate::server::replay_buffer::{Forgotten, ReplayBuffer};
 use crate::server::sessions::{IdleSession, IdlingReceiver, Linked, OwnedSession, ServerLink, Sessions};
 use crate::streamable::sessionless::Running;
@@ -442,8 +442,8 @@ impl Linked for SessionState {
                 (FrameKind::Answer, None) => return Ok(()),
                 (FrameKind::Answer | FrameKind::Notification, Some(_)) => true,
                 (FrameKind::Request | FrameKind::Cancel, Some(open)) => match open.response {
-                    Response::Gone => false,
-                    Response::Undecided(_) | Response::Decided(_) | Response::Sent => true,
+                    ResponseState::Gone => false,
+                    ResponseState::Undecided(_) | ResponseState::Decided(_) | ResponseState::Sent => true,
                 },
                 (FrameKind::Request | FrameKind::Cancel | FrameKind::Notification, None) => false,
             };
@@ -480,9 +480,9 @@ impl Linked for SessionState {
         let is_read = |buffer: &ReplayBuffer| buffer.has_reader() && buffer.waiting().0 > 0;
         let busy = table.own.as_ref().is_some_and(is_read)
             || table.open.values().any(|open| match open.response {
-                Response::Decided(_) => true,
-                Response::Sent => is_read(&open.buffer),
-                Response::Undecided(_) | Response::Gone => false,
+                ResponseState::Decided(_) => true,
+                ResponseState::Sent => is_read(&open.buffer),
+                ResponseState::Undecided(_) | ResponseState::Gone => false,
             });
         if !busy {
             return Poll::Ready(());

@@ -369,7 +369,7 @@ async fn take(
     let asked = send_guard.kind == FrameKind::Request;
     let is_message = matches!(media, Some(Media::Events | Media::Json));
     if status.is_success() && !asked && !(status == StatusCode::OK && is_message) {
-        streams::begin(client);
+        streams::listen(client);
         return Ok(());
     }
     if let Some(failed) = encoded(&head, || client.requester.address()) {
@@ -442,7 +442,7 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
         let named = answer.result_text(client.settings.renewal.revision);
         let version = named.as_deref().and_then(version_header);
         if version.is_some() {
-            streams::begin_soon(client);
+            streams::listen_soon(client);
         }
         let known = version.is_some();
         client.step(|state| {
@@ -451,7 +451,7 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
             state.post_headers = None;
         });
         if !known {
-            streams::begin(client);
+            streams::listen(client);
         }
     }
     let _ = client

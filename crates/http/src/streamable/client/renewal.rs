@@ -239,7 +239,7 @@ impl Renewal {
                 tracing::warn!(why = %rescind_core::LogText::text(&why), "a setting of the old session was not repeated");
             }
         }
-        streams::begin(client);
+        streams::listen(client);
         Ok(())
     }
 

@@ -198,7 +198,7 @@ pub(super) async fn read(
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Opens the stream, once in a session.
-pub(super) fn begin(client: &Arc<Client>) {
+pub(super) fn listen(client: &Arc<Client>) {
     let mut state = client.state();
     // Without a session there is no stream to open.
     if state.listens || state.id.is_none() || state.closed || !matches!(state.standing, Standing::Open) {
@@ -206,16 +206,16 @@ pub(super) fn begin(client: &Arc<Client>) {
     }
     state.listens = true;
     let session = state.record.number;
-    launch(client, &mut state, Some(session), listen(Arc::clone(client)));
+    launch(client, &mut state, Some(session), read_own_stream(Arc::clone(client)));
 }
 
 /// Opens the stream when the client has reported that it is ready, which is its next message, or after a short time.
-pub(super) fn begin_soon(client: &Arc<Client>) {
+pub(super) fn listen_soon(client: &Arc<Client>) {
     let later = Arc::clone(client);
     let wait = client.settings.cancel_after;
     launch(client, &mut client.state(), None, async move {
         tokio::time::sleep(wait).await;
-        begin(&later);
+        listen(&later);
     });
 }
 
@@ -259,7 +259,7 @@ impl Drop for Launched {
     }
 }
 
-async fn listen(client: Arc<Client>) {
+async fn read_own_stream(client: Arc<Client>) {
     let mut reading = Reading::of_session(client.settings.retry);
     let mut failing: Option<Instant> = None;
     let mut unreached = 0;
