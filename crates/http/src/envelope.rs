@@ -2,6 +2,15 @@
 //! borrowed, and reading a member never fails. The data of the protocol
 //! ([`SessionBodies`](rescind_core::SessionBodies), [`MirroredBodies`](rescind_core::MirroredBodies)) defines which
 //! methods and members are read.
+//!
+//! # Whole bodies
+//!
+//! A body is read into memory as a whole, with a limit of bytes. A body whose length was announced gets memory of that
+//! size.
+//!
+//! # Names of headers and media types
+//!
+//! They are spelled as in the specifications of the bindings.
 
 use std::borrow::Cow;
 use std::future::poll_fn;

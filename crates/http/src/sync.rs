@@ -1,6 +1,15 @@
 //! Locks and tasks: all primitives that threads share, in one place, as in `sync.rs` of the core. The engine that tests
 //! different thread orders replaces them with its own (`cfg(rescind_shuttle)`, which only `integration-tests/threads`
 //! sets).
+//!
+//! # Timers
+//!
+//! [`SharedDelay`] is one timer for all requests that wait for the same time. [`LazySleep`] is for a time that is polled
+//! often, together with something else.
+//!
+//! # Maps by number
+//!
+//! The keys of [`IntMap`] are consecutive numbers that this crate assigns.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;

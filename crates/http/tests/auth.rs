@@ -1,5 +1,9 @@
 //! The auth hook, on every binding over HTTP/1.1 and HTTP/2: its input, its possible results, and what ends when a
 //! credential expires.
+//!
+//! # Certificates
+//!
+//! Client certificates, made for one test.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,12 @@
-//! When a response begins: with its answer, or as an event stream before it. The tests use virtual time and no sockets.
+//! The heads of requests and responses.
+//!
+//! # When a response begins
+//!
+//! With its answer, or as an event stream before it. These tests use virtual time and no sockets.
+//!
+//! # Traces
+//!
+//! The headers `traceparent` and `tracestate`, over each binding.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 

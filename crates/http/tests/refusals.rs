@@ -1,5 +1,10 @@
 //! The table of refusals in the crate's docs: the tests provoke each status that it names for a binding over a
 //! socket, and find no other.
+//!
+//! # CORS
+//!
+//! The requests and responses with which a browser permits a page of another origin to use a server. On every binding
+//! they work for allowed origins, and for any other origin the response has no CORS header.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 

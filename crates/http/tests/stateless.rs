@@ -1,4 +1,6 @@
-//! The binding `stateless`: its vectors, its status table, and the effect of closing a POST.
+//! The binding `stateless`: its vectors over real sockets, its status table, the effect of closing a POST, one endpoint
+//! for the revisions with sessions and the one without, and hanging calls of one client that do not delay those of
+//! others.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 

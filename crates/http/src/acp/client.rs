@@ -8,6 +8,11 @@
 //!   lost with the stream. If the server does not keep them any more, the client opens the stream without the header.
 //! - B3 Cookies are kept for the connection and sent with each request.
 //! - B4 When the link's sending half ends, everything ends: tasks, streams, and the connection, which a DELETE closes.
+//!
+//! # What this file holds
+//!
+//! The transport, the state that the tasks of a client share, the event streams (B2), and the cookies (B3). The POSTs
+//! are in `posts.rs`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;

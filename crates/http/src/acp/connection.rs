@@ -5,6 +5,10 @@
 //!   defines what that means for the request.
 //! - D2 Messages and the events of their streams are pushed under one lock, so that the driver receives them in the
 //!   order in which they happened.
+//!
+//! # The link
+//!
+//! How a connection sends the driver's frames, and how it ends.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! The sending half that the driver uses.
+//! The sending half that the driver uses: the POSTs of a client in order, and its cancels beside them (B1).
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,5 +1,18 @@
 //! The sessions of a connection that have their own stream, by name. The peer chooses the names, so their length and
 //! number are bounded. When there is no room, the session that was unused for longest is removed, if it is idle.
+//!
+//! # Streams
+//!
+//! The event streams of a connection, and the bound of the events that they keep for a client that resumes one.
+//!
+//! # Which streams may be read
+//!
+//! A connection knows the sessions that a message has named.
+//!
+//! # Messages
+//!
+//! A message of a connection, and the session that it belongs to. Only the answer to `initialize` is changed: it gets
+//! the name of its connection.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

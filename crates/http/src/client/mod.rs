@@ -1,4 +1,5 @@
-//! The client that all bindings share.
+//! The client that all bindings share: its URL and options, and the state that the tasks of a client share in every
+//! binding: the requester, the inbound queue, one lock, and how the client leaves.
 
 mod connector;
 pub(crate) mod events;

@@ -6,6 +6,10 @@
 //!   ahead of all others.
 //! - L3 While an event stream over HTTP/1.1 is open, one spare connection is kept for urgent requests, so that a cancel
 //!   does not wait for a handshake.
+//!
+//! # The body of a response
+//!
+//! `ResponseBody` holds its connection until it was read, and then gives it back to the pool.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -1,4 +1,8 @@
 //! Sends requests to the server of a client, and to those that it redirects to.
+//!
+//! # Refusals
+//!
+//! The error of a response that does not answer its request has the status, the address and the beginning of the body.
 
 use std::any::Any;
 use std::convert::Infallible;

@@ -1,5 +1,13 @@
 //! Sending a request again: to the address that a redirect names, with new credentials, or after the time that the server
 //! asked for. None of these responses is given by a server that has begun the request.
+//!
+//! # Addresses and times
+//!
+//! `resolve` and `retry_after` read what the head of a response asks for: another address, or a later time.
+//!
+//! # Authorization
+//!
+//! The value of the header `Authorization` can change while a client is connected.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};

@@ -1,4 +1,8 @@
 //! The server side: how each HTTP method is handled.
+//!
+//! # Sessions
+//!
+//! A session is its event stream (L1), with the messages that wait for its reader (L4).
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -1,5 +1,9 @@
 //! Reading the body of a request, with a limit of bytes and of time.
 //!
+//! # The body of a response
+//!
+//! It is empty, one message, or a stream of events.
+//!
 //! # A response of one message
 //!
 //! It is sent in pieces, and dropped if its reader takes nothing for too long.

@@ -1,3 +1,5 @@
+//! The settings of a server, and how it is bound or mounted.
+
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};

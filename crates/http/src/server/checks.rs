@@ -6,6 +6,10 @@
 //! and the headers without which the page cannot read an answer (the Fetch standard, "HTTP CORS protocol").
 //!
 //! Which origins are allowed is decided before, by the service.
+//!
+//! # Refusals
+//!
+//! `Refused` is a refusal of a request. The crate's docs have the table of all refusals.
 
 use std::borrow::Cow;
 use std::sync::Arc;

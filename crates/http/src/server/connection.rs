@@ -1,4 +1,12 @@
 //! Our own HTTP server: accepts sockets and runs one task for each connection. All of them end with the listener.
+//!
+//! # The version of HTTP
+//!
+//! A client shows it by its first bytes. Then the connection of that version serves them.
+//!
+//! # Sources of streams
+//!
+//! Sockets, or the streams of a test that has its own network (feature `verify`).
 
 use std::convert::Infallible;
 use std::error::Error;

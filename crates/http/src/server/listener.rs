@@ -1,3 +1,6 @@
+//! A bound server: the queue of new links, the sockets and their limits, the counts, the timers of heads, and the
+//! shutdown.
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};

@@ -1,3 +1,11 @@
+//! The service that answers each request: the checks that come before every binding, the auth hook, and the paths of
+//! the bindings (S1).
+//!
+//! # What a connection remembers
+//!
+//! `ConnectionMemo` keeps the host and the client of a connection, so that they are checked and looked up once for all
+//! its requests.
+
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, ready};

@@ -1,5 +1,14 @@
 //! The sessions of a binding, with ids that cannot be guessed. To make room for a new session, one ends that received
 //! no request except the one that opened it.
+//!
+//! # Routes
+//!
+//! `SessionRouter` decides which process answers a request, before its session is looked up.
+//!
+//! # Links
+//!
+//! `ServerLink` is the link that a binding passes to the driver: one type for a session, a connection of ACP, and all
+//! POSTs of a listener. `IdlingReceiver` ends a session that its client does not use.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -1,4 +1,9 @@
 //! The client side: one POST for each frame. To cancel a request, the client closes its response stream.
+//!
+//! # What this file holds
+//!
+//! The transport, the state that the tasks of a client share, one POST in flight, and the sending half that the driver
+//! uses.
 
 use std::future::Future;
 use std::ops::Deref;

@@ -1,4 +1,8 @@
 //! The server side, which only accepts POST.
+//!
+//! # The link
+//!
+//! One link for all clients of a listener, and its POSTs (N1).
 
 use std::future::ready;
 use std::net::IpAddr;

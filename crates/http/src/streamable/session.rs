@@ -1,4 +1,8 @@
-//! One session on the server side: what its client does in it. The driver's part is in `link.rs`.
+//! One session on the server side: what its client does in it.
+//!
+//! # The link
+//!
+//! How a session sends the driver's frames, and how it ends.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

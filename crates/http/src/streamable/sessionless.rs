@@ -1,6 +1,8 @@
 //! A server without sessions: each request has one of its own, which nobody can name and which ends with its response.
 //!
-//! The requests of a server without sessions that run, by principal and id, and the cancels that came before their requests.
+//! # Running requests and early cancels
+//!
+//! The requests that run, by principal and id, and the cancels that came before their requests.
 //!
 //! - R1 A cancel finds its request or is kept, and a request that begins finds the cancel or is found by it: both happen under one
 //!   lock.

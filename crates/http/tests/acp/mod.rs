@@ -1,4 +1,4 @@
-//! The binding `acp`: its vectors, its status table, its streams.
+//! The binding `acp`: every vector of ACP's three versions over real sockets, its status table, its streams.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 

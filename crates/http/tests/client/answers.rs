@@ -1,4 +1,8 @@
 //! Each POST ends its call, whatever its response holds.
+//!
+//! # Lost sessions
+//!
+//! A session that its server has forgotten.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

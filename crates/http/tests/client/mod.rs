@@ -1,4 +1,10 @@
 //! The client with servers that do what no specification says.
+//!
+//! # What this file holds
+//!
+//! A server that a test writes by hand, which answers each request with any bytes; redirects, which are followed with
+//! method and body, within limits, and without credentials to other servers; and requests that a server refuses for
+//! now.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 

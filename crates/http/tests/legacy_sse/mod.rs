@@ -1,5 +1,10 @@
 //! The binding `legacy-sse`: our server with HTTP written by hand, our client with servers written by hand, and both
 //! together.
+//!
+//! # What this file holds
+//!
+//! A stream read by hand, a server of 2024-11-05 that behaves as a test wants, our client with both, and the client of
+//! the binding `streamable` with servers that speak only the transport of 2024-11-05.
 
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 #![expect(clippy::indexing_slicing, reason = "a test that cannot go on has failed")]

@@ -1,4 +1,8 @@
 //! The binding `streamable`: our client against our server, and HTTP written by hand against our server.
+//!
+//! # What this file holds
+//!
+//! A served router, HTTP/1.1 written by hand, our client against our server, and `https`.
 
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 #![expect(clippy::expect_used, reason = "what the tests share is part of them")]

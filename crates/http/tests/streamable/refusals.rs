@@ -1,4 +1,9 @@
 //! Each row of the table of refusals in the crate's docs.
+//!
+//! # Ends
+//!
+//! A server that drains: its sessions end first, then its port closes. Connections without traffic are closed, each by
+//! a separate limit.
 
 use std::time::Duration;
 

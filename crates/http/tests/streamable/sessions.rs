@@ -1,4 +1,12 @@
 //! The revision of a session, and what only one revision has: batches.
+//!
+//! # Servers without sessions
+//!
+//! Any POST is answered, and cancels are found by principal and id.
+//!
+//! # Shares
+//!
+//! One client opens sessions by the thousand, and others still get theirs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,12 @@
 //! Event streams: cut, resumed, slow, displaced; and the effect of cancels between POSTs.
+//!
+//! # Messages of the server
+//!
+//! On the stream of the request that they belong to, on the session's own stream, or on another.
+//!
+//! # Lost and unread streams
+//!
+//! The effect on a request of an event stream that is lost and not resumed, and a client that does not read.
 
 use std::time::Duration;
 

@@ -10,6 +10,12 @@
 //!   transport with one stream, an acknowledgement comes before the result. The wait for them is at most 250 ms.
 //!   A POST that ends without the answer to its request ends the call, whatever it holds.
 //! - K5 When the link's sending half ends, everything ends: tasks, streams, connections.
+//!
+//! # What this file holds
+//!
+//! The transport, the state that the tasks of a client share, and the sending half that the driver uses. POSTs are in
+//! `posts.rs`, event streams in `streams.rs`, new sessions in `renewal.rs`, and the client of the binding `legacy-sse`
+//! in `legacy.rs`.
 
 mod legacy;
 mod posts;

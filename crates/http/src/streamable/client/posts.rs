@@ -1,4 +1,4 @@
-//! One frame in flight: when it may be sent, what its response is, and how it ends.
+//! The POST of a frame: when it may be sent, what its response is, and how it ends.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! Reading an event stream to its end, across interruptions.
+//!
+//! # The stream of the session
+//!
+//! It is for messages that the server sends outside of a request.
 
 use std::sync::Arc;
 use std::time::Duration;
