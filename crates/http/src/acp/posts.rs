@@ -9,11 +9,11 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rescind_core::{
     CloseReason, ExchangeId, FrameKind, Inbound, Lane, Outbound, RequestId, Sender, TraceContext,
-    TransportError, TransportErrorKind, TransportEvent,
+    TransportError,
 };
 use tokio::sync::mpsc;
 
-use crate::acp::client::{Asked, Client};
+use crate::acp::client::{Asked, Client, State};
 use crate::acp::sessions::Message;
 use crate::client::{Attempts, DeleteRequest, Failed, closed, encoded, refusal, send_delete, unread};
 use crate::envelope::{ACP_CONNECTION_ID, BOTH, JSON, Reply, check_size, whole};
@@ -143,19 +143,12 @@ impl Attempts for PostAttempts<'_> {
     }
 
     async fn stopped(&self) {
-        loop {
-            let moved = self.client.moved.notified();
-            {
-                let state = self.client.state();
-                let is_over = |id| {
-                    state.asked.get(id).is_none_or(|asked: &crate::acp::client::Asked| asked.is_cancelled)
-                };
-                if state.closing || self.id.is_some_and(is_over) {
-                    return;
-                }
-            }
-            moved.await;
-        }
+        let is_over =
+            |state: &State, id: &RequestId| state.asked.get(id).is_none_or(|asked| asked.is_cancelled);
+        let client = self.client;
+        client
+            .until(&client.moved, |state| state.closing || self.id.is_some_and(|id| is_over(state, id)))
+            .await;
     }
 }
 
@@ -188,17 +181,11 @@ impl Client {
             trace: out.head.trace.as_deref(),
             id: id.as_ref().filter(|_| asks),
         };
-        match self.posted(out.head.kind, &attempts, exchange, out.body).await {
-            Ok(()) => {}
-            Err(Failed { sent, error }) if asks => {
-                if let Some(id) = id {
-                    self.forget(&id);
-                }
-                self.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
+        if let Err(failed) = self.posted(out.head.kind, &attempts, exchange, out.body).await {
+            if let Some(id) = id.filter(|_| asks) {
+                self.forget(&id);
             }
-            Err(Failed { error, .. }) => {
-                tracing::debug!(error = %rescind_core::LogText::text(&error), "a message was not taken");
-            }
+            self.report(exchange, asks, failed);
         }
     }
 
@@ -248,8 +235,7 @@ impl Client {
             return Ok(());
         }
         let text = refusal(&head, &address(), &body);
-        let error = TransportError::new(TransportErrorKind::Io, text);
-        Err(Failed { sent: status.is_server_error(), error })
+        Err(Failed::new(status.is_server_error(), text))
     }
 
     /// The connection that a response names in its header. Only for the first one, the result may name it instead.
@@ -298,12 +284,6 @@ impl Client {
 
     /// Waits until the server has taken the request with this id, or the request has failed or has its answer.
     async fn until_taken(&self, id: &RequestId) {
-        loop {
-            let moved = self.moved.notified();
-            if self.state().asked.get(id).is_none_or(|asked| asked.is_taken) {
-                return;
-            }
-            moved.await;
-        }
+        self.until(&self.moved, |state| state.asked.get(id).is_none_or(|asked| asked.is_taken)).await;
     }
 }

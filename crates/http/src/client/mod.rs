@@ -17,7 +17,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
-use rescind_core::{Capabilities, Link, PeerInfo, Sender, TransportError, TransportErrorKind};
+use rescind_core::{
+    Capabilities, Deviation, ExchangeId, Link, PeerInfo, Sender, TransportError, TransportErrorKind,
+    TransportEvent,
+};
+use tokio::sync::Notify;
 
 use crate::inbound_queue::{InboundQueue, InboundReceiver};
 use crate::sync::{AbortHandle, Handle, JoinHandle, Mutex, MutexGuard, spawn};
@@ -26,8 +30,8 @@ pub(crate) use crate::client::connector::Resets;
 pub(crate) use crate::client::events::{EventStream, Media, media_of};
 pub(crate) use crate::client::pool::{ResponseBody, unread};
 pub(crate) use crate::client::requester::{
-    Attempts, Failed, Leaving, Requester, beginning, encoded, encoding_of, is_of_another_origin, refusal,
-    stream_refusal,
+    Attempts, BEGINNING, Failed, Leaving, Requester, beginning, encoded, encoding_of, is_of_another_origin,
+    refusal, stream_refusal,
 };
 pub use crate::client::resend::Authorization;
 pub(crate) use crate::client::resend::{is_same_origin, kept, not_kept, resolve};
@@ -236,6 +240,35 @@ impl<S: InFlightTasks> ClientCore<S> {
             driver.wake();
         }
         result
+    }
+
+    /// Waits until this holds. `moved` is notified when it may have changed.
+    pub(crate) async fn until(&self, moved: &Notify, holds: impl Fn(&Guarded<S>) -> bool) {
+        loop {
+            let moved = moved.notified();
+            if holds(&self.state()) {
+                return;
+            }
+            moved.await;
+        }
+    }
+
+    /// Passes on that a POST has failed. If it is no request, nobody waits for its end.
+    pub(crate) fn report(&self, exchange: ExchangeId, asks: bool, Failed { sent, error }: Failed) {
+        if asks {
+            self.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
+        } else {
+            tracing::debug!(error = %rescind_core::LogText::text(&error), "a message was not taken");
+        }
+    }
+
+    /// Counts a response that does not answer its request.
+    pub(crate) fn unanswered(&self, failed: Failed) -> Failed {
+        self.inbound_queue.push_event(TransportEvent::Deviation {
+            deviation: Deviation::NoAnswer,
+            sent: failed.error.source.to_string().into(),
+        });
+        failed
     }
 
     /// Ends the link: the server does not know the client any more, or cannot be reached.

@@ -145,6 +145,13 @@ pub(crate) struct Failed {
     pub(crate) error: TransportError,
 }
 
+impl Failed {
+    /// An error of the connection or of a response.
+    pub(crate) fn new(sent: bool, text: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { sent, error: TransportError::new(TransportErrorKind::Io, text) }
+    }
+}
+
 impl Requester {
     pub(crate) fn new(client: &HttpClient, inbound_queue: &Arc<InboundQueue>) -> Self {
         let pool = Pool::new(Connector::new(client, &client.uri));
@@ -491,7 +498,7 @@ pub(crate) fn encoded(head: &Parts, address: impl FnOnce() -> String) -> Option<
     let text = format!(
         "the server answered with {status} and Content-Encoding: {encoding} ({to}), although the client accepts only identity"
     );
-    Some(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) })
+    Some(Failed::new(true, text))
 }
 
 /// The encoding of a body that is not as it is. `None`: it is.
@@ -509,7 +516,7 @@ pub(crate) fn cut(head: &Parts, address: &str, cause: &hyper::Error, body: &[u8]
     let mut text =
         format!("the response with {} broke off after {} bytes ({to}), {cause}", head.status, body.len());
     push_excerpt(&mut text, body);
-    Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) }
+    Failed::new(true, text)
 }
 
 /// Adds the beginning of a body, on one line.
@@ -532,6 +539,9 @@ fn push_excerpt(text: &mut String, body: &[u8]) {
         text.push_str("...");
     }
 }
+
+/// The most bytes of a body that are read if it cannot be an answer.
+pub(crate) const BEGINNING: usize = 1024;
 
 /// Reads the body of a response that may not be a message: up to `limit` bytes, and not for long. Returns what came, and
 /// whether it is the whole body.

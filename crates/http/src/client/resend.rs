@@ -18,7 +18,7 @@ use futures_util::FutureExt as _;
 use http::header::LOCATION;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
-use rescind_core::{BoxFuture, Deviation, TransportError, TransportErrorKind, TransportEvent};
+use rescind_core::{BoxFuture, Deviation, TransportError, TransportEvent};
 
 use crate::client::connector::Connector;
 use crate::client::pool::{Pool, ResponseBody};
@@ -234,7 +234,7 @@ pub(crate) fn is_same_origin(one: &Uri, other: &Uri) -> bool {
 
 fn stopped() -> Failed {
     let text = "the call was cancelled before its request was sent again";
-    Failed { sent: false, error: TransportError::new(TransportErrorKind::Io, text) }
+    Failed::new(false, text)
 }
 
 /// The error of a request that failed where it was redirected to.
@@ -245,7 +245,7 @@ fn failed_at(target: &Target, status: StatusCode, failed: &Failed) -> Failed {
 }
 
 fn failed(text: String) -> Failed {
-    Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) }
+    Failed::new(true, text)
 }
 
 /// The address that a `Location` names, relative to the address of its request.

@@ -23,8 +23,8 @@ use rescind_core::{
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{
-    AbortOnDrop, Attempts, ClientCore, EventStream, Failed, HttpClient, InFlightTasks, Media, Resets,
-    ResponseBody, beginning, closed, encoded, kept, media_of, refusal, unread,
+    AbortOnDrop, Attempts, BEGINNING, ClientCore, EventStream, Failed, HttpClient, InFlightTasks, Media,
+    Resets, ResponseBody, beginning, closed, encoded, kept, media_of, refusal, unread,
 };
 use crate::envelope::{BOTH, JSON, Reply, check_size, unmarked, whole};
 use crate::stateless::mirror::Mirrors;
@@ -195,9 +195,6 @@ impl InFlightTasks for State {
 /// How long an abandoned request waits for the head of its response.
 const FOR_THE_HEAD: Duration = Duration::from_millis(250);
 
-/// The most bytes of a body that are read if it cannot be an answer.
-const BEGINNING: usize = 1024;
-
 /// The headers of a message for each time that it is posted, and whether it may still be posted.
 struct PostAttempts<'a> {
     client: &'a Client,
@@ -258,14 +255,8 @@ impl Client {
         let task = spawn(async move {
             let ended = client.run((key, own), exchange, body, trace, &token).await;
             let asks = client.remove(key).is_some_and(|flight| flight.asks && !flight.is_given_up());
-            match ended {
-                Err(Failed { sent, error }) if asks => {
-                    client.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
-                }
-                Err(Failed { error, .. }) => {
-                    tracing::debug!(error = %rescind_core::LogText::text(&error), "a message was not taken");
-                }
-                Ok(()) => {}
+            if let Err(failed) = ended {
+                client.report(exchange, asks, failed);
             }
         });
         state.requests += usize::from(asks);
@@ -406,19 +397,10 @@ impl Client {
             return Ok(());
         }
         let text = refusal(&head, &address(), &last_sent);
-        let failed = Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) };
+        let failed = Failed::new(true, text);
         // If the driver knows better what the answer means, it counts that.
         let is_counted = reply.is_unclear() || !head.status.is_success();
         Err(if is_counted { failed } else { self.unanswered(failed) })
-    }
-
-    /// Counts a response that does not answer its request.
-    fn unanswered(&self, failed: Failed) -> Failed {
-        self.inbound_queue.push_event(TransportEvent::Deviation {
-            deviation: Deviation::NoAnswer,
-            sent: failed.error.source.to_string().into(),
-        });
-        failed
     }
 
     /// Reads a stream to its end. Returns whether the answer was on it, and the last event that was dropped.

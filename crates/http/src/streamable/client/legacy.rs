@@ -194,7 +194,7 @@ pub(super) async fn take(
 /// The error of a POST. The server has not begun a request that it refuses as the client's fault.
 fn refused(status: StatusCode, text: String) -> Failed {
     let sent = !status.is_client_error() && status != StatusCode::SERVICE_UNAVAILABLE;
-    Failed { sent, error: TransportError::new(TransportErrorKind::Io, text) }
+    Failed::new(sent, text)
 }
 
 /// Names the request, the status and the beginning of the body of a response.

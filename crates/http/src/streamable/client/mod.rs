@@ -37,8 +37,7 @@ use rescind_core::{
 use tokio::sync::Notify;
 
 use crate::client::{
-    AbortOnDrop, ClientCore, DeleteRequest, Guarded, HttpClient, InFlightTasks, Requester, closed,
-    send_delete,
+    AbortOnDrop, ClientCore, DeleteRequest, HttpClient, InFlightTasks, Requester, closed, send_delete,
 };
 use crate::envelope::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID, check_size};
 use crate::streamable::client::renewal::SessionRecord;
@@ -319,7 +318,7 @@ impl Client {
     async fn after_its_cancel(&self, flight: u64) {
         let cancel = self.state().in_flight.get(&flight).and_then(|flight| flight.cancel);
         let Some(cancel) = cancel else { return };
-        let over = self.until(|state| !state.in_flight.contains_key(&cancel));
+        let over = self.until(&self.moved, |state| !state.in_flight.contains_key(&cancel));
         let _ = Box::pin(tokio::time::timeout(self.settings.cancel_after, over)).await;
     }
 
@@ -327,17 +326,7 @@ impl Client {
     async fn after(&self, frames: &[u64]) {
         if !frames.is_empty() {
             let none_is_young = |state: &State| !frames.iter().any(|frame| state.is_pending(*frame));
-            self.until(|state| !state.closed && none_is_young(state)).await;
-        }
-    }
-
-    async fn until(&self, holds: impl Fn(&Guarded<State>) -> bool) {
-        loop {
-            let moved = self.moved.notified();
-            if holds(&self.state()) {
-                return;
-            }
-            moved.await;
+            self.until(&self.moved, |state| !state.closed && none_is_young(state)).await;
         }
     }
 }

@@ -10,14 +10,15 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use rescind_core::{
     BadFrame, Deviation, ExchangeId, FrameKind, Inbound, Outbound, RequestId, TraceContext, TransportError,
-    TransportErrorKind, TransportEvent,
+    TransportEvent,
 };
 
 use super::renewal::Renewed;
 use super::streams;
 use super::{Order, legacy};
 use crate::client::{
-    Attempts, Failed, Media, ResponseBody, beginning, encoded, kept, media_of, not_kept, refusal, unread,
+    Attempts, BEGINNING, Failed, Media, ResponseBody, beginning, encoded, kept, media_of, not_kept, refusal,
+    unread,
 };
 use crate::envelope::{CollectError, Envelope, MCP_SESSION_ID, Reply, unmarked, whole};
 use crate::streamable::client::{Client, InFlight, Standing, State};
@@ -27,8 +28,6 @@ use crate::sync::spawn;
 const HEADER_SINCE: &str = "2025-03-26";
 /// How often a frame is sent that its server refuses because of its session.
 const SESSIONS: usize = 3;
-/// The most bytes of a body of an unknown kind that are read, unless it may be an answer.
-const BEGINNING: usize = 1024;
 
 /// Counts a frame among those in flight until its task ends, for whatever reason.
 struct RunningSend {
@@ -226,7 +225,7 @@ impl Attempts for FrameAttempts<'_> {
     }
 
     async fn stopped(&self) {
-        self.client.until(|state| state.is_stopped(self.number)).await;
+        self.client.until(&self.client.moved, |state| state.is_stopped(self.number)).await;
     }
 }
 
@@ -313,7 +312,7 @@ async fn send_anew(
         if let Some(why) = why {
             let text = refusal(&head, &client.requester.address(), &refused_with);
             let text = format!("the server does not know the session any more{why}; {text}");
-            return Err(Failed { sent: false, error: TransportError::new(TransportErrorKind::Io, text) });
+            return Err(Failed::new(false, text));
         }
         if client.state().is_stopped(attempts.number) {
             return Err(stopped());
@@ -323,7 +322,7 @@ async fn send_anew(
         };
         if kind == FrameKind::Notification && client.state().record.is_opened_by(body) {
             let text = "it was sent with the new session";
-            return Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) });
+            return Err(Failed::new(true, text));
         }
         response = client.requester.post(kind, attempts, body.clone(), None).await?;
     }
@@ -332,7 +331,7 @@ async fn send_anew(
 
 fn stopped() -> Failed {
     let text = "the call was cancelled before its request was sent";
-    Failed { sent: false, error: TransportError::new(TransportErrorKind::Io, text) }
+    Failed::new(false, text)
 }
 
 /// Called when the response to the first message has begun or has failed.
@@ -373,7 +372,7 @@ async fn take(
         return Ok(());
     }
     if let Some(failed) = encoded(&head, || client.requester.address()) {
-        return Err(unanswered(client, failed));
+        return Err(client.unanswered(failed));
     }
     let own = send_guard.own(asked && status.is_success());
     if status == StatusCode::OK && media == Some(Media::Events) {
@@ -415,18 +414,9 @@ async fn take(
     let kept_out = status.is_client_error() && status != StatusCode::CONFLICT;
     let sent = !kept_out && status != StatusCode::SERVICE_UNAVAILABLE;
     let text = refusal(&head, &client.requester.address(), &read);
-    let failed = Failed { sent, error: TransportError::new(TransportErrorKind::Io, text) };
+    let failed = Failed::new(sent, text);
     // If the driver knows better what the answer means, it counts that.
-    Err(if reply.is_unclear() || !status.is_success() { failed } else { unanswered(client, failed) })
-}
-
-/// Counts a response that does not answer its request.
-pub(super) fn unanswered(client: &Client, failed: Failed) -> Failed {
-    client.inbound_queue.push_event(TransportEvent::Deviation {
-        deviation: Deviation::NoAnswer,
-        sent: failed.error.source.to_string().into(),
-    });
-    failed
+    Err(if reply.is_unclear() || !status.is_success() { failed } else { client.unanswered(failed) })
 }
 
 /// The header with a revision, if that knows the header.

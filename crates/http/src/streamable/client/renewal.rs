@@ -22,7 +22,9 @@ use rescind_core::{
 };
 use tokio::time::Instant;
 
-use crate::client::{EventStream, Media, ResponseBody, beginning, encoded, media_of, refusal, unread};
+use crate::client::{
+    BEGINNING, EventStream, Media, ResponseBody, beginning, encoded, media_of, refusal, unread,
+};
 use crate::envelope::{Envelope, MCP_PROTOCOL_VERSION, MCP_SESSION_ID, Reply, text, whole};
 use crate::streamable::client::{Client, InFlight, Standing, streams};
 
@@ -163,7 +165,7 @@ impl Client {
         tokio::select! {
             biased;
             () = stopped => return Renewed::Stopped,
-            () = self.until(|state| state.record.attempts != attempt) => {}
+            () = self.until(&self.moved, |state| state.record.attempts != attempt) => {}
         }
         let state = self.state();
         match &state.record.failure {
@@ -177,7 +179,7 @@ impl Client {
     pub(super) async fn after_renewal(&self) -> bool {
         let waits = self.state().record.renewing;
         if waits {
-            Box::pin(self.until(|state| !state.record.renewing || state.closing)).await;
+            Box::pin(self.until(&self.moved, |state| !state.record.renewing || state.closing)).await;
         }
         waits
     }
@@ -231,7 +233,7 @@ impl Renewal {
             let response = sent.map_err(|failed| failed.error.source.to_string())?;
             if !response.status().is_success() {
                 let (head, body) = response.into_parts();
-                return Err(refusal(&head, &client.requester.address(), &beginning(body, 1024).await.0));
+                return Err(refusal(&head, &client.requester.address(), &beginning(body, BEGINNING).await.0));
             }
         }
         for seen in &kept {
@@ -295,7 +297,7 @@ impl Renewal {
                 }
                 Some(read)
             }
-            (_, _) => return Err(refusal(&head, &address, &beginning(body, 1024).await.0)),
+            (_, _) => return Err(refusal(&head, &address, &beginning(body, BEGINNING).await.0)),
         };
         answer
             .map(|answer| (head, answer))

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
-use rescind_core::{ExchangeId, Inbound, RequestId, TransportError, TransportErrorKind};
+use rescind_core::{ExchangeId, Inbound, RequestId};
 use tokio::time::Instant;
 
 use crate::client::{EventStream, Failed, Media, ResponseBody, encoding_of, media_of, stream_refusal};
@@ -193,9 +193,9 @@ pub(super) async fn read(
         }
     }
     let text = stream_refusal(head, &client.requester.address(), &reading.last_sent);
-    let failed = Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) };
+    let failed = Failed::new(true, text);
     let is_silent = reading.is_unclear || client.is_cancelled(number);
-    Err(if is_silent { failed } else { posts::unanswered(client, failed) })
+    Err(if is_silent { failed } else { client.unanswered(failed) })
 }
 
 /// The longest wait between two attempts.
