@@ -16,15 +16,14 @@ use rescind_http::{
     StreamableTransport,
 };
 use rescind_testkit::fixture::Fixture;
-use rescind_testkit::runner::{CallingSubject, LinkSubject, PeerCaller, Played, Settings, Verdict, play};
+use rescind_testkit::runner::{CallingSubject, LinkSubject, PeerCaller, Played, Settings, play};
 use rescind_testkit::support::http1::{self, Response, read_response, read_until};
 use rescind_testkit::support::{Serving, mcp_meta};
 use rescind_testkit::{Part, Scenario, scenarios_of};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
 
 pub(crate) use rescind_testkit::support::in_time;
 
@@ -127,8 +126,6 @@ pub(crate) async fn post(address: &str, more: &[(&str, &str)], body: &Value) -> 
     ask(address, "POST", &headers, &body.to_string()).await
 }
 
-const AT_ONCE: usize = 8;
-
 async fn accept(listener: &mut HttpListener) -> Link {
     listener.accept().await.unwrap().unwrap()
 }
@@ -175,31 +172,7 @@ async fn play_over(scenario: &'static Scenario) -> Played {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_vector_holds() {
-    let permits = Arc::new(Semaphore::new(AT_ONCE));
-    let mut plays = JoinSet::new();
-    for scenario in scenarios_of("mcp-2026") {
-        let permits = Arc::clone(&permits);
-        plays.spawn(async move {
-            let _permit = permits.acquire_owned().await.unwrap();
-            (scenario, play_over(scenario).await)
-        });
-    }
-    let played = plays.join_all().await;
-    let (mut held, mut broken) = (0, Vec::new());
-    for (scenario, played) in &played {
-        let half_closes = scenario.vector.requirements(scenario.dialect).half_close;
-        match &played.verdict {
-            Verdict::Held => held += 1,
-            Verdict::NotAsked { .. } if half_closes || !scenario.vector.needs.is_empty() => {}
-            Verdict::NotAsked { why } | Verdict::Unsure { why } => {
-                panic!("{}: not asked: {why}", scenario.vector.name)
-            }
-            Verdict::Broke { why, step, .. } => {
-                broken.push(format!("{} step {step}: {why}\n{:?}", scenario.vector.name, played.trace));
-            }
-        }
-    }
-    assert!(broken.is_empty(), "{} did not hold:\n{}", broken.len(), broken.join("\n"));
+    let held = crate::play_all(scenarios_of("mcp-2026"), play_over, |_| false).await;
     assert!(held >= 50, "only {held} vectors were played");
 }
 

@@ -15,15 +15,14 @@ use rescind_core::{
 };
 use rescind_http::{Acp, AcpTransport, HttpClient, HttpListener, HttpServer, UnknownSessions};
 use rescind_testkit::fixture::Fixture;
-use rescind_testkit::runner::{CallingSubject, LinkSubject, PeerCaller, Played, Settings, Verdict, play};
+use rescind_testkit::runner::{CallingSubject, LinkSubject, PeerCaller, Played, Settings, play};
 use rescind_testkit::support::Serving;
 use rescind_testkit::support::http1::{self, Response, read_head, read_response};
 use rescind_testkit::{Part, Scenario, scenarios};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
 
 pub(crate) use rescind_testkit::support::http1::read_until;
 pub(crate) use rescind_testkit::support::in_time;
@@ -172,8 +171,6 @@ pub(crate) async fn serve_routes(app: axum::Router) -> (String, tokio::task::Joi
     (url, tokio::spawn(async move { axum::serve(socket, app).await.unwrap() }))
 }
 
-const AT_ONCE: usize = 8;
-
 const TRAITS: Capabilities = Capabilities {
     ordered: false,
     opens_exchanges: false,
@@ -235,39 +232,13 @@ async fn play_over(scenario: &'static Scenario) -> Played {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_vector_holds() {
     let only = std::env::var("VECTOR").ok();
-    let permits = Arc::new(Semaphore::new(AT_ONCE));
-    let mut plays = JoinSet::new();
-    let carried = |scenario: &&Scenario| scenario.dialect.starts_with("acp");
-    for scenario in scenarios().iter().filter(carried) {
-        if only.as_ref().is_some_and(|name| scenario.vector.name != *name) {
-            continue;
-        }
-        let permits = Arc::clone(&permits);
-        plays.spawn(async move {
-            let _permit = permits.acquire_owned().await.unwrap();
-            (scenario, play_over(scenario).await)
-        });
-    }
-    let played = plays.join_all().await;
-    let (mut held, mut broken) = (0, Vec::new());
-    for (scenario, played) in &played {
-        let vector = &scenario.vector;
-        let expected = vector.requirements(scenario.dialect).half_close
-            || !vector.needs.is_empty()
-            || vector.handshake != rescind_testkit::HandshakeMode::Default;
-        let name = format!("{}/{}", scenario.dialect, vector.name);
-        match &played.verdict {
-            Verdict::Held => held += 1,
-            Verdict::NotAsked { .. } if expected => {}
-            Verdict::NotAsked { why } | Verdict::Unsure { why } => {
-                broken.push(format!("{name}: not asked: {why}"));
-            }
-            Verdict::Broke { why, step, .. } => {
-                broken.push(format!("{name} step {step}: {why}\n{:?}", played.trace));
-            }
-        }
-    }
-    assert!(broken.is_empty(), "{} did not hold:\n{}", broken.len(), broken.join("\n"));
+    let carried = |scenario: &&Scenario| {
+        let is_wanted = only.as_ref().is_none_or(|name| scenario.vector.name == *name);
+        scenario.dialect.starts_with("acp") && is_wanted
+    };
+    let may_be_left_out =
+        |scenario: &Scenario| scenario.vector.handshake != rescind_testkit::HandshakeMode::Default;
+    let held = crate::play_all(scenarios().iter().filter(carried), play_over, may_be_left_out).await;
     assert!(held >= 130 || only.is_some(), "only {held} vectors were played");
 }
 
