@@ -80,20 +80,14 @@
 
 mod acp;
 mod client;
-mod collect_body;
 mod envelope;
-mod headers;
 mod inbound_queue;
-mod int_map;
-mod lazy_sleep;
 mod legacy_sse;
 mod revisions;
 mod server;
-mod shared_delay;
 mod stateless;
 mod streamable;
 mod sync;
-mod test_io;
 #[cfg(feature = "verify")]
 #[doc(hidden)]
 pub mod verify;
@@ -104,6 +98,8 @@ pub use legacy_sse::{LegacySse, LegacySseTransport};
 #[cfg(feature = "rustls")]
 pub use rescind_core::{ClientTls, Pem, ServerTls};
 pub use revisions::McpRevisions;
+#[cfg(feature = "verify")]
+pub use server::sessions::count_ids;
 pub use server::{
     HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ResponseBody, RouteRefusal, RoutedAnswer,
     RoutedBody, SHARED_CANCEL_KEPT, ServerBinding, SessionRoute, SessionRouter, Stalled,
@@ -111,7 +107,7 @@ pub use server::{
 pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};
 #[cfg(feature = "verify")]
-pub use test_io::{GivenStream, count_ids};
+pub use sync::GivenStream;
 
 /// The protocols that both sides offer in a TLS handshake (ALPN).
 #[cfg(feature = "rustls")]

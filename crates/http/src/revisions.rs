@@ -12,9 +12,8 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body_util::Full;
 use rescind_core::{BoxFuture, MirroredBodies};
 
-use crate::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
-use crate::server::checks::{HeadFields, PageAccess, Parameters};
-use crate::server::refusal::Refused;
+use crate::envelope::{MCP_METHOD, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::server::checks::{HeadFields, PageAccess, Parameters, Refused};
 use crate::server::{
     AcceptQueue, Caller, RequestBody, Responder, ResponseBody, ServerBinding, Settings, body, sealed,
 };

@@ -22,14 +22,9 @@
 
 mod client;
 mod connection;
-mod known_sessions;
-mod lanes;
-mod link;
-mod message;
+mod posts;
 mod server;
 mod sessions;
-#[cfg(feature = "verify")]
-pub(crate) mod verify;
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,6 +35,8 @@ use rescind_core::{ACP_BODIES, BoxFuture, Credential, SessionBodies};
 pub use client::AcpTransport;
 
 use self::server::AcpServer;
+#[cfg(feature = "verify")]
+pub(crate) use crate::acp::sessions::verify;
 use crate::server::{AcceptQueue, HttpServer, Responder, ServerBinding, Settings, sealed};
 
 /// Answers a request for the upgrade to a WebSocket.

@@ -10,20 +10,17 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal};
 
 use super::connection::{Connection, Start};
-use super::known_sessions::NoStream;
-use super::message::{Message, naming};
 use super::sessions::MAX_NAME_BYTES;
-use super::{Acp, UpgradeHook, link};
-use crate::envelope::{Envelope, EnvelopeError};
-use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID, LAST_EVENT_ID};
+use super::{Acp, UpgradeHook};
+use crate::acp::connection;
+use crate::acp::sessions::{Message, NoStream, naming};
+use crate::envelope::{ACP_CONNECTION_ID, ACP_SESSION_ID, Envelope, EnvelopeError, LAST_EVENT_ID};
 use crate::inbound_queue::SendRefused;
-use crate::server::checks::{self, HeadFields, PageAccess, Parameters};
+use crate::server::body::{self, EventSource, ResponseBody};
+use crate::server::checks::{self, HeadFields, PageAccess, Parameters, Refused};
 use crate::server::json_or_event_stream::ResponseKind;
-use crate::server::link::Linked;
-use crate::server::refusal::Refused;
-use crate::server::response_body::{self, EventSource, ResponseBody};
-use crate::server::sessions::{NotOpened, Sessions, random_id};
-use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, replay_buffer};
+use crate::server::sessions::{Linked, NotOpened, Sessions, random_id};
+use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, replay_buffer};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// The methods and headers that web pages may use.
@@ -64,7 +61,7 @@ impl AcpServer {
             },
             Method::DELETE => {
                 self.required(&HeadFields::of(request.headers()), caller.principal.as_ref())?.end();
-                Ok(response_body::plain(StatusCode::ACCEPTED))
+                Ok(body::plain(StatusCode::ACCEPTED))
             }
             _ => Err(Refused::method(ALLOWED)),
         }
@@ -125,7 +122,7 @@ impl AcpServer {
         if let Some(mark) = mark {
             connection.inbound_queue().push_event(mark);
         }
-        Ok(response_body::plain(StatusCode::ACCEPTED))
+        Ok(body::plain(StatusCode::ACCEPTED))
     }
 
     async fn open(
@@ -155,7 +152,7 @@ impl AcpServer {
         let id = Arc::clone(&connection.id);
         let opening = Opens(Some(Arc::clone(&connection)));
         self.accept_queue
-            .hand(link::link(&connection))
+            .hand(connection::link(&connection))
             .map_err(|_| Refused::unavailable("too many connections wait to be accepted"))?;
         connection.open(body, principal).map_err(not_taken)?;
         let answer = match poll_fn(|cx| connection.poll_opening(cx)).await {
@@ -166,10 +163,10 @@ impl AcpServer {
             }
         };
         if Envelope::of(&answer).error.is_some() {
-            return Ok(response_body::json(StatusCode::OK, answer));
+            return Ok(body::json(StatusCode::OK, answer));
         }
         opening.succeeded();
-        let mut response = response_body::json(StatusCode::OK, naming(&answer, &id, self.config.bodies));
+        let mut response = body::json(StatusCode::OK, naming(&answer, &id, self.config.bodies));
         let id = HeaderValue::from_str(&id).map_err(|_| unknown())?;
         response.headers_mut().insert(ACP_CONNECTION_ID, id);
         Ok(response)
@@ -195,7 +192,7 @@ impl AcpServer {
         let reported = [(ACP_CONNECTION_ID, Some(&*connection.id)), (ACP_SESSION_ID, session)]
             .map(|(name, value)| (name, value.and_then(|value| HeaderValue::from_str(value).ok())));
         let feed = Arc::new(LaneFeed { connection, lane });
-        let mut response = response_body::events(feed, token, self.settings.keep_alive, None);
+        let mut response = body::events(feed, token, self.settings.keep_alive, None);
         for (name, value) in reported {
             response.headers_mut().extend(value.map(|value| (name, value)));
         }

@@ -29,7 +29,7 @@ pub(super) struct Connector {
     #[cfg(feature = "rustls")]
     tls: crate::ClientTls,
     #[cfg(feature = "verify")]
-    dial: Option<crate::test_io::Dial>,
+    dial: Option<Dial>,
 }
 
 impl Connector {
@@ -215,6 +215,18 @@ impl Resets {
         }
         self.full_at = full_at;
         Ok(())
+    }
+}
+
+/// Creates the streams of a client.
+#[cfg(feature = "verify")]
+#[derive(Clone)]
+pub(crate) struct Dial(pub(crate) Arc<dyn Fn() -> io::Result<Box<dyn crate::GivenStream>> + Send + Sync>);
+
+#[cfg(feature = "verify")]
+impl std::fmt::Debug for Dial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dial").finish_non_exhaustive()
     }
 }
 

@@ -1,21 +1,32 @@
 //! Sending a request again: to the address that a redirect names, with new credentials, or after the time that the server
 //! asked for. None of these responses is given by a server that has begun the request.
+//!
+//! # Addresses and times
+//!
+//! `resolve` and `retry_after` read what the head of a response asks for: another address, or a later time.
+//!
+//! # Authorization
+//!
+//! The value of the header `Authorization` can change while a client is connected.
 
+use std::fmt;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::header::LOCATION;
-use http::{Method, Response, StatusCode, Uri};
-use rescind_core::{Deviation, TransportError, TransportErrorKind, TransportEvent};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
+use rescind_core::{BoxFuture, Deviation, TransportError, TransportEvent};
 
-use super::connector::Connector;
-use super::location::{resolve, retry_after};
-use super::pool::Pool;
-use super::refusal::{RedirectedTo, beginning};
-use super::requester::{Attempts, Failed, Requester, Sent, Target, address_of, default_port};
-use super::response_body::ResponseBody;
+use crate::client::connector::Connector;
+use crate::client::pool::{Pool, ResponseBody};
+use crate::client::refused;
+use crate::client::requester::{
+    Attempts, Failed, RedirectedTo, Requester, Sent, Target, address_of, beginning, default_port,
+};
+use crate::sync::Mutex;
 
 /// The most redirects of one request.
 const HOPS: usize = 5;
@@ -223,7 +234,7 @@ pub(crate) fn is_same_origin(one: &Uri, other: &Uri) -> bool {
 
 fn stopped() -> Failed {
     let text = "the call was cancelled before its request was sent again";
-    Failed { sent: false, error: TransportError::new(TransportErrorKind::Io, text) }
+    Failed::new(false, text)
 }
 
 /// The error of a request that failed where it was redirected to.
@@ -234,5 +245,332 @@ fn failed_at(target: &Target, status: StatusCode, failed: &Failed) -> Failed {
 }
 
 fn failed(text: String) -> Failed {
-    Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) }
+    Failed::new(true, text)
+}
+
+/// The address that a `Location` names, relative to the address of its request.
+///
+/// # Errors
+/// Why it cannot be followed.
+pub(crate) fn resolve(base: &Uri, location: &str) -> Result<Uri, &'static str> {
+    let location = location.split('#').next().unwrap_or_default().trim();
+    let (scheme, rest) = match scheme_of(location) {
+        Some((scheme, rest)) => (scheme.to_ascii_lowercase(), rest),
+        None => (base.scheme_str().unwrap_or("http").to_owned(), location),
+    };
+    let scheme: Scheme = match &*scheme {
+        "http" => Scheme::HTTP,
+        "https" if cfg!(feature = "rustls") => Scheme::HTTPS,
+        "https" => return Err("https needs the feature `rustls`"),
+        _ => return Err("its scheme is neither http nor https"),
+    };
+    if base.scheme_str() == Some("https") && scheme == Scheme::HTTP {
+        return Err("it leads from https to http");
+    }
+    let (authority, target): (Authority, String) = if let Some(rest) = rest.strip_prefix("//") {
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(end);
+        let slash = if target.starts_with('/') { "" } else { "/" };
+        (authority.parse().map_err(|_| "its host is not valid")?, format!("{slash}{target}"))
+    } else if rest.len() < location.len() {
+        return Err("it has a scheme and no host");
+    } else {
+        (base.authority().cloned().ok_or("its host is not known")?, joined(base, rest))
+    };
+    if authority.as_str().contains('@') {
+        return Err("it has a user name or a password");
+    }
+    if authority.host().is_empty() {
+        return Err("it has no host");
+    }
+    let target: PathAndQuery = without_dots(&target).parse().map_err(|_| "its path is not valid")?;
+    Uri::builder()
+        .scheme(scheme)
+        .authority(authority)
+        .path_and_query(target)
+        .build()
+        .map_err(|_| "it is not a URL")
+}
+
+fn scheme_of(location: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = location.split_once(':')?;
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));
+    is_scheme.then_some((scheme, rest))
+}
+
+/// A path that is relative to another one.
+fn joined(base: &Uri, location: &str) -> String {
+    let path = base.path();
+    match location.bytes().next() {
+        None => base.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string),
+        Some(b'/') => location.to_owned(),
+        Some(b'?') => format!("{path}{location}"),
+        Some(_) => {
+            let folder = path.rfind('/').and_then(|end| path.get(..=end)).unwrap_or("/");
+            format!("{folder}{location}")
+        }
+    }
+}
+
+/// Removes `.` and `..` from a path.
+fn without_dots(target: &str) -> String {
+    let (path, query) = target.find('?').map_or((target, ""), |at| target.split_at(at));
+    if !path.contains("/.") {
+        return target.to_owned();
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    let mut is_folder = false;
+    for part in path.split('/').skip(1) {
+        is_folder = matches!(part, "." | "..");
+        match part {
+            "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    let end = if is_folder && !parts.is_empty() { "/" } else { "" };
+    format!("/{}{end}{query}", parts.join("/"))
+}
+
+/// The time that a `Retry-After` asks to wait.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(http::header::RETRY_AFTER)?.to_str().ok()?.trim();
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
+    }
+    let at = UNIX_EPOCH.checked_add(Duration::from_secs(date(text)?))?;
+    Some(at.duration_since(SystemTime::now()).unwrap_or_default())
+}
+
+/// The seconds since 1970 of a date as HTTP writes it: `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn date(text: &str) -> Option<u64> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let mut parts = text.split_once(", ")?.1.split(' ');
+    let day: u64 = parts.next()?.parse().ok().filter(|day| (1..=31).contains(day))?;
+    let month = parts.next()?;
+    let month = MONTHS.iter().position(|name| *name == month)? as u64 + 1;
+    let year: u64 = parts.next()?.parse().ok().filter(|year| (1970..=9999).contains(year))?;
+    let mut time =
+        parts.next()?.splitn(3, ':').map(|part| part.parse::<u64>().ok().filter(|part| *part < 61));
+    let (hours, minutes, seconds) = (time.next()??, time.next()??, time.next()??);
+    if parts.next()? != "GMT" {
+        return None;
+    }
+    // Days from 1 March of year 0, in which a leap day is the last day of a year.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1;
+    Some((days - 719_468) * 86_400 + hours * 3600 + minutes * 60 + seconds)
+}
+
+/// The longest time that a refresh may take.
+const REFRESH_TIME: Duration = Duration::from_secs(10);
+
+type Hook = dyn Fn(Authorization) -> BoxFuture<'static, ()> + Send + Sync;
+
+/// The value of the header `Authorization`, for [`HttpClient::authorization`](crate::client::HttpClient::authorization). It can
+/// change at any time, and each request sends the latest value. A clone is the same value. It is never logged.
+///
+/// ```
+/// use rescind_http::{Authorization, HttpClient};
+///
+/// # fn main() -> Result<(), rescind_core::TransportError> {
+/// let authorization = Authorization::new("Bearer first")?.refresh(|authorization| async move {
+///     // A server has answered with 401. Fetch a new token here.
+///     let _ = authorization.set("Bearer second");
+/// });
+/// let client = HttpClient::new("http://127.0.0.1:8000/mcp")?.authorization(&authorization);
+/// # drop(client);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Authorization(Arc<Shared>);
+
+struct Shared {
+    value: Mutex<Version>,
+    refresh: Option<Box<Hook>>,
+    /// One refresh runs at a time.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// A value, with the number of values before it.
+#[derive(Clone)]
+struct Version {
+    number: u64,
+    value: HeaderValue,
+}
+
+impl Authorization {
+    /// A value, for example `Bearer TOKEN`.
+    ///
+    /// # Errors
+    /// It is not valid in a header.
+    pub fn new(value: &str) -> Result<Self, TransportError> {
+        let value = Mutex::new(Version { number: 0, value: parse(value)? });
+        Ok(Self(Arc::new(Shared { value, refresh: None, turn: tokio::sync::Mutex::default() })))
+    }
+
+    /// Calls this function when a server answers with 401. It may [`set`](Self::set) a new value: then the request that
+    /// was refused is sent once more. It may take 10 s at most. If many requests are refused at once, it is called once
+    /// for all of them. Call it before the value is given to a client: clones that exist already have no such function.
+    #[must_use]
+    pub fn refresh<F>(self, hook: impl Fn(Self) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let value = self.version();
+        let refresh: Option<Box<Hook>> = Some(Box::new(move |this| Box::pin(hook(this))));
+        Self(Arc::new(Shared { value: Mutex::new(value), refresh, turn: tokio::sync::Mutex::default() }))
+    }
+
+    /// Sends this value from the next request on.
+    ///
+    /// # Errors
+    /// It is not valid in a header. The old value stays.
+    pub fn set(&self, value: &str) -> Result<(), TransportError> {
+        let value = parse(value)?;
+        let mut current = self.0.value.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.value != value {
+            *current = Version { number: current.number + 1, value };
+        }
+        drop(current);
+        Ok(())
+    }
+
+    /// The current value, and its number.
+    pub(super) fn current(&self) -> (HeaderValue, u64) {
+        let Version { number, value } = self.version();
+        (value, number)
+    }
+
+    /// Called when the value with this number was refused. Returns whether there is another one now.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the refresh that runs.
+    pub(super) async fn refreshed(&self, refused: u64) -> bool {
+        let _turn = self.0.turn.lock().await;
+        if self.version().number != refused {
+            return true;
+        }
+        let Some(refresh) = &self.0.refresh else { return false };
+        if tokio::time::timeout(REFRESH_TIME, refresh(self.clone())).await.is_err() {
+            tracing::warn!("the refresh of an authorization did not end in time");
+        }
+        self.version().number != refused
+    }
+
+    fn version(&self) -> Version {
+        self.0.value.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn parse(value: &str) -> Result<HeaderValue, TransportError> {
+    let mut value: HeaderValue = value.parse().map_err(refused)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+impl fmt::Debug for Authorization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Authorization")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_location_is_read_relative_to_its_request() {
+        let base: Uri = "http://host:8000/a/mcp?x=1".parse().unwrap();
+        for (location, address) in [
+            ("/mcp/", "http://host:8000/mcp/"),
+            ("mcp/", "http://host:8000/a/mcp/"),
+            ("../b?y=2#part", "http://host:8000/b?y=2"),
+            ("./", "http://host:8000/a/"),
+            ("../../../x/.", "http://host:8000/x/"),
+            ("?y=2", "http://host:8000/a/mcp?y=2"),
+            ("", "http://host:8000/a/mcp?x=1"),
+            ("//other/mcp", "http://other/mcp"),
+            ("http://other:1", "http://other:1/"),
+            ("HTTP://other?q", "http://other/?q"),
+            (" /padded ", "http://host:8000/padded"),
+        ] {
+            assert_eq!(resolve(&base, location).unwrap().to_string(), address, "{location}");
+        }
+        for location in [
+            "file:///etc/passwd",
+            "ftp://host/",
+            "javascript:alert(1)",
+            "http:/mcp",
+            "http://",
+            "http://user:secret@host/",
+            "http://a b/",
+            "/a b",
+            "data:,x",
+            "//",
+        ] {
+            assert!(resolve(&base, location).is_err(), "{location}");
+        }
+        let secure: Uri = "https://host/mcp".parse().unwrap();
+        assert!(resolve(&secure, "http://host/mcp").is_err());
+        assert_eq!(resolve(&secure, "/x").is_ok(), cfg!(feature = "rustls"));
+    }
+
+    #[test]
+    fn a_time_to_wait_is_a_number_of_seconds_or_a_date() {
+        let read = |text: &str| {
+            retry_after(&HeaderMap::from_iter([(http::header::RETRY_AFTER, text.parse().unwrap())]))
+        };
+        assert_eq!(read("0"), Some(Duration::ZERO));
+        assert_eq!(read(" 7 "), Some(Duration::from_secs(7)));
+        assert_eq!(read("99999999999999999999999"), Some(Duration::from_secs(u64::MAX)));
+        for text in ["", "-1", "1.5", "soon", "Sun, 06 Nov", "Sun, 06 Nov 1994 08:49:37 UTC", "a, 0 Feb 0 x"]
+        {
+            assert_eq!(read(text), None, "{text}");
+        }
+        assert_eq!(read("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO), "it is over");
+        assert_eq!(date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
+        assert_eq!(date("Thu, 29 Feb 2024 00:00:00 GMT"), Some(1_709_164_800));
+        assert_eq!(date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
+    }
+
+    #[tokio::test]
+    async fn many_refusals_of_one_value_make_one_refresh() {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&calls);
+        let authorization = Authorization::new("Bearer a").unwrap().refresh(move |authorization| {
+            count.fetch_add(1, Ordering::SeqCst);
+            async move {
+                tokio::task::yield_now().await;
+                authorization.set("Bearer b").unwrap();
+            }
+        });
+        let (_, refused) = authorization.current();
+        let all = futures_util::future::join_all((0..100).map(|_| authorization.refreshed(refused))).await;
+        assert!(all.into_iter().all(|changed| changed));
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+        assert_eq!(authorization.current().0, "Bearer b");
+        assert_eq!(
+            format!("{authorization:?} {:?}", authorization.current()),
+            "Authorization (Sensitive, 1)"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refresh_that_changes_nothing_or_never_ends_leaves_the_value() {
+        let same =
+            Authorization::new("Bearer a").unwrap().refresh(async |same| same.set("Bearer a").unwrap());
+        let hung = Authorization::new("Bearer a").unwrap().refresh(async |_| std::future::pending().await);
+        let broken =
+            Authorization::new("Bearer a").unwrap().refresh(async |own| assert!(own.set("\n").is_err()));
+        for authorization in [same, hung, broken, Authorization::new("Bearer a").unwrap()] {
+            assert!(!authorization.refreshed(0).await);
+            assert_eq!(authorization.current().0, "Bearer a");
+        }
+    }
 }

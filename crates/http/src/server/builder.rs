@@ -1,3 +1,5 @@
+//! The settings of a server, and how it is bound or mounted.
+
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,13 +14,12 @@ use rescind_core::{
 use tokio::net::TcpListener;
 
 use crate::server::checks::{Credentials, PageSettings};
-use crate::server::connection::Serving;
+use crate::server::connection::{Serving, Source};
 use crate::server::listener::{HttpCounts, ShutdownSignal, shutdown_pair};
 use crate::server::replay_buffer::Retention;
 use crate::server::service::Beside;
 use crate::server::sessions::{SessionRouter, random_id};
 use crate::server::{AcceptQueue, HttpListener, HttpService, Responder, ServerBinding};
-use crate::test_io::Source;
 
 type MakeResponder = dyn FnOnce(&Arc<Settings>, AcceptQueue) -> Arc<dyn Responder> + Send + Sync;
 

@@ -23,12 +23,11 @@ use rescind_core::{
 use tokio::time::Instant;
 
 use crate::inbound_queue::{SendRefused, WakeList};
-use crate::int_map::IntMap;
 use crate::server::Settings;
 use crate::server::exchange_table::parked::Parked;
-use crate::server::json_or_event_stream::{Progress, Response, ResponseKind};
+use crate::server::json_or_event_stream::{Progress, ResponseKind, ResponseState};
 use crate::server::replay_buffer::{ReplayBuffer, Retention};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{IntMap, Mutex, MutexGuard};
 
 pub(crate) use crate::server::exchange_table::parked::ExchangeList;
 pub(crate) use crate::server::exchange_table::parked::Unrelated;
@@ -82,7 +81,7 @@ pub(crate) struct ExchangeTable<X> {
 }
 
 pub(crate) struct Exchange<X> {
-    pub(crate) response: Response,
+    pub(crate) response: ResponseState,
     came: Instant,
     progress: Progress,
     pub(crate) buffer: ReplayBuffer,
@@ -96,8 +95,11 @@ impl<X> Exchange<X> {
     /// The bytes that its client has not taken yet.
     pub(crate) fn waiting_bytes(&self) -> usize {
         let answer = match &self.response {
-            Response::Decided(ResponseKind::Json(_, body)) => body.len(),
-            Response::Decided(_) | Response::Undecided(_) | Response::Sent | Response::Gone => 0,
+            ResponseState::Decided(ResponseKind::Json(_, body)) => body.len(),
+            ResponseState::Decided(_)
+            | ResponseState::Undecided(_)
+            | ResponseState::Sent
+            | ResponseState::Gone => 0,
         };
         answer + self.buffer.waiting().1
     }
@@ -158,7 +160,7 @@ impl<X> ExchangeTable<X> {
         self.next += 1;
         let (buffer, token) = ReplayBuffer::with_reader(now, stream, kept);
         let exchange = Exchange {
-            response: Response::Undecided(None),
+            response: ResponseState::Undecided(None),
             came: now,
             progress: Progress::default(),
             buffer,
@@ -270,23 +272,23 @@ impl<X> ExchangeTable<X> {
             };
         };
         match (&open.response, out.last) {
-            (Response::Undecided(_), true) => {
+            (ResponseState::Undecided(_), true) => {
                 let status = (self.rules.status)(open.reason, &out.body);
                 self.held += self.rules.counted(&out.body);
                 wakes.add(open.buffer.end());
                 wakes.add(open.response.decide(ResponseKind::Json(status, out.body)));
                 return Ok(());
             }
-            (Response::Gone, true) => {
+            (ResponseState::Gone, true) => {
                 self.open.remove(&stream);
                 return Ok(());
             }
-            (Response::Gone, false) if !self.rules.resumable => return Ok(()),
-            (Response::Undecided(_), false) => {
+            (ResponseState::Gone, false) if !self.rules.resumable => return Ok(()),
+            (ResponseState::Undecided(_), false) => {
                 wakes.add(open.response.decide(ResponseKind::EventStream));
                 self.carry_parked_if_running(stream, settings, wakes);
             }
-            (Response::Decided(_) | Response::Sent | Response::Gone, _) => {}
+            (ResponseState::Decided(_) | ResponseState::Sent | ResponseState::Gone, _) => {}
         }
         let last = out.last;
         let done = self.put(stream, out, settings, wakes);
@@ -309,24 +311,24 @@ impl<X> ExchangeTable<X> {
             return;
         };
         match (&open.response, how) {
-            (Response::Undecided(_), ExchangeEnd::Refused) => {
+            (ResponseState::Undecided(_), ExchangeEnd::Refused) => {
                 let status = match (self.rules.status)(open.reason, &[]) {
                     StatusCode::OK => StatusCode::BAD_REQUEST,
                     status => status,
                 };
                 wakes.add(open.response.decide(ResponseKind::Refused(status)));
             }
-            (Response::Undecided(_), ExchangeEnd::Silent) if self.rules.silence_is_a_stream => {
+            (ResponseState::Undecided(_), ExchangeEnd::Silent) if self.rules.silence_is_a_stream => {
                 wakes.add(open.response.decide(ResponseKind::EventStream));
                 self.end(exchange.0, settings, wakes);
             }
-            (Response::Undecided(_), ExchangeEnd::Accepted | ExchangeEnd::Silent) => {
+            (ResponseState::Undecided(_), ExchangeEnd::Accepted | ExchangeEnd::Silent) => {
                 wakes.add(open.response.decide(ResponseKind::Accepted));
             }
-            (Response::Gone, _) => {
+            (ResponseState::Gone, _) => {
                 self.open.remove(&exchange.0);
             }
-            (Response::Decided(_) | Response::Sent, _) => self.end(exchange.0, settings, wakes),
+            (ResponseState::Decided(_) | ResponseState::Sent, _) => self.end(exchange.0, settings, wakes),
         }
     }
 
@@ -457,19 +459,19 @@ impl<X> ExchangeTable<X> {
     fn lost(&mut self, stream: u64, settings: &Settings) -> ExchangeList {
         let Some(open) = self.open.get_mut(&stream) else { return ExchangeList::new() };
         match open.response {
-            Response::Undecided(_) | Response::Decided(ResponseKind::EventStream) => {
-                open.response = Response::Gone;
+            ResponseState::Undecided(_) | ResponseState::Decided(ResponseKind::EventStream) => {
+                open.response = ResponseState::Gone;
             }
             // It is answered, but no client takes the answer. The driver has already finished with it.
-            Response::Decided(ref kind) => {
+            ResponseState::Decided(ref kind) => {
                 if let ResponseKind::Json(_, body) = kind {
                     self.held -= self.rules.counted(body);
                 }
                 self.open.remove(&stream);
                 return ExchangeList::new();
             }
-            Response::Sent if !self.rules.resumable => open.response = Response::Gone,
-            Response::Sent | Response::Gone => {}
+            ResponseState::Sent if !self.rules.resumable => open.response = ResponseState::Gone,
+            ResponseState::Sent | ResponseState::Gone => {}
         }
         if open.buffer.is_ended() {
             self.retire(stream, settings);

@@ -1,3 +1,6 @@
+//! A bound server: the queue of new links, the sockets and their limits, the counts, the timers of heads, and the
+//! shutdown.
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -15,10 +18,10 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::coop::unconstrained;
 use tokio_util::sync::CancellationToken;
 
-use crate::lazy_sleep::LazySleep;
 use crate::server::Responder;
 use crate::server::builder::Served;
 use crate::server::connection::Activity;
+use crate::sync::LazySleep;
 
 /// The most links that wait to be accepted.
 const BACKLOG: usize = 1024;

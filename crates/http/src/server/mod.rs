@@ -11,18 +11,12 @@ pub(crate) mod body;
 mod builder;
 pub(crate) mod checks;
 mod connection;
-mod connection_memo;
 pub(crate) mod exchange_table;
-pub(crate) mod idle;
 pub(crate) mod json_or_event_stream;
-pub(crate) mod link;
 pub(crate) mod listener;
-pub(crate) mod refusal;
 pub(crate) mod replay_buffer;
-pub(crate) mod response_body;
 mod service;
 pub(crate) mod sessions;
-mod version;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,10 +24,10 @@ use std::sync::Arc;
 use http::{HeaderName, Request, Response};
 use rescind_core::{BoxFuture, Client, Principal};
 
+pub use body::ResponseBody;
+pub use body::Stalled;
 pub use builder::{HalfClose, HttpServer};
-pub use json_or_event_stream::Stalled;
 pub use listener::{HttpCounts, HttpListener};
-pub use response_body::ResponseBody;
 pub use service::HttpService;
 pub(crate) use service::is_at;
 pub use sessions::{RouteRefusal, RoutedAnswer, RoutedBody, SHARED_CANCEL_KEPT, SessionRoute, SessionRouter};
@@ -42,8 +36,7 @@ pub(crate) use body::RequestBody;
 pub(crate) use builder::Settings;
 pub(crate) use listener::AcceptQueue;
 
-use self::refusal::Refused;
-use crate::server::checks::{Field, PageAccess};
+use crate::server::checks::{Field, PageAccess, Refused};
 
 /// Who sent a request.
 #[derive(Clone, Debug)]

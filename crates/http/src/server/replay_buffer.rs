@@ -9,8 +9,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use crate::headers::LAST_EVENT_ID;
-use crate::server::refusal::Refused;
+use crate::envelope::LAST_EVENT_ID;
+use crate::server::checks::Refused;
 
 /// How many of the events that a reader took are kept, so that a cut stream can be resumed.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,17 @@
+//! The service that answers each request: the checks that come before every binding, the auth hook, and the paths of
+//! the bindings (S1).
+//!
+//! # What a connection remembers
+//!
+//! `ConnectionMemo` keeps the host and the client of a connection, so that they are checked and looked up once for all
+//! its requests.
+
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, ready};
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -12,11 +20,9 @@ use http_body::Body;
 use rescind_core::{BoxFuture, Client, HeldBytes, PeerAddress};
 use tower_service::Service;
 
-use super::connection_memo::ConnectionMemo;
-use super::refusal::Refused;
-use super::{Caller, RequestBody, Responder, ResponseBody, Settings, response_body};
-use crate::server::checks::{self, Credentials, HeadFields, Page, PageAccess};
+use crate::server::checks::{self, Credentials, Field, HeadFields, Page, PageAccess, Refused};
 use crate::server::sessions::{self, FromElsewhere, Routed, RoutedAnswer};
+use crate::server::{Caller, RequestBody, Responder, ResponseBody, Settings, body};
 
 /// The approximate bytes that a request uses besides its head: its stream, its task, the entries of its fields.
 const REQUEST: usize = 4 * 1024;
@@ -212,7 +218,7 @@ pub(super) struct Responding {
 impl Responding {
     /// A refusal that closes the connection.
     pub(super) fn closing(status: StatusCode) -> Self {
-        Self::now(response_body::closing(status))
+        Self::now(body::closing(status))
     }
 
     fn now(response: Response<ResponseBody>) -> Self {
@@ -270,5 +276,57 @@ where
 impl fmt::Debug for HttpService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpService").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// The longest host that is kept, in bytes. A longer one is checked each time.
+const MAX_HOST_BYTES: usize = 256;
+
+/// The memo of one connection.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionMemo(Mutex<Memo>);
+
+#[derive(Debug, Default)]
+struct Memo {
+    /// The host of a request that was accepted, as it was sent.
+    host: Option<Box<[u8]>>,
+    /// The client, and the table in which it was found.
+    client: Option<(usize, Arc<Client>)>,
+}
+
+impl ConnectionMemo {
+    /// Whether an earlier request named the same host, in the same bytes, and was accepted.
+    pub(super) fn is_known_host(&self, target: &Uri, fields: &HeadFields<'_>) -> bool {
+        let memo = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        memo.host.as_deref().is_some_and(|known| only_host(target, fields) == Some(known))
+    }
+
+    /// Notes the host of a request that is accepted.
+    pub(super) fn note_host(&self, target: &Uri, fields: &HeadFields<'_>) {
+        let mut memo = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        memo.host = only_host(target, fields).filter(|host| host.len() <= MAX_HOST_BYTES).map(Into::into);
+    }
+
+    /// The client at this address, which is that of the connection.
+    pub(super) fn client(&self, settings: &Settings, address: Option<IpAddr>) -> Arc<Client> {
+        let mut memo = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = settings.clients.table();
+        match &memo.client {
+            Some((of, client)) if *of == table => Arc::clone(client),
+            Some(_) | None => {
+                let client = settings.clients.client(None, address);
+                memo.client = Some((table, Arc::clone(&client)));
+                client
+            }
+        }
+    }
+}
+
+/// The host of a request that names one host in one place.
+fn only_host<'a>(target: &'a Uri, fields: &HeadFields<'a>) -> Option<&'a [u8]> {
+    match (target.authority(), fields.host) {
+        (None, Field::Once(host)) => Some(host.as_bytes()),
+        (Some(authority), Field::Absent) => Some(authority.as_str().as_bytes()),
+        (None | Some(_), Field::Absent | Field::Once(_) | Field::Several(_)) => None,
     }
 }

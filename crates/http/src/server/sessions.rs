@@ -1,24 +1,42 @@
 //! The sessions of a binding, with ids that cannot be guessed. To make room for a new session, one ends that received
 //! no request except the one that opened it.
+//!
+//! # Routes
+//!
+//! `SessionRouter` decides which process answers a request, before its session is looked up.
+//!
+//! # Links
+//!
+//! `ServerLink` is the link that a binding passes to the driver: one type for a session, a connection of ACP, and all
+//! POSTs of a listener. `IdlingReceiver` ends a session that its client does not use.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt::{self, Write as _};
 use std::future::ready;
+use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, request};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use rescind_core::{BoxFuture, Client, ClientPermit, Principal, RequestId, Resource};
+use rescind_core::{
+    BoxFuture, Capabilities, Client, ClientPermit, CloseReason, ExchangeEnd, ExchangeId, Lane, Link,
+    Outbound, PeerInfo, Principal, Receiver, RejectReason, RequestId, Resource, Sender, TransportError,
+    TransportErrorKind, TransportEvent,
+};
+use tokio::time::Instant;
 
-use crate::server::link::Linked;
-use crate::server::refusal::Refused;
+use crate::envelope::check_size;
+use crate::inbound_queue::{InboundQueue, InboundReceiver};
+use crate::server::body::StallTimer;
+use crate::server::checks::Refused;
 use crate::server::{RequestBody, Responder, ResponseBody, Settings};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{LazySleep, Mutex, MutexGuard};
 
 /// A session, as its table uses it.
 pub(crate) trait OwnedSession: Linked {
@@ -191,7 +209,7 @@ impl<T: OwnedSession> Sessions<T> {
 /// 128 random bits from the operating system, in hexadecimal.
 pub(crate) fn random_id() -> Option<Arc<str>> {
     #[cfg(feature = "verify")]
-    if let Some(counted) = crate::test_io::counted_id() {
+    if let Some(counted) = counted_id() {
         return Some(counted);
     }
     let mut bytes = [0_u8; 16];
@@ -201,6 +219,27 @@ pub(crate) fn random_id() -> Option<Arc<str>> {
         let _ = write!(id, "{byte:02x}");
     }
     Some(id.into())
+}
+
+#[cfg(feature = "verify")]
+thread_local! {
+    /// The number of ids made on this thread so far, if they must be the same in each run.
+    static IDS: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on the ids made on this thread are not secret: they are counted, and the same in each run. The size of an
+/// id in HTTP/2 depends on its digits, so a random id would move all bytes after it.
+#[cfg(feature = "verify")]
+pub fn count_ids() {
+    IDS.set(Some(0));
+}
+
+/// The next id, if ids are counted.
+#[cfg(feature = "verify")]
+fn counted_id() -> Option<Arc<str>> {
+    let next = IDS.get()? + 1;
+    IDS.set(Some(next));
+    Some(format!("{next:032x}").into())
 }
 
 /// The body of a request or a response on its way between two processes.
@@ -351,5 +390,208 @@ pub(super) async fn answer(
             response
         }
         Err(refusal) => responder.refuse(refusal.refused()),
+    }
+}
+
+/// The state behind a link, as the driver uses it.
+pub(crate) trait Linked: Send + Sync + 'static {
+    /// The error text for a frame that is refused after the end.
+    const ENDED: &'static str;
+    /// Whether ids are unique only within an exchange.
+    const EXCHANGE_SCOPED: bool = false;
+
+    fn settings(&self) -> &Settings;
+    fn inbound_queue(&self) -> &Arc<InboundQueue>;
+    fn is_closed(&self) -> bool;
+
+    /// Whether a data frame may be sent. If not, the driver is woken when there is room.
+    fn has_room(&self, cx: &mut Context<'_>) -> bool;
+
+    /// Cuts the streams that have held data frames back since then.
+    fn cut_stalled(&self, since: Instant);
+
+    /// Accepts a frame from the driver.
+    fn send(&self, out: Outbound) -> Result<(), TransportError>;
+
+    /// The handler of an exchange's request has started.
+    fn begin(&self, _: ExchangeId) {}
+
+    /// The handler of an exchange's request awaits something.
+    fn note_waiting(&self, _: ExchangeId) {}
+
+    /// The next answer on an exchange is a refusal with this reason.
+    fn note_rejection(&self, _: ExchangeId, _: RejectReason) {}
+
+    /// Ends an exchange without a frame.
+    fn finish(&self, exchange: ExchangeId, how: ExchangeEnd);
+
+    /// Ends everything, after the messages that wait for readers.
+    fn poll_close(&self, _: &mut Context<'_>) -> Poll<()> {
+        self.end();
+        Poll::Ready(())
+    }
+
+    /// Ends everything now.
+    fn end(&self);
+
+    /// The error for a frame that arrives after the end.
+    fn ended() -> TransportError {
+        TransportError::new(TransportErrorKind::Closed, Self::ENDED)
+    }
+}
+
+/// The sending half. Accepted frames wait until the connections write them. `poll_ready` bounds their number.
+pub(crate) struct ServerLink<S: Linked> {
+    state: Arc<S>,
+    stall_timer: StallTimer,
+}
+
+impl<S: Linked> ServerLink<S> {
+    pub(crate) fn open(state: &Arc<S>, receiver: impl Receiver + 'static, peer: PeerInfo) -> Link {
+        let capabilities = Capabilities {
+            ordered: false,
+            opens_exchanges: false,
+            exchange_scoped: S::EXCHANGE_SCOPED,
+            batches: false,
+            max_frame: state.settings().max_frame,
+        };
+        let sender = Self { state: Arc::clone(state), stall_timer: StallTimer::default() };
+        Link::new(receiver, sender, capabilities, peer)
+    }
+
+    fn check_open(&self) -> Result<(), TransportError> {
+        if self.state.is_closed() { Err(S::ended()) } else { Ok(()) }
+    }
+}
+
+impl<S: Linked> Sender for ServerLink<S> {
+    fn poll_ready(
+        mut self: Pin<&mut Self>,
+        lane: Lane,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        let this = &mut *self;
+        loop {
+            this.check_open()?;
+            if lane == Lane::Control || this.state.has_room(cx) {
+                if lane == Lane::Data {
+                    this.stall_timer.renew();
+                }
+                return Poll::Ready(Ok(()));
+            }
+            let since = ready!(this.stall_timer.poll_end(this.state.settings().stall_timeout, cx));
+            this.state.cut_stalled(since);
+        }
+    }
+
+    fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        check_size(&out, self.state.settings().max_frame)?;
+        self.state.send(out)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        Poll::Ready(self.check_open())
+    }
+
+    fn begin_exchange(self: Pin<&mut Self>, exchange: ExchangeId) {
+        self.state.begin(exchange);
+    }
+
+    fn note_waiting(self: Pin<&mut Self>, exchange: ExchangeId) {
+        self.state.note_waiting(exchange);
+    }
+
+    fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, reason: RejectReason) {
+        self.state.note_rejection(exchange, reason);
+    }
+
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
+        self.state.finish(exchange, how);
+    }
+
+    fn poll_close(
+        self: Pin<&mut Self>,
+        _: &CloseReason,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        self.state.poll_close(cx).map(Ok)
+    }
+}
+
+impl<S: Linked> Drop for ServerLink<S> {
+    fn drop(&mut self) {
+        self.state.end();
+    }
+}
+
+/// A session that may become idle.
+pub(crate) trait IdleSession: Linked {
+    /// When it may end if no client uses it until then. `None`: it is in use.
+    fn idle_at(&self) -> Option<Instant>;
+    /// When the first of its messages that no stream can carry has waited long enough. `None`: none waits.
+    fn parked_until(&self) -> Option<Instant> {
+        None
+    }
+    /// Ends the messages that have waited long enough, and informs the driver of them through the inbound queue.
+    fn expire_parked(&self) {}
+    /// Called when it was idle for too long. Its link ends without this call; the method ends everything else.
+    fn idled(&self) {}
+}
+
+/// The received messages, until the session has been idle for too long.
+pub(crate) struct IdlingReceiver<T> {
+    inbound_queue: InboundReceiver,
+    session: Arc<T>,
+    /// When to check whether the session is idle.
+    idle: Option<LazySleep>,
+    /// When a message that no stream can carry has waited long enough.
+    parked: Option<LazySleep>,
+}
+
+impl<T: IdleSession> IdlingReceiver<T> {
+    pub(crate) fn new(session: &Arc<T>) -> Self {
+        let inbound_queue = InboundReceiver(Arc::clone(session.inbound_queue()));
+        Self { inbound_queue, session: Arc::clone(session), idle: None, parked: None }
+    }
+}
+
+impl<T: IdleSession> Receiver for IdlingReceiver<T> {
+    fn poll_event(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        if let Poll::Ready(event) = Pin::new(&mut self.inbound_queue).poll_event(cx) {
+            return Poll::Ready(event);
+        }
+        let this = &mut *self;
+        while let Some(at) = this.session.parked_until() {
+            let parked = this.parked.get_or_insert_with(|| LazySleep::until(at));
+            if parked.deadline() != at {
+                parked.reset(at);
+            }
+            if parked.poll(cx).is_pending() {
+                break;
+            }
+            this.session.expire_parked();
+            if let Poll::Ready(event) = Pin::new(&mut this.inbound_queue).poll_event(cx) {
+                return Poll::Ready(event);
+            }
+        }
+        let wait = this.session.settings().session_idle;
+        let idle = this.idle.get_or_insert_with(|| LazySleep::new(wait));
+        while idle.poll(cx).is_ready() {
+            let now = Instant::now();
+            match this.session.idle_at() {
+                Some(at) if at <= now => {
+                    this.session.settings().counts.session_idled();
+                    tracing::debug!("an idle session is ended");
+                    this.session.idled();
+                    return Poll::Ready(None);
+                }
+                Some(at) => idle.reset(at),
+                None => idle.reset(now + wait),
+            }
+        }
+        Poll::Pending
     }
 }

@@ -17,7 +17,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Vis
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::headers::MCP_PARAM;
+use crate::envelope::MCP_PARAM;
 use crate::server::checks::Field;
 use crate::stateless::mirrored_headers::{META, decode, name_member, single};
 

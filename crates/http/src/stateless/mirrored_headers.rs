@@ -15,10 +15,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::mirror::Mirrors;
-use crate::envelope::{Envelope, EnvelopeError, once};
-use crate::headers::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
+use crate::envelope::{Envelope, EnvelopeError, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION, once};
 use crate::server::checks::{Field, HeadFields};
-use crate::server::{ResponseBody, response_body};
+use crate::server::{ResponseBody, body};
 use crate::stateless::mirror::{self, Members, Params};
 
 pub(super) const META: &str = "_meta";
@@ -66,7 +65,7 @@ struct Versions<'a> {
 impl InvalidHeader<'_> {
     pub(super) fn into_response(self) -> Response<ResponseBody> {
         let body = serde_json::to_vec(&self).unwrap_or_default();
-        response_body::json(StatusCode::BAD_REQUEST, Bytes::from(body))
+        body::json(StatusCode::BAD_REQUEST, Bytes::from(body))
     }
 }
 
@@ -343,6 +342,41 @@ pub(super) fn encode(value: &str) -> String {
         value.to_owned()
     } else {
         format!("{START}{}{END}", STANDARD.encode(value))
+    }
+}
+
+/// The parts of this binding that [`crate::verify`] exports.
+#[cfg(feature = "verify")]
+pub(crate) mod verify {
+    use http::HeaderMap;
+    use rescind_core::MCP_2026_BODIES;
+
+    use super::{HeadFields, Message, Mirrors};
+
+    pub(crate) fn fits(headers: &HeaderMap, body: &[u8]) -> bool {
+        let versions = [MCP_2026_BODIES.revision.to_owned()];
+        Message::read(body, &MCP_2026_BODIES).is_ok_and(|message| {
+            message.check(&HeadFields::of(headers), &versions, &Mirrors::default()).is_ok()
+        })
+    }
+
+    pub(crate) fn reads_agree(body: &[u8]) -> bool {
+        Message::reads_agree(body, &MCP_2026_BODIES)
+    }
+
+    pub(crate) fn mirrored(body: &[u8]) -> Option<HeaderMap> {
+        let mut headers = HeaderMap::new();
+        Message::read(body, &MCP_2026_BODIES).ok()?.headers(&mut headers, &Mirrors::default());
+        let _ = super::status_of(body);
+        Some(headers)
+    }
+
+    pub(crate) fn encode_name(name: &str) -> String {
+        super::encode(name)
+    }
+
+    pub(crate) fn decode_name(value: &str) -> Option<String> {
+        super::decode(value).map(std::borrow::Cow::into_owned)
     }
 }
 

@@ -8,12 +8,9 @@
 //!   are dropped first.
 
 mod client;
-mod link;
 mod mirror;
 mod mirrored_headers;
 mod server;
-#[cfg(feature = "verify")]
-pub(crate) mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +21,8 @@ use rescind_core::{MCP_2026_BODIES, MirroredBodies, TransportError};
 
 use self::mirror::Mirrors;
 use self::mirrored_headers::Message;
+#[cfg(feature = "verify")]
+pub(crate) use self::mirrored_headers::verify;
 use self::server::StatelessServer;
 use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
 

@@ -1,10 +1,8 @@
 //! The binding `streamable`: MCP's streamable HTTP, for every protocol.
 
 mod client;
-mod link;
-mod running;
 mod server;
-mod session_state;
+mod session;
 mod sessionless;
 
 use std::sync::Arc;

@@ -13,21 +13,19 @@ use rescind_core::{
     members,
 };
 
-use super::session_state::{NotResumed, Serves, SessionState};
+use super::session::{NotResumed, Serves, SessionState};
 use super::sessionless::{Sessionless, Taken};
-use super::{SecondStream, Streamable, link};
-use crate::envelope::Envelope;
-use crate::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use super::{SecondStream, Streamable};
+use crate::envelope::{Envelope, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::inbound_queue::SendRefused;
-use crate::server::checks::{self, HeadFields, PageAccess, Parameters};
+use crate::server::body::{self, ResponseBody};
+use crate::server::checks::{self, HeadFields, PageAccess, Parameters, Refused};
 use crate::server::exchange_table::OWN;
 use crate::server::json_or_event_stream::{self, ResponseKind, StreamDelay, TimeFrom};
-use crate::server::link::Linked;
-use crate::server::refusal::Refused;
-use crate::server::response_body::{self, ResponseBody};
-use crate::server::sessions::Sessions;
-use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, body, replay_buffer};
-use crate::streamable::session_state::{StreamFeed, Waiting};
+use crate::server::sessions::{Linked, Sessions};
+use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, replay_buffer};
+use crate::streamable::session;
+use crate::streamable::session::{StreamFeed, Waiting};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// The methods and headers that web pages may use.
@@ -132,7 +130,7 @@ impl StreamableServer {
         if let Some(sessionless) = &self.sessionless {
             let (id, held) = match sessionless.take(&self.settings, principal.as_ref(), &body, held).await? {
                 Taken::Request(id, held) => (id, held),
-                Taken::Accepted => return Ok(response_body::plain(StatusCode::ACCEPTED)),
+                Taken::Accepted => return Ok(body::plain(StatusCode::ACCEPTED)),
             };
             let session = self.open(principal.as_ref(), from, Serves::OneRequest)?;
             if let Some(id) = id {
@@ -215,11 +213,11 @@ impl StreamableServer {
         }
         let mut response = match kind {
             ResponseKind::Json(status, body) => {
-                response_body::json(status, body).map(|body| body.cut_after(self.settings.stall_timeout))
+                body::json(status, body).map(|body| body.cut_after(self.settings.stall_timeout))
             }
-            ResponseKind::Accepted => response_body::plain(StatusCode::ACCEPTED),
+            ResponseKind::Accepted => body::plain(StatusCode::ACCEPTED),
             // The protocol defines no body for it.
-            ResponseKind::Refused(status) => response_body::plain(status),
+            ResponseKind::Refused(status) => body::plain(status),
             ResponseKind::Ended => {
                 return Err(match entry {
                     Entry::Opened => entry.ended(),
@@ -278,7 +276,7 @@ impl StreamableServer {
                 Ok(self.events(Arc::new(StreamFeed { session, stream }), token, polled))
             }
             // An event source does not reconnect after this status.
-            Err(NotResumed::Over) => Ok(response_body::plain(StatusCode::NO_CONTENT)),
+            Err(NotResumed::Over) => Ok(body::plain(StatusCode::NO_CONTENT)),
             Err(NotResumed::Forgotten) => Err(Refused::forgotten_events()),
         }
     }
@@ -292,12 +290,12 @@ impl StreamableServer {
         let session = self.required(&fields, principal)?;
         self.check_version(&fields, Some(&session))?;
         session.end();
-        Ok(response_body::plain(StatusCode::NO_CONTENT))
+        Ok(body::plain(StatusCode::NO_CONTENT))
     }
 
     fn events(&self, feed: Arc<StreamFeed>, token: u64, polled: bool) -> Response<ResponseBody> {
         let until = self.config.poll_after.filter(|_| polled);
-        response_body::events(feed, token, self.settings.keep_alive, until)
+        body::events(feed, token, self.settings.keep_alive, until)
     }
 
     fn open(
@@ -312,7 +310,7 @@ impl StreamableServer {
             SessionState::new(Arc::clone(id), principal.cloned(), from, &self.settings, table, serves)
         });
         let session = opened?;
-        match self.accept_queue.hand(link::link(&session)) {
+        match self.accept_queue.hand(session::link(&session)) {
             Ok(()) => Ok(session),
             Err(link) => {
                 drop(link);

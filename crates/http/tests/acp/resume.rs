@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::acp::support::{
+use crate::acp::{
     Served, ask, cancel, in_time, listen, listen_with, make_session, open, post, prompt, read_until, request,
     serve, server, stream,
 };
@@ -334,7 +334,7 @@ async fn our_client_goes_on_if_a_server_refuses_to_resume_with_409() {
         next.run(request).await
     };
     let app = axum::Router::new().route_service("/acp", service).layer(axum::middleware::from_fn(refusing));
-    let (url, serving) = crate::acp::support::serve_routes(app).await;
+    let (url, serving) = crate::acp::serve_routes(app).await;
     goes_on_without_the_events(&mut listen(listener), &url).await;
     serving.abort();
 }

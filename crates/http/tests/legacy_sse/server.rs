@@ -11,8 +11,8 @@ use rescind_testkit::support::until;
 use serde_json::json;
 use tower_service::Service as _;
 
-use crate::legacy_sse::support::{Stream, address, call, cancel, post, served, server};
-use crate::streamable::support::{Seen, in_time, listen, serve};
+use crate::legacy_sse::{Stream, address, call, cancel, post, served, server};
+use crate::streamable::{Seen, in_time, listen, serve};
 
 /// Far more than any wait of a test needs.
 const LONG: Duration = Duration::from_secs(30);
@@ -261,7 +261,7 @@ async fn the_paths_can_be_set() {
     let paths = LegacySse::new().paths("/old/sse", "/old/messages");
     let served = serve(HttpServer::new(Streamable::new()).path("/mcp").legacy_sse(paths), MCP).await;
     let transport = rescind_http::HttpClient::new(&served.url.replace("/mcp", "/old/sse")).unwrap();
-    let peer = crate::legacy_sse::support::client(rescind_http::LegacySseTransport::new(transport)).await;
+    let peer = crate::legacy_sse::client(rescind_http::LegacySseTransport::new(transport)).await;
     assert_eq!(peer.call::<_, serde_json::Value>("echo", &json!({})).await.unwrap(), json!({}));
     assert_eq!(post(address(&served.url), "/sse", &[], "{}").await.status, 404);
 }

@@ -1,16 +1,31 @@
 //! Each row of the table of refusals in the crate's docs.
+//!
+//! # Ends
+//!
+//! A server that drains: its sessions end first, then its port closes. Connections without traffic are closed, each by
+//! a separate limit.
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rescind_core::dialect::MCP;
-use rescind_core::{AuthRefusal, AuthRequest, Credential, Outcome, Peer, Principal};
-use rescind_http::{HttpServer, SecondStream, Streamable};
+use rescind_core::{
+    AuthRefusal, AuthRequest, CallContext, Credential, Outcome, Peer, Principal, Router, Server, ServerHandle,
+};
+use rescind_http::{HttpClient, HttpServer, SecondStream, Streamable, StreamableTransport};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
-use crate::streamable::raw::{Ask, Raw, initialize, open, request};
-use crate::streamable::support::{Seen, in_time, serve, server, transport};
+use crate::streamable::{
+    Ask, BOTH, Raw, Seen, Served, cancel, client, in_time, initialize, open, request, serve, server,
+    transport,
+};
 
 /// Checks that a refusal has a reason, in JSON, and no id.
 async fn refused(raw: &mut Raw, ask: &Ask, status: u16) -> String {
@@ -234,4 +249,162 @@ async fn a_call_refused_because_its_id_is_in_use_may_have_run() {
     let outcome = in_time("the refusal", call.outcome()).await;
     assert_eq!(outcome, Outcome::Disconnected { may_have_run: true });
     serving.abort();
+}
+
+struct Serving {
+    url: String,
+    handle: ServerHandle,
+    running: JoinHandle<()>,
+    started: mpsc::UnboundedReceiver<()>,
+    cancelled: mpsc::UnboundedReceiver<()>,
+}
+
+/// A server with the method `wait`, whose handler waits for its cancel.
+async fn serve_to_drain() -> Serving {
+    let listener = server().bind("127.0.0.1:0").await.unwrap();
+    let url = rescind_core::Listener::endpoint(&listener).to_string();
+    let (start, started) = mpsc::unbounded_channel();
+    let (stop, cancelled) = mpsc::unbounded_channel();
+    let initialize = |_: CallContext, _: Value| async move {
+        Ok(
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "t", "version": "1"}}),
+        )
+    };
+    let router =
+        Router::new().method("initialize", initialize).method("wait", move |ctx: CallContext, _: Value| {
+            let (start, stop) = (start.clone(), stop.clone());
+            async move {
+                start.send(()).unwrap();
+                let cause = ctx.cancelled().await;
+                stop.send(()).unwrap();
+                ctx.stopped::<Value>(cause)
+            }
+        });
+    let server = Server::builder([MCP]).serve(router).listen(listener);
+    let handle = server.handle();
+    let running = tokio::spawn(async move { server.run().await.unwrap() });
+    Serving { url, handle, running, started, cancelled }
+}
+
+/// Waits until a new session is refused, which shows that the drain has begun.
+async fn refuses_sessions(url: &str) {
+    loop {
+        let mut raw = Raw::connect(url).await;
+        raw.send(&initialize()).await;
+        let head = in_time("a head", raw.head()).await;
+        if head.status == 503 {
+            assert_ne!(head.header("retry-after"), "");
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn new_sessions_get_503_and_a_cancel_on_a_new_connection_still_arrives() {
+    let mut serving = serve_to_drain().await;
+    let (mut raw, session) = open(&serving.url).await;
+    raw.send(&request(2, "wait", &json!({})).of(&session)).await;
+    in_time("a start", serving.started.recv()).await.unwrap();
+    let handle = serving.handle.clone();
+    let draining = tokio::spawn(async move { handle.drain(Duration::from_secs(3600)).await });
+    refuses_sessions(&serving.url).await;
+    let mut other = Raw::connect(&serving.url).await;
+    other.send(&cancel(2).of(&session)).await;
+    assert_eq!(in_time("a head", other.head()).await.status, 202);
+    in_time("the cancel", serving.cancelled.recv()).await.unwrap();
+    assert_eq!(in_time("the drain", draining).await.unwrap(), 0);
+    in_time("the server's end", serving.running).await.unwrap();
+    let address = serving.url.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    in_time("the port's end", async {
+        while TcpStream::connect(&address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_cancels_during_the_drain_over_either_version_of_http() {
+    for http2 in [false, true] {
+        let mut serving = serve_to_drain().await;
+        let http = HttpClient::new(&serving.url).unwrap();
+        let http = if http2 { http.http2() } else { http };
+        let peer = client(StreamableTransport::new(http), MCP).await;
+        let call = peer.call::<_, Value>("wait", &json!({})).start().unwrap();
+        in_time("a start", serving.started.recv()).await.unwrap();
+        let handle = serving.handle.clone();
+        let draining = tokio::spawn(async move { handle.drain(Duration::from_secs(3600)).await });
+        refuses_sessions(&serving.url).await;
+        call.canceller().cancel("enough");
+        in_time("the cancel", serving.cancelled.recv()).await.unwrap();
+        assert!(in_time("the outcome", call.outcome()).await.is_cancelled(), "HTTP/2: {http2}");
+        assert_eq!(in_time("the drain", draining).await.unwrap(), 0);
+        in_time("the server's end", serving.running).await.unwrap();
+    }
+}
+
+const SHORT: Duration = Duration::from_millis(50);
+const LONG: Duration = Duration::from_secs(600);
+
+async fn serving(header: Duration, idle: Duration) -> Served {
+    let server: HttpServer<Streamable> =
+        server().header_timeout(header).idle_timeout(idle).session_idle(LONG);
+    serve(server, MCP).await
+}
+
+async fn asked(served: &Served) -> Raw {
+    let mut raw = Raw::connect(&served.url).await;
+    let (head, _) = raw.ask(&initialize()).await;
+    assert_eq!(head.status, 200);
+    raw
+}
+
+#[tokio::test]
+async fn a_connection_that_asks_nothing_is_closed_when_a_head_is_due() {
+    let served = serving(SHORT, LONG).await;
+    Raw::connect(&served.url).await.is_closed().await;
+}
+
+#[tokio::test]
+async fn an_endless_head_times_out() {
+    let served = serving(SHORT, LONG).await;
+    let mut raw = Raw::connect(&served.url).await;
+    raw.write(b"POST / HTTP/1.1\r\nHost: ").await;
+    raw.is_closed().await;
+}
+
+#[tokio::test]
+async fn an_endless_later_head_times_out_too() {
+    let served = serving(SHORT, LONG).await;
+    let mut raw = asked(&served).await;
+    raw.write(b"POST / HTTP/1.1\r\nHost: ").await;
+    raw.is_closed().await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_of_http1_is_closed_in_time() {
+    let served = serving(LONG, SHORT).await;
+    asked(&served).await.is_closed().await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_of_http2_is_closed_in_time() {
+    let served = serving(LONG, SHORT).await;
+    let address = served.url.trim_start_matches("http://").trim_end_matches('/');
+    let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let hello = initialize();
+    let mut request = http::Request::post(&served.url).header("Accept", BOTH);
+    for (name, value) in hello.headers.iter().filter(|(name, _)| name != "Accept") {
+        request = request.header(name, value);
+    }
+    let request = request.body(Full::new(Bytes::from(hello.body))).unwrap();
+    let response = in_time("the response", sender.send_request(request)).await.unwrap();
+    assert_eq!(response.status(), 200);
+    response.into_body().collect().await.unwrap();
+    // The sender is kept, so that the server ends the connection.
+    let _ = in_time("the end", connection).await.unwrap();
+    assert!(sender.is_closed());
 }

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::inbound_queue::SendRefused;
 use crate::server::exchange_table::{
-    ExchangeTable, OWN, Response, ResponseKind, Retention, Settings, WakeList, unread,
+    ExchangeTable, OWN, ResponseKind, ResponseState, Retention, Settings, WakeList, unread,
 };
 use crate::server::replay_buffer::ReplayBuffer;
 
@@ -129,9 +129,9 @@ impl<X> ExchangeTable<X> {
         self.open.get(&stream).is_some_and(|open| {
             let may_be_stream = match &open.response {
                 // The handler of a notification never counts as waiting.
-                Response::Undecided(_) => open.progress.waits,
-                Response::Decided(ResponseKind::EventStream) | Response::Sent => true,
-                Response::Decided(_) | Response::Gone => false,
+                ResponseState::Undecided(_) => open.progress.waits,
+                ResponseState::Decided(ResponseKind::EventStream) | ResponseState::Sent => true,
+                ResponseState::Decided(_) | ResponseState::Gone => false,
             };
             may_be_stream && open.buffer.has_reader() && !open.buffer.is_ended()
         })
@@ -252,7 +252,7 @@ impl<X> ExchangeTable<X> {
         if let Some(open) = self.open.get_mut(&stream) {
             open.parts = messages;
             if asks {
-                open.response = Response::Decided(ResponseKind::EventStream);
+                open.response = ResponseState::Decided(ResponseKind::EventStream);
             }
         }
         Ok(BatchBegun { stream, token, first })
@@ -297,8 +297,8 @@ impl<X> ExchangeTable<X> {
         let (part, last) = (out.exchange, out.last);
         let done = match &open.response {
             // No client takes it.
-            Response::Gone => Ok(()),
-            Response::Undecided(_) | Response::Decided(_) | Response::Sent => {
+            ResponseState::Gone => Ok(()),
+            ResponseState::Undecided(_) | ResponseState::Decided(_) | ResponseState::Sent => {
                 wakes.add(open.response.decide(ResponseKind::EventStream));
                 self.put(stream, out, settings, wakes)
             }
@@ -318,11 +318,11 @@ impl<X> ExchangeTable<X> {
             return true;
         }
         match &open.response {
-            Response::Gone => {
+            ResponseState::Gone => {
                 self.open.remove(&stream);
             }
-            Response::Undecided(_) => wakes.add(open.response.decide(ResponseKind::Accepted)),
-            Response::Decided(_) | Response::Sent => self.end(stream, settings, wakes),
+            ResponseState::Undecided(_) => wakes.add(open.response.decide(ResponseKind::Accepted)),
+            ResponseState::Decided(_) | ResponseState::Sent => self.end(stream, settings, wakes),
         }
         true
     }

@@ -22,12 +22,11 @@ use rescind_core::{
 };
 use tokio::time::Instant;
 
-use super::listen;
-use super::state::{Client, InFlight, Standing};
-use crate::client::{EventStream, Media, ResponseBody, beginning, encoded, media_of, refusal, unread};
-use crate::collect_body::whole;
-use crate::envelope::{Envelope, Reply, text};
-use crate::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::client::{
+    BEGINNING, EventStream, Media, ResponseBody, beginning, encoded, media_of, refusal, unread,
+};
+use crate::envelope::{Envelope, MCP_PROTOCOL_VERSION, MCP_SESSION_ID, Reply, text, whole};
+use crate::streamable::client::{Client, InFlight, Standing, streams};
 
 /// The time in which a session is opened again at most once.
 const BETWEEN: Duration = Duration::from_secs(10);
@@ -159,14 +158,14 @@ impl Client {
                 // Until it has ended in another way.
                 record.failure = Some("the attempt was given up".into());
                 let renewal = Renewal(Arc::clone(self));
-                listen::launch(self, &mut state, None, async move { renewal.run().await });
+                streams::launch(self, &mut state, None, async move { renewal.run().await });
             }
             attempt
         };
         tokio::select! {
             biased;
             () = stopped => return Renewed::Stopped,
-            () = self.until(|state| state.record.attempts != attempt) => {}
+            () = self.until(&self.moved, |state| state.record.attempts != attempt) => {}
         }
         let state = self.state();
         match &state.record.failure {
@@ -180,7 +179,7 @@ impl Client {
     pub(super) async fn after_renewal(&self) -> bool {
         let waits = self.state().record.renewing;
         if waits {
-            Box::pin(self.until(|state| !state.record.renewing || state.closing)).await;
+            Box::pin(self.until(&self.moved, |state| !state.record.renewing || state.closing)).await;
         }
         waits
     }
@@ -224,7 +223,7 @@ impl Renewal {
             return Err(refusal(&head, &client.requester.address(), &answer));
         };
         let id = head.headers.get(MCP_SESSION_ID).cloned();
-        self.adopt(id, super::in_flight::version_header(&version));
+        self.adopt(id, super::posts::version_header(&version));
         client
             .inbound_queue
             .push_event(TransportEvent::Deviation { deviation: Deviation::SessionLost, sent: Bytes::new() });
@@ -234,7 +233,7 @@ impl Renewal {
             let response = sent.map_err(|failed| failed.error.source.to_string())?;
             if !response.status().is_success() {
                 let (head, body) = response.into_parts();
-                return Err(refusal(&head, &client.requester.address(), &beginning(body, 1024).await.0));
+                return Err(refusal(&head, &client.requester.address(), &beginning(body, BEGINNING).await.0));
             }
         }
         for seen in &kept {
@@ -242,7 +241,7 @@ impl Renewal {
                 tracing::warn!(why = %rescind_core::LogText::text(&why), "a setting of the old session was not repeated");
             }
         }
-        listen::begin(client);
+        streams::listen(client);
         Ok(())
     }
 
@@ -264,7 +263,7 @@ impl Renewal {
         });
         end_lost(client, |flight| flight.session.is_some_and(|session| session < number));
         let later = Arc::clone(client);
-        listen::launch(client, &mut client.state(), None, async move {
+        streams::launch(client, &mut client.state(), None, async move {
             tokio::time::sleep(REFUSED_WITHIN).await;
             end_lost(&later, |flight| {
                 flight.session.is_none() && flight.sent_in.is_some_and(|session| session < number)
@@ -298,7 +297,7 @@ impl Renewal {
                 }
                 Some(read)
             }
-            (_, _) => return Err(refusal(&head, &address, &beginning(body, 1024).await.0)),
+            (_, _) => return Err(refusal(&head, &address, &beginning(body, BEGINNING).await.0)),
         };
         answer
             .map(|answer| (head, answer))

@@ -1,0 +1,332 @@
+//! Reading an event stream to its end, across interruptions.
+//!
+//! # The stream of the session
+//!
+//! It is for messages that the server sends outside of a request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::response::Parts;
+use http::{HeaderValue, Method, Response, StatusCode};
+use rescind_core::{ExchangeId, Inbound, RequestId};
+use tokio::time::Instant;
+
+use crate::client::{EventStream, Failed, Media, ResponseBody, encoding_of, media_of, stream_refusal};
+use crate::envelope::{EVENT_STREAM, LAST_EVENT_ID, Reply};
+use crate::streamable::client::{Client, InFlight, Standing, State, posts};
+use crate::sync::spawn;
+
+/// After this number of failed connection attempts in a row, the server counts as lost.
+pub(super) const UNREACHED: usize = 3;
+
+/// The state of a stream, across all its connections.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each says one thing of the stream")]
+pub(super) struct Reading {
+    pub(super) last: Option<HeaderValue>,
+    pub(super) retry: Duration,
+    /// Whether the stream is read for the answer to a request.
+    awaits_answer: bool,
+    answered: bool,
+    /// Whether an event may have been the answer, which only the driver can tell.
+    is_unclear: bool,
+    /// The last event that was dropped.
+    last_sent: Bytes,
+    /// Whether an event arrived since the stream was last cut.
+    pub(super) fresh: bool,
+}
+
+impl Reading {
+    /// The stream that answers a request.
+    fn of_request(retry: Duration) -> Self {
+        Self {
+            last: None,
+            retry,
+            awaits_answer: true,
+            answered: false,
+            is_unclear: false,
+            last_sent: Bytes::new(),
+            fresh: false,
+        }
+    }
+
+    /// The stream for messages that the server sends outside of a request.
+    pub(super) fn of_session(retry: Duration) -> Self {
+        Self {
+            last: None,
+            retry,
+            awaits_answer: false,
+            answered: false,
+            is_unclear: false,
+            last_sent: Bytes::new(),
+            fresh: false,
+        }
+    }
+
+    /// Reads until the connection ends, with or without an error. `each` is called with each message. `own` is the id of
+    /// the request that the stream answers.
+    pub(super) async fn drain<F>(
+        &mut self,
+        client: &Client,
+        own: Option<&RequestId>,
+        body: ResponseBody,
+        mut each: impl FnMut(Bytes) -> F,
+    ) where
+        F: Future<Output = ()>,
+    {
+        let mut events = EventStream::new(body, client.max_frame, &client.inbound_queue);
+        while let Some(event) = events.next().await {
+            self.fresh = true;
+            if let Some(id) = event.id.and_then(|id| HeaderValue::from_str(&id).ok()) {
+                self.last = Some(id);
+            }
+            if let Some(retry) = event.retry {
+                self.retry = retry.min(client.settings.give_up_after);
+            }
+            let is_message = event.name.as_deref().is_none_or(|name| name == "message");
+            if !is_message {
+                self.last_sent = event.data;
+                continue;
+            }
+            if !event.data.is_empty() {
+                let reply = if self.awaits_answer { Reply::of(&event.data, own) } else { Reply::Other };
+                self.answered |= reply == Reply::Own;
+                self.is_unclear |= reply.is_unclear();
+                if reply == Reply::Nothing {
+                    self.last_sent = event.data;
+                } else {
+                    each(event.data).await;
+                }
+            }
+            if self.answered || self.is_unclear {
+                events.answered();
+            }
+        }
+    }
+}
+
+/// The result of an attempt to open a stream again.
+pub(super) enum Retry {
+    Reads(ResponseBody),
+    /// It may work later. The status, if there was a response.
+    Later(Option<StatusCode>),
+    /// No connection could be opened.
+    Unreached,
+    /// It will never work. The status, if there was a response.
+    Never(Option<StatusCode>),
+}
+
+/// Requests an event stream. Whatever the answer is, it says nothing about the session.
+pub(super) async fn get(client: &Client, last: Option<&HeaderValue>) -> Retry {
+    let mut headers = client.headers(EVENT_STREAM);
+    if let Some(last) = last {
+        headers.insert(LAST_EVENT_ID, last.clone());
+    }
+    let response = match client.requester.send(Method::GET, headers, Bytes::new()).await {
+        Ok(response) => response,
+        Err(failed) => {
+            tracing::debug!(error = %rescind_core::LogText::text(&failed.error), "an event stream could not be opened");
+            return if failed.sent { Retry::Later(None) } else { Retry::Unreached };
+        }
+    };
+    let status = response.status();
+    match status {
+        StatusCode::OK if is_events(&response) && encoding_of(response.headers()).is_none() => {
+            Retry::Reads(response.into_body())
+        }
+        StatusCode::CONFLICT
+        | StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::REQUEST_TIMEOUT
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => Retry::Later(Some(status)),
+        _ => Retry::Never(Some(status)),
+    }
+}
+
+fn is_events(response: &Response<ResponseBody>) -> bool {
+    let media = response.headers().get(http::header::CONTENT_TYPE).map(media_of);
+    media == Some(Media::Events)
+}
+
+/// Reads the stream that answers a request. If the server sends event ids, a cut stream is resumed (K3).
+pub(super) async fn read(
+    client: &Arc<Client>,
+    number: u64,
+    exchange: ExchangeId,
+    head: &Parts,
+    body: ResponseBody,
+    opens: bool,
+    asked: bool,
+) -> Result<(), Failed> {
+    let mut reading = Reading::of_request(client.settings.retry);
+    let own = client.state().in_flight.get(&number).and_then(|flight| flight.id.clone());
+    let mut body = Some(body);
+    let mut cut_at = Instant::now();
+    let mut unreached = 0;
+    loop {
+        if let Some(body) = body.take() {
+            let each = |data| posts::recv(client, number, exchange, data, opens);
+            reading.drain(client, own.as_ref(), body, each).await;
+            if std::mem::take(&mut reading.fresh) {
+                cut_at = Instant::now();
+            }
+        }
+        if reading.answered || !asked {
+            return Ok(());
+        }
+        let over = reading.is_unclear
+            || client.is_cancelled(number)
+            || cut_at.elapsed() >= client.settings.give_up_after;
+        let Some(last) = reading.last.clone().filter(|_| !over) else { break };
+        tokio::time::sleep(reading.retry).await;
+        match get(client, Some(&last)).await {
+            Retry::Reads(again) => {
+                unreached = 0;
+                body = Some(again);
+            }
+            Retry::Later(_) => {}
+            Retry::Unreached if unreached + 1 < UNREACHED => unreached += 1,
+            Retry::Unreached | Retry::Never(_) => break,
+        }
+    }
+    let text = stream_refusal(head, &client.requester.address(), &reading.last_sent);
+    let failed = Failed::new(true, text);
+    let is_silent = reading.is_unclear || client.is_cancelled(number);
+    Err(if is_silent { failed } else { client.unanswered(failed) })
+}
+
+/// The longest wait between two attempts.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Opens the stream, once in a session.
+pub(super) fn listen(client: &Arc<Client>) {
+    let mut state = client.state();
+    // Without a session there is no stream to open.
+    if state.listens || state.id.is_none() || state.closed || !matches!(state.standing, Standing::Open) {
+        return;
+    }
+    state.listens = true;
+    let session = state.record.number;
+    launch(client, &mut state, Some(session), read_own_stream(Arc::clone(client)));
+}
+
+/// Opens the stream when the client has reported that it is ready, which is its next message, or after a short time.
+pub(super) fn listen_soon(client: &Arc<Client>) {
+    let later = Arc::clone(client);
+    let wait = client.settings.cancel_after;
+    launch(client, &mut client.state(), None, async move {
+        tokio::time::sleep(wait).await;
+        listen(&later);
+    });
+}
+
+/// Runs a task that ends with the client, and with the session if it belongs to one.
+pub(super) fn launch(
+    client: &Arc<Client>,
+    state: &mut State,
+    session: Option<u64>,
+    task: impl Future<Output = ()> + Send + 'static,
+) {
+    let number = state.next;
+    state.next += 1;
+    let launched = Launched { client: Arc::clone(client), number };
+    let task = spawn(async move {
+        let _launched = launched;
+        task.await;
+    });
+    let flight = InFlight {
+        task: Some(task.abort_handle()),
+        exchange: None,
+        id: None,
+        pending: false,
+        cancel: None,
+        cancelled: false,
+        sent_in: None,
+        session,
+    };
+    state.in_flight.insert(number, flight);
+}
+
+/// A task of the client until it ends.
+struct Launched {
+    client: Arc<Client>,
+    number: u64,
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        let removed = self.client.state().in_flight.remove(&self.number);
+        drop(removed);
+    }
+}
+
+async fn read_own_stream(client: Arc<Client>) {
+    let mut reading = Reading::of_session(client.settings.retry);
+    let mut failing: Option<Instant> = None;
+    let mut unreached = 0;
+    let mut was_read = false;
+    loop {
+        match get(&client, reading.last.as_ref()).await {
+            Retry::Reads(body) => {
+                was_read = true;
+                failing = None;
+                unreached = 0;
+                let each = |body| {
+                    let client = Arc::clone(&client);
+                    async move {
+                        let inbound = Inbound {
+                            body,
+                            exchange: ExchangeId::NONE,
+                            principal: None,
+                            address: None,
+                            trace: None,
+                        };
+                        let _ = client.inbound_queue.send(inbound).await;
+                    }
+                };
+                reading.drain(&client, None, body, each).await;
+                tokio::time::sleep(reading.retry).await;
+            }
+            // The missed events are lost, but new ones can still be read.
+            Retry::Never(_) if reading.last.is_some() && !client.inbound_queue.is_closed() => {
+                reading.last = None;
+            }
+            Retry::Never(Some(StatusCode::NOT_FOUND)) if is_lost(&client, was_read) => {
+                client.lose("the server does not know the session any more");
+                return;
+            }
+            Retry::Never(status) => return without_stream(status),
+            again @ (Retry::Later(_) | Retry::Unreached) => {
+                let since = *failing.get_or_insert_with(Instant::now);
+                let is_late = since.elapsed() >= client.settings.give_up_after;
+                match again {
+                    Retry::Later(status) if is_late => return without_stream(status),
+                    Retry::Unreached if is_late || unreached + 1 >= UNREACHED => {
+                        client.lose("the server's event stream could not be opened again");
+                        return;
+                    }
+                    Retry::Unreached => unreached += 1,
+                    _ => unreached = 0,
+                }
+                let wait = reading.retry.max(since.elapsed() / 2).min(LONGEST);
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+}
+
+/// Whether 404 for the stream means that the link has ended: the next request cannot open the session again, and the
+/// server has such streams. Of servers of MCP that is known only after one was read; other protocols have no servers without.
+fn is_lost(client: &Client, was_read: bool) -> bool {
+    let record = &client.state().record;
+    !record.may_renew() && (was_read || !record.is_open())
+}
+
+/// The client goes on without the stream.
+fn without_stream(status: Option<StatusCode>) {
+    let status = status.map(tracing::field::display);
+    tracing::info!(status, "the server has no event stream of its own; calls go on without it");
+}
