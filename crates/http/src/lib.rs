@@ -102,7 +102,7 @@ pub use acp::{Acp, AcpTransport, UnknownSessions};
 pub use client::{Authorization, HttpClient};
 pub use legacy_sse::{LegacySse, LegacySseTransport};
 #[cfg(feature = "rustls")]
-pub use rescind_core::{ClientTls, Pem, ServerTls};
+pub use rescind_net::{ClientTls, Pem, ServerTls};
 pub use revisions::McpRevisions;
 pub use server::{
     HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ResponseBody, RouteRefusal, RoutedAnswer,

@@ -6,7 +6,7 @@ use std::io;
 #[cfg(feature = "verify")]
 use std::sync::Arc;
 
-use rescind_core::PeerAddress;
+use rescind_net::PeerAddress;
 #[cfg(feature = "verify")]
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use rescind_core::AuthRefusal;
+use rescind_net::AuthRefusal;
 use serde::Serialize;
 
 use super::response_body::ResponseBody;

@@ -1,8 +1,9 @@
 //! A served router, and a client that writes HTTP/1.1 by hand.
 
 use rescind_core::dialect::ACP;
-use rescind_core::{AuthRefusal, CallContext, Credential, Limits, Listener, Peer, Principal, Router, Server};
+use rescind_core::{CallContext, Limits, Listener, Peer, Principal, Router, Server};
 use rescind_http::{Acp, HttpListener, HttpServer};
+use rescind_net::{AuthRefusal, Credential};
 use rescind_testkit::support::Serving;
 use rescind_testkit::support::http1::{self, Response, read_head, read_response};
 pub(crate) use rescind_testkit::support::{http1::read_until, in_time};

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
-use rescind_core::{ClientCertificates, Credential, Principal};
+use rescind_core::Principal;
 use rescind_http::{HttpServer, Pem, ServerBinding, ServerTls};
+use rescind_net::{ClientCertificates, Credential};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rescind_core::{AuthRefusal, AuthRequest, Credential, Principal};
+use rescind_core::Principal;
 use rescind_http::{HttpServer, ServerBinding};
+use rescind_net::{AuthRefusal, AuthRequest, Credential};
 use serde_json::Value;
 
 use crate::auth::support::{Binding, Client, WAYS, first, in_time, message, request, served, session};

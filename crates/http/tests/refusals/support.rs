@@ -2,10 +2,10 @@
 
 use rescind_core::dialect::Dialect;
 use rescind_core::{
-    AuthRefusal, CallContext, Credential, ErrorCode, ErrorObject, Limits, Listener, Principal, Router,
-    Server, ServerLimits,
+    CallContext, ErrorCode, ErrorObject, Limits, Listener, Principal, Router, Server, ServerLimits,
 };
 use rescind_http::{HttpListener, HttpServer, ServerBinding};
+use rescind_net::{AuthRefusal, Credential};
 use rescind_testkit::support::http1::{Response, read_head, read_response};
 use rescind_testkit::support::{Serving, in_time, mcp_meta};
 use serde_json::{Value, json};

@@ -1,7 +1,8 @@
 //! One link carries all clients: hanging calls of one client do not delay those of others.
 
-use rescind_core::{AuthRefusal, AuthRequest, Credential, Limits, Principal};
+use rescind_core::{Limits, Principal};
 use rescind_http::{HttpServer, Stateless};
+use rescind_net::{AuthRefusal, AuthRequest, Credential};
 use serde_json::json;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use rescind_core::dialect::MCP;
-use rescind_core::{AuthRefusal, AuthRequest, Credential, Outcome, Peer, Principal};
+use rescind_core::{Outcome, Peer, Principal};
 use rescind_http::{HttpServer, SecondStream, Streamable};
+use rescind_net::{AuthRefusal, AuthRequest, Credential};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use rescind_core::Principal;
 use rescind_core::dialect::MCP;
-use rescind_core::{AuthRefusal, AuthRequest, Credential, Principal};
 use rescind_http::{HttpServer, SHARED_CANCEL_KEPT, Streamable};
+use rescind_net::{AuthRefusal, AuthRequest, Credential};
 use rescind_testkit::support::until;
 use serde_json::{Value, json};
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::request;
+use rescind_core::Principal;
 use rescind_core::dialect::MCP;
-use rescind_core::{AuthRefusal, AuthRequest, Credential, PeerAddress, Principal};
 use rescind_http::{SessionRoute, SessionRouter};
+use rescind_net::{AuthRefusal, AuthRequest, Credential, PeerAddress};
 use serde_json::json;
 
 use crate::streamable::raw::{Ask, Raw, initialize, request as ask};

@@ -1,9 +1,10 @@
 //! `https`, with certificates made for one test.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rescind_core::Peer;
 use rescind_core::dialect::MCP;
-use rescind_core::{ClientCertificates, Peer};
 use rescind_http::{ClientTls, HttpClient, Pem, ServerTls, StreamableTransport};
+use rescind_net::ClientCertificates;
 use serde_json::{Value, json};
 
 use crate::streamable::support::{client, in_time, serve, server};

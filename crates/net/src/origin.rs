@@ -8,20 +8,22 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use rescind_core::{TransportError, TransportErrorKind};
+
 /// The hosts that a server serves. Default: only loopback names (`localhost` and the addresses of loopback), on any
 /// port.
 ///
 /// A browser that was directed to this server with another name (DNS rebinding) sends that name, and is refused.
 ///
 /// ```
-/// use rescind_core::{HostPolicy, HostRefusal};
+/// use rescind_net::{HostPolicy, HostRefusal};
 ///
 /// let mut hosts = HostPolicy::default();
 /// hosts.allow("agent.example")?;
 /// assert!(hosts.check(None, [&b"agent.example:8080"[..]]).is_ok());
 /// assert!(hosts.check(None, [&b"localhost"[..]]).is_ok());
 /// assert_eq!(hosts.check(None, [&b"rebound.example"[..]]).err(), Some(HostRefusal::NotServed));
-/// # Ok::<(), rescind_core::InvalidAllowEntry>(())
+/// # Ok::<(), rescind_net::InvalidAllowEntry>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct HostPolicy {
@@ -45,7 +47,7 @@ enum OtherHosts {
 /// A request without `Origin` is accepted: a page of another origin always sends one.
 ///
 /// ```
-/// use rescind_core::{HostPolicy, OriginPolicy};
+/// use rescind_net::{HostPolicy, OriginPolicy};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let host = HostPolicy::default().check(None, [&b"localhost:8080"[..]])?;
@@ -93,6 +95,12 @@ pub enum HostRefusal {
 pub struct InvalidAllowEntry {
     entry: String,
     why: &'static str,
+}
+
+impl From<InvalidAllowEntry> for TransportError {
+    fn from(error: InvalidAllowEntry) -> Self {
+        Self::new(TransportErrorKind::Open, error)
+    }
 }
 
 /// `name`, or `name:port`.

@@ -1,4 +1,4 @@
-//! The head of an HTTP request, in the form that the checks of [`origin`](super::origin) and the auth hook use. It is
+//! The head of an HTTP request, in the form that the checks of [`origin`](crate::origin) and the auth hook use. It is
 //! the same for HTTP requests and for the request that opens a WebSocket.
 
 use std::net::IpAddr;
@@ -7,10 +7,8 @@ use http::header::{HOST, HeaderValue, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, Request, Uri};
 
-use super::{
-    AuthRequest, HostPolicy, HostRefusal, OriginPolicy, OriginRefused, PeerCertificates, RequestHost,
-};
-use crate::clients::PeerAddress;
+use crate::auth::{AuthRequest, PeerAddress, PeerCertificates};
+use crate::origin::{HostPolicy, HostRefusal, OriginPolicy, OriginRefused, RequestHost};
 
 impl HostPolicy {
     /// Runs [`check`](Self::check) on the target and the `Host` headers of a request.

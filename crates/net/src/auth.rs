@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::BoxFuture;
-use crate::id::Principal;
+use rescind_core::{BoxFuture, Principal};
 
 /// The head of an HTTP request, or of the request that opens a WebSocket, and what is known of its connection.
 ///
 /// ```
-/// use rescind_core::{AuthRefusal, AuthRequest, Credential, Principal};
+/// use rescind_core::Principal;
+/// use rescind_net::{AuthRefusal, AuthRequest, Credential};
 ///
 /// async fn hook(request: AuthRequest) -> Result<Credential, AuthRefusal> {
 ///     match request.header("Authorization") {
@@ -42,6 +42,11 @@ pub struct AuthRequest {
     address: Option<IpAddr>,
     certificates: PeerCertificates,
 }
+
+/// The address from which an HTTP request was sent. It is an extension of the request, for a service that is mounted in
+/// a server of your own. The listeners of this workspace add it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAddress(pub IpAddr);
 
 /// The certificates that a client showed in the TLS handshake of its connection: its own first, each in DER. Empty: it
 /// showed none.
@@ -78,7 +83,7 @@ enum Expiry {
 /// The answer of an auth hook that refuses a request.
 ///
 /// ```
-/// use rescind_core::AuthRefusal;
+/// use rescind_net::AuthRefusal;
 ///
 /// let refusal = AuthRefusal::bearer("https://agents.example/.well-known/oauth-protected-resource");
 /// assert_eq!(refusal.status(), 401);
