@@ -121,6 +121,19 @@ impl AuthRequest {
         }
     }
 
+    /// The head of a request, with the [`PeerAddress`] and the [`PeerCertificates`] from its extensions.
+    #[cfg(feature = "http")]
+    pub fn of<B>(request: &http::Request<B>) -> Self {
+        let uri = request.uri();
+        let certificates = request.extensions().get::<PeerCertificates>().cloned().unwrap_or_default();
+        let asked = Self::new(request.method().as_str(), uri.path())
+            .with_query(uri.query())
+            .with_address(PeerAddress::of(request))
+            .with_certificates(certificates);
+        let headers = request.headers().iter();
+        headers.fold(asked, |asked, (name, value)| asked.with_header(name.as_str(), value.as_bytes()))
+    }
+
     /// Sets the query, without its `?`.
     pub fn with_query(mut self, query: Option<&str>) -> Self {
         self.query = query.map(str::to_owned);
@@ -204,6 +217,14 @@ impl fmt::Debug for AuthRequest {
             .field("address", &self.address)
             .field("certificates", &self.certificates)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "http")]
+impl PeerAddress {
+    /// The address in the extensions of a request.
+    pub fn of<B>(request: &http::Request<B>) -> Option<IpAddr> {
+        request.extensions().get::<Self>().map(|from| from.0)
     }
 }
 

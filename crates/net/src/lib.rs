@@ -4,8 +4,6 @@
 //! or an open stream, and gets a decision or a stream with TLS.
 
 mod auth;
-#[cfg(feature = "http")]
-mod http_head;
 mod origin;
 #[cfg(feature = "rustls")]
 mod tls;

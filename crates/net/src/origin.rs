@@ -1,4 +1,5 @@
-//! Which hosts a server serves, and which web pages may send requests to it. It takes strings and returns a decision.
+//! Which hosts a server serves, and which web pages may send requests to it. It takes strings, or with the feature
+//! `http` the head of a request, and returns a decision.
 //!
 //! Every transport that begins with an HTTP request uses it. A host is compared by name and port. Names are compared
 //! without regard to case, and a `Host` without its trailing dot; addresses by value, IPv6 in brackets. An origin is a
@@ -195,6 +196,20 @@ impl HostPolicy {
         if self.allows(&host) { Ok(host) } else { Err(HostRefusal::NotServed) }
     }
 
+    /// Runs [`check`](Self::check) on the target and the `Host` headers of a request.
+    ///
+    /// # Errors
+    /// The host is refused. The error is the reason.
+    #[cfg(feature = "http")]
+    pub fn check_head<'a>(
+        &self,
+        target: &'a http::Uri,
+        headers: &'a http::HeaderMap,
+    ) -> Result<RequestHost<'a>, HostRefusal> {
+        let hosts = headers.get_all(http::header::HOST).into_iter().map(http::HeaderValue::as_bytes);
+        self.check(target.authority().map(http::uri::Authority::as_str), hosts)
+    }
+
     fn allows(&self, host: &RequestHost<'_>) -> bool {
         let name = host.name.without_dot();
         let by_kind = match (self.others, name) {
@@ -274,6 +289,20 @@ impl OriginPolicy {
         } else {
             Err(OriginRefused)
         }
+    }
+
+    /// Runs [`check`](Self::check) on the `Origin` headers of a request.
+    ///
+    /// # Errors
+    /// The origin is refused.
+    #[cfg(feature = "http")]
+    pub fn check_head<'a>(
+        &self,
+        headers: &'a http::HeaderMap,
+        host: &RequestHost<'_>,
+    ) -> Result<Option<&'a str>, OriginRefused> {
+        let origins = headers.get_all(http::header::ORIGIN).into_iter().map(http::HeaderValue::as_bytes);
+        self.check(origins, host)
     }
 
     fn allows(&self, origin: &str, host: &RequestHost<'_>) -> bool {
