@@ -10,8 +10,9 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode, Uri, Version, request};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
-use rescind_core::{BoxFuture, LogText, PeerAddress, Principal, RequestId};
+use rescind_core::{BoxFuture, LogText, Principal, RequestId};
 use rescind_http::{RouteRefusal, RoutedBody, SHARED_CANCEL_KEPT, SessionRoute, SessionRouter};
+use rescind_net::PeerAddress;
 
 use crate::cluster::Cluster;
 use crate::hop::{About, Hop, HopKind, SignalMessage, Unverified};

@@ -12,11 +12,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rescind_cluster::{Cluster, NodeList, Secret};
-use rescind_core::{
-    AuthRefusal, AuthRequest, CallContext, Cause, CauseKind, Credential, Listener, Principal, Router, Server,
-    dialect,
-};
+use rescind_core::{CallContext, Cause, CauseKind, Listener, Principal, Router, Server, dialect};
 use rescind_http::{HttpServer, Streamable};
+use rescind_net::{AuthRefusal, AuthRequest, Credential};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

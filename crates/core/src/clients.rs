@@ -64,11 +64,6 @@ impl Default for Share {
     }
 }
 
-/// The address from which an HTTP request was sent. It is an extension of the request, for a service that is mounted in
-/// a server of your own. The listeners of this workspace add it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerAddress(pub IpAddr);
-
 /// What identifies a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -26,16 +26,12 @@ pub mod members;
 mod message;
 mod registry;
 mod sync;
-#[cfg(feature = "rustls")]
-mod tls;
 mod trace_context;
 mod transport;
 
 pub use byte_budget::{ByteBudget, HeldBytes, MEMORY};
 pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
-pub use clients::{
-    Client, ClientKey, ClientPermit, Clients, DEFAULT_IPV6_PREFIX, PeerAddress, Resource, Share,
-};
+pub use clients::{Client, ClientKey, ClientPermit, Clients, DEFAULT_IPV6_PREFIX, Resource, Share};
 pub use dialect::{
     ACP_BODIES, CancelBodies, MCP_2026_BODIES, MCP_CANCEL, MCP_OPENING, MCP_RENEWAL, MirroredBodies,
     RenewalBodies, SessionBodies,
@@ -73,22 +69,14 @@ pub use message::{
     ErrorCode, ErrorObject, Incoming, IncomingCancel, IncomingRequest,
 };
 pub use registry::{Registry, SessionId};
-#[cfg(feature = "rustls")]
-pub use tls::{ClientTls, Pem, ServerTls, TlsError};
-/// The version of rustls whose configurations [`ServerTls`] and [`ClientTls`] take.
-#[cfg(feature = "rustls")]
-#[doc(no_inline)]
-pub use tokio_rustls::rustls;
 pub use trace_context::TraceContext;
+pub use transport::{
+    BoxFuture, Capabilities, CloseReason, Endpoint, ExchangeEnd, FrameInfo, FrameKind, Inbound, Lane, Link,
+    Listener, Outbound, PeerInfo, Receiver, RejectReason, Sender, Transport, TransportError,
+    TransportErrorKind, TransportEvent, Unsupported,
+};
 #[cfg(feature = "tokio")]
 pub use transport::{
-    AuthHook, AuthRefusal, AuthRequest, ByteStream, ClientCertificates, Credential, FrameStream, MemoryFull,
-    MemoryListener, MemoryTransport, PartialFrame, PeerCertificates, WriteQueue, memory_listener,
-    memory_pair,
-};
-pub use transport::{
-    BoxFuture, Capabilities, CloseReason, Endpoint, ExchangeEnd, FrameInfo, FrameKind, HostPolicy,
-    HostRefusal, Inbound, InvalidAllowEntry, Lane, Link, Listener, OriginPolicy, OriginRefused, Outbound,
-    PeerInfo, Receiver, RejectReason, RequestHost, Sender, Transport, TransportError, TransportErrorKind,
-    TransportEvent, Unsupported,
+    ByteStream, FrameStream, MemoryFull, MemoryListener, MemoryTransport, PartialFrame, WriteQueue,
+    memory_listener, memory_pair,
 };

@@ -141,6 +141,43 @@ impl TraceContext {
     }
 }
 
+/// The headers of a request over HTTP.
+#[cfg(feature = "http")]
+mod headers {
+    use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+    use super::TraceContext;
+
+    const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+    const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+
+    impl TraceContext {
+        /// Reads the headers `traceparent` and `tracestate`. Several headers `tracestate` are one list (Trace Context, 3.3.1.4).
+        #[must_use]
+        pub fn of_headers(headers: &HeaderMap) -> Option<Self> {
+            let mut parents = headers.get_all(TRACEPARENT).into_iter();
+            // Two of them are not one caller.
+            let (Some(parent), None) = (parents.next(), parents.next()) else { return None };
+            let mut states =
+                headers.get_all(TRACESTATE).into_iter().map(|state| state.to_str().unwrap_or_default());
+            let state =
+                states.next().map(|first| states.fold(first.to_owned(), |list, state| list + "," + state));
+            Self::parse(parent.to_str().ok()?.trim(), state.as_deref())
+        }
+
+        /// Sets the headers `traceparent` and `tracestate`.
+        pub fn set_headers(&self, headers: &mut HeaderMap) {
+            if let Ok(parent) = HeaderValue::try_from(self.traceparent()) {
+                headers.insert(TRACEPARENT, parent);
+                headers.remove(TRACESTATE);
+                if let Some(state) = self.tracestate().and_then(|state| HeaderValue::from_str(state).ok()) {
+                    headers.insert(TRACESTATE, state);
+                }
+            }
+        }
+    }
+}
+
 /// As `traceparent`.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,7 +4,6 @@ mod custom_dialect;
 mod driver;
 mod driver_tower;
 mod framing;
-mod tls;
 mod transports;
 
 // The example of `custom_dialect` finds the items of `rescind_core` where the crate `rescind` has them.

@@ -96,7 +96,7 @@ pub use acp::{Acp, AcpTransport, UnknownSessions};
 pub use client::{Authorization, HttpClient};
 pub use legacy_sse::{LegacySse, LegacySseTransport};
 #[cfg(feature = "rustls")]
-pub use rescind_core::{ClientTls, Pem, ServerTls};
+pub use rescind_net::{ClientTls, Pem, ServerTls};
 pub use revisions::McpRevisions;
 #[cfg(feature = "verify")]
 pub use server::sessions::count_ids;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use rescind_core::{HostPolicy, MCP_OPENING, OriginPolicy};
+use rescind_core::MCP_OPENING;
+use rescind_net::{HostPolicy, OriginPolicy};
 
 use crate::acp::verify as acp;
 use crate::client::events::{Event, Events, Read};

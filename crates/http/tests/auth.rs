@@ -17,8 +17,9 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rescind_core::dialect::{ACP, MCP, MCP_2026};
-use rescind_core::{AuthRefusal, AuthRequest, CallContext, Credential, Listener, Principal, Router, Server};
+use rescind_core::{CallContext, Listener, Principal, Router, Server};
 use rescind_http::{HttpListener, HttpServer, ServerBinding};
+use rescind_net::{AuthRefusal, AuthRequest, Credential};
 use rescind_testkit::support::{Serving, mcp_meta};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -230,8 +231,9 @@ mod certificates {
     use rcgen::{
         BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     };
-    use rescind_core::{ClientCertificates, Credential, Principal};
+    use rescind_core::Principal;
     use rescind_http::{HttpServer, Pem, ServerBinding, ServerTls};
+    use rescind_net::{ClientCertificates, Credential};
     use tokio::net::TcpStream;
     use tokio_rustls::TlsConnector;
     use tokio_rustls::client::TlsStream;

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use rescind_core::dialect::{ACP, Dialect, MCP, MCP_2026};
 use rescind_core::{
-    AuthRefusal, CallContext, Credential, ErrorCode, ErrorObject, Limits, Listener, Principal, Router,
-    Server, ServerLimits,
+    CallContext, ErrorCode, ErrorObject, Limits, Listener, Principal, Router, Server, ServerLimits,
 };
 use rescind_http::{
     Acp, HttpListener, HttpServer, LegacySse, McpRevisions, ServerBinding, Stateless, Streamable,
 };
+use rescind_net::{AuthRefusal, Credential};
 use rescind_testkit::support::http1::{Response, read_head, read_response, read_until};
 use rescind_testkit::support::{Serving, in_time, mcp_meta};
 use serde_json::{Value, json};

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex};
 
 use rescind_core::dialect::{MCP, MCP_2026, Role};
 use rescind_core::{
-    AuthRefusal, AuthRequest, BoxFuture, CallContext, CallError, CancelResult, Credential, ErrorObject,
-    Limits, Link, Listener, Outcome, Peer, Principal, Router, Server, Transport,
+    BoxFuture, CallContext, CallError, CancelResult, ErrorObject, Limits, Link, Listener, Outcome, Peer,
+    Principal, Router, Server, Transport,
 };
 use rescind_http::{
     HttpClient, HttpListener, HttpServer, McpRevisions, Stateless, StatelessTransport, Streamable,
     StreamableTransport,
 };
+use rescind_net::{AuthRefusal, AuthRequest, Credential};
 use rescind_testkit::fixture::Fixture;
 use rescind_testkit::runner::{CallingSubject, LinkSubject, PeerCaller, Played, Settings, play};
 use rescind_testkit::support::http1::{self, Response, read_response, read_until};

@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use rescind_core::{HostPolicy, HostRefusal};
+use rescind_net::{HostPolicy, HostRefusal};
 use subtle::ConstantTimeEq as _;
 
 /// Refuses requests for a host that is not served (DNS rebinding), and marks every response: it is not kept, not shown in

@@ -37,7 +37,8 @@ use std::io;
 use std::net::SocketAddr;
 
 use axum::Router;
-use rescind_core::{HostPolicy, InvalidAllowEntry, RequestLog, ServerHandle};
+use rescind_core::{RequestLog, ServerHandle};
+use rescind_net::{HostPolicy, InvalidAllowEntry};
 use tokio::net::{TcpListener, ToSocketAddrs};
 
 use crate::guard::Token;

@@ -70,15 +70,18 @@ pub mod lsp;
 pub mod mcp;
 
 pub use rescind_core::{
-    ApiMisuse, ArrivalOrder, AuthHook, AuthRefusal, AuthRequest, ByteStream, Call, CallBuilder, CallContext,
-    CallError, CancelResult, Cancelled, Canceller, Cause, CauseKind, Client, ClientCertificates, ClientKey,
-    ClientLimits, Clients, ConnectionError, Credential, DEFAULT_IPV6_PREFIX, Declaration, Deviation,
-    DeviationReport, Endpoint, ErrorCode, ErrorObject, Event, FrameStream, Framing, HandlerError, HostPolicy,
-    InvalidAllowEntry, Limits, LogText, MAX_REASON_BYTES, MemoryListener, MemoryTransport, Method,
-    MethodHandler, Notification, Notifications, OriginPolicy, Outcome, Peer, PeerAddress, PeerBuilder,
-    Principal, ProtocolViolation, QueueStats, Registry, RequestId, Router, Server, ServerBuilder,
-    ServerCounts, ServerHandle, ServerLimits, SessionId, Share, Starting, Stats, Stopped, TraceContext,
-    TracePropagator, dialect, memory_listener, memory_pair,
+    ApiMisuse, ArrivalOrder, ByteStream, Call, CallBuilder, CallContext, CallError, CancelResult, Cancelled,
+    Canceller, Cause, CauseKind, Client, ClientKey, ClientLimits, Clients, ConnectionError,
+    DEFAULT_IPV6_PREFIX, Declaration, Deviation, DeviationReport, Endpoint, ErrorCode, ErrorObject, Event,
+    FrameStream, Framing, HandlerError, Limits, LogText, MAX_REASON_BYTES, MemoryListener, MemoryTransport,
+    Method, MethodHandler, Notification, Notifications, Outcome, Peer, PeerBuilder, Principal,
+    ProtocolViolation, QueueStats, Registry, RequestId, Router, Server, ServerBuilder, ServerCounts,
+    ServerHandle, ServerLimits, SessionId, Share, Starting, Stats, Stopped, TraceContext, TracePropagator,
+    dialect, memory_listener, memory_pair,
+};
+pub use rescind_net::{
+    AuthHook, AuthRefusal, AuthRequest, ClientCertificates, Credential, HostPolicy, InvalidAllowEntry,
+    OriginPolicy, PeerAddress,
 };
 /// The result of a handler. An error is the peer's answer; [`Stopped`] becomes the dialect's cancelled answer.
 pub type HandlerResult<T> = Result<T, HandlerError>;
@@ -113,11 +116,12 @@ pub mod requests {
 pub mod transport {
     pub use rescind_core::{
         BadFrame, BoxFuture, ByteBudget, Capabilities, ClientNumber, ClientPermit, CloseReason,
-        ContentLength, Decoded, Decoder, ExchangeEnd, ExchangeId, FrameInfo, FrameKind, HeldBytes,
-        HostRefusal, Inbound, Lane, Link, Listener, MEMORY, MemoryFull, Newline, OriginRefused, Outbound,
-        PartialFrame, PeerCertificates, PeerInfo, Receiver, RejectReason, RequestHost, Resource, Sender,
-        Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
+        ContentLength, Decoded, Decoder, ExchangeEnd, ExchangeId, FrameInfo, FrameKind, HeldBytes, Inbound,
+        Lane, Link, Listener, MEMORY, MemoryFull, Newline, Outbound, PartialFrame, PeerInfo, Receiver,
+        RejectReason, Resource, Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
+        Unsupported,
     };
+    pub use rescind_net::{HostRefusal, OriginRefused, PeerCertificates, RequestHost};
 }
 
 /// TLS of servers and clients, the same value for HTTP and WebSocket.
@@ -138,8 +142,8 @@ pub mod transport {
 #[cfg(feature = "rustls")]
 pub mod tls {
     #[doc(no_inline)]
-    pub use rescind_core::rustls;
-    pub use rescind_core::{ClientTls, Pem, ServerTls, TlsError};
+    pub use rescind_net::rustls;
+    pub use rescind_net::{ClientTls, Pem, ServerTls, TlsError};
 }
 
 #[cfg(all(feature = "http", feature = "websocket"))]

@@ -11,10 +11,8 @@ use http::header::{
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use rescind_core::{
-    AuthRefusal, AuthRequest, Credential, HostRefusal, Link, PeerAddress, PeerInfo, Principal,
-    TransportError, TransportErrorKind,
-};
+use rescind_core::{Link, PeerInfo, Principal, TransportError, TransportErrorKind};
+use rescind_net::{AuthRefusal, AuthRequest, Credential, HostRefusal, PeerAddress};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::link::{self, OnClose};
@@ -25,7 +23,7 @@ use crate::options::{LinkOptions, UpgradeOptions};
 ///
 /// The request must come from a hyper server that allows upgrades, as axum's does. Further headers may be added to the
 /// answer, which has status 101. The auth hook gets the [`PeerAddress`] and the
-/// [`PeerCertificates`](rescind_core::PeerCertificates) from the request's extensions.
+/// [`PeerCertificates`](rescind_net::PeerCertificates) from the request's extensions.
 ///
 /// # Errors
 /// The request is refused. [`Refusal::into_response`] is the answer.

@@ -49,4 +49,4 @@ pub use listener::{ListenerBuilder, WebSocketListener, bind};
 pub use mount::{MountedListener, Upgrades, mount};
 pub use options::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOptions};
 #[cfg(feature = "rustls")]
-pub use rescind_core::{ClientTls, Pem, ServerTls};
+pub use rescind_net::{ClientTls, Pem, ServerTls};

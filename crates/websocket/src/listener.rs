@@ -20,9 +20,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rescind_core::{
-    BoxFuture, Clients, Endpoint, Link, Listener, PeerAddress, PeerCertificates, Resource, TransportError,
-    TransportErrorKind,
+    BoxFuture, Clients, Endpoint, Link, Listener, Resource, TransportError, TransportErrorKind,
 };
+use rescind_net::{PeerAddress, PeerCertificates};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep};
@@ -391,8 +391,8 @@ fn failed(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Transport
 /// `wss`.
 #[cfg(feature = "rustls")]
 mod tls {
-    use rescind_core::PeerCertificates;
-    pub(super) use rescind_core::ServerTls as Server;
+    use rescind_net::PeerCertificates;
+    pub(super) use rescind_net::ServerTls as Server;
     use tokio::net::TcpStream;
     use tokio_rustls::server::TlsStream;
 
@@ -410,7 +410,7 @@ mod tls {
 /// Without the feature there is no TLS server: its type has no values.
 #[cfg(not(feature = "rustls"))]
 mod tls {
-    use rescind_core::PeerCertificates;
+    use rescind_net::PeerCertificates;
     use tokio::net::TcpStream;
 
     #[derive(Clone, Debug)]

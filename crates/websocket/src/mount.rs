@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 use futures_util::Stream;
 use futures_util::stream::FuturesUnordered;
 use http::{Request, Response};
-use rescind_core::{BoxFuture, Credential, Endpoint, Link, Listener, TransportError};
+use rescind_core::{BoxFuture, Endpoint, Link, Listener, TransportError};
+use rescind_net::Credential;
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 
 use crate::handshake::{Refusal, Upgrading, upgrade};
@@ -49,7 +50,7 @@ impl Upgrades {
     /// Answers a request. If it is a valid upgrade, the listener yields the connection.
     ///
     /// The request must come from a hyper server that allows upgrades, as axum's does. The auth hook gets the
-    /// [`PeerAddress`](rescind_core::PeerAddress) and the [`PeerCertificates`](rescind_core::PeerCertificates) among
+    /// [`PeerAddress`](rescind_net::PeerAddress) and the [`PeerCertificates`](rescind_net::PeerCertificates) among
     /// its extensions.
     ///
     /// # Cancel safety

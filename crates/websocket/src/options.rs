@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderName;
-use rescind_core::{
+use rescind_net::{
     AuthHook, AuthRefusal, AuthRequest, Credential, HostPolicy, InvalidAllowEntry, OriginPolicy,
 };
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use rescind_core::{
-    AuthRefusal, AuthRequest, CallContext, Credential, Listener, Outcome, Peer, Principal, Router, Server,
-    Transport, TransportErrorKind, dialect,
+    CallContext, Listener, Outcome, Peer, Principal, Router, Server, Transport, TransportErrorKind, dialect,
 };
+use rescind_net::{AuthRefusal, AuthRequest, Credential};
 use rescind_testkit::support::Serving;
 use rescind_testkit::support::http1::read_head;
 use rescind_websocket::{LinkOptions, UpgradeOptions, Upgrades, WebSocketListener, connect, upgrade};
@@ -728,7 +728,7 @@ async fn an_http_servers_credential_ends_the_connection_too() {
 #[cfg(feature = "rustls")]
 #[tokio::test]
 async fn the_hook_sees_the_certificate_of_a_client() {
-    use rescind_core::ClientCertificates;
+    use rescind_net::ClientCertificates;
     use rescind_websocket::Pem;
     let (ours, other) = (common::tls::Authority::new(), common::tls::Authority::new());
     for demand in [ClientCertificates::Optional, ClientCertificates::Required] {

@@ -542,7 +542,7 @@ fn meaning_of_answer(body: &AnswerBody<'_>) -> String {
     match body {
         AnswerBody::Value(value) => format!("value {}", squeezed(value.get())),
         AnswerBody::Error(error) => format!("error {}", meaning_of_error(error)),
-        // After the colon stands what the peer wrote, with its blanks, and cut off where a log cuts it off.
+        // After the colon is the text of the peer, with its blanks, and cut off where a log cuts it off.
         AnswerBody::Malformed(fault) => {
             let fault = fault.to_string();
             format!("malformed, {}", fault.split_once(": ").map_or(&*fault, |(what, _)| what))

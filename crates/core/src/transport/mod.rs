@@ -6,17 +6,12 @@
 //! frame or nothing.
 
 #[cfg(feature = "tokio")]
-mod auth;
-#[cfg(feature = "tokio")]
 mod byte_stream;
 #[cfg(feature = "tokio")]
 mod frames;
-#[cfg(feature = "http")]
-mod http_head;
 mod link;
 #[cfg(feature = "tokio")]
 mod memory;
-mod origin;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -35,10 +30,6 @@ use crate::message::Deviation;
 use crate::trace_context::TraceContext;
 
 #[cfg(feature = "tokio")]
-pub use crate::transport::auth::{
-    AuthHook, AuthRefusal, AuthRequest, ClientCertificates, Credential, PeerCertificates,
-};
-#[cfg(feature = "tokio")]
 pub use crate::transport::byte_stream::ByteStream;
 #[cfg(feature = "tokio")]
 pub use crate::transport::byte_stream::{MemoryFull, PartialFrame};
@@ -49,9 +40,6 @@ pub use crate::transport::frames::WriteQueue;
 pub use crate::transport::link::{Capabilities, Link, PeerInfo};
 #[cfg(feature = "tokio")]
 pub use crate::transport::memory::{MemoryListener, MemoryTransport, memory_listener, memory_pair};
-pub use crate::transport::origin::{
-    HostPolicy, HostRefusal, InvalidAllowEntry, OriginPolicy, OriginRefused, RequestHost,
-};
 
 /// A boxed future that can cross threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -422,12 +410,6 @@ impl TransportError {
 impl From<std::io::Error> for TransportError {
     fn from(error: std::io::Error) -> Self {
         Self::new(TransportErrorKind::Io, error)
-    }
-}
-
-impl From<crate::transport::InvalidAllowEntry> for TransportError {
-    fn from(error: crate::transport::InvalidAllowEntry) -> Self {
-        Self::new(TransportErrorKind::Open, error)
     }
 }
 

@@ -30,7 +30,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::{Request, Response};
-use rescind_core::{ACP_BODIES, BoxFuture, Credential, SessionBodies};
+use rescind_core::{ACP_BODIES, BoxFuture, SessionBodies};
+use rescind_net::Credential;
 
 pub use client::AcpTransport;
 

@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
-use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal};
+use rescind_core::{BoxFuture, HeldBytes, Principal};
+use rescind_net::PeerAddress;
 
 use super::connection::{Connection, Start};
 use super::sessions::MAX_NAME_BYTES;

@@ -7,9 +7,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use http::header::InvalidHeaderName;
-use rescind_core::{
-    AuthHook, AuthRefusal, AuthRequest, Client, Clients, Credential, Endpoint, HostPolicy, InvalidAllowEntry,
-    OriginPolicy, Principal, TransportError, TransportErrorKind,
+use rescind_core::{Client, Clients, Endpoint, Principal, TransportError, TransportErrorKind};
+use rescind_net::{
+    AuthHook, AuthRefusal, AuthRequest, Credential, HostPolicy, InvalidAllowEntry, OriginPolicy,
 };
 use tokio::net::TcpListener;
 

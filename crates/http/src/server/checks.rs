@@ -24,10 +24,8 @@ use http::header::{
 };
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
-use rescind_core::{
-    AuthHook, AuthRefusal, AuthRequest, Credential, HostPolicy, HostRefusal, Principal, RequestHost,
-    TraceContext,
-};
+use rescind_core::{Principal, TraceContext};
+use rescind_net::{AuthHook, AuthRefusal, AuthRequest, Credential, HostPolicy, HostRefusal, RequestHost};
 use serde::Serialize;
 
 use crate::envelope::{BOTH, EVENT_STREAM, JSON, MCP_PARAM};

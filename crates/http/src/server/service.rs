@@ -17,7 +17,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, Uri};
 use http_body::Body;
-use rescind_core::{BoxFuture, Client, HeldBytes, PeerAddress};
+use rescind_core::{BoxFuture, Client, HeldBytes};
+use rescind_net::PeerAddress;
 use tower_service::Service;
 
 use crate::server::checks::{self, Credentials, Field, HeadFields, Page, PageAccess, Refused};
@@ -37,7 +38,7 @@ const SMALL_HEAD: usize = 4 * 1024;
 /// limit and the body timeout apply too. The HTTP server that runs the service sets the timeouts for heads and idle
 /// connections. A client without a principal is identified by the [`PeerAddress`] in the extensions of a request, which
 /// that HTTP server adds. Without an address, each session counts as its own client, and so does each request without a
-/// session. The auth hook receives the address and the [`PeerCertificates`](rescind_core::PeerCertificates) from the
+/// session. The auth hook receives the address and the [`PeerCertificates`](rescind_net::PeerCertificates) from the
 /// extensions.
 #[derive(Clone)]
 pub struct HttpService {

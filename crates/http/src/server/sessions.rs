@@ -264,7 +264,7 @@ pub trait SessionRouter: Send + Sync + 'static {
     fn new_session_id(&self) -> Option<String>;
 
     /// Where a request is served. `session`: the session or connection that it names. The router may change the head,
-    /// for example the [`PeerAddress`](rescind_core::PeerAddress) in its extensions.
+    /// for example the [`PeerAddress`](rescind_net::PeerAddress) in its extensions.
     fn route(&self, head: &mut request::Parts, session: Option<&str>) -> SessionRoute;
 
     /// Passes a cancel of a request without a session to the other processes, which keep it for [`SHARED_CANCEL_KEPT`].

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex};
 use axum::response::IntoResponse as _;
 use rescind_core::dialect::{ACP, Role};
 use rescind_core::{
-    AuthRefusal, BoxFuture, CallContext, Capabilities, Credential, Limits, Link, Listener, Outcome, Peer,
-    Principal, Router, Server, Transport,
+    BoxFuture, CallContext, Capabilities, Limits, Link, Listener, Outcome, Peer, Principal, Router, Server,
+    Transport,
 };
 use rescind_http::{Acp, AcpTransport, HttpClient, HttpListener, HttpServer, UnknownSessions};
+use rescind_net::{AuthRefusal, Credential};
 use rescind_testkit::fixture::Fixture;
 use rescind_testkit::runner::{CallingSubject, LinkSubject, PeerCaller, Played, Settings, play};
 use rescind_testkit::support::Serving;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
+use rescind_core::Principal;
 use rescind_core::dialect::MCP;
-use rescind_core::{Credential, Principal};
 use rescind_http::{HttpServer, LegacySse, SessionRoute, SessionRouter, Streamable};
+use rescind_net::Credential;
 use rescind_testkit::support::until;
 use serde_json::json;
 use tower_service::Service as _;

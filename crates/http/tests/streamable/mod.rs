@@ -33,9 +33,10 @@ pub(crate) use rescind_testkit::support::in_time;
 #[cfg(feature = "rustls")]
 mod tls {
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    use rescind_core::Peer;
     use rescind_core::dialect::MCP;
-    use rescind_core::{ClientCertificates, Peer};
     use rescind_http::{ClientTls, HttpClient, Pem, ServerTls, StreamableTransport};
+    use rescind_net::ClientCertificates;
     use serde_json::{Value, json};
 
     use crate::streamable::{client, in_time, serve, server};

@@ -12,10 +12,9 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rescind_core::dialect::MCP;
-use rescind_core::{
-    AuthRefusal, AuthRequest, CallContext, Credential, Outcome, Peer, Principal, Router, Server, ServerHandle,
-};
+use rescind_core::{CallContext, Outcome, Peer, Principal, Router, Server, ServerHandle};
 use rescind_http::{HttpClient, HttpServer, SecondStream, Streamable, StreamableTransport};
+use rescind_net::{AuthRefusal, AuthRequest, Credential};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

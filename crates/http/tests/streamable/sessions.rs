@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::request;
+use rescind_core::Principal;
 use rescind_core::dialect::MCP;
-use rescind_core::{AuthRefusal, AuthRequest, Credential, PeerAddress, Principal};
 use rescind_http::{HttpServer, SHARED_CANCEL_KEPT, SessionRoute, SessionRouter, Streamable};
+use rescind_net::{AuthRefusal, AuthRequest, Credential, PeerAddress};
 use rescind_testkit::support::until;
 use serde_json::{Value, json};
 

@@ -13,7 +13,7 @@ use tokio_rustls::{TlsAcceptor, server};
 use super::pem::{Pem, Text, TlsError};
 use super::reload::{Parts, Source, default_interval};
 use super::{owned, provider};
-use crate::{ClientCertificates, PeerCertificates};
+use crate::auth::{ClientCertificates, PeerCertificates};
 
 /// The TLS of a server: its certificate, and whether clients must show one. HTTP and WebSocket servers take the same
 /// value. Clones share one configuration.
@@ -24,7 +24,7 @@ use crate::{ClientCertificates, PeerCertificates};
 /// keep their certificate. A session cannot be resumed after a change.
 ///
 /// ```
-/// use rescind_core::{ClientCertificates, ClientTls, Pem, ServerTls};
+/// use rescind_net::{ClientCertificates, ClientTls, Pem, ServerTls};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use rescind_core::{TransportError, TransportErrorKind};
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-
-use crate::{TransportError, TransportErrorKind};
 
 /// A file that was modified less than this before it was read is read once more: a later write may have the same time
 /// and length.

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::BoxFuture;
-use crate::id::Principal;
+use rescind_core::{BoxFuture, Principal};
 
 /// The head of an HTTP request, or of the request that opens a WebSocket, and what is known of its connection.
 ///
 /// ```
-/// use rescind_core::{AuthRefusal, AuthRequest, Credential, Principal};
+/// use rescind_core::Principal;
+/// use rescind_net::{AuthRefusal, AuthRequest, Credential};
 ///
 /// async fn hook(request: AuthRequest) -> Result<Credential, AuthRefusal> {
 ///     match request.header("Authorization") {
@@ -42,6 +42,11 @@ pub struct AuthRequest {
     address: Option<IpAddr>,
     certificates: PeerCertificates,
 }
+
+/// The address from which an HTTP request was sent. It is an extension of the request, for a service that is mounted in
+/// a server of your own. The listeners of this workspace add it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAddress(pub IpAddr);
 
 /// The certificates that a client showed in the TLS handshake of its connection: its own first, each in DER. Empty: it
 /// showed none.
@@ -78,7 +83,7 @@ enum Expiry {
 /// The answer of an auth hook that refuses a request.
 ///
 /// ```
-/// use rescind_core::AuthRefusal;
+/// use rescind_net::AuthRefusal;
 ///
 /// let refusal = AuthRefusal::bearer("https://agents.example/.well-known/oauth-protected-resource");
 /// assert_eq!(refusal.status(), 401);
@@ -114,6 +119,19 @@ impl AuthRequest {
             address: None,
             certificates: PeerCertificates::default(),
         }
+    }
+
+    /// The head of a request, with the [`PeerAddress`] and the [`PeerCertificates`] from its extensions.
+    #[cfg(feature = "http")]
+    pub fn of<B>(request: &http::Request<B>) -> Self {
+        let uri = request.uri();
+        let certificates = request.extensions().get::<PeerCertificates>().cloned().unwrap_or_default();
+        let asked = Self::new(request.method().as_str(), uri.path())
+            .with_query(uri.query())
+            .with_address(PeerAddress::of(request))
+            .with_certificates(certificates);
+        let headers = request.headers().iter();
+        headers.fold(asked, |asked, (name, value)| asked.with_header(name.as_str(), value.as_bytes()))
     }
 
     /// Sets the query, without its `?`.
@@ -199,6 +217,14 @@ impl fmt::Debug for AuthRequest {
             .field("address", &self.address)
             .field("certificates", &self.certificates)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "http")]
+impl PeerAddress {
+    /// The address in the extensions of a request.
+    pub fn of<B>(request: &http::Request<B>) -> Option<IpAddr> {
+        request.extensions().get::<Self>().map(|from| from.0)
     }
 }
 

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
-use rescind_core::rustls::pki_types::pem::PemObject;
-use rescind_core::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rescind_core::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto::ring};
-use rescind_core::{AuthRequest, ClientCertificates, ClientTls, PeerCertificates, Pem, ServerTls};
+use rescind_net::rustls::pki_types::pem::PemObject;
+use rescind_net::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rescind_net::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto::ring};
+use rescind_net::{AuthRequest, ClientCertificates, ClientTls, PeerCertificates, Pem, ServerTls};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -31,7 +31,7 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("rescind-core-tls-{}-{number}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("rescind-net-tls-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("ca.pem"), issuer.pem()).unwrap();
         Self { folder, issuer }
@@ -226,7 +226,7 @@ fn errors_name_the_file_and_the_problem() {
     let (certificate, key) = authority.write(&pair);
     let missing = Pem::file(authority.file("missing.pem"));
     let (certificate, key) = (Pem::file(certificate), Pem::file(key));
-    let error = |made: Result<ServerTls, rescind_core::TlsError>| made.unwrap_err().to_string();
+    let error = |made: Result<ServerTls, rescind_net::TlsError>| made.unwrap_err().to_string();
     let reported = error(ServerTls::from_pem(missing.clone(), key.clone()));
     assert!(reported.contains("missing.pem (the certificate): cannot be read: "), "{reported}");
     let reported = error(ServerTls::from_pem(key.clone(), key.clone()));

@@ -1,4 +1,5 @@
-//! Which hosts a server serves, and which web pages may send requests to it. It takes strings and returns a decision.
+//! Which hosts a server serves, and which web pages may send requests to it. It takes strings, or with the feature
+//! `http` the head of a request, and returns a decision.
 //!
 //! Every transport that begins with an HTTP request uses it. A host is compared by name and port. Names are compared
 //! without regard to case, and a `Host` without its trailing dot; addresses by value, IPv6 in brackets. An origin is a
@@ -8,20 +9,22 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use rescind_core::{TransportError, TransportErrorKind};
+
 /// The hosts that a server serves. Default: only loopback names (`localhost` and the addresses of loopback), on any
 /// port.
 ///
 /// A browser that was directed to this server with another name (DNS rebinding) sends that name, and is refused.
 ///
 /// ```
-/// use rescind_core::{HostPolicy, HostRefusal};
+/// use rescind_net::{HostPolicy, HostRefusal};
 ///
 /// let mut hosts = HostPolicy::default();
 /// hosts.allow("agent.example")?;
 /// assert!(hosts.check(None, [&b"agent.example:8080"[..]]).is_ok());
 /// assert!(hosts.check(None, [&b"localhost"[..]]).is_ok());
 /// assert_eq!(hosts.check(None, [&b"rebound.example"[..]]).err(), Some(HostRefusal::NotServed));
-/// # Ok::<(), rescind_core::InvalidAllowEntry>(())
+/// # Ok::<(), rescind_net::InvalidAllowEntry>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct HostPolicy {
@@ -45,7 +48,7 @@ enum OtherHosts {
 /// A request without `Origin` is accepted: a page of another origin always sends one.
 ///
 /// ```
-/// use rescind_core::{HostPolicy, OriginPolicy};
+/// use rescind_net::{HostPolicy, OriginPolicy};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let host = HostPolicy::default().check(None, [&b"localhost:8080"[..]])?;
@@ -93,6 +96,12 @@ pub enum HostRefusal {
 pub struct InvalidAllowEntry {
     entry: String,
     why: &'static str,
+}
+
+impl From<InvalidAllowEntry> for TransportError {
+    fn from(error: InvalidAllowEntry) -> Self {
+        Self::new(TransportErrorKind::Open, error)
+    }
 }
 
 /// `name`, or `name:port`.
@@ -187,6 +196,20 @@ impl HostPolicy {
         if self.allows(&host) { Ok(host) } else { Err(HostRefusal::NotServed) }
     }
 
+    /// Runs [`check`](Self::check) on the target and the `Host` headers of a request.
+    ///
+    /// # Errors
+    /// The host is refused. The error is the reason.
+    #[cfg(feature = "http")]
+    pub fn check_head<'a>(
+        &self,
+        target: &'a http::Uri,
+        headers: &'a http::HeaderMap,
+    ) -> Result<RequestHost<'a>, HostRefusal> {
+        let hosts = headers.get_all(http::header::HOST).into_iter().map(http::HeaderValue::as_bytes);
+        self.check(target.authority().map(http::uri::Authority::as_str), hosts)
+    }
+
     fn allows(&self, host: &RequestHost<'_>) -> bool {
         let name = host.name.without_dot();
         let by_kind = match (self.others, name) {
@@ -266,6 +289,20 @@ impl OriginPolicy {
         } else {
             Err(OriginRefused)
         }
+    }
+
+    /// Runs [`check`](Self::check) on the `Origin` headers of a request.
+    ///
+    /// # Errors
+    /// The origin is refused.
+    #[cfg(feature = "http")]
+    pub fn check_head<'a>(
+        &self,
+        headers: &'a http::HeaderMap,
+        host: &RequestHost<'_>,
+    ) -> Result<Option<&'a str>, OriginRefused> {
+        let origins = headers.get_all(http::header::ORIGIN).into_iter().map(http::HeaderValue::as_bytes);
+        self.check(origins, host)
     }
 
     fn allows(&self, origin: &str, host: &RequestHost<'_>) -> bool {
