@@ -299,6 +299,8 @@ fn names_nothing(json: &str) -> bool {
 /// be meant, because this side never writes a text as an id.
 pub(in crate::dialect) fn respelled_number(json: &str) -> Option<CallNumber> {
     let id = match serde_json::from_str::<Cow<'_, str>>(json) {
+        // A token of JSON may have blanks around it, and a text that spells a number has none.
+        Ok(text) if text.trim_ascii().len() < text.len() => return None,
         Ok(text) => RequestId::from_json(&text).ok()?,
         Err(_) => RequestId::from_json(json).ok()?,
     };
