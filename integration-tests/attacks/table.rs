@@ -51,7 +51,7 @@ fn are_there(tests: &Tests, shown: &str, built: &Built) -> Result<(), Failed> {
 #[serde(deny_unknown_fields)]
 struct Fault {
     of: String,
-    fault: String,
+    what: String,
     /// What the user of the bridge sees.
     sees: String,
     tests: Tests,
@@ -61,11 +61,11 @@ struct Fault {
 fn faults_are_backed(built: &Built) -> Result<(), Failed> {
     let table: BTreeMap<String, Vec<Fault>> = toml::from_str(include_str!("bridge_faults.toml"))?;
     let faults: Vec<_> = table.into_values().flatten().collect();
-    for Fault { of, fault, sees, tests } in &faults {
+    for Fault { of, what, sees, tests } in &faults {
         if tests.values().all(Vec::is_empty) {
-            return Err(format!("no test shows this fault of {of}: {fault}").into());
+            return Err(format!("no test shows this fault of {of}: {what}").into());
         }
-        are_there(tests, &format!("{fault}: {sees}"), built)?;
+        are_there(tests, &format!("{what}: {sees}"), built)?;
     }
     let least = 30;
     if faults.len() < least { Err(format!("there are {} faults", faults.len()).into()) } else { Ok(()) }
