@@ -143,12 +143,11 @@ impl JsonRpc {
         };
         match (id.filter(|id| !names_nothing(id.get())), body) {
             (Some(id), body) => {
-                let (call, deviation) = match id.get().parse() {
-                    Ok(number) => (Some(CallNumber(number)), None),
-                    Err(_) => {
-                        let call = respelled_number(id.get());
-                        (call, call.map(|_| Deviation::IdSpelling))
-                    }
+                let (call, deviation) = if let Ok(number) = id.get().parse() {
+                    (Some(CallNumber(number)), None)
+                } else {
+                    let call = respelled_number(id.get());
+                    (call, call.map(|_| Deviation::IdSpelling))
                 };
                 let deviation = if has_version { deviation } else { Some(Deviation::NoVersion) };
                 Ok(Incoming::Answer { call, body, deviation })
