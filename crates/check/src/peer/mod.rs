@@ -148,7 +148,7 @@ pub async fn check(
     let longest = if checker.is_fixture { FIXTURE_WAITS } else { settings.longest };
     let leader = checker.source.process_group();
     let baselines = baseline::measure(&mut session, leader, settings, longest).await?;
-    let session = checker.ask(session, &baselines).await?;
+    let session = Box::pin(checker.ask(session, &baselines)).await?;
     let mut facts = checker.facts(&baselines);
     let cells = Box::pin(checker.play_all(session, &baselines, &facts)).await;
     checker.add_what_came_later(&mut facts);
