@@ -2,12 +2,11 @@
 
 use std::time::Instant;
 
-use super::Session;
 use super::input::InboundRequest;
-use super::lifecycle;
 use super::output::{Event, Output};
 use super::request::{Cancellability, State};
 use super::settled_cache::{Name, Settled};
+use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, EarlyCancel, Refusal, SettledMemory};
 use crate::failpoint::{self, Failpoint};
