@@ -7,10 +7,10 @@ use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, AnswerAfterCancel, CancelFrom, CancelledReply, DecidedBy, LostStream, Role};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, OutboundKey, RequestId};
-use crate::machine::input::{CallRefused, Event, ForeignChild, Origin, Output, ReplyBody};
+use crate::machine::interface::{CallRefused, Event, ForeignChild, Origin, Output, ReplyBody};
 use crate::machine::outbound::{Call, Extras};
+use crate::machine::remembered_ids::{Name, Settled};
 use crate::machine::request::{Cancellability, Request, State};
-use crate::machine::settled_cache::{Name, Settled};
 use crate::machine::{Session, Timer, later, lifecycle};
 use crate::message::AckStatus;
 

@@ -3,9 +3,9 @@
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use super::input::AfterCancel;
+use super::interface::AfterCancel;
+use super::remembered_ids::Settled;
 use super::request::State;
-use super::settled_cache::Settled;
 use super::{Session, lifecycle};
 use crate::cause::CauseKind;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, Principal, RequestId, Scope};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CapabilityGate, Handshake, HandshakePart, Role, Rules, ServerLifecycle};
 use crate::id::InboundKey;
-use crate::machine::input::{CloseCause, DisconnectPolicy, Event, Output};
+use crate::machine::interface::{CloseCause, DisconnectPolicy, Event, Output};
 use crate::machine::request::State as RequestState;
 use crate::machine::{Session, Timer, later};
 

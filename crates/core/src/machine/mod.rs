@@ -32,14 +32,14 @@
 
 mod cancel;
 mod inbound;
-mod input;
 #[cfg(feature = "verify")]
 pub mod inspect;
+mod interface;
 mod lifecycle;
-mod limits;
+pub(crate) mod limits;
 mod outbound;
+mod remembered_ids;
 mod request;
-mod settled_cache;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -51,7 +51,7 @@ use crate::collections::{HashIndex, NumberIndex, Pool, SlotMap};
 use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
 
-pub use crate::machine::input::{
+pub use crate::machine::interface::{
     AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult, CloseCause, DisconnectPolicy, Event,
     ForeignChild, HandlerResult, InboundRequest, Origin, Output, Reply, ReplyBody, Settlement, Work,
 };
@@ -140,14 +140,14 @@ pub struct Session {
     ids: HashIndex,
     request_extras: Pool<request::Extras>,
     /// The same requests by the keys that cancels name, where that is not the id.
-    cancel_keys: HashMap<settled_cache::Name, InboundKey>,
+    cancel_keys: HashMap<remembered_ids::Name, InboundKey>,
     /// The requests of each exchange, on transports with exchanges.
     exchanges: BTreeSet<(ExchangeId, InboundKey)>,
     queue: inbound::Queue,
     permits: inbound::Permits,
     shares: request::Shares,
-    settled: settled_cache::SettledCache,
-    early_cancels: settled_cache::EarlyCancels,
+    settled: remembered_ids::SettledCache,
+    early_cancels: remembered_ids::EarlyCancels,
     /// Acknowledgements that wait for the ends of shields.
     held_acks: usize,
     calls: SlotMap<outbound::Call>,
@@ -183,8 +183,8 @@ impl Session {
             queue: inbound::Queue::default(),
             permits: inbound::Permits::default(),
             shares: request::Shares::new(config.client_limits),
-            settled: settled_cache::SettledCache::new(limits.max_settled_ids, limits.settled_id_lifetime),
-            early_cancels: settled_cache::EarlyCancels::new(
+            settled: remembered_ids::SettledCache::new(limits.max_settled_ids, limits.settled_id_lifetime),
+            early_cancels: remembered_ids::EarlyCancels::new(
                 limits.max_early_cancels,
                 limits.early_cancel_timeout,
             ),

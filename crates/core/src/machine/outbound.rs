@@ -7,7 +7,7 @@ use crate::collections::Pool;
 use crate::dialect::{AckStyle, CancelFrom, CancelledReply, Role};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, InboundKey, OutboundKey};
-use crate::machine::input::{
+use crate::machine::interface::{
     AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult, Event, Output, Settlement,
 };
 use crate::machine::{Session, Timer, later, lifecycle};

@@ -10,8 +10,8 @@ use crate::collections::Pool;
 use crate::dialect::{CancelledReply, EarlyCancel, Refusal, SettledMemory};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ClientNumber, ExchangeId, InboundKey, OutboundKey, Principal, RequestId, Scope};
-use crate::machine::input::{Event, InboundRequest, Origin, Output, Work};
-use crate::machine::settled_cache::{Name, Settled};
+use crate::machine::interface::{Event, InboundRequest, Origin, Output, Work};
+use crate::machine::remembered_ids::{Name, Settled};
 use crate::machine::{Session, lifecycle};
 use crate::message::{CancelExemption, CancelKey};
 

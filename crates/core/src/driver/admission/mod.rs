@@ -13,6 +13,7 @@ use crate::driver::admission::connection_slots::{
     ConnectionSlot, ConnectionSlots, EndReason, OpenConnection,
 };
 use crate::driver::request_log::{RequestLog, Shared};
+use crate::machine::limits::limits;
 use crate::machine::{ClientLimits, Limits};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};

@@ -18,7 +18,6 @@
 //! handler that waits for room in the outbox is cancelled and aborted like any other, and a transport that accepts no
 //! frames does not delay reading.
 
-pub(crate) mod outputs;
 pub(crate) mod record;
 pub(crate) mod step;
 
