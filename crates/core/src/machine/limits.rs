@@ -34,10 +34,10 @@ macro_rules! limits {
         }
     };
 }
-#[cfg(feature = "tokio")]
 pub(crate) use limits;
 
-limits! {
+// By its path, so that the import is used in every set of features.
+self::limits! {
     /// Limits of one connection. When a limit is reached, the event is counted and the refusal names the limit.
     ///
     /// ```
