@@ -1,8 +1,10 @@
 //! The program that measures everything, in a short run: its outputs have all their parts.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rescind_benchmarks::report::{Tables, tables_page};
 use serde_json::Value;
 
 fn run(part: &str, extra: &[&str]) -> (Value, String) {
@@ -11,6 +13,7 @@ fn run(part: &str, extra: &[&str]) -> (Value, String) {
     let place = std::env::temp_dir().join(format!("rescind-report-{process}-{number}"));
     std::fs::create_dir_all(&place).expect("a folder");
     let (json, html) = (place.join("report.json"), place.join("report.html"));
+    let tables = place.join("tables.json");
     let ran = Command::new(env!("CARGO_BIN_EXE_report"))
         .args([part, "--short"])
         .args(extra)
@@ -18,10 +21,15 @@ fn run(part: &str, extra: &[&str]) -> (Value, String) {
         .arg(&json)
         .arg("--html")
         .arg(&html)
+        .arg("--tables")
+        .arg(&tables)
         .output()
         .expect("it runs");
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    let read = |file| std::fs::read_to_string(file).expect("it was written");
+    let read = |file: PathBuf| std::fs::read_to_string(file).expect("it was written");
+    let page = read(tables.with_extension("html"));
+    let tables: Tables = serde_json::from_str(&read(tables)).expect("they are the tables");
+    assert!(page == tables_page(&tables) && page.contains(&tables.tally), "{page}");
     let told = (serde_json::from_str(&read(json)).expect("it is JSON"), read(html));
     std::fs::remove_dir_all(&place).expect("it is ours");
     told

@@ -1,13 +1,14 @@
-//! Every row of the attack table, every promise of `docs/promises.md` and every fault of `bridge_faults.md` has its tests: a missing or ignored test, or one
-//! that is not a test any more, fails here.
+//! Every row of the attack table, every promise of `docs/promises.md` and every fault of `bridge_faults.toml` has its tests:
+//! a missing or ignored test, or one that is not a test any more, fails here.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use libtest_mimic::{Failed, Trial};
+use serde::Deserialize;
 
-use crate::named_tests::{Built, is_function};
-use crate::named_tests::{Row, rows};
+use crate::named_tests::{Built, Row, Tests, is_function, rows};
 
 /// The folder of these trials. Other programs check their own trials.
 const HERE: &str = "integration-tests/attacks/";
@@ -21,28 +22,53 @@ pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
     };
     let mut trials: Vec<_> = rows().into_iter().enumerate().map(held).collect();
     let promised = Arc::clone(&built);
-    trials.push(Trial::test("table::every_promise_is_a_test", move || {
-        is_backed("docs/promises.md", "# Promises", 10, &promised)
-    }));
+    trials.push(Trial::test("table::every_promise_is_a_test", move || promises_are_backed(&promised)));
     let faults = Arc::clone(&built);
-    trials.push(Trial::test("table::every_fault_of_the_bridge_is_a_test", move || {
-        is_backed("integration-tests/attacks/bridge_faults.md", "## Faults", 30, &faults)
-    }));
+    trials
+        .push(Trial::test("table::every_fault_of_the_bridge_is_a_test", move || faults_are_backed(&faults)));
     trials.push(Trial::test("table::a_test_that_is_gone_is_told", move || gone(&built)));
     trials
 }
 
 fn is_held(row: &Row, built: &Built) -> Result<(), Failed> {
-    for (file, names) in &row.tests {
+    are_there(&row.tests, &row.must_hold, built)
+}
+
+/// Whether all these tests exist. Otherwise the error has what they show.
+fn are_there(tests: &Tests, shown: &str, built: &Built) -> Result<(), Failed> {
+    for (file, names) in tests {
         let source = read(file)?;
         for test in names {
             if !is_there(file, &source, test, built) {
-                let why = format!("{file} has no test `{test}` any more, which holds: {}", row.must_hold);
-                return Err(why.into());
+                return Err(format!("{file} has no test `{test}` any more, which holds: {shown}").into());
             }
         }
     }
     Ok(())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fault {
+    of: String,
+    what: String,
+    /// What the user of the bridge sees.
+    sees: String,
+    tests: Tests,
+}
+
+/// Each fault of a bridge has tests, and each of them exists.
+fn faults_are_backed(built: &Built) -> Result<(), Failed> {
+    let table: BTreeMap<String, Vec<Fault>> = toml::from_str(include_str!("bridge_faults.toml"))?;
+    let faults: Vec<_> = table.into_values().flatten().collect();
+    for Fault { of, what, sees, tests } in &faults {
+        if tests.values().all(Vec::is_empty) {
+            return Err(format!("no test shows this fault of {of}: {what}").into());
+        }
+        are_there(tests, &format!("{what}: {sees}"), built)?;
+    }
+    let least = 30;
+    if faults.len() < least { Err(format!("there are {} faults", faults.len()).into()) } else { Ok(()) }
 }
 
 fn read(file: &str) -> Result<String, Failed> {
@@ -66,11 +92,11 @@ fn gone(built: &Built) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The table below this heading of a page, with at least this number of rows: each row has links, and each link names a
-/// test and points to its file.
-fn is_backed(page: &str, heading: &str, least: usize, built: &Built) -> Result<(), Failed> {
+/// The table of `docs/promises.md`: each row has links, and each link names a test and points to its file.
+fn promises_are_backed(built: &Built) -> Result<(), Failed> {
+    let page = "docs/promises.md";
     let text = read(page)?;
-    let below = text.lines().skip_while(|line| *line != heading).skip(1);
+    let below = text.lines().skip_while(|line| *line != "# Promises").skip(1);
     let rows = below.take_while(|line| !line.starts_with("## ")).filter(|line| line.starts_with("| "));
     // The rows after the head of each table.
     let rows = rows.filter(|row| !row.ends_with("| test |"));
@@ -88,7 +114,8 @@ fn is_backed(page: &str, heading: &str, least: usize, built: &Built) -> Result<(
         }
         kept += 1;
     }
-    if kept < least { Err(format!("{page} has {kept} rows below {heading}").into()) } else { Ok(()) }
+    let least = 10;
+    if kept < least { Err(format!("{page} has {kept} promises").into()) } else { Ok(()) }
 }
 
 /// Whether the test exists: a function that is marked as a test; one that a macro of its file or the conformance

@@ -1,5 +1,9 @@
 // An ACP agent made with the public API of @agentclientprotocol/sdk, over its own stdin and stdout, or with `--http` or
-// `--ws` over HTTP/1.1 and WebSocket on one free port, or with `--http2` over HTTP/2. What it offers is told in README.md.
+// `--ws` over HTTP/1.1 and WebSocket on one free port, or with `--http2` over HTTP/2. It has the methods of work.mjs, refuses
+// requests before `initialize` with -32600, and also has `session/new`, `session/cancel` and `session/prompt`, whose text selects
+// a method: `echo x`, `sleep 200`, `wait`, `partial`, `ignore 300`, `nested 1 2`; `nested` alone calls `terminal/create` and
+// `session/request_permission`. A prompt ends with `end_turn`, or `cancelled` after `session/cancel` (for all prompts of a
+// session) or `$/cancel_request`.
 
 import { createServer } from "node:http";
 import { createServer as createHttp2Server } from "node:http2";

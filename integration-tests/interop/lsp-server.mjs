@@ -1,4 +1,4 @@
-// A language server made with the public API of vscode-jsonrpc. What it offers is told in README.md.
+// A language server made with the public API of vscode-jsonrpc. It has the methods of work.mjs.
 //   node lsp-server.mjs                  over its own stdin and stdout
 //   node lsp-server.mjs --pipe PATH      connects to the pipe its client listens on, as editors start their servers
 //   node lsp-server.mjs --listen PATH    listens on a pipe, for any number of clients, each with a count of its own work

@@ -1,5 +1,5 @@
 // An MCP server made with the public API of @modelcontextprotocol/server, over its own stdin and stdout, or with `--http`
-// over HTTP on a free port. It serves revision 2026-07-28, and without state the 2025 ones. What it offers is told in README.md.
+// over HTTP on a free port. It serves revision 2026-07-28, and without state the 2025 ones. It has the methods of work.mjs.
 
 import { createServer } from "node:http";
 import { toNodeHandler } from "@modelcontextprotocol/node";

@@ -1,6 +1,6 @@
 // An MCP server of the 2025 revisions, made with the public API of @modelcontextprotocol/sdk, over its own stdin and
 // stdout, or on a free port: with `--http` over streamable HTTP, with `--sse` over the transport of 2024-11-05. With
-// `--revision R` it speaks only that revision, as a server of its time does. What it offers is told in README.md.
+// `--revision R` it speaks only that revision, as a server of its time does. It has the methods of work.mjs.
 
 import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";

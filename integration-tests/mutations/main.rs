@@ -2,7 +2,7 @@
 //!
 //! Some engines and the tests of wires are part of this program; the others are separate programs (`PROGRAMS`).
 //! `each_bug_is_caught_where_the_table_says` runs the program again for each bug of the table, with only that test.
-//! `planted.md` shows the table with what each bug is.
+//! `planted.tsv` shows the table with what each bug is.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "what the tests share is part of them")]
 
 #[path = "../../verification/tests/corpus.rs"]

@@ -1,4 +1,4 @@
-// Plays the same things through each bridge, with the same server behind it, and prints tables in Markdown.
+// Plays the same things through each bridge, with the same server behind it, and prints tables with tabs between the cells.
 //   node compare.mjs RESCIND PYTHON [NAME]
 // README.md says what each row means.
 
@@ -292,16 +292,16 @@ async function hop(scheme, Client) {
   await stdio.leave();
   const through = await served([rescind, "bridge", "--dialect", "mcp", "--listen", listen, "--", ...fixture("stdio")]);
   const us = (time) => `${(time * 1000).toFixed(0)} us`;
-  return `| ${scheme} | ${us(own)} | ${us(behind)} | ${us(through)} | ${us(through - own - behind)} |`;
+  return [scheme, us(own), us(behind), us(through), us(through - own - behind)].join("\t");
 }
 
 const base = await direct();
-console.log(`${cpus().length} processors; load ${loadavg()[0].toFixed(1)} at the beginning. An echo of the server alone: ${(base.child * 1000).toFixed(0)} us on stdio, ${(base.server * 1000).toFixed(0)} us over HTTP.`);
+console.log(`# ${cpus().length} processors; load ${loadavg()[0].toFixed(1)} at the beginning. An echo of the server alone: ${(base.child * 1000).toFixed(0)} us on stdio, ${(base.server * 1000).toFixed(0)} us over HTTP.`);
 const TITLES = { http: "clients over HTTP, server on stdio", ws: "clients over WebSocket, server on stdio", stdio: "client on stdio, server over HTTP" };
 for (const [kind, bridges] of Object.entries(BRIDGES)) {
   const names = Object.keys(bridges).filter((name) => !only || name === only);
   if (names.length === 0) continue;
-  console.log(`\n| ${TITLES[kind]} | ${names.join(" | ")} |\n|---|${names.map(() => "---|").join("")}`);
+  console.log(`\n${[TITLES[kind], ...names].join("\t")}`);
   for (const [row, play] of Object.entries(ROWS)) {
     const cells = [];
     for (const name of names) {
@@ -320,11 +320,11 @@ for (const [kind, bridges] of Object.entries(BRIDGES)) {
       await running?.stop();
       cells.push(cell);
     }
-    if (cells.some((cell) => cell !== "-")) console.log(`| ${row} | ${cells.join(" | ")} |`);
+    if (cells.some((cell) => cell !== "-")) console.log([row, ...cells].join("\t"));
   }
 }
 if (!only || only === "rescind bridge") {
-  console.log("\n| transport of the clients | its own echo | an echo over stdio | over the bridge of both | more than both |\n|---|---|---|---|---|");
+  console.log(`\n${["transport of the clients", "its own echo", "an echo over stdio", "over the bridge of both", "more than both"].join("\t")}`);
   console.log(await hop("http", HttpClient));
   console.log(await hop("ws", WsClient));
 }

@@ -1,4 +1,4 @@
-//! SECURITY.md lists every limit that can be set with its default, and `limits_fixed.md` every other with its value in the code.
+//! SECURITY.md lists every limit that can be set with its default, and `limits_fixed.toml` every other with its value in the code.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::fs;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rescind::{Limits, ServerLimits};
 use rescind_testkit::support::table;
+use serde::Deserialize;
 
 fn read(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
@@ -78,24 +79,70 @@ fn security_md_lists_the_server_limits_with_their_defaults() {
     assert!(rows(&page, "`ServerLimits::idle_timeout`").iter().any(|row| row.contains("| no limit |")));
 }
 
-/// The limits that cannot be set: the file, the constant, its value, words of its row in `limits_fixed.md` or SECURITY.md,
-/// and the value in the form of that row.
-fn fixed() -> Vec<[&'static str; 5]> {
-    table(include_str!("limits_fixed.txt")).collect()
+/// `limits_fixed.toml`: the limits that cannot be set.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fixed {
+    bound: Vec<Bound>,
+    /// The bounds that have their row in SECURITY.md.
+    in_security_md: Vec<Bound>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bound {
+    what: String,
+    #[serde(default)]
+    value: String,
+    #[serde(default)]
+    then: String,
+    #[serde(default)]
+    constants: Vec<Constant>,
+}
+
+/// A constant: its file below `crates`, its name, its value in the source, and that value in the form of the row.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Constant {
+    r#in: String,
+    name: String,
+    is: String,
+    shown: String,
+}
+
+impl Fixed {
+    fn read() -> Self {
+        toml::from_str(include_str!("limits_fixed.toml")).unwrap()
+    }
+
+    fn constants(&self) -> Vec<&Constant> {
+        self.bound.iter().chain(&self.in_security_md).flat_map(|bound| &bound.constants).collect()
+    }
 }
 
 #[test]
 fn the_fixed_limits_are_listed_with_their_values() {
-    let page = read("integration-tests/tests/limits_fixed.md") + &read("SECURITY.md");
-    for [file, name, value, words, as_shown] in fixed() {
+    let (fixed, page) = (Fixed::read(), read("SECURITY.md"));
+    for Constant { r#in: file, name, is, .. } in fixed.constants() {
         let source = read(&format!("crates/{file}"));
         let lines: Vec<_> = source.lines().filter(|line| line.contains(&format!("const {name}: "))).collect();
         assert!(
-            lines.len() == 1 && lines.iter().all(|line| line.ends_with(&format!("= {value};"))),
-            "{file}: {name} is not {value}: {lines:?}"
+            lines.len() == 1 && lines.iter().all(|line| line.ends_with(&format!("= {is};"))),
+            "{file}: {name} is not {is}: {lines:?}"
         );
-        let rows = rows(&page, words);
-        assert!(rows.iter().any(|row| row.contains(as_shown)), "{words}: {as_shown} is not in {rows:?}");
+    }
+    for Bound { what, value, then, constants } in &fixed.bound {
+        assert!(!what.is_empty() && !value.is_empty(), "{what:?}: {value:?}");
+        let row = format!("{what} | {value} | {then}");
+        for Constant { name, shown, .. } in constants {
+            assert!(row.contains(shown), "{name}: {shown} is not in {row}");
+        }
+    }
+    for Bound { what, constants, .. } in &fixed.in_security_md {
+        let rows = rows(&page, what);
+        for Constant { name, shown, .. } in constants {
+            assert!(rows.iter().any(|row| row.contains(shown)), "{name}: {shown} is not in {rows:?}");
+        }
     }
 }
 
@@ -125,12 +172,12 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A new constant that is a limit must be added to `limits_fixed.txt` and to `limits_fixed.md`, and any other one to
-/// `limits_none.txt`.
+/// A new constant that is a limit must be added to `limits_fixed.toml`, and any other one to `limits_none.txt`.
 #[test]
 fn every_constant_is_listed_or_marked_as_no_limit() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
-    let (fixed, no_bounds) = (fixed(), no_bounds());
+    let (fixed, no_bounds) = (Fixed::read(), no_bounds());
+    let fixed = fixed.constants();
     assert_eq!((fixed.len(), no_bounds.len()), (93, 85), "the rows of the tables");
     let mut seen = 0;
     for name in ["core", "http", "named-pipe", "net", "page", "stdio", "websocket"] {
@@ -140,7 +187,7 @@ fn every_constant_is_listed_or_marked_as_no_limit() {
             let file = path.strip_prefix(&crates).unwrap().to_str().unwrap().replace('\\', "/");
             for constant in constants(&fs::read_to_string(&path).unwrap()) {
                 seen += 1;
-                let bounds = fixed.iter().any(|[of, name, ..]| (*of, *name) == (&*file, &*constant));
+                let bounds = fixed.iter().any(|fixed| fixed.r#in == file && fixed.name == constant);
                 let plain = no_bounds
                     .iter()
                     .any(|[of, names]| *of == file && names.split(", ").any(|name| name == constant));

@@ -176,7 +176,7 @@ async fn deaf_handler(program: Program) {
     run.end().await;
 }
 
-/// Both libraries answer -32603 then, so the peer did not confirm the cancel: see docs/interop/frames.md.
+/// Both libraries answer -32603 then, so the peer did not confirm the cancel: see docs/interop/frames.toml.
 async fn fails_after_cancel(program: Program) {
     let run = Run::start(program).await;
     let call = run.running("test/fail_on_cancel", &json!({})).await;

@@ -166,21 +166,19 @@ pub const ENGINES: [Engine; 9] = [
     },
 ];
 
-// The tables of `docs/verification.md`: which engine checks which invariants. And `reached.md`: how far each engine went,
+// The tables of `docs/verification.md`: which engine checks which invariants. And `reached.tsv`: how far each engine went,
 // which the engines print themselves.
 
 /// The variable with which tests write what they print: `RESCIND_PRINT=1 cargo test ..`.
 const PRINT: &str = "RESCIND_PRINT";
 
-/// The page of the depths.
-pub const REACHED_PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/reached.md");
+/// The table of the depths: engine, of what and reached, with tabs between. Lines with `#` are comments.
+pub const REACHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/reached.tsv");
 
-const REACHED: &str = "| engine | of what | reached |\n|---|---|---|\n";
-
-/// Reports the depth of an engine, and writes it to [`REACHED_PAGE`] if `RESCIND_PRINT` is set.
+/// Reports the depth of an engine, and writes it to [`REACHED`] if `RESCIND_PRINT` is set.
 ///
 /// # Errors
-/// If the page cannot be read or written, or if there is no such engine.
+/// If the table cannot be read or written, or if there is no such engine.
 pub fn reached(engine: &str, what: &str, far: &str) -> io::Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     println!("reached: {engine}: {what}: {far}");
@@ -191,17 +189,15 @@ pub fn reached(engine: &str, what: &str, far: &str) -> io::Result<()> {
         return Ok(());
     }
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let page = std::fs::read_to_string(REACHED_PAGE)?;
-    let Some((before, rows)) = page.split_once(REACHED) else {
-        return Err(io::Error::other(format!("{REACHED_PAGE} has no table of what was reached")));
-    };
-    let mut rows: Vec<String> = rows.lines().map(ToOwned::to_owned).collect();
-    let start = format!("| {engine} | {what} | ");
-    rows.retain(|row| row.starts_with('|') && !row.starts_with(&start));
-    rows.push(format!("{start}{far} |"));
-    let place = |row: &str| ENGINES.iter().position(|known| row.starts_with(&format!("| {} |", known.name)));
+    let table = std::fs::read_to_string(REACHED)?;
+    let start = format!("{engine}\t{what}\t");
+    let (comments, rows): (Vec<_>, Vec<_>) = table.lines().partition(|line| line.starts_with('#'));
+    let mut rows: Vec<String> =
+        rows.into_iter().filter(|row| !row.starts_with(&start)).map(ToOwned::to_owned).collect();
+    rows.push(format!("{start}{far}"));
+    let place = |row: &str| ENGINES.iter().position(|known| row.starts_with(&format!("{}\t", known.name)));
     rows.sort_by_cached_key(|row| (place(row), row.clone()));
-    std::fs::write(REACHED_PAGE, format!("{before}{REACHED}{}\n", rows.join("\n")))
+    std::fs::write(REACHED, format!("{}\n{}\n", comments.join("\n"), rows.join("\n")))
 }
 
 /// `docs/verification.md` with its tables of invariants and of engines as they are in the code.
@@ -220,7 +216,7 @@ pub fn renewed(page: &str) -> String {
     let mut engines = String::new();
     for Engine { name, drives, run, depth, .. } in ENGINES {
         let depth = match depth {
-            Depth::Reported => "[as reported](../verification/reached.md)",
+            Depth::Reported => "[as reported](../verification/reached.tsv)",
             Depth::Table(what) => what,
         };
         let _ = writeln!(engines, "| {name} | {drives} | {depth} | `{run}` |");

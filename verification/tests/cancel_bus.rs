@@ -33,31 +33,30 @@ fn searched() -> &'static [(&'static str, Searched)] {
 #[test]
 fn every_property_holds_in_every_state() {
     for (name, searched) in searched() {
-        coverage::reached("cancel bus", name, &searched.to_string()).expect("the page can be written");
+        coverage::reached("cancel bus", name, &searched.to_string()).expect("the table can be written");
         assert!(searched.states >= LEAST, "{name} is too small: {searched}");
         assert!(searched.rests > 0, "{name} never comes to rest: {searched}");
     }
 }
 
-/// The rows of the page were printed by the current models. Optimised builds compare all of them.
+/// The reported rows were printed by the current models. Optimised builds compare all of them.
 #[test]
-fn the_rows_on_the_page_match_this_search() {
+fn the_reported_rows_match_this_search() {
     // The other test writes them.
     if std::env::var_os("RESCIND_PRINT").is_some() {
         return;
     }
-    let page = std::fs::read_to_string(coverage::REACHED_PAGE).expect("the page is there");
-    let (_, rows) = page.split_once("| engine | of what | reached |").expect("its table");
-    let rows: Vec<_> = rows.lines().filter(|row| row.starts_with("| cancel bus | ")).collect();
+    let table = std::fs::read_to_string(coverage::REACHED).expect("the table is there");
+    let rows: Vec<_> = table.lines().filter(|row| row.starts_with("cancel bus\t")).collect();
     for (name, searched) in searched() {
-        let row = format!("| cancel bus | {name} | {searched} |");
+        let row = format!("cancel bus\t{name}\t{searched}");
         assert!(
             rows.contains(&row.as_str()),
             "run it in release with RESCIND_PRINT: {row} is not in {rows:#?}"
         );
     }
     let cases: BTreeSet<_> = CASES.iter().map(|case| case.name).collect();
-    let printed: BTreeSet<_> = rows.iter().filter_map(|row| row.split(" | ").nth(1)).collect();
+    let printed: BTreeSet<_> = rows.iter().filter_map(|row| row.split('\t').nth(1)).collect();
     assert_eq!(cases, printed, "remove the rows of cases that are no more");
 }
 

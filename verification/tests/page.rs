@@ -1,4 +1,4 @@
-//! `docs/verification.md`, `reached.md` and the page of the planted bugs must agree with the code. If `RESCIND_PRINT` is
+//! `docs/verification.md`, `reached.tsv` and the table of the planted bugs must agree with the code. If `RESCIND_PRINT` is
 //! set, the first and the last are written instead.
 
 #[path = "../../integration-tests/mutations/table.rs"]
@@ -17,21 +17,19 @@ use rescind_verification::coverage::{self, Depth, ENGINES, INVARIANTS};
 use rescind_verification::search::{BEGINNING, search};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verification.md");
-const PLANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../integration-tests/mutations/planted.md");
+const PLANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../integration-tests/mutations/planted.tsv");
 
 fn planted() -> String {
-    let head = "# Planted bugs, and the tests that catch them\n\n\
-                Printed: `RESCIND_PRINT=1 cargo test -p rescind-verification --test page`. \
-                [docs/verification.md](../../docs/verification.md#planted-bugs) says how they are played.\n\n\
-                | bug | what it is | caught by | as |\n|---|---|---|---|\n";
+    let head = "# Planted bugs and the tests that catch them: bug, what it is, caught by, as. docs/verification.md says how they are\n\
+                # played. Printed: RESCIND_PRINT=1 cargo test -p rescind-verification --test page\n";
     let mut out = head.to_owned();
     for table::Row { failpoint, test, says } in table::mutations() {
-        let _ = writeln!(out, "| `{}` | {} | `{test}` | {says} |", failpoint.name(), failpoint.what());
+        let _ = writeln!(out, "{}\t{}\t{test}\t{says}", failpoint.name(), failpoint.what());
     }
     for bug in Bug::ALL {
         let (name, what, breaks) = (bug.name(), bug.what(), bug.breaks());
         let test = name.replace('-', "_");
-        let _ = writeln!(out, "| `{name}` | {what} | `cancel_bus::{test}` | {breaks} is broken |");
+        let _ = writeln!(out, "{name}\t{what}\tcancel_bus::{test}\t{breaks} is broken");
     }
     out
 }
@@ -57,29 +55,28 @@ fn every_invariant_has_an_engine_and_every_engine_reports_its_depth() {
     let known: BTreeSet<_> = INVARIANTS.iter().map(|invariant| invariant.number).collect();
     let checked: BTreeSet<_> = ENGINES.iter().flat_map(|engine| engine.checks).copied().collect();
     assert_eq!(known, checked);
-    let page = std::fs::read_to_string(coverage::REACHED_PAGE).expect("the page is there");
-    let (_, rows) = page.split_once("| engine | of what | reached |").expect("its table");
+    let rows = std::fs::read_to_string(coverage::REACHED).expect("the table is there");
     for engine in ENGINES.iter().filter(|engine| engine.depth == Depth::Reported) {
-        assert!(rows.contains(&format!("\n| {} | ", engine.name)), "{} reported nothing", engine.name);
+        assert!(rows.contains(&format!("\n{}\t", engine.name)), "{} reported nothing", engine.name);
     }
     let reported = |engine: &str, least: u64| {
-        let first = |row: &str| row.rsplit("| ").next()?.split(' ').next()?.parse::<u64>().ok();
-        let of_it = rows.lines().filter(|row| row.starts_with(&format!("| {engine} |")));
+        let first = |row: &str| row.rsplit('\t').next()?.split(' ').next()?.parse::<u64>().ok();
+        let of_it = rows.lines().filter(|row| row.starts_with(&format!("{engine}\t")));
         of_it.filter(|row| first(row).is_some_and(|reached| reached >= least)).count()
     };
     for class in Class::ALL.into_iter().filter(|class| class.role() == Role::Server) {
         for order in class.orders() {
-            let row = format!("search | {class:?}, {}", order.name());
+            let row = format!("search\t{class:?}, {}", order.name());
             assert_eq!(reported(&row, 1_000_000), 1, "{row}");
         }
     }
     for dialect in &rescind_core::dialect::ALL {
-        let row = format!("reference | {}", dialect.name().replace('-', "_"));
+        let row = format!("reference\t{}", dialect.name().replace('-', "_"));
         assert_eq!(reported(&row, 10_000), 1, "{row}");
     }
     let seeds = |wire: &str| -> u64 {
-        let of_it = rows.lines().filter_map(|row| row.strip_prefix("| simulation | ")?.strip_prefix(wire));
-        of_it.filter_map(|row| row.rsplit("| ").next()?.split(' ').next()?.parse::<u64>().ok()).sum()
+        let of_it = rows.lines().filter_map(|row| row.strip_prefix("simulation\t")?.strip_prefix(wire));
+        of_it.filter_map(|row| row.rsplit('\t').next()?.split(' ').next()?.parse::<u64>().ok()).sum()
     };
     for wire in ["memory_", "websocket_", "http_streamable_", "http_stateless_", "http_acp_"] {
         assert!(seeds(wire) >= 100_000, "{wire}: {} seeds", seeds(wire));
@@ -217,7 +214,7 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
         ".ci/foreign-peers",
         ".ci/scoreboard",
         ".ci/soak 600",
-        "FUZZ_SECONDS=600 .ci/fuzz",
+        "FUZZ_SECONDS=600 FUZZ_SEED=",
     ] {
         assert!(nightly.contains(&format!("repeatable {engine}")), "the night leaves {engine} out");
     }
@@ -231,14 +228,14 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
 
 /// The rows of the search were printed by the current search: a new search of its beginning gives the same result.
 #[test]
-fn the_rows_of_the_search_on_the_page_match_this_search() {
-    let page = std::fs::read_to_string(coverage::REACHED_PAGE).expect("the page is there");
+fn the_reported_rows_of_the_search_match_this_search() {
+    let table = std::fs::read_to_string(coverage::REACHED).expect("the table is there");
     for class in Class::ALL {
         for order in class.orders() {
             let begins = search(class, *order, BEGINNING).unwrap_or_else(|found| panic!("{found}"));
-            let start = format!("| search | {class:?}, {} | ", order.name());
-            let row = page.lines().find(|row| row.starts_with(&start)).unwrap_or_default();
-            let end = format!("; {} |", begins.beginning());
+            let start = format!("search\t{class:?}, {}\t", order.name());
+            let row = table.lines().find(|row| row.starts_with(&start)).unwrap_or_default();
+            let end = format!("; {}", begins.beginning());
             assert!(
                 row.ends_with(&end),
                 "run the search in release with RESCIND_PRINT: {start} ends with {end}, not as in {row}"

@@ -232,7 +232,7 @@ macro_rules! references {
                     let judged: BTreeSet<_> = judged.judged().map(|(number, _)| number).collect();
                     assert_eq!(judged, claimed(&case()), "what is claimed is judged, and nothing else");
                     let far = format!("{} cases, {} events", config().cases, EVENTS.load(Ordering::Relaxed));
-                    coverage::reached("reference", stringify!($name), &far).expect("the page can be written");
+                    coverage::reached("reference", stringify!($name), &far).expect("the table can be written");
                 }
             }
         )*

@@ -88,7 +88,7 @@ fn every_state_holds(class: Class, order: Order) {
             );
             let begins = search(class, order, BEGINNING).unwrap_or_else(|found| panic!("{found}"));
             let far = format!("{searched}; {}", begins.beginning());
-            coverage::reached("search", &what, &far).expect("the page can be written");
+            coverage::reached("search", &what, &far).expect("the table can be written");
             assert!(
                 searched.states >= states,
                 "there are more states of the machine than were seen: {searched}"

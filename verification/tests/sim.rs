@@ -38,7 +38,7 @@ fn every_seed_holds(test: &str, wire: Wire, dialect: &str, share: u64) {
             assert!(misjudged.is_empty(), "{test} holds, but not as the page says: {}", misjudged.join("; "));
             let far = format!("{} seeds, {} events, {} cancels", played.seeds, played.events, played.cancels);
             coverage::reached("simulation", test.trim_start_matches("sim_"), &far)
-                .expect("the page can be written");
+                .expect("the table can be written");
         }
         Err(failure) => panic!("{}", failure.report(test)),
     }

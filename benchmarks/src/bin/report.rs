@@ -7,6 +7,7 @@ use clap::Parser;
 use rescind_benchmarks::harness::{
     self, PARTS, Results, Ruling, Run, Verdict, judge, measure, take_clock, take_load, take_memory,
 };
+use rescind_benchmarks::report::Tables;
 use rescind_benchmarks::{cross_process, report};
 use serde_json::Value;
 
@@ -23,12 +24,15 @@ struct Options {
     /// Writes a page with charts.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Writes the tables in Markdown.
+    /// Writes the tables of the documentation as JSON, and as a page without charts beside it (`.html`).
     #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
-    /// Writes the tables in Markdown between `<!-- tables -->` and `<!-- /tables -->` of this file.
-    #[arg(long, value_name = "FILE")]
-    paste: Option<PathBuf>,
+    tables: Option<PathBuf>,
+    /// The first sentence of these tables: the date and the options of the run, and how the programs were built.
+    #[arg(long, value_name = "TEXT", default_value = "", requires = "tables")]
+    about: String,
+    /// Measures nothing: writes the page of these tables again, from their JSON.
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    render: Option<PathBuf>,
     /// Takes the counts of memory, which this program does not count without the feature `count`, from the JSON of a run with it.
     #[arg(long, value_name = "FILE")]
     memory: Option<PathBuf>,
@@ -56,6 +60,9 @@ fn main() -> ExitCode {
     harness::count_if_asked();
     harness::play_large_if_asked();
     let options = Options::parse();
+    if let Some(file) = &options.render {
+        return if render(file) { ExitCode::SUCCESS } else { ExitCode::from(2) };
+    }
     let rounds = if options.short { 2 } else { usize::from(options.rounds) };
     let files = match Files::read(&options) {
         Ok(files) => files,
@@ -77,8 +84,11 @@ fn main() -> ExitCode {
     let written = [
         options.json.map(|file| write(&file, &format!("{:#}\n", report::to_json(&results, &verdicts)))),
         options.html.map(|file| write(&file, &report::page(&results, &verdicts))),
-        options.markdown.map(|file| write(&file, &report::markdown(&results, &verdicts))),
-        options.paste.map(|file| paste(&file, &report::markdown(&results, &verdicts))),
+        options.tables.map(|file| {
+            let tables = Tables::new(&results, &verdicts, &options.about);
+            let json = serde_json::to_string_pretty(&tables).expect("texts are JSON");
+            write(&file, &format!("{json}\n")) && render(&file)
+        }),
     ];
     if written.contains(&Some(false)) {
         return ExitCode::from(2);
@@ -133,11 +143,17 @@ fn write(file: &Path, text: &str) -> bool {
     written.is_ok()
 }
 
-fn paste(file: &Path, tables: &str) -> bool {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    let Some(text) = report::pasted(&text, tables) else {
-        eprintln!("{} has no place for tables", file.display());
-        return false;
-    };
-    write(file, &text)
+/// Writes the page of these tables beside their JSON.
+fn render(file: &Path) -> bool {
+    let tables = read(file).and_then(|tables| {
+        serde_json::from_value::<Tables>(tables)
+            .map_err(|error| format!("{} has no tables: {error}", file.display()))
+    });
+    match tables {
+        Ok(tables) => write(&file.with_extension("html"), &report::tables_page(&tables)),
+        Err(error) => {
+            eprintln!("{error}");
+            false
+        }
+    }
 }

@@ -1,10 +1,10 @@
-//! The outputs of a run: a table, JSON, a page, tables for the documentation.
+//! The outputs of a run: tables on stdout, JSON, a page with charts, and the tables of the documentation.
 
 mod page;
 mod tables;
 
-pub use page::page;
-pub use tables::{machine_line, markdown, pasted, print};
+pub use page::{page, tables_page};
+pub use tables::{BudgetRow, Tables, machine_line, print};
 
 use serde_json::{Value, json};
 

@@ -1,10 +1,10 @@
-//! The page: one file that needs no other file and no network.
+//! The pages: each is one file that needs no other file, no script and no network.
 
 use std::fmt::Write as _;
 
 use super::shown;
-use super::tables::{groups, machine_line, summary, title};
-use crate::harness::{Distribution, Figure, Growth, Results, Row, Ruling, Verdict, tally};
+use super::tables::{ABOUT, Tables, groups, title};
+use crate::harness::{Distribution, Figure, Growth, Results, Row, Ruling, Verdict};
 use crate::subject::Name;
 
 const STYLE: &str = include_str!("page.css");
@@ -20,22 +20,19 @@ const FIRST: [(&str, &str, &str, &str); 7] = [
     ("W4", "of a queued request", "memory, one thread", "to caller"),
 ];
 
-/// The page.
+/// The page with all figures of a run, and charts.
 #[must_use]
 pub fn page(results: &Results, verdicts: &[Verdict]) -> String {
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\"><title>Rescind, measured</title>\
-         <style>{STYLE}</style></head><body><main>\n<h1>What cancelling costs</h1>\n"
-    );
+    let tables = Tables::new(results, verdicts, "");
+    let mut out = head("Rescind, measured", "What cancelling costs");
     let _ = writeln!(
         out,
         "<p>Rescind, other libraries and a floor (the same frames without a library) on the same work in one run, in turns. \
          Times of two runs do not compare; ratios to the floor do. {}.</p>",
-        escaped(&machine_line())
+        escaped(&tables.machine)
     );
-    budgets(&mut out, verdicts);
-    in_short(&mut out, results);
+    budgets(&mut out, &tables);
+    in_short(&mut out, &tables);
     let groups = groups(&results.rows);
     let is_first = |row: &Row| FIRST.contains(&(row.workload, row.case.as_str(), row.place, row.measure));
     out.push_str(
@@ -78,6 +75,48 @@ pub fn page(results: &Results, verdicts: &[Verdict]) -> String {
     out
 }
 
+/// The page with the tables of the documentation, without charts.
+#[must_use]
+pub fn tables_page(tables: &Tables) -> String {
+    let mut out = head("Rescind: the last run", "The last run");
+    out.push_str(
+        "<p>Printed by the benchmarks' <code>report</code> from the JSON beside this page. docs/performance.md explains it.</p>\n",
+    );
+    for line in [&tables.run, &format!("Machine: {}.", tables.machine)] {
+        if !line.is_empty() {
+            let _ = writeln!(out, "<p>{}</p>", escaped(line));
+        }
+    }
+    budgets(&mut out, tables);
+    in_short(&mut out, tables);
+    if !tables.better.is_empty() {
+        let _ = writeln!(out, "<h2>Where another is better</h2>\n<p>{}</p>", escaped(ABOUT));
+        lines(&mut out, &tables.better);
+    }
+    if !tables.growth.is_empty() {
+        out.push_str("<h2>Growth</h2>\n");
+        lines(&mut out, &tables.growth);
+    }
+    out.push_str("</main></body></html>\n");
+    out
+}
+
+fn head(title: &str, heading: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title>\
+         <style>{STYLE}</style></head><body><main>\n<h1>{heading}</h1>\n"
+    )
+}
+
+fn lines(out: &mut String, lines: &[String]) {
+    out.push_str("<ul>\n");
+    for line in lines {
+        let _ = writeln!(out, "<li>{}</li>", escaped(line));
+    }
+    out.push_str("</ul>\n");
+}
+
 fn chart(out: &mut String, group: &[&Row], drawn: Option<String>) {
     if let Some(drawn) = drawn {
         let _ =
@@ -96,34 +135,33 @@ fn said(group: &[&Row]) -> String {
     out + "</ul>"
 }
 
-fn budgets(out: &mut String, verdicts: &[Verdict]) {
-    if verdicts.is_empty() {
+fn budgets(out: &mut String, tables: &Tables) {
+    if tables.budgets.is_empty() {
         return;
     }
     let _ = writeln!(
         out,
         "<h2>Budgets: {}</h2>\n<div class=\"wide\"><table><thead><tr><th>budget<th>measured<th>at most<th><th>made of</tr></thead><tbody>",
-        tally(verdicts)
+        escaped(&tables.tally)
     );
-    for verdict in verdicts {
-        let class = match verdict.ruling {
-            Ruling::Met => "met",
-            Ruling::NotMet => "missed",
-            Ruling::NotJudged => "said",
-        };
-        let (value, limit, told) = (verdict.value_shown(2), verdict.limit_shown(), verdict.ruling.name());
+    for row in &tables.budgets {
+        let class = [(Ruling::Met, "met"), (Ruling::NotMet, "missed")]
+            .into_iter()
+            .find_map(|(ruling, class)| (ruling.name() == row.ruling).then_some(class))
+            .unwrap_or("said");
+        let cells =
+            [&row.budget, &row.measured, &row.at_most, &row.ruling, &row.made_of].map(|cell| escaped(cell));
+        let [budget, measured, at_most, ruling, made_of] = cells;
         let _ = writeln!(
             out,
-            "<tr><td>{}<td class=\"number\">{value}<td class=\"number\">{limit}<td class=\"{class}\">{told}<td>{}</tr>",
-            escaped(&verdict.name),
-            escaped(&verdict.note)
+            "<tr><td>{budget}<td class=\"number\">{measured}<td class=\"number\">{at_most}<td class=\"{class}\">{ruling}<td>{made_of}</tr>",
         );
     }
     out.push_str("</tbody></table></div>\n");
 }
 
-fn in_short(out: &mut String, results: &Results) {
-    let Some((heads, lines)) = summary(results) else { return };
+fn in_short(out: &mut String, tables: &Tables) {
+    let Some((heads, lines)) = tables.beside.split_first() else { return };
     out.push_str("<h2>Beside the others</h2>\n<div class=\"wide\"><table><thead><tr>");
     for head in heads {
         let _ = write!(out, "<th>{}", escaped(head));
@@ -426,6 +464,14 @@ fn count(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_of_the_last_run_shows_its_json() {
+        let tables = include_str!("../../../docs/performance/last-run.json");
+        let page = include_str!("../../../docs/performance/last-run.html");
+        let tables: Tables = serde_json::from_str(tables).expect("the tables of the last run");
+        assert!(page == tables_page(&tables), "renew it: report --render docs/performance/last-run.json");
+    }
 
     #[test]
     fn ticks_are_few_and_whole() {

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
+use serde::{Deserialize, Serialize};
+
 use super::shown;
-use crate::harness::{Figure, Fit, Results, Row, Ruling, Verdict, tally};
+use crate::harness::{Figure, Fit, Results, Row, Verdict, tally};
 use crate::subject::{Carries, Name};
 use crate::subjects;
 
@@ -123,52 +125,56 @@ pub(super) fn slope(growth: &crate::harness::Growth) -> Option<String> {
     ))
 }
 
-/// The tables of the documentation: budgets, a line for each competitor, growth. All figures are in the JSON and on
-/// the page.
-#[must_use]
-pub fn markdown(results: &Results, verdicts: &[Verdict]) -> String {
-    let mut out = format!("Machine: {}.\n\n### Budgets\n\n{}.\n\n", machine_line(), tally(verdicts));
-    out.push_str("| budget | measured | at most | | made of |\n|---|---|---|---|---|\n");
-    for verdict in verdicts {
-        let Verdict { name, ruling, note, .. } = verdict;
-        let (value, limit) = (verdict.value_shown(2), verdict.limit_shown());
-        let ruling = match ruling {
-            Ruling::Met | Ruling::NotJudged => ruling.name(),
-            Ruling::NotMet => "**not met**",
-        };
-        let _ = writeln!(out, "| {name} | {value} | {limit} | {ruling} | {note} |");
-    }
-    if let Some((heads, lines)) = summary(results) {
-        let _ = writeln!(out, "\n### Beside the others\n\n| {} |", heads.join(" | "));
-        let _ = writeln!(out, "|{}", "---|".repeat(heads.len()));
-        for line in lines {
-            let _ = writeln!(out, "| {} |", line.join(" | "));
-        }
-    }
-    let better = better(results);
-    if !better.is_empty() {
-        let _ = writeln!(out, "\n### Where another is better\n\n{ABOUT}\n");
-        for line in better {
-            let _ = writeln!(out, "- {line}");
-        }
-    }
-    out.push_str("\n### Growth\n\n");
-    for line in results.growth.iter().filter_map(slope) {
-        let _ = writeln!(out, "- {line}");
-    }
-    out
+/// The tables of the documentation, as they are shown: budgets, a line for each competitor, the cases in which another
+/// library is better, growth. All figures are in the JSON of the run and on its page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tables {
+    /// The date and the options of the run, and how its programs were built.
+    pub run: String,
+    pub machine: String,
+    /// The number of budgets that are met.
+    pub tally: String,
+    pub budgets: Vec<BudgetRow>,
+    /// The headings, and a line for each competitor. Empty if the run has none of these figures.
+    pub beside: Vec<Vec<String>>,
+    pub better: Vec<String>,
+    pub growth: Vec<String>,
 }
 
-/// The marks around the tables of the documentation.
-const BEGIN: &str = "<!-- tables -->\n";
-const END: &str = "<!-- /tables -->";
+/// A budget, as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetRow {
+    pub budget: String,
+    pub measured: String,
+    pub at_most: String,
+    pub ruling: String,
+    pub made_of: String,
+}
 
-/// The text with these tables in place of the previous ones. `None` if it has no marks for them.
-#[must_use]
-pub fn pasted(text: &str, tables: &str) -> Option<String> {
-    let (before, rest) = text.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}{tables}{END}{after}"))
+impl Tables {
+    /// The tables of a run. `run` is a sentence about it.
+    #[must_use]
+    pub fn new(results: &Results, verdicts: &[Verdict], run: &str) -> Self {
+        let budget = |verdict: &Verdict| BudgetRow {
+            budget: verdict.name.clone(),
+            measured: verdict.value_shown(2),
+            at_most: verdict.limit_shown(),
+            ruling: verdict.ruling.name().to_owned(),
+            made_of: verdict.note.clone(),
+        };
+        let beside = summary(results).map(|(heads, lines)| {
+            std::iter::once(heads.into_iter().map(str::to_owned).collect()).chain(lines).collect()
+        });
+        Self {
+            run: run.to_owned(),
+            machine: machine_line(),
+            tally: tally(verdicts),
+            budgets: verdicts.iter().map(budget).collect(),
+            beside: beside.unwrap_or_default(),
+            better: better(results),
+            growth: results.growth.iter().filter_map(slope).collect(),
+        }
+    }
 }
 
 // The cases in which another library is better than this one: all figures of the run, without a selection.
@@ -177,7 +183,7 @@ pub fn pasted(text: &str, tables: &str) -> Option<String> {
 const MARK: char = '†';
 
 /// The text above the lines.
-const ABOUT: &str = "By medians, in every case and place where both have a figure; the two floors are not named. \
+pub(super) const ABOUT: &str = "By medians, in every case and place where both have a figure; the two floors are not named. \
     \"default\", \"quick handlers\", \"typed texts\" and \"typed texts, quick handlers\" are ours. † hands values over, writes no bytes.";
 
 /// More of these is not worse: they count how much was played.
@@ -289,7 +295,7 @@ const COLUMNS: [Column; 31] = [
 ];
 
 /// The headings and the lines. Columns without figures in the run are omitted.
-pub(super) fn summary(results: &Results) -> Option<(Vec<&'static str>, Vec<Vec<String>>)> {
+fn summary(results: &Results) -> Option<(Vec<&'static str>, Vec<Vec<String>>)> {
     let of = |column: &Column, row: &Row| {
         (row.workload, row.case.as_str(), row.place, row.measure) == (column.1, column.2, column.3, column.4)
     };
@@ -334,14 +340,6 @@ mod tests {
             crate::harness::Distribution::new(vec![5; 99]).map_or(Figure::Said("none"), Figure::Times);
         let row = Row::new("W7", "any".to_owned(), "memory", "to caller", name, times);
         assert_eq!(cells(&row)[2..6], ["5 ns", "-", "-", "5 ns"]);
-    }
-
-    #[test]
-    fn tables_take_the_place_of_the_last_ones_and_nothing_else_changes() {
-        let text = "above\n<!-- tables -->\nold\n<!-- /tables -->\nbelow\n";
-        let told = pasted(text, "new\n").expect("there is a place");
-        assert_eq!(told, text.replace("old", "new"));
-        assert_eq!(pasted("no place", "new\n"), None);
     }
 
     const OURS: Name = subjects::rescind::COMPETITOR.name;

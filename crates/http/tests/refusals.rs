@@ -1,4 +1,4 @@
-//! The table of refusals in the crate's docs: the tests provoke each status that it names for a binding over a
+//! The tables of refusals in the crate's docs: the tests provoke each status that they name for a binding over a
 //! socket, and find no other.
 //!
 //! # CORS
@@ -28,11 +28,11 @@ use tokio::sync::{Mutex, mpsc};
 
 const TABLE: &str = include_str!("../src/refusals.md");
 
-/// The statuses that the table names in this column; `-` means none.
+/// The statuses that the tables name: those of every binding, and those of this column, where `-` means none.
 fn documented(column: Column) -> BTreeSet<u16> {
     let rows = TABLE.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
-    let reported = rows.filter(|cells| cells.len() > 6 && cells[column as usize] != "-");
-    reported.filter_map(|cells| cells[1].parse().ok()).collect()
+    let reported = rows.filter(|cells| cells.len() == 4 || cells.len() == 7 && cells[column as usize] != "-");
+    reported.filter_map(|cells| cells[1].split(',').next()?.parse().ok()).collect()
 }
 
 /// The refusals that every binding has in common, each as a change of a valid request: the changes, the body if it

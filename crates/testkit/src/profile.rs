@@ -338,6 +338,8 @@ pub struct Witness {
     pub running: Option<String>,
     /// Dotted path in its result to the number of cancelled handlers.
     pub cancelled: Option<String>,
+    /// Dotted path in its result to the number of handlers that run on although their request was answered.
+    pub draining: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -348,6 +350,7 @@ struct WitnessTable {
     params: Value,
     running: Option<String>,
     cancelled: Option<String>,
+    draining: Option<String>,
     command: Option<Vec<String>>,
 }
 
@@ -355,7 +358,7 @@ impl TryFrom<WitnessTable> for Witness {
     type Error = &'static str;
 
     fn try_from(table: WitnessTable) -> Result<Self, &'static str> {
-        let WitnessTable { method, params, running, cancelled, command } = table;
+        let WitnessTable { method, params, running, cancelled, draining, command } = table;
         if method.is_none() && command.is_none() {
             return Err("a witness has a `method`, a `command`, or both");
         }
@@ -363,7 +366,7 @@ impl TryFrom<WitnessTable> for Witness {
             return Err("a witness's `command` names a program");
         }
         let (method, command) = (method.unwrap_or_default(), command.unwrap_or_default());
-        Ok(Self { method, command, params, running, cancelled })
+        Ok(Self { method, command, params, running, cancelled, draining })
     }
 }
 

@@ -9,7 +9,7 @@ use rescind_core::{BadFrame, Deviation, ExchangeId, TransportEvent};
 use serde::de::IgnoredAny;
 use tokio::time::Instant;
 
-use crate::client::ResponseBody;
+use crate::client::{BEGINNING, ResponseBody};
 use crate::envelope::{EVENT_STREAM, JSON};
 use crate::inbound_queue::InboundQueue;
 
@@ -57,6 +57,8 @@ pub(crate) struct Events {
     data: Data,
     has_fields: bool,
     too_large: bool,
+    /// The beginning of what is not an event: a line of something else, or the data of a last event that is cut.
+    stray: Bytes,
 }
 
 /// A line of at least this many bytes gets memory of its own, so it may become the data of an event without a copy.
@@ -150,6 +152,7 @@ impl Events {
             data: Data::default(),
             has_fields: false,
             too_large: false,
+            stray: Bytes::new(),
         }
     }
 
@@ -188,10 +191,22 @@ impl Events {
         if line.starts_with(b"data:") {
             let _is_none = self.take(&line);
         }
-        let Some(Read::Event(event)) = self.dispatch().filter(|_| !is_dropped) else { return None };
+        let Some(Read::Event(event)) = self.dispatch().filter(|_| !is_dropped) else {
+            self.note_stray(&line);
+            return None;
+        };
         let is_object = event.data.trim_ascii_start().starts_with(b"{")
             && serde_json::from_slice::<IgnoredAny>(&event.data).is_ok();
+        if !is_object {
+            self.note_stray(&event.data);
+        }
         is_object.then_some(event)
+    }
+
+    fn note_stray(&mut self, bytes: &[u8]) {
+        if self.stray.is_empty() {
+            self.stray = Bytes::copy_from_slice(bytes.get(..BEGINNING).unwrap_or(bytes));
+        }
     }
 
     /// The bytes that are held.
@@ -311,7 +326,10 @@ impl Events {
                 let millis = text(&value).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
                 self.event.retry = millis.and_then(|text| text.parse().ok()).map(Duration::from_millis);
             }
-            _ => return None,
+            _ => {
+                self.note_stray(line);
+                return None;
+            }
         }
         self.has_fields = true;
         None
@@ -367,6 +385,11 @@ impl<'a> EventStream<'a> {
     /// reading it.
     pub(crate) fn answered(&mut self) {
         self.ends_by.get_or_insert_with(|| Instant::now() + AFTER_ANSWER);
+    }
+
+    /// The beginning of what the stream has beside events: a page that is labelled as a stream, or an event that is cut.
+    pub(crate) fn stray(&mut self) -> Bytes {
+        std::mem::take(&mut self.events.stray)
     }
 
     /// The next event. `None`: the stream has ended, with or without an error. If an event is above the limit, it is

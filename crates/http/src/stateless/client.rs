@@ -403,7 +403,8 @@ impl Client {
         Err(if is_counted { failed } else { self.unanswered(failed) })
     }
 
-    /// Reads a stream to its end. Returns whether the answer was on it, and the last event that was dropped.
+    /// Reads a stream to its end. Returns whether the answer was on it, and the last event that is not the answer, or what the
+    /// stream has instead of events.
     async fn read_events(
         &self,
         exchange: ExchangeId,
@@ -420,14 +421,15 @@ impl Client {
             match self.take(exchange, own, StatusCode::OK, event.data).await {
                 Reply::Own => best = Reply::Own,
                 Reply::UnnamedError | Reply::Unclear if best != Reply::Own => best = Reply::Unclear,
-                Reply::Nothing => last = data,
-                Reply::UnnamedError | Reply::Unclear | Reply::Other => {}
+                Reply::Nothing | Reply::Other => last = data,
+                Reply::UnnamedError | Reply::Unclear => {}
             }
             if best != Reply::Nothing {
                 events.answered();
             }
         }
-        (best, last)
+        let stray = events.stray();
+        (best, if stray.is_empty() { last } else { stray })
     }
 
     /// Passes a message on, and returns what it is for the request of its exchange.

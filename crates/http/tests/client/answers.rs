@@ -66,7 +66,7 @@ fn no_answers() -> Vec<(&'static str, String, &'static [&'static str])> {
         (
             "a stream with another answer",
             response("200 OK", &[EVENTS], "data: {\"jsonrpc\":\"2.0\",\"id\":4711,\"result\":{}}\n\n"),
-            &["ended without the answer"],
+            &["ended without the answer", r#""id":4711"#],
         ),
         (
             "a stream of objects",
@@ -76,7 +76,17 @@ fn no_answers() -> Vec<(&'static str, String, &'static [&'static str])> {
         (
             "half of an answer",
             response("200 OK", &[EVENTS], "data: {\"jsonrpc\":\"2.0\",\"id\":"),
-            &["ended without the answer"],
+            &["ended without the answer", r#"{"jsonrpc":"2.0","id":"#],
+        ),
+        (
+            "an event stream that is labelled as JSON",
+            response("200 OK", &[JSON], "data: {\"jsonrpc\":\"2.0\"}\n\n"),
+            &["200 OK", r#"data: {"jsonrpc":"2.0"}"#],
+        ),
+        (
+            "a page that is labelled as an event stream",
+            response("200 OK", &[EVENTS], "<!doctype html>\n<title>x</title>\n"),
+            &["ended without the answer", "<!doctype html>"],
         ),
         ("a stream that is cut", format!("{CHUNKED}8\r\ndata: {{"), &["ended without the answer"]),
         (

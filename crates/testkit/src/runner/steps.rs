@@ -420,6 +420,7 @@ fn read_counters(result: &Value, witness: Option<&Witness>) -> Work {
         Some(witness) => Work {
             running: witness.running.as_deref().and_then(count),
             cancelled: witness.cancelled.as_deref().and_then(count),
+            draining: witness.draining.as_deref().and_then(count),
             ..Work::default()
         },
     }

@@ -143,12 +143,11 @@ impl JsonRpc {
         };
         match (id.filter(|id| !names_nothing(id.get())), body) {
             (Some(id), body) => {
-                let (call, deviation) = match id.get().parse() {
-                    Ok(number) => (Some(CallNumber(number)), None),
-                    Err(_) => {
-                        let call = respelled_number(id.get());
-                        (call, call.map(|_| Deviation::IdSpelling))
-                    }
+                let (call, deviation) = if let Ok(number) = id.get().parse() {
+                    (Some(CallNumber(number)), None)
+                } else {
+                    let call = respelled_number(id.get());
+                    (call, call.map(|_| Deviation::IdSpelling))
                 };
                 let deviation = if has_version { deviation } else { Some(Deviation::NoVersion) };
                 Ok(Incoming::Answer { call, body, deviation })
@@ -299,6 +298,8 @@ fn names_nothing(json: &str) -> bool {
 /// be meant, because this side never writes a text as an id.
 pub(in crate::dialect) fn respelled_number(json: &str) -> Option<CallNumber> {
     let id = match serde_json::from_str::<Cow<'_, str>>(json) {
+        // A token of JSON may have blanks around it, and a text that spells a number has none.
+        Ok(text) if text.trim_ascii().len() < text.len() => return None,
         Ok(text) => RequestId::from_json(&text).ok()?,
         Err(_) => RequestId::from_json(json).ok()?,
     };

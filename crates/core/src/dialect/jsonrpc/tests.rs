@@ -165,7 +165,7 @@ fn values_errors_and_cancelled_answers_are_distinguished() {
         let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#);
         assert_eq!(call(&frame).0, Some(number), "the id is not read as it stands");
     }
-    for id in ["1.5", "\"-1\"", "\"01\"", "\"x\"", "18446744073709551616"] {
+    for id in ["1.5", "\"-1\"", "\"01\"", "\"x\"", "\" 4\"", "\"\\f4\"", "18446744073709551616"] {
         assert_eq!(call(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#)).0, None, "{id}");
     }
     for id in ["null", "-1", "true", "[1]", "{}", r#""""#, r#""undefined""#] {

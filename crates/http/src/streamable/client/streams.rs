@@ -32,7 +32,7 @@ pub(super) struct Reading {
     answered: bool,
     /// Whether an event may have been the answer, which only the driver can tell.
     is_unclear: bool,
-    /// The last event that was dropped.
+    /// The last event that is not the answer, or what the stream has instead of events.
     last_sent: Bytes,
     /// Whether an event arrived since the stream was last cut.
     pub(super) fresh: bool,
@@ -94,15 +94,20 @@ impl Reading {
                 let reply = if self.awaits_answer { Reply::of(&event.data, own) } else { Reply::Other };
                 self.answered |= reply == Reply::Own;
                 self.is_unclear |= reply.is_unclear();
-                if reply == Reply::Nothing {
-                    self.last_sent = event.data;
-                } else {
+                if reply != Reply::Own {
+                    self.last_sent = event.data.clone();
+                }
+                if reply != Reply::Nothing {
                     each(event.data).await;
                 }
             }
             if self.answered || self.is_unclear {
                 events.answered();
             }
+        }
+        let stray = events.stray();
+        if !stray.is_empty() {
+            self.last_sent = stray;
         }
     }
 }
