@@ -2,9 +2,6 @@
 //! need no crate of their own.
 
 // First: the modules below use its macro.
-#[macro_use]
-mod limits_macro;
-
 mod broken_json;
 mod byte_budget;
 mod cause;

@@ -7,14 +7,11 @@ mod admission;
 mod builder;
 mod call;
 mod call_table;
-mod cluster_keys;
 mod connection;
 mod context;
 mod effects;
 mod handler;
-mod interner;
 mod json_text;
-mod memory;
 mod notifications;
 mod outbox;
 mod peer;
@@ -23,10 +20,8 @@ mod requests;
 mod router;
 mod server;
 mod state;
-mod timeouts;
 #[cfg(feature = "tower")]
 mod tower;
-mod trace_propagator;
 
 pub use admission::ServerCounts;
 pub use admission::ServerLimits;
@@ -35,23 +30,18 @@ pub use call::Call;
 pub use call::Canceller;
 pub use call::Starting;
 pub use call::builder::CallBuilder;
-pub use cluster_keys::{ClusterKeys, KeyedRequest};
-pub use context::CallContext;
-pub use handler::error::{HandlerError, Stopped};
+pub use context::{CallContext, HandlerError, Stopped};
 pub use notifications::tasks::ArrivalOrder;
 pub use notifications::{Notification, Notifications};
 pub use peer::{Peer, QueueStats};
-pub use request_log::info::{
-    Direction, EndedRequest, InvalidRequestKey, MAX_RECORDED_METHOD_BYTES, RequestInfo, RequestKey,
-    RequestOutcome, SessionInfo,
+pub use request_log::{
+    Direction, EndedRequest, InvalidRequestKey, MAX_ENDED_REQUESTS, MAX_RECORDED_METHOD_BYTES, OutcomeCounts,
+    RequestCounts, RequestEvent, RequestInfo, RequestKey, RequestLog, RequestOutcome, RequestWatch,
+    SessionInfo,
 };
-pub use request_log::shared::RequestEvent;
-pub use request_log::shared::RequestLog;
-pub use request_log::shared::RequestWatch;
-pub use request_log::shared::{MAX_ENDED_REQUESTS, OutcomeCounts, RequestCounts};
+pub use requests::{ClusterKeys, KeyedRequest, TracePropagator};
 pub use router::Router;
 pub use router::{Method, MethodHandler};
 pub use server::{Server, ServerBuilder, ServerHandle};
 #[cfg(feature = "tower")]
 pub use tower::{CallRequest, RawParams, ServiceRequest};
-pub use trace_propagator::TracePropagator;

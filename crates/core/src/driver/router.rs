@@ -12,10 +12,8 @@ use serde::de::DeserializeOwned;
 
 use crate::collections::UnkeyedHasher;
 use crate::driver::call::builder::CallBuilder;
-use crate::driver::context::CallContext;
-use crate::driver::handler::error::HandlerError;
-use crate::driver::handler::quick::QuickHandler;
-use crate::driver::handler::{AsyncHandler, BlockingHandler};
+use crate::driver::context::{CallContext, HandlerError};
+use crate::driver::handler::{AsyncHandler, BlockingHandler, QuickHandler};
 use crate::driver::json_text::{JsonText, read_params};
 use crate::driver::notifications::tasks::ArrivalOrder;
 use crate::driver::peer::Peer;

@@ -14,9 +14,8 @@ use tower_service::Service;
 
 use crate::driver::call::Starting;
 use crate::driver::call::builder::CallBuilder;
-use crate::driver::context::CallContext;
+use crate::driver::context::{CallContext, HandlerError};
 use crate::driver::handler::AsyncHandler;
-use crate::driver::handler::error::HandlerError;
 use crate::driver::json_text::{Frame, JsonText, read_params};
 use crate::driver::peer::Peer;
 use crate::driver::router::Router;

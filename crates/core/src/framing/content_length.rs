@@ -1,3 +1,5 @@
+//! Framing by a header block with `Content-Length`, as in LSP, and how the next frame is found after a bad one.
+
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};

@@ -1,3 +1,5 @@
+//! Newline framing: one JSON text a line, and the texts over several lines that peers print all the same.
+
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};

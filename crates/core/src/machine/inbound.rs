@@ -7,13 +7,13 @@ use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ClientNumber, ExchangeId, InboundKey, RequestId};
-use crate::machine::input::{HandlerResult, InboundRequest, Origin, Work};
+use crate::machine::interface::{
+    Event, HandlerResult, InboundRequest, Origin, Output, Reply, ReplyBody, Work,
+};
 use crate::machine::limits::Limits;
-use crate::machine::output::{Event, Output, Reply, ReplyBody};
+use crate::machine::remembered_ids::Settled;
 use crate::machine::request::{Alarms, Fixed, Request, State};
-use crate::machine::settled_cache::Settled;
-use crate::machine::timers::{Timer, later};
-use crate::machine::{Session, lifecycle};
+use crate::machine::{Session, Timer, later, lifecycle};
 use crate::message::{BadMessage, Deviation};
 
 impl Session {

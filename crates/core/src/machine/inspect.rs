@@ -3,13 +3,13 @@
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use super::input::AfterCancel;
+use super::interface::AfterCancel;
+use super::remembered_ids::Settled;
 use super::request::State;
-use super::settled_cache::Settled;
-use super::timers::Timer;
 use super::{Session, lifecycle};
 use crate::cause::CauseKind;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, Principal, RequestId, Scope};
+use crate::machine::Timer;
 use crate::machine::outbound::Call;
 
 /// Everything that decides how a session continues, with times relative to the time of the view. Two sessions with

@@ -5,11 +5,9 @@ use std::time::{Duration, Instant};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CapabilityGate, Handshake, HandshakePart, Role, Rules, ServerLifecycle};
 use crate::id::InboundKey;
-use crate::machine::Session;
-use crate::machine::input::DisconnectPolicy;
-use crate::machine::output::{CloseCause, Event, Output};
+use crate::machine::interface::{CloseCause, DisconnectPolicy, Event, Output};
 use crate::machine::request::State as RequestState;
-use crate::machine::timers::{Timer, later};
+use crate::machine::{Session, Timer, later};
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,43 @@
-//! The limits of a connection, with their defaults. Everything that grows has a limit (I11).
+//! The limits of a connection, with their defaults, and how structs of limits are declared. Everything that grows has a
+//! limit (I11).
 
 use std::time::Duration;
 
-limits! {
+/// Declares a struct of limits: its fields with their defaults, and a setter for each field.
+macro_rules! limits {
+    (
+        $(#[$attribute:meta])*
+        pub struct $name:ident {
+            $($(#[$field_attribute:meta])* pub $field:ident: $type:ty = $default:expr,)*
+        }
+    ) => {
+        $(#[$attribute])*
+        pub struct $name {
+            $($(#[$field_attribute])* pub $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+
+        impl $name {
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+                #[must_use]
+                pub const fn $field(mut self, $field: $type) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )*
+        }
+    };
+}
+pub(crate) use limits;
+
+// By its path, so that the import is used in every set of features.
+self::limits! {
     /// Limits of one connection. When a limit is reached, the event is counted and the refusal names the limit.
     ///
     /// ```

@@ -30,41 +30,34 @@
 //! - I13 Each call settles once: `Session::settle_call` acts once for each slot.
 //! - I14 Keys carry a generation; an old key finds nothing.
 
-mod admission;
 mod cancel;
-mod cancel_tree;
 mod inbound;
-mod input;
 #[cfg(feature = "verify")]
 pub mod inspect;
+mod interface;
 mod lifecycle;
-mod limits;
+pub(crate) mod limits;
 mod outbound;
-mod output;
+mod remembered_ids;
 mod request;
-mod settled_cache;
 mod status;
-mod timers;
-
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::collections::{HashIndex, NumberIndex, Pool, SlotMap};
 use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
 
-pub use input::{
-    AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult, DisconnectPolicy, HandlerResult,
-    InboundRequest, Origin, Work,
+pub use crate::machine::interface::{
+    AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult, CloseCause, DisconnectPolicy, Event,
+    ForeignChild, HandlerResult, InboundRequest, Origin, Output, Reply, ReplyBody, Settlement, Work,
 };
-pub use limits::Limits;
-pub use output::{CloseCause, Event, ForeignChild, Output, Reply, ReplyBody, Settlement};
-pub use request::ClientLimits;
-pub use status::Stats;
-pub use status::{AcceptedCancel, CallState, RequestStatus};
+pub use crate::machine::limits::Limits;
+pub use crate::machine::request::ClientLimits;
+pub use crate::machine::status::{AcceptedCancel, CallState, RequestStatus, Stats};
 
 /// The most timers that fire in one step. A thousand requests that were cancelled together have one deadline; other
 /// work runs in between.
@@ -147,14 +140,14 @@ pub struct Session {
     ids: HashIndex,
     request_extras: Pool<request::Extras>,
     /// The same requests by the keys that cancels name, where that is not the id.
-    cancel_keys: HashMap<settled_cache::Name, InboundKey>,
+    cancel_keys: HashMap<remembered_ids::Name, InboundKey>,
     /// The requests of each exchange, on transports with exchanges.
     exchanges: BTreeSet<(ExchangeId, InboundKey)>,
     queue: inbound::Queue,
     permits: inbound::Permits,
     shares: request::Shares,
-    settled: settled_cache::SettledCache,
-    early_cancels: settled_cache::EarlyCancels,
+    settled: remembered_ids::SettledCache,
+    early_cancels: remembered_ids::EarlyCancels,
     /// Acknowledgements that wait for the ends of shields.
     held_acks: usize,
     calls: SlotMap<outbound::Call>,
@@ -166,8 +159,8 @@ pub struct Session {
     /// The cancels of this side that may still be acknowledged, by their numbers.
     cancels: HashMap<CallNumber, OutboundKey>,
     next_number: u64,
-    tree: cancel_tree::Cascades,
-    timers: timers::Timers,
+    tree: cancel::Cascades,
+    timers: Timers,
     bucket: inbound::TokenBucket,
     outputs: VecDeque<Output>,
     stats: Stats,
@@ -190,8 +183,8 @@ impl Session {
             queue: inbound::Queue::default(),
             permits: inbound::Permits::default(),
             shares: request::Shares::new(config.client_limits),
-            settled: settled_cache::SettledCache::new(limits.max_settled_ids, limits.settled_id_lifetime),
-            early_cancels: settled_cache::EarlyCancels::new(
+            settled: remembered_ids::SettledCache::new(limits.max_settled_ids, limits.settled_id_lifetime),
+            early_cancels: remembered_ids::EarlyCancels::new(
                 limits.max_early_cancels,
                 limits.early_cancel_timeout,
             ),
@@ -202,8 +195,8 @@ impl Session {
             call_extras: Pool::new(),
             cancels: HashMap::new(),
             next_number: 1,
-            tree: cancel_tree::Cascades::default(),
-            timers: timers::Timers::default(),
+            tree: cancel::Cascades::default(),
+            timers: Timers::default(),
             bucket: inbound::TokenBucket::default(),
             outputs: VecDeque::new(),
             stats: Stats::default(),
@@ -235,13 +228,13 @@ impl Session {
         for _ in 0..MAX_TIMERS_PER_STEP {
             let Some(timer) = self.timers.pop_due(now) else { break };
             match timer {
-                timers::Timer::Queue(key) => self.queue_time_over(now, key),
-                timers::Timer::Grace(key) => self.grace_over(now, key),
-                timers::Timer::Shield(key) => self.shield_over(now, key),
-                timers::Timer::Detach(key) => self.detach_over(now, key),
-                timers::Timer::Deadline(key) => self.deadline_over(now, key),
-                timers::Timer::PeerWait(key) => self.peer_wait_over(key),
-                timers::Timer::Lifecycle => self.lifecycle_over(now),
+                Timer::Queue(key) => self.queue_time_over(now, key),
+                Timer::Grace(key) => self.grace_over(now, key),
+                Timer::Shield(key) => self.shield_over(now, key),
+                Timer::Detach(key) => self.detach_over(now, key),
+                Timer::Deadline(key) => self.deadline_over(now, key),
+                Timer::PeerWait(key) => self.peer_wait_over(key),
+                Timer::Lifecycle => self.lifecycle_over(now),
             }
         }
         self.advance(now);
@@ -300,5 +293,71 @@ impl Session {
     fn emit(&mut self, event: Event) {
         self.stats.count(&event);
         self.push(Output::Event(event));
+    }
+}
+
+// The timers. Every timer can be removed, so the set never contains more than what waits (I3).
+
+/// The purpose of a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// A request has waited too long for a permit.
+    Queue(InboundKey),
+    /// The grace of a signalled handler has elapsed.
+    Grace(InboundKey),
+    /// The longest time of a shield has elapsed.
+    Shield(InboundKey),
+    /// A lost stream was not resumed.
+    Detach(InboundKey),
+    /// The deadline of a call.
+    Deadline(OutboundKey),
+    /// The peer did not answer a cancelled call in time.
+    PeerWait(OutboundKey),
+    /// The timer of the connection: half-close, drain, grace, detach. Only one of them at a time.
+    Lifecycle,
+}
+
+/// A time later than this is never reached: a limit may be as long as the longest `Duration`.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+/// The end of a period that begins now.
+fn later(now: Instant, time: Duration) -> Instant {
+    now.checked_add(time).unwrap_or(now + NEVER)
+}
+
+#[derive(Clone, Debug, Default)]
+struct Timers(BTreeSet<(Instant, Timer)>);
+
+impl Timers {
+    fn set(&mut self, at: Instant, timer: Timer) {
+        self.0.insert((at, timer));
+    }
+
+    fn clear(&mut self, at: Option<Instant>, timer: Timer) {
+        if let Some(at) = at {
+            self.0.remove(&(at, timer));
+        }
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.0.first().map(|(at, _)| *at)
+    }
+
+    fn pop_due(&mut self, now: Instant) -> Option<Timer> {
+        let (at, _) = self.0.first()?;
+        if *at > now {
+            return None;
+        }
+        self.0.pop_first().map(|(_, timer)| timer)
+    }
+
+    #[cfg(feature = "verify")]
+    fn inspect(&self) -> impl Iterator<Item = (Instant, Timer)> {
+        self.0.iter().copied()
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.0.len()
     }
 }

@@ -7,10 +7,10 @@ use crate::collections::Pool;
 use crate::dialect::{AckStyle, CancelFrom, CancelledReply, Role};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, InboundKey, OutboundKey};
-use crate::machine::input::{AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult};
-use crate::machine::output::{Event, Output, Settlement};
-use crate::machine::timers::{Timer, later};
-use crate::machine::{Session, lifecycle};
+use crate::machine::interface::{
+    AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult, Event, Output, Settlement,
+};
+use crate::machine::{Session, Timer, later, lifecycle};
 use crate::message::CancelExemption;
 
 impl Session {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::cause::Cause;
 use crate::id::{CallNumber, InboundKey, OutboundKey};
-use crate::machine::output::Event;
+use crate::machine::interface::Event;
 use crate::machine::request::State;
 use crate::machine::{Session, outbound};
 

@@ -1,3 +1,5 @@
+//! A transport over a stream and a sink of whole frames, and the queue of bytes that transports of the core write from.
+
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::error::Error;

@@ -1,12 +1,24 @@
 //! The peer's notifications for a call, and their receivers.
+//!
+//! Requests whose handlers start after the notifications before them are handled: in LSP, and where the router asks for
+//! it.
+//!
+//! What a program needs that passes messages on: answers after the notifications before them, reading that stops while
+//! nobody takes the notifications, and the peer and the clients of a request.
+//!
+//! The session of a language server as its client begins and ends it, and LSP's further rules for progress.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use rescind_core::dialect::{self, ABP, ACP, Dialect, LSP, MCP, MCP_2026};
-use rescind_core::{ArrivalOrder, CallContext, HandlerError, Limits, Peer, Router, memory_pair};
+use rescind_core::dialect::{self, ABP, ACP, Dialect, LSP, MCP, MCP_2026, Role};
+use rescind_core::{
+    ArrivalOrder, ByteBudget, CallContext, CallError, CauseKind, Clients, ErrorCode, ErrorObject,
+    HandlerError, Limits, Outcome, Peer, Router, Server, Share, memory_listener, memory_pair,
+};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::driver::wire::{self, TRAITS};
 
@@ -224,4 +236,520 @@ async fn session_cancel_does_not_cancel_a_later_prompt() {
         holds.send(place).unwrap();
         drop((first, second));
     }
+}
+
+// Requests whose handlers start after the notifications before them are handled: in LSP, and where the router asks for
+// it.
+
+/// The parts of a server whose notification handlers a test can hold.
+#[derive(Clone, Default)]
+struct Document {
+    version: Arc<AtomicU64>,
+    /// How many handlers of requests have started.
+    started: Arc<AtomicU64>,
+    /// How many notifications were taken by their handler.
+    taken: Arc<Notify>,
+    gate: Option<Arc<Semaphore>>,
+}
+
+impl Document {
+    fn held() -> Self {
+        Self { gate: Some(Arc::new(Semaphore::new(0))), ..Self::default() }
+    }
+
+    fn open(&self, notifications: usize) {
+        self.gate.as_ref().unwrap().add_permits(notifications);
+    }
+
+    fn router(&self) -> Router {
+        let [changed, async_read, blocking_read, slow] = [(); 4].map(|()| self.clone());
+        Router::new()
+            .method("initialize", |_: CallContext, _: Value| async { Ok(json!({"capabilities": {}})) })
+            .notification("change", move |_, (version,): (u64,)| {
+                let Self { version: known, taken, gate, .. } = changed.clone();
+                async move {
+                    taken.notify_one();
+                    match gate {
+                        Some(gate) => gate.acquire().await.unwrap().forget(),
+                        None => tokio::task::yield_now().await,
+                    }
+                    known.store(version, Ordering::SeqCst);
+                }
+            })
+            .concurrent_notification("slow", move |_, _: Value| {
+                slow.taken.notify_one();
+                std::future::pending()
+            })
+            .method("read", move |_: CallContext, _: Value| {
+                async_read.started.fetch_add(1, Ordering::SeqCst);
+                let version = async_read.version.load(Ordering::SeqCst);
+                async move { Ok(version) }
+            })
+            .blocking("read_blocking", move |_: CallContext, _: Value| {
+                blocking_read.started.fetch_add(1, Ordering::SeqCst);
+                Ok(blocking_read.version.load(Ordering::SeqCst))
+            })
+    }
+
+    fn started(&self) -> u64 {
+        self.started.load(Ordering::SeqCst)
+    }
+}
+
+/// A client of this router, after the handshake, and its server.
+async fn connect(dialect: Dialect, router: Router) -> (Peer, Peer) {
+    let (near, far) = memory_pair();
+    let server = Peer::builder(dialect.clone()).serve(router).attach(far).unwrap();
+    let client = Peer::builder(dialect).role(Role::Client).attach(near).unwrap();
+    client.call::<_, Value>("initialize", &json!({})).await.unwrap();
+    (client, server)
+}
+
+/// Until so many requests have started: their tasks run, and their handlers may wait for notifications.
+async fn until_started(server: &Peer, requests: u64) {
+    while server.stats().started < requests {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_request_sees_the_change_that_came_before_it() {
+    for (dialect, in_order) in [(LSP, false), (ACP, true)] {
+        let document = Document::default();
+        let router = document.router();
+        let router = if in_order { router.in_order() } else { router };
+        let (client, _server) = connect(dialect.clone(), router).await;
+        for version in 1..=300 {
+            client.try_notify("change", &(version,)).unwrap();
+            let method = if version % 2 == 0 { "read" } else { "read_blocking" };
+            let seen: u64 = client.call(method, &json!({})).await.unwrap();
+            assert_eq!(
+                seen, version,
+                "{dialect:?}, {method}: its handler started before the change was handled"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_a_notification_is_cancelled_at_once() {
+    for method in ["read", "read_blocking"] {
+        let document = Document::held();
+        let (client, server) = connect(LSP, document.router()).await;
+        client.try_notify("change", &(1,)).unwrap();
+        document.taken.notified().await;
+        let call = client.call::<_, u64>(method, &json!({})).start().unwrap();
+        until_started(&server, 2).await;
+        call.canceller().cancel("");
+        match call.await {
+            Err(CallError::Cancelled(cancelled)) => {
+                assert!(cancelled.confirmed, "{method}: the server has not answered");
+                assert_eq!(cancelled.cause.kind(), CauseKind::Caller);
+            }
+            other => panic!("{method}: {other:?}"),
+        }
+        // The next request waits for the same notification, which is not handled yet.
+        let next = client.call::<_, u64>(method, &json!({})).start().unwrap();
+        document.open(1);
+        assert_eq!(next.await.unwrap(), 1);
+        assert_eq!(document.started(), 1, "{method}: the handler of a cancelled request has started");
+    }
+}
+
+#[tokio::test]
+async fn in_other_dialects_a_request_does_not_wait_for_notifications() {
+    let document = Document::held();
+    let (client, _server) = connect(ACP, document.router()).await;
+    client.try_notify("change", &(1,)).unwrap();
+    document.taken.notified().await;
+    assert_eq!(client.call::<_, u64>("read", &json!({})).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_concurrent_notification_is_not_waited_for() {
+    let document = Document::default();
+    let (client, _server) = connect(LSP, document.router()).await;
+    client.try_notify("slow", &json!({})).unwrap();
+    document.taken.notified().await;
+    assert_eq!(client.call::<_, u64>("read", &json!({})).await.unwrap(), 0);
+}
+
+/// A notification waits for the handlers that started before it, and they wait for the notifications before them. So a
+/// request between two notifications must not make them wait for each other.
+#[tokio::test(start_paused = true)]
+async fn a_request_and_the_notifications_around_it_do_not_wait_for_each_other() {
+    let document = Document::held();
+    let (client, _server) = connect(LSP, document.router()).await;
+    let since = tokio::time::Instant::now();
+    client.try_notify("change", &(1,)).unwrap();
+    let between = client.call::<_, u64>("read", &json!({})).start().unwrap();
+    client.try_notify("change", &(2,)).unwrap();
+    let after = client.call::<_, u64>("read", &json!({})).start().unwrap();
+    document.open(2);
+    assert_eq!((between.await.unwrap(), after.await.unwrap()), (1, 2));
+    assert_eq!(since.elapsed(), Duration::ZERO, "one waited for a time limit of another");
+}
+
+/// The connection ends while a request waits.
+#[tokio::test]
+async fn a_request_that_waits_ends_with_its_connection() {
+    let document = Document::held();
+    let (client, server) = connect(LSP, document.router()).await;
+    client.try_notify("change", &(1,)).unwrap();
+    document.taken.notified().await;
+    let call = client.call::<_, u64>("read", &json!({})).start().unwrap();
+    until_started(&server, 2).await;
+    drop((call, client));
+    server.closed().await.unwrap();
+    assert_eq!((document.started(), server.stats().slots), (0, 0), "I3: a request that waited is left");
+}
+
+// What a program needs that passes messages on: answers after the notifications before them, reading that stops while
+// nobody takes the notifications, and the peer and the clients of a request.
+
+/// Handles `step` when it may, and counts what it has handled.
+#[derive(Clone)]
+struct Steps {
+    taken: Arc<Notify>,
+    allowed: Arc<Semaphore>,
+    handled: Arc<AtomicUsize>,
+}
+
+impl Steps {
+    fn allowing(many: usize) -> Self {
+        Self { taken: Arc::default(), allowed: Arc::new(Semaphore::new(many)), handled: Arc::default() }
+    }
+
+    fn router(&self) -> Router {
+        let steps = self.clone();
+        Router::new().notification("step", move |_, _: Value| {
+            let steps = steps.clone();
+            async move {
+                steps.taken.notify_one();
+                steps.allowed.acquire().await.unwrap().forget();
+                steps.handled.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+    }
+
+    fn handled(&self) -> usize {
+        self.handled.load(Ordering::SeqCst)
+    }
+}
+
+/// A peer that answers `work` after three notifications, and its client with this router.
+fn connect_acp(router: Router) -> (Peer, Peer) {
+    let (near, far) = memory_pair();
+    let work = Router::new().method("work", |ctx: CallContext, _: Value| async move {
+        for _ in 0..3 {
+            ctx.try_notify("step", &json!({}))?;
+        }
+        Ok("done")
+    });
+    let server = Peer::builder(dialect::ACP).serve(work).attach(far).unwrap();
+    let client = Peer::builder(dialect::ACP).serve(router).attach(near).unwrap();
+    (client, server)
+}
+
+async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_in_order_comes_after_the_notifications_before_it() {
+    let steps = Steps::allowing(0);
+    let (client, server) = connect_acp(steps.router());
+    let mut call = client.call::<_, String>("work", &json!({})).in_order().start().unwrap();
+    while server.stats().finished < 1 {
+        tokio::task::yield_now().await;
+    }
+    for handled in 1..=3 {
+        tokio::select! {
+            biased;
+            early = &mut call => panic!("the answer {early:?} came before notification {handled} was handled"),
+            () = settle() => {}
+        }
+        steps.allowed.add_permits(1);
+    }
+    assert_eq!(call.await.unwrap(), "done");
+    assert_eq!(steps.handled(), 3);
+}
+
+#[tokio::test]
+async fn an_answer_in_order_without_notifications_does_not_wait() {
+    let (client, _server) = connect_acp(Router::new());
+    let answer: String = client.call("work", &json!({})).in_order().await.unwrap();
+    assert_eq!(answer, "done");
+}
+
+#[tokio::test]
+async fn a_cancelled_call_in_order_does_not_wait_for_notifications() {
+    let steps = Steps::allowing(0);
+    let (near, far) = memory_pair();
+    let work = Router::new().method("work", |ctx: CallContext, _: Value| async move {
+        ctx.try_notify("step", &json!({}))?;
+        ctx.run_until_cancelled(std::future::pending::<()>()).await?;
+        Ok(Value::Null)
+    });
+    let _server = Peer::builder(dialect::ACP).serve(work).attach(far).unwrap();
+    let client = Peer::builder(dialect::ACP).serve(steps.router()).attach(near).unwrap();
+    let call = client.call::<_, Value>("work", &json!({})).in_order().start().unwrap();
+    steps.taken.notified().await;
+    call.canceller().cancel("");
+    match call.outcome().await {
+        Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(steps.handled(), 0);
+}
+
+#[tokio::test]
+async fn a_call_in_order_that_is_dropped_while_it_waits_leaves_the_others_alone() {
+    let steps = Steps::allowing(0);
+    let (client, server) = connect_acp(steps.router());
+    let start = || client.call::<_, String>("work", &json!({})).in_order().start().unwrap();
+    let (dropped, kept) = (start(), start());
+    while server.stats().finished < 2 {
+        tokio::task::yield_now().await;
+    }
+    settle().await;
+    drop(dropped);
+    steps.allowed.add_permits(6);
+    assert_eq!(kept.await.unwrap(), "done");
+}
+
+#[tokio::test]
+async fn reading_pauses_while_notifications_wait_and_none_is_lost() {
+    const MANY: usize = 5_000;
+    let steps = Steps::allowing(0);
+    let (near, far) = memory_pair();
+    let limits = Limits::default().max_queued_notifications(200);
+    let router = steps.router().pause_reading_at(100);
+    let client = Peer::builder(dialect::ACP).serve(router).limits(limits).attach(near).unwrap();
+    let server = Peer::builder(dialect::ACP).attach(far).unwrap();
+    let sender = server.clone();
+    let sends = tokio::spawn(async move {
+        for _ in 0..MANY {
+            sender.notify("step", &json!({})).await.unwrap();
+        }
+    });
+    steps.taken.notified().await;
+    settle().await;
+    assert!(client.queue_stats().notifications_waiting < 200, "{:?}", client.queue_stats());
+    steps.allowed.add_permits(MANY);
+    sends.await.unwrap();
+    while steps.handled() < MANY {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(client.queue_stats().notifications_dropped, 0);
+}
+
+#[tokio::test]
+async fn each_connection_of_a_server_may_have_options_of_its_own() {
+    let (listener, transport) = memory_listener();
+    let opened = Arc::new(AtomicUsize::new(0));
+    let number = Arc::clone(&opened);
+    let server = Server::builder(dialect::ACP).each_peer(move |peer| {
+        let number = number.fetch_add(1, Ordering::SeqCst);
+        peer.serve(Router::new().method("which", move |_: CallContext, _: Value| async move { Ok(number) }))
+    });
+    let serving = tokio::spawn(server.listen(listener).run());
+    for expected in 0..3 {
+        let peer = Peer::builder(dialect::ACP).connect(transport.clone()).await.unwrap();
+        for _ in 0..2 {
+            let number: usize = peer.call("which", &json!({})).await.unwrap();
+            assert_eq!(number, expected);
+        }
+    }
+    assert_eq!(opened.load(Ordering::SeqCst), 3);
+    serving.abort();
+}
+
+#[tokio::test]
+async fn a_request_knows_its_peer_and_the_clients_that_count_it() {
+    let (near, far) = memory_pair();
+    let router = Router::new().method("call_back", |ctx: CallContext, _: Value| async move {
+        let answer: String = ctx.peer().call("work", &json!({})).await?;
+        Ok((answer, ctx.peer().clients().budget().limit()))
+    });
+    let clients = Clients::with_budget(Share::ALL, 64, ByteBudget::new(77 << 20));
+    let _server = Peer::builder(dialect::ACP).serve(router).clients(&clients).attach(far).unwrap();
+    let work = Router::new().method("work", |_: CallContext, _: Value| async move { Ok("here") });
+    let client = Peer::builder(dialect::ACP).serve(work).attach(near).unwrap();
+    let answer: (String, usize) = client.call("call_back", &json!({})).await.unwrap();
+    assert_eq!(answer, ("here".to_owned(), 77 << 20));
+}
+
+#[tokio::test]
+async fn notifications_before_the_end_are_handled_where_none_may_be_lost() {
+    for pauses in [true, false] {
+        let steps = Steps::allowing(0);
+        let (near, far) = memory_pair();
+        let router = if pauses { steps.router().pause_reading_at(100) } else { steps.router() };
+        let client = Peer::builder(dialect::ACP).serve(router).attach(near).unwrap();
+        let server = Peer::builder(dialect::ACP).attach(far).unwrap();
+        for _ in 0..5 {
+            server.try_notify("step", &json!({})).unwrap();
+        }
+        steps.taken.notified().await;
+        drop(server);
+        client.closed().await.unwrap();
+        steps.allowed.add_permits(5);
+        client.notifications_handled().await;
+        // Without the option only the handler that ran at the end runs on.
+        assert_eq!(steps.handled(), if pauses { 5 } else { 1 });
+        client.notifications_handled().await;
+    }
+}
+
+// The session of a language server as its client begins and ends it, and LSP's further rules for progress.
+
+fn router() -> Router {
+    Router::new()
+        .method("initialize", |_: CallContext, _: Value| async { Ok(json!({"capabilities": {}})) })
+        .method("wait", |ctx: CallContext, _: Value| async move {
+            let cause = ctx.cancelled().await;
+            ctx.stopped::<Value>(cause)
+        })
+        .method("modified", |ctx: CallContext, _: Value| async move {
+            ctx.cancelled().await;
+            let error = ErrorObject::new(ErrorCode::CONTENT_MODIFIED, "it was changed");
+            Err::<Value, _>(error.with_data(&json!({"by": "the user"})).into())
+        })
+        .method("parts", |ctx: CallContext, params: Value| async move {
+            for (token, value) in
+                [("workDoneToken", "begun"), ("partialResultToken", "a"), ("partialResultToken", "b")]
+            {
+                if let Some(token) = params.get(token) {
+                    ctx.try_notify("$/progress", &json!({"token": token, "value": value}))?;
+                }
+            }
+            Ok(params)
+        })
+        .method("creates", |ctx: CallContext, _: Value| async move {
+            let token = json!({"token": "made"});
+            let _: Value = ctx.call("window/workDoneProgress/create", &token).await?;
+            let cause = ctx.cancelled().await;
+            assert_eq!(cause.kind(), CauseKind::Peer);
+            ctx.stopped::<Value>(cause)
+        })
+}
+
+fn open_lsp() -> (Peer, Peer) {
+    let (near, far) = memory_pair();
+    let theirs = Router::new()
+        .method("window/workDoneProgress/create", |_: CallContext, _: Value| async { Ok(Value::Null) });
+    let server = Peer::builder(LSP).serve(router()).attach(far).unwrap();
+    (Peer::builder(LSP).role(Role::Client).serve(theirs).attach(near).unwrap(), server)
+}
+
+async fn opened_lsp() -> (Peer, Peer) {
+    let (client, server) = open_lsp();
+    client.call::<_, Value>("initialize", &json!({"capabilities": {}})).await.unwrap();
+    (client, server)
+}
+
+async fn code(client: &Peer, method: &str) -> Option<i64> {
+    match client.call::<_, Value>(method, &json!({})).await {
+        Err(rescind_core::CallError::Failed(error)) => Some(error.code.0),
+        Err(other) => panic!("{other}"),
+        Ok(_) => None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn exit_sets_the_exit_code() {
+    for (shuts_down, owed) in [(true, 0), (false, 1)] {
+        let (client, server) = opened_lsp().await;
+        assert_eq!(server.exit_code(), None);
+        if shuts_down {
+            assert_eq!(client.call::<_, Value>("shutdown", &Value::Null).await, Ok(Value::Null));
+            assert_eq!(code(&client, "wait").await, Some(-32_600));
+        }
+        client.try_notify("exit", &Value::Null).unwrap();
+        server.closed().await.unwrap();
+        assert_eq!(server.exit_code(), Some(owed));
+        client.closed().await.unwrap();
+        assert_eq!(client.exit_code(), None, "no notification ended the client");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_served_before_the_handshake_but_exit() {
+    let (client, server) = open_lsp();
+    assert_eq!(code(&client, "wait").await, Some(-32_002));
+    assert_eq!(code(&client, "shutdown").await, Some(-32_002), "nor is it shut down by this");
+    client.try_notify("reported", &json!({})).unwrap();
+    client.call::<_, Value>("initialize", &json!({"capabilities": {}})).await.unwrap();
+    assert_eq!(server.stats().early_notifications, 1);
+    client.try_notify("exit", &Value::Null).unwrap();
+    server.closed().await.unwrap();
+    assert_eq!(server.exit_code(), Some(1));
+}
+
+/// The server sends a request before the handshake is complete, which LSP allows for some requests.
+#[tokio::test(start_paused = true)]
+async fn a_client_serves_before_the_handshake() {
+    let (_client, server) = open_lsp();
+    let made: Result<Value, _> = server.call("window/workDoneProgress/create", &json!({"token": 1})).await;
+    assert_eq!(made, Ok(Value::Null));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_error_after_a_cancel_is_sent_if_the_dialect_allows_it() {
+    let (client, server) = opened_lsp().await;
+    let call = client.call::<_, Value>("modified", &json!({})).start().unwrap();
+    while server.stats().running == 0 {
+        tokio::task::yield_now().await;
+    }
+    call.canceller().cancel("");
+    match call.outcome().await {
+        rescind_core::Outcome::Failed(error) => {
+            assert_eq!((error.code, &*error.message), (ErrorCode::CONTENT_MODIFIED, "it was changed"));
+            assert_eq!(error.data.map(|data| data.get().to_owned()).as_deref(), Some(r#"{"by":"the user"}"#));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn partial_results_come_to_their_call() {
+    let (client, _server) = opened_lsp().await;
+    let call = client.call::<_, Value>("parts", &json!({})).progress().partial_results().start().unwrap();
+    let plain = client.call::<_, Value>("parts", &json!({"partialResultToken": "mine"})).partial_results();
+    let plain = plain.start().unwrap();
+    let (mut reported, mut told_plain) = (call.notifications(), plain.notifications());
+    let params = call.await.unwrap();
+    assert!(params["workDoneToken"].is_u64() && params["partialResultToken"].is_string(), "{params}");
+    for value in ["begun", "a", "b"] {
+        let reported: Value = reported.next().await.unwrap().params().unwrap();
+        assert_eq!(reported["value"], value);
+    }
+    assert!(reported.next().await.is_none());
+    assert_eq!(
+        plain.await.unwrap(),
+        json!({"partialResultToken": "mine"}),
+        "a token of the caller's own stays"
+    );
+    assert!(told_plain.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_by_a_token_that_was_announced_reaches_its_request() {
+    let (client, server) = opened_lsp().await;
+    let call = client.call::<_, Value>("creates", &json!({})).start().unwrap();
+    while server.stats().running == 0 || server.stats().calls > 0 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    client.try_notify("window/workDoneProgress/cancel", &json!({"token": "made"})).unwrap();
+    match call.outcome().await {
+        rescind_core::Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed),
+        rescind_core::Outcome::Failed(error) => assert_eq!(error.code, ErrorCode::REQUEST_CANCELLED),
+        other => panic!("{other:?}"),
+    }
+    client.try_notify("window/workDoneProgress/cancel", &json!({"token": "made"})).unwrap();
+    client.shutdown(Duration::ZERO).await;
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::clients::Client;
-use crate::driver::request_log::shared::RequestLog;
+use crate::driver::request_log::RequestLog;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 

@@ -12,7 +12,8 @@ use crate::clients::{Client, Clients, DEFAULT_IPV6_PREFIX, Resource, Share};
 use crate::driver::admission::connection_slots::{
     ConnectionSlot, ConnectionSlots, EndReason, OpenConnection,
 };
-use crate::driver::request_log::shared::{RequestLog, Shared};
+use crate::driver::request_log::{RequestLog, Shared};
+use crate::machine::limits::limits;
 use crate::machine::{ClientLimits, Limits};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::cause::{Cause, CauseKind, Outcome};
-use crate::driver::call_table::entry::{Settled, Users};
+use crate::driver::call_table::{Settled, Users};
 use crate::driver::notifications::{Inbox, Matcher, Notification, Notifications};
 use crate::driver::state::ConnectionInner;
 use crate::error::CallError;

@@ -13,11 +13,10 @@ use std::time::Instant;
 use tracing::Level;
 
 use crate::cause::{Cancelled, Cause, CauseKind};
-use crate::driver::call_table::entry::{
+use crate::driver::call_table::{
     AnswerContent, CallEntry, Extras, RemoteAction, Settled, StagedCall, Started, Users,
 };
-use crate::driver::effects::Effects;
-use crate::driver::effects::log::{Entry, end_of_call};
+use crate::driver::effects::{Effects, Entry, end_of_call};
 use crate::driver::notifications::Matcher;
 use crate::driver::notifications::queue::NotificationQueue;
 use crate::driver::outbox::DataFrame;

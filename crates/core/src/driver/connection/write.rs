@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::cause::Cause;
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
-use crate::driver::call_table::entry::{StagedCall, Users};
+use crate::driver::call_table::{StagedCall, Users};
 use crate::driver::connection::ConnectionTask;
 use crate::driver::effects::Effects;
 use crate::driver::outbox::{Answer, Control, DataFrame, MAX_CANCELS_IN_ROW, Notification};

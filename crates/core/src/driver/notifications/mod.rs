@@ -1,7 +1,6 @@
 //! Notifications of the peer, and the inbox from which a call's handle reads them.
 
 pub(crate) mod queue;
-pub(crate) mod send;
 pub(crate) mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -18,7 +18,6 @@
 //! handler that waits for room in the outbox is cancelled and aborted like any other, and a transport that accepts no
 //! frames does not delay reading.
 
-pub(crate) mod outputs;
 pub(crate) mod record;
 pub(crate) mod step;
 
@@ -36,19 +35,13 @@ use crate::clients::Client;
 use crate::collections::{SideTable, SlotMap};
 use crate::dialect::{Dialect, Role};
 use crate::driver::admission::{Admission, ClientPermit, Permits};
-use crate::driver::call_table::entry::{AnswerContent, CallEntry, RemoteAction};
-use crate::driver::cluster_keys::ClusterKeys;
-use crate::driver::interner::Interner;
+use crate::driver::call_table::{AnswerContent, CallEntry, Interner, RemoteAction, Timeouts};
 use crate::driver::json_text::JsonText;
-use crate::driver::memory::Memory;
 use crate::driver::notifications::Subscriptions;
 use crate::driver::notifications::queue::{NotificationQueue, SendWaiters};
 use crate::driver::outbox::{Answer, Outbox};
-use crate::driver::request_log::info::LastStamp;
-use crate::driver::request_log::recorder::Recorder;
-use crate::driver::requests::{InboundSlot, ProgressTokens, RequestData};
-use crate::driver::timeouts::Timeouts;
-use crate::driver::trace_propagator::TracePropagator;
+use crate::driver::request_log::{LastStamp, Recorder};
+use crate::driver::requests::{ClusterKeys, InboundSlot, ProgressTokens, RequestData, TracePropagator};
 use crate::error::ConnectionError;
 use crate::framing::Framing;
 use crate::id::{ExchangeId, InboundKey, SlotKey};
@@ -57,7 +50,7 @@ use crate::message::{Deviation, DeviationReport};
 use crate::registry::{Registry, SessionHash, SessionId};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{AbortHandle, Handle, Mutex};
-use crate::transport::{BoxFuture, Capabilities, PeerInfo, TransportError};
+use crate::transport::{BoxFuture, Capabilities, Inbound, PeerInfo, TransportError};
 
 /// A function that is called for each event of a connection.
 pub(crate) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
@@ -382,6 +375,83 @@ fn draw_seed() -> u128 {
     use std::hash::{BuildHasher, RandomState};
     let draw = || u128::from(RandomState::new().hash_one(0u8));
     (draw() << 64) | draw()
+}
+
+// The bytes that a connection holds, as its budget counts them.
+
+/// The least change, in bytes, that is passed to the budget. Most steps change less and do not use what connections
+/// share.
+const REPORT_STEP: usize = 8 * 1024;
+/// The approximate size of a request in addition to its frame, in bytes: its slots, its task, the state of its handler.
+const REQUEST_BYTES: usize = 1024;
+
+/// The bytes that a connection holds.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    budget: ByteBudget,
+    /// The bytes that the budget counts for it.
+    reported: usize,
+    /// Bytes of requests that wait or run.
+    requests: usize,
+}
+
+impl Memory {
+    pub(crate) fn new(budget: &ByteBudget) -> Self {
+        Self { budget: budget.clone(), reported: 0, requests: 0 }
+    }
+
+    /// A request was admitted.
+    pub(crate) const fn request_came(&mut self, bytes: u32) {
+        self.requests += bytes as usize;
+    }
+
+    /// A request has ended.
+    pub(crate) const fn request_gone(&mut self, bytes: u32) {
+        self.requests -= bytes as usize;
+    }
+
+    /// The answer of a request waits for room. From now on the request counts with the larger of its frame and its
+    /// answer.
+    pub(crate) fn answer_waits(&mut self, held: &mut u32, answer: usize) {
+        let answer = u32::try_from(answer).unwrap_or(u32::MAX);
+        if answer > *held {
+            self.requests += (answer - *held) as usize;
+            *held = answer;
+        }
+    }
+}
+
+impl Memory {
+    /// Bytes of requests that wait or run.
+    pub(crate) const fn of_requests(&self) -> usize {
+        self.requests
+    }
+
+    /// Updates the budget at the end of each step. Returns the bytes that must be given back. The caller does that
+    /// without the lock, because it wakes tasks.
+    #[must_use]
+    pub(crate) fn count(&mut self, held: usize) -> usize {
+        let reported = self.reported;
+        if held.abs_diff(reported) < REPORT_STEP && (held > 0 || reported == 0) {
+            return 0;
+        }
+        self.reported = held;
+        if held > reported {
+            self.budget.add(held - reported);
+        }
+        reported.saturating_sub(held)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.budget.remove(self.reported);
+    }
+}
+
+/// The bytes that a request counts.
+pub(crate) fn bytes_of_request(inbound: &Inbound) -> u32 {
+    u32::try_from(inbound.body.len().saturating_add(REQUEST_BYTES)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

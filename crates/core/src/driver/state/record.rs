@@ -4,12 +4,12 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::cause::{Cause, CauseKind};
-use crate::driver::call_table::entry::AnswerContent;
+use crate::driver::call_table::AnswerContent;
 use crate::driver::effects::Effects;
 use crate::driver::outbox::Answer;
-use crate::driver::request_log::info::{Direction, RequestInfo, RequestKey, RequestOutcome, SessionInfo};
-use crate::driver::request_log::recorder::Recorder;
-use crate::driver::request_log::shared::{Recorded, RequestLog};
+use crate::driver::request_log::{
+    Direction, Recorded, Recorder, RequestInfo, RequestKey, RequestLog, RequestOutcome, SessionInfo,
+};
 use crate::driver::requests::{InboundSlot, Unserved};
 use crate::driver::state::{ConnectionInner, Payload, Request, State, now};
 use crate::id::{CallKey, InboundKey, OutboundKey, RequestId, SlotKey};
@@ -308,7 +308,7 @@ mod tests {
     use crate::dialect::ACP_V2;
     use crate::driver::context::CallContext;
     use crate::driver::peer::Peer;
-    use crate::driver::request_log::shared::RequestLog;
+    use crate::driver::request_log::RequestLog;
     use crate::driver::router::Router;
     use crate::transport::memory_pair;
 

@@ -1,13 +1,26 @@
 //! One step of a connection: an input of the machine with the lock held, its outputs in order, and then, without the
 //! lock, the effects outside of it.
 
+use std::mem::take;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use crate::driver::effects::Effects;
-use crate::driver::state::{ConnectionInner, Payload, State, now};
+use tracing::Level;
+
+use crate::cause::Cause;
+use crate::dialect::{HandshakePart, Refusal};
+use crate::driver::admission::{Permits, Task};
+use crate::driver::call_table::{CallEntry, Users};
+use crate::driver::effects::{Effects, Entry, name, outcome_of_reply};
+use crate::driver::outbox::{Answer, Control, DataFrame};
+use crate::driver::requests::Unserved;
+use crate::driver::state::{ConnectionInner, HandlerKind, Payload, Start, State, Waiting, now};
+use crate::failpoint::{self, Failpoint};
+use crate::id::{ExchangeId, InboundKey, OutboundKey, SlotKey};
+use crate::machine::{CloseCause, Event, HandlerResult, Output, Reply, ReplyBody};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
+use crate::transport::ExchangeEnd;
 
 impl ConnectionInner {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -116,6 +129,341 @@ impl State {
         if self.outbox.take_news() || earlier || closing || walking || over {
             self.dirty = true;
             effects.driver = self.driver.take();
+        }
+    }
+}
+
+// Executes the outputs of the machine in order.
+
+impl State {
+    /// Executes the outputs of the machine with the lock held. Effects outside of the lock are added to `effects`.
+    #[inline]
+    pub(crate) fn apply(
+        &mut self,
+        connection: &Arc<ConnectionInner>,
+        now: Instant,
+        payload: &mut Payload<'_>,
+        effects: &mut Effects,
+    ) {
+        let is_recorded = self.recorder.is_some();
+        while let Some(output) = self.session.poll_output() {
+            if is_recorded {
+                self.record(now, &output, payload, effects);
+            }
+            self.apply_one(connection, now, output, payload, effects);
+        }
+        if self.outbox.reserved() > 0 && self.outbox.reserve_is_spent(self.session.limits()) {
+            self.close.get_or_insert(CloseCause::PeerNotReading);
+        }
+    }
+
+    /// The driver's entry of a call that the machine knows.
+    pub(crate) fn entry_of(&mut self, call: OutboundKey) -> Option<(SlotKey, &mut CallEntry)> {
+        let slot_key = *self.outbound.get(call.0)?;
+        self.calls.get_mut(slot_key.0).map(|entry| (slot_key, entry))
+    }
+
+    fn apply_one(
+        &mut self,
+        connection: &Arc<ConnectionInner>,
+        now: Instant,
+        output: Output,
+        payload: &mut Payload<'_>,
+        effects: &mut Effects,
+    ) {
+        match output {
+            Output::Start(key) => self.start(connection, now, key, payload, effects),
+            Output::Signal { key, cause } => self.signal(connection, key, cause, effects),
+            Output::Abort(key) => self.abort(connection, key, effects),
+            Output::Reply(reply) => self.reply(connection, reply, payload, effects),
+            Output::Silence { key, exchange } => self.silence(connection, key, exchange, effects),
+            Output::Released(key) => {
+                if let Some(slot) = self.inbound.remove(key.0) {
+                    self.memory.request_gone(slot.bytes);
+                    if let Some(extras) = slot.extras {
+                        self.reported.forget(key, &extras.tokens);
+                        effects.rare().watches.extend(extras.watches);
+                    }
+                    self.queued.remove(key.0);
+                    effects.gone.push(slot.request);
+                }
+            }
+            Output::Refuse { to, exchange, why } => {
+                self.outbox.push_control(Control::Refuse { to, exchange, why });
+            }
+            Output::RefuseCancelled { id, tag, server_cancellable, exchange, graceful, cause } => {
+                self.outbox.push_control(Control::RefuseCancelled {
+                    id,
+                    tag,
+                    server_cancellable,
+                    exchange,
+                    graceful,
+                    cause,
+                });
+            }
+            Output::ExchangeEnd { exchange, silent } => self.finish(exchange, silent),
+            Output::Ack { ack, key, exchange, status } => {
+                self.outbox.push_control(Control::Ack { ack, key, exchange, status });
+            }
+            Output::SendCancel { call, number, cancel: _, cause } => {
+                if let Some((slot_key, entry)) = self.entry_of(call) {
+                    let source = cause.kind();
+                    entry.users.add(Users::CANCEL);
+                    let span = entry.span();
+                    effects.log(Level::DEBUG, || Entry::CallCancelled { call: number, span, source });
+                    self.outbox.push_control(Control::Cancel(slot_key));
+                }
+            }
+            Output::TakeBack(call) => {
+                if let Some((_, entry)) = self.entry_of(call) {
+                    entry.frame = None;
+                    let calls = &self.calls;
+                    self.outbox
+                        .took_back(|slot_key| calls.get(slot_key.0).is_some_and(|call| call.frame.is_some()));
+                }
+            }
+            Output::Acked { call, cancelled } => {
+                if let Some((_, entry)) = self.entry_of(call) {
+                    let extras = entry.extras();
+                    extras.acknowledged = Some(cancelled);
+                    effects.wakers.extend(extras.ack_waker.take());
+                }
+            }
+            Output::Settle { call, settlement } => self.settle_call(call, settlement, payload, effects),
+            Output::CancelForeign(child) => {
+                // A child that is not placed yet finds no entry when it is placed, and is cancelled then.
+                effects.rare().child_cancels.extend(self.foreign.remove(&child.0).flatten());
+            }
+            Output::Event(event) => self.emit(connection, event, effects),
+            Output::Close(cause) => {
+                self.close.get_or_insert(cause);
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        connection: &Arc<ConnectionInner>,
+        now: Instant,
+        key: InboundKey,
+        payload: &mut Payload<'_>,
+        effects: &mut Effects,
+    ) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        let mut arriving = match payload {
+            Payload::Request(arriving) => Some(&mut **arriving).filter(|arriving| arriving.key == Some(key)),
+            Payload::None | Payload::Offer(_) | Payload::AnswerContent(_) => None,
+        };
+        let waiting = match &mut arriving {
+            Some(arriving) => arriving.waiting.take(),
+            None => self.queued.remove(key.0),
+        };
+        if let Some(Waiting { handler: Some(handler), params }) = waiting {
+            let permit =
+                arriving.as_mut().map(|arriving| take(&mut arriving.client_permit)).unwrap_or_default();
+            self.permits.starts(
+                &connection.admission,
+                slot.request.data.request_client(&connection.client),
+                permit,
+            );
+            slot.task = Task::Running;
+            connection.beginning.fetch_add(1, Ordering::SeqCst);
+            let exchange = slot.request.data.exchange();
+            if let Some(arriving) = arriving {
+                arriving.started = exchange;
+                if handler.kind() == HandlerKind::Quick {
+                    // The connection's task polls it after this step.
+                    arriving.waiting = Some(Waiting { handler: Some(handler), params });
+                    return;
+                }
+            } else if exchange.is_peers() {
+                self.outbox.push_control(Control::Begin(exchange));
+            }
+            effects.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
+        } else {
+            // The method is not served: it is answered here, without a task.
+            let lifecycle = connection.dialect.rules().lifecycle;
+            let shuts_down =
+                lifecycle.is_some_and(|lifecycle| lifecycle.shutdown == &*slot.request.data.method);
+            slot.unserved = if shuts_down { Unserved::Shutdown } else { Unserved::NotFound };
+            self.session.local_answer(now, key, HandlerResult::Error);
+            self.session.local_ended(now, key);
+        }
+    }
+
+    fn signal(&mut self, connection: &ConnectionInner, key: InboundKey, cause: Cause, effects: &mut Effects) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        if failpoint::active(Failpoint::LateRegistration) && !slot.request.data.has_begun() {
+            return;
+        }
+        let (request, logged) = (&slot.request, &cause);
+        effects.log(Level::DEBUG, || Entry::RequestCancelled {
+            request: Arc::clone(request),
+            cause: logged.clone(),
+        });
+        slot.request.data.set_cancelled(cause);
+        if connection.in_order {
+            effects.wakers.extend(self.notices.take_turn_of(key));
+        }
+        let request = &slot.request;
+        connection.registry.record(request.session_hash(), request.session(), &request.data.id);
+        effects.signal(Arc::clone(&slot.request));
+    }
+
+    fn abort(&mut self, connection: &ConnectionInner, key: InboundKey, effects: &mut Effects) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        if slot.task == Task::Running {
+            Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
+            slot.task = Task::Draining;
+        }
+        effects.rare().aborts.push(Arc::clone(&slot.request));
+    }
+
+    fn reply(
+        &mut self,
+        connection: &ConnectionInner,
+        mut reply: Reply,
+        payload: &mut Payload<'_>,
+        effects: &mut Effects,
+    ) {
+        let mut answer = None;
+        if let Some(slot) = self.inbound.get_mut(reply.key.0) {
+            answer = match slot.unserved {
+                Unserved::NotFound => Some(Answer::Refused(Refusal::MethodNotFound)),
+                Unserved::Shutdown => {
+                    let result =
+                        connection.dialect.rules().lifecycle.map(|lifecycle| lifecycle.shutdown_result);
+                    if let (ReplyBody::Handler, Some(result)) = (&reply.body, result) {
+                        reply.body = ReplyBody::Graceful(result);
+                    }
+                    None
+                }
+                Unserved::No if reply.body == ReplyBody::Handler => match payload {
+                    Payload::Offer(answer) => answer.take(),
+                    Payload::None | Payload::Request(_) | Payload::AnswerContent(_) => None,
+                },
+                Unserved::No => None,
+            };
+            if slot.task == Task::Running {
+                Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
+                slot.task = Task::Draining;
+            }
+            let (request, outcome) = (&slot.request, outcome_of_reply(&reply.body));
+            effects.log(Level::TRACE, || Entry::RequestAnswered { request: Arc::clone(request), outcome });
+            let rules = connection.dialect.rules();
+            if let (Some(Answer::Value(value)), ReplyBody::Handler, Some(handshake)) =
+                (&answer, &reply.body, rules.handshake)
+            {
+                if handshake == &*slot.request.data.method {
+                    let said = connection.dialect.codec().read_handshake(HandshakePart::Result, value);
+                    self.session.handshake(HandshakePart::Result, &said);
+                }
+            }
+        }
+        self.end_waits_for_room(reply.key, effects);
+        let answer = answer.filter(|_| reply.body == ReplyBody::Handler);
+        self.outbox.push_data(DataFrame::Answer { reply, answer });
+    }
+
+    fn silence(
+        &mut self,
+        connection: &ConnectionInner,
+        key: InboundKey,
+        exchange: ExchangeId,
+        effects: &mut Effects,
+    ) {
+        if let Some(slot) = self.inbound.get_mut(key.0) {
+            if slot.task == Task::Running {
+                Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
+                slot.task = Task::Draining;
+            }
+            if slot.take_frames() {
+                self.outbox.silence(key);
+                self.give_room(effects);
+            }
+        }
+        self.end_waits_for_room(key, effects);
+        self.finish(exchange, true);
+    }
+
+    fn finish(&mut self, exchange: ExchangeId, silent: bool) {
+        if exchange.is_peers() {
+            let how = if silent { ExchangeEnd::Silent } else { ExchangeEnd::Accepted };
+            self.outbox.push_control(Control::ExchangeEnd { exchange, how });
+        }
+    }
+
+    fn emit(&mut self, connection: &ConnectionInner, event: Event, effects: &mut Effects) {
+        match &event {
+            Event::LimitReached(limit) => effects.log(Level::DEBUG, || Entry::LimitReached(limit)),
+            Event::HandlerPanicked(key) | Event::ErrorAfterCancel(key) | Event::Aborted(key) => {
+                if let Some(slot) = self.inbound.get(key.0) {
+                    let (request, event) = (&slot.request, name(&event));
+                    let request = || Arc::clone(request);
+                    effects.log(Level::DEBUG, || Entry::HandlerEndedBadly { request: request(), event });
+                }
+            }
+            Event::Unresponsive(_) => effects.log(Level::DEBUG, || Entry::Unresponsive),
+            Event::UnknownCancel
+            | Event::MalformedCancel
+            | Event::IgnoredCancel
+            | Event::EarlyNotification
+            | Event::ParkedCancel
+            | Event::LateAnswer
+            | Event::UnknownAnswer
+            | Event::DuplicateId
+            | Event::BadFrame
+            | Event::Deviation(_)
+            | Event::IgnoredToken => effects.log(Level::TRACE, || Entry::NoEffect(name(&event))),
+        }
+        if connection.on_event.is_some() {
+            effects.rare().events.push(event);
+        }
+    }
+
+    /// From now on every handler that still runs is draining: its answer cannot be sent.
+    pub(crate) fn lose_wire(
+        &mut self,
+        connection: &ConnectionInner,
+        effects: &mut Effects,
+    ) -> impl Sized + use<> {
+        for slot in self.inbound.values_mut() {
+            if slot.task == Task::Running {
+                Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
+                slot.task = Task::Draining;
+            }
+        }
+        let frames = self.outbox.clear();
+        self.give_room_to_all(effects);
+        (frames, self.notices.clear())
+    }
+
+    /// Wakes the tasks that wait for room, when at least a quarter of it is free.
+    pub(crate) fn give_room(&mut self, effects: &mut Effects) {
+        if self.waiting_for_room.is_empty() && self.notifiers.is_empty() {
+            return;
+        }
+        if self.outbox.has_room_again(self.session.limits()) {
+            self.give_room_to_all(effects);
+        }
+    }
+
+    pub(crate) fn give_room_to_all(&mut self, effects: &mut Effects) {
+        for key in self.waiting_for_room.drain(..) {
+            let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
+            let waker = extras.and_then(|extras| extras.waits_for_room.take());
+            effects.wakers.extend(waker);
+        }
+        effects.wakers.extend(self.notifiers.take());
+    }
+
+    /// A request is answered, or must not be answered: none of its tasks waits for room any more.
+    pub(crate) fn end_waits_for_room(&mut self, key: InboundKey, effects: &mut Effects) {
+        effects.wakers.extend(self.notifiers.take_of(key));
+        let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
+        if let Some(waker) = extras.and_then(|extras| extras.waits_for_room.take()) {
+            effects.wakers.push(waker);
+            self.waiting_for_room.retain(|waiting| *waiting != key);
         }
     }
 }

@@ -1,7 +1,9 @@
+//! Cancels of requests and of calls, from either side.
+
+use super::*;
 use crate::cause::CauseKind;
 use crate::dialect::{ABP, ACP, ACP_DRAFT, AnswerAfterCancel, CancelFrom, Handshake, LSP, MCP, MCP_2026};
 use crate::id::ExchangeId;
-use crate::machine::tests::*;
 
 #[test]
 fn with_handler_decides_a_cancel_only_signals() {

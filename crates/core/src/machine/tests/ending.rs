@@ -1,6 +1,10 @@
+//! The end of a connection: loss, the end of input, shutdown.
+//!
+//! Shield, grace, cancel, loss, half-close and shutdown, in orders that cause trouble.
+
 use super::*;
 use crate::cause::CauseKind;
-use crate::dialect::{ACP, LSP, MCP, MCP_2026, Refusal};
+use crate::dialect::{ACP, AnswerAfterCancel, LSP, MCP, MCP_2026, Refusal};
 use crate::message::BadMessage;
 
 fn close(outputs: &[Output]) -> Option<CloseCause> {
@@ -267,4 +271,323 @@ fn a_second_shutdown_shortens_the_first_and_never_lengthens_it() {
             assert_eq!(bench.pass(Duration::ZERO), [], "{first} s, then {then} s, lost: {is_lost}");
         }
     }
+}
+
+// Shield, grace, cancel, loss, half-close and shutdown, in orders that cause trouble.
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+fn aborts(outputs: &[Output]) -> usize {
+    outputs.iter().filter(|output| matches!(output, Output::Abort(_))).count()
+}
+
+fn closes(outputs: &[Output]) -> usize {
+    outputs.iter().filter(|output| matches!(output, Output::Close(_))).count()
+}
+
+/// GetMCP: the machine waits for the value of a cancelled handler.
+fn patient() -> Dialect {
+    MCP.to_builder().answer_after_cancel(AnswerAfterCancel::ResultIfFinished).build()
+}
+
+#[test]
+fn a_shutdown_aborts_a_deaf_handler_once() {
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    bench.session.local_shutdown(bench.now, seconds(10));
+    let mut outputs = bench.pass(seconds(10));
+    outputs.extend(bench.pass(seconds(2)));
+    assert_eq!(aborts(&outputs), 1, "{outputs:?}");
+    assert_eq!(bench.session.stats().aborted, 1);
+    let _ = bench.ended(key);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn leaving_a_shield_after_the_deadline_of_a_shutdown_gives_no_second_grace() {
+    // I3: the timer of the second grace was never removed
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    bench.session.local_shield(bench.now, key);
+    bench.session.local_shutdown(bench.now, seconds(10));
+    assert_eq!(signals(&bench.pass(seconds(10))), 1);
+    bench.now += seconds(1);
+    bench.session.local_unshield(bench.now, key);
+    let outputs = bench.pass(seconds(1));
+    assert_eq!((aborts(&outputs), closes(&outputs)), (1, 1), "{outputs:?}");
+    let _ = bench.ended(key);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn an_aborted_thread_that_goes_on_shielding_is_not_aborted_again() {
+    let mut bench = Bench::new(MCP);
+    let blocking = InboundRequest { work: Work::Blocking, ..Bench::arrival(1, "test/block") };
+    let key = bench.session.recv_request(bench.now, blocking).unwrap();
+    bench.cancel(1);
+    assert_eq!(aborts(&bench.pass(seconds(2))), 1);
+    bench.session.local_shield(bench.now, key);
+    bench.session.local_unshield(bench.now, key);
+    assert_eq!(aborts(&bench.pass(seconds(60))), 0);
+    assert_eq!(bench.session.stats().aborted, 1);
+}
+
+#[test]
+fn a_shielded_handler_is_answered_for_before_the_end_of_input_closes_the_connection() {
+    // I1
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    bench.session.local_shield(bench.now, key);
+    bench.session.recv_half_close(bench.now);
+    // The time of the shield elapses just before the grace does. The handler enters a shield again.
+    bench.session.local_unshield(bench.now + seconds(29), key);
+    bench.session.local_shield(bench.now + seconds(29), key);
+    assert_eq!(signals(&bench.pass(seconds(30))), 0);
+    let outputs = bench.pass(seconds(2));
+    let cause = Cause::new(CauseKind::Disconnected);
+    let answer =
+        outputs.iter().position(|output| *output == reply(key, 1, ReplyBody::Cancelled(cause.clone())));
+    let close = outputs.iter().position(|output| matches!(output, Output::Close(_)));
+    assert!(answer.is_some() && answer < close, "I1: closed without an answer: {outputs:?}");
+    assert_eq!((signals(&outputs), aborts(&outputs)), (1, 1));
+    let _ = bench.ended(key);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_deaf_tool_that_was_cancelled_is_still_aborted_when_its_client_is_gone() {
+    // L3, GETMCP-15: with ResultIfFinished a disconnect ends the wait
+    let mut bench = Bench::new(patient());
+    let key = bench.running(1);
+    bench.cancel(1);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
+    let _ = bench.outputs();
+    let outputs = bench.pass(seconds(2));
+    assert_eq!(aborts(&outputs), 1, "L3: {outputs:?}");
+    let _ = bench.ended(key);
+    assert!(bench.session.is_finished());
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_deaf_tool_that_was_cancelled_is_still_aborted_after_the_end_of_input() {
+    let mut bench = Bench::new(patient());
+    let key = bench.running(1);
+    bench.cancel(1);
+    bench.session.recv_half_close(bench.now);
+    let _ = bench.pass(seconds(30));
+    let outputs = bench.pass(seconds(2));
+    assert_eq!((aborts(&outputs), closes(&outputs)), (1, 1), "{outputs:?}");
+    let _ = bench.ended(key);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_connection_lost_while_shutting_down_keeps_no_handler_past_the_deadline() {
+    // docs/semantics.md, Shutdown: the total time is at most the sum of the limits
+    for lost in [DisconnectPolicy::Keep, DisconnectPolicy::Detach] {
+        let mut bench = Bench::new(ACP);
+        let key = bench.running(1);
+        bench.session.local_shutdown(bench.now, seconds(10));
+        bench.session.recv_lost(bench.now, lost);
+        assert_eq!(signals(&bench.pass(Duration::from_millis(9999))), 0, "{lost:?}");
+        assert_eq!(signals(&bench.pass(Duration::from_millis(1))), 1, "{lost:?}");
+        assert_eq!(aborts(&bench.pass(seconds(2))), 1, "{lost:?}");
+        let _ = bench.ended(key);
+        assert!(bench.session.is_finished());
+        bench.assert_no_residue();
+    }
+}
+
+#[test]
+fn a_shutdown_reaches_the_handlers_that_outlived_their_connection() {
+    for lost in [DisconnectPolicy::Keep, DisconnectPolicy::Detach] {
+        let mut bench = Bench::new(ACP);
+        let key = bench.running(1);
+        bench.session.recv_lost(bench.now, lost);
+        bench.session.local_shutdown(bench.now, seconds(10));
+        bench.session.local_shield(bench.now, key);
+        let outputs = bench.pass(seconds(10));
+        assert_eq!(signals(&outputs), 1, "{lost:?}: {outputs:?}");
+        assert_eq!(bench.session.request_cause(key), Some(CauseKind::Shutdown.into()));
+        bench.session.local_shield(bench.now, key);
+        assert_eq!(aborts(&bench.pass(seconds(2))), 1, "a shield held past shutdown's deadline");
+        let _ = bench.ended(key);
+        bench.assert_no_residue();
+    }
+}
+
+#[test]
+fn a_shutdown_does_not_lengthen_the_grace_of_a_detached_connection() {
+    let mut bench = Bench::with(ACP, |config| config.limits.detach_grace = seconds(1));
+    let _key = bench.running(1);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::Detach);
+    bench.session.local_shutdown(bench.now, seconds(10));
+    assert_eq!(signals(&bench.pass(seconds(1))), 1);
+}
+
+#[test]
+fn a_lost_connection_without_handlers_closes_at_once() {
+    // I3
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::Detach);
+    let _ = bench.answer(key, HandlerResult::Value);
+    let _ = bench.ended(key);
+    assert!(bench.session.is_finished());
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_shutdown_closes_as_soon_as_the_last_call_has_timed_out() {
+    let mut bench = Bench::client(ACP);
+    let call = bench.written(&CallSpec::new("a"));
+    bench.session.local_shutdown(bench.now, seconds(10));
+    let _ = bench.session.local_cancel_call(bench.now, call, CauseKind::Caller.into(), None);
+    bench.session.local_cancel_written(bench.now, call);
+    let _ = bench.outputs();
+    assert_eq!(closes(&bench.pass(seconds(5))), 1, "it waited for a call that had ended");
+}
+
+#[test]
+fn no_ack_is_written_when_the_connection_was_lost_under_a_shield() {
+    let mut bench = abp();
+    let key = bench.running_call(1, "c1");
+    bench.session.local_shield(bench.now, key);
+    let _ = bench.cancel_call_id("c1", 2);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
+    bench.session.local_unshield(bench.now, key);
+    let outputs = bench.outputs();
+    assert_eq!((ack(&outputs), signals(&outputs)), (None, 1), "{outputs:?}");
+}
+
+#[test]
+fn a_call_still_queued_at_the_end_of_input_never_reaches_the_wire() {
+    // "may have run" must be false
+    let mut bench = Bench::client(ACP);
+    let (call, _) = bench.session.local_call(bench.now, &CallSpec::new("a")).unwrap();
+    bench.session.recv_half_close(bench.now);
+    let outputs = bench.outputs();
+    let settlement = Settlement::Disconnected { may_have_run: false };
+    assert_eq!(outputs[..2], [Output::TakeBack(call), Output::Settle { call, settlement }]);
+}
+
+#[test]
+fn a_gateway_can_still_call_its_other_peer_after_the_end_of_input() {
+    // `printf ... | agent`: the other connection is open
+    let mut bench = Bench::new(ACP);
+    let parent = bench.running(1);
+    bench.session.recv_half_close(bench.now);
+    assert_eq!(bench.session.local_adopt(bench.now, parent, ForeignChild(1)), Ok(()));
+    assert_eq!(bench.session.local_call(bench.now, &CallSpec::new("a")), Err(CallRefused::Disconnected));
+    let outputs = bench.pass(seconds(30));
+    assert!(outputs.contains(&Output::CancelForeign(ForeignChild(1))), "{outputs:?}");
+}
+
+#[test]
+fn a_subscription_that_was_not_sent_cannot_be_ended_by_the_server() {
+    // I12
+    let mut bench = Bench::client(MCP_2026);
+    let listen = CallSpec::new("subscriptions/listen");
+    let (call, _) = bench.session.local_call(bench.now, &listen).unwrap();
+    assert_eq!(bench.cancel(1), [Output::Event(Event::IgnoredCancel)]);
+    bench.session.local_written(bench.now, call);
+    let cause = Cause::new(CauseKind::Caller);
+    let wait = Some(AfterCancel::WaitForPeer);
+    let _ = bench.session.local_cancel_call(bench.now, call, cause.clone(), wait);
+    let _ = bench.outputs();
+    let settlement = Settlement::Cancelled { cause, confirmed: true };
+    assert_eq!(bench.cancel(1), [Output::Settle { call, settlement }], "the first cause is kept");
+    assert!(!bench.session.wants_cancel(call), "a cancel for what has ended");
+    bench.assert_no_residue();
+}
+
+#[test]
+fn an_ineffective_cancel_is_acknowledged_as_such() {
+    // ABP-13, ABP-14: agent to app only, and each cancel is acknowledged
+    let mut bench = Bench::client(ABP);
+    bench.session.handshake(HandshakePart::Result, &Handshake::default());
+    let _call = bench.written(&CallSpec::new("a"));
+    assert_eq!(ack(&bench.cancel_call_id("c1", 9)), Some(AckStatus::NotFound));
+}
+
+#[test]
+fn a_timeout_returns_even_if_the_app_says_it_did_not_cancel_and_never_answers() {
+    // ABP-30
+    let mut bench = Bench::client(ABP);
+    let deadline = Some(bench.now + seconds(1));
+    let call = bench.written(&CallSpec { deadline, ..CallSpec::new("a") });
+    let outputs = bench.pass(seconds(1));
+    let Some(Output::SendCancel { cancel, .. }) = outputs.first() else { panic!("{outputs:?}") };
+    bench.session.local_cancel_written(bench.now, call);
+    bench.session.recv_ack(bench.now, Some(*cancel), false);
+    let _ = bench.outputs();
+    let outputs = bench.pass(seconds(5));
+    assert!(outputs.iter().any(|output| matches!(output, Output::Settle { .. })), "{outputs:?}");
+}
+
+#[test]
+fn a_deadline_ends_a_call_cancelled_before_it_that_the_app_says_it_did_not_cancel() {
+    // ABP-30
+    let mut bench = Bench::client(ABP);
+    let deadline = Some(bench.now + seconds(60));
+    let call = bench.written(&CallSpec { deadline, ..CallSpec::new("a") });
+    let _ = bench.session.local_cancel_call(bench.now, call, Cause::new(CauseKind::Caller), None);
+    let outputs = bench.outputs();
+    let Some(Output::SendCancel { cancel, .. }) = outputs.first() else { panic!("{outputs:?}") };
+    bench.session.local_cancel_written(bench.now, call);
+    bench.session.recv_ack(bench.now, Some(*cancel), false);
+    assert_eq!(bench.outputs(), [Output::Acked { call, cancelled: false }]);
+    assert_eq!(bench.pass(seconds(59)), [], "the answer is on its way");
+    let settlement = Settlement::Cancelled { cause: Cause::new(CauseKind::Caller), confirmed: false };
+    let outputs = bench.pass(seconds(1));
+    assert!(outputs.contains(&Output::Settle { call, settlement }), "{outputs:?}");
+    bench.assert_no_residue();
+}
+
+#[test]
+fn aborting_an_exchange_cancels_both_of_its_requests() {
+    // I3, I4
+    let mut bench = Bench::with(ABP, |config| config.ordered = false);
+    bench.session.handshake(HandshakePart::Result, &Handshake::default());
+    let exchange = ExchangeId(7);
+    let keys: Vec<_> = [1, 2, 3]
+        .map(|id| {
+            let origin = Origin { exchange, ..Origin::STREAM };
+            bench
+                .session
+                .recv_request(bench.now, InboundRequest { origin, ..Bench::arrival(id, "a") })
+                .unwrap()
+        })
+        .into();
+    let _ = bench.answer(keys[2], HandlerResult::Value);
+    let _ = bench.ended(keys[2]);
+    bench.session.recv_exchange_closed(bench.now, exchange);
+    assert_eq!(signals(&bench.outputs()), 2);
+}
+
+#[test]
+fn a_child_of_a_request_that_was_never_entered_leaves_with_it() {
+    // I3, I5
+    let mut bench = Bench::with(ACP, |config| config.limits.max_running_handlers = 0);
+    let parent = bench.session.recv_request(bench.now, Bench::arrival(1, "test/wait")).unwrap();
+    bench.session.local_adopt(bench.now, parent, ForeignChild(1)).unwrap();
+    let outputs = bench.cancel(1);
+    assert!(outputs.contains(&Output::CancelForeign(ForeignChild(1))), "I5: {outputs:?}");
+    assert!(outputs.contains(&Output::Released(parent)), "I3");
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_handler_that_goes_on_after_its_answer_is_not_aborted_because_the_connection_is_lost() {
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    let _ = bench.answer(key, HandlerResult::Value);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
+    assert_eq!(bench.outputs(), []);
+    assert_eq!(bench.pass(seconds(3600)), [], "nobody has cancelled it");
+    assert_eq!(bench.ended(key), [Output::Released(key)]);
+    bench.assert_no_residue();
 }

@@ -1,4 +1,5 @@
-//! The results of the last keys: to answer "already", and to recognise that a cancel is late and not early.
+//! The ids that the machine remembers: the results of the last keys, to answer "already" and to recognise that a cancel is late
+//! and not early; and the early cancels, which wait for their request.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,0 +1,644 @@
+//! What a connection must still send when its input can no longer be split into frames.
+//!
+//! Peers that print other things than messages, over streams of bytes: no call waits forever, no cancel is stuck, and each
+//! thing that is dropped is reported.
+//!
+//! Answers that are not exact: each is taken where its meaning is certain, and otherwise ends its call with an error.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rescind_core::dialect::{self, ACP, Dialect, LSP, Role};
+use rescind_core::{
+    BadFrame, BadMessage, ByteStream, Call, CallContext, Deviation, Framing, Link, Outcome, Peer, Router,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
+use tokio::time::{Instant, timeout};
+
+fn frame(body: &str) -> String {
+    format!("Content-Length: {}\r\n\r\n{body}", body.len())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalid_header_loses_no_pending_answer() {
+    let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+    let router =
+        Router::new().method("test/echo", |_ctx: CallContext, params: Value| async move { Ok(params) });
+    let served = ByteStream::whole(ours).framing(Framing::ContentLength).into_link();
+    let peer = Peer::builder(dialect::ACP).serve(router).attach(served).unwrap();
+    let burst = [
+        frame(r#"{"jsonrpc":"2.0","id":1,"method":"test/echo","params":{"value":1}}"#),
+        frame("bad"),
+        "Content-Length: -4\r\n\r\n".to_owned(),
+    ];
+    theirs.write_all(burst.concat().as_bytes()).await.unwrap();
+    let mut answered = String::new();
+    let read = theirs.read_to_string(&mut answered);
+    tokio::time::timeout(Duration::from_secs(60), read).await.expect("the connection closes").unwrap();
+    assert!(answered.contains(r#""id":1,"result":{"value":1}"#), "the answer was lost: {answered}");
+    assert_eq!(answered.matches("-32700").count(), 2, "each bad frame gets its error: {answered}");
+    peer.closed().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_error_for_an_oversize_frame_has_the_limit() {
+    let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+    let served = ByteStream::whole(ours).framing(Framing::Newline).max_frame(1024).into_link();
+    let peer = Peer::builder(dialect::ACP).role(dialect::Role::Server).serve(Router::new());
+    let _peer = peer.attach(served).unwrap();
+    theirs.write_all(format!("{}\n", "x".repeat(5000)).as_bytes()).await.unwrap();
+    theirs.shutdown().await.unwrap();
+    let mut answered = String::new();
+    theirs.read_to_string(&mut answered).await.unwrap();
+    assert!(answered.contains("1024 bytes"), "{answered}");
+}
+
+const ASK: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{}}}"#;
+const ASK_ACP: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}"#;
+const TOLD: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"capabilities":{}}}"#;
+
+/// Writes a body as a frame.
+type Writes = fn(&str) -> String;
+
+fn headed(body: &str) -> String {
+    format!("Content-Length: {}\r\n\r\n{body}", body.len())
+}
+
+fn line(body: &str) -> String {
+    format!("{body}\n")
+}
+
+fn unframed() -> (Link, DuplexStream) {
+    let (ours, theirs) = tokio::io::duplex(64 * 1024);
+    (ByteStream::whole(ours).into_link(), theirs)
+}
+
+async fn serve(dialects: &[Dialect], link: Link) -> Peer {
+    let router = Router::new().method("initialize", |_: CallContext, _: Value| async {
+        Ok(serde_json::json!({ "capabilities": {} }))
+    });
+    let builder = Peer::builder(dialects.iter().cloned()).serve(router);
+    builder.connect(link).await.expect("the connection opens")
+}
+
+/// The bytes that the peer receives in answer to these bytes.
+async fn answered(theirs: &mut DuplexStream, bytes: &str) -> String {
+    theirs.write_all(bytes.as_bytes()).await.expect("it is read");
+    theirs.shutdown().await.expect("it is read");
+    let mut answered = String::new();
+    theirs.read_to_string(&mut answered).await.expect("text comes");
+    answered
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_bytes_takes_the_framing_of_its_dialect() {
+    let cases: [(Dialect, &str, Writes); 2] = [(LSP, ASK, headed), (ACP, ASK_ACP, line)];
+    for (dialect, ask, framed) in cases {
+        let (link, mut theirs) = unframed();
+        let peer = serve(&[dialect], link).await;
+        assert_eq!(answered(&mut theirs, &framed(ask)).await, framed(TOLD));
+        peer.closed().await.expect("it ends with its input");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_explicit_framing_is_kept() {
+    let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+    let link = ByteStream::whole(ours).framing(Framing::Newline).into_link();
+    let peer = serve(&[LSP], link).await;
+    assert_eq!(answered(&mut theirs, &line(ASK)).await, line(TOLD));
+    peer.closed().await.expect("it ends with its input");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_byte_decides_the_framing_if_dialects_of_both_are_offered() {
+    let cases: [(&str, Writes, &str); 2] = [(ASK, headed, "lsp"), (ASK_ACP, line, "acp")];
+    for (ask, framed, dialect) in cases {
+        let (link, mut theirs) = unframed();
+        let opening = tokio::spawn(async move { serve(&[ACP, LSP], link).await });
+        assert_eq!(answered(&mut theirs, &framed(ask)).await, framed(TOLD));
+        let peer = opening.await.expect("no panic");
+        assert_eq!(peer.dialect().name(), dialect);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_writes_first_in_the_framing_of_its_dialect() {
+    let (link, mut theirs) = unframed();
+    let peer = Peer::builder(LSP).attach(link).expect("the connection opens");
+    peer.try_notify("initialized", &serde_json::json!({})).expect("there is room");
+    let mut first = [0; 14];
+    theirs.read_exact(&mut first).await.expect("a frame comes");
+    assert_eq!(&first, b"Content-Length");
+}
+
+// Peers that print other things than messages, over streams of bytes: no call waits forever, no cancel is stuck, and each
+// thing that is dropped is reported.
+
+type Seen = Arc<Mutex<Vec<(Deviation, String)>>>;
+
+/// A connection whose peer is written byte by byte.
+struct Raw {
+    peer: Peer,
+    stream: DuplexStream,
+    seen: Seen,
+    read: String,
+}
+
+impl Raw {
+    fn new(dialect: Dialect, role: Role, framing: Framing) -> Self {
+        let (ours, stream) = tokio::io::duplex(1 << 20);
+        let seen = Seen::default();
+        let reported = Arc::clone(&seen);
+        let router = Router::new().method("echo", async |_: CallContext, params: Value| Ok(params)).method(
+            "wait",
+            async |ctx: CallContext, (): ()| {
+                ctx.cancelled().await;
+                ctx.stopped::<()>(ctx.cause().unwrap())
+            },
+        );
+        let peer = Peer::builder(dialect)
+            .role(role)
+            .serve(router)
+            .on_deviation(move |report| {
+                let sent = String::from_utf8_lossy(report.sent).into_owned();
+                reported.lock().unwrap().push((report.deviation, sent));
+            })
+            .attach(ByteStream::whole(ours).framing(framing).max_frame(64 * 1024).into_link())
+            .unwrap();
+        Self { peer, stream, seen, read: String::new() }
+    }
+
+    async fn write(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    /// Reads until the peer has written this.
+    async fn until(&mut self, text: &str) {
+        while !self.read.contains(text) {
+            let mut bytes = [0; 4096];
+            let read = timeout(Duration::from_secs(60), self.stream.read(&mut bytes)).await;
+            let count = read.unwrap_or_else(|_| panic!("no {text} in {}", self.read)).unwrap();
+            assert!(count > 0, "no {text} in {}", self.read);
+            self.read.push_str(&String::from_utf8_lossy(bytes.get(..count).unwrap()));
+        }
+    }
+
+    fn seen(&self) -> Vec<(Deviation, String)> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+fn client(framing: Framing) -> Raw {
+    let dialect = if framing == Framing::Newline { ACP } else { LSP };
+    Raw::new(dialect, Role::Client, framing)
+}
+
+fn server(framing: Framing) -> Raw {
+    Raw::new(ACP, Role::Server, framing)
+}
+
+fn answer(id: u64) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "result": {"é": id}}).to_string()
+}
+
+async fn outcome(call: rescind_core::Call<Value>) -> Outcome<Value> {
+    timeout(Duration::from_secs(60), call.outcome()).await.expect("the call ends")
+}
+
+async fn is_answered(call: rescind_core::Call<Value>, id: u64) {
+    match outcome(call).await {
+        Outcome::Completed(value) => assert_eq!(value, json!({"é": id})),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn unreadable(call: rescind_core::Call<Value>) -> String {
+    match outcome(call).await {
+        Outcome::Unreadable { what } => what,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_answers_no_noise_and_takes_the_message_after_it() {
+    let mut raw = client(Framing::Newline);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"ask\"").await;
+    let noise = "Starting...\n  \n\u{feff}\n[INFO] [x]\n{'a': 1}\n\"text\"\n\nLoading ";
+    raw.write(format!("{noise}{}\n", answer(1))).await;
+    is_answered(call, 1).await;
+    let call = raw.peer.call::<_, Value>("again", &json!({})).start().unwrap();
+    raw.until("\"again\"").await;
+    assert!(!raw.read.contains("error"), "noise was answered: {}", raw.read);
+    let noise = |text: &str| (Deviation::Noise, text.to_owned());
+    let expected = [
+        noise("Starting..."),
+        (Deviation::ByteOrderMark, String::new()),
+        noise("[INFO] [x]"),
+        noise("{'a': 1}"),
+        noise("\"text\""),
+        noise("Loading "),
+    ];
+    assert_eq!(raw.seen(), expected);
+    assert_eq!(raw.peer.stats().deviations, 6);
+    drop(call);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_message_of_a_line_is_taken_in_its_order() {
+    let mut raw = client(Framing::Newline);
+    let mut calls = Vec::new();
+    for method in ["one", "two", "three"] {
+        calls.push(raw.peer.call::<_, Value>(method, &json!({})).start().unwrap());
+        raw.until(method).await;
+    }
+    let (both, noisy) = (format!("{}{}", answer(1), answer(2)), format!("{{progress: 5}} {}", answer(3)));
+    // A value inside a text is never an answer.
+    let nested = format!("{{NaN}}{{\"x\":[{}],\"y\":NaN}}", answer(3));
+    raw.write(format!("{nested}\n{both}\n{noisy}\n")).await;
+    for (call, number) in calls.into_iter().zip(1..) {
+        is_answered(call, number).await;
+    }
+    let expected =
+        [(Deviation::Noise, nested), (Deviation::SharedLine, both), (Deviation::SharedLine, noisy)];
+    assert_eq!(raw.seen(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_answers_a_line_that_is_not_json_and_takes_the_message_after_noise() {
+    let mut raw = server(Framing::Newline);
+    raw.write("hello\n\"text\"\n{\"jsonrpc\":\n").await;
+    raw.write("{\"jsonrpc\":\"2.0\",\"method\":\"note\"}\n$ {\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"echo\",\"params\":{\"a\":1}}\n").await;
+    raw.until("\"id\":5,\"result\":{\"a\":1}").await;
+    for (code, many) in [("-32700", 2), ("-32600", 1)] {
+        assert_eq!(raw.read.matches(code).count(), many, "{}", raw.read);
+    }
+    let kinds: Vec<_> = raw.seen().into_iter().map(|(deviation, _)| deviation).collect();
+    let dropped = |why| Deviation::Dropped(why);
+    let not_json = dropped(BadMessage::NotJson);
+    assert_eq!(kinds, [not_json, dropped(BadMessage::NotAnObject), not_json, Deviation::Noise]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_indented_answer_is_one_message() {
+    let mut raw = client(Framing::Newline);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"ask\"").await;
+    let indented = serde_json::to_string_pretty(&serde_json::from_str::<Value>(&answer(1)).unwrap()).unwrap();
+    let (first, rest) = indented.split_at(20);
+    raw.write(first).await;
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    raw.write(format!("{rest}\n")).await;
+    is_answered(call, 1).await;
+    assert_eq!(raw.seen(), [(Deviation::SeveralLines, indented)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_text_that_never_completes_ends_its_call_after_a_second() {
+    let mut raw = client(Framing::Newline);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"ask\"").await;
+    let start = Instant::now();
+    // Lines without an end do not lengthen its time.
+    let mut lines = "{\"jsonrpc\":\"2.0\",\"id\":1,\n\"result\":[\n".to_owned();
+    let endless = async {
+        loop {
+            raw.write(std::mem::replace(&mut lines, "1,\n".to_owned())).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let what = tokio::select! {
+        what = unreadable(call) => what,
+        () = endless => unreachable!(),
+    };
+    assert!(what.contains("it is cut off at byte"), "{what}");
+    let took = start.elapsed();
+    assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(2), "{took:?}");
+    // The line that was written last is noise.
+    raw.write(format!("]\n{}\n", answer(7))).await;
+    let call = raw.peer.call::<_, Value>("again", &json!({})).start().unwrap();
+    raw.until("\"again\"").await;
+    raw.write(format!("{}\n", answer(2))).await;
+    is_answered(call, 2).await;
+    assert_eq!(raw.seen().first().map(|(deviation, _)| *deviation), Some(Deviation::InvalidAnswer));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_does_not_wait_for_a_text_that_is_not_complete() {
+    let mut raw = server(Framing::Newline);
+    raw.write("{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"wait\"}\n").await;
+    while raw.peer.stats().running == 0 {
+        tokio::task::yield_now().await;
+    }
+    let start = Instant::now();
+    raw.write("{\n\"jsonrpc\": \"2.0\",\n").await;
+    raw.write("{\"jsonrpc\":\"2.0\",\"method\":\"$/cancel_request\",\"params\":{\"requestId\":5}}\n").await;
+    raw.until("\"id\":5").await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert_eq!(raw.peer.stats().cancelled, 1);
+    raw.until("-32700").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_above_the_limit_ends_the_call_that_it_names() {
+    for framing in [Framing::Newline, Framing::ContentLength] {
+        let mut raw = client(framing);
+        let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+        raw.until("\"id\":2").await;
+        let [first, second] = calls;
+        let filler = "x".repeat(100_000);
+        let large = format!("{{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{{\"x\":\"{filler}\"}}}}");
+        let framed = match framing {
+            Framing::Newline => format!("{large}\n{}\n", answer(1)),
+            Framing::ContentLength => {
+                let next = answer(1);
+                format!(
+                    "Content-Length: {}\r\n\r\n{large}Content-Length: {}\r\n\r\n{next}",
+                    large.len(),
+                    next.len()
+                )
+            }
+        };
+        raw.write(framed).await;
+        let what = unreadable(second).await;
+        assert!(what.contains("larger than the limit"), "{what}");
+        is_answered(first, 1).await;
+        assert!(!raw.read.contains("error"), "{}", raw.read);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn endless_noise_is_bounded_and_not_answered() {
+    let mut raw = client(Framing::Newline);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"ask\"").await;
+    for _ in 0..64 {
+        raw.write("x".repeat(64 * 1024)).await;
+    }
+    for _ in 0..64 {
+        raw.write(" ".repeat(64 * 1024)).await;
+    }
+    raw.write("\n").await;
+    raw.write(format!("{}\n{}\n", " ".repeat(100_000), answer(1))).await;
+    is_answered(call, 1).await;
+    let seen = raw.seen();
+    assert_eq!(seen.len(), 2, "each line once");
+    assert!(seen.iter().all(|(deviation, sent)| *deviation == Deviation::Noise && sent.len() == 1024));
+    assert!(!raw.read.contains("error"), "{}", raw.read);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_length_that_counts_characters_ends_its_call_and_reading_goes_on() {
+    let mut raw = client(Framing::ContentLength);
+    let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+    raw.until("\"id\":2").await;
+    let framed = |body: &str| format!("Content-Length: {}\r\n\r\n{body}", body.chars().count());
+    let [first, second] = calls;
+    raw.write(framed(&answer(1)) + &framed(&answer(2))).await;
+    for call in [first, second] {
+        let what = unreadable(call).await;
+        assert!(what.contains("a Content-Length counts bytes and not characters"), "{what}");
+    }
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"id\":3").await;
+    let plain = r#"{"jsonrpc":"2.0","id":3,"result":{"a":1}}"#;
+    raw.write(framed(plain)).await;
+    assert!(matches!(outcome(call).await, Outcome::Completed(value) if value == json!({"a": 1})));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_printed_between_blocks_is_thrown_away_and_reported() {
+    let mut raw = client(Framing::ContentLength);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"ask\"").await;
+    let body = answer(1);
+    raw.write(format!("\u{feff}\r\n\r\nready\nX: y\r\n\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+        .await;
+    is_answered(call, 1).await;
+    let kinds: Vec<_> = raw.seen().into_iter().map(|(deviation, _)| deviation).collect();
+    assert_eq!(kinds, [Deviation::ByteOrderMark, Deviation::Noise, Deviation::Noise]);
+    // A length that cannot be read still ends the connection.
+    raw.write("Content-Length: -1\r\n\r\n{}").await;
+    timeout(Duration::from_secs(60), raw.peer.closed()).await.expect("it closes").unwrap();
+    let last = raw.seen().pop().unwrap();
+    assert_eq!(last.0, Deviation::Dropped(BadMessage::Frame(BadFrame::BadLength)));
+    assert!(last.1.starts_with("Content-Length: -1"), "{}", last.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_message_over_several_lines_the_end_of_input_is_the_end() {
+    let mut raw = server(Framing::Newline);
+    raw.write("{\n\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"echo\",\n\"params\":{}\n}").await;
+    raw.stream.shutdown().await.unwrap();
+    raw.until("\"id\":5,\"result\":{}").await;
+}
+
+/// A length can be wrong by any number of bytes, which then never arrive.
+#[tokio::test(start_paused = true)]
+async fn a_length_far_above_the_limit_ends_the_call_that_its_body_names_within_a_second() {
+    let mut raw = client(Framing::ContentLength);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap();
+    raw.until("\"ask\"").await;
+    let start = Instant::now();
+    raw.write(format!("Content-Length: 99999999\r\n\r\n{}", answer(1))).await;
+    assert_eq!(unreadable(call).await, "it is larger than the limit of a frame");
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(raw.seen(), [(Deviation::InvalidAnswer, answer(1))]);
+}
+
+// Answers that are not exact: each is taken where its meaning is certain, and otherwise ends its call with an error.
+
+/// A client, and the raw other side of its connection.
+struct Bench {
+    client: Peer,
+    server: BufReader<DuplexStream>,
+    deviations: Arc<Mutex<Vec<Deviation>>>,
+}
+
+impl Bench {
+    fn new(dialect: Dialect) -> Self {
+        let (ours, theirs) = tokio::io::duplex(1024 * 1024);
+        let deviations = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&deviations);
+        let client = Peer::builder(dialect)
+            .on_deviation(move |report| noted.lock().unwrap().push(report.deviation))
+            .attach(ByteStream::whole(ours).framing(Framing::Newline).into_link())
+            .unwrap();
+        Self { client, server: BufReader::new(theirs), deviations }
+    }
+
+    /// Starts a call, and waits until it is written.
+    async fn call(&mut self) -> Call<Value> {
+        let call = self.client.call::<_, Value>("m", &json!({})).no_timeout().start().unwrap();
+        let mut line = String::new();
+        self.server.read_line(&mut line).await.unwrap();
+        assert!(line.contains("\"m\""), "{line}");
+        call
+    }
+
+    async fn says(&mut self, line: &str) {
+        self.server.write_all(line.as_bytes()).await.unwrap();
+        self.server.write_all(b"\n").await.unwrap();
+    }
+
+    fn deviations(&self) -> Vec<Deviation> {
+        std::mem::take(&mut *self.deviations.lock().unwrap())
+    }
+}
+
+fn unreadable_outcome(what: &str) -> Outcome<Value> {
+    Outcome::Unreadable { what: what.to_owned() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_answer_to_the_first_call_ends_it() {
+    let completed = || Outcome::Completed(json!(5));
+    for (answer, expected, deviation) in [
+        (r#"{"jsonrpc":"2.0","id":"1","result":5}"#, completed(), Deviation::IdSpelling),
+        (r#"{"jsonrpc":"2.0","id":1.0,"result":5}"#, completed(), Deviation::IdSpelling),
+        (r#"{"id":1,"result":5}"#, completed(), Deviation::NoVersion),
+        (r#"[{"jsonrpc":"2.0","id":1,"result":5}]"#, completed(), Deviation::BatchOfAnswers),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"result":5,"error":{"code":1,"message":"m"}}"#,
+            unreadable_outcome("it has a result and an error"),
+            Deviation::InvalidAnswer,
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"error":"no"}"#,
+            unreadable_outcome("its error is not an object: \"no\""),
+            Deviation::InvalidAnswer,
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{},"result":5}"#,
+            unreadable_outcome("it has a method beside its result or error"),
+            Deviation::InvalidAnswer,
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1}"#,
+            unreadable_outcome("it has neither a result nor an error"),
+            Deviation::InvalidAnswer,
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"result":NaN}"#,
+            unreadable_outcome("it is not JSON at byte 33"),
+            Deviation::InvalidAnswer,
+        ),
+        (r#"{"jsonrpc":"2.0","result":5}"#, unreadable_outcome("it has no id"), Deviation::InvalidAnswer),
+        (
+            r#"{"jsonrpc":"2.0","id":"undefined","result":5}"#,
+            unreadable_outcome("it has no id"),
+            Deviation::InvalidAnswer,
+        ),
+        (
+            r#"{"jsonrpc":"2.0","result":{"a":1 /* one */},"id":1}"#,
+            unreadable_outcome("it is not JSON at byte 33"),
+            Deviation::InvalidAnswer,
+        ),
+    ] {
+        let mut bench = Bench::new(dialect::LSP);
+        let call = bench.call().await;
+        bench.says(answer).await;
+        assert_eq!(outcome(call).await, expected, "{answer}");
+        assert_eq!(bench.deviations(), [deviation], "{answer}");
+        assert_eq!(bench.client.stats().deviations, 1, "{answer}");
+        // The connection goes on.
+        let call = bench.call().await;
+        bench.says(r#"{"jsonrpc":"2.0","id":2,"result":6}"#).await;
+        assert_eq!(outcome(call).await, Outcome::Completed(json!(6)), "{answer}");
+        assert_eq!(bench.deviations(), []);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_names_no_call_ends_the_only_open_one_and_never_one_of_two() {
+    for id in ["", r#""id":null,"#, r#""id":-1,"#, r#""id":"","#, r#""id":"undefined","#, r#""id":[1],"#] {
+        let mut bench = Bench::new(dialect::MCP);
+        let error = format!(r#"{{"jsonrpc":"2.0",{id}"error":{{"code":-32700,"message":"no"}}}}"#);
+        // None is open.
+        bench.says(&error).await;
+        let (first, second) = (bench.call().await, bench.call().await);
+        bench.says(&error).await;
+        bench.says(r#"{"jsonrpc":"2.0","id":1,"result":1}"#).await;
+        assert_eq!(outcome(first).await, Outcome::Completed(json!(1)), "{id}");
+        bench.says(&error).await;
+        match outcome(second).await {
+            Outcome::Failed(error) => assert_eq!((error.code.0, &*error.message), (-32700, "no")),
+            other => panic!("{id}: {other:?}"),
+        }
+        let unnamed = Deviation::Dropped(BadMessage::NoId);
+        assert_eq!(bench.deviations(), [unnamed, unnamed, Deviation::NoId], "{id}");
+    }
+}
+
+/// Each names no call, or not certainly one, or another one. None of them may end the open call.
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_answers_of_unclear_meaning_end_no_call() {
+    let mut bench = Bench::new(dialect::MCP);
+    let call = bench.call().await;
+    let other = bench.call().await;
+    let unclear = [
+        r#"{"jsonrpc":"2.0","result":{"id":1,"x":NaN}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"id":2,"result":1}"#,
+        r#"{"jsonrpc":"2.0","id":"01","result":1}"#,
+        r#"{"jsonrpc":"2.0","id":1.5,"result":1}"#,
+        r#"{"jsonrpc":"2.0","id":[1],"result":1}"#,
+        r#"{"jsonrpc":"2.0","id":9,"result":NaN}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"notifications/m","params":NaN}"#,
+        r#"{"jsonrpc":"2.0","result":{"text":"he said "hi"},"id":1,"x":"}"#,
+        r#"{"jsonrpc":"2.0","error":{"code":1,"message":"to nobody"}}"#,
+        r#"[{"jsonrpc":"2.0","id":"x","result":1},[{"jsonrpc":"2.0","id":1,"result":1}]]"#,
+    ];
+    for _ in 0..1000 {
+        for line in unclear {
+            bench.says(line).await;
+        }
+        // This side answers bad frames, up to a limit.
+        let drained = bench.server.fill_buf();
+        if let Ok(Ok(buffer)) = tokio::time::timeout(Duration::from_millis(1), drained).await {
+            let read = buffer.len();
+            bench.server.consume(read);
+        }
+    }
+    bench.says(r#"{"jsonrpc":"2.0","id":1,"result":1}"#).await;
+    assert_eq!(outcome(call).await, Outcome::Completed(json!(1)));
+    bench.says(r#"{"jsonrpc":"2.0","id":2,"result":2}"#).await;
+    assert_eq!(outcome(other).await, Outcome::Completed(json!(2)));
+    let stats = bench.client.stats();
+    assert_eq!((stats.calls, stats.late_answers), (0, 0));
+    assert!(stats.deviations >= 5000, "{stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_ends_with_an_answer_that_cannot_be_read() {
+    let mut bench = Bench::new(dialect::LSP);
+    let call = bench.call().await;
+    call.canceller().cancel("");
+    let mut line = String::new();
+    bench.server.read_line(&mut line).await.unwrap();
+    bench.says(r#"{"jsonrpc":"2.0","id":"1","error":{"code":-32800,"message":"cancelled"}}"#).await;
+    assert!(matches!(outcome(call).await, Outcome::Cancelled(cancelled) if cancelled.confirmed));
+    let call = bench.call().await;
+    call.canceller().cancel("");
+    line.clear();
+    bench.server.read_line(&mut line).await.unwrap();
+    let cancel: Value = serde_json::from_str(&line).unwrap();
+    bench.says(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"cut":"#, cancel["params"]["id"])).await;
+    assert_eq!(outcome(call).await, unreadable_outcome("it is cut off at byte 40"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_without_an_id_in_an_array_ends_the_only_open_call() {
+    let mut bench = Bench::new(dialect::LSP);
+    let call = bench.call().await;
+    bench.says(r#"[{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}]"#).await;
+    assert!(matches!(outcome(call).await, Outcome::Failed(error) if error.message == "no"));
+    assert_eq!(bench.deviations(), [Deviation::NoId, Deviation::BatchOfAnswers]);
+    // A notification in an array is refused and reported.
+    bench.says(r#"[{"jsonrpc":"2.0","method":"note"}]"#).await;
+    let mut refusal = String::new();
+    bench.server.read_line(&mut refusal).await.unwrap();
+    assert!(refusal.contains("error"), "{refusal}");
+    assert_eq!(bench.deviations(), [Deviation::Dropped(BadMessage::BatchNotAllowed)]);
+}
