@@ -147,8 +147,10 @@ pub(crate) enum Reply {
     Unclear,
     /// An error that names no request. The driver ends the only call of its exchange with it.
     UnnamedError,
-    /// A request, a notification, or the answer to another request.
+    /// A request or a notification.
     Other,
+    /// The answer to another request.
+    OtherAnswer,
     /// Nothing for the driver.
     Nothing,
 }
@@ -191,7 +193,9 @@ impl Reply {
         match (envelope.is_answer(), envelope.has_id()) {
             (true, true) => match (envelope.id(), own) {
                 (Some(id), Some(own)) if id == *own || is_text_of(&envelope, &id, own) => Self::Own,
-                (Some(id), Some(own)) if id.as_number().is_some() || own.as_number().is_none() => Self::Other,
+                (Some(id), Some(own)) if id.as_number().is_some() || own.as_number().is_none() => {
+                    Self::OtherAnswer
+                }
                 (_, _) => Self::Unclear,
             },
             (true, false) if envelope.has_error_code() => Self::UnnamedError,
@@ -455,8 +459,8 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":""}}"#, Reply::UnnamedError),
             (r#"{"error":{"code":-32600,"message":""}}"#, Reply::UnnamedError),
             (r#"[{"jsonrpc":"2.0","id":12,"result":{}}]"#, Reply::Unclear),
-            (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, Reply::Other),
-            (r#"{"jsonrpc":"2.0","id":123,"result":{}}"#, Reply::Other),
+            (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, Reply::OtherAnswer),
+            (r#"{"jsonrpc":"2.0","id":123,"result":{}}"#, Reply::OtherAnswer),
             (r#"{"jsonrpc":"2.0","id":99999999999999999999,"result":{}}"#, Reply::Unclear),
             (r#"{"jsonrpc":"2.0","id":12,"method":"ask"}"#, Reply::Other),
             (r#"{"jsonrpc":"2.0","method":"told"}"#, Reply::Other),

@@ -143,8 +143,11 @@ fn in_messages(dialect: &Dialect, token: &str, read: &Result<RequestId, InvalidI
         let number = number.filter(|number| number.to_string() == token.trim_ascii());
         // Other spellings of a number are that number, also in a text.
         let respelled = || {
-            let text = serde_json::from_str::<String>(token).unwrap_or_else(|_| token.to_owned());
-            match naive(&text) {
+            let text = serde_json::from_str::<String>(token);
+            if text.as_ref().is_ok_and(|text| text.trim_ascii() != text) {
+                return None;
+            }
+            match naive(&text.unwrap_or_else(|_| token.to_owned())) {
                 Naive::Number(number) => u64::try_from(number).ok(),
                 Naive::Text(_) | Naive::Neither(_) => None,
             }

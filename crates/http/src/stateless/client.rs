@@ -421,8 +421,8 @@ impl Client {
             match self.take(exchange, own, StatusCode::OK, event.data).await {
                 Reply::Own => best = Reply::Own,
                 Reply::UnnamedError | Reply::Unclear if best != Reply::Own => best = Reply::Unclear,
-                Reply::Nothing | Reply::Other => last = data,
-                Reply::UnnamedError | Reply::Unclear => {}
+                Reply::Nothing | Reply::OtherAnswer => last = data,
+                Reply::UnnamedError | Reply::Unclear | Reply::Other => {}
             }
             if best != Reply::Nothing {
                 events.answered();

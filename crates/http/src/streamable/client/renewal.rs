@@ -311,7 +311,7 @@ impl Renewal {
             let data = events.next().await?.data;
             match Reply::of(&data, id) {
                 Reply::Own => return Some(data),
-                Reply::Other => {
+                Reply::Other | Reply::OtherAnswer => {
                     let (exchange, principal, address, trace) = (ExchangeId::NONE, None, None, None);
                     let inbound = Inbound { body: data, exchange, principal, address, trace };
                     let _ = client.inbound_queue.send(inbound).await;

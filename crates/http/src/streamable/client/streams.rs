@@ -94,7 +94,7 @@ impl Reading {
                 let reply = if self.awaits_answer { Reply::of(&event.data, own) } else { Reply::Other };
                 self.answered |= reply == Reply::Own;
                 self.is_unclear |= reply.is_unclear();
-                if reply != Reply::Own {
+                if matches!(reply, Reply::Nothing | Reply::OtherAnswer) {
                     self.last_sent = event.data.clone();
                 }
                 if reply != Reply::Nothing {
