@@ -308,7 +308,7 @@ impl Receiver for TapReceiver {
                 self.judge.note(|| format!("{side} hears the end of {exchange:?}"));
                 self.judge.closes(side, *exchange);
             }
-            Poll::Ready(Some(Ok(event))) => self.judge.note(|| format!("{side} hears {event:?}")),
+            Poll::Ready(Some(Ok(event))) => self.judge.note(|| timeless(&format!("{side} hears {event:?}"))),
             Poll::Ready(Some(Err(error))) => self.judge.is_gone(side, &format!("{side} hears {error}")),
             Poll::Ready(None) => self.judge.is_gone(side, &format!("{side} hears the end")),
             Poll::Pending => {}
@@ -395,4 +395,15 @@ impl Sender for TapSender {
     ) -> Poll<Result<(), TransportError>> {
         self.inner.as_mut().poll_close(why, cx)
     }
+}
+
+/// An event without the time of day: ABP writes it into its messages, and errors show the beginning of those.
+fn timeless(event: &str) -> String {
+    let mut parts = event.split("timestamp");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |before, part| {
+        let (quote, time) =
+            part.split_at(part.find(|byte: char| byte.is_ascii_digit()).unwrap_or(part.len()));
+        format!("{before}timestamp{quote}{}", time.trim_start_matches(|byte: char| byte.is_ascii_digit()))
+    })
 }
