@@ -527,7 +527,8 @@ impl Child {
 /// How a child ended, once it was waited for.
 async fn ended(child: ChildHandle) -> String {
     let status = child.wait().await;
-    let how = if child.has_closed_stdout() { "it closed its stdout and did not exit; " } else { "" };
+    let how =
+        if child.has_closed_stdout() { "it closed its stdout and did not exit within 200 ms; " } else { "" };
     let tail = child.stderr_tail();
     match tail.trim_end() {
         "" => format!("{how}{status}; nothing on stderr"),

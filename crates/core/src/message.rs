@@ -128,7 +128,8 @@ pub enum Incoming<'a> {
         /// The reason that the peer gives.
         reason: Option<Cow<'a, str>>,
     },
-    /// An error about a frame of this side whose id the peer could not read. It is never answered.
+    /// An error without an id, or with one that no request has (`null`, `-1`, `""`): the peer could not read it. It is never
+    /// answered.
     PeerError(ErrorObject),
     /// Several messages in one frame. Only some revisions of some dialects allow that.
     Batch(Vec<&'a RawValue>),
@@ -229,7 +230,7 @@ pub enum AnswerBody<'a> {
     Cancelled,
     /// Any other error.
     Error(ErrorObject),
-    /// The id is valid and the rest is not an answer (both members, neither member, or an invalid error).
+    /// It is not an answer: it has both members, neither member, or an invalid error, or it cannot be read.
     Malformed(AnswerFault),
 }
 
@@ -452,9 +453,9 @@ pub enum Deviation {
     BatchOfAnswers,
     /// An answer has no id. It was taken as the answer of the only call that was open.
     NoId,
-    /// An answer is to a request that this side never sent. It was dropped.
+    /// The id of an answer is none that this side sends. The answer was dropped.
     UnknownId,
-    /// An answer names an open call and cannot be read. The call ended with an error.
+    /// An answer names an open call, or may be that of the only open call, and cannot be read. The call ended with an error.
     InvalidAnswer,
     /// A text has an escape of half a character (a lone surrogate). It was read as U+FFFD.
     LoneSurrogate,

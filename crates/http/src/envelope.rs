@@ -193,7 +193,7 @@ impl Reply {
         match (envelope.is_answer(), envelope.has_id()) {
             (true, true) => match (envelope.id(), own) {
                 (Some(id), Some(own)) if id == *own || is_text_of(&envelope, &id, own) => Self::Own,
-                (Some(id), Some(own)) if id.as_number().is_some() || own.as_number().is_none() => {
+                (Some(id), Some(own)) if id.as_number() >= Some(0) || own.as_number().is_none() => {
                     Self::OtherAnswer
                 }
                 (_, _) => Self::Unclear,

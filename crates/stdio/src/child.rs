@@ -46,10 +46,10 @@ impl ChildHandle {
         self.0.exit_status()
     }
 
-    /// Whether it closed its stdout and did not exit within 200 ms. This side ends it then.
+    /// Whether it closed its stdout while this side was using it, and did not exit within 200 ms.
     #[must_use]
     pub fn has_closed_stdout(&self) -> bool {
-        matches!(self.0.state().output_end, OutputEnd::Settled)
+        self.0.state().closed_stdout
     }
 
     /// The last 8 KiB of its stderr. Bytes that are not UTF-8 are replaced, and control characters are escaped.
@@ -123,6 +123,7 @@ struct ProcessState {
     tail: RingBuffer,
     desired: DesiredState,
     output_end: OutputEnd,
+    closed_stdout: bool,
     /// The tasks that wait for the exit: of each half of the link the latest, and others.
     halves: [Option<Waker>; 2],
     waiting: Vec<Waker>,
@@ -254,6 +255,10 @@ impl Process {
         Poll::Pending
     }
 
+    fn note_closed_stdout(&self) {
+        self.state().closed_stdout = true;
+    }
+
     fn set_unread(&self, has_unread: bool) {
         self.has_unread.store(has_unread, Ordering::Relaxed);
     }
@@ -290,9 +295,7 @@ impl Process {
 
     fn settle(&self) {
         let mut state = self.state();
-        if state.exit.is_none() {
-            state.output_end = OutputEnd::Settled;
-        }
+        state.output_end = OutputEnd::Settled;
         wake(state);
     }
 

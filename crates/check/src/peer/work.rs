@@ -333,7 +333,7 @@ pub(super) fn limited_to(mut witness: Witness, command: bool, request: bool) -> 
     }
     if !request {
         witness.method.clear();
-        (witness.running, witness.cancelled) = (None, None);
+        (witness.running, witness.cancelled, witness.draining) = (None, None, None);
     }
     let is_left = !witness.command.is_empty() || !witness.method.is_empty();
     is_left.then_some(witness)

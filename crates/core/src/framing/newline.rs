@@ -147,6 +147,7 @@ impl Newline {
             let line = self.buffer.split_to(end);
             self.buffer.advance(1);
             self.scanned = 0;
+            self.unended = None;
             if self.state == State::Dropping {
                 if !failpoint::active(Failpoint::BadFrameSwallowsNext) {
                     self.state = State::Line;
@@ -279,7 +280,11 @@ impl Newline {
                 return Some(decoded);
             }
         }
-        if !ends_object || self.unended.as_ref().is_none_or(|line| line.length != length) {
+        let known = self.unended.as_ref().filter(|line| {
+            // One that was refused is asked about again when it is twice as long, so its bytes are read a limited number of times.
+            (line.is_refused && length < 2 * line.length) || (ends_object && line.length == length)
+        });
+        if known.is_none() {
             self.unended = ends_object.then_some(Unended { length, ends_at: None, is_refused: false });
         }
         if length <= self.limit {
@@ -293,7 +298,11 @@ impl Newline {
 
     #[cold]
     fn unended_line(&mut self) -> Option<Decoded> {
+        let has_come_since = self.begun() != self.unended.as_ref()?.length;
         self.unended.as_mut()?.is_refused = true;
+        if has_come_since {
+            return None;
+        }
         let rest = self.buffer.split();
         let line = self.joined(rest);
         let text = trim(&line);
@@ -308,6 +317,7 @@ impl Newline {
 
     fn forget(&mut self) {
         self.scanned = 0;
+        self.unended = None;
         self.parts.clear();
         self.collected = 0;
         if self.buffer.len() > super::MAX_MOVED_BYTES {

@@ -165,9 +165,9 @@ impl Brackets {
 
 /// The messages of a line that is not JSON as a whole: `{"progress":1} {"jsonrpc":…}{"jsonrpc":…}` has two. Each is a text
 /// with its brackets closed, so what is inside of another text is none. Everything between them and after the last one is
-/// left out. A line with a bracket too many, or a quote after its last text, has none, and each is shorter than the line.
+/// left out, but beside a message not an object with an `id` that is not JSON. A line with a bracket too many, or a quote after its last text, has none, and each is shorter than the line.
 pub(super) fn messages_of_line(mut line: &[u8]) -> Vec<&[u8]> {
-    let (mut messages, whole) = (Vec::new(), line.len());
+    let (mut messages, mut unreadable, whole) = (Vec::new(), Vec::new(), line.len());
     while let Some(start) = opening_bracket(line) {
         let (between, rest) = line.split_at(start);
         line = rest;
@@ -175,12 +175,22 @@ pub(super) fn messages_of_line(mut line: &[u8]) -> Vec<&[u8]> {
         let Some(end) = end else { return Vec::new() };
         let (text, rest) = line.split_at(end);
         let object = Object::read(text).filter(|object| object.length == text.len() && text.len() < whole);
-        if object.is_some_and(Object::is_message) {
-            messages.push(text);
+        match object {
+            Some(object) if object.is_message() => messages.push(text),
+            Some(_) => {}
+            // It may be an answer that cannot be read. Its call ends then.
+            None if text.starts_with(b"{") && memchr::memmem::find(text, b"\"id\"").is_some() => {
+                unreadable.push(text)
+            }
+            None => {}
         }
         line = rest;
     }
-    if memchr::memchr3(b'}', b']', b'"', line).is_none() { messages } else { Vec::new() }
+    if messages.is_empty() || memchr::memchr3(b'}', b']', b'"', line).is_some() {
+        return Vec::new();
+    }
+    messages.extend(unreadable);
+    messages
 }
 
 /// The place of the first bracket that is not part of a colour of a terminal (`ESC [ 3 2 m`).
@@ -276,6 +286,8 @@ mod tests {
         ] {
             assert_eq!(found(line), [one, two], "{line}");
         }
+        let unreadable = r#"{"jsonrpc":"2.0","id":3,"result":NaN} {"id":2,"error":{}}"#;
+        assert_eq!(found(unreadable), [two, r#"{"jsonrpc":"2.0","id":3,"result":NaN}"#]);
         assert_eq!(found(r#"{"x":NaN,"y":[{"jsonrpc":"2.0","id":1,"result":1}]}"#), [""; 0]);
         assert_eq!(found(r#"{"x":[{"jsonrpc":"2.0","id":1,"result":1}"#), [""; 0]);
         assert_eq!(found(r#"{"jsonrpc":"2.0","id":1,"result":1}}"#), [""; 0]);

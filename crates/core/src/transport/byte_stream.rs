@@ -398,7 +398,7 @@ struct ByteReceiver<R> {
     /// Ends when the sending half is closed or dropped.
     closing: oneshot::Receiver<Infallible>,
     partial: PartialFrame,
-    /// The end of the time for a text over several lines.
+    /// The end of the time for a text over several lines, for a line end, or for a refused frame.
     text_time: Option<Pin<Box<Sleep>>>,
     /// The body of a message whose deviation was returned.
     joined: Bytes,
@@ -500,6 +500,10 @@ impl<R: AsyncRead> ByteReceiver<R> {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
                 Poll::Pending => return self.poll_text_time(cx).map(|decoded| Ok(Some(decoded))),
             }
+        }
+        if let Some(decoded) = self.decoder.next_frame() {
+            self.partial.finish();
+            return Poll::Ready(Ok(Some(decoded)));
         }
         if let Poll::Ready(decoded) = self.poll_text_time(cx) {
             return Poll::Ready(Ok(Some(decoded)));

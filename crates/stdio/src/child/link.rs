@@ -168,6 +168,7 @@ impl ChildReceiver {
                     }
                     self.state = ReceiverState::HalfClosed;
                     if self.process.desired_state() == DesiredState::Run {
+                        self.process.note_closed_stdout();
                         return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
                     }
                 }

@@ -443,6 +443,10 @@ fn counts_since(now: Work, baseline: Work, own: u64, shown: Shown) -> Work {
             Shown::All => now.running,
             Shown::Some => less(now.running, baseline.running, 0),
         },
+        draining: match shown {
+            Shown::All => now.draining,
+            Shown::Some => less(now.draining, baseline.draining, 0),
+        },
         ..now
     }
 }

@@ -43,7 +43,10 @@ pub(super) fn read(frame: &[u8]) -> Result<Incoming<'_>, BadMessage> {
         _ if is_answer(kind.as_bytes()) => {
             let (call, deviation) = match id.and_then(call_number) {
                 Some(call) => (Some(call), None),
-                None => (id.and_then(|id| respelled_number(id.get())), Some(Deviation::IdSpelling)),
+                None => {
+                    let call = id.and_then(|id| respelled_number(id.get()));
+                    (call, call.map(|_| Deviation::IdSpelling))
+                }
             };
             Ok(Incoming::Answer {
                 call,

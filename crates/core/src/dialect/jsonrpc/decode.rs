@@ -187,10 +187,12 @@ impl JsonRpc {
         why: BadMessage,
     ) -> Option<(Option<CallNumber>, AnswerFault)> {
         let mut fault = AnswerFault::of(frame, why);
-        let (mut id, mut certain, mut has_method, mut has_answer) = (None, true, false, false);
+        let (mut id, mut certain) = (None, true);
+        let (mut has_version, mut has_method, mut has_answer) = (false, false, false);
         let end = fault.place().unwrap_or(frame.len());
         let broken = broken_json::members(frame, end, |name, value| match name {
             b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
+            b"jsonrpc" => has_version = true,
             b"method" => has_method |= value != b"null",
             b"result" | b"error" => has_answer |= value != b"null",
             // An escape may spell either of the two.
@@ -211,8 +213,9 @@ impl JsonRpc {
             Some(_) => has_answer || ((has("\"result\"") || has("\"error\"")) && !has("\"method\"")),
             None => has_answer,
         };
-        // Programs print objects with an `error` too, but not with a version.
-        (certain && is_answer && !has_method && has("\"jsonrpc\"")).then_some((None, fault))
+        // Programs print objects with an `error` too, and lines with a whole message in them. The outermost object of those
+        // has no version.
+        (certain && is_answer && !has_method && has_version).then_some((None, fault))
     }
 
     pub(super) fn read_progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {

@@ -250,6 +250,8 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         r#"{"jsonrpc":"2.0","params":{"result":"he said "hi""},"method":"m"}"#,
         r#"{"result":{"text":"he said "hi"},"id":7,"x":"}"#,
         r#"{"level":"warn","error":NaN}"#,
+        r#"DEBUG <- {"jsonrpc":"2.0","id":3,"result":{"text":"cut"#,
+        r#"{"msg":"sent {"jsonrpc":"2.0","result":1}"}"#,
         r#"["id",7,NaN]"#,
     ] {
         assert_eq!(unreadable(frame.as_bytes()), None, "{frame}");

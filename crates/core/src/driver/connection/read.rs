@@ -127,7 +127,8 @@ impl ConnectionTask {
         true
     }
 
-    /// Ends the call that a frame names which cannot be read. `false`: it names none that waits for its answer.
+    /// Ends the call that a frame names which cannot be read, or the only call if it is an answer that names none. `false`: none
+    /// of them waits for its answer.
     fn recv_unreadable(&self, inbound: &Inbound, why: BadMessage) -> bool {
         let connection = &self.connection;
         let answer = match why {
