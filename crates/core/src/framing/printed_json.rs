@@ -165,7 +165,8 @@ impl Brackets {
 
 /// The messages of a line that is not JSON as a whole: `{"progress":1} {"jsonrpc":…}{"jsonrpc":…}` has two. Each is a text
 /// with its brackets closed, so what is inside of another text is none. Everything between them and after the last one is
-/// left out, but beside a message not an object with an `id` that is not JSON. A line with a bracket too many, or a quote after its last text, has none, and each is shorter than the line.
+/// left out, except objects with an `id` that are not JSON: those come last. A line with a bracket too many, or with a quote
+/// after its last text, has none, and each is shorter than the line.
 pub(super) fn messages_of_line(mut line: &[u8]) -> Vec<&[u8]> {
     let (mut messages, mut unreadable, whole) = (Vec::new(), Vec::new(), line.len());
     while let Some(start) = opening_bracket(line) {
@@ -175,14 +176,14 @@ pub(super) fn messages_of_line(mut line: &[u8]) -> Vec<&[u8]> {
         let Some(end) = end else { return Vec::new() };
         let (text, rest) = line.split_at(end);
         let object = Object::read(text).filter(|object| object.length == text.len() && text.len() < whole);
-        match object {
-            Some(object) if object.is_message() => messages.push(text),
-            Some(_) => {}
+        if object.is_some_and(Object::is_message) {
+            messages.push(text);
+        } else if object.is_none()
+            && text.starts_with(b"{")
+            && memchr::memmem::find(text, b"\"id\"").is_some()
+        {
             // It may be an answer that cannot be read. Its call ends then.
-            None if text.starts_with(b"{") && memchr::memmem::find(text, b"\"id\"").is_some() => {
-                unreadable.push(text)
-            }
-            None => {}
+            unreadable.push(text);
         }
         line = rest;
     }

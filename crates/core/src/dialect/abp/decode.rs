@@ -41,12 +41,11 @@ pub(super) fn read(frame: &[u8]) -> Result<Incoming<'_>, BadMessage> {
         NOTIFICATION => read_notification(payload),
         PROGRESS | SHUTDOWN => Ok(Incoming::Notification { method: kind, params: object(payload)? }),
         _ if is_answer(kind.as_bytes()) => {
-            let (call, deviation) = match id.and_then(call_number) {
-                Some(call) => (Some(call), None),
-                None => {
-                    let call = id.and_then(|id| respelled_number(id.get()));
-                    (call, call.map(|_| Deviation::IdSpelling))
-                }
+            let (call, deviation) = if let Some(call) = id.and_then(call_number) {
+                (Some(call), None)
+            } else {
+                let call = id.and_then(|id| respelled_number(id.get()));
+                (call, call.map(|_| Deviation::IdSpelling))
             };
             Ok(Incoming::Answer {
                 call,
