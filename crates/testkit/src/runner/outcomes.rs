@@ -106,6 +106,13 @@ impl Outcomes {
         answer
     }
 
+    /// How many requests with this id were sent on a connection, if the last one has no answer.
+    pub(super) fn open_requests(&self, line: &str, id: &Value) -> usize {
+        let exchange = self.requests.get(&format!("{line} {id}")).filter(|exchange| exchange.is_open());
+        exchange
+            .map_or(0, |exchange| exchange.sent.iter().filter(|said| said.starts_with("request ")).count())
+    }
+
     /// This request was cancelled by closing its exchange, if it was open.
     pub(super) fn gave_up(&mut self, line: &str, key: &Value) {
         let id = key.to_string();

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::outcomes::Failure;
 use super::play::{Closed, LineState, Next, Play, Stop, closed};
 use super::subject::{Ended, Subject};
+use crate::fixture::Handled;
 use crate::pattern::matches;
 use crate::profile::{Profile, Witness, follow};
 use crate::vector::{OutcomeStep, Step, Through, Unwanted, Work};
@@ -16,7 +18,10 @@ use crate::wire_format::Shape;
 impl<S: Subject> Play<'_, S> {
     pub(crate) async fn step(&mut self, step: &Step) -> Result<(), Stop> {
         match step {
-            Step::Send(frame) => self.send_frames(std::slice::from_ref(frame)).await,
+            Step::Send(frame) => {
+                self.until_begun(frame).await?;
+                self.send_frames(std::slice::from_ref(frame)).await
+            }
             Step::SendTogether(frames) => self.send_frames(frames).await,
             Step::SendRaw(text) => self.send_text(vec![text.clone()]).await,
             Step::Expect(pattern) => self.expect(pattern).await,
@@ -84,6 +89,33 @@ impl<S: Subject> Play<'_, S> {
             frames.push(frame);
         }
         self.send(frames).await
+    }
+
+    /// On a transport that cancels by closing an exchange, waits before a cancel until the fixture has its request: otherwise
+    /// the exchange may be closed before the fixture reads it.
+    async fn until_begun(&mut self, frame: &Value) -> Result<(), Stop> {
+        if !self.subject.abilities().exchange_scoped || self.is_foreign() {
+            return Ok(());
+        }
+        let Shape::Cancel { key } = self.wire_format()?.shape(&self.bindings.fill(frame)) else {
+            return Ok(());
+        };
+        let sent = self.outcomes.open_requests(&self.line()?.name, &key);
+        let until = self.subject.now() + self.settings.deadline;
+        let before = self.trace.len();
+        while sent > 0 && self.subject.now() < until {
+            let answer = self.request("test/handlers", json!({})).await?;
+            self.trace.truncate(before);
+            let Some(reported) = self.wire_format()?.value(&answer) else { break };
+            let handlers = reported.get("handlers").map(Vec::<Handled>::deserialize);
+            let Some(Ok(handlers)) = handlers else { break };
+            let id = key.to_string();
+            if handlers.iter().filter(|handler| handler.id == id).count() >= sent {
+                return Ok(());
+            }
+            self.subject.pause().await;
+        }
+        Ok(())
     }
 
     async fn go_on_with(&mut self, name: &str) -> Result<(), Stop> {
