@@ -27,7 +27,7 @@ const MAX_PART: usize = 256 * 1024;
 ///   a frame and only the rest is [`Decoded::Noise`].
 /// - The lines of a JSON text that goes on over several lines are collected, up to the limit, until the text is complete or a
 ///   line is a message of its own. Time ends the wait too: see [`deadline`](Self::deadline).
-/// - A whole message whose line does not end is a frame when that time is over.
+/// - A whole message whose line does not end is a frame when that time is over, as at the end of a line.
 ///
 /// ```
 /// # use rescind_core::{Decoded, Newline};
@@ -305,9 +305,8 @@ impl Newline {
         }
         let rest = self.buffer.split();
         let line = self.joined(rest);
-        let text = trim(&line);
-        if Object::read(text).is_some_and(|object| object.length == text.len() && object.is_message()) {
-            self.scanned = 0;
+        if ends_with_message(&line) {
+            (self.scanned, self.unended) = (0, None);
             return self.line(line);
         }
         self.scanned = line.len();
@@ -453,6 +452,15 @@ impl Newline {
 }
 
 /// Whether a line begins and ends as an object or an array does.
+/// Whether a line that has no end yet ends with a whole message.
+fn ends_with_message(mut line: &[u8]) -> bool {
+    while let Some(rest) = line.strip_prefix(BYTE_ORDER_MARK) {
+        line = rest;
+    }
+    let is_cut = begins_text(line) && Brackets::default().read(line).is_none();
+    !is_cut && last_message(line).is_some()
+}
+
 fn looks_whole(line: &[u8]) -> bool {
     matches!((line.first(), line.last()), (Some(b'{'), Some(b'}')) | (Some(b'['), Some(b']')))
 }
@@ -668,8 +676,23 @@ mod tests {
         assert_eq!((decoder.give_up(), decoder.partial()), (Some(frame(message)), 0));
         decoder.push(b"\n{}\n");
         assert_eq!((decoder.next_frame(), decoder.next_frame()), (Some(frame(b"{}")), None));
+        // With other output before it, as at the end of a line.
+        let marked = [BYTE_ORDER_MARK, message].concat();
+        decoder.push(&marked);
+        assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
+        assert!(matches!(decoder.give_up(), Some(Decoded::ByteOrderMark(_))));
+        assert_eq!((decoder.next_frame(), decoder.partial()), (Some(frame(message)), 0));
+        decoder.push(b"> ");
+        decoder.push(message);
+        assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
+        assert_eq!(decoder.give_up(), Some(Decoded::Noise(Bytes::from_static(b"> "))));
+        assert_eq!((decoder.next_frame(), decoder.partial()), (Some(frame(message)), 0));
+        decoder.push(b"\n");
+        assert_eq!((decoder.next_frame(), decoder.partial()), (None, 0));
         // Not a message, or not a whole one: it is asked about once, and its end is waited for.
-        for part in [&b"{\"a\":{}}"[..], &message[..35], b"x {}"] {
+        for part in
+            [&b"{\"a\":{}}"[..], &message[..35], b"x {}", br#"{"a":{"jsonrpc":"2.0","id":1,"result":{}}"#]
+        {
             decoder.push(part);
             assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
             assert_eq!((decoder.give_up(), decoder.partial()), (None, part.len()));

@@ -231,10 +231,30 @@ fn answers_are_classified_by_their_content() {
     assert!(answer(&json!({"success": false})).starts_with("Error"));
     assert!(answer(&json!({})).starts_with("Malformed"));
     assert!(answer(&json!("x")).starts_with("Malformed"));
-    for id in ["07", "+7", "7.5", "seven", ""] {
+    for id in ["07", "+7", "7.5", "seven"] {
         let frame =
             json!({"type": "capabilities/result", "id": id, "payload": {"success": true}}).to_string();
         assert!(matches!(ABP.codec().decode(frame.as_bytes()), Incoming::Answer { call: None, .. }), "{id}");
+    }
+}
+
+#[test]
+fn an_answer_without_an_id_is_an_error_about_no_frame_in_particular_or_has_no_id() {
+    for id in ["", r#""id":null,"#, r#""id":"","#, r#""id":"undefined","#, r#""id":-1,"#] {
+        for (payload, is_error) in [
+            (json!({"success": false, "error": {"code": "TIMEOUT", "message": "late"}}), true),
+            (json!({"success": true, "data": 5}), false),
+            (json!({"success": false, "cancelled": true}), false),
+            (json!({}), false),
+        ] {
+            let frame =
+                format!(r#"{{"type":"capabilities/call-result",{id}"timestamp":0,"payload":{payload}}}"#);
+            match ABP.codec().decode(frame.as_bytes()) {
+                Incoming::PeerError(error) => assert!(is_error && error.message == "late", "{frame}"),
+                Incoming::Bad(BadMessage::NoId) => assert!(!is_error, "{frame}"),
+                other => panic!("{frame}: {other:?}"),
+            }
+        }
     }
 }
 
