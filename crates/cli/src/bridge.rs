@@ -55,7 +55,7 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     let draining = Arc::new(AtomicBool::new(false));
     let mut target = listen_target(&args, &dialect)?;
     let node = args.cluster.connect(&mut target).await?;
-    let behind = Arc::new(Behind::new(&args, &to_dialect)?);
+    let behind = Arc::new(Behind::new(&args, &to_dialect, Arc::clone(&lost))?);
     let drain = Drain { time: Duration::from_secs(args.drain), begun: Arc::clone(&draining) };
     let title = format!("rescind bridge ({})", args.dialect);
     let has_lost_its_name = Node::has_lost_its_name(node.as_ref());
@@ -136,7 +136,7 @@ enum Behind {
 }
 
 impl Behind {
-    fn new(args: &BridgeArgs, dialect: &Dialect) -> Result<Self, Failure> {
+    fn new(args: &BridgeArgs, dialect: &Dialect, lost: Arc<AtomicBool>) -> Result<Self, Failure> {
         let Some(endpoint) = &args.endpoint else {
             if args.to_binding.is_some() || args.to_token_file.is_some() || args.tls_ca.is_some() {
                 return Err(
@@ -147,7 +147,8 @@ impl Behind {
             // As the framing of `stdio`.
             let pipe = Target::new(Endpoint::Stdio, dialect, args.upstream_flags(), Side::Client)?;
             let command = args.command.clone();
-            return Ok(Self::Program(Child::new(command, pipe.framing, &args.variables, args.inherit_env)?));
+            let child = Child::new(command, pipe.framing, &args.variables, args.inherit_env)?;
+            return Ok(Self::Program(Child { lost, ..child }));
         };
         if *endpoint == Endpoint::Stdio {
             return Err(
@@ -464,6 +465,8 @@ struct Child {
     /// `None`: the child gets the environment of this process, and these variables.
     clean: bool,
     variables: Vec<(OsString, OsString)>,
+    /// One has ended before its session, and none was started since.
+    lost: Arc<AtomicBool>,
 }
 
 impl Child {
@@ -489,7 +492,7 @@ impl Child {
                 }
             });
         }
-        Ok(Self { command, framing, clean: !inherits, variables })
+        Ok(Self { command, framing, clean: !inherits, variables, lost: Arc::default() })
     }
 
     /// Starts one.
@@ -507,6 +510,9 @@ impl Child {
             .start()
             .map_err(|error| error.source.to_string())?;
         let name = format!("`{}`", self.command.first().map_or("", String::as_str));
+        if self.lost.swap(false, Ordering::Relaxed) {
+            output::note(format!("rescind: {} was started again, for a new session\n", LogText::text(&name)));
+        }
         Ok(Upstream::new(name, link).ends(ended(child)))
     }
 

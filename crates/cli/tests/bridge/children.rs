@@ -163,6 +163,11 @@ async fn a_program_that_is_killed_in_the_middle_answers_each_open_request_with_a
     echo(&next, &json!(1)).await;
     drop(next);
     life.ended().await;
+    bridge.signal(Signal::TERM);
+    let (_, stderr) = bridge.ended().await;
+    let said: Vec<_> = stderr.lines().filter(|line| line.starts_with("rescind: `sh`")).collect();
+    assert!(said.len() == 2 && said[0].contains("ended: signal: 9"), "{stderr}");
+    assert_eq!(said[1], "rescind: `sh` was started again, for a new session");
 }
 
 /// Ends only by SIGKILL.
