@@ -75,6 +75,13 @@ async fn play_child(entry: &Value, dialect: &str, over: &str) {
     let _: Value = soon("the handshake", client.call("initialize", &params)).await.unwrap();
     let answer = ask(&client, "work").await;
     assert!(is_seen(&entry["sees"], &answer), "{name}: the client sees {answer}");
+    let said = answer["error"]["message"].as_str().unwrap_or_default();
+    if said.contains("cannot be passed on") {
+        assert!(
+            said.contains(&format!("the answer of `{exe}`")) && said.ends_with("(request 2)"),
+            "{name}: {said}"
+        );
+    }
     for text in words(entry, "stderr", &[]) {
         let _line = bridge.line(&text);
     }
@@ -204,6 +211,13 @@ fn calls(entry: &Value, address: &str) {
     for (id, call) in (2..).zip(entry["calls"].as_array().unwrap()) {
         let answer = ask(id, call["method"].as_str().unwrap(), json!({}));
         assert!(is_seen(&call["sees"], &answer), "the client sees {answer}, and not {}", call["sees"]);
+        let said = answer["error"]["message"].as_str().unwrap_or_default();
+        if said.contains(address) {
+            assert!(
+                said.ends_with(&format!("(request {id})")),
+                "the error does not name its request: {said}"
+            );
+        }
     }
     assert_eq!(ask(1000, "echo", json!({}))["result"], json!({"echo": true}), "the next call");
     for text in words(entry, "stderr", &[]) {

@@ -62,7 +62,11 @@ async fn ask_upstream(session: &Arc<Session>, ctx: CallContext, params: &RawValu
     };
     let call = ctx.run_until_cancelled(start).await??;
     let exchange = if session.may_fail_alone() { call.call.exchange() } else { None };
-    answer(&ctx, call, session.upstream_name(), || session.lost(exchange)).await
+    let lost = async || {
+        let why = session.lost(exchange).await;
+        if exchange.is_some() { named(&ctx, &why).into() } else { why }
+    };
+    answer(&ctx, call, session.upstream_name(), lost).await
 }
 
 async fn ask(session: &Arc<Session>, to: &Peer, ctx: &CallContext, params: &RawValue) -> Answer {
@@ -115,7 +119,7 @@ async fn answer<L: Future<Output = Arc<str>>>(
         }
         Outcome::Cancelled(cancelled) => ctx.stopped(ctx.cause().unwrap_or(cancelled.cause)),
         Outcome::Unreadable { what } => {
-            Err(failed(&format!("the answer of {other} cannot be passed on: {what}")))
+            Err(failed(&named(ctx, &format!("the answer of {other} cannot be passed on: {what}"))))
         }
         Outcome::Disconnected { .. } => Err(failed(&lost().await)),
         _ => Err(failed("the request ended in a way that the bridge does not know")),
@@ -131,6 +135,11 @@ fn error_of(ctx: &CallContext, error: ErrorObject) -> HandlerError {
         }
         _ => error.into(),
     }
+}
+
+/// Why a request alone has failed, with its id as its caller wrote it.
+fn named(ctx: &CallContext, what: &str) -> String {
+    format!("{what} (request {})", ctx.request_id())
 }
 
 fn failed(what: &str) -> HandlerError {
