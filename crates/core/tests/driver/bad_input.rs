@@ -370,6 +370,31 @@ async fn an_answer_above_the_limit_ends_the_call_that_it_names() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deviation_is_new_again_after_a_minute() {
+    let (ours, mut theirs) = tokio::io::duplex(4096);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let reported = Arc::clone(&seen);
+    let link = ByteStream::whole(ours).framing(Framing::Newline).into_link();
+    let _peer = Peer::builder(ACP)
+        .role(Role::Client)
+        .on_deviation(move |report| reported.lock().unwrap().push((report.deviation, report.is_repeated)))
+        .attach(link)
+        .unwrap();
+    let noise = "Loading...\n";
+    for (written, seconds) in
+        [(noise, 0), (noise, 59), ("\u{feff}\n", 0), (noise, 1), (noise, 59), (noise, 2)]
+    {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        theirs.write_all(written.as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let (noise, mark) = (Deviation::Noise, Deviation::ByteOrderMark);
+    let expected =
+        [(noise, false), (noise, true), (mark, false), (noise, false), (noise, true), (noise, false)];
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+#[tokio::test(start_paused = true)]
 async fn endless_noise_is_bounded_and_not_answered() {
     let mut raw = client(Framing::Newline);
     let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
