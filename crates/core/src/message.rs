@@ -465,6 +465,8 @@ pub enum Deviation {
     Noise,
     /// A message went on over several lines. The lines were joined.
     SeveralLines,
+    /// A message has no end: its line end, or the rest that its `Content-Length` counts, did not come within 1 s. It was taken.
+    Unended,
     /// A line has a message and something else beside it: other output, or further messages. The messages were taken.
     SharedLine,
     /// A frame that is not a message was dropped.
@@ -493,6 +495,7 @@ impl Deviation {
             | Self::LoneSurrogate
             | Self::ByteOrderMark
             | Self::SeveralLines
+            | Self::Unended
             | Self::ContentType
             | Self::UnendedEvent
             | Self::Redirect => true,
@@ -508,7 +511,7 @@ impl Deviation {
 
     /// The number of kinds.
     #[cfg(feature = "tokio")]
-    pub(crate) const KINDS: usize = 17;
+    pub(crate) const KINDS: usize = 18;
 
     /// The number of its kind.
     #[cfg(feature = "tokio")]
@@ -531,6 +534,7 @@ impl Deviation {
             Self::SessionLost => 14,
             Self::SharedLine => 15,
             Self::UnknownId => 16,
+            Self::Unended => 17,
         }
     }
 }
@@ -548,6 +552,9 @@ impl fmt::Display for Deviation {
             Self::ByteOrderMark => "a byte order mark before a message was dropped",
             Self::Noise => "output that is not a message was dropped",
             Self::SeveralLines => "a message over several lines was joined",
+            Self::Unended => {
+                "a message has no line end, or is shorter than its length; it was taken after 1 s"
+            }
             Self::SharedLine => "a line has more in it than one message; each message was taken",
             Self::NoAnswer => "a response does not answer its request; the call ended with an error",
             Self::ContentType => "an answer has the content type of something else",

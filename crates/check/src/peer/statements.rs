@@ -392,12 +392,15 @@ pub(super) fn deviation_source(deviation: Deviation, dialect: &str) -> Option<&'
         (Deviation::ByteOrderMark, _) => {
             Some("RFC 8259: a byte order mark must not be added to the beginning of a JSON text.")
         }
-        (Deviation::SeveralLines | Deviation::SharedLine, Family::Mcp) => Some(
+        (Deviation::SeveralLines | Deviation::SharedLine | Deviation::Unended, Family::Mcp) => Some(
             "MCP 2025-11-25: over stdio, messages are delimited by newlines and must not contain embedded newlines.",
         ),
-        (Deviation::SeveralLines | Deviation::SharedLine, Family::Acp) => Some(
+        (Deviation::SeveralLines | Deviation::SharedLine | Deviation::Unended, Family::Acp) => Some(
             "ACP: over stdio, messages are delimited by newlines and must not contain embedded newlines.",
         ),
+        (Deviation::Unended, Family::Lsp) => {
+            Some("LSP 3.17: Content-Length is the length of the content part in bytes.")
+        }
         (Deviation::BatchOfAnswers, _) => {
             Some("JSON-RPC 2.0: an array of answers answers an array of requests, and none was sent.")
         }
@@ -480,6 +483,7 @@ mod tests {
             (Deviation::Noise, "clean_output", "must not write anything to its stdout"),
             (Deviation::SeveralLines, "clean_output", "must not contain embedded newlines"),
             (Deviation::SharedLine, "clean_output", "delimited by newlines"),
+            (Deviation::Unended, "clean_output", "delimited by newlines"),
             (
                 Deviation::Dropped(BadMessage::NotJson),
                 "clean_output",

@@ -5,10 +5,10 @@ use std::time::Instant;
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::{memchr, memchr_iter};
 
-use crate::framing::printed_json::is_own_message;
+use crate::framing::printed_json::{Object, is_own_message, trim};
 use crate::framing::{
-    BYTE_ORDER_MARK, BadFrame, Decoded, MAX_HEAD, PART_TIME, READ_BUFFER, head, lacks_room, next_capacity,
-    shed,
+    BYTE_ORDER_MARK, BadFrame, Decoded, MAX_HEAD, PART_TIME, READ_BUFFER, Unended, head, lacks_room,
+    next_capacity, shed,
 };
 
 /// The most bytes of other output between two frames.
@@ -24,7 +24,8 @@ const MAX_NOISE_BYTES: usize = 64 * 1024;
 /// Programs print other things than frames. Blank lines before a block are skipped, a byte order mark there is dropped and
 /// reported. A line that is not a header, and a block without a length, are [`Decoded::Noise`]: up to 64 KiB between two
 /// frames. The next frame begins with `Content-Length:` at the start of a line, or directly after a `}` or `]`, where a
-/// length that counted characters and not bytes has cut the body before it.
+/// length that counted characters and not bytes has cut the body before it. A body that is a whole message and shorter than
+/// its length is [`Decoded::Unended`] after the time of [`deadline`](Self::deadline).
 ///
 /// After a length that is repeated, negative or too large, a block over 8 KiB, more noise than that, or a message without
 /// a header, the next frame cannot be found, and the decoder stays failed.
@@ -46,6 +47,8 @@ pub struct ContentLength {
     state: State,
     /// The bytes of noise since the last frame.
     noise: usize,
+    /// A body without its end, if what is here of it ends with an object.
+    unended: Option<Unended>,
 }
 
 #[derive(Debug)]
@@ -81,7 +84,7 @@ impl ContentLength {
     #[must_use]
     pub fn new(limit: usize) -> Self {
         let state = State::Header(HeaderBlock::default());
-        Self { buffer: BytesMut::new(), scanned: 0, limit, state, noise: 0 }
+        Self { buffer: BytesMut::new(), scanned: 0, limit, state, noise: 0, unended: None }
     }
 
     /// Appends input.
@@ -126,8 +129,10 @@ impl ContentLength {
                 State::Body { length } => {
                     let length = *length;
                     if self.buffer.len() < length {
+                        Unended::note(&mut self.unended, self.buffer.len(), self.buffer.ends_with(b"}"));
                         return None;
                     }
+                    self.unended = None;
                     let body = self.buffer.split_to(length).freeze();
                     shed(&mut self.buffer, length);
                     self.state = State::Header(HeaderBlock::default());
@@ -183,29 +188,46 @@ impl ContentLength {
         last
     }
 
-    /// When a frame that is refused is reported, although little of it has arrived: 1 s after the first call for it. `None`:
-    /// there is none. Call it after `next_frame` returned `None`, and [`give_up`](Self::give_up) when the time is over.
+    /// When a frame that is refused is reported, although little of it has arrived, or a body that is too short for its length
+    /// is taken: 1 s after the first call for it. `None`: there is none. Call it after `next_frame` returned `None`, and
+    /// [`give_up`](Self::give_up) when the time is over.
     pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
         match &mut self.state {
             State::Skipping { refusal: Some(refusal), .. } => {
                 Some(*refusal.ends_at.get_or_insert(now + PART_TIME))
             }
-            State::Skipping { .. } | State::Header(_) | State::Body { .. } | State::Failed => None,
+            State::Body { .. } => Unended::deadline(&mut self.unended, now),
+            State::Skipping { .. } | State::Header(_) | State::Failed => None,
         }
     }
 
-    /// Whether a frame is refused and not reported yet.
+    /// Whether a frame is refused and not reported yet, or a body that may be too short for its length has arrived.
     #[must_use]
     pub const fn is_collecting(&self) -> bool {
         matches!(self.state, State::Skipping { refusal: Some(_), .. })
+            || Unended::is_awaited(self.unended.as_ref())
     }
 
-    /// The time for the beginning of a refused frame is over: it is reported.
+    /// The time for the beginning of a refused frame, or for the end of a body, is over: the frame is reported, and the body
+    /// is taken if it is a message. `None`: it is not, and its end is waited for.
     pub fn give_up(&mut self) -> Option<Decoded> {
         match &mut self.state {
             State::Skipping { refusal, .. } => refusal.take().map(Refusal::report),
-            State::Header(_) | State::Body { .. } | State::Failed => None,
+            State::Body { .. } => self.short_body(),
+            State::Header(_) | State::Failed => None,
         }
+    }
+
+    #[cold]
+    fn short_body(&mut self) -> Option<Decoded> {
+        if !Unended::is_over(&mut self.unended, self.buffer.len()) {
+            return None;
+        }
+        let body = trim(&self.buffer);
+        Object::read(body).filter(|object| object.length == body.len() && object.is_message())?;
+        self.unended = None;
+        self.state = State::Header(HeaderBlock::default());
+        Some(Decoded::Unended(self.buffer.split().freeze()))
     }
 
     /// Whether no further frame can be found. All further input is dropped.
@@ -238,6 +260,7 @@ impl ContentLength {
     /// Drops the body that has begun, and the rest of it when it arrives. Returns its beginning. `None`: no body has begun.
     pub fn skip_frame(&mut self) -> Option<Bytes> {
         let State::Body { length } = self.state else { return None };
+        self.unended = None;
         let remaining = length.saturating_sub(self.buffer.len());
         let beginning = head(&self.buffer);
         self.state = State::Skipping { remaining, refusal: None };
@@ -246,7 +269,7 @@ impl ContentLength {
     }
 
     fn fail(&mut self) {
-        self.state = State::Failed;
+        (self.state, self.unended) = (State::Failed, None);
         self.buffer = BytesMut::new();
     }
 
@@ -673,6 +696,35 @@ mod tests {
         ] {
             let input = format!("{header}\r\n{{}}Content-Length: 2\r\n\r\n{{}}");
             assert_eq!(decode(input.as_bytes()), bad(BadFrame::BadLength), "{header:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_shorter_than_its_length_is_taken_after_the_time_if_it_is_a_message() {
+        let start = Instant::now();
+        let message = br#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+        let mut decoder = ContentLength::new(1024);
+        for _ in 0..2 {
+            decoder.push(b"Content-Length: 40\r\n\r\n");
+            assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, None));
+            decoder.push(message);
+            assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
+            assert!(decoder.is_collecting());
+            let taken = Decoded::Unended(Bytes::from_static(message));
+            assert_eq!((decoder.give_up(), decoder.is_collecting()), (Some(taken), false));
+        }
+        // Its end comes in time, or it is not a message: its length counts.
+        for (body, length) in
+            [(&message[..], 37), (br#"{"jsonrpc":"2.0","id":1,"result":{}"#, 36), (b"[{}", 4)]
+        {
+            decoder.push(format!("Content-Length: {length}\r\n\r\n").as_bytes());
+            decoder.push(body);
+            assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
+            if body != message {
+                assert_eq!((decoder.give_up(), decoder.is_collecting()), (None, false));
+            }
+            decoder.push(b" ");
+            assert!(matches!(decoder.next_frame(), Some(Decoded::Frame(read)) if read.len() == length));
         }
     }
 

@@ -85,6 +85,8 @@ pub enum Decoded {
     Frame(Bytes),
     /// A frame that went on over several lines, in `Newline` framing. It is JSON.
     SeveralLines(Bytes),
+    /// A whole message whose line end, or whose last bytes by its `Content-Length`, did not come in time.
+    Unended(Bytes),
     /// Bytes that are not a frame, and their beginning: at most 1 KiB. Of [`BadFrame::NotJson`]: all of them.
     Bad(BadFrame, Bytes),
     /// Output that is not a message. It was dropped.
@@ -98,6 +100,48 @@ pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// How long a line end after a whole message is waited for, the rest of a text over several lines, and the beginning of a
 /// refused frame.
 const PART_TIME: Duration = Duration::from_secs(1);
+
+/// The part of a frame that is here ends with an object. If it is a whole message, its end is not waited for forever: it may
+/// never be written.
+#[derive(Debug)]
+struct Unended {
+    /// In bytes.
+    length: usize,
+    /// When it is taken if it is a message, once that is known.
+    ends_at: Option<Instant>,
+    /// It is not a message, or not a whole one.
+    is_refused: bool,
+}
+
+impl Unended {
+    /// Keeps what has `length` bytes now. One that was refused is asked about again when it is twice as long, so its bytes are read
+    /// a limited number of times.
+    fn note(kept: &mut Option<Self>, length: usize, ends_object: bool) {
+        let is_known = kept.as_ref().is_some_and(|part| {
+            (part.is_refused && length < 2 * part.length) || (ends_object && part.length == length)
+        });
+        if !is_known {
+            *kept = ends_object.then_some(Self { length, ends_at: None, is_refused: false });
+        }
+    }
+
+    fn deadline(kept: &mut Option<Self>, now: Instant) -> Option<Instant> {
+        let part = kept.as_mut().filter(|part| !part.is_refused)?;
+        Some(*part.ends_at.get_or_insert(now + PART_TIME))
+    }
+
+    const fn is_awaited(kept: Option<&Self>) -> bool {
+        matches!(kept, Some(Self { is_refused: false, .. }))
+    }
+
+    /// Its time is over, and nothing has come since. It is refused until its owner takes it.
+    fn is_over(kept: &mut Option<Self>, length: usize) -> bool {
+        kept.as_mut().is_some_and(|part| {
+            part.is_refused = true;
+            part.length == length
+        })
+    }
+}
 
 /// How much of a refused frame is kept, in bytes.
 const MAX_HEAD: usize = 1024;

@@ -10,7 +10,8 @@ use super::printed_json::{
     Brackets, Object, begins_text, is_own_message, last_message, messages_of_line, trim,
 };
 use super::{
-    BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, compact, head, is_one_line, lacks_room, shed,
+    BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, Unended, compact, head, is_one_line,
+    lacks_room, shed,
 };
 use crate::failpoint::{self, Failpoint};
 
@@ -27,7 +28,7 @@ const MAX_PART: usize = 256 * 1024;
 ///   a frame and only the rest is [`Decoded::Noise`].
 /// - The lines of a JSON text that goes on over several lines are collected, up to the limit, until the text is complete or a
 ///   line is a message of its own. Time ends the wait too: see [`deadline`](Self::deadline).
-/// - A whole message whose line does not end is a frame when that time is over, as at the end of a line.
+/// - A whole message whose line does not end is [`Decoded::Unended`] when that time is over.
 ///
 /// ```
 /// # use rescind_core::{Decoded, Newline};
@@ -75,16 +76,6 @@ struct Text {
     brackets: Brackets,
     /// When its time ends, once it is known.
     ends_at: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Unended {
-    /// In bytes.
-    length: usize,
-    /// When it is taken if it is a message, once that is known.
-    ends_at: Option<Instant>,
-    /// It is not a message, or not a whole one.
-    is_refused: bool,
 }
 
 impl Newline {
@@ -178,18 +169,16 @@ impl Newline {
     /// 1 s after the first call for it. `None`: there is none. Call it after `next_frame` returned `None`, and
     /// [`give_up`](Self::give_up) when the time is over.
     pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
-        let ends_at = match (&mut self.text, &mut self.unended) {
-            (Some(text), _) => &mut text.ends_at,
-            (None, Some(line)) if !line.is_refused => &mut line.ends_at,
-            (None, _) => return None,
-        };
-        Some(*ends_at.get_or_insert(now + PART_TIME))
+        match &mut self.text {
+            Some(text) => Some(*text.ends_at.get_or_insert(now + PART_TIME)),
+            None => Unended::deadline(&mut self.unended, now),
+        }
     }
 
     /// Whether a text goes on over several lines and is not complete, or a line ends with an object and without a line end.
     #[must_use]
     pub const fn is_collecting(&self) -> bool {
-        self.text.is_some() || matches!(self.unended, Some(Unended { is_refused: false, .. }))
+        self.text.is_some() || Unended::is_awaited(self.unended.as_ref())
     }
 
     /// The time of a text is over: it is [`BadFrame::NotJson`], unless the line that has begun completes it. A line without an
@@ -272,21 +261,16 @@ impl Newline {
         }
         // A `\r` directly above the limit may belong to the line end.
         let last = if self.buffer.is_empty() { self.parts.last() } else { Some(&self.buffer) };
-        let return_byte = usize::from(last.is_some_and(|part| part.ends_with(b"\r")));
-        let ends_object = last.is_some_and(|part| part.ends_with(b"}")) && self.text.is_none();
-        let length = self.begun() - return_byte;
+        let ends_with = |end: &[u8]| last.is_some_and(|part| part.ends_with(end));
+        let ends_object = self.text.is_none() && (ends_with(b"}") || ends_with(b"}\r"));
+        let length = self.begun() - usize::from(ends_with(b"\r"));
         if self.text.is_some() && length > 0 {
             if let Some(decoded) = self.text_is_too_long(length) {
                 return Some(decoded);
             }
         }
-        let known = self.unended.as_ref().filter(|line| {
-            // One that was refused is asked about again when it is twice as long, so its bytes are read a limited number of times.
-            (line.is_refused && length < 2 * line.length) || (ends_object && line.length == length)
-        });
-        if known.is_none() {
-            self.unended = ends_object.then_some(Unended { length, ends_at: None, is_refused: false });
-        }
+        let begun = self.begun();
+        Unended::note(&mut self.unended, begun, ends_object);
         if length <= self.limit {
             return None;
         }
@@ -298,16 +282,18 @@ impl Newline {
 
     #[cold]
     fn unended_line(&mut self) -> Option<Decoded> {
-        let has_come_since = self.begun() != self.unended.as_ref()?.length;
-        self.unended.as_mut()?.is_refused = true;
-        if has_come_since {
+        let begun = self.begun();
+        if !Unended::is_over(&mut self.unended, begun) {
             return None;
         }
         let rest = self.buffer.split();
         let line = self.joined(rest);
         if ends_with_message(&line) {
             (self.scanned, self.unended) = (0, None);
-            return self.line(line);
+            return match self.line(line) {
+                Some(Decoded::Frame(message)) => Some(Decoded::Unended(message)),
+                decoded => decoded,
+            };
         }
         self.scanned = line.len();
         self.buffer = line;
@@ -471,6 +457,10 @@ mod tests {
 
     fn frame(text: &'static [u8]) -> Decoded {
         Decoded::Frame(Bytes::from_static(text))
+    }
+
+    fn unended(text: &'static [u8]) -> Decoded {
+        Decoded::Unended(Bytes::from_static(text))
     }
 
     fn not_json(text: &'static [u8]) -> Decoded {
@@ -673,9 +663,16 @@ mod tests {
         let mut decoder = Newline::new(64);
         decoder.push(message);
         assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
-        assert_eq!((decoder.give_up(), decoder.partial()), (Some(frame(message)), 0));
+        assert_eq!((decoder.give_up(), decoder.partial()), (Some(unended(message)), 0));
         decoder.push(b"\n{}\n");
         assert_eq!((decoder.next_frame(), decoder.next_frame()), (Some(frame(b"{}")), None));
+        // One after the other, each with a return byte alone.
+        for _ in 0..2 {
+            decoder.push(message);
+            decoder.push(b"\r");
+            assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
+            assert_eq!((decoder.give_up(), decoder.partial()), (Some(unended(message)), 0));
+        }
         // With other output before it, as at the end of a line.
         let marked = [BYTE_ORDER_MARK, message].concat();
         decoder.push(&marked);

@@ -401,7 +401,7 @@ struct ByteReceiver<R> {
     /// The end of the time for a text over several lines, for a line end, or for a refused frame.
     text_time: Option<Pin<Box<Sleep>>>,
     /// The body of a message whose deviation was returned.
-    joined: Bytes,
+    after_report: Bytes,
     state: ReceiverState,
 }
 
@@ -411,7 +411,7 @@ enum ReceiverState {
     Beginning,
     Reading,
     /// A message follows its deviation. `ended`: the input has ended.
-    Joined {
+    AfterReport {
         ended: bool,
     },
     /// The input has ended. The decoder may have frames.
@@ -441,7 +441,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
             closing,
             partial,
             text_time: None,
-            joined: Bytes::new(),
+            after_report: Bytes::new(),
             state: ReceiverState::Beginning,
         }
     }
@@ -536,6 +536,13 @@ impl<R: AsyncRead> ByteReceiver<R> {
         }
     }
 
+    /// The event about a message, which comes before the message itself.
+    fn report_before(&mut self, deviation: Deviation, body: Bytes) -> TransportEvent {
+        self.after_report = body.clone();
+        self.state = ReceiverState::AfterReport { ended: matches!(self.state, ReceiverState::Finishing) };
+        TransportEvent::Deviation { deviation, sent: body }
+    }
+
     /// The event of what was decoded.
     fn event(&mut self, decoded: Decoded) -> TransportEvent {
         match decoded {
@@ -550,11 +557,8 @@ impl<R: AsyncRead> ByteReceiver<R> {
             Decoded::Frame(body) | Decoded::Bad(BadFrame::NotJson, body) => {
                 TransportEvent::Message(Inbound::new(body))
             }
-            Decoded::SeveralLines(body) => {
-                self.joined = body.clone();
-                self.state = ReceiverState::Joined { ended: matches!(self.state, ReceiverState::Finishing) };
-                TransportEvent::Deviation { deviation: Deviation::SeveralLines, sent: body }
-            }
+            Decoded::SeveralLines(body) => self.report_before(Deviation::SeveralLines, body),
+            Decoded::Unended(body) => self.report_before(Deviation::Unended, body),
             Decoded::Bad(why, head) => {
                 // No more input can be read, but requests that were accepted before are still answered.
                 if self.decoder.is_failed() {
@@ -591,9 +595,9 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
                         return Poll::Ready(Some(Err(error)));
                     }
                 },
-                ReceiverState::Joined { ended } => {
+                ReceiverState::AfterReport { ended } => {
                     self.state = if ended { ReceiverState::Finishing } else { ReceiverState::Reading };
-                    let body = std::mem::take(&mut self.joined);
+                    let body = std::mem::take(&mut self.after_report);
                     return Poll::Ready(Some(Ok(TransportEvent::Message(Inbound::new(body)))));
                 }
                 ReceiverState::Finishing => match self.decoder.finish() {
