@@ -88,12 +88,6 @@ impl Session {
         self.calls.at(self.numbers.find(&number, is)?).map(|(key, _)| OutboundKey(key))
     }
 
-    /// The number of a call, while the machine knows it.
-    #[must_use]
-    pub fn number_of(&self, call: OutboundKey) -> Option<CallNumber> {
-        self.calls.get(call.0).map(|call| call.number)
-    }
-
     /// The frame of a call was passed to the transport: it counts as written (I12).
     pub fn local_written(&mut self, _now: Instant, call: OutboundKey) {
         if let Some(call) = self.calls.get_mut(call.0) {

@@ -149,7 +149,7 @@ impl<R> Call<R> {
         let slot_key = self.slot_key()?;
         let state = self.connection.lock();
         let entry = state.calls.get(slot_key.0)?;
-        state.session.number_of(entry.key).map(|number| entry.exchange(number))
+        state.session.call_number(entry.key).map(|number| entry.exchange(number))
     }
 
     /// Drops the handle without cancelling the call. Its parent does not cancel it either.
