@@ -19,7 +19,7 @@ use rescind::dialect::{
 use rescind::transport::{Link, Transport as _};
 use rescind::{ErrorCode, Framing, memory_pair};
 use rescind_check::{CheckSettings, PeerSource, Started, check_with};
-use rescind_testkit::dialects::{self, DialectFacts, HttpBinding, Opening, Statement};
+use rescind_testkit::dialects::{self, DialectFacts, HttpBinding, Opening};
 use rescind_testkit::fixture::Fixture;
 use rescind_testkit::runner::{LinkSubject, Verdict};
 use rescind_testkit::wire_format::WireFormat;
@@ -37,7 +37,7 @@ mod cells;
 
 const OPENING: &str = "house/hello";
 const STOP: CancelName = CancelName { method: "house/stop", key: "request" };
-/// ACP's cancel, in whose place it stands.
+/// ACP's cancel, which it replaces.
 const OF_ACP: CancelName = CancelName { method: "$/cancel_request", key: "requestId" };
 
 static HOUSE: LazyLock<Dialect> = LazyLock::new(|| {
@@ -78,10 +78,8 @@ static FACTS: LazyLock<DialectFacts> = LazyLock::new(|| DialectFacts {
     ..dialects::ACP
 });
 
-const STATEMENTS: &[Statement] = &[
-    (&["cancels_running"], Demand::Must, "{document}: a request that is stopped ends."),
-    (&["turn_cancelled"], Demand::Must, "{document}: a turn that is stopped says so."),
-];
+const STATEMENTS: &str = "must\tcancels_running\t{document}: a request that is stopped ends.\n\
+                          must\tturn_cancelled\t{document}: a turn that is stopped says so.";
 
 // ---- its scenarios
 
@@ -114,10 +112,10 @@ fn say_it_as_here(frame: &mut Value) {
         Some("initialize") => members["method"] = json!(OPENING),
         Some(method) if method == OF_ACP.method => {
             members["method"] = json!(STOP.method);
-            if let Some(params) = members.get_mut("params").and_then(Value::as_object_mut) {
-                if let Some(id) = params.remove(OF_ACP.key) {
-                    params.insert(STOP.key.to_owned(), id);
-                }
+            let params = members.get_mut("params").and_then(Value::as_object_mut);
+            for params in params.into_iter().filter(|params| params.contains_key(OF_ACP.key)) {
+                let id = params.remove(OF_ACP.key).unwrap_or_default();
+                params.insert(STOP.key.to_owned(), id);
             }
         }
         _ => {}

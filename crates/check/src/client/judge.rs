@@ -1,7 +1,6 @@
 //! From the records of the runs to the facts of the report: the questions about a client, what the documents demand, and
 //! the answers. The names of the questions do not change.
 
-use rescind_testkit::dialects::{Statement, statement};
 use rescind_testkit::runner::{Evidence, TraceLine};
 use rescind_testkit::{Answer, Demand, Fact};
 
@@ -9,6 +8,7 @@ use super::looks;
 use super::looks::Look;
 use super::record::{Play, Record};
 use super::server_dialect::ServerDialect;
+use crate::peer::said;
 
 /// How many runs must agree before something counts against the program.
 pub(super) const TIMES: usize = 3;
@@ -240,20 +240,7 @@ pub(super) const QUESTIONS: [Question; 17] = [
     },
 ];
 
-/// What holds in each protocol that says nothing else.
-const USUAL: &[Statement] = &[
-    (
-        &["message_form"],
-        Demand::Must,
-        "its messages are those of JSON-RPC 2.0: each names the version, and an answer repeats the id as it was sent.",
-    ),
-    (&["cancels_once"], Demand::Open, "nothing is said about a second cancel of one request."),
-];
-
 /// How much the documents demand of the fact with this name, and where they say so.
 pub(super) fn source(name: &str, server: ServerDialect) -> (Demand, String) {
-    let said = statement(server.check.statements, name).or_else(|| statement(&[USUAL], name));
-    let left_open = (Demand::Open, "how a client closes while a request is open is left to it.");
-    let (demand, text) = said.unwrap_or(left_open);
-    (demand, format!("{}: {text}", server.wire.facts.document))
+    said(server.wire.facts, name)
 }

@@ -26,6 +26,7 @@ use rescind_testkit::{Part, Profile, Report, RequestKind, Scenario, scenarios_of
 
 use self::facts::Checker;
 use self::session::Lost;
+pub(crate) use self::statements::said;
 pub use self::statements::{CONTRADICTS, contradictions};
 
 /// Opens sessions with the peer that is checked.

@@ -5,8 +5,8 @@
 
 use rescind_core::Deviation;
 use rescind_testkit::Answer::{No, Yes};
-use rescind_testkit::Demand::{Must, Open};
-use rescind_testkit::dialects::{DialectFacts, HALF_A_CHARACTER, Statement, statement};
+use rescind_testkit::Demand::Open;
+use rescind_testkit::dialects::{DialectFacts, statement};
 use rescind_testkit::{Answer, Demand, Fact};
 
 /// The facts, in the order of the report. Their names are part of the JSON format.
@@ -50,51 +50,14 @@ pub(super) struct Asked {
     pub(super) source: String,
 }
 
-/// What JSON-RPC and JSON say to these questions, in each dialect that uses them and says nothing else.
-const JSON_RPC: &[Statement] = &[
-    (&["answers_cancelled", "answers_once"], Must, "JSON-RPC 2.0: a request is answered by one response."),
-    (
-        &["session_survives"],
-        Must,
-        "JSON-RPC 2.0: a request that is sent after the cancel of another gets its response.",
-    ),
-    (
-        &["frees_slot", "siblings_untouched", "late_cancel_ignored", "unknown_cancel_ignored"],
-        Must,
-        "JSON-RPC 2.0: each request gets its own response; nobody cancelled this one.",
-    ),
-    (
-        &["tells_ids_apart"],
-        Open,
-        "the protocols allow numbers and strings as ids and do not say whether 1 and \"1\" are equal.",
-    ),
-    (
-        &["unknown_method_refused"],
-        Must,
-        "JSON-RPC 2.0: a request for a method that does not exist is answered with an error.",
-    ),
-    (
-        &["unknown_notification_ignored"],
-        Must,
-        "JSON-RPC 2.0: a notification is never answered, not even with an error.",
-    ),
-    (
-        &["repeats_ids"],
-        Must,
-        "JSON-RPC 2.0: the id of an answer must be the same value as the id of its request.",
-    ),
-    (
-        &["names_version"],
-        Must,
-        "JSON-RPC 2.0: a message has the member jsonrpc, which must be exactly the text \"2.0\".",
-    ),
-    (
-        &["answer_form"],
-        Must,
-        "JSON-RPC 2.0: an answer must have either a result or an error, which is an object, and not both.",
-    ),
-    (&["whole_characters"], Open, HALF_A_CHARACTER),
-];
+/// What the documents of a dialect say about the question of this name, or JSON-RPC and JSON where the dialect uses them.
+pub(crate) fn said(facts: &DialectFacts, question: &str) -> (Demand, String) {
+    let of_json_rpc = || statement(&[include_str!("../json_rpc.tsv")], question);
+    let own = statement(facts.statements, question);
+    let found = own.or_else(|| of_json_rpc().filter(|_| facts.is_json_rpc()));
+    let (demand, sentence) = found.unwrap_or((Open, "no document says anything about it."));
+    (demand, sentence.replace("{document}", facts.document))
+}
 
 impl Question {
     pub(super) const ALL: [Self; 28] = [
@@ -181,10 +144,8 @@ impl Question {
 
     pub(super) fn asked(self, facts: &DialectFacts) -> Asked {
         let (name, text) = self.words();
-        let of_json_rpc: &[_] = if facts.is_json_rpc() { &[JSON_RPC] } else { &[] };
-        let said = statement(facts.statements, name).or_else(|| statement(of_json_rpc, name));
-        let (demand, source) = said.unwrap_or((Open, "no document says anything about it."));
-        Asked { name, statement: text, demand, source: source.replace("{document}", facts.document) }
+        let (demand, source) = said(facts, name);
+        Asked { name, statement: text, demand, source }
     }
 
     const fn words(self) -> (&'static str, &'static str) {
@@ -291,6 +252,7 @@ pub(super) fn resolve_contradictions(facts: &mut [Fact]) {
 mod tests {
     use rescind_core::BadMessage;
     use rescind_testkit::Demand;
+    use rescind_testkit::Demand::Must;
     use rescind_testkit::dialects::MCP;
 
     use super::*;

@@ -3,11 +3,7 @@
 use rescind_core::dialect;
 use serde_json::{Value, json};
 
-use super::Demand::{Must, Open, Should};
-use super::{
-    ClientCheck, DialectFacts, Envelope, HttpBinding, JSON_RPC_IDS, Offers, Opening, Progress, ProgressForm,
-    Statement,
-};
+use super::{ClientCheck, DialectFacts, Envelope, HttpBinding, Offers, Opening, Progress, ProgressForm};
 
 /// ACP version 1.
 pub const ACP: DialectFacts = DialectFacts {
@@ -28,7 +24,7 @@ pub const ACP: DialectFacts = DialectFacts {
     defines_streamable: false,
     document: "ACP",
     statements: &[STATEMENTS],
-    client_check: Some(&ClientCheck { statements: &[INITIALIZE_LEFT_OPEN, OF_CLIENTS], ..CLIENT_CHECK }),
+    client_check: Some(&CLIENT_CHECK),
 };
 
 /// ACP version 2.
@@ -50,11 +46,7 @@ pub const ACP_V2: DialectFacts = DialectFacts {
     partial_results: false,
     document: "ACP v2",
     statements: &[
-        &[(
-            &["turn_cancelled"],
-            Should,
-            "ACP v2: a feature such as the prompt turn may have a cancel of its own.",
-        )],
+        "should\tturn_cancelled\tACP v2: a feature such as the prompt turn may have a cancel of its own.",
         STATEMENTS,
     ],
     ..ACP
@@ -71,14 +63,10 @@ pub const ACP_DRAFT: DialectFacts = DialectFacts {
     }),
     document: "ACP draft",
     statements: &[
-        &[(
-            &["turn_cancelled"],
-            Should,
-            "ACP draft: `session/cancel` stays, and ends the whole prompt turn.",
-        )],
+        "should\tturn_cancelled\tACP draft: `session/cancel` stays, and ends the whole prompt turn.\n\
+         must\tnever_cancels_initialize\t{document}: `initialize` cannot be cancelled.",
         STATEMENTS,
     ],
-    client_check: Some(&CLIENT_CHECK),
     ..ACP
 };
 
@@ -91,55 +79,7 @@ fn fixture_result(server: &Value, _: &Value) -> Value {
     })
 }
 
-pub(super) const ONE_LINE: Statement = (
-    &["one_line"],
-    Must,
-    "ACP: over stdio, messages are delimited by newlines and must not contain embedded newlines.",
-);
-
-/// What the documents of ACP say to the questions about an agent.
-const STATEMENTS: &[Statement] = &[
-    (
-        &["cancels_running"],
-        Should,
-        "ACP says that the receiver may cancel the work, ACPRFD that it must: so it is held as a recommendation.",
-    ),
-    (
-        &["answers_cancelled"],
-        Must,
-        "ACP: the receiver must answer the cancelled request, with -32800 or a valid response.",
-    ),
-    (
-        &["cancelled_code"],
-        Must,
-        "ACP: the answer to a cancelled request is the error -32800 or a valid response.",
-    ),
-    (&["stops_work"], Should, "ACPRFD: the receiver cancels the work and all that belongs to it."),
-    (
-        &["cancels_id_zero"],
-        Should,
-        "ACP: an id may be any integer, also 0. Whether the receiver of a cancel stops the work is held as a recommendation.",
-    ),
-    (&["progress_ends_with_answer"], Open, "the protocol does not bind progress to the answer."),
-    (&["clean_output"], Must, "ACP: the agent must not write anything to its stdout that is not a message."),
-    ONE_LINE,
-    (
-        &["turn_cancelled"],
-        Must,
-        "ACP: after `session/cancel` the agent must end the prompt with the stop reason `cancelled`, whatever its work does.",
-    ),
-    (
-        &["turn_ends_soon"],
-        Should,
-        "ACP: after `session/cancel` the agent should stop its model and its tools as soon as it can.",
-    ),
-    (
-        &["other_turns_untouched"],
-        Must,
-        "ACP: `session/cancel` is about the turn of the session that it names. JSON-RPC 2.0: another request gets its own answer.",
-    ),
-    (&["next_turn_served"], Must, "ACP: when a turn is over, its session takes the next prompt."),
-];
+const STATEMENTS: &str = include_str!("acp.tsv");
 
 /// The agent's part.
 const CLIENT_CHECK: ClientCheck = ClientCheck {
@@ -167,29 +107,4 @@ const CLIENT_CHECK: ClientCheck = ClientCheck {
     },
     own_request: |session| ("fs/read_text_file", json!({ "sessionId": session, "path": "/slow.txt" })),
     never_reuses_ids: false,
-    statements: &[OF_CLIENTS],
 };
-
-/// Only the draft forbids it.
-const INITIALIZE_LEFT_OPEN: &[Statement] =
-    &[(&["never_cancels_initialize"], Open, "a cancel of `initialize` is not mentioned.")];
-
-/// What the documents of ACP say to the questions about a client.
-const OF_CLIENTS: &[Statement] = &[
-    (&["spells_cancel"], Must, "a cancel is the notification of the protocol with the id of the request."),
-    (&["names_request", "cancel_follows_request"], Must, "a cancel carries the id of the request to cancel."),
-    (&["keeps_id_type"], Must, "the id in a cancel is that of the request: a text or a number."),
-    (&["never_cancels_initialize"], Must, "`initialize` cannot be cancelled."),
-    (&["goes_on"], Should, "a cancelled request is answered, and the answer ends it."),
-    (
-        &["late_result_ignored", "late_error_ignored"],
-        Should,
-        "a cancelled request is answered with -32800 or a valid response, partial or whole.",
-    ),
-    JSON_RPC_IDS,
-    (&["other_calls_untouched"], Must, "other requests that run at the same time are not affected."),
-    (&["honours_cancels"], Should, "the receiver of a cancel stops the work and answers the request."),
-    (&["sends_cancel"], Open, "a request may be cancelled; nobody must."),
-    (&["timeout_sends_cancel"], Open, "the protocol has no time limits."),
-    (&["no_cancel_when_answered"], Open, "a cancel for a request that has ended is ignored by its receiver."),
-];

@@ -3,10 +3,8 @@
 use rescind_core::dialect;
 use serde_json::{Value, json};
 
-use super::Demand::{Must, Should};
 use super::{
-    ClientCheck, DialectFacts, Envelope, HttpBinding, Offers, Opening, Progress, ProgressForm, Statement,
-    checker,
+    ClientCheck, DialectFacts, Envelope, HttpBinding, Offers, Opening, Progress, ProgressForm, checker,
 };
 
 /// MCP 2024-11-05 to 2025-11-25.
@@ -41,12 +39,8 @@ pub const MCP_2026: DialectFacts = DialectFacts {
     defines_streamable: false,
     document: "MCP 2026-07-28",
     statements: &[
-        &[(
-            &["stays_silent"],
-            Should,
-            "{document}: the page on cancellation says that the server should not send a response, that on stdio that it \
-             must not: so it is held as a recommendation.",
-        )],
+        "should\tstays_silent\t{document}: the page on cancellation says that the server should not send a response, that \
+         on stdio that it must not: so it is held as a recommendation.",
         STATEMENTS,
     ],
     client_check: Some(&ClientCheck {
@@ -78,49 +72,8 @@ fn fixture_result(server: &Value, params: &Value) -> Value {
     json!({ "protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server })
 }
 
-/// What the documents of MCP say to the questions about a server. What is cited of its revisions reads the same in all.
-const STATEMENTS: &[Statement] = &[
-    (
-        &["cancels_running"],
-        Should,
-        "{document}: the receiver of a cancel should stop processing the request.",
-    ),
-    (
-        &["stays_silent"],
-        Should,
-        "{document}: the receiver of a cancel should not send a response for the request.",
-    ),
-    (
-        &["stops_work"],
-        Should,
-        "{document}: the receiver of a cancel should stop processing and free its resources.",
-    ),
-    (
-        &["malformed_cancel_ignored"],
-        Should,
-        "{document}: invalid cancels, malformed ones among them, should be ignored.",
-    ),
-    (
-        &["cancels_id_zero"],
-        Should,
-        "{document}: an id may be any integer, also 0. The receiver of a cancel should stop processing the request.",
-    ),
-    (
-        &["progress_ends_with_answer"],
-        Must,
-        "{document}: progress notifications must stop after the request has completed.",
-    ),
-    (
-        &["clean_output"],
-        Must,
-        "{document}: a server must not write anything to its stdout that is not a message.",
-    ),
-    (
-        &["one_line"],
-        Must,
-        "MCP 2025-11-25: over stdio, messages are delimited by newlines and must not contain embedded newlines.",
-    ),
-];
+/// What is cited of the revisions reads the same in all.
+const STATEMENTS: &str = include_str!("mcp.tsv");
 
 /// The server's part.
 const CLIENT_CHECK: ClientCheck = ClientCheck {
@@ -144,7 +97,6 @@ const CLIENT_CHECK: ClientCheck = ClientCheck {
     },
     own_request: |_| ("roots/list", json!({})),
     never_reuses_ids: true,
-    statements: &[OF_CLIENTS],
 };
 
 fn tools() -> Value {
@@ -155,46 +107,6 @@ fn tools() -> Value {
 fn content(word: &str) -> Value {
     json!([{ "type": "text", "text": word }])
 }
-
-/// What the documents of MCP say to the questions about a client.
-const OF_CLIENTS: &[Statement] = &[
-    (&["sends_cancel"], Should, "a party that wants to cancel a request sends `notifications/cancelled`."),
-    (
-        &["spells_cancel"],
-        Must,
-        "a cancel is the notification `notifications/cancelled` with the `requestId`.",
-    ),
-    (
-        &["names_request", "cancel_follows_request"],
-        Must,
-        "a cancel must name only a request that was sent before, in the same direction.",
-    ),
-    (&["keeps_id_type"], Must, "`requestId` is the id of the request: a text or a number, as it was sent."),
-    (&["never_cancels_initialize"], Must, "clients must not cancel `initialize`."),
-    (
-        &["goes_on"],
-        Should,
-        "the receiver of a cancel should not answer, so the sender has nothing to wait for.",
-    ),
-    (
-        &["late_result_ignored", "late_error_ignored"],
-        Should,
-        "the sender of a cancel should ignore an answer that comes after it.",
-    ),
-    (
-        &["no_cancel_when_answered"],
-        Must,
-        "a cancel must name only a request that is believed to be in progress.",
-    ),
-    (&["ids_not_reused"], Must, "an id must not have been used before by the same side in the same session."),
-    (&["other_calls_untouched"], Must, "a cancel ends the request that it names, and no other."),
-    (&["honours_cancels"], Should, "the receiver of a cancel should stop the work of the request."),
-    (
-        &["timeout_sends_cancel"],
-        Should,
-        "when the time limit of a request is over, the sender should cancel it and stop waiting.",
-    ),
-];
 
 #[cfg(test)]
 mod tests {

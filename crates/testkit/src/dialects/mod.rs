@@ -45,10 +45,10 @@ pub struct DialectFacts {
     /// Whether its documents define the binding `streamable`: which message opens a session, and servers without
     /// sessions.
     pub defines_streamable: bool,
-    /// The document that a check of a client cites, and that stands for `{document}` in statements.
+    /// Its document. It replaces `{document}` in statements.
     pub document: &'static str,
-    /// What its documents say about the questions of a check. The first table that has a question counts.
-    pub statements: &'static [&'static [Statement]],
+    /// What its documents say about the questions of the checks, as tables for [`statement`].
+    pub statements: &'static [&'static str],
     /// The server's part in a check of a client. `None`: there is no such check.
     pub client_check: Option<&'static ClientCheck>,
 }
@@ -158,14 +158,20 @@ pub enum Demand {
     Open,
 }
 
-/// The questions of a check by their names, how much the documents demand there, and the sentence.
-pub type Statement = (&'static [&'static str], Demand, &'static str);
-
-/// The statement about this question in the first of these tables that has one.
+/// How much the documents demand where this question is asked, and the sentence: from the first of these tables that has
+/// the question. A row has the demand, the names of questions, and the sentence, with tabs between them.
 #[must_use]
-pub fn statement(tables: &[&'static [Statement]], question: &str) -> Option<(Demand, &'static str)> {
-    let found = tables.iter().copied().flatten().find(|(questions, ..)| questions.contains(&question));
-    found.map(|(_, demand, sentence)| (*demand, *sentence))
+pub fn statement(tables: &[&'static str], question: &str) -> Option<(Demand, &'static str)> {
+    tables.iter().flat_map(|table| table.lines()).find_map(|row| {
+        let mut columns = row.splitn(3, '\t');
+        let (demand, questions, sentence) = (columns.next()?, columns.next()?, columns.next()?);
+        let demand = match demand {
+            "must" => Demand::Must,
+            "should" => Demand::Should,
+            _ => Demand::Open,
+        };
+        questions.split(' ').any(|name| name == question).then_some((demand, sentence))
+    })
 }
 
 /// The server's part in a check of a client: which requests are slow and quick, and what it answers.
@@ -188,8 +194,6 @@ pub struct ClientCheck {
     pub own_request: fn(session: &Value) -> (&'static str, Value),
     /// Whether an id may not be used again in a session, even after its request was answered.
     pub never_reuses_ids: bool,
-    /// What the documents say about the questions of this check, as in [`DialectFacts::statements`].
-    pub statements: &'static [&'static [Statement]],
 }
 
 impl DialectFacts {
@@ -266,10 +270,3 @@ pub(crate) fn program(name: &str) -> Value {
 fn checker() -> Value {
     program("rescind-check")
 }
-
-/// Sentences that hold in several protocols.
-const EACH_BYTE: &str = "each byte of the stream belongs to a message; what does not cannot be read.";
-pub const HALF_A_CHARACTER: &str =
-    "RFC 8259: a text may have half of a surrogate pair, and what reads it behaves unpredictably.";
-const JSON_RPC_IDS: Statement =
-    (&["ids_not_reused"], Demand::Should, "JSON-RPC matches an answer with its request by the id alone.");
