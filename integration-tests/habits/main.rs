@@ -17,8 +17,6 @@
 
 #[cfg(unix)]
 mod peers;
-#[cfg(unix)]
-mod play;
 
 use std::process::ExitCode;
 

@@ -40,34 +40,58 @@ enum Handlers {
 type Once = Arc<OnceLock<Result<Cell, String>>>;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let program = Program::new(env!("CARGO_BIN_EXE_rescind"));
+    let (trials, not_made) =
+        trials(scenarios(), program, |wire| !(cfg!(debug_assertions) && wire.ends_with("@3")))?;
+    for (why, cells) in not_made {
+        eprintln!("matrix: {cells} cells are not asked: {why}");
+    }
+    Ok(libtest_mimic::run(&arguments(), trials).exit_code())
+}
+
+pub(crate) fn arguments() -> Arguments {
     let mut arguments = Arguments::from_args();
     // A scenario mostly waits, for graces and for the absence of frames.
     arguments.test_threads =
         arguments.test_threads.or_else(|| Some(64.min(12 * available_parallelism().ok()?.get())));
+    arguments
+}
+
+/// The tests of these scenarios on the wires that `plays` names, and how many cells are left out for which reason.
+/// `program` is that of the wires.
+pub(crate) fn trials(
+    scenarios: &'static [Scenario],
+    program: Program,
+    plays: fn(&str) -> bool,
+) -> Result<(Vec<Trial>, BTreeMap<&'static str, usize>), String> {
+    let program = Arc::new(program);
     let mut trials = Vec::new();
     let mut not_made: BTreeMap<&str, usize> = BTreeMap::new();
-    for scenario in scenarios() {
+    for scenario in scenarios {
         let first = Once::default();
         let tasks = WIRES.map(|wire| (wire, Handlers::Tasks));
         let quick = QUICK_WIRES.map(|wire| (wire, Handlers::Quick));
         for (wire, handlers) in tasks.into_iter().chain(quick) {
             let why = not_asked(wire, scenario)?;
-            match why.or_else(|| (cfg!(debug_assertions) && wire.ends_with("@3")).then_some(REPLICAS)) {
+            match why.or_else(|| (!plays(wire)).then_some(REPLICAS)) {
                 Some(why) => *not_made.entry(why).or_default() += 1,
-                None => trials.push(trial(scenario, wire, handlers, &first)),
+                None => trials.push(trial(scenario, wire, handlers, &first, &program)),
             }
         }
     }
-    for (why, cells) in not_made {
-        eprintln!("matrix: {cells} cells are not asked: {why}");
-    }
-    Ok(libtest_mimic::run(&arguments, trials).exit_code())
+    Ok((trials, not_made))
 }
 
-fn trial(scenario: &'static Scenario, wire: &'static str, handlers: Handlers, first: &Once) -> Trial {
+fn trial(
+    scenario: &'static Scenario,
+    wire: &'static str,
+    handlers: Handlers,
+    first: &Once,
+    program: &Arc<Program>,
+) -> Trial {
     let name = name(scenario, wire, handlers);
-    let first = Arc::clone(first);
-    Trial::test(name, move || holds(scenario, wire, handlers, &first))
+    let (first, program) = (Arc::clone(first), Arc::clone(program));
+    Trial::test(name, move || holds(scenario, wire, handlers, &first, &program))
 }
 
 fn name(scenario: &Scenario, wire: &str, handlers: Handlers) -> String {
@@ -83,19 +107,20 @@ fn holds(
     wire: &str,
     handlers: Handlers,
     first: &OnceLock<Result<Cell, String>>,
+    program: &Program,
 ) -> Result<(), Failed> {
     let mut row = Vec::new();
     // A vector for another kind of wire has no comparison.
     if not_asked(FIRST, scenario)?.is_none() {
-        row.push(first.get_or_init(|| play(scenario, FIRST)).clone()?);
+        row.push(first.get_or_init(|| play(scenario, FIRST, program)).clone()?);
     }
     match handlers {
         Handlers::Tasks if wire == FIRST => {}
-        Handlers::Tasks => row.push(play(scenario, wire)?),
+        Handlers::Tasks => row.push(play(scenario, wire, program)?),
         Handlers::Quick => {
             let mut quick = scenario.clone();
             quick.vector.options.quick_handlers = Some(true);
-            let mut cell = play(&quick, wire)?;
+            let mut cell = play(&quick, wire, program)?;
             cell.wire.push_str(", quick handlers");
             row.push(cell);
         }
@@ -107,11 +132,10 @@ fn holds(
     }
 }
 
-fn play(scenario: &Scenario, wire: &str) -> Result<Cell, String> {
-    let program = Program::new(env!("CARGO_BIN_EXE_rescind"));
+fn play(scenario: &Scenario, wire: &str, program: &Program) -> Result<Cell, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    runtime.block_on(play_on(wire, scenario, &Settings::default(), &program))
+    runtime.block_on(play_on(wire, scenario, &Settings::default(), program))
 }
 
 /// The failure, the invariants that the scenario covers, everything that was sent and received, and the command that
@@ -120,11 +144,12 @@ fn reported(scenario: &Scenario, name: &str, cell: &Cell) -> String {
     let frames = cell.trace.iter().map(|line| format!("\n    {:?} {}", line.direction, line.text));
     let covers = scenario.vector.covers.join(", ");
     format!(
-        "about {covers}, over {}: {:?}: {}{}\nto run it again: cargo test{} -p rescind-cli --test matrix -- --exact {name}",
+        "about {covers}, over {}: {:?}: {}{}\nto run it again: cargo test{} -p rescind-cli --test {} -- --exact {name}",
         cell.wire,
         cell.outcome,
         cell.why,
         frames.collect::<String>(),
-        if cfg!(debug_assertions) { "" } else { " --release" }
+        if cfg!(debug_assertions) { "" } else { " --release" },
+        env!("CARGO_CRATE_NAME"),
     )
 }

@@ -1,7 +1,7 @@
 //! The dialects of a bridge: which can be passed on, and what a side that passes messages on does not do itself.
 
 use rescind_core::ErrorCode;
-use rescind_core::dialect::{ACP, ACP_DRAFT, Dialect, JsonRpc};
+use rescind_core::dialect::{CancelName, Dialect, FirstMessage, JsonRpc};
 
 /// The reason why a bridge does not carry a dialect, or a pair of dialects.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,14 +63,25 @@ pub(crate) fn relayed(dialect: &Dialect) -> Result<Dialect, NotBridged> {
     Ok(relayed.build())
 }
 
-/// Whether all messages of the one are messages of the other, apart from the spelling of a cancel.
+/// Whether all messages of the one are messages of the other, apart from the spelling of a cancel: their handshakes have
+/// the same number, and each reads the cancels of the other.
 pub(crate) fn check_pair(from: &Dialect, to: &Dialect) -> Result<(), NotBridged> {
-    let (from, to) = (from.name(), to.name());
-    let alike = [ACP.name(), ACP_DRAFT.name()];
-    if from == to || (alike.contains(&from) && alike.contains(&to)) {
+    let alike = match (from.codec().as_json_rpc(), to.codec().as_json_rpc()) {
+        (Some(from), Some(to)) => {
+            let same_version =
+                matches!(from.opening, FirstMessage::NumberedVersion(_)) && from.opening == to.opening;
+            same_version && reads(from, &to.cancel) && reads(to, &from.cancel)
+        }
+        _ => false,
+    };
+    if alike || from.name() == to.name() {
         return Ok(());
     }
-    Err(NotBridged::Pair { from, to })
+    Err(NotBridged::Pair { from: from.name(), to: to.name() })
+}
+
+fn reads(codec: &JsonRpc, cancel: &CancelName) -> bool {
+    codec.cancel == *cancel || codec.also_accepted.contains(cancel)
 }
 
 #[cfg(test)]

@@ -7,4 +7,6 @@ mod peer;
 pub use client::{
     ClientEnd, ClientSettings, ClientSource, Instructions, SKIPPED, StartedClient, check_client,
 };
+#[doc(hidden)]
+pub use peer::check_with;
 pub use peer::{CONTRADICTS, CheckSettings, PeerSource, Started, Unusable, check, contradictions};

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use rescind_testkit::dialects::DialectFacts;
 use rescind_testkit::wires::WIRES;
 
 use crate::bridge::BridgeArgs;
@@ -84,7 +85,7 @@ pub(crate) enum Command {
 pub(crate) struct Matrix {
     /// Play only this dialect. May be repeated. [default: all]
     #[arg(long = "dialect", value_name = "D", value_parser = dialect)]
-    pub(crate) dialects: Vec<&'static str>,
+    pub(crate) dialects: Vec<&'static DialectFacts>,
     /// Play only this wire. May be repeated. [default: all]
     #[arg(long = "wire", value_name = "W", value_parser = wire)]
     pub(crate) wires: Vec<&'static str>,
@@ -120,7 +121,7 @@ const INSTEAD: &str = "Other modes";
 pub(crate) struct Check {
     /// The dialect the peer speaks.
     #[arg(long, value_name = "D", value_parser = dialect)]
-    pub(crate) dialect: &'static str,
+    pub(crate) dialect: &'static DialectFacts,
     /// How to open a session with the peer, and which of its requests are slow, quick or report progress.
     /// [default: the dialect's handshake, and no particular request]
     #[arg(long, help_heading = ASKED, value_name = "FILE")]
@@ -210,7 +211,7 @@ impl Check {
 pub(crate) struct Fixture {
     /// The dialect to serve.
     #[arg(long, value_name = "D", value_parser = dialect)]
-    pub(crate) dialect: &'static str,
+    pub(crate) dialect: &'static DialectFacts,
     /// Where to serve: stdio, pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://, http:// or https://. Port 0 takes a
     /// free port. Except for stdio, the line `listening on ENDPOINT` on stderr names the endpoint.
     #[arg(long, value_name = "ENDPOINT")]

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use clap::Args;
 use rescind::bridge::{Bridge, Upstream};
-use rescind::dialect::Dialect;
 use rescind::requests::RequestLog;
 use rescind::stdio::{ChildHandle, Command};
 use rescind::{Framing, LogText, ServerLimits, Share};
 
 use crate::cluster::{ClusterArgs, Node};
-use crate::endpoint::{Binding, Endpoint, Flags, Security, Side, Target, Web, WireOptions, dialect};
+use rescind_testkit::dialects::{DialectFacts, HttpBinding};
+
+use crate::endpoint::{Endpoint, Flags, Security, Side, Target, Web, WireOptions, bindings, dialect};
 use crate::serving::{self, PageArgs, stop_signal};
 use crate::token::{Token, TokenFile};
 use crate::{Exit, Failure, ends_input, open, output};
@@ -28,9 +29,9 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 const AFTER_DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
-    let dialect = named(args.dialect)?;
-    let to_dialect = named(args.to_dialect.unwrap_or(args.dialect))?;
-    let bridge = Bridge::new(dialect.clone()).and_then(|bridge| bridge.to(to_dialect.clone()));
+    let to_dialect = args.to_dialect.unwrap_or(args.dialect);
+    let bridge = Bridge::new(args.dialect.dialect.clone());
+    let bridge = bridge.and_then(|bridge| bridge.to(to_dialect.dialect.clone()));
     let bridge = bridge.map_err(|error| error.to_string())?;
     let lost = Arc::new(AtomicBool::new(false));
     let is_lost = Arc::clone(&lost);
@@ -53,11 +54,11 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     let log = RequestLog::new();
     let bridge = if args.page.page.is_some() { bridge.request_log(&log) } else { bridge };
     let draining = Arc::new(AtomicBool::new(false));
-    let mut target = listen_target(&args, &dialect)?;
+    let mut target = listen_target(&args)?;
     let node = args.cluster.connect(&mut target).await?;
-    let behind = Arc::new(Behind::new(&args, &to_dialect, Arc::clone(&lost))?);
+    let behind = Arc::new(Behind::new(&args, to_dialect, Arc::clone(&lost))?);
     let drain = Drain { time: Duration::from_secs(args.drain), begun: Arc::clone(&draining) };
-    let title = format!("rescind bridge ({})", args.dialect);
+    let title = format!("rescind bridge ({})", args.dialect.name());
     let has_lost_its_name = Node::has_lost_its_name(node.as_ref());
     let is_unready = move || draining.load(Ordering::Relaxed) || has_lost_its_name();
     let _page = serving::start_page(&args.page, &title, &log, is_unready).await?;
@@ -73,13 +74,9 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     }
 }
 
-fn named(name: &str) -> Result<Dialect, Failure> {
-    Dialect::by_name(name).ok_or_else(|| format!("there is no dialect {name}"))
-}
-
 /// Where clients connect, and what they must show.
-fn listen_target(args: &BridgeArgs, dialect: &Dialect) -> Result<Target, Failure> {
-    let mut target = Target::new(args.listen.clone(), dialect, args.listen_flags(), Side::Server)?;
+fn listen_target(args: &BridgeArgs) -> Result<Target, Failure> {
+    let mut target = Target::new(args.listen.clone(), args.dialect, args.listen_flags(), Side::Server)?;
     let web = match &target.endpoint {
         Endpoint::WebSocket(web) | Endpoint::Http(web) => Some(web),
         Endpoint::Stdio | Endpoint::Pipe(_) => None,
@@ -94,7 +91,7 @@ fn listen_target(args: &BridgeArgs, dialect: &Dialect) -> Result<Target, Failure
         }
         None => {}
     }
-    if matches!(target.endpoint, Endpoint::Http(_)) && target.binding == Binding::Stateless {
+    if matches!(target.endpoint, Endpoint::Http(_)) && target.binding == HttpBinding::Stateless {
         return Err("clients of mcp-2026 over HTTP have no sessions, so a bridge could not give each of them a program \
                     of its own; listen on ws://, pipe: or stdio"
             .to_owned());
@@ -136,7 +133,11 @@ enum Behind {
 }
 
 impl Behind {
-    fn new(args: &BridgeArgs, dialect: &Dialect, lost: Arc<AtomicBool>) -> Result<Self, Failure> {
+    fn new(
+        args: &BridgeArgs,
+        dialect: &'static DialectFacts,
+        lost: Arc<AtomicBool>,
+    ) -> Result<Self, Failure> {
         let Some(endpoint) = &args.endpoint else {
             if args.to_binding.is_some() || args.to_token_file.is_some() || args.tls_ca.is_some() {
                 return Err(
@@ -298,7 +299,7 @@ async fn serve(
 fn limits(args: &BridgeArgs, target: &Target) -> ServerLimits {
     let sessions = target.settings.sessions.unwrap_or(usize::MAX);
     // Over streamable HTTP the transport knows whether a client uses its session.
-    let knows_use = matches!(target.endpoint, Endpoint::Http(_)) && target.binding == Binding::Streamable;
+    let knows_use = matches!(target.endpoint, Endpoint::Http(_)) && target.binding == HttpBinding::Streamable;
     let idle = target.settings.idle.filter(|_| !knows_use);
     let limits = ServerLimits::default().max_connections(sessions).idle_timeout(idle);
     match &target.endpoint {
@@ -318,10 +319,10 @@ const BEHIND: &str = "What is behind the bridge";
 pub(crate) struct BridgeArgs {
     /// The dialect of both sides. All but abp; mcp-2026 not with http:// on the side of the clients.
     #[arg(long, value_name = "D", value_parser = dialect)]
-    pub(crate) dialect: &'static str,
+    pub(crate) dialect: &'static DialectFacts,
     /// The dialect of the program behind the bridge, if it spells cancels differently: acp or acp-draft.
     #[arg(long, help_heading = BEHIND, value_name = "D", value_parser = dialect)]
-    pub(crate) to_dialect: Option<&'static str>,
+    pub(crate) to_dialect: Option<&'static DialectFacts>,
     /// Where clients connect: stdio, pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://, http:// or https://. Port 0 takes
     /// a free port. Except for stdio, the line `listening on ENDPOINT` on stderr names the endpoint.
     #[arg(long, help_heading = LISTEN, value_name = "ENDPOINT")]
@@ -376,8 +377,8 @@ pub(crate) struct BridgeArgs {
     pub(crate) to_framing: Option<String>,
     /// Binding of an http:// or https:// endpoint behind the bridge. [default: the dialect's; for mcp, a server of
     /// 2024-11-05 is found]
-    #[arg(long, help_heading = BEHIND, value_name = "B", value_enum)]
-    pub(crate) to_binding: Option<Binding>,
+    #[arg(long, help_heading = BEHIND, value_name = "B", value_parser = bindings())]
+    pub(crate) to_binding: Option<HttpBinding>,
     /// Send the token in this file to the endpoint behind the bridge. The file is read again when it changes, and when the
     /// endpoint refuses the token.
     #[arg(long, help_heading = BEHIND, value_name = "FILE")]

@@ -6,7 +6,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rescind::dialect::Dialect;
 use rescind::stdio::{ChildHandle, Command};
 use rescind::transport::{BoxFuture, Link, Listener as _, Transport as _};
 use rescind::{ByteStream, Framing};
@@ -28,16 +27,15 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     if args.command.is_empty() {
         return Err("there is no client to check; give the COMMAND that starts it after `--`".to_owned());
     }
-    let dialect = Dialect::by_name(args.dialect).ok_or("there is no such dialect")?;
     let endpoint = args.listen.clone().unwrap_or(Endpoint::Stdio);
-    let target = Target::new(endpoint, &dialect, args.flags(), Side::Server)?;
+    let target = Target::new(endpoint, args.dialect, args.flags(), Side::Server)?;
     let mut source = ProgramSource::new(target, args.command.clone())?;
     let mut settings = ClientSettings::default();
     settings.step = Duration::from_millis(args.step_timeout);
     settings.start = settings.start.max(settings.step);
     let progress = crate::matrix::progress(0);
     let checked = tokio::select! {
-        checked = check_client(args.dialect, &mut source, &settings, |name| progress.set_message(name.to_owned())) => checked,
+        checked = check_client(args.dialect.name(), &mut source, &settings, |name| progress.set_message(name.to_owned())) => checked,
         () = stop_signal() => return Err("the check was interrupted, and the client was stopped".to_owned()),
     };
     progress.finish_and_clear();

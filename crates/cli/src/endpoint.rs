@@ -6,12 +6,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use http::Uri;
 use rescind::Framing;
-use rescind::dialect::Dialect;
 use rescind::http::SessionRouter;
 use rescind::named_pipe::PipeAddress;
+use rescind_testkit::dialects::{DialectFacts, HttpBinding};
 
 use crate::token::{NamedToken, Token, TokenFile};
 
@@ -22,15 +23,23 @@ pub(crate) struct WireOptions {
     #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
     pub(crate) framing: Option<String>,
     /// Binding of http:// and https://: streamable, stateless, acp or legacy-sse. [default: the dialect's]
-    #[arg(long, value_name = "B", value_enum)]
-    pub(crate) binding: Option<Binding>,
+    #[arg(long, value_name = "B", value_parser = bindings())]
+    pub(crate) binding: Option<HttpBinding>,
 }
 
 /// The dialect with this name.
-pub(crate) fn dialect(name: &str) -> Result<&'static str, String> {
-    let names = rescind::dialect::ALL.each_ref().map(rescind::dialect::Dialect::name);
-    let found = names.into_iter().find(|known| *known == name);
-    found.ok_or_else(|| format!("the dialects are {}", names.join(", ")))
+pub(crate) fn dialect(name: &str) -> Result<&'static DialectFacts, String> {
+    DialectFacts::by_name(name).ok_or_else(|| {
+        let names = rescind::dialect::ALL.each_ref().map(rescind::dialect::Dialect::name);
+        format!("the dialects are {}", names.join(", "))
+    })
+}
+
+/// Reads the name of a binding.
+pub(crate) fn bindings() -> impl TypedValueParser<Value = HttpBinding> {
+    let named = |name: String| HttpBinding::ALL.into_iter().find(|binding| binding.name() == name);
+    PossibleValuesParser::new(HttpBinding::ALL.map(HttpBinding::name))
+        .try_map(move |name| named(name).ok_or("there is no such binding"))
 }
 
 /// An endpoint.
@@ -176,7 +185,7 @@ pub(crate) enum Side {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) framing: Option<String>,
-    pub(crate) binding: Option<Binding>,
+    pub(crate) binding: Option<HttpBinding>,
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
     pub(crate) tls_ca: Option<PathBuf>,
@@ -187,9 +196,9 @@ pub(crate) struct Flags {
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) endpoint: Endpoint,
-    pub(crate) dialect: &'static str,
+    pub(crate) dialect: &'static DialectFacts,
     pub(crate) framing: Framing,
-    pub(crate) binding: Binding,
+    pub(crate) binding: HttpBinding,
     /// The certificate that this side shows, and its key.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
     /// The authority that a client trusts. `None`: those of the system.
@@ -234,7 +243,7 @@ impl Target {
     /// If a flag does not belong to this endpoint, or one that it needs is missing.
     pub(crate) fn new(
         endpoint: Endpoint,
-        dialect: &Dialect,
+        dialect: &'static DialectFacts,
         flags: Flags,
         side: Side,
     ) -> Result<Self, String> {
@@ -274,9 +283,10 @@ impl Target {
             return Err(format!("--client-ca is for wss:// and https://, and not for {endpoint}"));
         }
         let name = dialect.name();
-        let binding = flags.binding.unwrap_or_else(|| Binding::of_dialect(name));
-        if is_http && !binding.carries(name) {
-            let default = Binding::of_dialect(name).name();
+        let usual = dialect.usual_binding();
+        let binding = flags.binding.unwrap_or(usual);
+        if is_http && !dialect.is_carried_by(binding) {
+            let default = usual.name();
             return Err(format!(
                 "the binding {} does not carry the dialect {name}; leave --binding out for {default}",
                 binding.name()
@@ -284,13 +294,13 @@ impl Target {
         }
         let framing = match &flags.framing {
             Some(name) => framing_named(name),
-            None => dialect.rules().framing,
+            None => dialect.dialect.rules().framing,
         };
         Ok(Self {
             endpoint,
             framing,
             binding,
-            dialect: name,
+            dialect,
             identity,
             authority: flags.tls_ca,
             client_authority: flags.client_ca,
@@ -301,8 +311,8 @@ impl Target {
     /// Whether it serves MCP over streamable HTTP. Only then it can be served without sessions.
     pub(crate) fn may_be_sessionless(&self) -> bool {
         matches!(self.endpoint, Endpoint::Http(_))
-            && self.binding == Binding::Streamable
-            && self.dialect == "mcp"
+            && self.binding == HttpBinding::Streamable
+            && self.dialect.defines_streamable
     }
 
     /// Also serves the transport of MCP 2024-11-05, if this is set.
@@ -348,54 +358,6 @@ fn framing_named(name: &str) -> Framing {
     }
 }
 
-/// How HTTP carries a dialect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Binding {
-    Streamable,
-    Stateless,
-    Acp,
-    LegacySse,
-}
-
-impl Binding {
-    pub(crate) fn of_dialect(dialect: &str) -> Self {
-        match dialect {
-            "mcp-2026" => Self::Stateless,
-            "acp" | "acp-v2" | "acp-draft" => Self::Acp,
-            _ => Self::Streamable,
-        }
-    }
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Streamable => "streamable",
-            Self::Stateless => "stateless",
-            Self::Acp => "acp",
-            Self::LegacySse => "legacy-sse",
-        }
-    }
-
-    /// Whether it carries this dialect.
-    pub(crate) fn carries(self, dialect: &str) -> bool {
-        match self {
-            Self::Streamable => dialect != "mcp-2026",
-            Self::Stateless => dialect == "mcp-2026",
-            Self::Acp => Self::of_dialect(dialect) == Self::Acp,
-            Self::LegacySse => dialect == "mcp",
-        }
-    }
-
-    /// The wire's name in reports.
-    pub(crate) const fn wire(self) -> &'static str {
-        match self {
-            Self::Streamable => "http-streamable",
-            Self::Stateless => "http-stateless",
-            Self::Acp => "http-acp",
-            Self::LegacySse => "http-legacy-sse",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -405,7 +367,7 @@ mod tests {
     }
 
     fn target(text: &str, dialect: &str, flags: Flags, side: Side) -> Result<Target, String> {
-        Target::new(parse(text), &Dialect::by_name(dialect).unwrap(), flags, side)
+        Target::new(parse(text), DialectFacts::by_name(dialect).unwrap(), flags, side)
     }
 
     #[test]
@@ -460,10 +422,10 @@ mod tests {
             let target = target("http://localhost:1/", dialect, Flags::default(), Side::Client).unwrap();
             assert_eq!(target.wire(), wire, "{dialect}");
         }
-        let streamable = Flags { binding: Some(Binding::Streamable), ..Flags::default() };
+        let streamable = Flags { binding: Some(HttpBinding::Streamable), ..Flags::default() };
         let acp = target("http://localhost:1/", "acp", streamable.clone(), Side::Server).unwrap();
         assert_eq!(acp.wire(), "http-streamable");
-        let legacy = Flags { binding: Some(Binding::LegacySse), ..Flags::default() };
+        let legacy = Flags { binding: Some(HttpBinding::LegacySse), ..Flags::default() };
         let mcp = target("http://localhost:1/sse", "mcp", legacy, Side::Client).unwrap();
         assert_eq!(mcp.wire(), "http-legacy-sse");
         let why = target("http://localhost:1/", "mcp-2026", streamable, Side::Server).unwrap_err();
@@ -474,7 +436,7 @@ mod tests {
     fn a_flag_that_does_not_belong_to_the_endpoint_is_refused() {
         let file = || Some(PathBuf::from("x.pem"));
         let framing = || Flags { framing: Some("newline".to_owned()), ..Flags::default() };
-        let binding = || Flags { binding: Some(Binding::Acp), ..Flags::default() };
+        let binding = || Flags { binding: Some(HttpBinding::Acp), ..Flags::default() };
         let authority = || Flags { tls_ca: file(), ..Flags::default() };
         let client_authority = || Flags { client_ca: file(), ..Flags::default() };
         let half = || Flags { tls_cert: file(), ..Flags::default() };

@@ -27,10 +27,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     if args.no_cancel_capability {
         options.declare_cancel = Some(false);
     }
-    let fixture = Fixture::new(args.dialect, options)
-        .ok_or_else(|| format!("there is no fixture for the dialect {}", args.dialect))?;
+    let fixture = Fixture::of(args.dialect, options);
     let flags = args.flags();
-    let mut target = Target::new(args.listen, fixture.dialect(), flags, Side::Server)?;
+    let mut target = Target::new(args.listen, args.dialect, flags, Side::Server)?;
     if !args.tokens.is_empty() && !matches!(target.endpoint, Endpoint::WebSocket(_) | Endpoint::Http(_)) {
         return Err(format!("--token is for ws:// and http:// endpoints, and not for {}", target.endpoint));
     }
@@ -72,7 +71,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         fixture.record_in(&log);
     }
     let is_draining = Arc::clone(&draining);
-    let title = format!("rescind fixture ({})", args.dialect);
+    let title = format!("rescind fixture ({})", args.dialect.name());
     let has_lost_its_name = Node::has_lost_its_name(node.as_ref());
     let is_unready = move || is_draining.load(Ordering::Relaxed) || has_lost_its_name();
     let _page = serving::start_page(&args.page, &title, &log, is_unready).await?;

@@ -118,7 +118,8 @@ pub(crate) fn progress(length: u64) -> ProgressBar {
 }
 
 fn is_wanted(args: &Matrix, scenario: &Scenario) -> bool {
-    let by_dialect = args.dialects.is_empty() || args.dialects.contains(&scenario.dialect);
+    let by_dialect =
+        args.dialects.is_empty() || args.dialects.iter().any(|facts| facts.name() == scenario.dialect);
     let by_name = args.scenario.as_ref().is_none_or(|part| scenario.vector.name.contains(part.as_str()));
     by_dialect && by_name
 }

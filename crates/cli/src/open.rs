@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use rescind::AcpEndpoint;
 use rescind::ClientCertificates;
-use rescind::dialect::Dialect;
 use rescind::http::{
     Acp, AcpTransport, HttpClient, HttpServer, LegacySse, LegacySseTransport, ServerBinding, Stateless,
     StatelessTransport, Streamable, StreamableTransport,
@@ -16,7 +15,8 @@ use rescind::tls::{ClientTls, Pem, ServerTls};
 use rescind::transport::{Link, Listener, Transport, TransportError};
 use rescind::websocket::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOptions, WebSocketListener};
 
-use crate::endpoint::Binding;
+use rescind_testkit::dialects::{DialectFacts, HttpBinding};
+
 use crate::endpoint::{Endpoint, Target, Web};
 use crate::token::NamedToken;
 
@@ -38,7 +38,7 @@ pub(crate) async fn listen(target: &Target) -> Result<AnyListener, String> {
         }
         Endpoint::WebSocket(web) => {
             let mut options = upgrade_options(target.dialect).host_advice(HOST_ADVICE);
-            if target.dialect.starts_with("acp") {
+            if target.dialect.is_carried_by(HttpBinding::Acp) {
                 options = options.answer_with("acp-connection-id", connection_id);
             }
             if let Some(token) = &target.settings.token {
@@ -104,16 +104,15 @@ fn connection_id() -> String {
 const HOST_ADVICE: &str = "allow the name with --allow-host NAME";
 
 /// The options of a WebSocket server for this dialect: its links, and the subprotocols that it knows.
-fn upgrade_options(dialect: &str) -> UpgradeOptions {
-    let names = Dialect::by_name(dialect).map_or(&[][..], |dialect| dialect.rules().subprotocols);
-    let options = UpgradeOptions::new().link(link_options(dialect));
-    names.iter().fold(options, |options, name| options.subprotocol(name))
+fn upgrade_options(facts: &DialectFacts) -> UpgradeOptions {
+    let options = UpgradeOptions::new().link(link_options(facts));
+    facts.dialect.rules().subprotocols.iter().fold(options, |options, name| options.subprotocol(name))
 }
 
 /// In ACP's draft, binary frames are ignored. In other dialects they are invalid messages.
-fn link_options(dialect: &str) -> LinkOptions {
+fn link_options(facts: &DialectFacts) -> LinkOptions {
     let options = LinkOptions::new();
-    if dialect.starts_with("acp") {
+    if facts.is_carried_by(HttpBinding::Acp) {
         return options.binary(BinaryMessages::Ignore(IgnoredCounter::new()));
     }
     options
@@ -121,21 +120,21 @@ fn link_options(dialect: &str) -> LinkOptions {
 
 async fn listen_http(target: &Target, web: &Web) -> Result<AnyListener, String> {
     match target.binding {
-        Binding::Streamable if target.settings.sessionless => {
+        HttpBinding::Streamable if target.settings.sessionless => {
             bind(target, web, Streamable::new().sessionless()).await
         }
-        Binding::Streamable if target.dialect == "mcp" && !target.settings.any_opening => {
+        HttpBinding::Streamable if target.dialect.defines_streamable && !target.settings.any_opening => {
             bind(target, web, Streamable::new()).await
         }
         // The protocol decides which messages are allowed before the handshake.
-        Binding::Streamable => bind(target, web, Streamable::new().opened_by_any_message()).await,
-        Binding::Stateless => bind(target, web, Stateless::new()).await,
+        HttpBinding::Streamable => bind(target, web, Streamable::new().opened_by_any_message()).await,
+        HttpBinding::Stateless => bind(target, web, Stateless::new()).await,
         // The same path serves WebSocket clients, which ask for the upgrade.
-        Binding::Acp => {
+        HttpBinding::Acp => {
             let endpoint = AcpEndpoint::new(server(target, web, Acp::new())?);
             bound(web, endpoint.websocket(upgrade_options(target.dialect)).bind(&web.address()).await)
         }
-        Binding::LegacySse => bind(target, web, LegacySse::new()).await,
+        HttpBinding::LegacySse => bind(target, web, LegacySse::new()).await,
     }
 }
 
@@ -200,10 +199,10 @@ fn http_client(target: &Target, within: Duration) -> Result<Box<dyn Transport>, 
     }
     Ok(match target.binding {
         // Frames are sent in order, as the scenarios list them.
-        Binding::Streamable => Box::new(StreamableTransport::new(client).in_order()),
-        Binding::Stateless => Box::new(StatelessTransport::new(client)),
-        Binding::Acp => Box::new(AcpTransport::new(client)),
-        Binding::LegacySse => Box::new(LegacySseTransport::new(client).in_order()),
+        HttpBinding::Streamable => Box::new(StreamableTransport::new(client).in_order()),
+        HttpBinding::Stateless => Box::new(StatelessTransport::new(client)),
+        HttpBinding::Acp => Box::new(AcpTransport::new(client)),
+        HttpBinding::LegacySse => Box::new(LegacySseTransport::new(client).in_order()),
     })
 }
 

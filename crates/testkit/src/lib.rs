@@ -4,6 +4,9 @@
 mod action;
 mod bare;
 pub mod conformance;
+// For the engines of verification and the checks of foreign peers. Not part of the stable API.
+#[doc(hidden)]
+pub mod dialects;
 pub mod exchanges;
 pub mod fixture;
 mod options;
@@ -22,6 +25,7 @@ pub mod wire_format;
 pub mod wires;
 
 pub use bare::BareMachine;
+pub use dialects::Demand;
 pub use options::{
     AnswerAfterCancelOption, CancelFromOption, LimitOptions, LocalCancel, LocalCause, Options,
 };
@@ -36,7 +40,7 @@ pub use resolve::UnresolvedProfile;
 pub use runner::{Evidence, Requirements};
 pub use support::{allow_open_files, open_descriptors, resident_memory};
 pub use vector::{
-    AfterCancelStep, BadVector, CallName, CallStep, CancelCallStep, CancelWord, Demand, HandshakeMode, Need,
+    AfterCancelStep, BadVector, CallName, CallStep, CancelCallStep, CancelWord, HandshakeMode, Need,
     OutcomeStep, OutcomeWord, Part, Scenario, ShownBy, Step, Through, Unwanted, Vector, Work, read_embedded,
     scenarios, scenarios_of,
 };

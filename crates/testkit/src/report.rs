@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
+use crate::dialects::Demand;
 use crate::runner::{Evidence, Outcomes, Played, TraceLine, Verdict};
-use crate::vector::{Demand, Scenario};
+use crate::vector::Scenario;
 
 /// A whole run. Its JSON format is stable: version 2.
 #[derive(Clone, Debug, Serialize)]

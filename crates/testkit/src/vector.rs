@@ -2,10 +2,12 @@
 
 use std::sync::OnceLock;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
+use crate::dialects::{Demand, DialectFacts};
 use crate::options::Options;
+use crate::wire_format::WireFormat;
 
 /// One scenario in one dialect. `vectors/README.md` describes the file format.
 #[derive(Clone, Debug, Deserialize)]
@@ -145,6 +147,25 @@ pub struct Scenario {
     pub dialect: &'static str,
     /// The vector.
     pub vector: Vector,
+    /// What is known of the dialect.
+    #[doc(hidden)]
+    pub facts: &'static DialectFacts,
+}
+
+impl Scenario {
+    /// The vector in a dialect that need not be built in.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn new(facts: &'static DialectFacts, vector: Vector) -> Self {
+        Self { dialect: facts.name(), vector, facts }
+    }
+
+    /// The frames of its dialect.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn wire_format(&self) -> WireFormat {
+        WireFormat { facts: self.facts }
+    }
 }
 
 /// The vectors compiled into this crate, by dialect and name.
@@ -152,12 +173,14 @@ pub struct Scenario {
 /// # Errors
 /// The first file that does not follow the format. A test of this crate checks that there is none.
 pub fn read_embedded() -> Result<Vec<Scenario>, BadVector> {
-    let read =
-        |&(dialect, name, text): &(&'static str, &str, &str)| {
-            serde_json::from_str(text)
-                .map(|vector| Scenario { dialect, vector })
-                .map_err(|source| BadVector { dialect: dialect.to_owned(), name: name.to_owned(), source })
-        };
+    let read = |&(dialect, name, text): &(&str, &str, &str)| {
+        serde_json::from_str(text)
+            .and_then(|vector| match DialectFacts::by_name(dialect) {
+                Some(facts) => Ok(Scenario::new(facts, vector)),
+                None => Err(serde::de::Error::custom("there is no such dialect")),
+            })
+            .map_err(|source| BadVector { dialect: dialect.to_owned(), name: name.to_owned(), source })
+    };
     EMBEDDED.iter().map(read).collect()
 }
 
@@ -172,19 +195,6 @@ pub fn scenarios() -> &'static [Scenario] {
 /// The vectors of one dialect.
 pub fn scenarios_of(dialect: &str) -> impl Iterator<Item = &'static Scenario> {
     scenarios().iter().filter(move |scenario| scenario.dialect == dialect)
-}
-
-/// How much the documents demand.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Demand {
-    /// A "must", or a rule of JSON-RPC. Breaking it is a fault.
-    #[default]
-    Must,
-    /// A recommendation. A peer that does not follow it has no fault.
-    Should,
-    /// The documents leave it open. A peer has no fault either way.
-    Open,
 }
 
 /// What a subject supports.

@@ -1,33 +1,17 @@
 //! The few frames that the runner makes and reads itself, in each dialect's envelope: its barrier, its witness, the
-//! opening. They are written without the library's codecs, so that an error in a codec cannot hide itself.
+//! opening. They are written without the library's codecs, so that an error in a codec cannot hide itself. Of a dialect's
+//! data only the spelling of its cancel is used.
 
+use rescind_core::dialect::CapabilityGate;
 use serde_json::{Map, Value, json};
 
+use crate::dialects::{DialectFacts, Envelope, ProgressForm, program};
+
 /// The form of a dialect's frames, as far as the runner needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct WireFormat {
-    envelope: Envelope,
-    opening: OpeningStyle,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Envelope {
-    JsonRpc,
-    /// JSON-RPC in which every request names the protocol's version.
-    JsonRpcWithMeta,
-    Abp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OpeningStyle {
-    Acp,
-    AcpV2,
-    AcpDraft,
-    Lsp,
-    Mcp,
-    Abp,
-    /// There is no handshake.
-    None,
+    /// What is known of the dialect.
+    pub facts: &'static DialectFacts,
 }
 
 /// The name by which an ABP call is cancelled, from either of its two places.
@@ -62,17 +46,7 @@ pub enum Shape {
 impl WireFormat {
     #[must_use]
     pub fn of(dialect: &str) -> Option<Self> {
-        let (envelope, opening) = match dialect {
-            "acp" => (Envelope::JsonRpc, OpeningStyle::Acp),
-            "acp-v2" => (Envelope::JsonRpc, OpeningStyle::AcpV2),
-            "acp-draft" => (Envelope::JsonRpc, OpeningStyle::AcpDraft),
-            "lsp" => (Envelope::JsonRpc, OpeningStyle::Lsp),
-            "mcp" => (Envelope::JsonRpc, OpeningStyle::Mcp),
-            "mcp-2026" => (Envelope::JsonRpcWithMeta, OpeningStyle::None),
-            "abp" => (Envelope::Abp, OpeningStyle::Abp),
-            _ => return None,
-        };
-        Some(Self { envelope, opening })
+        DialectFacts::by_name(dialect).map(|facts| Self { facts })
     }
 
     /// A request. ABP's handshake is a separate message. Everything else is a call of a capability.
@@ -84,7 +58,7 @@ impl WireFormat {
     /// The id of the request with this number: a number where the envelope allows one.
     #[must_use]
     pub fn id(self, number: u64) -> Value {
-        match self.envelope {
+        match self.facts.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => Value::from(number),
             Envelope::Abp => Value::from(number.to_string()),
         }
@@ -93,7 +67,7 @@ impl WireFormat {
     /// The name by which a cancel names the request with this id.
     #[must_use]
     pub fn cancel_key(self, id: &Value) -> Value {
-        match self.envelope {
+        match self.facts.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => id.clone(),
             Envelope::Abp => Value::from(format!("call-{}", id.as_str().unwrap_or_default())),
         }
@@ -102,7 +76,7 @@ impl WireFormat {
     /// A request with an id of any type.
     #[must_use]
     pub fn request_with(self, id: &Value, method: &str, params: Value) -> Value {
-        match self.envelope {
+        match self.facts.envelope {
             Envelope::JsonRpc => json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}),
             Envelope::JsonRpcWithMeta => {
                 json!({"jsonrpc": "2.0", "id": id, "method": method, "params": with_meta(params)})
@@ -120,7 +94,7 @@ impl WireFormat {
     /// Params with the members that every request of the dialect must carry.
     #[must_use]
     pub fn params(self, params: Value) -> Value {
-        match self.envelope {
+        match self.facts.envelope {
             Envelope::JsonRpcWithMeta => with_meta(params),
             Envelope::JsonRpc | Envelope::Abp => params,
         }
@@ -128,7 +102,7 @@ impl WireFormat {
 
     #[must_use]
     pub fn notification(self, method: &str, params: Value) -> Value {
-        match self.envelope {
+        match self.facts.envelope {
             Envelope::JsonRpc => json!({"jsonrpc": "2.0", "method": method, "params": params}),
             Envelope::JsonRpcWithMeta => {
                 json!({"jsonrpc": "2.0", "method": method, "params": with_meta(params)})
@@ -142,7 +116,7 @@ impl WireFormat {
     /// An answer with a value to a request with this method.
     #[must_use]
     pub fn answer(self, id: &Value, method: &str, value: &Value) -> Value {
-        match self.envelope {
+        match self.facts.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => {
                 json!({"jsonrpc": "2.0", "id": id, "result": value})
             }
@@ -159,23 +133,18 @@ impl WireFormat {
     /// The cancel of a request, without a reason.
     #[must_use]
     pub fn cancel(self, id: &Value) -> Value {
-        let (method, key) = match (self.envelope, self.opening) {
-            (Envelope::Abp, _) => {
-                return json!({"type": "capabilities/cancel", "id": "c", "timestamp": 0, "payload": {"callId": id}});
+        match self.facts.cancel_name() {
+            Some(name) => json!({"jsonrpc": "2.0", "method": name.method, "params": {name.key: id}}),
+            None => {
+                json!({"type": "capabilities/cancel", "id": "c", "timestamp": 0, "payload": {"callId": id}})
             }
-            (_, OpeningStyle::Mcp | OpeningStyle::None) => ("notifications/cancelled", "requestId"),
-            (_, OpeningStyle::Lsp | OpeningStyle::AcpDraft) => ("$/cancelRequest", "id"),
-            (_, OpeningStyle::Acp | OpeningStyle::AcpV2 | OpeningStyle::Abp) => {
-                ("$/cancel_request", "requestId")
-            }
-        };
-        json!({"jsonrpc": "2.0", "method": method, "params": {key: id}})
+        }
     }
 
     /// The refusal of a request that a foreign peer sends to the runner: no such method.
     #[must_use]
     pub fn refusal(self, id: &Value) -> Value {
-        match self.envelope {
+        match self.facts.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => {
                 json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "Method not found"}})
             }
@@ -189,7 +158,7 @@ impl WireFormat {
     /// Whether an answer to the opening is a refusal.
     #[must_use]
     pub fn is_refusal(self, answer: &Value) -> bool {
-        let error = match self.envelope {
+        let error = match self.facts.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => answer.get("error"),
             Envelope::Abp => answer.pointer("/payload/error"),
         };
@@ -199,106 +168,62 @@ impl WireFormat {
 
     /// Whether a request that its peer cancelled must not be answered.
     #[must_use]
-    pub const fn owes_silence(self) -> bool {
-        matches!(self.opening, OpeningStyle::Mcp | OpeningStyle::None)
-    }
-
-    /// The notification by which progress is reported.
-    #[must_use]
-    pub const fn progress_method(self) -> &'static str {
-        match self.opening {
-            OpeningStyle::Mcp | OpeningStyle::None => "notifications/progress",
-            OpeningStyle::Lsp => "$/progress",
-            OpeningStyle::Acp | OpeningStyle::AcpV2 | OpeningStyle::AcpDraft => "session/update",
-            OpeningStyle::Abp => "progress",
-        }
+    pub fn owes_silence(self) -> bool {
+        self.facts.owes_silence()
     }
 
     /// Whether its messages are those of JSON-RPC.
     #[must_use]
     pub const fn is_json_rpc(self) -> bool {
-        matches!(self.envelope, Envelope::JsonRpc | Envelope::JsonRpcWithMeta)
-    }
-
-    /// Whether the dialect is LSP.
-    #[must_use]
-    pub const fn is_lsp(self) -> bool {
-        matches!(self.opening, OpeningStyle::Lsp)
+        self.facts.is_json_rpc()
     }
 
     /// The answer to a request that every peer must answer.
     #[must_use]
     pub fn answer_to_any(self, method: &str) -> Option<Value> {
-        (self.opening == OpeningStyle::Mcp && method == "ping").then(|| json!({}))
+        (self.facts.ping == Some(method)).then(|| json!({}))
     }
 
     /// Whether an answer to `initialize` lacks a declaration without which no cancel may be sent.
     #[must_use]
     pub fn declares_no_cancels(self, answer: &Value) -> bool {
+        let declaration = self.facts.json_rpc().and_then(|codec| codec.declaration);
+        let gated = self.facts.dialect.rules().gate == CapabilityGate::Declared;
+        let Some(declaration) = declaration.filter(|_| gated) else { return false };
         // Either of its two names, in the order of their places (ACPDRAFT-14 to ACPDRAFT-16, ACPDRAFT-63).
-        let places = [
-            "/result/agentCapabilities/cancellation/request",
-            "/result/agentCapabilities/cancellation/supportsRequestCancellation",
-            "/result/agentCapabilities/supportsRequestCancellation",
-            "/result/supportsRequestCancellation",
+        let capabilities = answer.pointer("/result").and_then(|result| result.get(declaration.in_result));
+        let declared = [
+            capabilities.and_then(|declared| declared.pointer("/cancellation/request")),
+            capabilities.and_then(|declared| declared.pointer("/cancellation/supportsRequestCancellation")),
+            capabilities.and_then(|declared| declared.get("supportsRequestCancellation")),
+            answer.pointer("/result/supportsRequestCancellation"),
         ];
-        let mut declared = places.into_iter().filter_map(|place| answer.pointer(place));
-        self.opening == OpeningStyle::AcpDraft
-            && declared.find(|said| !said.is_null()) != Some(&Value::Bool(true))
+        declared.into_iter().flatten().find(|said| !said.is_null()) != Some(&Value::Bool(true))
+    }
+
+    /// The method of the request that opens a session, or that would.
+    #[must_use]
+    pub fn opening_method(self) -> &'static str {
+        self.facts.dialect.rules().handshake.unwrap_or("initialize")
     }
 
     /// The request that opens a session and its params.
     #[must_use]
     pub fn opening(self) -> Option<(&'static str, Value)> {
-        let client = json!({"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")});
-        let params = match self.opening {
-            OpeningStyle::AcpV2 => json!({"protocolVersion": 2, "capabilities": {}, "info": client}),
-            OpeningStyle::Acp => json!({"protocolVersion": 1, "clientCapabilities": {}}),
-            OpeningStyle::AcpDraft => {
-                json!({"protocolVersion": 1, "clientCapabilities": {"cancellation": {"request": true}}})
-            }
-            OpeningStyle::Lsp => json!({"processId": null, "rootUri": null, "capabilities": {}}),
-            OpeningStyle::Mcp => {
-                json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client})
-            }
-            OpeningStyle::Abp => json!({"protocolVersion": "0.1", "agent": client}),
-            OpeningStyle::None => return None,
-        };
-        Some(("initialize", params))
+        let opening = self.facts.opening?;
+        Some((self.opening_method(), (opening.params)(&program(NAME))))
     }
 
     /// A server's answer to [`opening`](Self::opening).
     #[must_use]
     pub fn opening_result(self) -> Value {
-        let server = json!({"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")});
-        match self.opening {
-            OpeningStyle::AcpV2 => json!({"protocolVersion": 2, "capabilities": {}, "info": server}),
-            OpeningStyle::Acp => json!({"protocolVersion": 1, "agentCapabilities": {}}),
-            OpeningStyle::AcpDraft => {
-                json!({"protocolVersion": 1, "agentCapabilities": {"cancellation": {"request": true}}})
-            }
-            OpeningStyle::Lsp => json!({"capabilities": {}}),
-            OpeningStyle::Mcp => json!({
-                "protocolVersion": "2025-11-25", "capabilities": {},
-                "serverInfo": server,
-            }),
-            OpeningStyle::Abp => json!({"protocolVersion": "0.1", "sessionId": "session-1"}),
-            OpeningStyle::None => json!({}),
-        }
+        self.facts.opening.map_or_else(|| json!({}), |opening| (opening.result)(&program(NAME)))
     }
 
     /// The notification that ends the opening.
     #[must_use]
     pub fn opened(self) -> Option<&'static str> {
-        match self.opening {
-            OpeningStyle::Lsp => Some("initialized"),
-            OpeningStyle::Mcp => Some("notifications/initialized"),
-            OpeningStyle::Acp
-            | OpeningStyle::AcpV2
-            | OpeningStyle::AcpDraft
-            | OpeningStyle::Abp
-            | OpeningStyle::None => None,
-        }
+        self.facts.opening?.opened
     }
 
     /// The kind of a frame.
@@ -306,7 +231,7 @@ impl WireFormat {
     pub fn shape(self, frame: &Value) -> Shape {
         let text = |name: &str| frame.get(name).and_then(Value::as_str).map(str::to_owned);
         let id = frame.get("id").cloned();
-        if self.envelope == Envelope::Abp {
+        if self.facts.envelope == Envelope::Abp {
             return match (text("type").as_deref(), id) {
                 (Some("capabilities/call"), Some(id)) => {
                     let method = frame.pointer("/payload/capability").and_then(Value::as_str);
@@ -323,13 +248,14 @@ impl WireFormat {
         }
         match (text("method"), id) {
             (Some(method), Some(id)) => Shape::Request { id, method },
-            (Some(method), None) => match method.as_str() {
-                "$/cancel_request" | "$/cancelRequest" | "notifications/cancelled" => {
-                    let key = [at(frame, "/params/requestId"), at(frame, "/params/id")];
-                    Shape::Cancel { key: key.into_iter().find(|key| !key.is_null()).unwrap_or_default() }
+            (Some(method), None) if self.facts.is_cancel(&method) => {
+                let keys =
+                    self.facts.cancel_keys().into_iter().filter_map(|key| frame.get("params")?.get(key));
+                Shape::Cancel {
+                    key: keys.into_iter().find(|key| !key.is_null()).cloned().unwrap_or_default(),
                 }
-                _ => Shape::Notification { method },
-            },
+            }
+            (Some(method), None) => Shape::Notification { method },
             (None, Some(id)) => Shape::Answer { id },
             (None, None) => Shape::Other,
         }
@@ -338,7 +264,7 @@ impl WireFormat {
     /// The value in an answer.
     #[must_use]
     pub fn value(self, answer: &Value) -> Option<&Value> {
-        match self.envelope {
+        match self.facts.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => answer.get("result"),
             Envelope::Abp => answer.pointer("/payload/data"),
         }
@@ -349,7 +275,7 @@ impl WireFormat {
     #[must_use]
     pub fn with_method(self, request: &Value, method: &str, params: &Value) -> Value {
         let mut request = request.clone();
-        let (home, name) = match self.envelope {
+        let (home, name) = match self.facts.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => (Some(&mut request), "method"),
             Envelope::Abp => (request.get_mut("payload"), "capability"),
         };
@@ -384,10 +310,13 @@ impl WireFormat {
     }
 
     /// Whether progress is reported only for a token in `_meta`.
-    const fn asks_by_token(self) -> bool {
-        matches!(self.opening, OpeningStyle::Mcp | OpeningStyle::None)
+    fn asks_by_token(self) -> bool {
+        self.facts.progress.form == ProgressForm::MetaToken
     }
 }
+
+/// How the runner names itself.
+const NAME: &str = "rescind-testkit";
 
 const PROGRESS_TOKEN: &str = "progressToken";
 
@@ -399,7 +328,7 @@ fn at(frame: &Value, pointer: &str) -> Value {
 fn with_meta(params: Value) -> Value {
     let required = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientInfo": {"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")},
+        "io.modelcontextprotocol/clientInfo": program(NAME),
         "io.modelcontextprotocol/clientCapabilities": {},
     });
     let mut members = match params {

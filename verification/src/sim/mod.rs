@@ -93,7 +93,7 @@ impl Case {
 
     /// Whether either side may call the other.
     fn serves_both(&self) -> bool {
-        self.dialect.rules().name != "mcp-2026"
+        self.speech.facts.opening.is_some()
     }
 
     /// The seed for this case, so that the same seed gives different runs in different cases.

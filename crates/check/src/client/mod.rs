@@ -18,6 +18,7 @@ use std::fmt;
 use std::time::Duration;
 
 use rescind_core::{BoxFuture, Link};
+use rescind_testkit::dialects::DialectFacts;
 use rescind_testkit::{Answer, Report};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -120,10 +121,10 @@ pub async fn check_client(
     settings: &ClientSettings,
     mut on_progress: impl FnMut(&str) + Send,
 ) -> Result<Report, Unusable> {
-    let server = ServerDialect::of(dialect).ok_or_else(|| {
+    let server = DialectFacts::by_name(dialect).and_then(ServerDialect::of).ok_or_else(|| {
         Unusable(format!(
             "a client of {dialect} cannot be checked; the dialects are {}",
-            ServerDialect::NAMES
+            ServerDialect::names()
         ))
     })?;
     let mut runs = Runs { server, source, settings };

@@ -1,10 +1,11 @@
 //! Fits a scenario to a peer: ids that its session has not seen, and requests that the profile has.
 
 use rescind_testkit::wire_format::{Shape, WireFormat};
-use rescind_testkit::{HandshakeMode, Profile, RequestKind, Scenario, Step, Vector};
+use rescind_testkit::{Demand, HandshakeMode, Profile, RequestKind, Scenario, Step, Vector};
 use serde_json::Value;
 
 use super::baseline::Baselines;
+use super::statements::Question;
 
 const NEW_SESSION: &str = "session/new";
 pub(super) const PROMPT: &str = "session/prompt";
@@ -16,7 +17,7 @@ const IDS_OF_A_SCENARIO: u64 = 1_000;
 pub(super) fn can_share_a_session(scenario: &Scenario) -> bool {
     let vector = &scenario.vector;
     // A scenario about the peer's own requests keeps its ids.
-    let asks_us = !vector.requirements(scenario.dialect).children.is_empty();
+    let asks_us = !scenario.requirements().children.is_empty();
     vector.handshake == HandshakeMode::Default && !asks_us && vector.steps.iter().all(Step::keeps_session)
 }
 
@@ -25,7 +26,7 @@ pub(super) fn can_share_a_session(scenario: &Scenario) -> bool {
 pub(super) fn with_requests_of(scenario: &Scenario, profile: &Profile, baselines: &Baselines) -> Scenario {
     let mut adapted = scenario.clone();
     let has = |kind| profile.requests.contains_key(&kind);
-    let requirements = scenario.vector.requirements(scenario.dialect);
+    let requirements = scenario.requirements();
     // Beside it, a slow request that must still run would end at the same time.
     let is_plain =
         !requirements.particular.contains("test/sleep") && !requirements.methods.contains("test/wait");
@@ -41,8 +42,8 @@ pub(super) fn with_requests_of(scenario: &Scenario, profile: &Profile, baselines
     adapted
 }
 
-/// Scenarios about turns whose prompts only wait, or end after a while, and which an agent's own slow turn can play. Only ACP's
-/// first version says how such a turn must end.
+/// Scenarios about turns whose prompts only wait, or end after a while, and which an agent's own slow turn can play where the
+/// documents say how such a turn must end.
 const TURNS: [&str; 2] = ["prompt_session_cancel", "prompt_after_session_cancel"];
 
 /// Whether the scenario is played with the slow turn of the profile. A turn that does not end shows no ordinary end.
@@ -50,7 +51,8 @@ fn uses_turns(scenario: &Scenario, profile: &Profile, ends: bool) -> bool {
     let slow = profile.requests.get(&RequestKind::Slow);
     let is_turn = slow.is_some_and(|slow| slow.method == PROMPT && slow.params.get("sessionId").is_some());
     let named = TURNS.iter().position(|name| *name == scenario.vector.name);
-    scenario.dialect == "acp" && is_turn && named.is_some_and(|place| place == 0 || ends)
+    let must_end_so = Question::TurnCancelled.asked(scenario.facts).demand == Demand::Must;
+    must_end_so && is_turn && named.is_some_and(|place| place == 0 || ends)
 }
 
 /// The profile, which also serves what the scenario asks of the slow turn.
@@ -120,6 +122,7 @@ fn rename(vector: &mut Vector, from: &str, to: &str) {
 pub(super) fn with_fresh_ids(scenario: &Scenario, wire_format: WireFormat, number: u64) -> Scenario {
     let mut renumbered = scenario.clone();
     let base = (number + 1) * IDS_OF_A_SCENARIO;
+    let keys = wire_format.facts.cancel_keys();
     for step in &mut renumbered.vector.steps {
         step.each_frame(&mut |frame| {
             let is_cancel = matches!(wire_format.shape(frame), Shape::Cancel { .. });
@@ -131,10 +134,9 @@ pub(super) fn with_fresh_ids(scenario: &Scenario, wire_format: WireFormat, numbe
                     shift(name, base);
                 }
             }
-            for place in ["/params/requestId", "/params/id"] {
-                if let Some(key) = frame.pointer_mut(place).filter(|_| is_cancel) {
-                    shift(key, base);
-                }
+            let params = frame.get_mut("params").and_then(Value::as_object_mut).filter(|_| is_cancel);
+            for (_, key) in params.into_iter().flatten().filter(|(name, _)| keys.contains(&name.as_str())) {
+                shift(key, base);
             }
         });
         if let Step::ExpectNothing(unwanted) = step {

@@ -48,7 +48,7 @@ impl<P: PeerSource> Checker<'_, P> {
         // The fixture's reports carry no token in most dialects, and its own scenarios look at them.
         let progress = has(&session, RequestKind::Progress) && !self.is_fixture;
         let counter = Counter::of(&session.profile).is_some();
-        let turns = turn::is_a_turn(&session) && Question::TurnCancelled.applies(self.dialect, false);
+        let turns = turn::is_a_turn(&session) && Question::TurnCancelled.applies(self.wire_format.facts);
 
         let mut open = self.put(Probe::Unknown, Some(session), baselines).await.0;
         if self.takes_no_cancels {
@@ -222,7 +222,8 @@ impl<P: PeerSource> Checker<'_, P> {
     /// The questions whose answer is a fault.
     fn faults(&self, probed: &Probed) -> Vec<Question> {
         let is_fault = |finding: &&Finding| {
-            finding.answer == Answer::No && finding.question.asked(self.dialect).demand == Demand::Must
+            finding.answer == Answer::No
+                && finding.question.asked(self.wire_format.facts).demand == Demand::Must
         };
         probed.findings.iter().filter(is_fault).map(|finding| finding.question).collect()
     }

@@ -155,8 +155,7 @@ pub(super) fn micros(time: Duration) -> u64 {
 
 /// The quick request of a peer whose profile names none: one that every peer must answer.
 pub(super) fn default_quick(wire_format: WireFormat) -> ProfileRequest {
-    let method = if wire_format.answer_to_any("ping").is_some() { "ping" } else { "rescind/unknown" };
-    ProfileRequest::new(method, json!({}))
+    ProfileRequest::new(wire_format.facts.ping.unwrap_or("rescind/unknown"), json!({}))
 }
 
 /// Measures the baseline in a new session. `leader`: of the peer's process group, if it is a program.

@@ -2,7 +2,7 @@
 
 use rescind_testkit::runner::{Abilities, DeviationSeen, Direction, Evidence, Subject as _, TraceLine};
 use rescind_testkit::wire_format::WireFormat;
-use rescind_testkit::{Answer, Fact, Profile, RequestKind};
+use rescind_testkit::{Answer, Fact, Profile, RequestKind, Scenario};
 use serde_json::Value;
 
 use super::baseline::{Baselines, default_quick};
@@ -14,8 +14,9 @@ use super::{CheckSettings, PeerSource, Started, statements};
 
 /// Opens sessions with the peer and puts the questions.
 pub(super) struct Checker<'a, P> {
-    pub(super) dialect: &'static str,
     pub(super) wire_format: WireFormat,
+    /// The scenarios that are played.
+    pub(super) scenarios: Vec<&'a Scenario>,
     pub(super) source: &'a mut P,
     pub(super) settings: &'a CheckSettings,
     pub(super) on_progress: &'a mut (dyn FnMut(&str) + Send),
@@ -36,14 +37,14 @@ pub(super) struct Checker<'a, P> {
 
 impl<'a, P: PeerSource> Checker<'a, P> {
     pub(super) fn new(
-        dialect: &'static str,
+        scenarios: Vec<&'a Scenario>,
         wire_format: WireFormat,
         source: &'a mut P,
         settings: &'a CheckSettings,
         on_progress: &'a mut (dyn FnMut(&str) + Send),
     ) -> Self {
         Self {
-            dialect,
+            scenarios,
             wire_format,
             source,
             settings,
@@ -143,8 +144,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
     /// The facts, one for each question that makes sense in the dialect.
     pub(super) fn facts(&mut self, baselines: &Baselines) -> Vec<Fact> {
         self.add_what_follows(baselines);
-        let silence = self.wire_format.owes_silence();
-        let asked = Question::ALL.into_iter().filter(|question| question.applies(self.dialect, silence));
+        let asked = Question::ALL.into_iter().filter(|question| question.applies(self.wire_format.facts));
         let mut facts: Vec<Fact> = asked.map(|question| self.fact(question, baselines)).collect();
         statements::resolve_contradictions(&mut facts);
         facts
@@ -187,7 +187,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             return Finding::new(question, Answer::Yes, "");
         };
         let mut finding = Finding::new(question, Answer::No, format!("{}: {}", seen.deviation, seen.sent));
-        finding.source = deviation_source(seen.deviation, self.dialect);
+        finding.source = deviation_source(seen.deviation, self.wire_format.facts);
         finding.trace.push(TraceLine::new(Direction::Received, seen.sent.clone()));
         finding
     }
@@ -195,7 +195,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
     /// Tells what was seen only while the scenarios were played.
     pub(super) fn add_what_came_later(&self, facts: &mut [Fact]) {
         for question in Question::FORMS {
-            let name = question.asked(self.dialect).name;
+            let name = question.asked(self.wire_format.facts).name;
             let known = facts.iter_mut().find(|fact| fact.name == name && fact.answer == Answer::Yes);
             let finding = self.form_of_messages(question);
             if let (Some(known), Answer::No) = (known, finding.answer) {
@@ -255,7 +255,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
     }
 
     fn fact_of(&self, finding: Finding) -> Fact {
-        let asked = finding.question.asked(self.dialect);
+        let asked = finding.question.asked(self.wire_format.facts);
         let mut fact = Fact::new(asked.name, asked.statement, finding.answer, asked.demand);
         fact.detail = finding.detail;
         fact.evidence = finding.evidence;

@@ -22,10 +22,11 @@ use std::time::Duration;
 
 use rescind_testkit::runner::LinkSubject;
 use rescind_testkit::wire_format::WireFormat;
-use rescind_testkit::{Profile, Report, RequestKind};
+use rescind_testkit::{Part, Profile, Report, RequestKind, Scenario, scenarios_of};
 
 use self::facts::Checker;
 use self::session::Lost;
+pub(crate) use self::statements::said;
 pub use self::statements::{CONTRADICTS, contradictions};
 
 /// Opens sessions with the peer that is checked.
@@ -122,11 +123,30 @@ pub async fn check(
     dialect: &'static str,
     source: &mut impl PeerSource,
     settings: &CheckSettings,
-    mut on_progress: impl FnMut(&str) + Send,
+    on_progress: impl FnMut(&str) + Send,
 ) -> Result<Report, Unusable> {
     let wire_format =
         WireFormat::of(dialect).ok_or_else(|| Unusable(format!("no messages of `{dialect}` are known")))?;
-    let mut checker = Checker::new(dialect, wire_format, source, settings, &mut on_progress);
+    check_with(wire_format, scenarios_of(dialect), source, settings, on_progress).await
+}
+
+/// Judges a peer in a dialect that need not be built in, by these scenarios, as [`check`] does.
+///
+/// # Errors
+/// As of [`check`].
+///
+/// # Cancel safety
+/// As of [`check`].
+#[doc(hidden)]
+pub async fn check_with(
+    wire_format: WireFormat,
+    scenarios: impl Iterator<Item = &Scenario>,
+    source: &mut impl PeerSource,
+    settings: &CheckSettings,
+    mut on_progress: impl FnMut(&str) + Send,
+) -> Result<Report, Unusable> {
+    let scenarios = scenarios.filter(|scenario| scenario.vector.role == Part::Serve).collect();
+    let mut checker = Checker::new(scenarios, wire_format, source, settings, &mut on_progress);
     (checker.on_progress)("the handshake");
     let mut session =
         checker.open().await.map_err(|Lost(why)| Unusable(format!("no session could be opened: {why}")))?;

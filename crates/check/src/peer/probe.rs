@@ -258,12 +258,13 @@ fn once(session: &PeerSession) -> Option<Finding> {
 
 async fn unknown(session: &mut PeerSession, deadline: Duration) -> Result<Vec<Finding>, Lost> {
     let mut findings = vec![refusal(session, Question::UnknownMethodRefused, deadline).await?];
-    if session.wire_format.is_lsp() {
+    let reserves = Question::ReservedMethodRefused.applies(session.wire_format.facts);
+    if reserves {
         findings.push(refusal(session, Question::ReservedMethodRefused, deadline).await?);
     }
     let before = session.received.len();
     session.send(session.wire_format.notification(UNKNOWN, json!({}))).await?;
-    if session.wire_format.is_lsp() {
+    if reserves {
         session.send(session.wire_format.notification(RESERVED, json!({}))).await?;
     }
     let quick = session.send_kind(RequestKind::Quick).await?;

@@ -6,9 +6,7 @@ use rescind_testkit::runner::{
     Calibration, Evidence, Failure, OpenSession, Played, Settings, TraceLine, Verdict, play, shorten,
 };
 use rescind_testkit::wire_format::Shape;
-use rescind_testkit::{
-    Answer, Cell, CellOutcome, Demand, Fact, HandshakeMode, Part, Scenario, ShownBy, scenarios_of,
-};
+use rescind_testkit::{Answer, Cell, CellOutcome, Demand, Fact, HandshakeMode, Scenario, ShownBy};
 use serde_json::Value;
 
 use super::asking::SESSIONS;
@@ -77,8 +75,7 @@ impl<P: PeerSource> Checker<'_, P> {
         let mut cells: Vec<(u64, Cell)> = Vec::new();
         let mut shared: Vec<Shared> = Vec::new();
         let mut strays: Vec<Value> = Vec::new();
-        let asked = scenarios_of(self.dialect).filter(|scenario| scenario.vector.role == Part::Serve);
-        let mut asked: Vec<(u64, &Scenario)> = (0..).zip(asked).collect();
+        let mut asked: Vec<(u64, &Scenario)> = (0..).zip(self.scenarios.iter().copied()).collect();
         // First those after whose cancels silence has to be awaited, which the others do meanwhile.
         asked.sort_by_key(|(_, scenario)| {
             let alone = !adapt::can_share_a_session(scenario);
@@ -134,11 +131,11 @@ impl<P: PeerSource> Checker<'_, P> {
         known: &Known,
     ) -> Option<String> {
         let (abilities, profile) = self.opened.as_ref()?;
-        let vector = adapt::with_requests_of(scenario, profile, baselines).vector;
+        let adapted = adapt::with_requests_of(scenario, profile, baselines);
         let profile = adapt::profile_for(scenario, profile, baselines.slow_takes().is_some());
-        vector
-            .refusal(self.dialect, *abilities, Some(&profile), Some(&known.calibration))
-            .or_else(|| vector.unlike(*abilities).map(str::to_owned))
+        adapted
+            .refusal(*abilities, Some(&profile), Some(&known.calibration))
+            .or_else(|| adapted.vector.unlike(*abilities).map(str::to_owned))
     }
 
     /// Why a scenario shows nothing about this peer.
@@ -201,7 +198,7 @@ impl<P: PeerSource> Checker<'_, P> {
         };
         let adapted = adapt::with_requests_of(scenario, &session.profile, baselines);
         // The ids of the peer's own requests are its choice, and a scenario about them keeps its ids.
-        let keeps_ids = !scenario.vector.requirements(scenario.dialect).children.is_empty();
+        let keeps_ids = !scenario.requirements().children.is_empty();
         let adapted =
             if keeps_ids { adapted } else { adapt::with_fresh_ids(&adapted, self.wire_format, number) };
         let mut calibration = known.calibration.clone();
@@ -310,8 +307,7 @@ impl<P: PeerSource> Checker<'_, P> {
 
     /// Whether a scenario leaves this request running, so that its answer comes after the end.
     fn leaves_running(&self, name: &str, id: &Value) -> bool {
-        let mut asked =
-            scenarios_of(self.dialect).filter(|scenario| scenario.vector.role == Part::Serve).zip(0..);
+        let mut asked = self.scenarios.iter().zip(0..);
         asked.find(|(scenario, _)| scenario.vector.name == name).is_some_and(|(scenario, number)| {
             let played = adapt::with_fresh_ids(scenario, self.wire_format, number);
             adapt::left_running(&played, self.wire_format).contains(id)

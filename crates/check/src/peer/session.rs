@@ -155,7 +155,7 @@ impl PeerSession {
         if self.wire_format.is_refusal(&answer.frame) {
             return Err(Lost(format!("`{method}` was refused: {}", answer.frame)));
         }
-        if method == "initialize" {
+        if method == self.wire_format.opening_method() {
             self.opening = Some(answer.frame.clone());
         }
         Ok(answer.frame)

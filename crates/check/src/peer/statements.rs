@@ -5,7 +5,8 @@
 
 use rescind_core::Deviation;
 use rescind_testkit::Answer::{No, Yes};
-use rescind_testkit::Demand::{Must, Open, Should};
+use rescind_testkit::Demand::Open;
+use rescind_testkit::dialects::{DialectFacts, statement};
 use rescind_testkit::{Answer, Demand, Fact};
 
 /// The facts, in the order of the report. Their names are part of the JSON format.
@@ -49,33 +50,14 @@ pub(super) struct Asked {
     pub(super) source: String,
 }
 
-/// The families of dialects whose documents say the same about these questions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
-    Acp,
-    Lsp,
-    Mcp,
+/// What the documents of a dialect say about the question of this name, or JSON-RPC and JSON where the dialect uses them.
+pub(crate) fn said(facts: &DialectFacts, question: &str) -> (Demand, String) {
+    let of_json_rpc = || statement(&[include_str!("../json_rpc.tsv")], question);
+    let own = statement(facts.statements, question);
+    let found = own.or_else(|| of_json_rpc().filter(|_| facts.is_json_rpc()));
+    let (demand, sentence) = found.unwrap_or((Open, "no document says anything about it."));
+    (demand, sentence.replace("{document}", facts.document))
 }
-
-impl Family {
-    fn of(dialect: &str) -> Self {
-        match dialect {
-            "lsp" => Self::Lsp,
-            "mcp" | "mcp-2026" => Self::Mcp,
-            _ => Self::Acp,
-        }
-    }
-}
-
-const SILENCE_OF_2026: &str = "MCP 2026-07-28: the page on cancellation says that the server should not send a response, that on stdio that it \
-                               must not: so it is held as a recommendation.";
-const ONE_ANSWER: &str = "JSON-RPC 2.0: a request is answered by one response.";
-const ONLY_ITS_OWN: &str = "JSON-RPC 2.0: each request gets its own response; nobody cancelled this one.";
-const ITS_OWN_CALL: &str = "ABP: a cancel is about the call with its callId, and each call gets its result.";
-const EACH_BYTE: &str = "each byte of the stream belongs to a message; what does not cannot be read.";
-const HALF_A_CHARACTER: &str =
-    "RFC 8259: a text may have half of a surrogate pair, and what reads it behaves unpredictably.";
-const NOTHING_SAID: &str = "no document says anything about it.";
 
 impl Question {
     pub(super) const ALL: [Self; 28] = [
@@ -126,19 +108,21 @@ impl Question {
         }
     }
 
-    /// Whether the question makes sense in a dialect. Where silence is owed, nothing is asked about answers. The calls of
-    /// ABP have text as ids, so none of them is zero. Methods in `$/` are reserved in LSP only.
-    pub(super) fn applies(self, dialect: &str, owes_silence: bool) -> bool {
+    /// Whether the question makes sense in a dialect. Where silence is owed, nothing is asked about answers. Where the
+    /// messages are not those of JSON-RPC, ids are text, so none of them is zero. Reserved methods and turns are those of
+    /// dialects whose documents say something about them.
+    pub(super) fn applies(self, facts: &DialectFacts) -> bool {
         match self {
-            Self::AnswersCancelled | Self::CancelledCode => !owes_silence,
-            Self::StaysSilent => owes_silence,
-            Self::ReservedMethodRefused => Family::of(dialect) == Family::Lsp,
+            Self::AnswersCancelled | Self::CancelledCode => !facts.owes_silence(),
+            Self::StaysSilent => facts.owes_silence(),
             Self::CancelsIdZero | Self::RepeatsIds | Self::NamesVersion | Self::AnswerForm => {
-                dialect != "abp"
+                facts.is_json_rpc()
             }
-            Self::TurnCancelled | Self::TurnEndsSoon | Self::OtherTurnsUntouched | Self::NextTurnServed => {
-                Family::of(dialect) == Family::Acp && dialect != "abp"
-            }
+            Self::ReservedMethodRefused
+            | Self::TurnCancelled
+            | Self::TurnEndsSoon
+            | Self::OtherTurnsUntouched
+            | Self::NextTurnServed => statement(facts.statements, self.words().0).is_some(),
             Self::CancelsRunning
             | Self::AnswersOnce
             | Self::StopsWork
@@ -158,26 +142,10 @@ impl Question {
         }
     }
 
-    pub(super) fn asked(self, dialect: &str) -> Asked {
-        let family = Family::of(dialect);
-        let (name, statement) = self.words();
-        let (demand, source) = match (self, dialect) {
-            (Self::StaysSilent, "mcp-2026") => (Should, SILENCE_OF_2026),
-            (Self::TurnCancelled, "acp-draft") => {
-                (Should, "ACP draft: `session/cancel` stays, and ends the whole prompt turn.")
-            }
-            (Self::TurnCancelled, "acp-v2") => {
-                (Should, "ACP v2: a feature such as the prompt turn may have a cancel of its own.")
-            }
-            (_, "abp") => self.demand_of_abp(),
-            _ => self.demand(family),
-        };
-        // What is quoted of the two revisions reads the same in both.
-        let source = match dialect {
-            "mcp-2026" => source.replace("MCP 2025-11-25", "MCP 2026-07-28"),
-            _ => source.to_owned(),
-        };
-        Asked { name, statement, demand, source }
+    pub(super) fn asked(self, facts: &DialectFacts) -> Asked {
+        let (name, text) = self.words();
+        let (demand, source) = said(facts, name);
+        Asked { name, statement: text, demand, source }
     }
 
     const fn words(self) -> (&'static str, &'static str) {
@@ -223,205 +191,22 @@ impl Question {
             Self::NextTurnServed => ("next_turn_served", "takes the next prompt after session/cancel"),
         }
     }
-
-    #[expect(clippy::too_many_lines, reason = "one table, a row for each question and family")]
-    const fn demand(self, family: Family) -> (Demand, &'static str) {
-        match (self, family) {
-            (Self::CancelsRunning, Family::Lsp) => {
-                (Open, "LSP 3.18: a notification whose method begins with $/ may be ignored.")
-            }
-            (Self::CancelsRunning, Family::Mcp) => {
-                (Should, "MCP 2025-11-25: the receiver of a cancel should stop processing the request.")
-            }
-            (Self::CancelsRunning, Family::Acp) => (
-                Should,
-                "ACP says that the receiver may cancel the work, ACPRFD that it must: so it is held as a recommendation.",
-            ),
-            (Self::AnswersCancelled, Family::Lsp) => (
-                Must,
-                "LSP 3.18: a cancelled request still needs to send a response back; it can not be left open.",
-            ),
-            (Self::AnswersCancelled, Family::Acp) => (
-                Must,
-                "ACP: the receiver must answer the cancelled request, with -32800 or a valid response.",
-            ),
-            (Self::CancelledCode, Family::Lsp) => (
-                Should,
-                "LSP 3.18: if a cancelled request is answered with an error, its code is advised to be -32800.",
-            ),
-            (Self::CancelledCode, Family::Acp) => {
-                (Must, "ACP: the answer to a cancelled request is the error -32800 or a valid response.")
-            }
-            (Self::CancelledCode, Family::Mcp)
-            | (Self::MalformedCancelIgnored, Family::Acp | Family::Lsp)
-            | (Self::ServesConcurrently, _) => (Open, NOTHING_SAID),
-            (Self::StaysSilent, _) => (
-                Should,
-                "MCP 2025-11-25: the receiver of a cancel should not send a response for the request.",
-            ),
-            (Self::AnswersCancelled, Family::Mcp) | (Self::AnswersOnce, _) => (Must, ONE_ANSWER),
-            (Self::StopsWork, Family::Mcp) => (
-                Should,
-                "MCP 2025-11-25: the receiver of a cancel should stop processing and free its resources.",
-            ),
-            (Self::StopsWork, Family::Lsp) => (
-                Open,
-                "LSP 3.18: a notification whose method begins with $/ may be ignored, so the work may go on.",
-            ),
-            (Self::StopsWork, Family::Acp) => {
-                (Should, "ACPRFD: the receiver cancels the work and all that belongs to it.")
-            }
-            (Self::SessionSurvives, _) => {
-                (Must, "JSON-RPC 2.0: a request that is sent after the cancel of another gets its response.")
-            }
-            (
-                Self::FreesSlot
-                | Self::SiblingsUntouched
-                | Self::LateCancelIgnored
-                | Self::UnknownCancelIgnored,
-                _,
-            ) => (Must, ONLY_ITS_OWN),
-            (Self::MalformedCancelIgnored, Family::Mcp) => {
-                (Should, "MCP 2025-11-25: invalid cancels, malformed ones among them, should be ignored.")
-            }
-            (Self::TellsIdsApart, _) => (
-                Open,
-                "the protocols allow numbers and strings as ids and do not say whether 1 and \"1\" are equal.",
-            ),
-            (Self::CancelsIdZero, family) => demand_of_zero(family),
-            (Self::ReservedMethodRefused, _) => (
-                Must,
-                "LSP 3.18: an unknown request whose method begins with $/ must get the error -32601. Such a notification may be ignored.",
-            ),
-            (Self::ProgressEndsWithAnswer, Family::Mcp) => {
-                (Must, "MCP 2025-11-25: progress notifications must stop after the request has completed.")
-            }
-            (Self::ProgressEndsWithAnswer, Family::Lsp) => (
-                Should,
-                "LSP 3.18: a request's workDoneToken is only valid until its response has been sent.",
-            ),
-            (Self::ProgressEndsWithAnswer, Family::Acp) => {
-                (Open, "the protocol does not bind progress to the answer.")
-            }
-            (Self::UnknownMethodRefused, _) => {
-                (Must, "JSON-RPC 2.0: a request for a method that does not exist is answered with an error.")
-            }
-            (Self::UnknownNotificationIgnored, _) => {
-                (Must, "JSON-RPC 2.0: a notification is never answered, not even with an error.")
-            }
-            (Self::CleanOutput, Family::Mcp) => (
-                Must,
-                "MCP 2025-11-25: a server must not write anything to its stdout that is not a message.",
-            ),
-            (Self::CleanOutput, Family::Acp) => {
-                (Must, "ACP: the agent must not write anything to its stdout that is not a message.")
-            }
-            (Self::CleanOutput, Family::Lsp) => (Must, EACH_BYTE),
-            (Self::RepeatsIds, _) => {
-                (Must, "JSON-RPC 2.0: the id of an answer must be the same value as the id of its request.")
-            }
-            (Self::NamesVersion, _) => (
-                Must,
-                "JSON-RPC 2.0: a message has the member jsonrpc, which must be exactly the text \"2.0\".",
-            ),
-            (Self::AnswerForm, _) => (
-                Must,
-                "JSON-RPC 2.0: an answer must have either a result or an error, which is an object, and not both.",
-            ),
-            (Self::WholeCharacters, _) => (Open, HALF_A_CHARACTER),
-            (Self::TurnCancelled, _) => (
-                Must,
-                "ACP: after `session/cancel` the agent must end the prompt with the stop reason `cancelled`, whatever its work does.",
-            ),
-            (Self::TurnEndsSoon, _) => (
-                Should,
-                "ACP: after `session/cancel` the agent should stop its model and its tools as soon as it can.",
-            ),
-            (Self::OtherTurnsUntouched, _) => (
-                Must,
-                "ACP: `session/cancel` is about the turn of the session that it names. JSON-RPC 2.0: another request gets its own answer.",
-            ),
-            (Self::NextTurnServed, _) => {
-                (Must, "ACP: when a turn is over, its session takes the next prompt.")
-            }
-        }
-    }
-
-    /// ABP's messages are not those of JSON-RPC.
-    const fn demand_of_abp(self) -> (Demand, &'static str) {
-        match self {
-            Self::CancelsRunning => {
-                (Should, "ABP: the app stops the operation if it can and reports whether it did.")
-            }
-            Self::CancelledCode => {
-                (Must, "ABP: a cancelled call is answered with success false and cancelled true.")
-            }
-            Self::StopsWork => (Should, "ABP: the app stops the operation if it can."),
-            Self::CleanOutput => (Must, EACH_BYTE),
-            Self::AnswersCancelled
-            | Self::AnswersOnce
-            | Self::SessionSurvives
-            | Self::FreesSlot
-            | Self::SiblingsUntouched
-            | Self::LateCancelIgnored
-            | Self::UnknownCancelIgnored => (Must, ITS_OWN_CALL),
-            Self::WholeCharacters => (Open, HALF_A_CHARACTER),
-            Self::RepeatsIds
-            | Self::NamesVersion
-            | Self::AnswerForm
-            | Self::TurnCancelled
-            | Self::TurnEndsSoon
-            | Self::OtherTurnsUntouched
-            | Self::NextTurnServed
-            | Self::StaysSilent
-            | Self::MalformedCancelIgnored
-            | Self::TellsIdsApart
-            | Self::CancelsIdZero
-            | Self::ProgressEndsWithAnswer
-            | Self::UnknownMethodRefused
-            | Self::ReservedMethodRefused
-            | Self::UnknownNotificationIgnored
-            | Self::ServesConcurrently => (Open, NOTHING_SAID),
-        }
-    }
 }
 
 /// The sentence against a deviation, where that of its question says too little.
-pub(super) fn deviation_source(deviation: Deviation, dialect: &str) -> Option<&'static str> {
-    match (deviation, Family::of(dialect)) {
-        (Deviation::ByteOrderMark, _) => {
+pub(super) fn deviation_source(deviation: Deviation, facts: &DialectFacts) -> Option<&'static str> {
+    match deviation {
+        Deviation::ByteOrderMark => {
             Some("RFC 8259: a byte order mark must not be added to the beginning of a JSON text.")
         }
-        (Deviation::SeveralLines | Deviation::SharedLine | Deviation::Unended, Family::Mcp) => Some(
-            "MCP 2025-11-25: over stdio, messages are delimited by newlines and must not contain embedded newlines.",
-        ),
-        (Deviation::SeveralLines | Deviation::SharedLine | Deviation::Unended, Family::Acp) => Some(
-            "ACP: over stdio, messages are delimited by newlines and must not contain embedded newlines.",
-        ),
-        (Deviation::Unended, Family::Lsp) => {
-            Some("LSP 3.17: Content-Length is the length of the content part in bytes.")
+        Deviation::SeveralLines | Deviation::SharedLine | Deviation::Unended => {
+            let named = |name| statement(facts.statements, name);
+            named("one_line").or_else(|| named("content_length")).map(|(_, source)| source)
         }
-        (Deviation::BatchOfAnswers, _) => {
+        Deviation::BatchOfAnswers => {
             Some("JSON-RPC 2.0: an array of answers answers an array of requests, and none was sent.")
         }
         _ => None,
-    }
-}
-
-/// How much is demanded of the cancel of a request with the id 0: as much as of any other.
-const fn demand_of_zero(family: Family) -> (Demand, &'static str) {
-    match family {
-        Family::Lsp => {
-            (Open, "LSP 3.18: an id may be any integer, also 0. The cancel of a request may be ignored.")
-        }
-        Family::Mcp => (
-            Should,
-            "MCP 2025-11-25: an id may be any integer, also 0. The receiver of a cancel should stop processing the request.",
-        ),
-        Family::Acp => (
-            Should,
-            "ACP: an id may be any integer, also 0. Whether the receiver of a cancel stops the work is held as a recommendation.",
-        ),
     }
 }
 
@@ -468,6 +253,8 @@ pub(super) fn resolve_contradictions(facts: &mut [Fact]) {
 mod tests {
     use rescind_core::BadMessage;
     use rescind_testkit::Demand;
+    use rescind_testkit::Demand::Must;
+    use rescind_testkit::dialects::MCP;
 
     use super::*;
 
@@ -490,14 +277,14 @@ mod tests {
                 "must not write anything to its stdout",
             ),
         ] {
-            let asked = Question::of_deviation(deviation).asked("mcp");
-            let source = deviation_source(deviation, "mcp").map_or(asked.source, str::to_owned);
+            let asked = Question::of_deviation(deviation).asked(&MCP);
+            let source = deviation_source(deviation, &MCP).map_or(asked.source, str::to_owned);
             assert!(asked.name == name && asked.demand == Must, "{deviation:?}");
             assert!(source.contains(says), "{deviation:?}: {source}");
             assert!(Question::FORMS.contains(&Question::of_deviation(deviation)), "{deviation:?}");
         }
         // No document forbids it.
-        let half = Question::of_deviation(Deviation::LoneSurrogate).asked("mcp");
+        let half = Question::of_deviation(Deviation::LoneSurrogate).asked(&MCP);
         assert_eq!((half.name, half.demand), ("whole_characters", Open));
     }
 
@@ -519,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_table_names_facts_that_there_are() {
-        let known: Vec<_> = Question::ALL.into_iter().map(|question| question.asked("mcp").name).collect();
+        let known: Vec<_> = Question::ALL.into_iter().map(|question| question.asked(&MCP).name).collect();
         for ((sure, _), (other, _)) in TABLE {
             assert!(known.contains(&sure) && known.contains(&other), "{sure}, {other}");
         }

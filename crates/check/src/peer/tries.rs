@@ -390,10 +390,7 @@ async fn look_again(
 /// Whether an answer has the cancelled form of its dialect.
 pub(super) fn is_cancelled(wire_format: WireFormat, frame: &Value) -> bool {
     let code = frame.pointer("/error/code").and_then(Value::as_i64);
-    // LSP has two more codes for a request that did not run to its end.
-    let by_code =
-        matches!(code, Some(-32800)) || (wire_format.is_lsp() && matches!(code, Some(-32801 | -32802)));
-    by_code
+    code.is_some_and(|code| wire_format.facts.cancelled_codes.contains(&code))
         || frame.pointer("/payload/cancelled") == Some(&Value::Bool(true))
         || frame.pointer("/result/stopReason").and_then(Value::as_str) == Some("cancelled")
 }

@@ -297,13 +297,11 @@ async fn still_runs(session: &mut PeerSession, sent: &Sent, deadline: Duration) 
 fn malformed_cancels(session: &PeerSession, id: &Value) -> Vec<Value> {
     let wire_format = session.wire_format;
     let plain = wire_format.cancel(&wire_format.cancel_key(id));
-    let place = ["/params/requestId", "/params/id", "/payload/callId"]
-        .into_iter()
-        .find(|place| plain.pointer(place).is_some())
-        .unwrap_or_default();
+    let key = wire_format.facts.cancel_name().map(|name| name.key);
+    let place = key.map_or_else(|| "/payload/callId".to_owned(), |key| format!("/params/{key}"));
     let with = |value: Value| {
         let mut frame = plain.clone();
-        if let Some(at) = frame.pointer_mut(place) {
+        if let Some(at) = frame.pointer_mut(&place) {
             *at = value;
         }
         frame

@@ -122,7 +122,7 @@ fn token_of(session: &PeerSession, id: &Value) -> Value {
 fn progress_times(session: &PeerSession, token: &Value, since: Instant) -> Vec<Instant> {
     let request = session.profile.requests.get(&RequestKind::Progress);
     let named = request.and_then(|request| request.notification.clone());
-    let method = named.unwrap_or_else(|| session.wire_format.progress_method().to_owned());
+    let method = named.unwrap_or_else(|| session.wire_format.facts.progress.method.to_owned());
     let is_it = |frame: &Value| {
         let by_method = frame.get("method").and_then(Value::as_str) == Some(&method);
         let tokens = ["params.progressToken", "params.token"];

@@ -10,8 +10,8 @@ use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rescind::dialect::Dialect;
 use rescind_check::{CheckSettings, PeerSource as _, check};
+use rescind_testkit::dialects::ProgressForm;
 use rescind_testkit::{Profile, ProfileRequest, Report, RequestKind, scenarios_of};
 use serde_json::{Value, json};
 
@@ -48,14 +48,14 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     if let Some(file) = &args.problem_matcher {
         report::write_problem_matcher(file)?;
     }
-    let progress = matrix::progress(scenarios_of(args.dialect).count() as u64);
+    let progress = matrix::progress(scenarios_of(args.dialect.name()).count() as u64);
     let step = |what: &str| {
         progress.set_message(what.to_owned());
         progress.inc(1);
     };
     // The peer leads a separate process group, so it does not receive signals to this one.
     let checked = tokio::select! {
-        checked = check(args.dialect, &mut source, &settings, step) => checked,
+        checked = check(args.dialect.name(), &mut source, &settings, step) => checked,
         () = stop_signal() => return Err("the check was interrupted, and the peer was stopped".to_owned()),
     };
     progress.finish_and_clear();
@@ -95,7 +95,7 @@ fn write(args: &Check, results: &Report, source: &Source, page: Option<PageFile>
         return matrix::print(results, &wires, view, true);
     }
     let name = source.peer.program();
-    let peer = report::Peer { name: &name, dialect: args.dialect, wire: source.wire() };
+    let peer = report::Peer { name: &name, dialect: args.dialect.name(), wire: source.wire() };
     output::result(&report::text(results, &peer, Colour::of(std::io::stdout().is_terminal())))
 }
 
@@ -113,7 +113,6 @@ fn patience(step: Duration) -> Duration {
 
 /// Where the peer is.
 fn target(args: &Check) -> Result<Target, Failure> {
-    let dialect = Dialect::by_name(args.dialect).ok_or("there is no such dialect")?;
     if args.endpoint.is_none() && args.command.is_empty() {
         return Err("there is no peer to check; give the ENDPOINT of one that runs (pipe:PATH-OR-NAME, ws://.., http://..), \
                     or the COMMAND that starts it after `--`"
@@ -123,7 +122,7 @@ fn target(args: &Check) -> Result<Target, Failure> {
     if args.endpoint == Some(Endpoint::Stdio) {
         return Err("stdio is an endpoint of `fixture` only; give the peer's command after `--`".to_owned());
     }
-    Target::new(endpoint, &dialect, args.flags(), Side::Client)
+    Target::new(endpoint, args.dialect, args.flags(), Side::Client)
 }
 
 fn read_profile(file: &Path) -> Result<Profile, Failure> {
@@ -158,8 +157,8 @@ fn add_requests(args: &Check, profile: &mut Profile) -> Result<(), Failure> {
             format!("{option} is not as it should be: {why}; write it as {option} 'METHOD {{\"name\": ..}}'")
         })?;
         if kind == RequestKind::Progress {
-            request.notification = Some(progress_notification(args.dialect).to_owned());
-            add_token(args.dialect, &mut request.params);
+            request.notification = Some(args.dialect.progress.method.to_owned());
+            add_token(args.dialect.progress.form, &mut request.params);
         }
         profile.requests.insert(kind, request);
     }
@@ -184,35 +183,27 @@ fn read_request(text: &str) -> Result<ProfileRequest, String> {
     Ok(ProfileRequest::new(method, params))
 }
 
-/// The notification that reports progress in a dialect.
-fn progress_notification(dialect: &str) -> &'static str {
-    match dialect {
-        "lsp" => "$/progress",
-        "mcp" | "mcp-2026" => "notifications/progress",
-        "abp" => "progress",
-        _ => "session/update",
-    }
-}
-
 /// A request that names no token gets one, as a peer reports no progress without it.
-fn add_token(dialect: &str, params: &mut Value) {
+fn add_token(form: ProgressForm, params: &mut Value) {
     let Some(members) = params.as_object_mut() else { return };
-    match dialect {
-        "lsp" => {
+    match form {
+        ProgressForm::WorkDone => {
             members.entry("workDoneToken").or_insert_with(|| json!("check"));
         }
-        "mcp" | "mcp-2026" => {
+        ProgressForm::MetaToken => {
             let meta = members.entry("_meta").or_insert_with(|| json!({}));
             if let Some(meta) = meta.as_object_mut() {
                 meta.entry("progressToken").or_insert_with(|| json!("check"));
             }
         }
-        _ => {}
+        ProgressForm::Tick | ProgressForm::AnyToken => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rescind_testkit::dialects::DialectFacts;
+
     use super::*;
 
     #[test]
@@ -242,7 +233,7 @@ mod tests {
             ("acp", json!({}), json!({})),
         ] {
             let mut params = given;
-            add_token(dialect, &mut params);
+            add_token(DialectFacts::by_name(dialect).unwrap().progress.form, &mut params);
             assert_eq!(params, expected, "{dialect}");
         }
     }

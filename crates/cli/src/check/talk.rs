@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rescind_check::{PeerSource as _, Started};
+use rescind_testkit::dialects::DialectFacts;
 use rescind_testkit::runner::{Line, LinkSubject, Seen, Subject as _, SubjectError};
 use rescind_testkit::wire_format::{Shape, WireFormat};
 use serde_json::{Value, json};
@@ -42,8 +43,11 @@ impl Talk {
     ///
     /// # Errors
     /// One sentence that says what happened and what to do.
-    pub(super) async fn open(source: &mut Source, dialect: &str) -> Result<(Self, Value), String> {
-        let format = WireFormat::of(dialect).ok_or("there is no such dialect")?;
+    pub(super) async fn open(
+        source: &mut Source,
+        facts: &'static DialectFacts,
+    ) -> Result<(Self, Value), String> {
+        let format = WireFormat { facts };
         let patience = source.patience.max(LEAST);
         let Started { mut subject, .. } = source.start();
         let line = subject.open().await.map_err(reason)?;

@@ -14,8 +14,8 @@ use bytes::Bytes;
 use http::StatusCode;
 use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
-    ByteBudget, ExchangeEnd, ExchangeId, FrameKind, HeldBytes, Inbound, Link, Outbound, PeerInfo, Principal,
-    RejectReason, TraceContext, TransportError, TransportErrorKind, TransportEvent,
+    ByteBudget, ExchangeEnd, ExchangeId, FrameKind, HeldBytes, Inbound, Link, MCP_RENEWAL, Outbound,
+    PeerInfo, Principal, RejectReason, TraceContext, TransportError, TransportErrorKind, TransportEvent,
 };
 use tokio::time::Instant;
 
@@ -30,8 +30,6 @@ use crate::server::sessions::{IdleSession, IdlingReceiver, Linked, OwnedSession,
 use crate::streamable::sessionless::Running;
 use crate::sync::Mutex;
 
-/// The member of an answer to `initialize` that names the revision.
-const REVISION: &str = "protocolVersion";
 /// The longest name of a revision that is kept, in bytes.
 const MAX_REVISION: usize = 64;
 /// The exchange of the message that opened the session: its first.
@@ -180,7 +178,7 @@ impl SessionState {
 
     /// Reads the revision in the answer to the opening message.
     pub(super) fn note_revision(&self, answer: &[u8]) {
-        if let Some(revision) = Envelope::of(answer).result_text(REVISION) {
+        if let Some(revision) = Envelope::of(answer).result_text(MCP_RENEWAL.revision) {
             if revision.len() <= MAX_REVISION {
                 let _ = self.revision.set(revision.into());
             }

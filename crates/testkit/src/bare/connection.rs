@@ -17,6 +17,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::handler::{Handler, Job, Task};
 use crate::action;
 use crate::action::Sessions;
+use crate::dialects::{DialectFacts, Envelope};
 use crate::options::{LocalCancel, Options};
 use crate::runner::{Ended, Seen, SubjectError};
 use crate::vector::{AfterCancelStep, CallStep, CancelWord, OutcomeWord};
@@ -26,6 +27,7 @@ use crate::vector::{AfterCancelStep, CallStep, CancelWord, OutcomeWord};
 pub(super) struct Connection {
     pub(super) session: Session,
     pub(super) dialect: Dialect,
+    pub(super) facts: &'static DialectFacts,
     pub(super) handles_cancels: bool,
     pub(super) declares_tasks: bool,
     pub(super) drain: std::time::Duration,
@@ -57,8 +59,14 @@ pub(super) enum End {
 
 impl Connection {
     /// Creates the connection with this number. The fixture's first connection is number 1.
-    pub(super) fn new(number: usize, config: SessionConfig, options: &Options) -> Self {
+    pub(super) fn new(
+        number: usize,
+        facts: &'static DialectFacts,
+        config: SessionConfig,
+        options: &Options,
+    ) -> Self {
         Self {
+            facts,
             dialect: config.dialect.clone(),
             handles_cancels: config.handles_cancels,
             declares_tasks: options.declares_tasks(),
@@ -286,8 +294,8 @@ impl Connection {
 impl Connection {
     /// Checks what the fixture requires of a request's params, independent of the method.
     fn check(&self, method: &str, params: &Value) -> Result<(), ErrorObject> {
-        match (self.dialect.name(), method) {
-            ("mcp-2026", _) => action::check_meta(params),
+        match (self.facts.envelope, method) {
+            (Envelope::JsonRpcWithMeta, _) => action::check_meta(params),
             (_, "session/prompt") => self.sessions.check(params).map(drop),
             _ => Ok(()),
         }

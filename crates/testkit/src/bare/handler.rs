@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::connection::Connection;
 use crate::action;
 use crate::action::Action;
+use crate::dialects::ProgressForm;
 use crate::vector::CallStep;
 
 /// A request of one of the fixture's methods.
@@ -253,25 +254,26 @@ impl Connection {
     fn tick(&mut self, key: InboundKey) {
         let Some(handler) = self.handlers.get(&key).filter(|_| self.session.may_notify(key)) else { return };
         let (ticks, token) = (handler.ticks, handler.job.token.clone());
-        let (method, params) = match (self.dialect.name(), token) {
-            ("mcp" | "mcp-2026", Some(token)) => {
-                ("notifications/progress", json!({"progressToken": token, "progress": ticks}))
+        let progress = self.facts.progress;
+        let (method, params) = match (progress.form, token) {
+            (ProgressForm::MetaToken | ProgressForm::AnyToken, Some(token)) => {
+                (progress.method, json!({"progressToken": token, "progress": ticks}))
             }
-            ("lsp", Some(token)) => {
+            (ProgressForm::WorkDone, Some(token)) => {
                 let value = json!({"kind": "report", "message": ticks.to_string()});
-                ("$/progress", json!({"token": token, "value": value}))
+                (progress.method, json!({"token": token, "value": value}))
             }
-            ("abp", Some(token)) => ("progress", json!({"progressToken": token, "progress": ticks})),
-            ("mcp" | "mcp-2026", None) => return,
-            _ => ("test/tick", json!({"n": ticks})),
+            (ProgressForm::MetaToken, None) => return,
+            (ProgressForm::Tick, _) | (ProgressForm::WorkDone | ProgressForm::AnyToken, None) => {
+                ("test/tick", json!({"n": ticks}))
+            }
         };
         self.notify(method, &params);
     }
 
     /// Signals its cancel to a handler.
     pub(super) fn signal(&mut self, now: Instant, key: InboundKey) {
-        let partial =
-            if self.dialect.name() == "acp-v2" { HandlerResult::Stopped } else { HandlerResult::Value };
+        let partial = if self.facts.partial_results { HandlerResult::Value } else { HandlerResult::Stopped };
         let Some(handler) = self.handlers.get_mut(&key) else { return };
         handler.signalled = true;
         let Task::Act(action) = &handler.job.task else { return };

@@ -17,6 +17,7 @@ use rescind_core::dialect::{Dialect, Role};
 use rescind_core::{DisconnectPolicy, SessionConfig};
 
 use self::connection::Connection;
+use crate::dialects::DialectFacts;
 use crate::options::Options;
 use crate::runner::{
     Abilities, Ended, Failure, Line, Played, Seen, Settings, Subject, SubjectError, Verdict, play,
@@ -27,6 +28,7 @@ use crate::vector::{CallStep, CancelWord, Part, Scenario};
 #[derive(Debug)]
 pub struct BareMachine {
     dialect: Dialect,
+    facts: &'static DialectFacts,
     role: Role,
     options: Options,
     now: Instant,
@@ -45,7 +47,9 @@ impl BareMachine {
         };
         let options = scenario.vector.options.clone();
         let dialect = options.apply_to(dialect);
-        Self { dialect, role, options, now: Instant::now(), connections: Vec::new(), calls: BTreeMap::new() }
+        let facts = scenario.facts;
+        let (connections, calls) = (Vec::new(), BTreeMap::new());
+        Self { dialect, facts, role, options, now: Instant::now(), connections, calls }
     }
 
     /// Plays a vector against a new bare machine, without waiting.
@@ -124,7 +128,7 @@ impl Subject for BareMachine {
         config.limits = self.options.limits.over_defaults();
         config.handles_cancels = self.options.declares_cancel();
         let number = self.connections.len() + 1;
-        self.connections.push(Connection::new(number, config, &self.options));
+        self.connections.push(Connection::new(number, self.facts, config, &self.options));
         self.share_stats();
         Ok(Line(self.connections.len() - 1))
     }

@@ -250,7 +250,7 @@ pub(crate) fn without_what_is_null(frame: &mut Value) {
 impl<S: Subject> Play<'_, S> {
     /// Whether the frame is an additional notification or request of a foreign peer, which is allowed.
     pub(super) async fn is_unrelated_frame(&mut self, frame: &Value) -> Result<bool, Stop> {
-        let wire_format = self.wire_format()?;
+        let wire_format = self.wire_format;
         if !self.is_foreign() {
             return Ok(false);
         }
@@ -268,14 +268,14 @@ impl<S: Subject> Play<'_, S> {
     /// Whether the frame is a request that the vector does not contain, or the cancel of one. The request is refused,
     /// so that the peer can continue.
     pub(super) async fn is_unrelated_request(&mut self, frame: &Value) -> Result<bool, Stop> {
-        let wire_format = self.wire_format()?;
-        let Some(translator) = self.translator.as_ref().filter(|translator| translator.is_foreign()) else {
+        let wire_format = self.wire_format;
+        if !self.is_foreign() {
             return Ok(false);
-        };
+        }
         match wire_format.shape(frame) {
             Shape::Request { id, method } => {
                 self.refused.retain(|refused| *refused != id);
-                if translator.waits_for(&method, &self.requirements) {
+                if self.translator.waits_for(&method, &self.requirements) {
                     return Ok(false);
                 }
                 self.decline(id, &method).await?;
@@ -290,7 +290,7 @@ impl<S: Subject> Play<'_, S> {
     /// be sent.
     async fn decline(&mut self, id: Value, method: &str) -> Result<(), Stop> {
         if self.line()?.closed == Closed::No {
-            let wire_format = self.wire_format()?;
+            let wire_format = self.wire_format;
             let answer = match wire_format.answer_to_any(method) {
                 Some(value) => wire_format.answer(&id, method, &value),
                 None => wire_format.refusal(&id),
@@ -302,15 +302,14 @@ impl<S: Subject> Play<'_, S> {
     }
 
     /// Whether the frame answers a request of an earlier scenario in the same session.
-    pub(super) fn is_of_an_earlier_scenario(&self, frame: &Value) -> Result<bool, Stop> {
-        let Shape::Answer { id } = self.wire_format()?.shape(frame) else { return Ok(false) };
+    pub(super) fn is_of_an_earlier_scenario(&self, frame: &Value) -> bool {
+        let Shape::Answer { id } = self.wire_format.shape(frame) else { return false };
         let session = self.settings.calibration.as_ref().and_then(|known| known.session.as_ref());
-        Ok(session.is_some_and(|session| session.earlier.contains(&id)))
+        session.is_some_and(|session| session.earlier.contains(&id))
     }
 
     /// A POST that is answered in JSON cannot end without an answer. A cancelled one has the error -32800, once.
-    pub(super) fn is_cancelled_without_answer(&mut self, frame: &Value) -> Result<bool, Stop> {
-        let wire_format = self.wire_format()?;
+    pub(super) fn is_cancelled_without_answer(&mut self, frame: &Value) -> bool {
         let Abilities { ordered, exchange_scoped, .. } = self.subject.abilities();
         // The transport with exchanges in a session.
         let by_post = !ordered && !exchange_scoped;
@@ -318,21 +317,21 @@ impl<S: Subject> Play<'_, S> {
         let in_its_form = by_post && code == Some(-32800);
         // The documents recommend silence. A peer that is known to answer is not blamed in each scenario.
         let known = self.settings.calibration.as_ref().is_some_and(|known| known.answers_cancelled);
-        if !(self.is_foreign() && wire_format.owes_silence() && (in_its_form || known)) {
-            return Ok(false);
+        if !(self.is_foreign() && self.wire_format.owes_silence() && (in_its_form || known)) {
+            return false;
         }
         let cancelled = self.silenced.iter().position(|key| frame.get("id") == Some(key));
         if let Some(index) = cancelled {
             self.silenced.remove(index);
         }
-        Ok(cancelled.is_some())
+        cancelled.is_some()
     }
 
     /// Describes a frame that may be the awaited answer with another id or in another form.
     fn unexpected_frames(&self) -> String {
-        let (Some(wire_format), Ok(line)) = (self.wire_format, self.line()) else { return String::new() };
+        let Ok(line) = self.line() else { return String::new() };
         let is_answer =
-            |frame: &&Value| matches!(wire_format.shape(frame), Shape::Answer { .. } | Shape::Other);
+            |frame: &&Value| matches!(self.wire_format.shape(frame), Shape::Answer { .. } | Shape::Other);
         // The latest is the most likely one.
         line.inbox
             .iter()
@@ -379,10 +378,10 @@ pub(super) struct SlowRequest {
 
 impl<S: Subject> Play<'_, S> {
     /// Notes that a slow request came to its end at about the time at which it ends without a cancel.
-    pub(super) fn note_a_normal_end(&mut self, frame: &Value) -> Result<(), Stop> {
-        let Shape::Answer { id } = self.wire_format()?.shape(frame) else { return Ok(()) };
+    pub(super) fn note_a_normal_end(&mut self, frame: &Value) {
+        let Shape::Answer { id } = self.wire_format.shape(frame) else { return };
         let takes = self.settings.calibration.as_ref().and_then(|known| known.slow_takes);
-        let Some(takes) = takes else { return Ok(()) };
+        let Some(takes) = takes else { return };
         let now = self.subject.now();
         let nothing_was_cancelled = !self.has_sent_a_cancel;
         let is_cancelled = says_cancelled(frame);
@@ -395,7 +394,6 @@ impl<S: Subject> Play<'_, S> {
                 one.ended_normally = Some(took);
             }
         }
-        Ok(())
     }
 
     /// A slow request that came to its normal end shows nothing about cancels.

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::deviations::DeviationSeen;
 use super::subject::{Line, Seen, Subject, SubjectError};
+use crate::dialects::{self, DialectFacts};
 use crate::vector::Abilities;
 use crate::wire_format::call_name;
 
@@ -27,7 +28,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Opens a connection to the subject, or returns a sentence with the reason why it cannot.
 pub type Connect = Box<dyn FnMut() -> BoxFuture<'static, Result<Link, String>> + Send>;
 
-/// The server at the other end of a transport. It handles raw frames only, so it needs no dialect.
+/// The server at the other end of a transport. It handles raw frames, of which it recognises the cancels of every built-in
+/// dialect.
 ///
 /// Dropping it closes its connections.
 pub struct LinkSubject {
@@ -39,6 +41,7 @@ pub struct LinkSubject {
     exit_report: Option<Box<dyn FnMut() -> Option<String> + Send>>,
     unreached: Option<String>,
     patience: Duration,
+    facts: &'static DialectFacts,
 }
 
 impl LinkSubject {
@@ -64,7 +67,16 @@ impl LinkSubject {
             exit_report: None,
             unreached: None,
             patience: DEFAULT_TIMEOUT,
+            facts: &dialects::ACP,
         }
+    }
+
+    /// Also recognises the cancels of this dialect.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn speaking(mut self, facts: &'static DialectFacts) -> Self {
+        self.facts = facts;
+        self
     }
 
     /// Sets how long opening a connection and accepting a write may take. Default: 5 s.
@@ -143,7 +155,7 @@ impl LinkSubject {
         let opening = found.ok_or_else(|| SubjectError::Failed("the connection is closed".to_owned()))?;
         if let LazyLine::Later(link) = opening {
             let opened = link.await.map_err(SubjectError::Failed)?;
-            *opening = LazyLine::Now(Box::new(Exchanging::new(opened)));
+            *opening = LazyLine::Now(Box::new(Exchanging::new(opened, self.facts)));
         }
         match opening {
             LazyLine::Now(open) => Ok(open),
@@ -208,7 +220,7 @@ impl Subject for LinkSubject {
             SubjectError::Failed(why)
         })?;
         self.note(&link.traits);
-        self.lines.push(Some(LazyLine::Now(Box::new(Exchanging::new(link)))));
+        self.lines.push(Some(LazyLine::Now(Box::new(Exchanging::new(link, self.facts)))));
         Ok(Line(self.lines.len() - 1))
     }
 
@@ -343,6 +355,7 @@ const MOST_ANSWERED: usize = 64;
 /// One connection that carries raw frames.
 struct Exchanging {
     pub(super) link: Link,
+    facts: &'static DialectFacts,
     /// The number of exchanges that the runner opened.
     opened: u64,
     /// The runner's requests and the exchanges on which they were sent.
@@ -356,9 +369,9 @@ struct Exchanging {
 }
 
 impl Exchanging {
-    pub(super) fn new(link: Link) -> Self {
+    pub(super) fn new(link: Link, facts: &'static DialectFacts) -> Self {
         let answered = VecDeque::new();
-        Self { link, opened: 0, asked: Vec::new(), answered, served: Vec::new(), keys: Vec::new() }
+        Self { link, facts, opened: 0, asked: Vec::new(), answered, served: Vec::new(), keys: Vec::new() }
     }
 
     /// Accepts every frame before it flushes, so that the peer can read them together.
@@ -366,7 +379,7 @@ impl Exchanging {
     /// If ids belong to an exchange, a cancel closes the exchange of the request that it names.
     pub(super) async fn write(&mut self, frames: Vec<String>) -> Result<(), TransportError> {
         for frame in frames {
-            let mut summary = FrameSummary::of(&frame);
+            let mut summary = FrameSummary::of(&frame, self.facts);
             if let (Some(key), Some(id)) = (&summary.key, &summary.id) {
                 self.keys.push((key.clone(), id.clone()));
             }
@@ -399,7 +412,8 @@ impl Exchanging {
             match &event {
                 Some(Ok(TransportEvent::Message(inbound))) if inbound.exchange.is_peers() => {
                     let exchange = inbound.exchange;
-                    let summary = FrameSummary::of(std::str::from_utf8(&inbound.body).unwrap_or_default());
+                    let summary =
+                        FrameSummary::of(std::str::from_utf8(&inbound.body).unwrap_or_default(), self.facts);
                     match summary.id {
                         Some(id) if summary.kind != FrameKind::Answer => self.served.push((id, exchange)),
                         _ => {
@@ -410,7 +424,8 @@ impl Exchanging {
                     }
                 }
                 Some(Ok(TransportEvent::Message(inbound))) => {
-                    let summary = FrameSummary::of(std::str::from_utf8(&inbound.body).unwrap_or_default());
+                    let summary =
+                        FrameSummary::of(std::str::from_utf8(&inbound.body).unwrap_or_default(), self.facts);
                     // A frame without an id answers no request.
                     if summary.kind == FrameKind::Answer && summary.id.is_some() {
                         take(&mut self.asked, |(_, on)| *on == inbound.exchange);
@@ -509,18 +524,16 @@ struct FrameSummary {
 }
 
 impl FrameSummary {
-    fn of(frame: &str) -> Self {
+    fn of(frame: &str, facts: &DialectFacts) -> Self {
         let frame: Value = serde_json::from_str(frame).unwrap_or_default();
         let text = |pointer: &str| frame.pointer(pointer).and_then(Value::as_str);
         let id = frame.get("id").filter(|id| !id.is_null()).cloned();
-        let names = ["/params/requestId", "/params/id", "/payload/callId"]
-            .into_iter()
-            .find_map(|at| frame.pointer(at));
+        let keys = facts.cancel_keys();
+        let names = keys.into_iter().find_map(|key| frame.get("params")?.get(key));
+        let names = names.or_else(|| frame.pointer("/payload/callId"));
         let key = call_name(&frame).cloned();
         let (kind, method) = match (text("/method"), text("/type")) {
-            (Some(method @ ("$/cancel_request" | "$/cancelRequest" | "notifications/cancelled")), _) => {
-                (FrameKind::Cancel, Some(method))
-            }
+            (Some(method), _) if facts.is_cancel(method) => (FrameKind::Cancel, Some(method)),
             (Some(method), _) if id.is_some() => (FrameKind::Request, Some(method)),
             (Some(method), _) => (FrameKind::Notification, Some(method)),
             (None, Some("capabilities/cancel")) => (FrameKind::Cancel, None),

@@ -39,8 +39,8 @@ pub(crate) struct Play<'a, S> {
     pub(crate) scenario: &'a Scenario,
     pub(crate) subject: &'a mut S,
     pub(crate) settings: &'a Settings,
-    pub(crate) wire_format: Option<WireFormat>,
-    pub(crate) translator: Option<Translator<'a>>,
+    pub(crate) wire_format: WireFormat,
+    pub(crate) translator: Translator<'a>,
     pub(crate) lines: Vec<LineState>,
     pub(crate) current: usize,
     pub(crate) bindings: Bindings,
@@ -79,7 +79,7 @@ pub(crate) struct Play<'a, S> {
 
 impl<'a, S: Subject> Play<'a, S> {
     pub(crate) fn new(scenario: &'a Scenario, subject: &'a mut S, settings: &'a Settings) -> Self {
-        let wire_format = WireFormat::of(scenario.dialect);
+        let wire_format = scenario.wire_format();
         let session = settings.calibration.as_ref().and_then(|known| known.session.as_ref());
         Self {
             scenario,
@@ -87,9 +87,11 @@ impl<'a, S: Subject> Play<'a, S> {
             subject,
             settings,
             wire_format,
-            translator: wire_format.map(|wire_format| {
-                Translator::new(wire_format, settings.profile.as_ref(), settings.calibration.as_ref())
-            }),
+            translator: Translator::new(
+                wire_format,
+                settings.profile.as_ref(),
+                settings.calibration.as_ref(),
+            ),
             lines: Vec::new(),
             current: 0,
             bindings: session.map(|session| session.bindings.clone()).unwrap_or_default(),
@@ -101,7 +103,7 @@ impl<'a, S: Subject> Play<'a, S> {
             baseline: Work::default(),
             cancel_at: None,
             cancel: None,
-            requirements: scenario.vector.requirements(scenario.dialect),
+            requirements: scenario.requirements(),
             refused: Vec::new(),
             silenced: Vec::new(),
             has_sent_a_cancel: false,
@@ -147,7 +149,7 @@ impl<'a, S: Subject> Play<'a, S> {
         let profile = self.settings.profile.as_ref();
         let calibration = self.settings.calibration.as_ref();
         let abilities = self.subject.abilities();
-        if let Some(why) = vector.refusal(self.scenario.dialect, abilities, profile, calibration) {
+        if let Some(why) = self.scenario.refusal(abilities, profile, calibration) {
             return Err(Stop::NotAsked(why));
         }
         let session = calibration.and_then(|known| known.session.as_ref());
@@ -211,7 +213,7 @@ impl<'a, S: Subject> Play<'a, S> {
                 self.barrier().await?;
             }
             let foreign = self.is_foreign();
-            let wire_format = self.wire_format()?;
+            let wire_format = self.wire_format;
             let left = self.line()?.inbox.iter().find(|frame| {
                 !foreign || matches!(wire_format.shape(frame), Shape::Answer { .. } | Shape::Cancel { .. })
             });
@@ -235,7 +237,7 @@ impl<'a, S: Subject> Play<'a, S> {
         loop {
             let before = self.trace.len();
             let answer = self.request("test/handlers", json!({})).await?;
-            let Some(reported) = self.wire_format()?.value(&answer) else { return Ok(()) };
+            let Some(reported) = self.wire_format.value(&answer) else { return Ok(()) };
             let handled = reported.get("handlers").map(Vec::<Handled>::deserialize);
             let Some(Ok(mut handled)) = handled else { return Ok(()) };
             let all_have_begun = reported.get("entering").and_then(Value::as_u64).unwrap_or(0) == 0;
@@ -267,9 +269,9 @@ impl<'a, S: Subject> Play<'a, S> {
     pub(crate) async fn request(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
         self.own += 1;
         let id = format!("runner-{}", self.own);
-        let frame = self.wire_format()?.request(&id, method, params);
+        let frame = self.wire_format.request(&id, method, params);
         self.send_as(frame).await?;
-        let wire_format = self.wire_format()?;
+        let wire_format = self.wire_format;
         let id = Value::from(id);
         let is_it =
             |frame: &Value| matches!(wire_format.shape(frame), Shape::Answer { id: found } if found == id);
@@ -278,10 +280,7 @@ impl<'a, S: Subject> Play<'a, S> {
 
     async fn send_as(&mut self, frame: Value) -> Result<(), Stop> {
         let bindings = self.bindings.clone();
-        let frame = match &mut self.translator {
-            Some(translator) => translator.outgoing(frame, &bindings),
-            None => frame,
-        };
+        let frame = self.translator.outgoing(frame, &bindings);
         self.send(vec![frame]).await
     }
 
@@ -300,7 +299,7 @@ impl<'a, S: Subject> Play<'a, S> {
                 .await;
         }
         let answer = self.request("test/echo", json!({"value": "barrier"})).await?;
-        if self.wire_format()?.value(&answer).is_some() {
+        if self.wire_format.value(&answer).is_some() {
             self.echoes += 1;
         }
         Ok(())
@@ -314,12 +313,7 @@ impl<'a, S: Subject> Play<'a, S> {
     }
 
     pub(crate) fn is_foreign(&self) -> bool {
-        self.translator.as_ref().is_some_and(Translator::is_foreign)
-    }
-
-    pub(crate) fn wire_format(&self) -> Result<WireFormat, Stop> {
-        self.wire_format
-            .ok_or_else(|| Stop::NotAsked(format!("no envelope is known for `{}`", self.scenario.dialect)))
+        self.translator.is_foreign()
     }
 
     pub(crate) fn line(&self) -> Result<&LineState, Stop> {
@@ -356,9 +350,8 @@ impl<S: Subject> Play<'_, S> {
             self.trace.push(TraceLine::new(Direction::Sent, text.clone()));
             let Ok(frame) = serde_json::from_str::<Value>(text) else { continue };
             self.has_sent_a_batch |= frame.is_array();
-            let (Some(wire_format), Some(on)) = (self.wire_format, self.lines.get_mut(self.current)) else {
-                continue;
-            };
+            let wire_format = self.wire_format;
+            let Some(on) = self.lines.get_mut(self.current) else { continue };
             self.outcomes.sent(&on.name, wire_format, &frame);
             match wire_format.shape(&frame) {
                 Shape::Cancel { key } => {
@@ -375,7 +368,7 @@ impl<S: Subject> Play<'_, S> {
                     }
                     on.unanswered.retain(|(of, _)| *of != id);
                     let sent = self.subject.now();
-                    if self.translator.as_ref().is_some_and(|translator| translator.is_slow(&id)) {
+                    if self.translator.is_slow(&id) {
                         self.slow.push(SlowRequest {
                             id,
                             sent,
@@ -413,7 +406,7 @@ impl<S: Subject> Play<'_, S> {
     /// One deadline limits a whole step, regardless of other frames.
     async fn receive(&mut self, until: Instant) -> Result<Next, Stop> {
         if let Some(frame) = self.meant.pop_front() {
-            return self.take(frame);
+            return Ok(self.take(frame));
         }
         let within = until.saturating_duration_since(self.subject.now());
         if within.is_zero() {
@@ -442,9 +435,9 @@ impl<S: Subject> Play<'_, S> {
                 if !self.subject.abilities().exchange_scoped {
                     return Ok(Next::Silence);
                 }
-                let cancel = self.wire_format()?.cancel(&id);
-                if let (Some(wire_format), Some(on)) = (self.wire_format, self.lines.get(self.current)) {
-                    self.outcomes.received(&on.name, wire_format, &cancel);
+                let cancel = self.wire_format.cancel(&id);
+                if let Some(on) = self.lines.get(self.current) {
+                    self.outcomes.received(&on.name, self.wire_format, &cancel);
                 }
                 return Ok(Next::Frame(cancel));
             }
@@ -472,17 +465,17 @@ impl<S: Subject> Play<'_, S> {
         self.trace.push(TraceLine::new(Direction::Received, text.clone()));
         self.read(&text)?;
         match self.meant.pop_front() {
-            Some(frame) => self.take(frame),
+            Some(frame) => Ok(self.take(frame)),
             None => Ok(Next::Silence),
         }
     }
 
     /// Reads the messages of a frame. Those of a foreign peer are read as they were meant.
     fn read(&mut self, text: &str) -> Result<(), Stop> {
-        let read = match self.wire_format.filter(|_| self.is_foreign()) {
-            Some(wire_format) => as_meant(text, wire_format, &self.asked, self.has_sent_a_batch),
-            None => serde_json::from_str(text)
-                .map(|frame| AsMeant { messages: vec![frame], deviations: Vec::new() }),
+        let read = if self.is_foreign() {
+            as_meant(text, self.wire_format, &self.asked, self.has_sent_a_batch)
+        } else {
+            serde_json::from_str(text).map(|frame| AsMeant { messages: vec![frame], deviations: Vec::new() })
         };
         let read = read.map_err(|error| {
             Stop::Broke(
@@ -496,19 +489,19 @@ impl<S: Subject> Play<'_, S> {
     }
 
     /// Takes a message, unless it is none of this scenario.
-    fn take(&mut self, frame: Value) -> Result<Next, Stop> {
-        if self.is_of_an_earlier_scenario(&frame)? {
+    fn take(&mut self, frame: Value) -> Next {
+        if self.is_of_an_earlier_scenario(&frame) {
             self.strays.push(frame);
-            return Ok(Next::Silence);
+            return Next::Silence;
         }
-        if let (Some(wire_format), Some(on)) = (self.wire_format, self.lines.get(self.current)) {
-            self.outcomes.received(&on.name, wire_format, &frame);
+        if let Some(on) = self.lines.get(self.current) {
+            self.outcomes.received(&on.name, self.wire_format, &frame);
         }
-        self.note_a_normal_end(&frame)?;
-        if self.is_cancelled_without_answer(&frame)? {
-            return Ok(Next::Silence);
+        self.note_a_normal_end(&frame);
+        if self.is_cancelled_without_answer(&frame) {
+            return Next::Silence;
         }
-        Ok(Next::Frame(frame))
+        Next::Frame(frame)
     }
 
     /// Waits for one frame and keeps the others. `awaited` is as in [`Self::next`].
@@ -603,7 +596,7 @@ impl<S: Subject> Play<'_, S> {
         if self.scenario.vector.role == Part::Call {
             return self.open_as_server().await;
         }
-        let wire_format = self.wire_format()?;
+        let wire_format = self.wire_format;
         if let Some(profile) = self.settings.profile.as_ref().filter(|it| !it.handshake.steps.is_empty()) {
             for step in &profile.handshake.steps {
                 self.profile_step(step).await?;
@@ -623,10 +616,10 @@ impl<S: Subject> Play<'_, S> {
     /// vector cannot be played.
     async fn accepted(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
         let answer = self.request(method, params).await?;
-        if self.wire_format()?.is_refusal(&answer) {
+        if self.wire_format.is_refusal(&answer) {
             return Err(Stop::Broke(Failure::Opening, format!("`{method}` was refused: {answer}")));
         }
-        if method == "initialize" {
+        if method == self.wire_format.opening_method() {
             self.check_declared(&answer)?;
         }
         Ok(answer)
@@ -637,7 +630,7 @@ impl<S: Subject> Play<'_, S> {
         if !self.is_foreign() {
             return Ok(());
         }
-        if self.requirements.sends_cancels && self.wire_format()?.declares_no_cancels(answer) {
+        if self.requirements.sends_cancels && self.wire_format.declares_no_cancels(answer) {
             let why = "this peer declares no cancellation, so no cancel may be sent";
             return Err(Stop::NotAsked(why.to_owned()));
         }
@@ -665,7 +658,7 @@ impl<S: Subject> Play<'_, S> {
 
     /// The subject is the client: it opens the session on request and receives an answer.
     async fn open_as_server(&mut self) -> Result<(), Stop> {
-        let wire_format = self.wire_format()?;
+        let wire_format = self.wire_format;
         let Some((method, params)) = wire_format.opening() else {
             return Ok(());
         };
@@ -679,7 +672,7 @@ impl<S: Subject> Play<'_, S> {
         params: Value,
         value: Value,
     ) -> Result<(), Stop> {
-        let wire_format = self.wire_format()?;
+        let wire_format = self.wire_format;
         let call = CallStep::plain(name, method, params);
         let line = self.line()?.line;
         self.subject.call(line, &call).await?;
@@ -714,7 +707,7 @@ impl<S: Subject> Play<'_, S> {
             }
         }
         if let Some(method) = &step.notify {
-            let frame = self.wire_format()?.notification(method, self.bindings.fill(&step.params));
+            let frame = self.wire_format.notification(method, self.bindings.fill(&step.params));
             self.send(vec![frame]).await?;
         }
         Ok(())

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::subject::Line;
 use crate::pattern::Bindings;
 use crate::profile::{Profile, ProfileRequest, RequestKind};
-use crate::vector::{Abilities, HandshakeMode, Part, ShownBy, Step, Vector};
+use crate::vector::{Abilities, HandshakeMode, Part, Scenario, ShownBy, Step, Vector};
 use crate::wire_format::{Shape, WireFormat};
 
 /// The requirements of a vector on its subject.
@@ -39,6 +39,10 @@ impl Vector {
     /// Derives the requirements of this vector from its steps.
     #[must_use]
     pub fn requirements(&self, dialect: &str) -> Requirements {
+        self.requirements_in(WireFormat::of(dialect))
+    }
+
+    fn requirements_in(&self, wire_format: Option<WireFormat>) -> Requirements {
         let mut requirements = Requirements::default();
         let opening: &[Step] = match &self.handshake {
             HandshakeMode::Default => &[],
@@ -51,31 +55,38 @@ impl Vector {
                 steps
             }
         };
-        let wire_format = WireFormat::of(dialect);
         for step in opening.iter().chain(&self.steps) {
             requirements.add(step, wire_format);
             requirements.sends_cancels |= step.cancels(wire_format);
         }
         requirements
     }
+}
 
-    /// Why this vector cannot be played against a subject with these abilities through this profile. `None`: it can.
+impl Scenario {
+    /// Derives the requirements of its vector from its steps.
+    #[must_use]
+    pub fn requirements(&self) -> Requirements {
+        self.vector.requirements_in(Some(self.wire_format()))
+    }
+
+    /// Why its vector cannot be played against a subject with these abilities through this profile. `None`: it can.
     #[doc(hidden)]
     #[must_use]
     pub fn refusal(
         &self,
-        dialect: &str,
         abilities: Abilities,
         profile: Option<&Profile>,
         calibration: Option<&Calibration>,
     ) -> Option<String> {
-        let requirements = self.requirements(dialect);
+        let vector = &self.vector;
+        let requirements = self.requirements();
         let why = |text: &str| Some(text.to_owned());
-        if self.role == Part::Call && !abilities.calls {
+        if vector.role == Part::Call && !abilities.calls {
             return why("the subject cannot be instructed to make calls");
         }
         // A foreign peer may itself declare what the options would set.
-        if !self.options.is_default() && !abilities.options && self.declared.is_none() {
+        if !vector.options.is_default() && !abilities.options && vector.declared.is_none() {
             return why("it needs settings that this peer cannot be given");
         }
         if requirements.many_lines && !abilities.many_lines {
@@ -87,7 +98,7 @@ impl Vector {
             return why("this wire cannot end its input alone");
         }
         let profile = profile?;
-        if let Some(left_open) = &self.ours {
+        if let Some(left_open) = &vector.ours {
             return Some(format!("the documents leave open, and it shows what we decided: {left_open}"));
         }
         if requirements.own_opening && profile.requests.values().any(uses_what_was_bound) {
@@ -95,7 +106,7 @@ impl Vector {
                 "the scenario has its own handshake, and the profile needs values from the profile's handshake",
             );
         }
-        if let Some(unseen) = self.unseen(profile, calibration) {
+        if let Some(unseen) = vector.unseen(profile, calibration) {
             return why(unseen);
         }
         requirements.methods.iter().find_map(|method| match RequestKind::of_method(method) {

@@ -77,12 +77,9 @@ impl<S: Subject> Play<'_, S> {
 
     async fn send_frames(&mut self, templates: &[Value]) -> Result<(), Stop> {
         let mut frames = Vec::new();
-        let wire_format = self.wire_format()?;
+        let wire_format = self.wire_format;
         for template in templates {
-            let mut frame = self.bindings.fill(template);
-            if let Some(translator) = &mut self.translator {
-                frame = translator.outgoing(frame, &self.bindings);
-            }
+            let frame = self.translator.outgoing(self.bindings.fill(template), &self.bindings);
             if matches!(wire_format.shape(&frame), Shape::Cancel { .. }) {
                 self.cancel_at = Some(self.subject.now());
             }
@@ -97,7 +94,7 @@ impl<S: Subject> Play<'_, S> {
         if !self.subject.abilities().exchange_scoped || self.is_foreign() {
             return Ok(());
         }
-        let Shape::Cancel { key } = self.wire_format()?.shape(&self.bindings.fill(frame)) else {
+        let Shape::Cancel { key } = self.wire_format.shape(&self.bindings.fill(frame)) else {
             return Ok(());
         };
         let sent = self.outcomes.open_requests(&self.line()?.name, &key);
@@ -106,7 +103,7 @@ impl<S: Subject> Play<'_, S> {
         while sent > 0 && self.subject.now() < until {
             let answer = self.request("test/handlers", json!({})).await?;
             self.trace.truncate(before);
-            let Some(reported) = self.wire_format()?.value(&answer) else { break };
+            let Some(reported) = self.wire_format.value(&answer) else { break };
             let handlers = reported.get("handlers").map(Vec::<Handled>::deserialize);
             let Some(Ok(handlers)) = handlers else { break };
             let id = key.to_string();
@@ -129,7 +126,7 @@ impl<S: Subject> Play<'_, S> {
 
     async fn expect(&mut self, pattern: &Value) -> Result<(), Stop> {
         let choices = self.choices(pattern);
-        let awaited = self.answered_by([pattern])?;
+        let awaited = self.answered_by([pattern]);
         loop {
             let frame = self.next_for(pattern, &awaited).await?;
             match self.match_one(&choices, &frame) {
@@ -149,7 +146,7 @@ impl<S: Subject> Play<'_, S> {
 
     async fn expect_through(&mut self, through: &Through) -> Result<(), Stop> {
         let (frame, skipping) = (self.choices(&through.frame), self.choices(&through.skipping));
-        let awaited = self.answered_by([&through.frame])?;
+        let awaited = self.answered_by([&through.frame]);
         loop {
             let came = self.next_for(&through.frame, &awaited).await?;
             match self.match_one(&frame, &came) {
@@ -171,11 +168,11 @@ impl<S: Subject> Play<'_, S> {
 
     pub(crate) async fn expect_any_order(&mut self, patterns: &[Value]) -> Result<(), Stop> {
         let mut came = Vec::new();
-        let mut awaited = self.answered_by(patterns)?;
+        let mut awaited = self.answered_by(patterns);
         while came.len() < patterns.len() {
             let wanted = Value::Array(patterns.to_vec());
             let frame = self.next_for(&wanted, &awaited).await?;
-            if let Shape::Answer { id } = self.wire_format()?.shape(&frame) {
+            if let Shape::Answer { id } = self.wire_format.shape(&frame) {
                 awaited.retain(|of| *of != id);
             }
             let known = patterns.iter().any(|pattern| {
@@ -206,7 +203,7 @@ impl<S: Subject> Play<'_, S> {
         self.barrier().await?;
         let about = unwanted.about.as_ref().map(|id| self.bindings.fill(id));
         let like = unwanted.like.as_ref().map(|pattern| self.choices(pattern));
-        let wire_format = self.wire_format()?;
+        let wire_format = self.wire_format;
         let foreign = self.is_foreign();
         let bindings = self.bindings.clone();
         let is_unwanted = |frame: &Value| match (&about, &like, wire_format.shape(frame)) {
@@ -296,10 +293,7 @@ impl<S: Subject> Play<'_, S> {
     }
 
     fn choices(&self, pattern: &Value) -> Vec<Value> {
-        let filled = self.bindings.fill(pattern);
-        self.translator
-            .as_ref()
-            .map_or_else(|| vec![filled.clone()], |translator| translator.incoming(&filled))
+        self.translator.incoming(&self.bindings.fill(pattern))
     }
 
     fn match_one(&mut self, choices: &[Value], frame: &Value) -> Result<(), String> {
@@ -319,13 +313,12 @@ impl<S: Subject> Play<'_, S> {
     }
 
     /// The requests whose answers these patterns expect.
-    fn answered_by<'v>(&self, patterns: impl IntoIterator<Item = &'v Value>) -> Result<Vec<Value>, Stop> {
-        let wire_format = self.wire_format()?;
-        let answered = |pattern: &Value| match wire_format.shape(&self.bindings.fill(pattern)) {
+    fn answered_by<'v>(&self, patterns: impl IntoIterator<Item = &'v Value>) -> Vec<Value> {
+        let answered = |pattern: &Value| match self.wire_format.shape(&self.bindings.fill(pattern)) {
             Shape::Answer { id } => Some(id),
             Shape::Request { .. } | Shape::Notification { .. } | Shape::Cancel { .. } | Shape::Other => None,
         };
-        Ok(patterns.into_iter().filter_map(answered).collect())
+        patterns.into_iter().filter_map(answered).collect()
     }
 
     async fn next_for(&mut self, wanted: &Value, awaited: &[Value]) -> Result<Value, Stop> {
@@ -368,7 +361,7 @@ impl<S: Subject> Play<'_, S> {
             None => ("test/stats", json!({})),
         };
         let answer = self.request(method, params).await?;
-        Ok(self.wire_format()?.value(&answer).map(|result| read_counters(result, witness)))
+        Ok(self.wire_format.value(&answer).map(|result| read_counters(result, witness)))
     }
 
     /// The counters before the first step. In a check, requests that earlier scenarios left at the peer are counted when

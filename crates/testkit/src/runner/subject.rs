@@ -316,8 +316,7 @@ impl fmt::Debug for PeerCaller {
 impl Caller for PeerCaller {
     async fn call(&mut self, step: &CallStep) -> Result<(), SubjectError> {
         let params = step.params.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
-        let wire_format = WireFormat::of(self.fixture.dialect().name());
-        let params = wire_format.map_or(params.clone(), |wire_format| wire_format.params(params));
+        let params = WireFormat { facts: self.fixture.facts() }.params(params);
         let mut builder = self.peer.call::<_, Value>(step.method.as_str(), &params);
         if let Some(timeout) = step.timeout_ms {
             builder = builder.timeout(Duration::from_millis(timeout));

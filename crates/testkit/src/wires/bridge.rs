@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rescind_bridge::{Bridge, Upstream};
-use rescind_core::dialect::Dialect;
+use rescind_core::dialect::ReasonField;
 use rescind_core::{BoxFuture, Link};
 
 use super::in_process::Loopback;
 use super::stdio::Stdio;
-use super::{Change, Lack, Served, Wire, every_dialect, no_dialect, only};
+use super::{Change, Lack, Served, Wire, every_dialect, only};
+use crate::dialects::{DialectFacts, ProgressForm};
 use crate::runner::Connect;
 use crate::vector::Scenario;
 
@@ -48,7 +49,7 @@ pub(super) const CHANGES: &[Change] = &[
     },
     Change {
         scenarios: &["cancel_call_confirmed"],
-        dialects: mcp,
+        dialects: says_reasons,
         why: "a bridge leaves out the reason of a cancel",
     },
     Change {
@@ -60,17 +61,17 @@ pub(super) const CHANGES: &[Change] = &[
             "other_calls_untouched",
             "task_member_of_a_call_is_ignored",
         ],
-        dialects: mcp,
+        dialects: DialectFacts::owes_silence,
         why: "MCP answers no cancelled request, so a bridge passes on no such answer",
     },
     Change {
         scenarios: &["server_cancel_ignored_if_client_only"],
-        dialects: mcp,
+        dialects: every_dialect,
         why: "it restricts who may cancel, and a bridge has no such setting",
     },
     Change {
         scenarios: &["half_close_grace"],
-        dialects: |dialect| !mcp(dialect),
+        dialects: |facts| facts.dialect.rules().half_close_at_most.is_none(),
         why: "it sets how long requests may run after the end of the input, and a bridge has a time of its own",
     },
 ];
@@ -84,12 +85,12 @@ pub(super) const CHANGES_OVER_HTTP: &[Change] = &[
     },
     Change {
         scenarios: &["progress_before_answer"],
-        dialects: |dialect| !mcp(dialect),
+        dialects: |facts| !has_meta_tokens(facts),
         why: "only MCP has progress tokens, without which a notification comes on another stream than the answer after it",
     },
     Change {
         scenarios: &["revision_over_http"],
-        dialects: mcp,
+        dialects: every_dialect,
         why: "the server behind the bridge agrees on the revision, and it does not speak over HTTP",
     },
 ];
@@ -101,13 +102,17 @@ pub(super) const CHANGES_BEFORE_HTTP: &[Change] = &[Change {
     why: "it needs a wire that does not keep the order of frames, and that of the client keeps it",
 }];
 
-fn mcp(dialect: &str) -> bool {
-    matches!(dialect, "mcp" | "mcp-2026")
+fn says_reasons(facts: &DialectFacts) -> bool {
+    facts.json_rpc().is_some_and(|codec| codec.reason != ReasonField::Nowhere)
+}
+
+fn has_meta_tokens(facts: &DialectFacts) -> bool {
+    facts.progress.form == ProgressForm::MetaToken
 }
 
 /// The dialects that a bridge speaks over every wire that has connections.
-pub(super) fn carries(dialect: &str) -> bool {
-    dialect != "abp"
+pub(super) fn carries(facts: &DialectFacts) -> bool {
+    facts.json_rpc().is_some()
 }
 
 /// A bridge with a listener.
@@ -160,8 +165,7 @@ impl Clients {
 }
 
 fn bridge(scenario: &Scenario) -> Result<Bridge, String> {
-    let dialect = Dialect::by_name(scenario.dialect).ok_or_else(|| no_dialect(scenario))?;
-    Bridge::new(dialect).map_err(|error| error.to_string())
+    Bridge::new(scenario.facts.dialect.clone()).map_err(|error| error.to_string())
 }
 
 /// Opens the upstream of a session.
@@ -245,7 +249,7 @@ mod tests {
         let program = Program::new("no process is needed");
         let settings = Settings { deadline: Duration::from_secs(2), ..Settings::default() };
         let changed = scenarios().iter().filter(|scenario| {
-            (row.carries)(scenario.dialect)
+            (row.carries)(scenario.facts)
                 && row.change(scenario).is_some()
                 && scenario.vector.unlike(row.kind.abilities()).is_none()
         });

@@ -32,6 +32,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::in_process::{Http, late};
 use super::stdio::OptionsFile;
 use super::{Program, Served, Wire};
+use crate::dialects::HttpBinding;
 use crate::vector::Scenario;
 
 /// The names of the replicas.
@@ -42,13 +43,12 @@ const START: Duration = Duration::from_secs(20);
 /// Three replicas that serve a binding.
 pub(super) struct Replicas<B, T> {
     program: Program,
-    /// The name of the binding on the command line.
-    binding: &'static str,
+    binding: HttpBinding,
     http: Http<B, T>,
 }
 
 impl<B, T> Replicas<B, T> {
-    pub(super) fn new(program: &Program, binding: &'static str, http: Http<B, T>) -> Self {
+    pub(super) fn new(program: &Program, binding: HttpBinding, http: Http<B, T>) -> Self {
         Self { program: program.clone(), binding, http }
     }
 }
@@ -122,7 +122,7 @@ impl<B: ServerBinding + Send, T> Replicas<B, T> {
     ) -> Result<Replica, String> {
         let mut command = self.program.process();
         command.args(["fixture", "--dialect", scenario.dialect, "--any-opening", "--node", name]);
-        command.args(["--binding", self.binding]);
+        command.args(["--binding", self.binding.name()]);
         command
             .args(["--listen", "http://127.0.0.1:0/", "--cluster"])
             .arg(format!("static:@{}", list.0.display()));

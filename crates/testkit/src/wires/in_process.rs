@@ -82,7 +82,7 @@ pub(super) struct Memory;
 impl Wire for Memory {
     fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Served, String>> {
         Box::pin(async move {
-            let fixture = super::fixture(scenario)?;
+            let fixture = super::fixture(scenario);
             let connect = move || -> BoxFuture<'static, Result<Link, String>> {
                 let fixture = fixture.clone();
                 Box::pin(async move {
@@ -116,7 +116,7 @@ async fn listen_websocket() -> Result<Loopback, String> {
 
 impl Wire for WebSocket {
     fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Served, String>> {
-        Box::pin(async move { Ok(listen_websocket().await?.serve(super::fixture(scenario)?)) })
+        Box::pin(async move { Ok(listen_websocket().await?.serve(super::fixture(scenario))) })
     }
 
     fn pair<'a>(&'a self, _: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>> {
@@ -142,7 +142,7 @@ pub(super) struct NamedPipe;
 async fn listen_pipe(scenario: &Scenario) -> Result<Loopback, String> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("rescind-matrix-{}-{}", id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let framing = framing_of(scenario)?;
+    let framing = framing_of(scenario);
     let address = PipeAddress::name(&name).map_err(|error| error.to_string())?;
     let listener = NamedPipeListener::bind(&address).await.map_err(|error| error.to_string())?;
     let transport =
@@ -156,7 +156,7 @@ async fn listen_pipe(scenario: &Scenario) -> Result<Loopback, String> {
 
 impl Wire for NamedPipe {
     fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Served, String>> {
-        Box::pin(async move { Ok(listen_pipe(scenario).await?.serve(super::fixture(scenario)?)) })
+        Box::pin(async move { Ok(listen_pipe(scenario).await?.serve(super::fixture(scenario))) })
     }
 
     fn pair<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>> {
@@ -216,7 +216,7 @@ impl<B: ServerBinding + Send, T: Transport + Clone> Http<B, T> {
 
 impl<B: ServerBinding + Send, T: Transport + Clone> Wire for Http<B, T> {
     fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Served, String>> {
-        Box::pin(async move { Ok(self.loopback().await?.serve(super::fixture(scenario)?)) })
+        Box::pin(async move { Ok(self.loopback().await?.serve(super::fixture(scenario))) })
     }
 
     fn pair<'a>(&'a self, _: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>> {

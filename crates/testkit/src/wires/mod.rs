@@ -9,10 +9,10 @@ pub(crate) mod cluster;
 mod in_process;
 mod stdio;
 
-use rescind_core::dialect::Dialect;
 use rescind_core::{BoxFuture, Framing, Link};
 
 pub use self::stdio::Program;
+use crate::dialects::{DialectFacts, HttpBinding};
 use crate::fixture::Fixture;
 use crate::report::{Cell, CellOutcome};
 use crate::runner::{
@@ -73,7 +73,7 @@ const ROWS: [Row; 15] = [
     },
     Row {
         name: "http-stateless",
-        carries: |dialect| dialect == "mcp-2026",
+        carries: |facts| facts.is_carried_by(HttpBinding::Stateless),
         kind: Kind::Exchanges,
         lacks: &[(Lack::HalfClose, "a POST's input ends with the POST")],
         changes: &[],
@@ -89,7 +89,7 @@ const ROWS: [Row; 15] = [
     },
     Row {
         name: "http-legacy-sse",
-        carries: |dialect| dialect == "mcp",
+        carries: |facts| facts.is_carried_by(HttpBinding::LegacySse),
         kind: Kind::Posts,
         lacks: &[NO_INPUT],
         changes: &[],
@@ -113,7 +113,7 @@ const ROWS: [Row; 15] = [
     },
     Row {
         name: "bridge:http-streamable>stdio",
-        carries: |dialect| bridge::carries(dialect) && streamable(dialect),
+        carries: |facts| bridge::carries(facts) && streamable(facts),
         kind: Kind::Posts,
         lacks: &[NO_INPUT, bridge::A_CHILD_EACH],
         changes: &[bridge::CHANGES, bridge::CHANGES_OVER_HTTP],
@@ -121,7 +121,7 @@ const ROWS: [Row; 15] = [
     },
     Row {
         name: "bridge:stdio>http-streamable",
-        carries: |dialect| bridge::carries(dialect) && streamable(dialect),
+        carries: |facts| bridge::carries(facts) && streamable(facts),
         kind: Kind::Posts,
         lacks: &[ONE_SESSION],
         changes: &[bridge::CHANGES, bridge::CHANGES_BEFORE_HTTP],
@@ -149,7 +149,9 @@ const ROWS: [Row; 15] = [
         kind: Kind::Posts,
         lacks: &[NO_INPUT],
         changes: &[],
-        wire: |program| Box::new(cluster::Replicas::new(program, "streamable", in_process::HTTP_STREAMABLE)),
+        wire: |program| {
+            Box::new(cluster::Replicas::new(program, HttpBinding::Streamable, in_process::HTTP_STREAMABLE))
+        },
     },
     Row {
         name: "http-acp@3",
@@ -157,7 +159,7 @@ const ROWS: [Row; 15] = [
         kind: Kind::Opened,
         lacks: &[NO_INPUT],
         changes: &[],
-        wire: |program| Box::new(cluster::Replicas::new(program, "acp", in_process::HTTP_ACP)),
+        wire: |program| Box::new(cluster::Replicas::new(program, HttpBinding::Acp, in_process::HTTP_ACP)),
     },
 ];
 
@@ -170,7 +172,7 @@ const NO_INPUT: (Lack, &str) = (Lack::HalfClose, "a connection over HTTP has no 
 /// A wire of the matrix.
 struct Row {
     name: &'static str,
-    carries: fn(&str) -> bool,
+    carries: fn(&DialectFacts) -> bool,
     kind: Kind,
     /// Features that no scenario can use on it, with the reason.
     lacks: &'static [(Lack, &'static str)],
@@ -221,23 +223,23 @@ enum Lack {
     ManySessions,
 }
 
-fn every_dialect(_: &str) -> bool {
+fn every_dialect(_: &DialectFacts) -> bool {
     true
 }
 
-fn streamable(dialect: &str) -> bool {
-    dialect != "mcp-2026"
+fn streamable(facts: &DialectFacts) -> bool {
+    facts.is_carried_by(HttpBinding::Streamable)
 }
 
-fn http_acp(dialect: &str) -> bool {
-    matches!(dialect, "acp" | "acp-v2" | "acp-draft")
+fn http_acp(facts: &DialectFacts) -> bool {
+    facts.is_carried_by(HttpBinding::Acp)
 }
 
 /// Scenarios that a wire changes.
 #[derive(Debug)]
 struct Change {
     scenarios: &'static [&'static str],
-    dialects: fn(&str) -> bool,
+    dialects: fn(&DialectFacts) -> bool,
     why: &'static str,
 }
 
@@ -273,8 +275,8 @@ struct Reached {
 }
 
 impl Served {
-    fn reach(self) -> Reached {
-        let mut subject = LinkSubject::new(self.connect).with_options();
+    fn reach(self, scenario: &Scenario) -> Reached {
+        let mut subject = LinkSubject::new(self.connect).speaking(scenario.facts).with_options();
         if self.many_lines {
             subject = subject.with_many_lines();
         }
@@ -341,7 +343,7 @@ impl Row {
     ) -> Result<Played, String> {
         match scenario.vector.role {
             Part::Serve => {
-                let Reached { mut subject, end } = wire.fixture(scenario).await?.reach();
+                let Reached { mut subject, end } = wire.fixture(scenario).await?.reach(scenario);
                 let played = play(scenario, &mut subject, settings).await;
                 drop(subject);
                 end.await;
@@ -361,12 +363,12 @@ impl Row {
             .iter()
             .copied()
             .flatten()
-            .find(|change| change.scenarios.contains(&name) && (change.dialects)(scenario.dialect))
+            .find(|change| change.scenarios.contains(&name) && (change.dialects)(scenario.facts))
     }
 
     /// Why this scenario cannot be played here. `None`: it can.
     fn cannot(&self, scenario: &Scenario) -> Option<&'static str> {
-        if !(self.carries)(scenario.dialect) {
+        if !(self.carries)(scenario.facts) {
             return Some("this binding does not carry this dialect");
         }
         if let Some(why) = scenario.vector.unlike(self.kind.abilities()) {
@@ -375,7 +377,7 @@ impl Row {
         if let Some(change) = self.change(scenario) {
             return Some(change.why);
         }
-        let requirements = scenario.vector.requirements(scenario.dialect);
+        let requirements = scenario.requirements();
         let found = self.lacks.iter().find(|(lack, _)| match lack {
             Lack::HalfClose => requirements.half_close,
             Lack::ManySessions => requirements.many_lines,
@@ -392,9 +394,9 @@ async fn play_calling(
     half_closes: bool,
     settings: &Settings,
 ) -> Result<Played, String> {
-    let fixture = fixture(scenario)?;
+    let fixture = fixture(scenario);
     let caller = PeerCaller::open(fixture.clone(), near).map_err(|error| error.to_string())?;
-    let far = LinkSubject::new(only(far));
+    let far = LinkSubject::new(only(far)).speaking(scenario.facts);
     let far = if half_closes { far.with_half_close() } else { far };
     let mut subject = CallingSubject::new(far, caller);
     let mut played = play(scenario, &mut subject, settings).await;
@@ -407,18 +409,12 @@ async fn play_calling(
 }
 
 /// The fixture in this process, configured for the scenario.
-fn fixture(scenario: &Scenario) -> Result<Fixture, String> {
-    let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone());
-    fixture.ok_or_else(|| no_dialect(scenario))
+fn fixture(scenario: &Scenario) -> Fixture {
+    Fixture::of(scenario.facts, scenario.vector.options.clone())
 }
 
-fn framing_of(scenario: &Scenario) -> Result<Framing, String> {
-    let dialect = Dialect::by_name(scenario.dialect).ok_or_else(|| no_dialect(scenario))?;
-    Ok(dialect.rules().framing)
-}
-
-fn no_dialect(scenario: &Scenario) -> String {
-    format!("there is no dialect {}", scenario.dialect)
+fn framing_of(scenario: &Scenario) -> Framing {
+    scenario.facts.dialect.rules().framing
 }
 
 /// Connects to this link, once.

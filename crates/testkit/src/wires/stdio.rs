@@ -27,7 +27,7 @@ impl Stdio {
             .0
             .command()
             .args(["fixture", "--dialect", scenario.dialect, "--listen", "stdio"])
-            .framing(framing_of(scenario)?);
+            .framing(framing_of(scenario));
         let options = OptionsFile::write(scenario)?;
         if let Some(file) = &options {
             command = command.arg("--options").arg(file.path());
@@ -60,7 +60,7 @@ impl Wire for Stdio {
     /// Our end is the stdio of a real process. The other side of that process is connected back to us.
     fn pair<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>> {
         Box::pin(async move {
-            let framing = framing_of(scenario)?;
+            let framing = framing_of(scenario);
             let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(|error| error.to_string())?;
             let address = listener.local_addr().map_err(|error| error.to_string())?;
             let word = format!("relay {} {}\n", id(), address.port());

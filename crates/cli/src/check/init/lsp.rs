@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rescind_testkit::Profile;
+use rescind_testkit::dialects::DialectFacts;
 use serde_json::{Value, json};
 
 use super::draft::{Draft, Request, Use, inline, witness};
@@ -60,6 +61,7 @@ pub(super) async fn write(
     draft: &mut Draft,
     talk: Talk,
     source: &mut Source,
+    facts: &'static DialectFacts,
     opening: &Value,
     document: Option<&Path>,
     patience: Duration,
@@ -106,7 +108,7 @@ pub(super) async fn write(
         let candidates = READING.iter().filter(|(name, ..)| offers(name));
         let candidates =
             candidates.flat_map(|(_, method, tried)| candidates_of(method, *tried, &file, &places));
-        let mut meter = Meter::new(source, "lsp", session, patience);
+        let mut meter = Meter::new(source, facts, session, patience);
         meter.measure(talk, candidates.collect()).await
     } else {
         (Some(talk), Measured::default())

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rescind_testkit::Profile;
+use rescind_testkit::dialects::DialectFacts;
 use serde_json::{Value, json};
 
 use super::draft::{Draft, Request, Use, arguments, may_be_slow, sounds_like_progress, sounds_slow, witness};
@@ -51,7 +52,7 @@ pub(super) async fn write(
     draft: &mut Draft,
     mut talk: Talk,
     source: &mut Source,
-    dialect: &'static str,
+    facts: &'static DialectFacts,
     opening: &Value,
     patience: Duration,
 ) -> Result<Option<Talk>, String> {
@@ -66,10 +67,10 @@ pub(super) async fn write(
 
     draft.blank();
     draft.note("Answered at once, at any time, also while the slow request runs.");
-    let quick = if dialect == "mcp" { "ping" } else { "tools/list" };
+    let quick = facts.ping.unwrap_or("tools/list");
     draft.request("quick", &Request::new(quick, json!({})), Use::Active);
 
-    let (talk, measured) = measure_reading(talk, source, dialect, &tools, patience).await;
+    let (talk, measured) = measure_reading(talk, source, facts, &tools, patience).await;
     draft.blank();
     match measured.slow() {
         Some(tried) => {
@@ -103,7 +104,7 @@ pub(super) async fn write(
 async fn measure_reading(
     talk: Talk,
     source: &mut Source,
-    dialect: &'static str,
+    facts: &'static DialectFacts,
     tools: &[Tool],
     patience: Duration,
 ) -> (Option<Talk>, Measured) {
@@ -117,7 +118,7 @@ async fn measure_reading(
     // To compare with.
     let quick = Request::new("tools/list", json!({}));
     candidates.push(Candidate { request: quick, title: "tools/list".to_owned() });
-    Meter::new(source, dialect, Profile::new("init"), patience).measure(talk, candidates).await
+    Meter::new(source, facts, Profile::new("init"), patience).measure(talk, candidates).await
 }
 
 fn slow(draft: &mut Draft, tools: &[Tool]) {

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use rescind_testkit::Profile;
+use rescind_testkit::dialects::DialectFacts;
 use serde_json::Value;
 
 use super::super::source::Source;
@@ -126,7 +127,7 @@ impl Measured {
 /// Sends requests to a peer and looks at the clock.
 pub(super) struct Meter<'a> {
     source: &'a mut Source,
-    dialect: &'static str,
+    facts: &'static DialectFacts,
     /// What is sent when a session opens, and how the peer's requests are answered.
     session: Profile,
     longest: Duration,
@@ -138,12 +139,12 @@ impl<'a> Meter<'a> {
     /// `session`: its setup and its replies are used. `patience`: of one request, at most 10 s.
     pub(super) fn new(
         source: &'a mut Source,
-        dialect: &'static str,
+        facts: &'static DialectFacts,
         session: Profile,
         patience: Duration,
     ) -> Self {
         let until = Instant::now() + ALL;
-        Self { source, dialect, session, longest: LONGEST.min(patience), until, lost: 0 }
+        Self { source, facts, session, longest: LONGEST.min(patience), until, lost: 0 }
     }
 
     /// Measures the candidates. `talk` is an open session, and may be another one afterwards, or none.
@@ -214,7 +215,7 @@ impl<'a> Meter<'a> {
 
     async fn opened<'t>(&mut self, talk: &'t mut Option<Talk>) -> Option<&'t mut Talk> {
         if talk.is_none() && self.lost < MAX_LOST {
-            *talk = Talk::open(self.source, self.dialect).await.ok().map(|(talk, _)| talk);
+            *talk = Talk::open(self.source, self.facts).await.ok().map(|(talk, _)| talk);
             if talk.is_none() {
                 self.lost += 1;
             }

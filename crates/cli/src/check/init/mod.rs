@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rescind_testkit::Profile;
+use rescind_testkit::dialects::Offers;
 use serde_json::{Value, json};
 
 use self::draft::{Draft, Request, Use, arguments, inline, may_be_slow, sounds_slow, witness};
@@ -36,14 +37,17 @@ async fn ask(args: &Check, source: &mut Source, name: &str) -> Result<String, St
     let (talk, opening) = Talk::open(source, args.dialect).await?;
     let mut draft = Draft::new(name);
     let patience = Duration::from_millis(args.step_timeout) * 2;
-    let talk = match args.dialect {
-        "mcp" | "mcp-2026" => mcp::write(&mut draft, talk, source, args.dialect, &opening, patience).await?,
-        "lsp" => lsp::write(&mut draft, talk, source, &opening, args.document.as_deref(), patience).await?,
-        "abp" => {
+    let talk = match args.dialect.offers {
+        Offers::Tools => mcp::write(&mut draft, talk, source, args.dialect, &opening, patience).await?,
+        Offers::Documents => {
+            lsp::write(&mut draft, talk, source, args.dialect, &opening, args.document.as_deref(), patience)
+                .await?
+        }
+        Offers::Capabilities => {
             write_abp(&mut draft, &opening);
             Some(talk)
         }
-        _ => {
+        Offers::Prompts => {
             let mut talk = talk;
             write_acp(&mut draft, &mut talk, &opening).await?;
             Some(talk)
