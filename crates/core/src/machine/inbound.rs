@@ -67,7 +67,14 @@ impl Session {
     }
 
     /// A handler has ended. The outputs of this step contain the answer, unless the request was settled before.
+    ///
+    /// A result after the end of the grace is late, even if the timer of the grace comes after it: so the answer does not depend
+    /// on how busy the machine is.
     pub fn local_answer(&mut self, now: Instant, key: InboundKey, end: HandlerResult) {
+        let Some(request) = self.requests.get(key.0) else { return };
+        if request.state == State::Cancelling && request.extras().alarms.grace.is_some_and(|at| at <= now) {
+            self.grace_over(now, key);
+        }
         let Some(request) = self.requests.get(key.0) else { return };
         let cancelled = request.cause().cloned();
         match (request.state, end) {

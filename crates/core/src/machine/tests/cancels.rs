@@ -54,6 +54,26 @@ fn a_handler_that_ignores_its_cancel_is_answered_for_and_aborted_after_the_grace
 }
 
 #[test]
+fn a_result_after_the_grace_is_late_even_if_the_timer_comes_after_it() {
+    // I1: on a busy machine the result may be seen first.
+    for (late, end) in [(0, HandlerResult::Value), (1, HandlerResult::Error), (500, HandlerResult::Panicked)]
+    {
+        let mut bench = Bench::new(ACP);
+        let key = bench.running(1);
+        bench.cancel(1);
+        bench.now += Duration::from_millis(2000 + late);
+        let outputs = bench.answer(key, end);
+        assert_eq!(replies(&outputs), 1, "{end:?}");
+        assert!(
+            outputs.contains(&reply(key, 1, ReplyBody::Cancelled(peer())))
+                && outputs.contains(&Output::Abort(key))
+        );
+        let _ = bench.ended(key);
+        bench.assert_no_residue();
+    }
+}
+
+#[test]
 fn a_cancel_after_the_answer_is_ignored() {
     // I6, ACPDRAFT-44
     let mut bench = Bench::new(ACP);
