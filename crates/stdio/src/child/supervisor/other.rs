@@ -32,9 +32,13 @@ impl WakeSender {
 }
 
 impl WakeReceiver {
-    fn wait(&self) {
+    /// Waits until it is woken, at most until the next action is due or the exit is checked again.
+    fn wait(&self, due: Option<Instant>) {
+        let interval = due.map_or(EXIT_POLL_INTERVAL, |due| {
+            EXIT_POLL_INTERVAL.min(due.saturating_duration_since(Instant::now()))
+        });
         let rung = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.0.1.wait_timeout_while(rung, EXIT_POLL_INTERVAL, |rung| !*rung);
+        let waited = self.0.1.wait_timeout_while(rung, interval, |rung| !*rung);
         *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
     }
 }
@@ -78,7 +82,7 @@ fn run(mut child: Child, process: &Process, wake_receiver: &WakeReceiver) {
         if process.settles_at().is_some_and(|at| now >= at) {
             process.settle();
         }
-        wake_receiver.wait();
+        wake_receiver.wait(termination.due());
     };
     process.reap(|| status);
 }
