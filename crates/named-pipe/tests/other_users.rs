@@ -1,6 +1,5 @@
 //! Another user at the other end, which is possible on systems that ignore the mode of a socket. The other user is a
 //! process that this test starts, which needs root. Otherwise these tests print that they are skipped.
-#![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::fs::{self, Permissions};
