@@ -9,7 +9,7 @@ use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress, Pip
 use rescind_testkit::support::{frames, in_time};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::common::{TempPath, accept, event, open, pair, passes};
+use crate::common::{TempPath, accept, event, names_are_exclusive, open, pair, passes};
 
 /// The environment variable of the process with the pipe to which it connects.
 const PIPE: &str = "RESCIND_TEST_PIPE";
@@ -79,6 +79,9 @@ async fn frames_sent_before_a_disconnect_are_read_first() {
 
 #[tokio::test]
 async fn a_name_is_free_again_when_its_listener_is_dropped() {
+    if !names_are_exclusive("a_name_is_free_again_when_its_listener_is_dropped") {
+        return;
+    }
     let place = TempPath::new();
     for _ in 0..20 {
         let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
@@ -92,6 +95,9 @@ async fn a_name_is_free_again_when_its_listener_is_dropped() {
 
 #[tokio::test]
 async fn of_many_listeners_that_start_at_once_one_gets_the_name() {
+    if !names_are_exclusive("of_many_listeners_that_start_at_once_one_gets_the_name") {
+        return;
+    }
     let place = TempPath::new();
     let wants = (0..32).map(|_| {
         let address = place.address();
