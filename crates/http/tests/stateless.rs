@@ -9,13 +9,12 @@ use std::sync::{Arc, Mutex};
 use rescind_core::dialect::{MCP, MCP_2026, Role};
 use rescind_core::{
     BoxFuture, CallContext, CallError, CancelResult, ErrorObject, Limits, Link, Listener, Outcome, Peer,
-    Principal, Router, Server, Transport,
+    Router, Server, Transport,
 };
 use rescind_http::{
     HttpClient, HttpListener, HttpServer, McpRevisions, Stateless, StatelessTransport, Streamable,
     StreamableTransport,
 };
-use rescind_net::{AuthRefusal, AuthRequest, Credential};
 use rescind_testkit::fixture::Fixture;
 use rescind_testkit::runner::{CallingSubject, LinkSubject, PeerCaller, Played, Settings, play};
 use rescind_testkit::support::http1::{self, Response, read_response, read_until};
@@ -585,6 +584,9 @@ async fn begin_as(address: &str, (from, user): Who, method: &str) -> TcpStream {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn hanging_calls_of_one_client_delay_no_other_client() {
+    use rescind_core::Principal;
+    use rescind_net::{AuthRefusal, AuthRequest, Credential};
+
     let pairs: [(Who, Who); 2] =
         [(("127.0.0.1", "all"), ("127.0.0.2", "all")), (("127.0.0.1", "mallory"), ("127.0.0.1", "ada"))];
     for (mallory, ada) in pairs {
