@@ -19,7 +19,8 @@ use crate::child::{ChildError, ChildHandle, Output, Process, child_link, supervi
 /// Closing the connection closes the child's stdin and waits. After one grace the process group gets SIGTERM, after
 /// another one SIGKILL. Dropping the connection without closing it kills the group at once. In both cases the child is
 /// waited for, also after the runtime has ended, and processes that remain in its group are killed. A descendant that
-/// left the group (`setsid`, or a shell with job control) is not ended.
+/// left the group (`setsid`, or a shell with job control) is not ended. On Windows a job object has the part of the group. It
+/// ends after one grace, because no signal asks for the end, and also if this process is killed.
 ///
 /// If the child closes its stdout and runs on, the connection is half closed. If the child exits with status 0 after it
 /// has sent a message, the connection ends normally. Any other exit before closing is an error. The exit counts, and not the

@@ -67,7 +67,8 @@ impl<B: ServerBinding + Send + Sync, T: Transport + Clone + Sync> Wire for Repli
             let [one, two, three] = NODES;
             let replicas = tokio::try_join!(replica(one), replica(two), replica(three))?;
             let replicas = <[Replica; 3]>::from(replicas);
-            list.write(NODES.into_iter().zip(&replicas).map(|(name, replica)| (name, replica.address))).await?;
+            list.write(NODES.into_iter().zip(&replicas).map(|(name, replica)| (name, replica.address)))
+                .await?;
             let addresses = replicas.iter().map(|replica| replica.address).collect();
             let balancer = Balancer::start(addresses).await.map_err(|error| error.to_string())?;
             let client = client(&balancer)?;
