@@ -570,11 +570,14 @@ async fn initialize_opens_a_session_whatever_version_its_header_names() {
 }
 
 /// A client: an address of this machine, and the name that the auth hook gives it.
+#[cfg(target_os = "linux")]
 type Who = (&'static str, &'static str);
 
 /// The limit of running handlers, and of waiting requests.
+#[cfg(target_os = "linux")]
 const MOST: usize = 8;
 
+#[cfg(target_os = "linux")]
 async fn begin_as(address: &str, (from, user): Who, method: &str) -> TcpStream {
     let body = message(1, method, &json!({"name": user})).to_string();
     let headers = [USUAL[0], USUAL[1], USUAL[2], ("Mcp-Method", method), ("X-User", user)];
