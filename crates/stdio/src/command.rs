@@ -48,8 +48,8 @@ pub struct Command {
 }
 
 impl Command {
-    /// Starts `program`, which is found as [`std::process::Command`] finds it. On Windows a name without a path also stands for
-    /// the script `NAME.cmd` or `NAME.bat` on the `PATH`, as `npx` does.
+    /// Starts `program`, which is found as [`std::process::Command`] finds it. On Windows a name without a path also finds the
+    /// script `NAME.cmd` or `NAME.bat` on the `PATH`.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         #[cfg(windows)]
         if let Some(script) = script_of(program.as_ref(), std::env::var_os("PATH").as_deref()) {
@@ -210,8 +210,8 @@ fn pipes(child: &mut crate::child::Started) -> io::Result<(Output, Pipes)> {
     Ok((Output::of(&reader), ByteStream::new(reader, ThreadWriter::new(stdin)?)))
 }
 
-/// The script that a bare name stands for, such as `npx.cmd` for `npx`. By a bare name Windows finds only `NAME.exe`, and
-/// what npm installs are scripts.
+/// The script of a bare name, such as `npx.cmd` of `npx`. Windows itself finds only `NAME.exe`, and what npm installs are
+/// scripts.
 #[cfg(any(windows, test))]
 fn script_of(program: &OsStr, path: Option<&OsStr>) -> Option<std::path::PathBuf> {
     let name = program.to_str()?;

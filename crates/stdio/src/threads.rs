@@ -38,7 +38,7 @@ impl ThreadReader {
     }
 }
 
-/// What a [`ThreadReader`] has read.
+/// A view of a [`ThreadReader`]: whether more comes.
 #[cfg(windows)]
 pub(crate) struct Reading(Arc<ReaderInner>);
 
