@@ -1,5 +1,5 @@
 //! Children on every system. This program is both: the tests, and with `--child` the child that they start.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "these are tests")]
 
 use std::future::poll_fn;
 use std::io::{self, BufRead as _, Read as _, Write as _};
@@ -130,6 +130,7 @@ fn child(role: &str, rest: &[String]) -> ExitCode {
         "parent" => {
             let mut command = std::process::Command::new(std::env::current_exe().unwrap());
             command.args(["--child", "stay", word(0)]).stdin(Stdio::null());
+            #[expect(clippy::zombie_processes, reason = "the tests are about one that is left")]
             let _grandchild = command.spawn().unwrap();
             say("{}");
             if word(1) == "exit" {
