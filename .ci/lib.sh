@@ -27,6 +27,43 @@ apt_get() {
     run flock "${TMPDIR:-/tmp}/rescind-apt.lock" $as_root env DEBIAN_FRONTEND=noninteractive apt-get "$@"
 }
 
+# debian_rust RELEASE [PACKAGE..]: Debian's compiler of this release and these packages, with the libraries that are not installed here,
+# unpacked into the target folder and not installed. Sets $compiler to its `bin` folder, and $libraries to the LD_LIBRARY_PATH
+# that it needs.
+debian_rust() {
+    local release=$1 place version name folder missing
+    shift
+    need apt-get "Debian's packages are unpacked here."
+    need dpkg "It comes with Debian."
+    version_of() { apt-cache madison rustc-web 2>/dev/null | awk -v wanted="$release." '{ sub(/^[0-9]+:/, "", $3) } index($3, wanted) == 1 { print $3; exit }'; }
+    version=$(version_of)
+    if [ -z "$version" ]; then
+        apt_get update -qq
+        version=$(version_of)
+    fi
+    [ -n "$version" ] || fail "Debian here has no rustc-web $release"
+    place=${CARGO_TARGET_DIR:-$root/target}/debian-rust/$version
+    # Which packages are there: a step may ask for more than the one before it.
+    for name in "rustc-web=$version" "cargo-web=$version" "libstd-rust-web-dev=$version" "libstd-rust-web-$release=$version" "$@"; do
+        [ -e "$place/complete/${name%%=*}" ] || missing="${missing:+$missing }${name%%=*}=$version"
+    done
+    if [ -n "${missing:-}" ]; then
+        mkdir -p "$place/packages/partial" "$place/complete"
+        # shellcheck disable=SC2086 # names of packages, split on purpose
+        apt_get install -qq -y --download-only --no-install-recommends -o Dir::Cache::archives="$place/packages/" $missing
+        for name in "$place/packages"/*.deb; do dpkg -x "$name" "$place"; done
+        rm -f "$place/packages"/*.deb
+        for name in $missing; do : >"$place/complete/${name%%=*}"; done
+    fi
+    compiler=$place/usr/bin
+    libraries=""
+    for folder in "$place"/usr/lib/*-linux-gnu "$place/usr/lib" "$place"/lib/*-linux-gnu; do
+        libraries="${libraries:+$libraries:}$folder"
+    done
+    missing=$(LD_LIBRARY_PATH="$libraries" ldd "$compiler/rustc" "$compiler/cargo" | grep 'not found' | sort -u || true)
+    [ -z "$missing" ] || fail "the unpacked compiler needs libraries that are not here: $missing"
+}
+
 # npm_packages: the packages of the lock file in the working directory, unless they are there.
 npm_packages() {
     [ node_modules/.package-lock.json -nt package-lock.json ] || run npm ci --ignore-scripts --no-audit --no-fund

@@ -73,19 +73,27 @@ pub(crate) fn stop_signal() -> impl Future<Output = ()> {
     }
 }
 
-/// Waits for Ctrl-C.
+/// Waits for Ctrl-C, Ctrl-Break, the end of the console or of the system. From the call on, before the future is awaited, Ctrl-C and
+/// Ctrl-Break no longer end the process. When the console is closed, Windows ends the process some seconds later.
 ///
 /// # Cancel safety
 /// Dropping the future loses a signal that arrived meanwhile.
 #[cfg(windows)]
 pub(crate) fn stop_signal() -> impl Future<Output = ()> {
-    let signal = tokio::signal::windows::ctrl_c();
+    use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
+    let signals = (ctrl_c(), ctrl_break(), ctrl_close(), ctrl_shutdown());
     async move {
-        match signal {
-            Ok(mut interrupt) => {
-                interrupt.recv().await;
+        match signals {
+            (Ok(mut interrupt), Ok(mut pause), Ok(mut close), Ok(mut shutdown)) => {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = pause.recv() => {}
+                    _ = close.recv() => {}
+                    _ = shutdown.recv() => {}
+                }
             }
-            Err(_) => std::future::pending().await,
+            // The signals could not be registered, so they end the process as usual.
+            _ => std::future::pending().await,
         }
     }
 }

@@ -9,13 +9,12 @@ use std::sync::{Arc, Mutex};
 use rescind_core::dialect::{MCP, MCP_2026, Role};
 use rescind_core::{
     BoxFuture, CallContext, CallError, CancelResult, ErrorObject, Limits, Link, Listener, Outcome, Peer,
-    Principal, Router, Server, Transport,
+    Router, Server, Transport,
 };
 use rescind_http::{
     HttpClient, HttpListener, HttpServer, McpRevisions, Stateless, StatelessTransport, Streamable,
     StreamableTransport,
 };
-use rescind_net::{AuthRefusal, AuthRequest, Credential};
 use rescind_testkit::fixture::Fixture;
 use rescind_testkit::runner::{CallingSubject, LinkSubject, PeerCaller, Played, Settings, play};
 use rescind_testkit::support::http1::{self, Response, read_response, read_until};
@@ -571,11 +570,14 @@ async fn initialize_opens_a_session_whatever_version_its_header_names() {
 }
 
 /// A client: an address of this machine, and the name that the auth hook gives it.
+#[cfg(target_os = "linux")]
 type Who = (&'static str, &'static str);
 
 /// The limit of running handlers, and of waiting requests.
+#[cfg(target_os = "linux")]
 const MOST: usize = 8;
 
+#[cfg(target_os = "linux")]
 async fn begin_as(address: &str, (from, user): Who, method: &str) -> TcpStream {
     let body = message(1, method, &json!({"name": user})).to_string();
     let headers = [USUAL[0], USUAL[1], USUAL[2], ("Mcp-Method", method), ("X-User", user)];
@@ -585,6 +587,9 @@ async fn begin_as(address: &str, (from, user): Who, method: &str) -> TcpStream {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn hanging_calls_of_one_client_delay_no_other_client() {
+    use rescind_core::Principal;
+    use rescind_net::{AuthRefusal, AuthRequest, Credential};
+
     let pairs: [(Who, Who); 2] =
         [(("127.0.0.1", "all"), ("127.0.0.2", "all")), (("127.0.0.1", "mallory"), ("127.0.0.1", "ada"))];
     for (mallory, ada) in pairs {

@@ -34,9 +34,8 @@
 //! A peer that closed its output is still answered. A peer that disconnected is noticed at once, and its requests are
 //! cancelled.
 //!
-//! # Tested systems
-//! The tests ran on Linux. The code for Windows was compiled for `x86_64-pc-windows-gnu` and not run. On Windows the
-//! output cannot be closed alone: closing drops the whole stream, and later frames of the peer are lost.
+//! On Windows the output cannot be closed alone: closing drops the whole stream, later frames of the peer are lost, and a
+//! peer whose output has ended is gone. The tests run on Linux, and under Wine.
 
 #[cfg(unix)]
 mod lock_file;

@@ -1,14 +1,20 @@
-//! The named pipes of Windows. This code was compiled and not run: see the crate's documentation.
+//! The named pipes of Windows.
+//!
+//! A pipe ends in both directions at once: a peer whose output has ended is gone. So the end of input is the end of the
+//! connection, and not a half close, after which requests would run on for nobody.
 
 use std::io;
 use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use interprocess::local_socket::tokio::{Listener, Stream};
 use interprocess::local_socket::{GenericFilePath, ListenerOptions, ToFsName as _};
 use interprocess::os::windows::local_socket::ListenerOptionsExt as _;
 use interprocess::os::windows::security_descriptor::SecurityDescriptor;
-use rescind_core::{Link, TransportError};
+use rescind_core::{Link, Receiver, TransportError, TransportEvent};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::windows::named_pipe::ClientOptions;
 use tokio::time::{Instant, sleep};
 use widestring::u16cstr;
@@ -50,8 +56,7 @@ fn bind(file: &Path) -> io::Result<Listener> {
 
 #[expect(clippy::unnecessary_wraps, reason = "on Unix it refuses a peer of another user")]
 pub(crate) fn accepted(stream: Stream, settings: Settings) -> Result<Link, TransportError> {
-    let (reader, writer) = shared_stream::split(stream);
-    Ok(settings.link(reader, writer, None))
+    Ok(link(stream, settings))
 }
 
 /// Uses tokio directly, which does not allow the listener to impersonate this user.
@@ -59,14 +64,41 @@ pub(crate) async fn connect(file: &Path, settings: Settings) -> Result<Link, Tra
     let begun = Instant::now();
     loop {
         match ClientOptions::new().open(file) {
-            Ok(stream) => {
-                let (reader, writer) = shared_stream::split(stream);
-                return Ok(settings.link(reader, writer, None));
-            }
+            Ok(stream) => return Ok(link(stream, settings)),
             Err(error) if error.raw_os_error() == Some(PIPE_BUSY) && begun.elapsed() < CONNECT_TIMEOUT => {
                 sleep(RETRY_INTERVAL).await;
             }
             Err(error) => return Err(PipeError::io("could not connect to", file, error).into()),
+        }
+    }
+}
+
+fn link<S: AsyncRead + AsyncWrite + Send + 'static>(stream: S, settings: Settings) -> Link {
+    let (reader, writer) = shared_stream::split(stream);
+    let mut link = settings.link(reader, writer, None);
+    link.rx = Box::pin(BothWays::Open(link.rx));
+    link
+}
+
+/// Receives until the input ends, and with it the connection.
+enum BothWays {
+    Open(Pin<Box<dyn Receiver>>),
+    Ended,
+}
+
+impl Receiver for BothWays {
+    fn poll_event(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        let Self::Open(frames) = &mut *self else { return Poll::Ready(None) };
+        let event = ready!(frames.as_mut().poll_event(cx));
+        match event {
+            None | Some(Ok(TransportEvent::HalfClosed)) => {
+                *self = Self::Ended;
+                Poll::Ready(None)
+            }
+            event => Poll::Ready(event),
         }
     }
 }

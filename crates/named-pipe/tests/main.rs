@@ -1,23 +1,26 @@
 //! The tests of named pipes.
 //!
 //! This file checks the transport against the contract, with both framings.
-#![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 mod common;
+mod connections;
+#[cfg(unix)]
 mod other_users;
+#[cfg(unix)]
 mod ownership;
+#[cfg(windows)]
+mod windows;
 
 use std::io;
 
 use rescind_core::{BoxFuture, Framing, Link};
 use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport};
 use rescind_testkit::conformance::{Harness, RawBytes};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
-use tokio::net::unix::OwnedWriteHalf;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, WriteHalf};
+use tokio::task::JoinHandle;
 
-use crate::common::{TempPath, accept, open};
+use crate::common::{Stream, TempPath, accept, open};
 
 const MAX_FRAME: usize = 400 * 1024;
 
@@ -42,17 +45,21 @@ impl Harness for Pipe {
     async fn connect_raw(&self) -> Option<(Link, Box<dyn RawBytes>)> {
         let place = TempPath::new();
         let mut listener = self.listen(&place).await;
-        let far = UnixStream::connect(place.file()).await.unwrap();
+        let far = place.connect().await;
         let link = accept(&mut listener).await.unwrap();
-        let (mut answers, output) = far.into_split();
-        tokio::spawn(async move { while answers.read(&mut [0; 4096]).await.is_ok_and(|count| count > 0) {} });
-        Some((link, Box::new(Raw { framing: self.0, output: Some(output) })))
+        let (mut answers, output) = tokio::io::split(far);
+        let drain =
+            tokio::spawn(
+                async move { while answers.read(&mut [0; 4096]).await.is_ok_and(|count| count > 0) {} },
+            );
+        Some((link, Box::new(Raw { framing: self.0, output: Some(output), drain: Some(drain) })))
     }
 }
 
 struct Raw {
     framing: Framing,
-    output: Option<OwnedWriteHalf>,
+    output: Option<WriteHalf<Stream>>,
+    drain: Option<JoinHandle<()>>,
 }
 
 impl RawBytes for Raw {
@@ -67,15 +74,32 @@ impl RawBytes for Raw {
     }
 
     fn end(&mut self) -> BoxFuture<'_, io::Result<()>> {
-        self.output = None;
-        Box::pin(async { Ok(()) })
+        let (output, drain) = (self.output.take(), self.drain.take());
+        Box::pin(async move {
+            output.ok_or(io::ErrorKind::BrokenPipe)?.shutdown().await?;
+            // A pipe of Windows ends when it is closed, and its other half is there.
+            if let (Some(drain), true) = (drain, cfg!(windows)) {
+                drain.abort();
+                let _aborted = drain.await;
+            }
+            Ok(())
+        })
     }
 }
 
-mod by_line {
-    rescind_testkit::conformance!(super::Pipe(rescind_core::Framing::Newline));
+macro_rules! both_framings {
+    ($($without:tt)*) => {
+        mod by_line {
+            rescind_testkit::conformance!(super::Pipe(rescind_core::Framing::Newline), $($without)*);
+        }
+
+        mod by_length {
+            rescind_testkit::conformance!(super::Pipe(rescind_core::Framing::ContentLength), $($without)*);
+        }
+    };
 }
 
-mod by_length {
-    rescind_testkit::conformance!(super::Pipe(rescind_core::Framing::ContentLength));
-}
+#[cfg(unix)]
+both_framings!(without {});
+#[cfg(windows)]
+both_framings!(without { a_closed_side_still_reads: "a pipe of Windows closes in both directions at once" });

@@ -1,6 +1,5 @@
 //! The ownership of a path: stale sockets, running listeners, modes, and the files that remain when a listener is
-//! dropped; and how a connection ends: in one direction, or because the peer is gone.
-#![cfg(unix)]
+//! dropped; and a connection that ends in one direction.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::fs;
@@ -8,21 +7,12 @@ use std::future::poll_fn;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::time::Duration;
 
-use rescind_core::{Link, Listener as _, TransportError, TransportEvent};
+use rescind_core::{Listener as _, TransportEvent};
 use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress, PipeError};
-use rescind_testkit::support::frames;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::UnixStream;
 
-use crate::common::{TempPath, accept, open};
-
-/// Checks that a frame sent at one end arrives at the other.
-async fn passes(from: &mut Link, to: &mut Link, text: &str) {
-    frames::send(from, text.to_owned()).await.unwrap();
-    assert_eq!(frames::body(to).await, text);
-}
+use crate::common::{TempPath, accept, event, open, pair, passes};
 
 async fn works(place: &TempPath, listener: &mut NamedPipeListener) {
     let mut near = open(NamedPipeTransport::new(place.address())).await.unwrap();
@@ -57,16 +47,6 @@ async fn the_socket_has_mode_0600_while_it_listens_and_is_removed_after() {
     works(&place, &mut listener).await;
     drop(listener);
     assert!(files(&place).is_empty(), "{:?}", files(&place));
-}
-
-#[tokio::test]
-async fn a_connection_outlives_its_listener() {
-    let place = TempPath::new();
-    let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
-    let mut near = open(NamedPipeTransport::new(place.address())).await.unwrap();
-    let mut far = accept(&mut listener).await.unwrap();
-    drop(listener);
-    passes(&mut near, &mut far, "{}").await;
 }
 
 #[tokio::test]
@@ -202,38 +182,6 @@ async fn a_name_needs_no_directory_made_before() {
 }
 
 #[tokio::test]
-async fn the_error_for_a_missing_pipe_contains_its_path() {
-    let place = TempPath::new();
-    let error = open(NamedPipeTransport::new(place.address())).await.unwrap_err().to_string();
-    assert!(error.contains("could not connect to") && error.contains("agent.sock"), "{error}");
-}
-
-#[tokio::test]
-async fn a_thousand_connections_are_open_at_once() {
-    const MANY: usize = 1_000;
-    // Both ends of each connection are in this process.
-    rescind_testkit::allow_open_files(2 * MANY as u64 + 100).unwrap();
-    let place = TempPath::new();
-    let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
-    let address = place.address();
-    let clients = tokio::spawn(async move {
-        let mut links = Vec::new();
-        for _ in 0..MANY {
-            links.push(open(NamedPipeTransport::new(address.clone())).await.unwrap());
-        }
-        links
-    });
-    let mut served = Vec::new();
-    for _ in 0..MANY {
-        served.push(accept(&mut listener).await.unwrap());
-    }
-    let mut links = clients.await.unwrap();
-    for (number, (near, far)) in links.iter_mut().zip(&mut served).enumerate() {
-        passes(near, far, &format!("{{\"number\":{number}}}")).await;
-    }
-}
-
-#[tokio::test]
 async fn a_client_waits_for_room_in_a_full_queue() {
     let place = TempPath::new();
     // A queue of one, which another program may request.
@@ -253,25 +201,6 @@ async fn a_client_waits_for_room_in_a_full_queue() {
     drop((first, accepted));
 }
 
-async fn event(link: &mut Link) -> Option<Result<TransportEvent, TransportError>> {
-    let event = poll_fn(|cx| link.rx.as_mut().poll_event(cx));
-    tokio::time::timeout(Duration::from_secs(30), event).await.unwrap()
-}
-
-async fn pair() -> (UnixStream, Link) {
-    let place = TempPath::new();
-    let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
-    let far = UnixStream::connect(place.file()).await.unwrap();
-    (far, accept(&mut listener).await.unwrap())
-}
-
-#[tokio::test]
-async fn a_peer_that_is_gone_ends_the_connection_although_nothing_is_written() {
-    let (far, mut link) = pair().await;
-    drop(far);
-    assert!(event(&mut link).await.is_none(), "a peer that is gone is no peer that only ended its output");
-}
-
 #[tokio::test]
 async fn a_peer_that_goes_after_it_ended_its_output_ends_the_connection() {
     let (mut far, mut link) = pair().await;
@@ -282,19 +211,5 @@ async fn a_peer_that_goes_after_it_ended_its_output_ends_the_connection() {
     let next = poll_fn(|cx| std::task::Poll::Ready(link.rx.as_mut().poll_event(cx).is_pending())).await;
     assert!(next, "it still reads");
     drop(far);
-    assert!(event(&mut link).await.is_none());
-}
-
-#[tokio::test]
-async fn frames_sent_before_a_disconnect_are_read_first() {
-    let (mut far, mut link) = pair().await;
-    far.write_all(b"{\"n\":1}\n{\"n\":2}\n").await.unwrap();
-    drop(far);
-    for text in ["{\"n\":1}", "{\"n\":2}"] {
-        match event(&mut link).await {
-            Some(Ok(TransportEvent::Message(inbound))) => assert_eq!(inbound.body, text),
-            other => panic!("{other:?}"),
-        }
-    }
     assert!(event(&mut link).await.is_none());
 }

@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 use rescind_core::{TransportError, TransportErrorKind};
 
 pub(crate) use link::{Output, child_link};
-pub(crate) use supervisor::{WakeSender, supervise};
+#[cfg(windows)]
+pub(crate) use supervisor::Started;
+pub(crate) use supervisor::{WakeSender, spawn, supervise};
 
 /// The time that a child has to exit after the end of its output. Then it counts as half closed.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(200);

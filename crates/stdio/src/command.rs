@@ -1,7 +1,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use crate::child::{ChildError, ChildHandle, Output, Process, child_link, supervi
 /// Closing the connection closes the child's stdin and waits. After one grace the process group gets SIGTERM, after
 /// another one SIGKILL. Dropping the connection without closing it kills the group at once. In both cases the child is
 /// waited for, also after the runtime has ended, and processes that remain in its group are killed. A descendant that
-/// left the group (`setsid`, or a shell with job control) is not ended.
+/// left the group (`setsid`, or a shell with job control) is not ended. On Windows a job object has the part of the group. It
+/// ends after one grace, because no signal asks for the end, and also if this process is killed.
 ///
 /// If the child closes its stdout and runs on, the connection is half closed. If the child exits with status 0 after it
 /// has sent a message, the connection ends normally. Any other exit before closing is an error. The exit counts, and not the
@@ -47,8 +48,17 @@ pub struct Command {
 }
 
 impl Command {
-    /// Starts `program`, which is found as [`std::process::Command`] finds it.
+    /// Starts `program`, which is found as [`std::process::Command`] finds it. On Windows a name without a path also finds the
+    /// script `NAME.cmd` or `NAME.bat` on the `PATH`.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
+        #[cfg(windows)]
+        if let Some(script) = script_of(program.as_ref(), std::env::var_os("PATH").as_deref()) {
+            return Self::of(script.as_ref());
+        }
+        Self::of(program.as_ref())
+    }
+
+    fn of(program: &OsStr) -> Self {
         Self {
             program: std::process::Command::new(program),
             framing: None,
@@ -133,11 +143,9 @@ impl Command {
         tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
         let (wake_sender, wake_receiver) = crate::child::WakeSender::new()?;
         self.program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut self.program, 0);
-        let mut child = self.program.spawn()?;
+        let mut child = crate::child::spawn(self.program)?;
         let pid = child.id();
-        let pipes = Output::of(&child).and_then(|output| Ok((output, pipes(&mut child)?)));
+        let pipes = pipes(&mut child);
         let process = Arc::new(Process::new(name.to_owned(), pid, self.grace, wake_sender));
         supervise(child, &process, wake_receiver)?;
         let link = pipes.map(|(output, stream)| {
@@ -179,25 +187,69 @@ type Pipes = ByteStream<tokio::net::unix::pipe::Receiver, tokio::net::unix::pipe
 
 /// The ends of this side have file descriptions of their own. So non-blocking mode here does not affect the child.
 #[cfg(unix)]
-fn pipes(child: &mut Child) -> io::Result<Pipes> {
+fn pipes(child: &mut std::process::Child) -> io::Result<(Output, Pipes)> {
     use std::os::fd::OwnedFd;
     use tokio::net::unix::pipe;
+    let output = Output::of(child)?;
     let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(io::ErrorKind::BrokenPipe.into());
     };
     let reader = pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?;
     let writer = pipe::Sender::from_owned_fd(OwnedFd::from(stdin))?;
-    Ok(ByteStream::new(reader, writer))
+    Ok((output, ByteStream::new(reader, writer)))
 }
 
-#[cfg(not(unix))]
+#[cfg(windows)]
 type Pipes = ByteStream<crate::threads::ThreadReader, crate::threads::ThreadWriter>;
 
-#[cfg(not(unix))]
-fn pipes(child: &mut Child) -> io::Result<Pipes> {
+#[cfg(windows)]
+fn pipes(child: &mut crate::child::Started) -> io::Result<(Output, Pipes)> {
     use crate::threads::{ThreadReader, ThreadWriter};
-    let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err(io::ErrorKind::BrokenPipe.into());
+    let (stdin, stdout) = child.pipes.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    let reader = ThreadReader::new(stdout)?;
+    Ok((Output::of(&reader), ByteStream::new(reader, ThreadWriter::new(stdin)?)))
+}
+
+/// The script of a bare name, such as `npx.cmd` of `npx`. Windows itself finds only `NAME.exe`, and what npm installs are
+/// scripts.
+#[cfg(any(windows, test))]
+fn script_of(program: &OsStr, path: Option<&OsStr>) -> Option<std::path::PathBuf> {
+    let name = program.to_str()?;
+    if name.is_empty() || name.contains(['/', '\\', ':']) || Path::new(name).extension().is_some() {
+        return None;
+    }
+    let file = |directory: &Path, ending| {
+        Some(directory.join(format!("{name}.{ending}"))).filter(|file| file.is_file())
     };
-    Ok(ByteStream::new(ThreadReader::new(stdout)?, ThreadWriter::new(stdin)?))
+    for directory in std::env::split_paths(path?) {
+        if ["com", "exe"].iter().any(|ending| file(&directory, ending).is_some()) {
+            return None;
+        }
+        if let Some(script) = ["bat", "cmd"].iter().find_map(|ending| file(&directory, ending)) {
+            return Some(script);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_name_is_the_script_that_npm_installed_for_it() {
+        let place = std::env::temp_dir().join(format!("rescind-scripts-{}", std::process::id()));
+        let (first, second) = (place.join("first"), place.join("second"));
+        for file in ["first/npx.cmd", "first/npx", "second/npx.exe", "second/both.exe", "second/both.cmd"] {
+            std::fs::create_dir_all(place.join(file).parent().unwrap()).unwrap();
+            std::fs::write(place.join(file), "").unwrap();
+        }
+        let path = std::env::join_paths([&first, &second]).unwrap();
+        let found = |name: &str| script_of(OsStr::new(name), Some(&path));
+        assert_eq!(found("npx"), Some(first.join("npx.cmd")));
+        for none in ["both", "npx.exe", "./npx", "C:npx", "", "no-such"] {
+            assert_eq!(found(none), None, "{none}");
+        }
+        std::fs::remove_dir_all(&place).unwrap();
+    }
 }

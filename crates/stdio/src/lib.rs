@@ -13,10 +13,9 @@
 //! ```
 //!
 //! # Tested systems
-//! The tests ran on Linux. On other Unix systems two things differ: threads read and write this process's stdin and
-//! stdout, and the exit of a child is polled every 20 ms. The code for Windows was written and not run. There are no
-//! process groups on Windows, so a child is ended by `TerminateProcess` and its own children are not, and a stray
-//! `println!` cannot be redirected to stderr.
+//! The tests run on Linux, and those of children also under Wine. On other Unix systems two things differ: threads read and
+//! write this process's stdin and stdout, and the exit of a child is polled every 20 ms. So it is on Windows. There a child
+//! and what it starts are one job object, no signal asks it to end, and a stray `println!` cannot be redirected to stderr.
 
 mod child;
 mod command;

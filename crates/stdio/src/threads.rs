@@ -38,6 +38,26 @@ impl ThreadReader {
     }
 }
 
+/// A view of a [`ThreadReader`]: whether more comes.
+#[cfg(windows)]
+pub(crate) struct Reading(Arc<ReaderInner>);
+
+#[cfg(windows)]
+impl ThreadReader {
+    pub(crate) fn reading(&self) -> Reading {
+        Reading(Arc::clone(&self.0))
+    }
+}
+
+#[cfg(windows)]
+impl Reading {
+    /// Whether the end has not been read yet, or bytes before it wait for their reader.
+    pub(crate) fn has_more(&self) -> bool {
+        let state = self.0.state();
+        !state.dropped && (state.end.is_none() || !state.held.is_empty())
+    }
+}
+
 impl ReaderInner {
     fn state(&self) -> MutexGuard<'_, ReaderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

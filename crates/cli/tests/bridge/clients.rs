@@ -12,7 +12,6 @@ use rescind::websocket::{self, LinkOptions};
 use rescind::{Outcome, Peer};
 use rescind_testkit::support::frames::{body, event, send};
 use rescind_testkit::support::http1::{read_head, read_until, request};
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
@@ -235,7 +234,7 @@ async fn a_killed_bridge_disconnects_its_clients_and_leaves_no_child() {
             .start()
             .unwrap();
         until_running(&client, 1).await;
-        bridge.signal(Signal::KILL);
+        bridge.signal(rustix::process::Signal::KILL);
         match soon("the loss", call.outcome()).await {
             Outcome::Disconnected { may_have_run: true } => {}
             other => panic!("{dialect}: {other:?}"),

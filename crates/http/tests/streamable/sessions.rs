@@ -550,13 +550,16 @@ async fn a_cancel_that_is_too_large_to_pass_on_is_refused() {
 }
 
 /// A client: an address of this machine, and the name that the auth hook gives it.
+#[cfg(target_os = "linux")]
 type Who = (&'static str, &'static str);
 
 const MOST: usize = 8;
 /// Clients that differ by their address, and by their principal.
+#[cfg(target_os = "linux")]
 const PAIRS: [(Who, Who); 2] =
     [(("127.0.0.1", "all"), ("127.0.0.2", "all")), (("127.0.0.1", "mallory"), ("127.0.0.1", "ada"))];
 
+#[cfg(target_os = "linux")]
 async fn served((_, user): Who) -> Served {
     let server = server().sessions(MOST);
     if user == "all" {
@@ -569,6 +572,7 @@ async fn served((_, user): Who) -> Served {
     serve(server.auth(auth), MCP).await
 }
 
+#[cfg(target_os = "linux")]
 async fn session(served: &Served, (from, user): Who) -> Result<(Raw, String), String> {
     let mut raw = Raw::connect_from(&served.url, from).await;
     let (head, body) = raw.ask(&initialize().with("X-User", user)).await;

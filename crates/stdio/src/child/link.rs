@@ -196,35 +196,29 @@ pub(crate) struct Output {
     /// A descriptor of the same pipe.
     #[cfg(unix)]
     descriptor: std::os::fd::OwnedFd,
+    /// The thread that reads it.
+    #[cfg(windows)]
+    reading: crate::threads::Reading,
 }
 
+#[cfg(unix)]
 impl Output {
-    #[cfg(unix)]
     pub(crate) fn of(child: &std::process::Child) -> std::io::Result<Self> {
         use std::os::fd::AsFd;
         let stdout = child.stdout.as_ref().ok_or(std::io::ErrorKind::BrokenPipe)?;
         Ok(Self { descriptor: stdout.as_fd().try_clone_to_owned()? })
     }
 
-    #[cfg(not(unix))]
-    #[expect(clippy::unnecessary_wraps, reason = "on Unix it can fail")]
-    pub(crate) fn of(_: &std::process::Child) -> std::io::Result<Self> {
-        Ok(Self {})
-    }
-
     /// Whether nothing can be read and a process holds the other end. If the system does not tell, no.
-    #[cfg(unix)]
     fn is_empty_and_open(&self) -> bool {
         self.readiness().is_some_and(|ready| ready.is_empty())
     }
 
     /// Whether something can be read. If the system does not tell, no.
-    #[cfg(unix)]
     fn has_more(&self) -> bool {
         self.readiness().is_some_and(|ready| ready.contains(rustix::event::PollFlags::IN))
     }
 
-    #[cfg(unix)]
     fn readiness(&self) -> Option<rustix::event::PollFlags> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut watched = [PollFd::new(&self.descriptor, PollFlags::IN)];
@@ -232,15 +226,23 @@ impl Output {
         let [watched] = watched;
         Some(watched.revents())
     }
+}
 
-    #[cfg(not(unix))]
+#[cfg(windows)]
+impl Output {
+    pub(crate) fn of(reader: &crate::threads::ThreadReader) -> Self {
+        Self { reading: reader.reading() }
+    }
+
+    /// No: whatever holds the other end is in the child's job, which ends with the child. So the pipe itself ends.
+    #[expect(clippy::unused_self, reason = "on Unix it asks the system")]
     fn is_empty_and_open(&self) -> bool {
         false
     }
 
-    #[cfg(not(unix))]
+    /// Whether something can be read, or the thread that reads has not seen the end.
     fn has_more(&self) -> bool {
-        false
+        self.reading.has_more()
     }
 }
 

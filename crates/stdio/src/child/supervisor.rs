@@ -1,22 +1,22 @@
-#[cfg(not(unix))]
-mod other;
 #[cfg(unix)]
 mod unix;
+#[cfg(windows)]
+mod windows;
 
 use std::time::{Duration, Instant};
 
 use super::DesiredState;
 
-#[cfg(not(unix))]
-pub(crate) use other::{WakeSender, kill_now, supervise};
 #[cfg(unix)]
-pub(crate) use unix::{WakeSender, kill_now, supervise};
+pub(crate) use unix::{WakeSender, kill_now, spawn, supervise};
+#[cfg(windows)]
+pub(crate) use windows::{Started, WakeSender, kill_now, spawn, supervise};
 
 /// The progress of ending a child. Time is an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Termination {
     Running,
-    /// Its input has ended. At this time it is asked to end (SIGTERM on Unix).
+    /// Its input has ended. At this time it is asked to end, or killed where no signal asks for that (Windows).
     InputEnded(Instant),
     /// It was asked to end. At this time it is killed.
     Signalled(Instant),
@@ -27,9 +27,9 @@ enum Termination {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Nothing,
-    /// SIGTERM to the group.
+    /// SIGTERM to the group. On Windows the end of the job.
     Terminate,
-    /// SIGKILL to the group.
+    /// SIGKILL to the group. On Windows the end of the job.
     Kill,
 }
 

@@ -9,7 +9,7 @@ use std::process::{Stdio, id};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -39,6 +39,8 @@ use crate::vector::Scenario;
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// The time in which a replica must start.
 const START: Duration = Duration::from_secs(20);
+/// The time between two attempts to replace the list.
+const RENAME_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Three replicas that serve a binding.
 pub(super) struct Replicas<B, T> {
@@ -59,13 +61,14 @@ impl<B: ServerBinding + Send + Sync, T: Transport + Clone + Sync> Wire for Repli
         Box::pin(async move {
             let list = ListFile::new();
             // A replica reads the list when it starts, and again when it looks for another.
-            list.write(std::iter::empty())?;
+            list.write(std::iter::empty()).await?;
             let options = OptionsFile::write(scenario)?;
             let replica = |name| self.start(scenario, &list, options.as_ref(), name);
             let [one, two, three] = NODES;
             let replicas = tokio::try_join!(replica(one), replica(two), replica(three))?;
             let replicas = <[Replica; 3]>::from(replicas);
-            list.write(NODES.into_iter().zip(&replicas).map(|(name, replica)| (name, replica.address)))?;
+            list.write(NODES.into_iter().zip(&replicas).map(|(name, replica)| (name, replica.address)))
+                .await?;
             let addresses = replicas.iter().map(|replica| replica.address).collect();
             let balancer = Balancer::start(addresses).await.map_err(|error| error.to_string())?;
             let client = client(&balancer)?;
@@ -189,13 +192,22 @@ impl ListFile {
         Self(std::env::temp_dir().join(name))
     }
 
-    fn write<'a>(&self, nodes: impl Iterator<Item = (&'a str, SocketAddr)>) -> Result<(), String> {
+    async fn write(&self, nodes: impl Iterator<Item = (&str, SocketAddr)>) -> Result<(), String> {
         let lines: Vec<String> = nodes.map(|(name, address)| format!("{name}=http://{address}/\n")).collect();
         // Renamed, so that no replica reads a part of it.
         let part = self.0.with_extension("part");
-        std::fs::write(&part, lines.concat())
-            .and_then(|()| std::fs::rename(&part, &self.0))
-            .map_err(|error| format!("the list of the replicas could not be written: {error}"))
+        let failed = |error| format!("the list of the replicas could not be written: {error}");
+        std::fs::write(&part, lines.concat()).map_err(failed)?;
+        let late = Instant::now() + START;
+        loop {
+            match std::fs::rename(&part, &self.0) {
+                // Not every Windows replaces a file while a replica reads it.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied && Instant::now() < late => {
+                    tokio::time::sleep(RENAME_INTERVAL).await;
+                }
+                renamed => return renamed.map_err(failed),
+            }
+        }
     }
 }
 

@@ -41,6 +41,12 @@ impl WakeSender {
     }
 }
 
+/// Starts the child as the leader of a process group.
+pub(crate) fn spawn(mut command: std::process::Command) -> io::Result<Child> {
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    command.spawn()
+}
+
 /// Supervises the child on a thread of its own until the child is reaped.
 pub(crate) fn supervise(child: Child, process: &Arc<Process>, wake_receiver: WakeReceiver) -> io::Result<()> {
     let process = Arc::clone(process);
