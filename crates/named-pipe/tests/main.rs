@@ -9,8 +9,6 @@ mod connections;
 mod other_users;
 #[cfg(unix)]
 mod ownership;
-#[cfg(windows)]
-mod windows;
 
 use std::io;
 
