@@ -258,6 +258,10 @@ impl Server {
         // Each response is on a connection of its own, so that its end can be the end of the connection.
         if let Some(request) = read(&mut stream).await {
             let response = self.response(&request);
+            // With `silent` nothing comes until the client gives up.
+            if response.is_empty() {
+                let _ = stream.read_u8().await;
+            }
             let _ = stream.get_mut().write_all(response.as_bytes()).await;
             let _ = stream.get_mut().shutdown().await;
         }
@@ -303,6 +307,9 @@ impl Server {
 
     /// `<id>` is the id of the request, `<here>` this server.
     fn written(&self, response: &Value, id: &Value) -> String {
+        if response["silent"] == true {
+            return String::new();
+        }
         let status = response["status"].as_u64().unwrap_or(200);
         let filled = |text: &str| text.replace("<id>", &id.to_string()).replace("<here>", &self.address);
         let body = match &response["body"] {

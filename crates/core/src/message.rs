@@ -473,7 +473,7 @@ pub enum Deviation {
     Dropped(BadMessage),
     /// The HTTP response to a request does not answer it. Its call ended with an error.
     NoAnswer,
-    /// An answer came with another HTTP content type than that of a message. It was taken.
+    /// An answer came with another HTTP content type, or another event name, than that of a message. It was taken.
     ContentType,
     /// The last event of an HTTP stream has no end. It was taken, because its message is whole.
     UnendedEvent,
@@ -557,7 +557,7 @@ impl fmt::Display for Deviation {
             }
             Self::SharedLine => "a line has more in it than one message; each message was taken",
             Self::NoAnswer => "a response does not answer its request; the call ended with an error",
-            Self::ContentType => "an answer has the content type of something else",
+            Self::ContentType => "an answer has the content type or the event name of something else",
             Self::UnendedEvent => "the last event of a stream has no end; its message is whole and was taken",
             Self::Redirect => "a request was redirected",
             Self::SessionLost => "the server did not know the session any more; it was opened again",

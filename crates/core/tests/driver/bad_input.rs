@@ -597,6 +597,26 @@ async fn an_error_that_names_no_call_ends_the_only_open_one_and_never_one_of_two
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_unknown_method_without_an_id_is_about_a_notification_if_one_was_sent() {
+    for id in ["", r#""id":null,"#] {
+        let mut bench = Bench::new(dialect::MCP);
+        let error = format!(r#"{{"jsonrpc":"2.0",{id}"error":{{"code":-32601,"message":"no"}}}}"#);
+        bench.client.notify("notifications/initialized", &json!({})).await.unwrap();
+        let mut line = String::new();
+        bench.server.read_line(&mut line).await.unwrap();
+        let first = bench.call().await;
+        bench.says(&error).await;
+        bench.says(r#"{"jsonrpc":"2.0","id":1,"result":1}"#).await;
+        assert_eq!(outcome(first).await, Outcome::Completed(json!(1)), "{id}");
+        // Each notification has one such answer.
+        let second = bench.call().await;
+        bench.says(&error).await;
+        assert!(matches!(outcome(second).await, Outcome::Failed(error) if error.code.0 == -32601), "{id}");
+        assert_eq!(bench.deviations(), [Deviation::Dropped(BadMessage::NoId), Deviation::NoId], "{id}");
+    }
+}
+
 /// Each names no call, or not certainly one, or another one. None of them may end the open call.
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_answers_of_unclear_meaning_end_no_call() {

@@ -25,6 +25,13 @@ pub(crate) struct Event {
     pub(crate) data: Bytes,
 }
 
+impl Event {
+    /// Whether it has the name of a message. An empty name is the default too.
+    pub(crate) fn is_message(&self) -> bool {
+        self.name.as_deref().is_none_or(|name| matches!(name, "" | "message"))
+    }
+}
+
 /// One item of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Read {

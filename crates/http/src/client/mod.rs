@@ -219,7 +219,8 @@ impl<S: InFlightTasks> ClientCore<S> {
             ordered: false,
             opens_exchanges: true,
             exchange_scoped,
-            batches: false,
+            // The dialect decides which revision has them.
+            batches: true,
             max_frame: self.max_frame,
         };
         Link::new(InboundReceiver(Arc::clone(&self.inbound_queue)), sender, capabilities, peer)

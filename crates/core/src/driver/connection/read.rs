@@ -25,7 +25,7 @@ use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::log_text::LogText;
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
 use crate::message::{
-    AnswerBody, AnswerFault, BadMessage, Deviation, Incoming, IncomingCancel, IncomingRequest,
+    AnswerBody, AnswerFault, BadMessage, Deviation, ErrorCode, Incoming, IncomingCancel, IncomingRequest,
 };
 use crate::trace_context::TraceContext;
 use crate::transport::{ExchangeEnd, Inbound, TransportError, TransportEvent};
@@ -56,7 +56,11 @@ impl ConnectionTask {
                 self.accept(inbound.exchange);
             }
             Incoming::PeerError(error) => {
-                let call = self.only_call(inbound.exchange);
+                let call = if self.answers_notification(inbound.exchange, error.code) {
+                    None
+                } else {
+                    self.only_call(inbound.exchange)
+                };
                 let deviation = call.map_or(Deviation::Dropped(BadMessage::NoId), |_| Deviation::NoId);
                 self.connection.deviates(deviation, &inbound.body);
                 if call.is_some() {
@@ -158,6 +162,18 @@ impl ConnectionTask {
             Some(call) => state.session.awaits_answer(call).then_some(call),
             None => state.session.only_awaited(),
         }
+    }
+
+    /// Whether an error without an id is about a notification of this side and not about its only call: servers of MCP say of
+    /// `notifications/initialized` that they do not know the method. What answers a request is known over HTTP.
+    fn answers_notification(&self, exchange: ExchangeId, code: ErrorCode) -> bool {
+        if code != ErrorCode::METHOD_NOT_FOUND || exchange.call().is_some() {
+            return false;
+        }
+        let mut state = self.connection.lock();
+        let left = state.notifications_written.checked_sub(1);
+        state.notifications_written = left.unwrap_or_default();
+        left.is_some()
     }
 
     /// Receives the beginning of input that is not a frame. A call that is named by a frame without an end learns why the

@@ -468,6 +468,7 @@ impl State {
                 if let Some(slot) = frame.owner.and_then(|owner| self.inbound.get_mut(owner.0)) {
                     slot.remove_frame();
                 }
+                self.notifications_written = self.notifications_written.saturating_add(1);
                 Some(Outgoing::Notification(frame))
             }
             DataFrame::Dropped => {

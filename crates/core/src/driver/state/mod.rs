@@ -282,6 +282,8 @@ pub(crate) struct State {
     pub(crate) recorder: Option<Box<Recorder>>,
     /// The time of the last request or call, as it is kept.
     pub(crate) last_stamp: LastStamp,
+    /// Notifications that were written, without those that the peer has answered all the same.
+    pub(crate) notifications_written: u32,
     /// When each kind of deviation was logged last.
     pub(crate) logged_deviations: Option<Box<[Option<Instant>; Deviation::KINDS]>>,
 }
@@ -316,6 +318,7 @@ impl ConnectionInner {
                 dirty: false,
                 recorder: None,
                 last_stamp: LastStamp::default(),
+                notifications_written: 0,
                 logged_deviations: None,
             }),
             session_hash: config.registry.hash(&config.session_id),

@@ -109,8 +109,8 @@ async fn read_stream(
         }
     };
     while let Some(event) = events.next().await {
-        let is_message = event.name.as_deref().is_none_or(|name| name == "message");
-        if is_message && !event.data.is_empty() && queue.send(Inbound::new(event.data)).await.is_err() {
+        if event.is_message() && !event.data.is_empty() && queue.send(Inbound::new(event.data)).await.is_err()
+        {
             return;
         }
     }

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -254,7 +255,10 @@ async fn send_opening(send_guard: &mut RunningSend, body: Bytes) -> Result<Respo
     sent
 }
 
-/// Sends the frame. A request that has waited long for its head counts as started.
+/// How long a frame that needs no answer may hold back those after it: a server may never respond to its POST.
+const TAKEN_TIME: Duration = Duration::from_secs(2);
+
+/// Sends the frame. One that has waited long for its head counts as started.
 async fn send(send_guard: &mut RunningSend, body: Bytes) -> Result<Response<ResponseBody>, Failed> {
     let (leaving, trace) = (send_guard.leaving(), send_guard.trace.take());
     let (client, kind) = (&send_guard.client, send_guard.kind);
@@ -266,10 +270,13 @@ async fn send(send_guard: &mut RunningSend, body: Bytes) -> Result<Response<Resp
     let sent = {
         let sending = client.poster().post(kind, &attempts, body, leaving);
         let delay = async {
-            if kind == FrameKind::Request {
-                client.cancel_delay.over().await;
-                send_guard.mark_started();
+            match kind {
+                FrameKind::Request => client.cancel_delay.over().await,
+                FrameKind::Cancel | FrameKind::Answer | FrameKind::Notification => {
+                    tokio::time::sleep(TAKEN_TIME).await;
+                }
             }
+            send_guard.mark_started();
             std::future::pending::<Infallible>().await
         };
         tokio::select! {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
-use rescind_core::{ExchangeId, Inbound, RequestId};
+use rescind_core::{Deviation, ExchangeId, Inbound, RequestId, TransportEvent};
 use tokio::time::Instant;
 
 use crate::client::{EventStream, Failed, Media, ResponseBody, encoding_of, media_of, stream_refusal};
@@ -79,19 +79,23 @@ impl Reading {
         let mut events = EventStream::new(body, client.max_frame, &client.inbound_queue);
         while let Some(event) = events.next().await {
             self.fresh = true;
+            let is_message = event.is_message();
             if let Some(id) = event.id.and_then(|id| HeaderValue::from_str(&id).ok()) {
                 self.last = Some(id);
             }
             if let Some(retry) = event.retry {
-                self.retry = retry.min(client.settings.give_up_after);
+                self.retry = retry.clamp(SHORTEST, client.settings.give_up_after.max(SHORTEST));
             }
-            let is_message = event.name.as_deref().is_none_or(|name| name == "message");
-            if !is_message {
+            let reply = if self.awaits_answer { Reply::of(&event.data, own) } else { Reply::Other };
+            if !is_message && reply != Reply::Own {
                 self.last_sent = event.data;
                 continue;
             }
+            if !is_message {
+                let (deviation, sent) = (Deviation::ContentType, event.data.clone());
+                client.inbound_queue.push_event(TransportEvent::Deviation { deviation, sent });
+            }
             if !event.data.is_empty() {
-                let reply = if self.awaits_answer { Reply::of(&event.data, own) } else { Reply::Other };
                 self.answered |= reply == Reply::Own;
                 self.is_unclear |= reply.is_unclear();
                 if matches!(reply, Reply::Nothing | Reply::OtherAnswer) {
@@ -203,6 +207,8 @@ pub(super) async fn read(
     Err(if is_silent { failed } else { client.unanswered(failed) })
 }
 
+/// The shortest wait between two attempts, whatever the server asks for.
+const SHORTEST: Duration = Duration::from_millis(100);
 /// The longest wait between two attempts.
 const LONGEST: Duration = Duration::from_secs(10);
 
