@@ -258,7 +258,7 @@ impl Server {
         // Each response is on a connection of its own, so that its end can be the end of the connection.
         if let Some(request) = read(&mut stream).await {
             let response = self.response(&request);
-            // With `silent` nothing comes until the client gives up.
+            // With `silent` nothing is written until the client closes the connection.
             if response.is_empty() {
                 let _ = stream.read_u8().await;
             }

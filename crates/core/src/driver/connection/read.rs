@@ -165,7 +165,7 @@ impl ConnectionTask {
     }
 
     /// Whether an error without an id is about a notification of this side and not about its only call: servers of MCP say of
-    /// `notifications/initialized` that they do not know the method. What answers a request is known over HTTP.
+    /// `notifications/initialized` that they do not know the method. Over HTTP the response shows which request it answers.
     fn answers_notification(&self, exchange: ExchangeId, code: ErrorCode) -> bool {
         if code != ErrorCode::METHOD_NOT_FOUND || exchange.call().is_some() {
             return false;
