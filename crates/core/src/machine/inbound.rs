@@ -71,11 +71,12 @@ impl Session {
     /// A result after the end of the grace is late, even if the timer of the grace comes after it: so the answer does not depend
     /// on how busy the machine is.
     pub fn local_answer(&mut self, now: Instant, key: InboundKey, end: HandlerResult) {
-        let Some(request) = self.requests.get(key.0) else { return };
+        let Some(mut request) = self.requests.get(key.0) else { return };
         if request.state == State::Cancelling && request.extras().alarms.grace.is_some_and(|at| at <= now) {
             self.grace_over(now, key);
+            let Some(settled) = self.requests.get(key.0) else { return };
+            request = settled;
         }
-        let Some(request) = self.requests.get(key.0) else { return };
         let cancelled = request.cause().cloned();
         match (request.state, end) {
             (State::Draining { .. }, HandlerResult::Value)
