@@ -504,9 +504,26 @@ fn naive_abp(value: &Value) -> &'static str {
             _ => "bad",
         },
         "progress" | "shutdown" if is_object => "notification",
-        _ if kind.ends_with("-result") || kind == "capabilities/result" => "answer",
+        _ if kind.ends_with("-result") || kind == "capabilities/result" => match value.get("id") {
+            Some(id) if !names_nothing(id) => "answer",
+            // Without an id only an error can be meant for the only call.
+            _ if is_abp_error(of) => "peer error",
+            _ => "bad",
+        },
         _ => "bad",
     }
+}
+
+/// Whether the members of an answer's payload say that it failed with an error of its own.
+fn is_abp_error<'a>(of: impl Fn(&str) -> Option<&'a Value>) -> bool {
+    let is = |name: &str, wanted: bool| of(name).and_then(Value::as_bool) == Some(wanted);
+    let error = of("error").filter(|error| !error.is_null());
+    let code = error.and_then(|error| error.get("code")).and_then(Value::as_str);
+    !is("cancelled", true)
+        && match error {
+            Some(_) => !is("success", true) && code.is_some_and(|code| code != "CANCELLED"),
+            None => is("success", false),
+        }
 }
 
 // The meaning of a message as text for comparison. White space between tokens has no meaning.
