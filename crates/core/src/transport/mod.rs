@@ -534,7 +534,7 @@ pub struct Capabilities {
     /// Ids are unique within an exchange and not within the session (stateless HTTP). A request of this side is
     /// cancelled by aborting its exchange ([`Sender::abort_exchange`]), which such a transport supports.
     pub exchange_scoped: bool,
-    /// Frames may be batches (every transport except HTTP, which takes a batch apart itself).
+    /// Frames may be batches (every transport except servers over HTTP, which take a batch apart).
     pub batches: bool,
     /// The largest frame, in bytes.
     pub max_frame: usize,
