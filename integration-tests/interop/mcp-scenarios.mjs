@@ -319,7 +319,7 @@ const onStreams = {
 
   async "eof-while-sleeping"(peer) {
     peer.start(75, "tools/call", { name: "sleep", arguments: { ms: 100, value: "slept" } });
-    await peer.statsUntil("the request runs", running(1));
+    // The end follows the request at once: a slow machine could answer before an end that waits for a look at the counts.
     peer.endInput();
     const { code, signal } = await within("the server's end", peer.exited);
     must(code === 0, `the server ended with ${signal ?? code}, not with 0`);

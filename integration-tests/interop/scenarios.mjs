@@ -64,7 +64,7 @@ const scenarios = {
   },
 
   async "eof-while-sleeping"(peer) {
-    const call = await peer.call("test/sleep", { ms: 300, value: "slept" });
+    const call = await peer.call("test/sleep", { ms: 1500, value: "slept" });
     await peer.statsUntil("the request runs", running(1));
     peer.endInput();
     const { code, signal } = await within("the agent's end", peer.exited);
