@@ -246,6 +246,12 @@ struct Request {
     message: Value,
 }
 
+struct Response {
+    bytes: String,
+    /// The connection stays open until the client closes it.
+    waits: bool,
+}
+
 impl Request {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
@@ -257,18 +263,17 @@ impl Server {
         let mut stream = tokio::io::BufReader::new(stream);
         // Each response is on a connection of its own, so that its end can be the end of the connection.
         if let Some(request) = read(&mut stream).await {
-            let response = self.response(&request);
-            // With `silent` nothing is written until the client closes the connection.
-            if response.is_empty() {
+            let Response { bytes, waits } = self.response(&request);
+            let _ = stream.get_mut().write_all(bytes.as_bytes()).await;
+            if waits {
                 let _ = stream.read_u8().await;
             }
-            let _ = stream.get_mut().write_all(response.as_bytes()).await;
             let _ = stream.get_mut().shutdown().await;
         }
     }
 
     /// The response of the first rule that matches, or that of a right server.
-    fn response(&self, request: &Request) -> String {
+    fn response(&self, request: &Request) -> Response {
         let mut state = self.state.lock().unwrap();
         state.used.resize(self.rules.len(), 0);
         for (name, value) in [("Accept-Encoding", "identity")] {
@@ -305,13 +310,17 @@ impl Server {
         }
     }
 
-    /// `<id>` is the id of the request, `<here>` this server.
-    fn written(&self, response: &Value, id: &Value) -> String {
+    /// `<id>` is the id of the request, `<here>` this server, and `<large>` a text above the limit.
+    fn written(&self, response: &Value, id: &Value) -> Response {
         if response["silent"] == true {
-            return String::new();
+            return Response { bytes: String::new(), waits: true };
         }
         let status = response["status"].as_u64().unwrap_or(200);
         let filled = |text: &str| text.replace("<id>", &id.to_string()).replace("<here>", &self.address);
+        let filled = |text: &str| {
+            let text = filled(text);
+            if text.contains("<large>") { text.replace("<large>", &"x".repeat(17 << 20)) } else { text }
+        };
         let body = match &response["body"] {
             Value::Null => String::new(),
             Value::String(text) => filled(text),
@@ -326,10 +335,11 @@ impl Server {
         if !has_type && status < 300 && !body.is_empty() {
             head.push_str("Content-Type: application/json\r\n");
         }
-        // With `cut` the response ends before its body does.
-        let cut = response["cut"].as_u64().unwrap_or_default();
-        let _ = write!(head, "Content-Length: {}\r\n\r\n", body.len() as u64 + cut);
-        head + &body
+        // With `cut` the response ends before its body does, with `open` it does not end.
+        let waits = response["open"].is_u64();
+        let missing = response["cut"].as_u64().or(response["open"].as_u64()).unwrap_or_default();
+        let _ = write!(head, "Content-Length: {}\r\n\r\n", body.len() as u64 + missing);
+        Response { bytes: head + &body, waits }
     }
 }
 

@@ -481,6 +481,8 @@ pub enum Deviation {
     Redirect,
     /// A server did not know the session of its client any more. The session was opened again.
     SessionLost,
+    /// A server refused a notification, a cancel or an answer with its HTTP status. Nothing was sent again.
+    Refused,
 }
 
 impl Deviation {
@@ -505,13 +507,14 @@ impl Deviation {
             | Self::SharedLine
             | Self::Dropped(_)
             | Self::NoAnswer
-            | Self::SessionLost => false,
+            | Self::SessionLost
+            | Self::Refused => false,
         }
     }
 
     /// The number of kinds.
     #[cfg(feature = "tokio")]
-    pub(crate) const KINDS: usize = 18;
+    pub(crate) const KINDS: usize = 19;
 
     /// The number of its kind.
     #[cfg(feature = "tokio")]
@@ -535,6 +538,7 @@ impl Deviation {
             Self::SharedLine => 15,
             Self::UnknownId => 16,
             Self::Unended => 17,
+            Self::Refused => 18,
         }
     }
 }
@@ -561,6 +565,7 @@ impl fmt::Display for Deviation {
             Self::UnendedEvent => "the last event of a stream has no end; its message is whole and was taken",
             Self::Redirect => "a request was redirected",
             Self::SessionLost => "the server did not know the session any more; it was opened again",
+            Self::Refused => "the server refused a message that is not a request",
             Self::Dropped(why) => return write!(f, "a frame was dropped: {why}"),
         })
     }

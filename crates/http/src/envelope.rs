@@ -15,6 +15,7 @@
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderName, StatusCode};
@@ -307,19 +308,59 @@ pub(crate) async fn whole<B: Body<Data = Bytes>>(
     whole_within(body, limit, &ByteBudget::default()).await
 }
 
+/// How long a body is waited for that holds a whole message and is shorter than was announced.
+const PART_TIME: Duration = Duration::from_secs(1);
+
+/// Reads a body to its end, or until it is a whole JSON text and nothing more arrives within 1 s. Returns it, and whether it has its end.
+///
+/// # Cancel safety
+/// If the future is dropped, the bytes that were read are lost.
+pub(crate) async fn whole_message<B: Body<Data = Bytes>>(
+    body: B,
+    limit: usize,
+) -> Result<(Bytes, bool), CollectError<B::Error>> {
+    let is_enough = |text: &[u8]| serde_json::from_slice::<IgnoredAny>(text).is_ok();
+    collect(body, limit, &ByteBudget::default(), Some(is_enough)).await
+}
+
 /// The same, with a budget that counts the bytes. If the budget is full, reading waits, except for small bodies.
 pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
     body: B,
     limit: usize,
     budget: &ByteBudget,
 ) -> Result<Bytes, CollectError<B::Error>> {
+    collect(body, limit, budget, None::<fn(&[u8]) -> bool>).await.map(|(read, _)| read)
+}
+
+async fn collect<B: Body<Data = Bytes>>(
+    body: B,
+    limit: usize,
+    budget: &ByteBudget,
+    is_enough: Option<impl Fn(&[u8]) -> bool>,
+) -> Result<(Bytes, bool), CollectError<B::Error>> {
     let mut body = pin!(body);
     let announced = announced(&body.size_hint(), limit);
     let mut partial: Option<PartialFrame> = None;
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
+    let mut was_looked_at = false;
     while !body.is_end_stream() {
-        let Some(frame) = body.frame().await else { break };
+        let look = is_enough.as_ref().filter(|_| !was_looked_at && !(first.is_empty() && more.is_empty()));
+        let frame = match look {
+            None => body.frame().await,
+            Some(is_enough) => match tokio::time::timeout(PART_TIME, body.frame()).await {
+                Ok(frame) => frame,
+                Err(_) if is_enough(if more.is_empty() { &first } else { &more }) => {
+                    return Ok((if more.is_empty() { first } else { more.freeze() }, false));
+                }
+                Err(_) => {
+                    was_looked_at = true;
+                    continue;
+                }
+            },
+        };
+        let Some(frame) = frame else { break };
+        was_looked_at = false;
         let data = match frame {
             Ok(frame) => frame.into_data(),
             Err(error) => {
@@ -347,7 +388,7 @@ pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
         }
         more.extend_from_slice(&data);
     }
-    Ok(if more.is_empty() { first } else { more.freeze() })
+    Ok((if more.is_empty() { first } else { more.freeze() }, true))
 }
 
 /// The length that was announced, but no more than can be taken: a longer body is refused.

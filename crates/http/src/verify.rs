@@ -54,7 +54,7 @@ impl EventReader {
     pub fn next_event(&mut self) -> Option<Option<ReadEvent>> {
         Some(match self.0.next()? {
             Read::Event(event) => Some(ReadEvent::from(event)),
-            Read::TooLarge => None,
+            Read::TooLarge(_) => None,
         })
     }
 

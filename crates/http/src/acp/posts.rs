@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use crate::acp::client::{Asked, Client, State};
 use crate::acp::sessions::Message;
 use crate::client::{Attempts, DeleteRequest, Failed, closed, encoded, refusal, send_delete, unread};
-use crate::envelope::{ACP_CONNECTION_ID, BOTH, JSON, Reply, check_size, whole};
+use crate::envelope::{ACP_CONNECTION_ID, BOTH, JSON, Reply, check_size};
 use crate::sync::JoinHandle;
 
 pub(super) struct ClientSender {
@@ -215,7 +215,7 @@ impl Client {
         if let Some(failed) = encoded(&head, address) {
             return Err(failed);
         }
-        let body = whole(body, self.max_frame).await.map_err(|error| unread(&head, &address(), error))?;
+        let body = self.whole_message(body).await.map_err(|error| unread(&head, &address(), error))?;
         let message = Message::of(&body, self.bodies);
         if status == StatusCode::OK {
             if let Some(connection) = self.named_by(&head.headers, &message) {
@@ -234,8 +234,11 @@ impl Client {
         if status == StatusCode::OK && (reply == Reply::Own || attempts.id.is_none()) {
             return Ok(());
         }
-        let text = refusal(&head, &address(), &body);
-        Err(Failed::new(status.is_server_error(), text))
+        let failed = Failed::new(status.is_server_error(), refusal(&head, &address(), &body));
+        if attempts.id.is_none() {
+            self.refused(&failed);
+        }
+        Err(failed)
     }
 
     /// The connection that a response names in its header. Only for the first one, the result may name it instead.

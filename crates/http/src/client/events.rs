@@ -37,8 +37,8 @@ impl Event {
 pub(crate) enum Read {
     /// An event.
     Event(Event),
-    /// An event above the limit. It was dropped.
-    TooLarge,
+    /// An event above the limit. It was dropped. This is its beginning.
+    TooLarge(Bytes),
 }
 
 /// Splits a stream into events. It holds at most twice the limit and one piece of input: the data of an event, and a
@@ -64,6 +64,8 @@ pub(crate) struct Events {
     data: Data,
     has_fields: bool,
     too_large: bool,
+    /// The beginning of the data of an event that is too large.
+    large: Bytes,
     /// The beginning of what is not an event: a line of something else, or the data of a last event that is cut.
     stray: Bytes,
 }
@@ -86,6 +88,11 @@ struct Data {
 impl Data {
     fn len(&self) -> usize {
         self.line.as_ref().map_or(self.lines.len(), Bytes::len)
+    }
+
+    /// The lines so far, or the first of them.
+    fn start(&self) -> &[u8] {
+        self.line.as_deref().unwrap_or(&self.lines)
     }
 
     fn push(&mut self, line: &Bytes) {
@@ -159,6 +166,7 @@ impl Events {
             data: Data::default(),
             has_fields: false,
             too_large: false,
+            large: Bytes::new(),
             stray: Bytes::new(),
         }
     }
@@ -202,12 +210,30 @@ impl Events {
             self.note_stray(&line);
             return None;
         };
-        let is_object = event.data.trim_ascii_start().starts_with(b"{")
-            && serde_json::from_slice::<IgnoredAny>(&event.data).is_ok();
-        if !is_object {
+        let is_whole = is_object(&event.data);
+        if !is_whole {
             self.note_stray(&event.data);
         }
-        is_object.then_some(event)
+        is_whole.then_some(event)
+    }
+
+    /// Whether data has arrived of an event that has no end yet.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.data.has_lines || self.collected > 0 || !self.buffer.is_empty()
+    }
+
+    /// The event whose end does not arrive, if its data is a whole JSON object.
+    pub(crate) fn give_up(&mut self) -> Option<Event> {
+        if self.skipping.is_some() || self.too_large {
+            return None;
+        }
+        let line: Vec<u8> = self.parts.iter().chain([&self.buffer]).flatten().copied().collect();
+        let value = line.strip_prefix(b"data:");
+        if value.is_none() && !line.is_empty() {
+            return None;
+        }
+        let text = [self.data.start(), value.unwrap_or_default()].join(&b'\n');
+        if is_object(&text) { self.finish() } else { None }
     }
 
     fn note_stray(&mut self, bytes: &[u8]) {
@@ -245,8 +271,9 @@ impl Events {
             self.scanned = self.buffer.len();
             // Bytes above the limit are dropped as they arrive.
             if self.skipping.is_some() || self.is_over(self.collected + self.buffer.len()) {
-                let dropped = Dropped::of(self.parts.first().unwrap_or(&self.buffer));
-                self.skipping.get_or_insert(dropped);
+                if self.skipping.is_none() {
+                    self.skipping = Some(self.drop_line(&[]));
+                }
                 self.forget();
             }
             return None;
@@ -255,9 +282,7 @@ impl Events {
         self.returned = self.buffer.get(end) == Some(&b'\r');
         let rest = self.buffer.split_to(end);
         self.buffer.advance(1);
-        let whole = self
-            .is_over(self.collected + rest.len())
-            .then(|| Dropped::of(self.parts.first().unwrap_or(&rest)));
+        let whole = self.is_over(self.collected + rest.len()).then(|| self.drop_line(&rest));
         let Some(dropped) = self.skipping.take().or(whole) else {
             return Some(self.joined(rest));
         };
@@ -269,6 +294,31 @@ impl Events {
             self.data.clear();
         }
         Some(Bytes::from_static(b":"))
+    }
+
+    /// The kind of the line above the limit that begins in the parts, in `rest` or in the buffer. Its beginning is noted.
+    fn drop_line(&mut self, rest: &[u8]) -> Dropped {
+        let line = match self.parts.first() {
+            Some(part) => part,
+            None if rest.is_empty() => &self.buffer[..],
+            None => rest,
+        };
+        let dropped = Dropped::of(line);
+        if matches!(dropped, Dropped::Data) {
+            let value = line.strip_prefix(b"data:").unwrap_or_default();
+            let value = value.strip_prefix(b" ").unwrap_or(value);
+            let start = Bytes::copy_from_slice(value.get(..BEGINNING).unwrap_or(value));
+            self.note_large(&start);
+        }
+        dropped
+    }
+
+    /// Notes how an event that is too large begins, of which this line is a part.
+    fn note_large(&mut self, line: &[u8]) {
+        if self.large.is_empty() {
+            let first = if self.data.has_lines { self.data.start() } else { line };
+            self.large = Bytes::copy_from_slice(first.get(..BEGINNING).unwrap_or(first));
+        }
     }
 
     /// A whole line, of which `rest` is the end. The parts are freed while they are copied.
@@ -344,6 +394,7 @@ impl Events {
 
     fn take_data(&mut self, value: &Bytes) {
         if self.data.len() + value.len() > self.most {
+            self.note_large(value);
             self.too_large = true;
             self.data.clear();
         } else if !self.too_large {
@@ -356,10 +407,15 @@ impl Events {
         event.data = self.data.take();
         if std::mem::take(&mut self.too_large) {
             self.has_fields = false;
-            return Some(Read::TooLarge);
+            return Some(Read::TooLarge(std::mem::take(&mut self.large)));
         }
         std::mem::take(&mut self.has_fields).then_some(Read::Event(event))
     }
+}
+
+/// Whether a text is a whole JSON object.
+fn is_object(text: &[u8]) -> bool {
+    text.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
 fn text(value: &[u8]) -> Option<String> {
@@ -380,12 +436,34 @@ pub(crate) struct EventStream<'a> {
     ends_by: Option<Instant>,
     /// Whether the response has ended.
     is_over: bool,
+    /// The exchange whose answer the stream has, if it has one.
+    exchange: ExchangeId,
+    /// Whether an event without its end was looked at, and nothing has arrived since then.
+    was_looked_at: bool,
 }
+
+/// How long an event without its end is waited for, if its message is whole.
+const PART_TIME: Duration = Duration::from_secs(1);
 
 impl<'a> EventStream<'a> {
     /// A stream whose events have at most `limit` bytes of data each.
     pub(crate) fn new(body: ResponseBody, limit: usize, inbound_queue: &'a InboundQueue) -> Self {
-        Self { body, events: Events::new(limit), limit, inbound_queue, ends_by: None, is_over: false }
+        Self {
+            body,
+            events: Events::new(limit),
+            limit,
+            inbound_queue,
+            ends_by: None,
+            is_over: false,
+            exchange: ExchangeId::NONE,
+            was_looked_at: false,
+        }
+    }
+
+    /// The stream has the answer of this exchange.
+    pub(crate) const fn of_exchange(mut self, exchange: ExchangeId) -> Self {
+        self.exchange = exchange;
+        self
     }
 
     /// Notes that the answer has arrived: the stream should end now. If it does not end in time, the client stops
@@ -400,7 +478,8 @@ impl<'a> EventStream<'a> {
     }
 
     /// The next event. `None`: the stream has ended, with or without an error. If an event is above the limit, it is
-    /// skipped and the driver gets a rejection.
+    /// skipped and the driver gets a rejection; if it may be the answer, the stream should end now. An event without its end is
+    /// taken if its message is whole and nothing more arrives within 1 s.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -409,37 +488,50 @@ impl<'a> EventStream<'a> {
             while let Some(read) = self.events.next() {
                 match read {
                     Read::Event(event) => return Some(event),
-                    Read::TooLarge => {
-                        let why = BadFrame::TooLarge { limit: self.limit };
-                        self.inbound_queue.push_event(TransportEvent::Rejected {
-                            exchange: ExchangeId::NONE,
-                            why,
-                            head: bytes::Bytes::new(),
-                        });
+                    Read::TooLarge(head) => {
+                        let is_of_session = self.exchange == ExchangeId::NONE;
+                        if !is_of_session && memchr::memmem::find(&head, b"\"method\"").is_none() {
+                            self.answered();
+                        }
+                        let (exchange, why) = (self.exchange, BadFrame::TooLarge { limit: self.limit });
+                        self.inbound_queue.push_event(TransportEvent::Rejected { exchange, why, head });
                     }
                 }
             }
             if self.is_over {
                 return None;
             }
+            let look = (!self.was_looked_at && self.events.is_partial()).then(|| Instant::now() + PART_TIME);
+            let until = self.ends_by.into_iter().chain(look).min();
             let frame = self.body.frame();
-            let frame = match self.ends_by {
-                Some(by) => tokio::time::timeout_at(by, frame).await.unwrap_or_default(),
-                None => frame.await,
+            let frame = match until {
+                Some(until) => tokio::time::timeout_at(until, frame).await,
+                None => Ok(frame.await),
             };
-            if let Some(Ok(frame)) = frame {
-                self.events.push(&frame.into_data().unwrap_or_default());
-                continue;
-            }
-            self.is_over = true;
-            let last = self.events.finish();
+            let last = match frame {
+                Ok(Some(Ok(frame))) => {
+                    self.events.push(&frame.into_data().unwrap_or_default());
+                    self.was_looked_at = false;
+                    continue;
+                }
+                Err(_) if look.is_some() && until == look => {
+                    self.was_looked_at = true;
+                    self.events.give_up()
+                }
+                Ok(None | Some(Err(_))) | Err(_) => {
+                    self.is_over = true;
+                    self.events.finish()
+                }
+            };
             if let Some(last) = &last {
                 self.inbound_queue.push_event(TransportEvent::Deviation {
                     deviation: Deviation::UnendedEvent,
                     sent: last.data.clone(),
                 });
             }
-            return last;
+            if last.is_some() || self.is_over {
+                return last;
+            }
         }
     }
 }
@@ -482,9 +574,20 @@ mod tests {
         let mut all = Vec::new();
         for piece in pieces {
             events.push(piece);
-            all.extend(std::iter::from_fn(|| events.next()));
+            all.extend(std::iter::from_fn(|| events.next()).map(|read| match read {
+                Read::TooLarge(head) => {
+                    assert!(head.starts_with(b"xxxxxxxxxx") && head.len() <= BEGINNING, "{head:?}");
+                    large()
+                }
+                event @ Read::Event(_) => event,
+            }));
         }
         all
+    }
+
+    /// An event above the limit, whatever its beginning is.
+    fn large() -> Read {
+        Read::TooLarge(Bytes::new())
     }
 
     fn data(data: &'static str) -> Read {
@@ -590,7 +693,7 @@ mod tests {
         let longest = most + FIELD;
         for end in ["\n", "\r", "\r\n"] {
             for (field, bytes, expected) in [
-                ("data:", longest - "data:".len(), vec![Read::TooLarge, data("ok")]),
+                ("data:", longest - "data:".len(), vec![large(), data("ok")]),
                 (
                     "data:",
                     most,
@@ -599,8 +702,8 @@ mod tests {
                         data("ok"),
                     ],
                 ),
-                ("data:", most + 1, vec![Read::TooLarge, data("ok")]),
-                ("data:", longest, vec![Read::TooLarge, data("ok")]),
+                ("data:", most + 1, vec![large(), data("ok")]),
+                ("data:", longest, vec![large(), data("ok")]),
                 (":", longest, vec![data("ok")]),
                 ("id:", longest, vec![data("ok")]),
                 (":", MAX_PART, vec![data("ok")]),
@@ -622,13 +725,43 @@ mod tests {
     }
 
     #[test]
+    fn an_event_without_its_end_is_taken_if_its_message_is_whole() {
+        let long = format!("{{\"x\":\"{}\"}}", "x".repeat(2 * LONG));
+        for (stream, whole) in [
+            ("data: {\"a\":1}\n".to_owned(), Some("{\"a\":1}")),
+            ("data:{\"a\":1}".to_owned(), Some("{\"a\":1}")),
+            ("data: {\"a\":\ndata: 1}".to_owned(), Some("{\"a\":\n1}")),
+            (format!("data: {long}"), Some(&*long)),
+            ("data: {\"a\":".to_owned(), None),
+            ("data: 1\n".to_owned(), None),
+            ("data: {\"a\":1}\nid: 4".to_owned(), None),
+            (format!("data: {long}x\n"), None),
+        ] {
+            let mut events = Events::new(1 << 20);
+            for piece in stream.as_bytes().chunks(9999) {
+                events.push(piece);
+                assert_eq!(events.next(), None);
+            }
+            assert!(events.is_partial());
+            let taken = events.give_up();
+            assert_eq!(taken.map(|event| event.data), whole.map(|text| Bytes::from(text.to_owned())));
+            // Nothing of what is waited for is lost.
+            events.push(b"\n\n");
+            let rest = std::iter::from_fn(|| events.next()).count();
+            assert_eq!(rest, usize::from(whole.is_none()));
+            events.push(b"\n\ndata: ok\n\n");
+            assert_eq!(events.next(), Some(data("ok")));
+        }
+    }
+
+    #[test]
     fn an_oversize_event_is_reported_once_and_the_next_is_read() {
         let long = format!("data: {}\n\ndata: ok\n\n", "x".repeat(500));
         let pieces: Vec<&[u8]> = long.as_bytes().chunks(7).collect();
-        assert_eq!(read(100, &pieces), vec![Read::TooLarge, data("ok")]);
-        assert_eq!(read(100, &[long.as_bytes()]), vec![Read::TooLarge, data("ok")]);
+        assert_eq!(read(100, &pieces), vec![large(), data("ok")]);
+        assert_eq!(read(100, &[long.as_bytes()]), vec![large(), data("ok")]);
         let lines = format!("{}\ndata: ok\n\n", "data: xxxxxxxxxx\n".repeat(50));
-        assert_eq!(read(100, &[lines.as_bytes()]), vec![Read::TooLarge, data("ok")]);
+        assert_eq!(read(100, &[lines.as_bytes()]), vec![large(), data("ok")]);
     }
 
     #[test]

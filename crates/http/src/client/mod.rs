@@ -17,12 +17,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http_body::Body;
 use rescind_core::{
     Capabilities, Deviation, ExchangeId, Link, PeerInfo, Sender, TransportError, TransportErrorKind,
     TransportEvent,
 };
 use tokio::sync::Notify;
 
+use crate::envelope::{CollectError, whole_message};
 use crate::inbound_queue::{InboundQueue, InboundReceiver};
 use crate::sync::{AbortHandle, Handle, JoinHandle, Mutex, MutexGuard, spawn};
 
@@ -263,6 +265,19 @@ impl<S: InFlightTasks> ClientCore<S> {
         }
     }
 
+    /// Reads the body of a response to its end. If a whole message has no end, it is taken after 1 s, and counted.
+    pub(crate) async fn whole_message<B: Body<Data = Bytes>>(
+        &self,
+        body: B,
+    ) -> Result<Bytes, CollectError<B::Error>> {
+        let (read, has_end) = whole_message(body, self.max_frame).await?;
+        if !has_end {
+            let (deviation, sent) = (Deviation::Unended, read.clone());
+            self.inbound_queue.push_event(TransportEvent::Deviation { deviation, sent });
+        }
+        Ok(read)
+    }
+
     /// Counts a response that does not answer its request.
     pub(crate) fn unanswered(&self, failed: Failed) -> Failed {
         self.inbound_queue.push_event(TransportEvent::Deviation {
@@ -270,6 +285,14 @@ impl<S: InFlightTasks> ClientCore<S> {
             sent: failed.error.source.to_string().into(),
         });
         failed
+    }
+
+    /// Counts the refusal of a message that is not a request.
+    pub(crate) fn refused(&self, failed: &Failed) {
+        self.inbound_queue.push_event(TransportEvent::Deviation {
+            deviation: Deviation::Refused,
+            sent: failed.error.source.to_string().into(),
+        });
     }
 
     /// Ends the link: the server does not know the client any more, or cannot be reached.

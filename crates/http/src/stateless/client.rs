@@ -26,7 +26,7 @@ use crate::client::{
     AbortOnDrop, Attempts, BEGINNING, ClientCore, EventStream, Failed, HttpClient, InFlightTasks, Media,
     Resets, ResponseBody, beginning, closed, encoded, kept, media_of, refusal, unread,
 };
-use crate::envelope::{BOTH, JSON, Reply, check_size, unmarked, whole};
+use crate::envelope::{BOTH, JSON, Reply, check_size, unmarked};
 use crate::stateless::mirror::Mirrors;
 use crate::stateless::mirrored_headers::Message;
 use crate::sync::{AbortHandle, IntMap, Mutex, spawn};
@@ -374,7 +374,7 @@ impl Client {
             Some(Media::Events) => Box::pin(self.read_events(exchange, own, body)).await,
             Some(Media::Json) => {
                 let read =
-                    whole(body, self.max_frame).await.map_err(|error| unread(&head, &address(), error))?;
+                    self.whole_message(body).await.map_err(|error| unread(&head, &address(), error))?;
                 let read = unmarked(&self.inbound_queue, read);
                 (self.take(exchange, own, head.status, read.clone()).await, read)
             }
@@ -411,7 +411,7 @@ impl Client {
         own: Option<&RequestId>,
         body: ResponseBody,
     ) -> (Reply, Bytes) {
-        let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue);
+        let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue).of_exchange(exchange);
         let (mut best, mut last) = (Reply::Nothing, Bytes::new());
         while let Some(event) = events.next().await {
             if event.data.is_empty() {

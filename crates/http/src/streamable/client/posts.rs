@@ -10,8 +10,8 @@ use http::header::CONTENT_TYPE;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use rescind_core::{
-    BadFrame, Deviation, ExchangeId, FrameKind, Inbound, Outbound, RequestId, TraceContext, TransportError,
-    TransportEvent,
+    BadFrame, Deviation, ErrorCode, ExchangeId, FrameKind, Inbound, Outbound, RequestId, TraceContext,
+    TransportError, TransportEvent,
 };
 
 use super::renewal::Renewed;
@@ -21,7 +21,7 @@ use crate::client::{
     Attempts, BEGINNING, Failed, Media, ResponseBody, beginning, encoded, kept, media_of, not_kept, refusal,
     unread,
 };
-use crate::envelope::{CollectError, Envelope, MCP_SESSION_ID, Reply, unmarked, whole};
+use crate::envelope::{CollectError, Envelope, MCP_SESSION_ID, Reply, unmarked};
 use crate::streamable::client::{Client, InFlight, Standing, State};
 use crate::sync::spawn;
 
@@ -58,6 +58,15 @@ impl RunningSend {
     fn mark_started(&self) {
         self.client.step(|state| state.mark_started(self.number, self.bytes));
         self.client.moved.notify_waiters();
+    }
+}
+
+impl Client {
+    /// The id and the exchange of a request in flight.
+    fn own(&self, number: u64) -> Option<(RequestId, ExchangeId)> {
+        let state = self.state();
+        let flight = state.in_flight.get(&number)?;
+        Some((flight.id.clone()?, flight.exchange?))
     }
 }
 
@@ -305,7 +314,13 @@ async fn send_anew(
             break;
         }
         let (head, refused_with) = response.into_parts();
-        let refused_with = beginning(refused_with, BEGINNING).await.0;
+        let refused_with = beginning(refused_with, client.max_frame).await.0;
+        if let Some((id, exchange)) = client.own(attempts.number) {
+            if Reply::of(&refused_with, Some(&id)) == Reply::Own && is_unknown_method(&refused_with) {
+                recv(client, attempts.number, exchange, refused_with.clone(), false).await;
+                return Err(Failed::new(false, refusal(&head, &client.requester.address(), &refused_with)));
+            }
+        }
         let renewed = client.renewed(attempts.session.load(Ordering::Relaxed), attempts.stopped()).await;
         let why = match renewed {
             Renewed::Again => None,
@@ -334,6 +349,14 @@ async fn send_anew(
         response = client.requester.post(kind, attempts, body.clone(), None).await?;
     }
     Ok(response)
+}
+
+/// Whether a message says that the method is unknown: servers of MCP 2026-07-28 do so with status 404.
+fn is_unknown_method(body: &[u8]) -> bool {
+    let code = serde_json::from_slice::<serde_json::Value>(body)
+        .ok()
+        .and_then(|body| body.pointer("/error/code")?.as_i64());
+    code == Some(ErrorCode::METHOD_NOT_FOUND.0)
 }
 
 fn stopped() -> Failed {
@@ -422,8 +445,11 @@ async fn take(
     let sent = !kept_out && status != StatusCode::SERVICE_UNAVAILABLE;
     let text = refusal(&head, &client.requester.address(), &read);
     let failed = Failed::new(sent, text);
+    if !asked {
+        client.refused(&failed);
+    }
     // If the driver knows better what the answer means, it counts that.
-    Err(if reply.is_unclear() || !status.is_success() { failed } else { client.unanswered(failed) })
+    Err(if !asked || reply.is_unclear() || !status.is_success() { failed } else { client.unanswered(failed) })
 }
 
 /// The header with a revision, if that knows the header.
@@ -460,7 +486,7 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
 /// Reads a body to its end. If a message is above the limit, the driver gets an event as well.
 async fn read_whole(client: &Client, head: &Parts, body: ResponseBody) -> Result<Bytes, Failed> {
     let limit = client.max_frame;
-    whole(body, limit).await.map_err(|error| {
+    client.whole_message(body).await.map_err(|error| {
         if matches!(error, CollectError::TooLarge) {
             let why = BadFrame::TooLarge { limit };
             client.inbound_queue.push_event(TransportEvent::Rejected {

@@ -66,17 +66,18 @@ impl Reading {
     }
 
     /// Reads until the connection ends, with or without an error. `each` is called with each message. `own` is the id of
-    /// the request that the stream answers.
+    /// the request that the stream answers, and `exchange` its exchange.
     pub(super) async fn drain<F>(
         &mut self,
         client: &Client,
-        own: Option<&RequestId>,
+        (exchange, own): (ExchangeId, Option<&RequestId>),
         body: ResponseBody,
         mut each: impl FnMut(Bytes) -> F,
     ) where
         F: Future<Output = ()>,
     {
-        let mut events = EventStream::new(body, client.max_frame, &client.inbound_queue);
+        let mut events =
+            EventStream::new(body, client.max_frame, &client.inbound_queue).of_exchange(exchange);
         while let Some(event) = events.next().await {
             self.fresh = true;
             let is_message = event.is_message();
@@ -178,7 +179,7 @@ pub(super) async fn read(
     loop {
         if let Some(body) = body.take() {
             let each = |data| posts::recv(client, number, exchange, data, opens);
-            reading.drain(client, own.as_ref(), body, each).await;
+            reading.drain(client, (exchange, own.as_ref()), body, each).await;
             if std::mem::take(&mut reading.fresh) {
                 cut_at = Instant::now();
             }
@@ -191,7 +192,9 @@ pub(super) async fn read(
             || cut_at.elapsed() >= client.settings.give_up_after;
         let Some(last) = reading.last.clone().filter(|_| !over) else { break };
         tokio::time::sleep(reading.retry).await;
-        match get(client, Some(&last)).await {
+        let left = client.settings.give_up_after.saturating_sub(cut_at.elapsed());
+        let Ok(again) = tokio::time::timeout(left, get(client, Some(&last))).await else { break };
+        match again {
             Retry::Reads(again) => {
                 unreached = 0;
                 body = Some(again);
@@ -215,8 +218,9 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// Opens the stream, once in a session.
 pub(super) fn listen(client: &Arc<Client>) {
     let mut state = client.state();
-    // Without a session there is no stream to open.
-    if state.listens || state.id.is_none() || state.closed || !matches!(state.standing, Standing::Open) {
+    // Without a session, and without a revision that has this stream, there is none to open.
+    let has_none = state.id.is_none() && state.version.is_none();
+    if state.listens || has_none || state.closed || !matches!(state.standing, Standing::Open) {
         return;
     }
     state.listens = true;
@@ -298,7 +302,7 @@ async fn read_own_stream(client: Arc<Client>) {
                         let _ = client.inbound_queue.send(inbound).await;
                     }
                 };
-                reading.drain(&client, None, body, each).await;
+                reading.drain(&client, (ExchangeId::NONE, None), body, each).await;
                 tokio::time::sleep(reading.retry).await;
             }
             // The missed events are lost, but new ones can still be read.
