@@ -467,7 +467,7 @@ pub enum Deviation {
     SeveralLines,
     /// A message has no end: its line end, or the rest that its `Content-Length` counts, did not come within 1 s. It was taken.
     Unended,
-    /// A line has a message and something else beside it: other output, or further messages. The messages were taken.
+    /// A line, or a body, has a message and something else beside it: other output, or further messages. The messages were taken.
     SharedLine,
     /// A frame that is not a message was dropped.
     Dropped(BadMessage),
@@ -559,7 +559,7 @@ impl fmt::Display for Deviation {
             Self::Unended => {
                 "a message has no line end, or is shorter than its length; it was taken after 1 s"
             }
-            Self::SharedLine => "a line has more in it than one message; each message was taken",
+            Self::SharedLine => "a line or a body has more in it than one message; each message was taken",
             Self::NoAnswer => "a response does not answer its request; the call ended with an error",
             Self::ContentType => "an answer has the content type or the event name of something else",
             Self::UnendedEvent => "the last event of a stream has no end; its message is whole and was taken",

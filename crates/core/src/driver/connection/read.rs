@@ -114,9 +114,9 @@ impl ConnectionTask {
         }
     }
 
-    /// Receives the messages of a line that has other output beside them, or several. `false`: it has none.
+    /// Receives the messages of a line, or of a body behind a header, that has other output beside them, or several. `false`: it has none.
     fn recv_messages_of_line(&mut self, inbound: &Inbound) -> bool {
-        if self.connection.framing != Some(Framing::Newline) {
+        if self.connection.framing.is_none() {
             return false;
         }
         let messages = Newline::messages_of(&inbound.body);
