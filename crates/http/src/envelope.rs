@@ -308,8 +308,8 @@ pub(crate) async fn whole<B: Body<Data = Bytes>>(
     whole_within(body, limit, &ByteBudget::default()).await
 }
 
-/// How long a body is waited for that holds a whole message and is shorter than was announced.
-const PART_TIME: Duration = Duration::from_secs(1);
+/// How long the end of a body or of an event is waited for whose message is whole.
+pub(crate) const PART_TIME: Duration = Duration::from_secs(1);
 
 /// Reads a body to its end, or until it is a whole JSON text and nothing more arrives within 1 s. Returns it, and whether it has its end.
 ///

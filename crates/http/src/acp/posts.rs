@@ -235,7 +235,7 @@ impl Client {
             return Ok(());
         }
         let failed = Failed::new(status.is_server_error(), refusal(&head, &address(), &body));
-        if attempts.id.is_none() {
+        if attempts.id.is_none() && reply == Reply::Nothing {
             self.refused(&failed);
         }
         Err(failed)

@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use tokio::time::Instant;
 
 use crate::client::{BEGINNING, ResponseBody};
-use crate::envelope::{EVENT_STREAM, JSON};
+use crate::envelope::{EVENT_STREAM, JSON, PART_TIME};
 use crate::inbound_queue::InboundQueue;
 
 /// An event with data, or only with an id.
@@ -441,9 +441,6 @@ pub(crate) struct EventStream<'a> {
     /// Whether an event without its end was looked at, and nothing has arrived since then.
     was_looked_at: bool,
 }
-
-/// How long an event without its end is waited for, if its message is whole.
-const PART_TIME: Duration = Duration::from_secs(1);
 
 impl<'a> EventStream<'a> {
     /// A stream whose events have at most `limit` bytes of data each.

@@ -297,6 +297,48 @@ async fn a_get_without_a_stream_leaves_the_calls_alone() {
     }
 }
 
+/// Servers without sessions may have a stream too: the GET names the revision.
+#[tokio::test]
+async fn the_stream_of_a_server_without_sessions_is_read() {
+    let mut server = RawServer::start(|asked| match asked.what() {
+        "initialize" => {
+            let opened = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "raw", "version": "1"}});
+            Some(result(asked, &opened))
+        }
+        "GET" => {
+            let asks = json!({"jsonrpc": "2.0", "id": 7, "method": "answer", "params": {"n": 5}});
+            let event = format!("data: {asks}\n\n");
+            Some(format!("{CHUNKED}{:x}\r\n{event}\r\n\0", event.len()))
+        }
+        _ => Some(well(asked)),
+    })
+    .await;
+    let client = Client::open(&server.url).await;
+    let get = server.next("GET").await;
+    assert_eq!(
+        (get.header("mcp-session-id"), get.header("mcp-protocol-version")),
+        (None, Some("2025-11-25"))
+    );
+    let answered = server.next("POST").await;
+    assert_eq!((&answered.body["id"], &answered.body["result"]), (&json!(7), &json!({"n": 5})));
+    client.works().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_resumed_and_gets_no_response_ends_its_call() {
+    let server = RawServer::start(|asked| match asked.what() {
+        "cut" => Some(response("200 OK", &[EVENTS], "id: 1\nretry: 1\ndata: \n\n")),
+        "GET" if asked.header("last-event-id").is_some() => None,
+        _ => Some(well(asked)),
+    })
+    .await;
+    let transport = StreamableTransport::new(HttpClient::new(&server.url).unwrap());
+    let mut client = Client::with(transport.give_up_after(std::time::Duration::from_millis(300))).await;
+    let why = client.fails("cut").await;
+    assert!(why.contains("ended without the answer"), "{why}");
+    client.works().await;
+}
+
 #[tokio::test]
 async fn the_revision_is_in_the_header_from_the_first_message_after_the_handshake() {
     for (revision, has_header) in [

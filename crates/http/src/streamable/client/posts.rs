@@ -445,7 +445,7 @@ async fn take(
     let sent = !kept_out && status != StatusCode::SERVICE_UNAVAILABLE;
     let text = refusal(&head, &client.requester.address(), &read);
     let failed = Failed::new(sent, text);
-    if !asked {
+    if !asked && reply == Reply::Nothing {
         client.refused(&failed);
     }
     // If the driver knows better what the answer means, it counts that.
