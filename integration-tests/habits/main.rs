@@ -27,7 +27,9 @@ fn main() -> ExitCode {
     if let [_, peers::ROLE, dialect, name] = words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         return peers::run(dialect, name);
     }
-    let arguments = libtest_mimic::Arguments::from_args();
+    let mut arguments = libtest_mimic::Arguments::from_args();
+    // Most of a trial is waiting.
+    arguments.test_threads.get_or_insert(16);
     let trials = peers::child_trials()
         .into_iter()
         .chain(peers::server_trials())

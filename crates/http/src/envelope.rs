@@ -345,7 +345,8 @@ async fn collect<B: Body<Data = Bytes>>(
     let mut more = BytesMut::new();
     let mut was_looked_at = false;
     while !body.is_end_stream() {
-        let look = is_enough.as_ref().filter(|_| !was_looked_at && !(first.is_empty() && more.is_empty()));
+        let is_begun = !first.is_empty() || !more.is_empty();
+        let look = is_enough.as_ref().filter(|_| is_begun && !was_looked_at);
         let frame = match look {
             None => body.frame().await,
             Some(is_enough) => match tokio::time::timeout(PART_TIME, body.frame()).await {

@@ -25,8 +25,7 @@ const MAX_NOISE_BYTES: usize = 64 * 1024;
 /// reported. A line that is not a header, and a block without a length, are [`Decoded::Noise`]: up to 64 KiB between two
 /// frames. The next frame begins with `Content-Length:` at the start of a line, or directly after a `}` or `]`, where a
 /// length that counted characters and not bytes has cut the body before it. A body that is a whole message and shorter than
-/// its length is [`Decoded::Unended`] after the time of [`deadline`](Self::deadline). A line between a header and an object, which
-/// the length does not count, is [`Decoded::Noise`].
+/// its length is [`Decoded::Unended`] after the time of [`deadline`](Self::deadline).
 ///
 /// After a length that is repeated, negative or too large, a block over 8 KiB, more noise than that, or a message without
 /// a header, the next frame cannot be found, and the decoder stays failed.
@@ -134,9 +133,6 @@ impl ContentLength {
                         return None;
                     }
                     self.unended = None;
-                    if let Some(noise) = self.line_before_body(length) {
-                        return Some(noise);
-                    }
                     let body = self.buffer.split_to(length).freeze();
                     shed(&mut self.buffer, length);
                     self.state = State::Header(HeaderBlock::default());
@@ -232,28 +228,6 @@ impl ContentLength {
         self.unended = None;
         self.state = State::Header(HeaderBlock::default());
         Some(Decoded::Unended(self.buffer.split().freeze()))
-    }
-
-    /// A printed line between a header and its body. It is dropped, and the body begins after it.
-    fn line_before_body(&mut self, length: usize) -> Option<Decoded> {
-        if matches!(self.buffer.first(), None | Some(b'{' | b'[')) {
-            return None;
-        }
-        self.line_before_object(length)
-    }
-
-    #[cold]
-    fn line_before_object(&mut self, length: usize) -> Option<Decoded> {
-        let end = memchr(b'\n', self.buffer.get(..length.min(MAX_NOISE_BYTES))?)?;
-        let (line, rest) = (self.buffer.get(..end)?, self.buffer.get(end + 1..length)?);
-        // Where the length counts the line too, the body is a message beside other output.
-        let is_counted = Object::read(trim(rest)).is_some_and(|object| object.length == trim(rest).len());
-        if trim(line).is_empty() || !rest.starts_with(b"{") || is_counted {
-            return None;
-        }
-        let noise = head(without_returns(line));
-        self.buffer.advance(end + 1);
-        Some(Decoded::Noise(noise))
     }
 
     /// Whether no further frame can be found. All further input is dropped.
@@ -686,18 +660,6 @@ mod tests {
         let whole = decode_pieces(&[input]);
         assert_eq!(decode_pieces(&input.chunks(1).collect::<Vec<_>>()), whole);
         whole
-    }
-
-    #[test]
-    fn a_printed_line_before_a_body_is_dropped_unless_the_length_counts_it() {
-        for (input, expected) in [
-            (&b"Content-Length: 7\r\n\r\nload\r\n{\"a\":1}"[..], vec![noise(b"load"), frame(b"{\"a\":1}")]),
-            (b"Content-Length: 12\r\n\r\nload\n{\"a\":1}", vec![frame(b"load\n{\"a\":1}")]),
-            (b"Content-Length: 7\r\n\r\nload\nab", vec![frame(b"load\nab")]),
-            (b"Content-Length: 9\r\n\r\n \r\n{\"a\":1", vec![frame(b" \r\n{\"a\":1")]),
-        ] {
-            assert_eq!(decode(input), expected, "{}", input.escape_ascii());
-        }
     }
 
     #[test]
