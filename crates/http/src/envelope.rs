@@ -311,7 +311,7 @@ pub(crate) async fn whole<B: Body<Data = Bytes>>(
 /// How long the end of a body or of an event is waited for whose message is whole.
 pub(crate) const PART_TIME: Duration = Duration::from_secs(1);
 
-/// Reads a body to its end, or until it is a whole JSON text and nothing more arrives within 1 s. Returns it, and whether it has its end.
+/// Reads a body to its end, or until it is a whole JSON text, or cannot become a message, and nothing more arrives within 1 s. Returns it, and whether it has its end.
 ///
 /// # Cancel safety
 /// If the future is dropped, the bytes that were read are lost.
@@ -319,7 +319,11 @@ pub(crate) async fn whole_message<B: Body<Data = Bytes>>(
     body: B,
     limit: usize,
 ) -> Result<(Bytes, bool), CollectError<B::Error>> {
-    let is_enough = |text: &[u8]| serde_json::from_slice::<IgnoredAny>(text).is_ok();
+    let is_enough = |text: &[u8]| {
+        // What does not begin as a message becomes none.
+        !matches!(text.trim_ascii_start().first(), Some(b'{' | b'[' | b'\xef'))
+            || serde_json::from_slice::<IgnoredAny>(text).is_ok()
+    };
     collect(body, limit, &ByteBudget::default(), Some(is_enough)).await
 }
 

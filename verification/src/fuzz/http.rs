@@ -320,7 +320,7 @@ struct Coming {
 }
 
 /// Reads a whole stream as the standard defines, except for the last event without an empty line at its end: it counts if its
-/// data is a JSON object. Its last line counts only as data.
+/// data is a JSON object. Its last line counts only as data. A line that is a JSON object is data too.
 fn naive(stream: &[u8], most: usize) -> Vec<Option<ReadEvent>> {
     let mut all = Vec::new();
     let mut coming = Coming::default();
@@ -339,16 +339,18 @@ fn naive(stream: &[u8], most: usize) -> Vec<Option<ReadEvent>> {
     if last.len() > most + FIELD {
         return all;
     }
-    if last.starts_with(b"data:") {
+    if last.starts_with(b"data:") || last.starts_with(b"{") {
         coming.take(last, most);
     }
-    let is_object = coming.data.trim_ascii_start().starts_with(b"{")
-        && serde_json::from_slice::<serde::de::IgnoredAny>(&coming.data).is_ok();
-    if is_object && !coming.is_too_large {
+    if is_object(&coming.data) && !coming.is_too_large {
         coming.event.data = coming.data.into();
         all.push(Some(coming.event));
     }
     all
+}
+
+fn is_object(text: &[u8]) -> bool {
+    text.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<serde::de::IgnoredAny>(text).is_ok()
 }
 
 impl Coming {
@@ -358,6 +360,7 @@ impl Coming {
             (line.get(..colon).unwrap_or_default(), line.get(colon + 1..).unwrap_or_default());
         let value = value.strip_prefix(b" ").unwrap_or(value);
         let is_over = line.len() > most + FIELD;
+        let (field, value) = if !is_over && is_object(line) { (&b"data"[..], line) } else { (field, value) };
         let text = |value: &[u8]| String::from_utf8(value.to_vec()).ok().filter(|text| text.len() <= NAME);
         match field {
             b"data" => {

@@ -203,7 +203,7 @@ impl Events {
         let is_dropped = self.skipping.is_some() || self.is_over(self.collected + rest.len());
         let line = if is_dropped { Bytes::new() } else { self.joined(rest) };
         self.forget();
-        if line.starts_with(b"data:") {
+        if line.starts_with(b"data:") || line.starts_with(b"{") {
             let _is_none = self.take(&line);
         }
         let Some(Read::Event(event)) = self.dispatch().filter(|_| !is_dropped) else {
@@ -228,7 +228,7 @@ impl Events {
             return None;
         }
         let line: Vec<u8> = self.parts.iter().chain([&self.buffer]).flatten().copied().collect();
-        let value = line.strip_prefix(b"data:");
+        let value = line.strip_prefix(b"data:").or((line.first() == Some(&b'{')).then_some(&line[..]));
         if value.is_none() && !line.is_empty() {
             return None;
         }
@@ -383,6 +383,8 @@ impl Events {
                 let millis = text(&value).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
                 self.event.retry = millis.and_then(|text| text.parse().ok()).map(Duration::from_millis);
             }
+            // A message without the name of its field.
+            _ if is_object(line) => self.take_data(line),
             _ => {
                 self.note_stray(line);
                 return None;
@@ -727,6 +729,9 @@ mod tests {
         for (stream, whole) in [
             ("data: {\"a\":1}\n".to_owned(), Some("{\"a\":1}")),
             ("data:{\"a\":1}".to_owned(), Some("{\"a\":1}")),
+            ("{\"a\":1}".to_owned(), Some("{\"a\":1}")),
+            ("{\"a\":1}\n".to_owned(), Some("{\"a\":1}")),
+            ("{\"a\":".to_owned(), None),
             ("data: {\"a\":\ndata: 1}".to_owned(), Some("{\"a\":\n1}")),
             (format!("data: {long}"), Some(&*long)),
             ("data: {\"a\":".to_owned(), None),
@@ -745,7 +750,7 @@ mod tests {
             // Nothing of what is waited for is lost.
             events.push(b"\n\n");
             let rest = std::iter::from_fn(|| events.next()).count();
-            assert_eq!(rest, usize::from(whole.is_none()));
+            assert_eq!(rest, usize::from(whole.is_none() && stream.starts_with("data")));
             events.push(b"\n\ndata: ok\n\n");
             assert_eq!(events.next(), Some(data("ok")));
         }

@@ -29,7 +29,7 @@ use crate::inbound_queue::{InboundQueue, InboundReceiver};
 use crate::sync::{AbortHandle, Handle, JoinHandle, Mutex, MutexGuard, spawn};
 
 pub(crate) use crate::client::connector::Resets;
-pub(crate) use crate::client::events::{EventStream, Media, media_of};
+pub(crate) use crate::client::events::{Event, EventStream, Media, media_of};
 pub(crate) use crate::client::pool::{ResponseBody, unread};
 pub(crate) use crate::client::requester::{
     Attempts, BEGINNING, Failed, Leaving, Requester, beginning, encoded, encoding_of, is_of_another_origin,
@@ -271,7 +271,7 @@ impl<S: InFlightTasks> ClientCore<S> {
         body: B,
     ) -> Result<Bytes, CollectError<B::Error>> {
         let (read, has_end) = whole_message(body, self.max_frame).await?;
-        if !has_end {
+        if !has_end && matches!(read.first(), Some(b'{' | b'[')) {
             let (deviation, sent) = (Deviation::Unended, read.clone());
             self.inbound_queue.push_event(TransportEvent::Deviation { deviation, sent });
         }

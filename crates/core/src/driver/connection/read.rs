@@ -114,11 +114,8 @@ impl ConnectionTask {
         }
     }
 
-    /// Receives the messages of a line, or of a body behind a header, that has other output beside them, or several. `false`: it has none.
+    /// Receives the messages of a line or of a body that has other output beside them, or several. `false`: it has none.
     fn recv_messages_of_line(&mut self, inbound: &Inbound) -> bool {
-        if self.connection.framing.is_none() {
-            return false;
-        }
         let messages = Newline::messages_of(&inbound.body);
         if messages.is_empty() {
             return false;

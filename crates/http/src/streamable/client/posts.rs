@@ -316,7 +316,8 @@ async fn send_anew(
         let (head, refused_with) = response.into_parts();
         let refused_with = beginning(refused_with, client.max_frame).await.0;
         if let Some((id, exchange)) = client.own(attempts.number) {
-            if Reply::of(&refused_with, Some(&id)) == Reply::Own && is_unknown_method(&refused_with) {
+            let names_it = matches!(Reply::of(&refused_with, Some(&id)), Reply::Own | Reply::Unclear);
+            if names_it && is_unknown_method(&refused_with) {
                 recv(client, attempts.number, exchange, refused_with.clone(), false).await;
                 return Err(Failed::new(false, refusal(&head, &client.requester.address(), &refused_with)));
             }

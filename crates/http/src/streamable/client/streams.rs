@@ -13,8 +13,8 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use rescind_core::{Deviation, ExchangeId, Inbound, RequestId, TransportEvent};
 use tokio::time::Instant;
 
-use crate::client::{EventStream, Failed, Media, ResponseBody, encoding_of, media_of, stream_refusal};
-use crate::envelope::{EVENT_STREAM, LAST_EVENT_ID, Reply};
+use crate::client::{Event, EventStream, Failed, Media, ResponseBody, encoding_of, media_of, stream_refusal};
+use crate::envelope::{EVENT_STREAM, Envelope, LAST_EVENT_ID, Reply};
 use crate::streamable::client::{Client, InFlight, Standing, State, posts};
 use crate::sync::spawn;
 
@@ -32,6 +32,8 @@ pub(super) struct Reading {
     answered: bool,
     /// Whether an event may have been the answer, which only the driver can tell.
     is_unclear: bool,
+    /// Whether an event said that the request has failed, in no message.
+    failed: bool,
     /// The last event that is not the answer, or what the stream has instead of events.
     last_sent: Bytes,
     /// Whether an event arrived since the stream was last cut.
@@ -47,6 +49,7 @@ impl Reading {
             awaits_answer: true,
             answered: false,
             is_unclear: false,
+            failed: false,
             last_sent: Bytes::new(),
             fresh: false,
         }
@@ -60,6 +63,7 @@ impl Reading {
             awaits_answer: false,
             answered: false,
             is_unclear: false,
+            failed: false,
             last_sent: Bytes::new(),
             fresh: false,
         }
@@ -81,6 +85,12 @@ impl Reading {
         while let Some(event) = events.next().await {
             self.fresh = true;
             let is_message = event.is_message();
+            if self.awaits_answer && is_failure(&event, own) {
+                self.last_sent = event.data;
+                self.failed = true;
+                events.answered();
+                continue;
+            }
             if let Some(id) = event.id.and_then(|id| HeaderValue::from_str(&id).ok()) {
                 self.last = Some(id);
             }
@@ -114,6 +124,18 @@ impl Reading {
         if !stray.is_empty() {
             self.last_sent = stray;
         }
+    }
+}
+
+/// Whether an event says that the request has failed, without being a message: it is named `error`, or has an object with an `error`
+/// and without an id.
+fn is_failure(event: &Event, own: Option<&RequestId>) -> bool {
+    if event.data.is_empty() || Reply::of(&event.data, own) != Reply::Nothing {
+        return false;
+    }
+    event.name.as_deref() == Some("error") || {
+        let envelope = Envelope::of(&event.data);
+        envelope.is_answer() && !envelope.has_id()
     }
 }
 
@@ -188,6 +210,7 @@ pub(super) async fn read(
             return Ok(());
         }
         let over = reading.is_unclear
+            || reading.failed
             || client.is_cancelled(number)
             || cut_at.elapsed() >= client.settings.give_up_after;
         let Some(last) = reading.last.clone().filter(|_| !over) else { break };
