@@ -12,7 +12,9 @@ if (split < 1 || split === words.length - 1) {
   process.exit(2);
 }
 const [program, ...args] = words.slice(0, split);
-const server = spawn(program, args, { stdio: ["ignore", "ignore", "pipe"] });
+// Its stdin ends with this process, even if that is killed.
+const env = { ...process.env, ENDS_WITH_STDIN: "1" };
+const server = spawn(program, args, { env, stdio: ["pipe", "ignore", "pipe"] });
 let command;
 process.on("exit", () => [server, command].forEach((child) => child?.kill("SIGKILL")));
 for (const signal of ["SIGINT", "SIGTERM"]) process.on(signal, () => (command ? command.kill(signal) : process.exit(1)));
