@@ -353,7 +353,8 @@ async fn collect<B: Body<Data = Bytes>>(
         let look = is_enough.as_ref().filter(|_| is_begun && !was_looked_at);
         let frame = match look {
             None => body.frame().await,
-            Some(is_enough) => match tokio::time::timeout(PART_TIME, body.frame()).await {
+            // Boxed, because otherwise the future of each response would reserve the space of a timer.
+            Some(is_enough) => match Box::pin(tokio::time::timeout(PART_TIME, body.frame())).await {
                 Ok(frame) => frame,
                 Err(_) if is_enough(if more.is_empty() { &first } else { &more }) => {
                     return Ok((if more.is_empty() { first } else { more.freeze() }, false));
