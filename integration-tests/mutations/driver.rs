@@ -20,7 +20,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::HANG;
+use crate::hang;
 
 // The guarantees of the driver, the framing and a byte stream that a planted bug violates.
 
@@ -64,7 +64,7 @@ async fn a_caller_gets_the_error_that_the_connection_is_lost() {
     let outcome = tokio::spawn(call.outcome());
     tokio::task::yield_now().await;
     drop(far);
-    let outcome = within(HANG, "I13: the caller", outcome).await.unwrap();
+    let outcome = within(hang(), "I13: the caller", outcome).await.unwrap();
     assert!(matches!(outcome, Outcome::Disconnected { .. }), "I13: {outcome:?}");
 }
 
@@ -88,7 +88,7 @@ async fn a_cancel_directly_after_its_request_reaches_the_handler() {
     let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "wait", "params": {}});
     let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}});
     theirs.write_all(format!("{ask}\n{cancel}\n").as_bytes()).await.unwrap();
-    assert_eq!(within(HANG, "L1: the signal", events.recv()).await, Some(CauseKind::Peer));
+    assert_eq!(within(hang(), "L1: the signal", events.recv()).await, Some(CauseKind::Peer));
 }
 
 /// I1: the cancel is in the read buffer together with its request, so the handler finds its request cancelled.
@@ -105,7 +105,7 @@ async fn a_quick_handler_sees_a_cancel_that_arrived_with_its_request() {
     let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}});
     theirs.write_all(format!("{ask}\n{cancel}\n").as_bytes()).await.unwrap();
     let _server = Peer::builder(ACP).serve(router).attach(link).unwrap();
-    let saw = within(HANG, "the handler", events.recv()).await.unwrap();
+    let saw = within(hang(), "the handler", events.recv()).await.unwrap();
     assert_eq!(saw, Some(CauseKind::Peer), "I1: the cancel is older than the handler's answer");
 }
 
@@ -136,13 +136,13 @@ async fn a_silenced_request_drops_its_queued_frames() {
     let (read, mut write) = tokio::io::split(theirs);
     let mut say = async |frame: Value| write.write_all(format!("{frame}\n").as_bytes()).await.unwrap();
     say(json!({"jsonrpc": "2.0", "id": 1, "method": "talk", "params": {}})).await;
-    assert_eq!(within(HANG, "the notes", events.recv()).await, Some("written"));
+    assert_eq!(within(hang(), "the notes", events.recv()).await, Some("written"));
     say(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})).await;
-    assert_eq!(within(HANG, "the signal", events.recv()).await, Some("signalled"));
+    assert_eq!(within(hang(), "the signal", events.recv()).await, Some("signalled"));
     say(json!({"jsonrpc": "2.0", "id": 2, "method": "echo", "params": {"done": true}})).await;
     let mut lines = BufReader::new(read).lines();
     let mut notes = 0;
-    while let Some(line) = within(HANG, "the answer", lines.next_line()).await.unwrap() {
+    while let Some(line) = within(hang(), "the answer", lines.next_line()).await.unwrap() {
         if line.contains("\"done\"") {
             break;
         }
@@ -170,7 +170,7 @@ async fn a_frame_larger_than_the_pipe_arrives_whole() {
     let client = Peer::builder(ACP).attach(link(theirs)).unwrap();
     let much = json!({"text": "x".repeat(10_000)});
     let call = client.call::<_, Value>("echo", &much).start().unwrap();
-    assert_eq!(within(HANG, "I13: the answer", call).await.unwrap(), much);
+    assert_eq!(within(hang(), "I13: the answer", call).await.unwrap(), much);
 }
 
 // The guarantees of the WebSocket transport for peers that do nothing.
@@ -218,7 +218,7 @@ async fn a_peer_that_answers_no_ping_is_lost() {
     let (mut events, mut client, serving) = served(options).await;
     client.send(ask(1, "wait")).await.unwrap();
     // A client answers pings while it reads, and this one never does.
-    let cause = within(HANG, "L3: the loss", events.recv()).await;
+    let cause = within(hang(), "L3: the loss", events.recv()).await;
     assert_eq!(cause, Some(CauseKind::Disconnected));
     serving.abort();
 }
@@ -234,7 +234,7 @@ async fn a_cancel_reaches_the_handler_while_answers_wait() {
     client.flush().await.unwrap();
     let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 0}});
     client.send(Message::text(cancel.to_string())).await.unwrap();
-    assert_eq!(within(HANG, "L2: the handler's end", events.recv()).await, Some(CauseKind::Peer));
+    assert_eq!(within(hang(), "L2: the handler's end", events.recv()).await, Some(CauseKind::Peer));
     serving.abort();
 }
 
@@ -245,7 +245,7 @@ async fn holds(wire: &str, dialect: &str, vector: &str, quick_handlers: Option<b
     let mut scenario = scenario.expect("the vector is there").clone();
     scenario.vector.options.quick_handlers = quick_handlers;
     let mut settings = Settings::default();
-    settings.deadline = HANG;
+    settings.deadline = hang();
     let program = Program::this().expect("the system tells");
     let cell = play_on(wire, &scenario, &settings, &program).await.expect("the wire is there");
     let covers = scenario.vector.covers.join(", ");
