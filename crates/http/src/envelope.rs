@@ -305,7 +305,7 @@ pub(crate) async fn whole<B: Body<Data = Bytes>>(
     body: B,
     limit: usize,
 ) -> Result<Bytes, CollectError<B::Error>> {
-    whole_within(body, limit, &ByteBudget::default()).await
+    collect(body, limit, None, None::<fn(&[u8]) -> bool>).await.map(|(read, _)| read)
 }
 
 /// How long the end of a body or of an event is waited for whose message is whole.
@@ -315,16 +315,16 @@ pub(crate) const PART_TIME: Duration = Duration::from_secs(1);
 ///
 /// # Cancel safety
 /// If the future is dropped, the bytes that were read are lost.
-pub(crate) async fn whole_message<B: Body<Data = Bytes>>(
+pub(crate) fn whole_message<B: Body<Data = Bytes>>(
     body: B,
     limit: usize,
-) -> Result<(Bytes, bool), CollectError<B::Error>> {
+) -> impl Future<Output = Result<(Bytes, bool), CollectError<B::Error>>> {
     let is_enough = |text: &[u8]| {
         // What does not begin as a message becomes none.
         !matches!(text.trim_ascii_start().first(), Some(b'{' | b'[' | b'\xef'))
             || serde_json::from_slice::<IgnoredAny>(text).is_ok()
     };
-    collect(body, limit, &ByteBudget::default(), Some(is_enough)).await
+    collect(body, limit, None, Some(is_enough))
 }
 
 /// The same, with a budget that counts the bytes. If the budget is full, reading waits, except for small bodies.
@@ -333,13 +333,13 @@ pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
     limit: usize,
     budget: &ByteBudget,
 ) -> Result<Bytes, CollectError<B::Error>> {
-    collect(body, limit, budget, None::<fn(&[u8]) -> bool>).await.map(|(read, _)| read)
+    collect(body, limit, Some(budget), None::<fn(&[u8]) -> bool>).await.map(|(read, _)| read)
 }
 
 async fn collect<B: Body<Data = Bytes>>(
     body: B,
     limit: usize,
-    budget: &ByteBudget,
+    budget: Option<&ByteBudget>,
     is_enough: Option<impl Fn(&[u8]) -> bool>,
 ) -> Result<(Bytes, bool), CollectError<B::Error>> {
     let mut body = pin!(body);
@@ -380,7 +380,8 @@ async fn collect<B: Body<Data = Bytes>>(
             return Err(CollectError::TooLarge);
         }
         if read > 0 {
-            let partial = partial.get_or_insert_with(|| PartialFrame::new(&budget.child(usize::MAX)));
+            let budget = || budget.map_or_else(ByteBudget::default, |budget| budget.child(usize::MAX));
+            let partial = partial.get_or_insert_with(|| PartialFrame::new(&budget()));
             let grown = poll_fn(|cx| partial.poll_grow(read, data.len(), cx)).await;
             grown.map_err(|MemoryFull| CollectError::MemoryFull)?;
         }
