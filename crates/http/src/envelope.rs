@@ -311,7 +311,8 @@ pub(crate) async fn whole<B: Body<Data = Bytes>>(
 /// How long the end of a body or of an event is waited for whose message is whole.
 pub(crate) const PART_TIME: Duration = Duration::from_secs(1);
 
-/// Reads a body to its end, or until it is a whole JSON text, or cannot become a message, and nothing more arrives within 1 s. Returns it, and whether it has its end.
+/// Reads a body to its end. If nothing more arrives within 1 s, what is here is enough if it is a whole JSON text, or if it does not
+/// begin as a message. Returns the body, and whether it has its end.
 ///
 /// # Cancel safety
 /// If the future is dropped, the bytes that were read are lost.

@@ -227,6 +227,11 @@ impl Events {
         if self.skipping.is_some() || self.too_large {
             return None;
         }
+        // Most input that pauses is looked at without a copy.
+        let last = if self.buffer.is_empty() { self.data.start() } else { &self.buffer };
+        if !last.trim_ascii_end().ends_with(b"}") {
+            return None;
+        }
         let line: Vec<u8> = self.parts.iter().chain([&self.buffer]).flatten().copied().collect();
         let value = line.strip_prefix(b"data:").or((line.first() == Some(&b'{')).then_some(&line[..]));
         if value.is_none() && !line.is_empty() {
