@@ -51,7 +51,7 @@ pub enum Verdict {
     /// It is within its budget.
     Held,
     /// It is not judged here.
-    LogText,
+    NotJudged,
     /// There is no budget for it, or one without a number.
     New,
     /// It is above its budget.
@@ -142,7 +142,7 @@ impl Counts {
                     Verdict::Held
                 }
             }
-            (Some(_) | None, Some(_)) => Verdict::LogText,
+            (Some(_) | None, Some(_)) => Verdict::NotJudged,
         };
         let allocations = match count.allocations.cmp(&budget.allocations) {
             std::cmp::Ordering::Less => Verdict::Lower,
@@ -251,15 +251,15 @@ mod tests {
     #[test]
     fn instructions_of_another_compiler_are_shown_and_allocations_judged() {
         let (budget, other) = (counts("rustc 1", 10_000, 15), counts("rustc 2", 20_000, 16));
-        assert_eq!(judged(&budget, &other), [Verdict::LogText, Verdict::Above]);
-        assert!(!Verdict::LogText.fails());
+        assert_eq!(judged(&budget, &other), [Verdict::NotJudged, Verdict::Above]);
+        assert!(!Verdict::NotJudged.fails());
     }
 
     #[test]
     fn a_budget_with_a_compiler_of_its_own_is_judged_with_that_one() {
         let mut budget = counts("rustc 1", 10_000, 15);
         budget.counts[0].made_with = Some(vec!["rustc 2".to_owned()]);
-        assert_eq!(judged(&budget, &counts("rustc 1", 20_000, 15))[0], Verdict::LogText);
+        assert_eq!(judged(&budget, &counts("rustc 1", 20_000, 15))[0], Verdict::NotJudged);
         assert_eq!(judged(&budget, &counts("rustc 2", 20_000, 15))[0], Verdict::Above);
         let lowered = budget.lowered(&counts("rustc 2", 9_000, 15));
         assert_eq!(lowered, counts("rustc 2", 9_000, 15));

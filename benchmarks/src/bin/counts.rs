@@ -65,6 +65,7 @@ fn tell(budgets: &Counts, measured: &Counts, file: &Path) -> bool {
     for Count { name, .. } in budgets.gone(measured) {
         println!("{name:<34} IS COUNTED NO MORE: take it out of {} with --lower", file.display());
     }
+    let mut failing = Vec::new();
     for count in &measured.counts {
         let budget = budgets.of(&count.name);
         let verdicts = budgets.judge(measured, count);
@@ -77,12 +78,16 @@ fn tell(budgets: &Counts, measured: &Counts, file: &Path) -> bool {
             let (counted, budget) = (shown(counted), shown(budget));
             let told = match verdict {
                 Verdict::Held => "held".to_owned(),
-                Verdict::LogText => "not judged".to_owned(),
+                Verdict::NotJudged => "not judged".to_owned(),
                 Verdict::New => format!("NO BUDGET in {}: add it with --lower", file.display()),
                 Verdict::Above => "ABOVE THE BUDGET".to_owned(),
                 Verdict::Lower => format!("lower the budget to {counted} (--lower does it)"),
             };
-            println!("{:<34} {what:<20} {counted:>8} of {budget:>8}  {told}", count.name);
+            let row = format!("{:<34} {what:<20} {counted:>8} of {budget:>8}  {told}", count.name);
+            println!("{row}");
+            if verdict.fails() {
+                failing.push(row);
+            }
         }
     }
     println!(
@@ -90,5 +95,9 @@ fn tell(budgets: &Counts, measured: &Counts, file: &Path) -> bool {
         TOLERANCE * 100.0,
         SLACK * 100.0
     );
+    // Again, because CI shows the end.
+    for row in failing {
+        println!("FAILED {row}");
+    }
     valgrind && uncounted || budgets.fails(measured)
 }
