@@ -137,7 +137,7 @@ debug_tests() {
 }
 release_tests() {
     say "the engines and the programs, in release"
-    built_once release --release --test attacks --test program_attacks --test faults --test search --test reference --test sim --test cancel_bus
+    built_once release --release --test attacks --test program_attacks --test faults --test search --test reference --test sim --test cancel_bus --test matrix
 }
 built_once() {
     local profile=$1

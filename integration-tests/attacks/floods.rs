@@ -171,7 +171,8 @@ fn is_set(name: &str) -> bool {
 fn million_over(wire: &Wire) -> usize {
     match (cfg!(debug_assertions), wire.kind) {
         _ if is_set(FULL) => 1_000_000,
-        (true, _) => 5_120,
+        (true, Kind::Connection) => 5_120,
+        (true, Kind::Conversation) => 2_048,
         (false, Kind::Connection) if is_set(SHORT) => 102_400,
         (false, Kind::Conversation) if is_set(SHORT) => 10_240,
         (false, Kind::Connection) => 1_000_000,
@@ -478,8 +479,8 @@ async fn send(tx: &mut Pin<Box<dyn Sender>>, out: Outbound) -> Result<(), Transp
 const MEMORY: usize = MIB;
 /// The most early cancels that are kept.
 const PARKED: u64 = 256;
-/// How many are sent before memory is read.
-const WARM_UP: usize = 5000;
+/// How many are sent before memory is read. A debug build takes ten times as long for each.
+const WARM_UP: usize = if cfg!(debug_assertions) { 1000 } else { 5000 };
 
 async fn unknown_cancels(wire: Wire) {
     let count = million_over(&wire);

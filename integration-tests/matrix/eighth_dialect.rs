@@ -138,7 +138,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         Trial::test("house::a_check_cites_its_document_and_finds_no_fault", check),
     ];
     // Three replicas are processes of the command line, which does not know it.
-    let (cells, _) = cells::trials(&SCENARIOS, Program::this()?, |wire| !wire.ends_with("@3"))?;
+    let (cells, _) = cells::trials(&SCENARIOS, Program::this()?, |wire, _| !wire.ends_with("@3"))?;
     trials.extend(cells);
     Ok(libtest_mimic::run(&cells::arguments(), trials).exit_code())
 }

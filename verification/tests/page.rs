@@ -197,7 +197,7 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
     let (change, night) = (row("\"\") "), row("full) "));
     // The search for planted bugs has the depth of `cargo test`.
     for (least, asked) in [
-        (number(&search, "if cfg!(debug_assertions) { "), "states="),
+        (number(&search, "STATES_WITH_BUG: usize = "), "states="),
         (number(&reference, "CASES_WITH_BUG: u32 = "), "cases="),
         (number(&sim, "SEEDS_WITH_BUG: u64 = "), "seeds="),
     ] {

@@ -12,8 +12,10 @@ use rescind_verification::search::{BEGINNING, Searched, replay, search};
 use rescind_verification::{Class, Input, MachineState, Order, Tally, Trace, trace};
 
 /// The number of states of each search, unless the environment sets it. In release it is the number that the design
-/// requires. Otherwise it fits into a test run and is as large as each planted bug needs.
-const STATES: usize = if cfg!(debug_assertions) { 4_000 } else { 1_000_000 };
+/// requires. Otherwise it fits into a test run.
+const STATES: usize = if cfg!(debug_assertions) { 2_000 } else { 1_000_000 };
+/// The number in which a planted bug must show, in debug.
+const STATES_WITH_BUG: usize = 4_000;
 /// The variable with the number of states.
 const ASKED: &str = "RESCIND_STATES";
 /// With this many states, every input that has an effect was given.
@@ -27,7 +29,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn states() -> usize {
-    number(ASKED).map_or(STATES, |asked| usize::try_from(asked).expect("a number of states"))
+    let all = if std::env::var_os("RESCIND_FAILPOINT").is_some() { STATES_WITH_BUG } else { STATES };
+    number(ASKED).map_or(all, |asked| usize::try_from(asked).expect("a number of states"))
 }
 
 /// Every trace with this many inputs is played. Inputs that name nothing are played when the machine is in a state
@@ -175,7 +178,7 @@ fn the_search_checks_exactly_the_invariants_that_it_claims() {
     let mut judged = Tally::default();
     for class in Class::ALL {
         for order in class.orders() {
-            judged += searched(class, *order, 4_000).unwrap_or_else(|found| panic!("{found}")).judged;
+            judged += searched(class, *order, states()).unwrap_or_else(|found| panic!("{found}")).judged;
         }
     }
     println!("judged {judged}");

@@ -14,7 +14,8 @@ use crate::{alone, in_time, trial, until};
 
 // Many connections at once, each count in a separate process.
 
-const CONNECTIONS: usize = 1000;
+/// A debug build opens a quarter: a connection takes it ten times as long. `.ci/attacks` plays all in release.
+const CONNECTIONS: usize = if cfg!(debug_assertions) { 250 } else { 1000 };
 /// The most descriptors of a connection here, for both ends and with a separate connection for every POST: HTTP/1.1.
 const DESCRIPTORS: usize = 8;
 /// The most memory of a connection with its two drivers and a running handler, in bytes, for both ends.
@@ -175,13 +176,14 @@ async fn alone_hit(wire: Wire) {
     }
 }
 
-// Ten thousand cancels on one connection: the connection and every other request on it are not affected.
+// Ten thousand cancels on one connection, of which a debug build sends a fifth: the connection and every other request on it are
+// not affected.
 
-const ROUNDS: usize = 20;
+const ROUNDS: usize = if cfg!(debug_assertions) { 4 } else { 20 };
 const CALLS: usize = 500;
 /// Our client resets 33 streams a second after a burst of 200, so ten thousand take five minutes. The nightly run,
 /// which is a release build, plays all of them.
-const STATELESS_ROUNDS: usize = if cfg!(debug_assertions) { 2 } else { ROUNDS };
+const STATELESS_ROUNDS: usize = if cfg!(debug_assertions) { 1 } else { ROUNDS };
 
 pub(crate) fn burst_trials() -> Vec<Trial> {
     let mut trials = Vec::new();

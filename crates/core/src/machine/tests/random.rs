@@ -491,7 +491,8 @@ fn dialects() -> Vec<Dialect> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::default())]
+    // Each case plays every dialect. The reference model (`.ci/verify`) has thousands, in release.
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn no_order_of_inputs_breaks_an_invariant(
