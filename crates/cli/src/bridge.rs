@@ -534,8 +534,11 @@ impl Child {
 /// How a child ended, once it was waited for.
 async fn ended(child: ChildHandle) -> String {
     let status = child.wait().await;
-    let how =
-        if child.has_closed_stdout() { "it closed its stdout and did not exit within 200 ms; " } else { "" };
+    let how = match (child.has_closed_stdin(), child.has_closed_stdout()) {
+        (true, _) => "it closed its stdin and did not exit within 200 ms; ",
+        (false, true) => "it closed its stdout and did not exit within 200 ms; ",
+        (false, false) => "",
+    };
     let tail = child.stderr_tail();
     match tail.trim_end() {
         "" => format!("{how}{status}; nothing on stderr"),

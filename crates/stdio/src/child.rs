@@ -54,6 +54,12 @@ impl ChildHandle {
         self.0.state().closed_stdout
     }
 
+    /// Whether it closed its stdin while this side was using it, and did not exit within 200 ms.
+    #[must_use]
+    pub fn has_closed_stdin(&self) -> bool {
+        self.0.state().closed_stdin
+    }
+
     /// The last 8 KiB of its stderr. Bytes that are not UTF-8 are replaced, and control characters are escaped.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
@@ -125,6 +131,7 @@ struct ProcessState {
     tail: RingBuffer,
     desired: DesiredState,
     output_end: OutputEnd,
+    closed_stdin: bool,
     closed_stdout: bool,
     /// The tasks that wait for the exit: of each half of the link the latest, and others.
     halves: [Option<Waker>; 2],
@@ -255,6 +262,10 @@ impl Process {
             None => *slot = Some(cx.waker().clone()),
         }
         Poll::Pending
+    }
+
+    fn note_closed_stdin(&self) {
+        self.state().closed_stdin = true;
     }
 
     fn note_closed_stdout(&self) {

@@ -267,6 +267,23 @@ async fn a_bad_length_after_noise_ends_with_an_error_with_stderr() {
 }
 
 #[tokio::test]
+async fn a_child_that_closes_stdin_and_continues_is_known_to_have_done_so() {
+    let (mut link, child) = shell("exec <&-; echo closed; exec sleep 1000").start().unwrap();
+    assert!(matches!(event(&mut link).await, Some(Ok(TransportEvent::Deviation { .. }))));
+    assert!(!child.has_closed_stdin());
+    // A child that another test is starting may hold the pipe for a moment.
+    let error = loop {
+        if let Err(error) = send(&mut link, "unread").await {
+            break error;
+        }
+    };
+    assert!(error.source.to_string().contains("it does not read its stdin any more"), "{error:?}");
+    assert_eq!((child.has_closed_stdin(), child.exit_status()), (true, None));
+    drop(link);
+    child.wait().await;
+}
+
+#[tokio::test]
 async fn a_child_that_closes_stdout_and_continues_is_half_closed() {
     let (mut link, child) = shell("exec >&-; cat >&2").start().unwrap();
     assert!(!child.has_closed_stdout());

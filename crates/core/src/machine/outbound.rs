@@ -458,12 +458,18 @@ impl Session {
                 None
             }
             _ => {
-                let was_ours = call.is_some_and(|number| number.0 < self.next_number && number.0 > 0);
+                let was_ours = call.is_some_and(|number| self.has_numbered(number));
                 let staged = state == Some(State::Staged);
                 self.emit(if was_ours && !staged { Event::LateAnswer } else { Event::UnknownAnswer });
                 None
             }
         }
+    }
+
+    /// Whether a call of this side has or had this number.
+    #[must_use]
+    pub const fn has_numbered(&self, number: CallNumber) -> bool {
+        0 < number.0 && number.0 < self.next_number
     }
 
     /// Whether the call with this number waits for its answer.

@@ -283,9 +283,12 @@ impl ChildSender {
             };
             self.breaking = Some(kind);
         }
-        ready!(self.process.poll_settled(cx));
+        let exit = ready!(self.process.poll_settled(cx));
         if self.has_unread_output() {
             return Poll::Ready(Ok(()));
+        }
+        if exit.is_none() && self.process.desired_state() == DesiredState::Run {
+            self.process.note_closed_stdin();
         }
         Poll::Ready(Err(self.broken()))
     }

@@ -189,18 +189,29 @@ impl JsonRpc {
         let mut fault = AnswerFault::of(frame, why);
         let (mut id, mut certain) = (None, true);
         let (mut has_version, mut has_method, mut has_answer) = (false, false, false);
+        let (mut names_answer, mut has_other) = (false, false);
         let end = fault.place().unwrap_or(frame.len());
         let broken = broken_json::members(frame, end, |name, value| match name {
             b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
             b"jsonrpc" => has_version = true,
             b"method" => has_method |= value != b"null",
-            b"result" | b"error" => has_answer |= value != b"null",
-            // An escape may spell either of the two.
-            name => certain &= !name.contains(&b'\\'),
+            b"result" | b"error" => {
+                names_answer = true;
+                has_answer |= value != b"null";
+            }
+            // An escape may spell any of these.
+            name => {
+                has_other = true;
+                certain &= !name.contains(&b'\\');
+            }
         });
         if has_method {
             certain &= has_answer && matches!(why, BadMessage::NoKind | BadMessage::WrongVersion);
             fault = AnswerFault::new("it has a method beside its result or error");
+        }
+        if why == BadMessage::WrongVersion && has_other && !has_version && !names_answer {
+            // A line of a log may have a member `id` too.
+            return None;
         }
         if let Some(id) = id.filter(|_| certain) {
             let id = std::str::from_utf8(id).ok()?;

@@ -214,6 +214,7 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         (b"{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"\xff\"}", "it is not UTF-8 at byte 34"),
         (br#"{"jsonrpc":"2.0","id":7.0,"result":{"x":"cut"#, "it is cut off at byte 44"),
         (br#"{"jsonrpc":"2.0","id":7}"#, "it has neither a result nor an error"),
+        (br#"{"jsonrpc":"2.0","id":7,"value":1}"#, "it has neither a result nor an error"),
         (br#"{"jsonrpc":"2.0","id":7,"result":1,"result":2}"#, "it has a duplicate member"),
         (br#"{"jsonrpc":"2.0","id":7,"method":null}"#, "it is not a message"),
         (
@@ -250,6 +251,7 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         r#"{"jsonrpc":"2.0","params":{"result":"he said "hi""},"method":"m"}"#,
         r#"{"result":{"text":"he said "hi"},"id":7,"x":"}"#,
         r#"{"level":"warn","error":NaN}"#,
+        r#"{"level":"info","id":7}"#,
         r#"DEBUG <- {"jsonrpc":"2.0","id":3,"result":{"text":"cut"#,
         r#"{"msg":"sent {"jsonrpc":"2.0","result":1}"}"#,
         r#"["id",7,NaN]"#,

@@ -44,9 +44,6 @@ impl ConnectionTask {
                 if let Some(deviation) = deviation.or(deviation_of(&body)) {
                     self.connection.deviates(deviation, &inbound.body);
                 }
-                if call.is_none() {
-                    self.connection.deviates(Deviation::UnknownId, &inbound.body);
-                }
                 self.recv_answer(&inbound.body, call, body);
                 self.accept(inbound.exchange);
             }
@@ -362,12 +359,14 @@ impl ConnectionTask {
         };
         let mut said = Some(AnswerContent::of_answer(frame, body));
         // An answer that the machine does not take is dropped without the lock.
-        connection.step_with(
+        let is_unknown = connection.step_with(
             Payload::AnswerContent(&mut said),
             |state, now, _, _| {
                 let settled = state.session.recv_answer(now, call, kind);
+                let is_unknown =
+                    settled.is_none() && !call.is_some_and(|call| state.session.has_numbered(call));
                 if !handshake {
-                    return;
+                    return is_unknown;
                 }
                 let shakes =
                     settled.and_then(|call| state.entry_of(call)).is_some_and(|(_, call)| call.shakes());
@@ -375,9 +374,13 @@ impl ConnectionTask {
                     let said = codec.read_handshake(HandshakePart::Result, value);
                     state.session.handshake(HandshakePart::Result, &said);
                 }
+                is_unknown
             },
-            |_, _, ()| (),
+            |_, _, is_unknown| is_unknown,
         );
+        if is_unknown {
+            connection.deviates(Deviation::UnknownId, frame);
+        }
     }
 
     fn recv_bad(&self, why: BadMessage, exchange: ExchangeId) {
