@@ -4,8 +4,8 @@
 //!
 //! Each scenario must pass on its wire, with the same outcomes as on the in-memory wire (I15), if it can be played
 //! there. A scenario that a wire does not support is not a test: one line on stderr for each reason shows how many
-//! there are. A debug build plays each scenario on a third of the wires and on no three replicas, and says so: `rescind
-//! matrix` plays all of them, and `cargo test --release -p rescind-cli --test matrix` those with quick handlers too.
+//! there are. A debug build plays each scenario on a third of the wires, never on three replicas, and says so.
+//! `rescind matrix` plays all of them, and `cargo test --release -p rescind-cli --test matrix` those with quick handlers too.
 //! `cargo test -p rescind-cli --test matrix lsp::cancel` plays the tests with `lsp::cancel` in their name.
 
 use std::collections::BTreeMap;
@@ -27,8 +27,7 @@ const FIRST: &str = WIRES[0];
 const QUICK_WIRES: [&str; 4] = ["memory", "websocket", "http-streamable", "http-stateless"];
 
 /// Why a debug build does not play each cell.
-const IN_RELEASE: &str =
-    "a debug build plays a third of them: `rescind matrix` plays all, and this test in a release build";
+const IN_RELEASE: &str = "a debug build leaves them to this test in a release build; `rescind matrix` plays all but those with quick handlers";
 
 /// How the fixture registers its handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

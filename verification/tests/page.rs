@@ -195,7 +195,7 @@ fn ci_searches_deep_enough_for_the_planted_bugs_and_nightly_runs_completely() {
     let verify = read(".ci/verify");
     let row = |of: &str| verify.lines().find(|row| row.trim_start().starts_with(of)).unwrap_or_default();
     let (change, night) = (row("\"\") "), row("full) "));
-    // The search for planted bugs has the depth of `cargo test`.
+    // The depths at which planted bugs are looked for.
     for (least, asked) in [
         (number(&search, "STATES_WITH_BUG: usize = "), "states="),
         (number(&reference, "CASES_WITH_BUG: u32 = "), "cases="),
