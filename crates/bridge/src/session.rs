@@ -89,7 +89,7 @@ pub(crate) struct Session {
     routers: Routers,
     /// Until the first message arrives.
     opening: Mutex<Option<Opening>>,
-    state: watch::Sender<State>,
+    state: watch::Sender<PairState>,
     /// Messages that wait for the upstream go on in the order in which they came.
     pub(crate) turns: tokio::sync::Mutex<()>,
     downstream: OnceLock<Peer>,
@@ -108,7 +108,7 @@ pub(crate) struct Session {
     overflow: Notify,
 }
 
-enum State {
+enum PairState {
     /// The upstream is not open yet.
     Opening,
     Open(Peer),
@@ -122,7 +122,7 @@ impl Session {
             settings: Arc::clone(settings),
             routers,
             opening: Mutex::new(Some(opening)),
-            state: watch::Sender::new(State::Opening),
+            state: watch::Sender::new(PairState::Opening),
             turns: tokio::sync::Mutex::default(),
             downstream: OnceLock::new(),
             name: OnceLock::new(),
@@ -157,17 +157,17 @@ impl Session {
         downstream: impl FnOnce() -> Peer,
     ) -> Result<Peer, Arc<str>> {
         match &*self.state.borrow() {
-            State::Open(peer) => return Ok(peer.clone()),
-            State::Lost(why) => return Err(Arc::clone(why)),
-            State::Opening => {}
+            PairState::Open(peer) => return Ok(peer.clone()),
+            PairState::Lost(why) => return Err(Arc::clone(why)),
+            PairState::Opening => {}
         }
         self.begin(downstream);
         let mut state = self.state.subscribe();
-        let known = state.wait_for(|state| !matches!(state, State::Opening)).await;
+        let known = state.wait_for(|state| !matches!(state, PairState::Opening)).await;
         match known.as_deref() {
-            Ok(State::Open(peer)) => Ok(peer.clone()),
-            Ok(State::Lost(why)) => Err(Arc::clone(why)),
-            Ok(State::Opening) | Err(_) => Err("the session has ended".into()),
+            Ok(PairState::Open(peer)) => Ok(peer.clone()),
+            Ok(PairState::Lost(why)) => Err(Arc::clone(why)),
+            Ok(PairState::Opening) | Err(_) => Err("the session has ended".into()),
         }
     }
 
@@ -178,7 +178,7 @@ impl Session {
 
     /// The reason why the request on this exchange was not answered. If the connection has ended, it waits until the reason is known.
     pub(crate) async fn lost(&self, exchange: Option<ExchangeId>) -> Arc<str> {
-        let open = matches!(&*self.state.borrow(), State::Open(peer) if !peer.is_closed());
+        let open = matches!(&*self.state.borrow(), PairState::Open(peer) if !peer.is_closed());
         if open && self.may_fail_alone() {
             let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
             let own = exchange.and_then(|_| failures.iter().position(|(of, _)| *of == exchange));
@@ -188,9 +188,9 @@ impl Session {
             return known.unwrap_or_else(|| "the connection failed before the answer".to_owned()).into();
         }
         let mut state = self.state.subscribe();
-        match state.wait_for(|state| matches!(state, State::Lost(_))).await.as_deref() {
-            Ok(State::Lost(why)) => Arc::clone(why),
-            Ok(State::Opening | State::Open(_)) | Err(_) => "the session has ended".into(),
+        match state.wait_for(|state| matches!(state, PairState::Lost(_))).await.as_deref() {
+            Ok(PairState::Lost(why)) => Arc::clone(why),
+            Ok(PairState::Opening | PairState::Open(_)) | Err(_) => "the session has ended".into(),
         }
     }
 
@@ -259,7 +259,7 @@ impl Session {
                 return;
             }
         };
-        self.state.send_replace(State::Open(upstream.clone()));
+        self.state.send_replace(PairState::Open(upstream.clone()));
         tokio::select! {
             biased;
             closed = upstream.closed() => {
@@ -314,7 +314,7 @@ impl Session {
     }
 
     fn lose(&self, why: &str) {
-        self.state.send_replace(State::Lost(why.into()));
+        self.state.send_replace(PairState::Lost(why.into()));
     }
 
     /// Passes on the notification that ends a server's process, which has closed the downstream connection.
@@ -341,7 +341,7 @@ struct Kept(Arc<Session>, #[expect(dead_code, reason = "it counts until it is dr
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let is_lost = matches!(&*self.0.state.borrow(), State::Lost(_));
+        let is_lost = matches!(&*self.0.state.borrow(), PairState::Lost(_));
         if !is_lost {
             self.0.lose("the session has ended");
         }

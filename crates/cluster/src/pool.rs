@@ -43,21 +43,21 @@ pub(crate) struct Pool(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    nodes: Mutex<HashMap<String, Arc<Lines>>>,
+    nodes: Mutex<HashMap<String, Arc<NodeConnections>>>,
     #[cfg(feature = "rustls")]
     tls: Mutex<Option<rescind_http::ClientTls>>,
 }
 
 /// The connections to one node.
 #[derive(Default)]
-struct Lines {
-    open: Mutex<Vec<Line>>,
+struct NodeConnections {
+    open: Mutex<Vec<NodeConnection>>,
     /// Held while one is opened.
     opening: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone)]
-struct Line {
+struct NodeConnection {
     sender: http2::SendRequest<RoutedBody>,
     streams: Arc<AtomicUsize>,
 }
@@ -131,7 +131,7 @@ impl Pool {
         unreachable!("the loop returns")
     }
 
-    fn lines(&self, to: &Uri) -> Arc<Lines> {
+    fn lines(&self, to: &Uri) -> Arc<NodeConnections> {
         let name =
             format!("{}://{}", to.scheme_str().unwrap_or("http"), to.authority().map_or("", |a| a.as_str()));
         let mut nodes = self.0.nodes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +139,7 @@ impl Pool {
     }
 
     /// A connection with room for a request.
-    async fn line(&self, lines: &Lines, to: &Uri) -> io::Result<Line> {
+    async fn line(&self, lines: &NodeConnections, to: &Uri) -> io::Result<NodeConnection> {
         if let Some(line) = lines.free() {
             return Ok(line);
         }
@@ -153,7 +153,7 @@ impl Pool {
         Ok(line)
     }
 
-    async fn open(&self, to: &Uri) -> io::Result<Line> {
+    async fn open(&self, to: &Uri) -> io::Result<NodeConnection> {
         let is_encrypted = to.scheme_str() == Some("https");
         let host = to.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let port = to.port_u16().unwrap_or(if is_encrypted { 443 } else { 80 });
@@ -163,7 +163,7 @@ impl Pool {
     }
 
     #[cfg(feature = "rustls")]
-    async fn encrypt(&self, host: &str, stream: TcpStream) -> io::Result<Line> {
+    async fn encrypt(&self, host: &str, stream: TcpStream) -> io::Result<NodeConnection> {
         let tls = self.0.tls.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let tls = tls.unwrap_or_else(rescind_http::ClientTls::system);
         handshake(tls.connect(host, stream, &[b"h2"]).await?).await
@@ -171,7 +171,7 @@ impl Pool {
 
     #[cfg(not(feature = "rustls"))]
     #[expect(clippy::unused_async, reason = "it waits where TLS is built in")]
-    async fn encrypt(&self, _: &str, _: TcpStream) -> io::Result<Line> {
+    async fn encrypt(&self, _: &str, _: TcpStream) -> io::Result<NodeConnection> {
         Err(io::Error::other("https between nodes needs the feature `rustls`"))
     }
 }
@@ -184,15 +184,15 @@ fn was_not_begun(error: &hyper::Error) -> bool {
     })
 }
 
-impl Lines {
+impl NodeConnections {
     /// Sends no further request on this connection.
-    fn forget(&self, line: &Line) {
+    fn forget(&self, line: &NodeConnection) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|other| !Arc::ptr_eq(&other.streams, &line.streams));
     }
 
     /// The open connection with the fewest requests, if it has room for another.
-    fn free(&self) -> Option<Line> {
+    fn free(&self) -> Option<NodeConnection> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|line| !line.sender.is_closed());
         let least = open.iter().min_by_key(|line| line.streams.load(Ordering::Relaxed))?;
@@ -202,7 +202,7 @@ impl Lines {
 
 /// A connection on which the other node has said something. A port that is about to close accepts connections that nobody
 /// serves; no request must be sent there, because it would be unknown whether it was begun.
-async fn handshake<S>(stream: S) -> io::Result<Line>
+async fn handshake<S>(stream: S) -> io::Result<NodeConnection>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -224,7 +224,7 @@ where
         }
     });
     heard.await.map_err(|_| io::ErrorKind::ConnectionReset)?;
-    Ok(Line { sender, streams: Arc::default() })
+    Ok(NodeConnection { sender, streams: Arc::default() })
 }
 
 /// A stream that reports the first bytes of the other side.

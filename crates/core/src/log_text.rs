@@ -46,12 +46,12 @@ impl<T: fmt::Display> LogText<T> {
 
 impl<T: fmt::Display> fmt::Display for LogText<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = Line { out: f, room: self.most, state: State::Writing };
+        let mut line = BoundedText { out: f, room: self.most, state: TextState::Writing };
         let written = write!(line, "{}", self.value);
         match line.state {
-            State::Full => f.write_str("..."),
-            State::Failed => Err(fmt::Error),
-            State::Writing => written,
+            TextState::Full => f.write_str("..."),
+            TextState::Failed => Err(fmt::Error),
+            TextState::Writing => written,
         }
     }
 }
@@ -63,27 +63,27 @@ impl<T: fmt::Display> fmt::Debug for LogText<T> {
 }
 
 /// Receives what a value writes, until there is no room. Then it returns an error, so that a long value stops writing.
-struct Line<'a, 'b> {
+struct BoundedText<'a, 'b> {
     out: &'a mut fmt::Formatter<'b>,
     room: usize,
-    state: State,
+    state: TextState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum TextState {
     Writing,
     Full,
     Failed,
 }
 
-impl fmt::Write for Line<'_, '_> {
+impl fmt::Write for BoundedText<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for character in text.chars() {
             let plain = matches!(character, ' '..='~') || character.is_alphanumeric();
             let length = if plain { character.len_utf8() } else { character.escape_unicode().len() };
             let Some(left) = self.room.checked_sub(length) else {
                 self.room = 0;
-                self.state = State::Full;
+                self.state = TextState::Full;
                 return Err(fmt::Error);
             };
             self.room = left;
@@ -93,7 +93,7 @@ impl fmt::Write for Line<'_, '_> {
                 write!(self.out, "{}", character.escape_unicode())
             };
             if written.is_err() {
-                self.state = State::Failed;
+                self.state = TextState::Failed;
                 return written;
             }
         }

@@ -32,7 +32,7 @@ const MESSAGES: usize = 4096;
 /// their own, because the exchanges are bounded.
 #[derive(Debug)]
 pub(crate) struct InboundQueue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// The most bytes of waiting messages.
     most: usize,
     /// Notified when there is room again.
@@ -40,8 +40,8 @@ pub(crate) struct InboundQueue {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    queue: VecDeque<Waiting>,
+struct QueueState {
+    queue: VecDeque<QueuedItem>,
     messages: usize,
     bytes: usize,
     ended: bool,
@@ -54,7 +54,7 @@ struct State {
 
 /// An item that waits, with the bytes held for it. After the driver takes the item, it counts them itself.
 #[derive(Debug)]
-struct Waiting {
+struct QueuedItem {
     item: Result<TransportEvent, TransportError>,
     held: Option<HeldBytes>,
 }
@@ -74,7 +74,7 @@ impl InboundQueue {
         Arc::new(Self { state: Mutex::default(), most: max_frame.saturating_mul(2), room: Notify::new() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,7 +109,7 @@ impl InboundQueue {
             (state.messages, state.bytes) = (number, bytes);
             for (inbound, held) in messages {
                 let item = Ok(TransportEvent::Message(inbound));
-                state.queue.push_back(Waiting { item, held: Some(held) });
+                state.queue.push_back(QueuedItem { item, held: Some(held) });
             }
             state.reader.take()
         };
@@ -169,7 +169,7 @@ impl InboundQueue {
         }
         state.messages += 1;
         state.bytes = bytes;
-        state.queue.push_back(Waiting { item: Ok(TransportEvent::Message(inbound)), held });
+        state.queue.push_back(QueuedItem { item: Ok(TransportEvent::Message(inbound)), held });
         Ok(state.reader.take())
     }
 
@@ -194,7 +194,7 @@ impl InboundQueue {
         if state.ended || state.forsaken {
             return None;
         }
-        state.queue.push_back(Waiting { item, held: None });
+        state.queue.push_back(QueuedItem { item, held: None });
         state.reader.take()
     }
 
@@ -227,7 +227,7 @@ impl InboundQueue {
     ) -> (Poll<Option<Result<TransportEvent, TransportError>>>, Option<HeldBytes>) {
         let mut state = self.state();
         match state.queue.pop_front() {
-            Some(Waiting { item, held }) => {
+            Some(QueuedItem { item, held }) => {
                 if let Ok(TransportEvent::Message(inbound)) = &item {
                     state.messages -= 1;
                     state.bytes -= inbound.body.len();

@@ -138,20 +138,20 @@ const STEP: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct SharedDelay {
     wait: Duration,
-    state: Mutex<State>,
+    state: Mutex<DelayState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct DelayState {
     /// In the order of their times, because the delay is the same for all.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<DelayWaiter>,
     next: u64,
     /// The task that waits for the first of them.
     timer: Option<AbortHandle>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct DelayWaiter {
     number: u64,
     due: Instant,
     /// `None`: the wait was dropped.
@@ -167,7 +167,7 @@ impl SharedDelay {
         self.wait
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DelayState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -226,7 +226,7 @@ impl Future for DelayFuture<'_> {
             let due = Instant::now() + delay.wait.max(STEP);
             let number = state.next;
             state.next += 1;
-            state.waiting.push_back(Waiting { number, due, waker: Some(cx.waker().clone()) });
+            state.waiting.push_back(DelayWaiter { number, due, waker: Some(cx.waker().clone()) });
             self.begun = Some(number);
             if state.timer.is_none() {
                 state.timer = Some(spawn(SharedDelay::run(Arc::downgrade(delay))).abort_handle());
@@ -257,8 +257,8 @@ impl Drop for DelayFuture<'_> {
     }
 }
 
-impl State {
-    fn of(&mut self, number: u64) -> Option<&mut Waiting> {
+impl DelayState {
+    fn of(&mut self, number: u64) -> Option<&mut DelayWaiter> {
         let place = self.waiting.binary_search_by_key(&number, |waiting| waiting.number).ok()?;
         self.waiting.get_mut(place)
     }

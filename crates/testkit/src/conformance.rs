@@ -557,7 +557,8 @@ pub async fn a_peer_that_is_gone_hangs_nobody(harness: &impl Harness) {
     let filler = "x".repeat(4096);
     // Each frame has a limit of its own: how long 4,000 POSTs take depends on the machine.
     for _ in 0..4000 {
-        let sent = in_time("writing to a peer that is gone", send(&mut a, note(format!("\"{filler}\"")))).await;
+        let sent =
+            in_time("writing to a peer that is gone", send(&mut a, note(format!("\"{filler}\"")))).await;
         if sent.is_err() {
             break;
         }

@@ -144,11 +144,11 @@ enum Side {
 
 struct Wire {
     scope: IdScope,
-    state: Mutex<State>,
+    state: Mutex<ExchangesState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ExchangesState {
     posts: BTreeMap<u64, Post>,
     to_server: VecDeque<TransportEvent>,
     to_client: VecDeque<TransportEvent>,
@@ -169,12 +169,12 @@ struct Post {
 }
 
 impl Wire {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ExchangesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state and then wakes all waiters.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut ExchangesState) -> T) -> T {
         let (changed, wakers) = {
             let mut state = self.state();
             (change(&mut state), std::mem::take(&mut state.wakers))
@@ -184,7 +184,7 @@ impl Wire {
     }
 }
 
-impl State {
+impl ExchangesState {
     fn post(&mut self, out: Outbound) {
         let number = u64::try_from(self.posts.len()).unwrap_or_default() + 1;
         let record =
@@ -316,7 +316,7 @@ impl Receiver for End {
     }
 }
 
-impl State {
+impl ExchangesState {
     fn wait(&mut self, cx: &Context<'_>) {
         if !self.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
             self.wakers.push(cx.waker().clone());

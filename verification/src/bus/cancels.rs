@@ -77,7 +77,7 @@ pub(super) struct Tombstone {
 
 /// Everything that distinguishes two situations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct State {
+pub(super) struct CancelsState {
     engine_away: bool,
     tombstones: [Option<Tombstone>; KEYS],
     /// Whether a node has its connection to the engine.
@@ -168,13 +168,13 @@ pub(super) const EVENTS: &[&str] = &[
 ];
 
 impl Model for Cancels {
-    type State = State;
+    type State = CancelsState;
     type Step = Step;
 
-    fn starts(&self) -> Vec<State> {
+    fn starts(&self) -> Vec<CancelsState> {
         let Parts { watchers, cancels, faults } = self.parts;
         let watch = |watcher: &Watcher| Watch::new(*watcher);
-        vec![State {
+        vec![CancelsState {
             engine_away: false,
             tombstones: [None; KEYS],
             connected: [true; NODES],
@@ -184,7 +184,7 @@ impl Model for Cancels {
         }]
     }
 
-    fn steps(&self, state: &State) -> Vec<(Step, Force)> {
+    fn steps(&self, state: &CancelsState) -> Vec<(Step, Force)> {
         let mut steps = Vec::new();
         self.canceller_steps(state, &mut steps);
         watcher_steps(state, &mut steps);
@@ -192,7 +192,7 @@ impl Model for Cancels {
         steps
     }
 
-    fn apply(&self, state: &State, step: Step) -> Result<(State, &'static str), Broken> {
+    fn apply(&self, state: &CancelsState, step: Step) -> Result<(CancelsState, &'static str), Broken> {
         let mut next = *state;
         let event = match step {
             Step::Cancel(..)
@@ -219,7 +219,7 @@ impl Model for Cancels {
     }
 
     /// Nothing moves any more: every acknowledged cancel was signalled, and nothing is left.
-    fn check_rest(&self, state: &State) -> Result<(), Broken> {
+    fn check_rest(&self, state: &CancelsState) -> Result<(), Broken> {
         for (name, tombstone) in state.tombstones.iter().enumerate() {
             holds(tombstone.is_none(), "B5", || format!("the tombstone of key {name} never expires"))?;
         }
@@ -300,7 +300,7 @@ impl Canceller {
 }
 
 impl Cancels {
-    fn canceller_steps(&self, state: &State, steps: &mut Vec<(Step, Force)>) {
+    fn canceller_steps(&self, state: &CancelsState, steps: &mut Vec<(Step, Force)>) {
         for (at, canceller) in state.cancellers.iter().enumerate() {
             let Some(canceller) = canceller else { continue };
             let away = state.engine_away;
@@ -332,7 +332,7 @@ impl Cancels {
         }
     }
 
-    fn canceller_step(&self, state: &mut State, step: Step) -> Result<&'static str, Broken> {
+    fn canceller_step(&self, state: &mut CancelsState, step: Step) -> Result<&'static str, Broken> {
         let (Step::Cancel(at, _)
         | Step::TombstoneSet(at)
         | Step::DoorbellRung(at)
@@ -379,7 +379,7 @@ impl Cancels {
         Ok(event)
     }
 
-    fn set_tombstone(&self, state: &mut State, key: Key) -> &'static str {
+    fn set_tombstone(&self, state: &mut CancelsState, key: Key) -> &'static str {
         let Some(place) = state.tombstones.get_mut(self.name(key)) else { return "" };
         if self.has(Bug::NoTombstone) {
             return "no tombstone set";
@@ -388,7 +388,7 @@ impl Cancels {
         if before.is_some() { "tombstone refreshed" } else { "tombstone set" }
     }
 
-    fn ring(&self, state: &mut State, key: Key) -> &'static str {
+    fn ring(&self, state: &mut CancelsState, key: Key) -> &'static str {
         let mut event = "doorbell rung without subscriber";
         for watch in state.watches.iter_mut().flatten() {
             if watch.subscribed && self.name(watch.of.key) == self.name(key) {
@@ -414,7 +414,7 @@ impl Canceller {
 }
 
 /// The cancel returns success.
-fn acknowledge(state: &mut State, canceller: &mut Canceller) -> Result<&'static str, Broken> {
+fn acknowledge(state: &mut CancelsState, canceller: &mut Canceller) -> Result<&'static str, Broken> {
     holds(canceller.stage == Stage::Done, "B8", || {
         format!("a cancel returned success, and the engine has not taken it: {canceller:?}")
     })?;
@@ -601,7 +601,7 @@ impl Watch {
 }
 
 /// The possible steps of the watchers.
-fn watcher_steps(state: &State, steps: &mut Vec<(Step, Force)>) {
+fn watcher_steps(state: &CancelsState, steps: &mut Vec<(Step, Force)>) {
     for (at, watch) in state.watches.iter().enumerate() {
         let Some(watch) = watch else { continue };
         let owed = match watch.phase {
@@ -631,7 +631,7 @@ fn watcher_steps(state: &State, steps: &mut Vec<(Step, Force)>) {
 }
 
 impl Cancels {
-    fn watcher_step(&self, state: &mut State, step: Step) -> Result<&'static str, Broken> {
+    fn watcher_step(&self, state: &mut CancelsState, step: Step) -> Result<&'static str, Broken> {
         let (Step::WatchBegins(at)
         | Step::Subscribed(at)
         | Step::Confirmed(at)
@@ -745,7 +745,7 @@ impl Cancels {
 // The connections to the engine, the engine's absence, and time.
 
 impl Cancels {
-    fn engine_steps(&self, state: &State, steps: &mut Vec<(Step, Force)>) {
+    fn engine_steps(&self, state: &CancelsState, steps: &mut Vec<(Step, Force)>) {
         for (node, connected) in state.connected.iter().enumerate() {
             if *connected && self.is_used(node) && state.faults.losses > 0 {
                 steps.push((Step::ConnectionLost(node), Force::Free));
@@ -768,7 +768,7 @@ impl Cancels {
         }
     }
 
-    fn engine_step(&self, state: &mut State, step: Step) -> Result<&'static str, Broken> {
+    fn engine_step(&self, state: &mut CancelsState, step: Step) -> Result<&'static str, Broken> {
         match step {
             Step::ConnectionLost(node) => {
                 state.faults.losses -= 1;
@@ -809,7 +809,7 @@ impl Cancels {
     }
 
     /// A node loses its connection. Returns whether a doorbell was on its way.
-    fn lose(&self, state: &mut State, node: usize) -> Result<bool, Broken> {
+    fn lose(&self, state: &mut CancelsState, node: usize) -> Result<bool, Broken> {
         if let Some(connected) = state.connected.get_mut(node) {
             *connected = false;
         }
@@ -824,7 +824,7 @@ impl Cancels {
 }
 
 /// One tick.
-fn pass_time(state: &mut State) -> &'static str {
+fn pass_time(state: &mut CancelsState) -> &'static str {
     let mut event = "tick";
     for place in &mut state.tombstones {
         let Some(tombstone) = place.as_mut().filter(|tombstone| expires(**tombstone)) else { continue };

@@ -97,7 +97,7 @@ enum Client {
 
 /// Everything that distinguishes two situations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct State {
+pub(super) struct ForwardingState {
     lives: [Life; NODES as usize],
     /// The node at the address of the owner's name, as each node sees it.
     views: [Option<u8>; NODES as usize],
@@ -181,13 +181,13 @@ pub(super) const EVENTS: &[&str] = &[
 const VIEWS: [Option<u8>; 4] = [None, Some(0), Some(1), Some(2)];
 
 impl Model for Forwarding {
-    type State = State;
+    type State = ForwardingState;
     type Step = Step;
 
     /// Every combination of views.
-    fn starts(&self) -> Vec<State> {
+    fn starts(&self) -> Vec<ForwardingState> {
         let unsent = Message { place: Place::Unsent, entry: 0, hops: 0 };
-        let start = |views| State {
+        let start = |views| ForwardingState {
             lives: [Life::First; NODES as usize],
             views,
             request: unsent,
@@ -202,11 +202,11 @@ impl Model for Forwarding {
         VIEWS.iter().flat_map(|a| VIEWS.iter().flat_map(move |b| with_third(*a, *b))).collect()
     }
 
-    fn steps(&self, state: &State) -> Vec<(Step, Force)> {
+    fn steps(&self, state: &ForwardingState) -> Vec<(Step, Force)> {
         self.possible(state)
     }
 
-    fn apply(&self, state: &State, step: Step) -> Result<(State, &'static str), Broken> {
+    fn apply(&self, state: &ForwardingState, step: Step) -> Result<(ForwardingState, &'static str), Broken> {
         let mut next = *state;
         let event = self.take(&mut next, step)?;
         if next.work == Work::Ended {
@@ -216,8 +216,8 @@ impl Model for Forwarding {
     }
 
     /// Nothing moves any more: nobody waits, except for work that runs, and no cancel was lost.
-    fn check_rest(&self, state: &State) -> Result<(), Broken> {
-        let State { request, cancel, work, client, .. } = *state;
+    fn check_rest(&self, state: &ForwardingState) -> Result<(), Broken> {
+        let ForwardingState { request, cancel, work, client, .. } = *state;
         let runs = work == Work::Runs && state.life(OWNER) == Life::First;
         let is_settled = |message: Message| matches!(message.place, Place::Unsent | Place::Answered(_));
         let settled = is_settled(request) || request.place == Place::AtOwner && runs;
@@ -233,7 +233,7 @@ impl Model for Forwarding {
     }
 }
 
-impl State {
+impl ForwardingState {
     fn life(&self, node: u8) -> Life {
         self.lives.get(usize::from(node)).copied().unwrap_or(Life::Dead)
     }
@@ -266,7 +266,7 @@ impl Forwarding {
 // The steps that are possible in a state.
 
 impl Forwarding {
-    pub(super) fn possible(self, state: &State) -> Vec<(Step, Force)> {
+    pub(super) fn possible(self, state: &ForwardingState) -> Vec<(Step, Force)> {
         let mut owed = Vec::new();
         let mut free = Vec::new();
         for which in [Which::Request, Which::Cancel] {
@@ -303,7 +303,7 @@ impl Forwarding {
         owed.chain(free.into_iter().map(|step| (step, Force::Free))).collect()
     }
 
-    fn client_steps(self, state: &State, owed: &mut Vec<Step>, free: &mut Vec<Step>) {
+    fn client_steps(self, state: &ForwardingState, owed: &mut Vec<Step>, free: &mut Vec<Step>) {
         let place = state.request.place;
         let is_coming = matches!(place, Place::Coming { .. });
         if state.client == Client::Waits && !matches!(place, Place::Unsent | Place::Answered(_)) {
@@ -323,7 +323,7 @@ impl Forwarding {
 
 /// The faults that can change something: until all has ended, and for views until both messages have passed their
 /// entry nodes.
-fn mishaps(state: &State, free: &mut Vec<Step>) {
+fn mishaps(state: &ForwardingState, free: &mut Vec<Step>) {
     let places = [state.request.place, state.cancel.place];
     let is_sent = |place: &Place| !matches!(place, Place::Unsent | Place::Coming { forwarded: false, .. });
     let is_answered = |place: &Place| matches!(place, Place::Answered(_));
@@ -347,7 +347,7 @@ fn mishaps(state: &State, free: &mut Vec<Step>) {
 // A node serves a message, forwards it once, or refuses it.
 
 impl Forwarding {
-    pub(super) fn take(self, state: &mut State, step: Step) -> Result<&'static str, Broken> {
+    pub(super) fn take(self, state: &mut ForwardingState, step: Step) -> Result<&'static str, Broken> {
         match step {
             Step::Send(which, entry) => {
                 let place = Place::Coming { to: entry, forwarded: false };
@@ -392,7 +392,7 @@ impl Forwarding {
         }
     }
 
-    fn arrives(self, state: &mut State, which: Which) -> Result<&'static str, Broken> {
+    fn arrives(self, state: &mut ForwardingState, which: Which) -> Result<&'static str, Broken> {
         let Place::Coming { to, forwarded } = state.message(which).place else { return Ok("") };
         let is_owner = to == OWNER && state.life(to) == Life::First;
         match state.life(to) {
@@ -426,7 +426,7 @@ impl Forwarding {
     }
 
     /// Asks this node's view where the owner is.
-    fn forward(self, state: &mut State, which: Which, from: u8) -> Result<&'static str, Broken> {
+    fn forward(self, state: &mut ForwardingState, which: Which, from: u8) -> Result<&'static str, Broken> {
         if which == Which::Cancel && self.has(Bug::CancelAcceptedAnywhere) {
             state.accepted = true;
             state.cancel.place = Place::Returning(Answer::Accepted);
@@ -447,7 +447,7 @@ impl Forwarding {
 }
 
 /// A node serves a message.
-fn serve(state: &mut State, which: Which, node: u8) -> Result<&'static str, Broken> {
+fn serve(state: &mut ForwardingState, which: Which, node: u8) -> Result<&'static str, Broken> {
     let life = state.life(node);
     holds(node == OWNER && life == Life::First, "B10", || {
         format!("node {node} in its life {life:?} serves a session that it did not make")
@@ -483,7 +483,12 @@ fn serve(state: &mut State, which: Which, node: u8) -> Result<&'static str, Brok
 }
 
 /// A node answers 404.
-fn refuse(state: &mut State, which: Which, node: u8, event: &'static str) -> Result<&'static str, Broken> {
+fn refuse(
+    state: &mut ForwardingState,
+    which: Which,
+    node: u8,
+    event: &'static str,
+) -> Result<&'static str, Broken> {
     let is_owner = node == OWNER && state.life(node) == Life::First;
     holds(!is_owner, "B10", || "the owner refuses its own session".to_owned())?;
     state.message_mut(which).place = Place::Returning(Answer::NotFound);
@@ -492,7 +497,7 @@ fn refuse(state: &mut State, which: Which, node: u8, event: &'static str) -> Res
 
 // What is lost with a node, a connection or a view.
 
-impl State {
+impl ForwardingState {
     fn suffer(&mut self, step: Step) -> &'static str {
         match step {
             Step::Dies(node) => {

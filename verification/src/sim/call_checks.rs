@@ -6,7 +6,7 @@ use std::time::Duration;
 use rescind_core::{CallContext, CallError, CancelResult, CauseKind, Limits, Outcome};
 use serde_json::Value;
 
-use super::judge::{CallSeen, Judge, Kind, LATE, RequestSeen, SimEvent, State, WorkEnd, WorkSeen};
+use super::judge::{CallSeen, Judge, JudgeState, Kind, LATE, RequestSeen, SimEvent, WorkEnd, WorkSeen};
 use super::plan::{Caller, Job, Side, Work};
 
 /// Why no caller waits for a call.
@@ -271,7 +271,7 @@ impl Judge {
     }
 }
 
-impl State {
+impl JudgeState {
     /// A handler has ended after its cancel arrived: it had the signal, with the right cause (L1). The driver takes
     /// in a cancel before anything else runs, so there is no time between.
     fn check_told(&mut self, side: Side, nonce: u64, (work, end): (Work, WorkEnd), cause: Option<CauseKind>) {
@@ -424,7 +424,7 @@ impl CallSeen {
     }
 }
 
-impl State {
+impl JudgeState {
     /// Whether the cancel of this call arrived after its request.
     fn came_behind(&self, side: Side, nonce: u64) -> bool {
         let mut requests = self.written.of(side).requests.values();

@@ -6,7 +6,7 @@ use rescind_testkit::wire_format::{Shape, call_name};
 use serde_json::Value;
 
 use super::call_checks::is_refused_for_now;
-use super::judge::{Frame, Judge, Kind, RequestSeen, SimEvent, State};
+use super::judge::{Frame, Judge, JudgeState, Kind, RequestSeen, SimEvent};
 use super::plan::{Side, Work};
 
 impl Judge {
@@ -140,7 +140,7 @@ fn unnamed(body: &Bytes) -> Bytes {
     format!(r#"{before}"result":{{{after}"#).into()
 }
 
-impl State {
+impl JudgeState {
     /// Compares a frame of this side with the earlier frames.
     fn sent_kind(&mut self, side: Side, frame: &Value) -> Kind {
         match self.speech.shape(frame) {

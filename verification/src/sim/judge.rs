@@ -22,11 +22,11 @@ const LINES: usize = 20_000;
 
 /// The judge that all parts of a run share.
 #[derive(Clone, Debug)]
-pub(super) struct Judge(Arc<Mutex<State>>);
+pub(super) struct Judge(Arc<Mutex<JudgeState>>);
 
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about a run")]
-pub(super) struct State {
+pub(super) struct JudgeState {
     begun: Instant,
     pub(super) speech: WireFormat,
     /// Whether a request that the peer cancelled must not be answered.
@@ -72,7 +72,7 @@ pub(super) struct State {
 
 impl Judge {
     pub(super) fn new(wire: Wire, dialect: &Dialect, speech: WireFormat, limits: &PerSide<Limits>) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(JudgeState {
             begun: Instant::now(),
             speech,
             silence: dialect.rules().peer_cancelled == CancelledReply::Silence,
@@ -105,7 +105,7 @@ impl Judge {
         })))
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, JudgeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -199,7 +199,7 @@ impl Judge {
     }
 }
 
-impl State {
+impl JudgeState {
     pub(super) fn now(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
     }

@@ -16,10 +16,10 @@ use super::plan::{NetworkConditions, PerSide, Rng, Side};
 
 /// All connections of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Net(Arc<Mutex<State>>);
+pub(super) struct Net(Arc<Mutex<NetState>>);
 
 #[derive(Debug)]
-struct State {
+struct NetState {
     weather: NetworkConditions,
     judge: Judge,
     rng: Rng,
@@ -44,7 +44,7 @@ impl fmt::Debug for Server {
 impl Net {
     pub(super) fn new(weather: &NetworkConditions, judge: &Judge) -> Self {
         let (weather, rng) = (weather.clone(), weather.seed.clone());
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(NetState {
             weather,
             judge: judge.clone(),
             rng,
@@ -56,7 +56,7 @@ impl Net {
         })))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NetState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -32,7 +32,7 @@ const MAX_VALUE: usize = 16 * 1024;
 /// The engine of a list of nodes.
 pub(crate) struct FixedEngine {
     nodes: Nodes,
-    state: Mutex<State>,
+    state: Mutex<FixedState>,
 }
 
 /// How this process reaches the nodes of its list.
@@ -46,7 +46,7 @@ struct Nodes {
 }
 
 #[derive(Default)]
-struct State {
+struct FixedState {
     /// The signals of this node.
     own: Records,
     /// The signals that belong to no node.
@@ -66,7 +66,7 @@ impl FixedEngine {
         Self { nodes: Nodes { list, own, secret, pool, events }, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FixedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

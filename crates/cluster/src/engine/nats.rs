@@ -338,10 +338,10 @@ struct Doorbells {
     prefix: String,
     layout: Layout,
     events: Arc<dyn EngineEvents>,
-    state: Mutex<State>,
+    state: Mutex<NatsState>,
 }
 
-struct State {
+struct NatsState {
     names: HashSet<Arc<str>>,
     /// Whether the server has the subscription.
     is_listening: bool,
@@ -349,7 +349,7 @@ struct State {
 
 impl Doorbells {
     fn new(server: Server, prefix: String, layout: Layout, events: Arc<dyn EngineEvents>) -> Self {
-        let state = Mutex::new(State { names: HashSet::new(), is_listening: true });
+        let state = Mutex::new(NatsState { names: HashSet::new(), is_listening: true });
         Self { server, prefix, layout, events, state }
     }
 
@@ -430,7 +430,7 @@ impl Doorbells {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, NatsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -259,11 +259,11 @@ struct Doorbells {
     /// Their connection is lost with this one, as a rule.
     commands: Arc<Commands>,
     events: Arc<dyn EngineEvents>,
-    state: Mutex<State>,
+    state: Mutex<RedisState>,
 }
 
 #[derive(Default)]
-struct State {
+struct RedisState {
     names: HashSet<Arc<str>>,
     /// `None`: the connection is lost.
     sender: Option<Sender>,
@@ -427,7 +427,7 @@ impl Doorbells {
         names.iter().map(|name| format!("{}{name}", self.prefix)).collect()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RedisState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

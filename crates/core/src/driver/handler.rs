@@ -19,7 +19,7 @@ use crate::driver::admission::Task;
 use crate::driver::context::{CallContext, HandlerError};
 use crate::driver::json_text::{JsonText, read_params};
 use crate::driver::outbox::{Answer, Control};
-use crate::driver::state::{ConnectionInner, Handler, HandlerKind, Payload, Request, State, now};
+use crate::driver::state::{ConnectionInner, DriverState, Handler, HandlerKind, Payload, Request, now};
 use crate::failpoint::{self, Failpoint};
 use crate::machine::HandlerResult;
 use crate::message::{Deviation, ErrorObject};
@@ -526,7 +526,7 @@ impl Request {
     }
 }
 
-impl State {
+impl DriverState {
     /// The task of a request has ended.
     fn end_task(&mut self, request: &Request, now: Instant) {
         let Request { connection, data } = request;

@@ -35,7 +35,8 @@ pub fn memory_pair() -> (Link, Link) {
 
 fn link(out: &Arc<Direction>, back: &Arc<Direction>, peer: &str) -> Link {
     let traits = Capabilities::of_stream(DEFAULT_MAX_FRAME);
-    let receiver = MemoryReceiver { input: Arc::clone(back), output: Arc::clone(out), state: State::Open };
+    let receiver =
+        MemoryReceiver { input: Arc::clone(back), output: Arc::clone(out), state: LaneState::Open };
     let sender = MemorySender { output: Arc::clone(out), broken: None };
     Link::new(receiver, sender, traits, PeerInfo::of_peer(peer))
 }
@@ -43,11 +44,11 @@ fn link(out: &Arc<Direction>, back: &Arc<Direction>, peer: &str) -> Link {
 struct MemoryReceiver {
     input: Arc<Direction>,
     output: Arc<Direction>,
-    state: State,
+    state: LaneState,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum LaneState {
     Open,
     HalfClosed,
     Closed,
@@ -60,21 +61,21 @@ impl Receiver for MemoryReceiver {
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
         loop {
             match self.state {
-                State::Open => match ready!(self.input.poll_pop(cx)) {
+                LaneState::Open => match ready!(self.input.poll_pop(cx)) {
                     Popped::Frame(body) => {
                         return Poll::Ready(Some(Ok(TransportEvent::Message(Inbound::new(body)))));
                     }
-                    Popped::End if self.output.is_over() => self.state = State::Closed,
+                    Popped::End if self.output.is_over() => self.state = LaneState::Closed,
                     Popped::End => {
-                        self.state = State::HalfClosed;
+                        self.state = LaneState::HalfClosed;
                         return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
                     }
                 },
-                State::HalfClosed => {
+                LaneState::HalfClosed => {
                     ready!(self.output.poll_over(cx));
-                    self.state = State::Closed;
+                    self.state = LaneState::Closed;
                 }
-                State::Closed => return Poll::Ready(None),
+                LaneState::Closed => return Poll::Ready(None),
             }
         }
     }

@@ -84,14 +84,14 @@ impl Transport for AcpTransport {
 }
 
 pub(super) struct Client {
-    core: ClientCore<State>,
+    core: ClientCore<AcpClientState>,
     pub(super) bodies: &'static SessionBodies,
     /// Notified when the server has taken a request, and when a request is no longer tracked.
     pub(super) moved: Notify,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct AcpClientState {
     pub(super) connection: Option<HeaderValue>,
     pub(super) cookies: CookieStore,
     /// Sessions whose stream is open or is being opened.
@@ -119,7 +119,7 @@ pub(super) struct Asked {
 
 impl Client {
     pub(super) fn new(client: &HttpClient, bodies: &'static SessionBodies) -> Self {
-        Self { core: ClientCore::new(client, State::default()), bodies, moved: Notify::new() }
+        Self { core: ClientCore::new(client, AcpClientState::default()), bodies, moved: Notify::new() }
     }
 
     pub(super) fn headers(&self, session: Option<&str>) -> HeaderMap {
@@ -169,14 +169,14 @@ impl Client {
 }
 
 impl Deref for Client {
-    type Target = ClientCore<State>;
+    type Target = ClientCore<AcpClientState>;
 
-    fn deref(&self) -> &ClientCore<State> {
+    fn deref(&self) -> &ClientCore<AcpClientState> {
         &self.core
     }
 }
 
-impl InFlightTasks for State {
+impl InFlightTasks for AcpClientState {
     /// All tasks except the one that posts.
     type Tasks = [JoinSet<()>; 2];
 

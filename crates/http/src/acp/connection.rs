@@ -67,10 +67,10 @@ pub(super) struct Connection {
     pub(super) bodies: &'static SessionBodies,
     /// Whether a request has arrived other than its handshake.
     used: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<AcpConnectionState>,
 }
 
-pub(super) struct State {
+pub(super) struct AcpConnectionState {
     pub(super) lanes: Lanes,
     /// The sessions that a message from either side has named.
     pub(super) sessions: Sessions,
@@ -93,7 +93,7 @@ impl Connection {
         table: Weak<Connections>,
         bodies: &'static SessionBodies,
     ) -> Arc<Self> {
-        let state = State {
+        let state = AcpConnectionState {
             lanes: Lanes::new(settings.kept),
             sessions: Sessions::default(),
             asked: HashMap::new(),
@@ -119,12 +119,12 @@ impl Connection {
         })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, AcpConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs one step under the lock. Wakers are called after the lock is released.
-    pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, &mut WakeList) -> T) -> T {
+    pub(super) fn step<T>(&self, step: impl FnOnce(&mut AcpConnectionState, &mut WakeList) -> T) -> T {
         let mut wakes = WakeList::default();
         let result = {
             let mut state = self.state();
@@ -287,7 +287,7 @@ pub(super) const fn closed(lane: u64) -> TransportEvent {
     TransportEvent::ExchangeClosed { exchange: exchange_of(lane) }
 }
 
-impl State {
+impl AcpConnectionState {
     /// The stream of a session. It is created if the session is new; if there are too many, it is the connection's own.
     /// A stream is removed for a new one only if it is idle: it has no reader, no message, and no request of either
     /// side.

@@ -13,7 +13,7 @@ use rescind_core::{
 };
 use tokio::sync::mpsc;
 
-use crate::acp::client::{Asked, Client, State};
+use crate::acp::client::{AcpClientState, Asked, Client};
 use crate::acp::sessions::Message;
 use crate::client::{Attempts, DeleteRequest, Failed, closed, encoded, refusal, send_delete, unread};
 use crate::envelope::{ACP_CONNECTION_ID, BOTH, JSON, Reply, check_size};
@@ -143,8 +143,9 @@ impl Attempts for PostAttempts<'_> {
     }
 
     async fn stopped(&self) {
-        let is_over =
-            |state: &State, id: &RequestId| state.asked.get(id).is_none_or(|asked| asked.is_cancelled);
+        let is_over = |state: &AcpClientState, id: &RequestId| {
+            state.asked.get(id).is_none_or(|asked| asked.is_cancelled)
+        };
         let client = self.client;
         client
             .until(&client.moved, |state| state.closing || self.id.is_some_and(|id| is_over(state, id)))

@@ -26,7 +26,7 @@ use rescind_core::members::PickedMembers;
 use serde_json::value::RawValue;
 
 use crate::acp::UnknownSessions;
-use crate::acp::connection::{OWN, State};
+use crate::acp::connection::{AcpConnectionState, OWN};
 use crate::envelope::{Envelope, EnvelopeError, text};
 use crate::server::replay_buffer::{Forgotten, ReplayBuffer, Retention};
 use crate::sync::IntMap;
@@ -252,7 +252,7 @@ impl From<Forgotten> for NoStream {
     }
 }
 
-impl State {
+impl AcpConnectionState {
     /// The stream of a session that a client wants to read.
     pub(super) fn lane_to_read(&mut self, name: &str, unknown: UnknownSessions) -> Result<u64, NoStream> {
         match (self.sessions.lane(name), unknown) {

@@ -50,11 +50,11 @@ pub(crate) trait OwnedSession: Linked {
 /// The sessions of one server.
 #[derive(Debug)]
 pub(crate) struct Sessions<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<SessionTable<T>>,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct SessionTable<T> {
     open: HashMap<Arc<str>, Entry<T>>,
     next: u64,
     shut: bool,
@@ -93,12 +93,12 @@ impl From<NotOpened> for Refused {
 
 impl<T> Default for Sessions<T> {
     fn default() -> Self {
-        Self { state: Mutex::new(State { open: HashMap::new(), next: 0, shut: false }) }
+        Self { state: Mutex::new(SessionTable { open: HashMap::new(), next: 0, shut: false }) }
     }
 }
 
 impl<T: OwnedSession> Sessions<T> {
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn state(&self) -> MutexGuard<'_, SessionTable<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -106,7 +106,7 @@ const RESETS: u32 = 200;
 const RESET_EVERY: Duration = Duration::from_millis(30);
 
 struct Client {
-    core: ClientCore<State>,
+    core: ClientCore<StatelessClientState>,
     mirrors: Mirrors,
     bodies: &'static MirroredBodies,
     /// Whether the connection may use HTTP/2, before a response shows its version. With HTTP/2, a cancel may be a
@@ -114,7 +114,7 @@ struct Client {
     maybe_http2: bool,
 }
 
-struct State {
+struct StatelessClientState {
     in_flight: IntMap<InFlight>,
     next: u64,
     /// Requests in flight, including abandoned ones.
@@ -125,7 +125,7 @@ struct State {
     leaving: usize,
 }
 
-impl State {
+impl StatelessClientState {
     fn new() -> Self {
         let resets = Resets::new(RESETS, RESET_EVERY);
         Self { in_flight: IntMap::default(), next: 0, requests: 0, resets, leaving: 0 }
@@ -158,7 +158,7 @@ impl InFlight {
 impl Client {
     fn new(client: &HttpClient, mirrors: Mirrors, bodies: &'static MirroredBodies) -> Self {
         Self {
-            core: ClientCore::new(client, State::new()),
+            core: ClientCore::new(client, StatelessClientState::new()),
             mirrors,
             bodies,
             maybe_http2: client.http2 || client.uri.scheme_str() == Some("https"),
@@ -177,14 +177,14 @@ impl Client {
 }
 
 impl Deref for Client {
-    type Target = ClientCore<State>;
+    type Target = ClientCore<StatelessClientState>;
 
-    fn deref(&self) -> &ClientCore<State> {
+    fn deref(&self) -> &ClientCore<StatelessClientState> {
         &self.core
     }
 }
 
-impl InFlightTasks for State {
+impl InFlightTasks for StatelessClientState {
     type Tasks = AbortOnDrop;
 
     fn take_tasks(&mut self) -> AbortOnDrop {

@@ -126,11 +126,15 @@ impl StatelessServer {
             exchanges.inbound_queue.push_event(mark);
         }
         let budget = budget.clone();
-        let waiting = Waiting { feed: Some(PostFeed { exchanges, exchange, budget }), token };
+        let waiting = AwaitedHead { feed: Some(PostFeed { exchanges, exchange, budget }), token };
         self.answer_post(waiting, kind).await
     }
 
-    async fn answer_post(&self, mut waiting: Waiting, kind: Kind) -> Result<Response<ResponseBody>, Refused> {
+    async fn answer_post(
+        &self,
+        mut waiting: AwaitedHead,
+        kind: Kind,
+    ) -> Result<Response<ResponseBody>, Refused> {
         let Some(feed) = &waiting.feed else { return Err(Refused::unavailable("this server has ended")) };
         let (table, exchange) = (&feed.exchanges.exchanges, feed.exchange);
         let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
@@ -230,12 +234,12 @@ impl EventSource for PostFeed {
 
 /// A POST that waits for the head of its response. If it is dropped before that, it reports that the client has left
 /// the exchange (S3).
-struct Waiting {
+struct AwaitedHead {
     feed: Option<PostFeed>,
     token: u64,
 }
 
-impl Drop for Waiting {
+impl Drop for AwaitedHead {
     fn drop(&mut self) {
         if let Some(feed) = &self.feed {
             feed.left(self.token);

@@ -167,11 +167,11 @@ type Key = (Principal, RequestId);
 /// The requests that run, and the cancels that wait.
 #[derive(Default)]
 pub(super) struct RunningRequests {
-    state: Mutex<State>,
+    state: Mutex<SessionlessState>,
 }
 
 #[derive(Default)]
-struct State {
+struct SessionlessState {
     running: HashMap<Key, Vec<(u64, Weak<SessionState>)>>,
     next: u64,
     early: HashMap<Key, Early>,
@@ -199,7 +199,7 @@ pub(super) enum Cancelled {
 }
 
 impl RunningRequests {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SessionlessState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -242,7 +242,7 @@ impl RunningRequests {
     }
 }
 
-impl State {
+impl SessionlessState {
     const fn number(&mut self) -> u64 {
         self.next += 1;
         self.next

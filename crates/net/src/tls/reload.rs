@@ -58,17 +58,17 @@ impl<C: Send + Sync + 'static> Source<C> {
     pub(super) fn read(parts: Parts<Pem>, every: Duration, build: Arc<Build<C>>) -> Result<Self, TlsError> {
         let texts = parts.read()?;
         let config = Arc::new(build(&texts)?);
-        let state = State { loaded: Some((config, texts)), checked: Instant::now(), reported: None };
+        let state = ReloadState { loaded: Some((config, texts)), checked: Instant::now(), reported: None };
         Ok(Self::reloading(parts, every, build, state))
     }
 
     /// Reads the texts at the first handshake.
     pub(super) fn later(parts: Parts<Pem>, every: Duration, build: Arc<Build<C>>) -> Self {
-        let state = State { loaded: None, checked: Instant::now(), reported: None };
+        let state = ReloadState { loaded: None, checked: Instant::now(), reported: None };
         Self::reloading(parts, every, build, state)
     }
 
-    fn reloading(parts: Parts<Pem>, every: Duration, build: Arc<Build<C>>, state: State<C>) -> Self {
+    fn reloading(parts: Parts<Pem>, every: Duration, build: Arc<Build<C>>, state: ReloadState<C>) -> Self {
         let (state, checking) = (Mutex::new(state), Mutex::default());
         Self::Pem(Arc::new(Reloading { parts, every, build, state, checking }))
     }
@@ -112,26 +112,26 @@ pub(super) struct Reloading<C> {
     every: Duration,
     build: Arc<Build<C>>,
     /// Held for a few instructions.
-    state: Mutex<State<C>>,
+    state: Mutex<ReloadState<C>>,
     /// Held while files are read, outside the tasks of the runtime.
     checking: Mutex<()>,
 }
 
-struct State<C> {
+struct ReloadState<C> {
     loaded: Option<(Arc<C>, Parts<Text>)>,
     checked: Instant,
     /// The error that was logged last, until the texts can be used again.
     reported: Option<String>,
 }
 
-impl<C> Clone for State<C> {
+impl<C> Clone for ReloadState<C> {
     fn clone(&self) -> Self {
         Self { loaded: self.loaded.clone(), checked: self.checked, reported: self.reported.clone() }
     }
 }
 
 impl<C> Reloading<C> {
-    fn state(&self) -> MutexGuard<'_, State<C>> {
+    fn state(&self) -> MutexGuard<'_, ReloadState<C>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -50,12 +50,12 @@ use crate::message::Deviation;
 pub struct Call<R> {
     connection: Arc<ConnectionInner>,
     method: Arc<str>,
-    state: State,
+    state: CallProgress,
     inbox: Option<Arc<Inbox>>,
     answer: PhantomData<fn() -> R>,
 }
 
-enum State {
+enum CallProgress {
     Open(SlotKey),
     /// Settled before it was sent. Boxed, because few calls are, and each call in flight has a handle.
     Settled(Box<Settled>),
@@ -70,17 +70,17 @@ impl<R> Call<R> {
         slot_key: SlotKey,
         inbox: Option<Arc<Inbox>>,
     ) -> Self {
-        Self::new(connection, method, State::Open(slot_key), inbox)
+        Self::new(connection, method, CallProgress::Open(slot_key), inbox)
     }
 
     pub(crate) fn settled(connection: &Arc<ConnectionInner>, method: Arc<str>, settled: Settled) -> Self {
-        Self::new(connection, method, State::Settled(Box::new(settled)), None)
+        Self::new(connection, method, CallProgress::Settled(Box::new(settled)), None)
     }
 
     fn new(
         connection: &Arc<ConnectionInner>,
         method: Arc<str>,
-        state: State,
+        state: CallProgress,
         inbox: Option<Arc<Inbox>>,
     ) -> Self {
         connection.hold();
@@ -154,7 +154,7 @@ impl<R> Call<R> {
 
     /// Drops the handle without cancelling the call. Its parent does not cancel it either.
     pub fn detach(mut self) {
-        if let State::Open(slot_key) = std::mem::replace(&mut self.state, State::Done) {
+        if let CallProgress::Open(slot_key) = std::mem::replace(&mut self.state, CallProgress::Done) {
             self.connection.step(|state, _, effects| {
                 let Some(entry) = state.calls.get_mut(slot_key.0) else { return };
                 let (key, open) = (entry.key, !entry.ended);
@@ -172,16 +172,16 @@ impl<R> Call<R> {
 
     const fn slot_key(&self) -> Option<SlotKey> {
         match self.state {
-            State::Open(slot_key) => Some(slot_key),
-            State::Settled(_) | State::Done => None,
+            CallProgress::Open(slot_key) => Some(slot_key),
+            CallProgress::Settled(_) | CallProgress::Done => None,
         }
     }
 
     fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<Box<Settled>> {
-        match std::mem::replace(&mut self.state, State::Done) {
-            State::Settled(settled) => Poll::Ready(settled),
-            State::Done => Poll::Pending,
-            State::Open(slot_key) => {
+        match std::mem::replace(&mut self.state, CallProgress::Done) {
+            CallProgress::Settled(settled) => Poll::Ready(settled),
+            CallProgress::Done => Poll::Pending,
+            CallProgress::Open(slot_key) => {
                 let mut state = self.connection.lock();
                 let Some(entry) = state.calls.get_mut(slot_key.0) else { return Poll::Pending };
                 if let Some(settled) = entry.settled.take() {
@@ -193,7 +193,7 @@ impl<R> Call<R> {
                     Some(waker) if waker.will_wake(cx.waker()) => None,
                     waker => waker.replace(cx.waker().clone()),
                 };
-                self.state = State::Open(slot_key);
+                self.state = CallProgress::Open(slot_key);
                 drop(state);
                 drop(replaced);
                 Poll::Pending
@@ -228,7 +228,7 @@ impl<R: DeserializeOwned> Future for Call<R> {
 
 impl<R> Drop for Call<R> {
     fn drop(&mut self) {
-        if let State::Open(slot_key) = self.state {
+        if let CallProgress::Open(slot_key) = self.state {
             self.connection.step(|state, now, effects| state.drop_call(now, slot_key, effects));
         }
         self.connection.release();

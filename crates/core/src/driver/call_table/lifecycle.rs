@@ -20,14 +20,14 @@ use crate::driver::effects::{Effects, Entry, end_of_call};
 use crate::driver::notifications::Matcher;
 use crate::driver::notifications::queue::NotificationQueue;
 use crate::driver::outbox::DataFrame;
-use crate::driver::state::{ConnectionInner, Payload, State};
+use crate::driver::state::{ConnectionInner, DriverState, Payload};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, SlotKey};
 use crate::machine::{AfterCancel, CallRefused, CallSpec, CancelResult, ForeignChild, Settlement};
 use crate::message::ErrorObject;
 use crate::sync::atomic::Ordering;
 
-impl State {
+impl DriverState {
     /// Stages a call, which takes `extras`. A refused call leaves them.
     pub(crate) fn start_call(
         &mut self,

@@ -40,7 +40,7 @@ use crate::driver::admission::{SessionPermit, Task};
 use crate::driver::effects::start_one;
 use crate::driver::json_text::JsonText;
 use crate::driver::router::Router;
-use crate::driver::state::{ConnectionInner, Start, State, Waiting, now};
+use crate::driver::state::{ConnectionInner, DriverState, Start, WaitingRequest, now};
 use crate::error::{ConnectionError, ProtocolViolation};
 use crate::id::{ExchangeId, InboundKey};
 use crate::machine::{CloseCause, DisconnectPolicy};
@@ -418,17 +418,22 @@ impl Idle {
     }
 }
 
-impl State {
+impl DriverState {
     /// Keeps a request that has arrived in this step and whose handler is not on its way to a task: it waits for a
     /// permit, or it has started and is quick.
-    pub(crate) fn keep_waiting(&mut self, key: InboundKey, waiting: Waiting, quick: &mut VecDeque<Start>) {
+    pub(crate) fn keep_waiting(
+        &mut self,
+        key: InboundKey,
+        waiting: WaitingRequest,
+        quick: &mut VecDeque<Start>,
+    ) {
         let Some(slot) = self.inbound.get(key.0) else { return };
         match waiting {
-            Waiting { handler: Some(handler), params } if slot.task != Task::NotStarted => {
+            WaitingRequest { handler: Some(handler), params } if slot.task != Task::NotStarted => {
                 quick.push_back(Start { handler, request: Arc::clone(&slot.request), params });
             }
-            Waiting { handler, params } => {
-                self.queued.insert(key.0, Waiting { handler, params: params.map(JsonText::unpinned) });
+            WaitingRequest { handler, params } => {
+                self.queued.insert(key.0, WaitingRequest { handler, params: params.map(JsonText::unpinned) });
             }
         }
     }

@@ -18,7 +18,9 @@ use crate::driver::notifications::queue::Notice;
 use crate::driver::notifications::{Matcher, Notification, Readers};
 use crate::driver::outbox::Control;
 use crate::driver::requests::{Arrived, InboundSlot, RequestData};
-use crate::driver::state::{Arriving, ConnectionInner, Payload, Request, State, Waiting, bytes_of_request};
+use crate::driver::state::{
+    Arriving, ConnectionInner, DriverState, Payload, Request, WaitingRequest, bytes_of_request,
+};
 use crate::failpoint::{self, Failpoint};
 use crate::framing::{BadFrame, Framing, Newline};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
@@ -242,7 +244,7 @@ impl ConnectionTask {
             .then_some(request.params)
             .flatten()
             .map(|params| codec.read_handshake(HandshakePart::Params, params));
-        let waiting = Waiting {
+        let waiting = WaitingRequest {
             params: request.params.map(|params| JsonText::in_frame(&inbound.body, params)),
             handler: mount.handler,
         };
@@ -273,52 +275,53 @@ impl ConnectionTask {
         };
         let is_handshake = connection.dialect.rules().handshake == Some(&*mount.method);
         let mut arriving = Arriving::new(waiting);
-        let act = |state: &mut State, now: Instant, effects: &mut Effects, payload: &mut Payload<'_>| {
-            if let (Ok(()), Payload::Request(arriving)) = (arrival.admission, &mut *payload) {
-                arriving.client_permit = state.permits.admitted(match &client {
-                    Some(client) => RequestClient::OfRequest(client),
-                    None => RequestClient::OfConnection(&connection.client),
-                });
-            }
-            if ignores_token {
-                state.session.recv_ignored_token();
-            }
-            let Some(key) = state.session.recv_request(now, arrival) else {
-                return;
+        let act =
+            |state: &mut DriverState, now: Instant, effects: &mut Effects, payload: &mut Payload<'_>| {
+                if let (Ok(()), Payload::Request(arriving)) = (arrival.admission, &mut *payload) {
+                    arriving.client_permit = state.permits.admitted(match &client {
+                        Some(client) => RequestClient::OfRequest(client),
+                        None => RequestClient::OfConnection(&connection.client),
+                    });
+                }
+                if ignores_token {
+                    state.session.recv_ignored_token();
+                }
+                let Some(key) = state.session.recv_request(now, arrival) else {
+                    return;
+                };
+                if let Some(permit) = self.own.permit.as_ref().filter(|_| !is_handshake) {
+                    permit.set_used();
+                }
+                if let Some(said) = &said {
+                    state.session.handshake(HandshakePart::Params, said);
+                }
+                let after = state.notices.last_open();
+                // If the connection carries several clients, the bytes count for the client alone.
+                let counted = if client.is_some() { 0 } else { bytes };
+                let arrived = Arrived {
+                    key,
+                    id,
+                    method: Arc::clone(&mount.method),
+                    came_at: state.last_stamp.of(now, connection.opened),
+                    exchange: inbound.exchange,
+                    progress_token,
+                    after,
+                    client: client.clone(),
+                    trace,
+                    bytes,
+                    has_own_session: connection.traits.exchange_scoped,
+                };
+                let slot = InboundSlot::new(
+                    Arc::new(Request { connection: Arc::clone(connection), data: RequestData::new(arrived) }),
+                    counted,
+                );
+                state.memory.request_came(counted);
+                state.inbound.insert(key.0, slot);
+                state.record_arrival(connection, key, now, effects);
+                if let Payload::Request(arriving) = payload {
+                    arriving.key = Some(key);
+                }
             };
-            if let Some(permit) = self.own.permit.as_ref().filter(|_| !is_handshake) {
-                permit.set_used();
-            }
-            if let Some(said) = &said {
-                state.session.handshake(HandshakePart::Params, said);
-            }
-            let after = state.notices.last_open();
-            // If the connection carries several clients, the bytes count for the client alone.
-            let counted = if client.is_some() { 0 } else { bytes };
-            let arrived = Arrived {
-                key,
-                id,
-                method: Arc::clone(&mount.method),
-                came_at: state.last_stamp.of(now, connection.opened),
-                exchange: inbound.exchange,
-                progress_token,
-                after,
-                client: client.clone(),
-                trace,
-                bytes,
-                has_own_session: connection.traits.exchange_scoped,
-            };
-            let slot = InboundSlot::new(
-                Arc::new(Request { connection: Arc::clone(connection), data: RequestData::new(arrived) }),
-                counted,
-            );
-            state.memory.request_came(counted);
-            state.inbound.insert(key.0, slot);
-            state.record_arrival(connection, key, now, effects);
-            if let Payload::Request(arriving) = payload {
-                arriving.key = Some(key);
-            }
-        };
         let quick = &mut self.own.quick;
         // Most requests start in this step. Only those that wait for a permit are kept, and those whose handlers this
         // task polls.

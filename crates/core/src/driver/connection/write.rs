@@ -12,7 +12,7 @@ use crate::driver::call_table::{StagedCall, Users};
 use crate::driver::connection::ConnectionTask;
 use crate::driver::effects::Effects;
 use crate::driver::outbox::{Answer, Control, DataFrame, MAX_CANCELS_IN_ROW, Notification};
-use crate::driver::state::{ConnectionInner, State, now};
+use crate::driver::state::{ConnectionInner, DriverState, now};
 use crate::id::{CallNumber, ExchangeId, OutboundKey, RequestId};
 use crate::machine::{Reply, ReplyBody};
 use crate::trace_context::TraceContext;
@@ -402,7 +402,7 @@ pub(crate) enum Outgoing {
     Notification(Notification),
 }
 
-impl State {
+impl DriverState {
     /// The lane of the next frame.
     pub(crate) fn next_lane(&mut self) -> Option<Lane> {
         let calls = &self.calls;

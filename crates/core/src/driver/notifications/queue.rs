@@ -243,11 +243,11 @@ impl<H> NotificationQueue<H> {
 /// ends (I3).
 #[derive(Default)]
 pub(crate) struct SendWaiters {
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, SendWaiter>,
     next: u64,
 }
 
-struct Waiting {
+struct SendWaiter {
     /// The request to which the notification belongs. The wait ends with its answer.
     owner: Option<InboundKey>,
     waker: Waker,
@@ -271,7 +271,7 @@ impl SendWaiters {
             return (!is_same).then(|| std::mem::replace(&mut waiting.waker, waker.clone()));
         }
         *waiter = Some(self.next);
-        self.waiting.insert(self.next, Waiting { owner, waker: waker.clone() });
+        self.waiting.insert(self.next, SendWaiter { owner, waker: waker.clone() });
         self.next += 1;
         None
     }

@@ -28,7 +28,7 @@ use crate::driver::json_text::Frame;
 use crate::driver::notifications::queue::{Admitted, Notice};
 use crate::driver::outbox::{DataFrame, Notification};
 use crate::driver::requests::RequestData;
-use crate::driver::state::{ConnectionInner, NotificationHandler, Notified, State};
+use crate::driver::state::{ConnectionInner, DriverState, NotificationHandler, Notified};
 use crate::error::CallError;
 use crate::id::{ExchangeId, InboundKey, RequestId};
 use crate::machine::Event;
@@ -271,7 +271,7 @@ impl ConnectionInner {
     }
 }
 
-impl State {
+impl DriverState {
     /// A handler reports with this token.
     pub(crate) fn report_under(&mut self, key: InboundKey, token: RequestId) {
         if let Some(slot) = self.inbound.get_mut(key.0) {

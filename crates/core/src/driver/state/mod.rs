@@ -63,7 +63,7 @@ pub(crate) type DeviationHook = Arc<dyn Fn(&DeviationReport<'_>) + Send + Sync>;
 
 /// One connection. All its handles share it.
 pub(crate) struct ConnectionInner {
-    state: Mutex<State>,
+    state: Mutex<DriverState>,
     config: Config,
     pub(crate) seed: u128,
     /// The hash of its session in the registry.
@@ -203,7 +203,7 @@ pub(crate) struct Notified {
 }
 
 /// The data to start a request that waits for a permit.
-pub(crate) struct Waiting {
+pub(crate) struct WaitingRequest {
     pub(crate) handler: Option<Arc<dyn Handler>>,
     pub(crate) params: Option<JsonText>,
 }
@@ -225,7 +225,7 @@ pub(crate) struct Arriving {
     pub(crate) key: Option<InboundKey>,
     /// `None` when it has started. If its handler is quick, it stays, and the connection's task polls the handler after the
     /// step.
-    pub(crate) waiting: Option<Waiting>,
+    pub(crate) waiting: Option<WaitingRequest>,
     /// The permit of its client, until it starts.
     pub(crate) client_permit: ClientPermit,
     /// The exchange on which it has started in this step. The connection's task tells the transport at once; any other
@@ -234,7 +234,7 @@ pub(crate) struct Arriving {
 }
 
 impl Arriving {
-    pub(crate) const fn new(waiting: Waiting) -> Self {
+    pub(crate) const fn new(waiting: WaitingRequest) -> Self {
         Self {
             key: None,
             waiting: Some(waiting),
@@ -245,7 +245,7 @@ impl Arriving {
 }
 
 /// What the mutex guards (D1).
-pub(crate) struct State {
+pub(crate) struct DriverState {
     pub(crate) session: Session,
     pub(crate) outbox: Outbox,
     pub(crate) memory: Memory,
@@ -260,7 +260,7 @@ pub(crate) struct State {
     pub(crate) methods: Interner,
     pub(crate) outbound: SideTable<SlotKey>,
     /// Requests that wait for a permit, each with the data to start it.
-    pub(crate) queued: SideTable<Waiting>,
+    pub(crate) queued: SideTable<WaitingRequest>,
     pub(crate) matchers: Subscriptions,
     pub(crate) permits: Permits,
     /// The number of calls whose progress is read.
@@ -292,7 +292,7 @@ impl ConnectionInner {
     pub(crate) fn new(config: Config, session: Session) -> Self {
         let max_frame = session.limits().max_frame_bytes.min(config.traits.max_frame);
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(DriverState {
                 session,
                 outbox: Outbox::new(),
                 memory: Memory::new(&config.budget),

@@ -11,12 +11,12 @@ use crate::driver::request_log::{
     Direction, Recorded, Recorder, RequestInfo, RequestKey, RequestLog, RequestOutcome, SessionInfo,
 };
 use crate::driver::requests::{InboundSlot, Unserved};
-use crate::driver::state::{ConnectionInner, Payload, Request, State, now};
+use crate::driver::state::{ConnectionInner, DriverState, Payload, Request, now};
 use crate::id::{CallKey, InboundKey, OutboundKey, RequestId, SlotKey};
 use crate::machine::{AcceptedCancel, Output, ReplyBody, RequestStatus, Settlement};
 use crate::message::ErrorCode;
 
-impl State {
+impl DriverState {
     /// A request has arrived, or is in the queue.
     pub(crate) fn record_arrival(
         &mut self,

@@ -14,7 +14,7 @@ use crate::driver::call_table::{CallEntry, Users};
 use crate::driver::effects::{Effects, Entry, name, outcome_of_reply};
 use crate::driver::outbox::{Answer, Control, DataFrame};
 use crate::driver::requests::Unserved;
-use crate::driver::state::{ConnectionInner, HandlerKind, Payload, Start, State, Waiting, now};
+use crate::driver::state::{ConnectionInner, DriverState, HandlerKind, Payload, Start, WaitingRequest, now};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, InboundKey, OutboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, HandlerResult, Output, Reply, ReplyBody};
@@ -23,13 +23,16 @@ use crate::sync::atomic::Ordering;
 use crate::transport::ExchangeEnd;
 
 impl ConnectionInner {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, DriverState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One step of the machine: `act` with the lock held, then the outputs in order, then, without the lock, the
     /// effects outside of it.
-    pub(crate) fn step<R>(self: &Arc<Self>, act: impl FnOnce(&mut State, Instant, &mut Effects) -> R) -> R {
+    pub(crate) fn step<R>(
+        self: &Arc<Self>,
+        act: impl FnOnce(&mut DriverState, Instant, &mut Effects) -> R,
+    ) -> R {
         self.step_with(
             Payload::None,
             |state, now, effects, _| act(state, now, effects),
@@ -41,7 +44,7 @@ impl ConnectionInner {
     pub(crate) fn step_at<R>(
         self: &Arc<Self>,
         now: Instant,
-        act: impl FnOnce(&mut State, Instant, &mut Effects) -> R,
+        act: impl FnOnce(&mut DriverState, Instant, &mut Effects) -> R,
     ) -> R {
         self.step_with_at(
             now,
@@ -55,8 +58,8 @@ impl ConnectionInner {
     pub(crate) fn step_with<T, R>(
         self: &Arc<Self>,
         payload: Payload<'_>,
-        act: impl FnOnce(&mut State, Instant, &mut Effects, &mut Payload<'_>) -> T,
-        then: impl FnOnce(&mut State, Payload<'_>, T) -> R,
+        act: impl FnOnce(&mut DriverState, Instant, &mut Effects, &mut Payload<'_>) -> T,
+        then: impl FnOnce(&mut DriverState, Payload<'_>, T) -> R,
     ) -> R {
         self.step_with_at(now(), payload, act, then)
     }
@@ -66,8 +69,8 @@ impl ConnectionInner {
         self: &Arc<Self>,
         now: Instant,
         mut payload: Payload<'_>,
-        act: impl FnOnce(&mut State, Instant, &mut Effects, &mut Payload<'_>) -> T,
-        then: impl FnOnce(&mut State, Payload<'_>, T) -> R,
+        act: impl FnOnce(&mut DriverState, Instant, &mut Effects, &mut Payload<'_>) -> T,
+        then: impl FnOnce(&mut DriverState, Payload<'_>, T) -> R,
     ) -> R {
         let mut effects = Effects::default();
         let (result, given_back) = {
@@ -87,7 +90,7 @@ impl ConnectionInner {
     }
 }
 
-impl State {
+impl DriverState {
     /// Gives back the permits that the step has left over, and counts the bytes that the connection holds. Most steps
     /// change neither. Returns the bytes to give back to the budget, which wakes tasks, so it is done without the lock.
     fn settle_accounts(&mut self, connection: &ConnectionInner) -> usize {
@@ -135,7 +138,7 @@ impl State {
 
 // Executes the outputs of the machine in order.
 
-impl State {
+impl DriverState {
     /// Executes the outputs of the machine with the lock held. Effects outside of the lock are added to `effects`.
     #[inline]
     pub(crate) fn apply(
@@ -258,7 +261,7 @@ impl State {
             Some(arriving) => arriving.waiting.take(),
             None => self.queued.remove(key.0),
         };
-        if let Some(Waiting { handler: Some(handler), params }) = waiting {
+        if let Some(WaitingRequest { handler: Some(handler), params }) = waiting {
             let permit =
                 arriving.as_mut().map(|arriving| take(&mut arriving.client_permit)).unwrap_or_default();
             self.permits.starts(
@@ -273,7 +276,7 @@ impl State {
                 arriving.started = exchange;
                 if handler.kind() == HandlerKind::Quick {
                     // The connection's task polls it after this step.
-                    arriving.waiting = Some(Waiting { handler: Some(handler), params });
+                    arriving.waiting = Some(WaitingRequest { handler: Some(handler), params });
                     return;
                 }
             } else if exchange.is_peers() {
