@@ -186,7 +186,7 @@ impl<R> Call<R> {
                 let Some(entry) = state.calls.get_mut(slot_key.0) else { return Poll::Pending };
                 if let Some(settled) = entry.settled.take() {
                     entry.users.remove(Users::HANDLE);
-                    state.free_call(slot_key);
+                    state.remove_if_done(slot_key);
                     return Poll::Ready(settled);
                 }
                 let replaced = match &mut entry.waker {
@@ -343,7 +343,7 @@ impl Canceller {
     #[expect(clippy::must_use_candidate, reason = "most callers need no result")]
     pub fn cancel_because(&self, cause: Cause) -> CancelResult {
         let Some(slot_key) = self.slot_key else { return CancelResult::AlreadySettled };
-        self.connection.step(|state, now, _| state.cancel_call(now, slot_key, cause, None))
+        self.connection.step(|state, now, _| state.cancel_entry(now, slot_key, cause, None))
     }
 
     /// A token that cancels the call when the token is cancelled.

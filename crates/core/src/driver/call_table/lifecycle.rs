@@ -83,7 +83,7 @@ impl DriverState {
         parent.map_or(ExchangeId::NONE, |parent| parent.request.data.exchange())
     }
 
-    pub(crate) fn cancel_call(
+    pub(crate) fn cancel_entry(
         &mut self,
         now: Instant,
         slot_key: SlotKey,
@@ -101,7 +101,7 @@ impl DriverState {
     /// The handle of a call is dropped.
     pub(crate) fn drop_call(&mut self, now: Instant, slot_key: SlotKey, effects: &mut Effects) {
         let after = Some(AfterCancel::ReturnNow);
-        let _ = self.cancel_call(now, slot_key, Cause::new(CauseKind::Dropped), after);
+        let _ = self.cancel_entry(now, slot_key, Cause::new(CauseKind::Dropped), after);
         self.release_call(slot_key, effects);
     }
 
@@ -110,17 +110,17 @@ impl DriverState {
         let Some(entry) = self.calls.get_mut(slot_key.0) else { return };
         entry.users.remove(Users::HANDLE);
         effects.wakers.extend(entry.waker.take());
-        self.free_call(slot_key);
+        self.remove_if_done(slot_key);
     }
 
-    pub(crate) fn free_call(&mut self, slot_key: SlotKey) {
+    pub(crate) fn remove_if_done(&mut self, slot_key: SlotKey) {
         if self.calls.get(slot_key.0).is_some_and(CallEntry::is_done) {
             self.calls.remove(slot_key.0);
         }
     }
 
     /// The machine has settled a call.
-    pub(crate) fn settle_call(
+    pub(crate) fn deliver_settlement(
         &mut self,
         call: OutboundKey,
         settlement: Settlement,
@@ -187,7 +187,7 @@ impl DriverState {
         if !waits {
             self.outbound.remove(call.0);
         }
-        self.free_call(slot_key);
+        self.remove_if_done(slot_key);
     }
 
     /// Settles the calls that waited only for notifications, and returns the wakers of their handles.
@@ -296,7 +296,7 @@ pub(crate) fn place_child(
     let cancel: RemoteAction = Box::new(move || {
         if let Some(connection) = connection.upgrade() {
             connection.step(|state, now, _| {
-                let _ = state.cancel_call(now, call, Cause::new(CauseKind::Parent), None);
+                let _ = state.cancel_entry(now, call, Cause::new(CauseKind::Parent), None);
             });
         }
     });

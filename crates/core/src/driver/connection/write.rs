@@ -439,7 +439,7 @@ impl DriverState {
                 }
                 if settled {
                     self.outbound.remove(key.0);
-                    self.free_call(slot_key);
+                    self.remove_if_done(slot_key);
                 }
                 outgoing
             }

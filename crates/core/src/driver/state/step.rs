@@ -232,7 +232,9 @@ impl DriverState {
                     effects.wakers.extend(extras.ack_waker.take());
                 }
             }
-            Output::Settle { call, settlement } => self.settle_call(call, settlement, payload, effects),
+            Output::Settle { call, settlement } => {
+                self.deliver_settlement(call, settlement, payload, effects)
+            }
             Output::CancelForeign(child) => {
                 // A child that is not placed yet finds no entry when it is placed, and is cancelled then.
                 effects.rare().child_cancels.extend(self.foreign.remove(&child.0).flatten());
