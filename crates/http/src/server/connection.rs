@@ -109,7 +109,7 @@ impl Serving {
                 tracing::debug!("a client has reached its limit of connections");
                 continue;
             };
-            let one = One {
+            let connection = AcceptedConnection {
                 service: service.clone(),
                 builders: Arc::clone(&builders),
                 path: Arc::clone(&path),
@@ -117,34 +117,13 @@ impl Serving {
                 peer,
                 certificates: PeerCertificates::default(),
                 socket,
+                #[cfg(feature = "rustls")]
+                tls: self.tls.clone(),
             };
-            #[cfg(feature = "rustls")]
-            let tls = self.tls.clone();
             tasks.spawn(async move {
                 // Dropped last: the connection that gets this permit finds the client's own permit free.
                 let _place = place;
-                #[cfg(feature = "verify")]
-                let stream = match stream {
-                    Accepted::Socket(stream) => stream,
-                    Accepted::Given(stream) => return one.serve(stream).await,
-                };
-                #[cfg(not(feature = "verify"))]
-                let Accepted::Socket(stream) = stream;
-                let _ = stream.set_nodelay(true);
-                #[cfg(feature = "rustls")]
-                if let Some(tls) = tls {
-                    let within = one.service.settings().header_timeout;
-                    match tokio::time::timeout(within, tls.accept(stream, crate::PROTOCOLS)).await {
-                        Ok(Ok(stream)) => {
-                            let certificates = PeerCertificates::of(&stream);
-                            One { certificates, ..one }.serve(stream).await;
-                        }
-                        Ok(Err(error)) => tracing::debug!(error = %rescind_core::LogText::text(&error), "a TLS handshake failed"),
-                        Err(_) => tracing::debug!("a TLS handshake took too long"),
-                    }
-                    return;
-                }
-                one.serve::<TcpStream>(stream).await;
+                connection.begin(stream).await;
             });
         }
         drop(self.source);
@@ -172,8 +151,8 @@ fn builders(settings: &Settings) -> Builders {
     Builders { http1, http2 }
 }
 
-/// One connection.
-struct One {
+/// One connection and what serves it.
+struct AcceptedConnection {
     service: HttpService,
     builders: Arc<Builders>,
     path: Arc<str>,
@@ -183,9 +162,39 @@ struct One {
     /// The certificates that the client presented.
     certificates: PeerCertificates,
     socket: Arc<Socket>,
+    #[cfg(feature = "rustls")]
+    tls: Option<crate::ServerTls>,
 }
 
-impl One {
+impl AcceptedConnection {
+    /// Serves the connection, after the TLS handshake if there is one.
+    async fn begin(self, stream: Accepted) {
+        #[cfg(feature = "verify")]
+        let stream = match stream {
+            Accepted::Socket(stream) => stream,
+            Accepted::Given(stream) => return self.serve(stream).await,
+        };
+        #[cfg(not(feature = "verify"))]
+        let Accepted::Socket(stream) = stream;
+        let _ = stream.set_nodelay(true);
+        #[cfg(feature = "rustls")]
+        if let Some(tls) = &self.tls {
+            let within = self.service.settings().header_timeout;
+            match tokio::time::timeout(within, tls.accept(stream, crate::PROTOCOLS)).await {
+                Ok(Ok(stream)) => {
+                    let certificates = PeerCertificates::of(&stream);
+                    Self { certificates, ..self }.serve(stream).await;
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(error = %rescind_core::LogText::text(&error), "a TLS handshake failed");
+                }
+                Err(_) => tracing::debug!("a TLS handshake took too long"),
+            }
+            return;
+        }
+        self.serve::<TcpStream>(stream).await;
+    }
+
     async fn serve<S>(self, stream: S)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

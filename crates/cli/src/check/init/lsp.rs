@@ -78,27 +78,7 @@ pub(super) async fn write(
         None => ("big.txt".to_owned(), Use::Suggested),
     };
 
-    draft.blank();
-    match used {
-        Use::Active => draft.note("The document is opened in each session. A scratch folder (`scratch = \"FOLDER\"`) is copied for each session."),
-        Use::Suggested => {
-            draft.note("Most requests are about a document. Put a large one beside this file, enter its name, and remove the `#`; or repeat --init");
-            draft.note("with --document FILE. A scratch folder (`scratch = \"FOLDER\"`) is copied for each session.");
-        }
-    }
-    let opened = json!({ "textDocument": {
-        "uri": {"file-uri": file}, "languageId": language(&file), "version": 1, "text": {"file": file},
-    } });
-    draft.lines(
-        &[
-            "[session]".to_owned(),
-            "replies = { \"workspace/configuration\" = [ {} ], \"client/registerCapability\" = \"null\", \"window/workDoneProgress/create\" = \"null\" }".to_owned(),
-            format!("setup = [ {{ notify = \"textDocument/didOpen\", params = {} }} ]", inline(&opened)),
-        ],
-        used,
-    );
-    draft.note("A server that loads for a while is waited for in the setup: { wait = \"textDocument/publishDiagnostics\", within_ms = 20000 }");
-
+    write_session(draft, &file, used);
     let (talk, measured) = if used == Use::Active {
         let text = std::fs::read_to_string(&file)
             .map_err(|error| format!("the file {file} of --document cannot be read: {error}"))?;
@@ -114,11 +94,53 @@ pub(super) async fn write(
         (Some(talk), Measured::default())
     };
 
+    let guess = write_slow(draft, &measured, &offers, &file);
+    write_quick(draft, &measured, &offers, &file, used);
+    list(draft, &measured);
+    draft.blank();
+    draft.note("A long request that reports its progress, if there is one.");
+    let mut progress = measured.slow().map_or(guess, |tried| tried.request.clone());
+    if let Some(params) = progress.params.as_object_mut() {
+        params.insert("workDoneToken".to_owned(), json!("check"));
+    }
+    progress.notification = Some("$/progress");
+    draft.request("progress", &progress, Use::Suggested);
+    draft.blank();
+    witness(draft);
+    Ok(talk)
+}
+
+/// The document that each session opens.
+fn write_session(draft: &mut Draft, file: &str, used: Use) {
+    draft.blank();
+    match used {
+        Use::Active => draft.note("The document is opened in each session. A scratch folder (`scratch = \"FOLDER\"`) is copied for each session."),
+        Use::Suggested => {
+            draft.note("Most requests are about a document. Put a large one beside this file, enter its name, and remove the `#`; or repeat --init");
+            draft.note("with --document FILE. A scratch folder (`scratch = \"FOLDER\"`) is copied for each session.");
+        }
+    }
+    let opened = json!({ "textDocument": {
+        "uri": {"file-uri": file}, "languageId": language(file), "version": 1, "text": {"file": file},
+    } });
+    draft.lines(
+        &[
+            "[session]".to_owned(),
+            "replies = { \"workspace/configuration\" = [ {} ], \"client/registerCapability\" = \"null\", \"window/workDoneProgress/create\" = \"null\" }".to_owned(),
+            format!("setup = [ {{ notify = \"textDocument/didOpen\", params = {} }} ]", inline(&opened)),
+        ],
+        used,
+    );
+    draft.note("A server that loads for a while is waited for in the setup: { wait = \"textDocument/publishDiagnostics\", within_ms = 20000 }");
+}
+
+/// The slow request: the slowest that was measured, or a suggestion. Returns the suggestion.
+fn write_slow(draft: &mut Draft, measured: &Measured, offers: &impl Fn(&str) -> bool, file: &str) -> Request {
     draft.blank();
     let slow: Vec<&str> = SLOW.iter().filter(|(name, _)| offers(name)).map(|(_, method)| *method).collect();
     let workspace = offers("workspaceSymbolProvider").then_some("workspace/symbol");
     let all: Vec<&str> = slow.iter().copied().chain(workspace).collect();
-    let guess = about(all.first().copied().unwrap_or("textDocument/references"), &file, (0, 0));
+    let guess = about(all.first().copied().unwrap_or("textDocument/references"), file, (0, 0));
     draft.note("Runs long: seconds, and at least 20 times as long as the quick one. It takes a large document or workspace.");
     if let Some(tried) = measured.slow() {
         draft.note(&format!("The slowest of those that were tried, each time: {}", tried.times_in_words()));
@@ -136,7 +158,17 @@ pub(super) async fn write(
         ));
         draft.request("slow", &guess, Use::Suggested);
     }
+    guess
+}
 
+/// The quick request: the quickest that was measured, or a suggestion.
+fn write_quick(
+    draft: &mut Draft,
+    measured: &Measured,
+    offers: &impl Fn(&str) -> bool,
+    file: &str,
+    used: Use,
+) {
     draft.blank();
     draft.note("Answered at once, at any time, also while the slow request runs.");
     match (measured.quick(), QUICK.iter().find(|(name, _)| offers(name))) {
@@ -145,23 +177,11 @@ pub(super) async fn write(
             draft.request("quick", &tried.request, Use::Active);
         }
         (None, Some((_, method))) if !measured.any_answer() => {
-            draft.request("quick", &about(method, &file, (0, 0)), used);
+            draft.request("quick", &about(method, file, (0, 0)), used);
         }
-        (None, Some((_, method))) => draft.request("quick", &about(method, &file, (0, 0)), Use::Suggested),
-        (None, None) => draft.request("quick", &about("textDocument/hover", &file, (0, 0)), Use::Suggested),
+        (None, Some((_, method))) => draft.request("quick", &about(method, file, (0, 0)), Use::Suggested),
+        (None, None) => draft.request("quick", &about("textDocument/hover", file, (0, 0)), Use::Suggested),
     }
-    list(draft, &measured);
-    draft.blank();
-    draft.note("A long request that reports its progress, if there is one.");
-    let mut progress = measured.slow().map_or(guess, |tried| tried.request.clone());
-    if let Some(params) = progress.params.as_object_mut() {
-        params.insert("workDoneToken".to_owned(), json!("check"));
-    }
-    progress.notification = Some("$/progress");
-    draft.request("progress", &progress, Use::Suggested);
-    draft.blank();
-    witness(draft);
-    Ok(talk)
 }
 
 /// The whole path of a document.

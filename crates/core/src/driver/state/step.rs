@@ -233,7 +233,7 @@ impl DriverState {
                 }
             }
             Output::Settle { call, settlement } => {
-                self.deliver_settlement(call, settlement, payload, effects)
+                self.deliver_settlement(call, settlement, payload, effects);
             }
             Output::CancelForeign(child) => {
                 // A child that is not placed yet finds no entry when it is placed, and is cancelled then.
