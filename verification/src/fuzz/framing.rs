@@ -312,6 +312,14 @@ struct Block {
     is_foreign: bool,
     ends: Option<bool>,
     lines: Vec<Vec<u8>>,
+    /// Its length is at the end of a printed line.
+    is_printed: bool,
+}
+
+impl Block {
+    fn is_certain(&self) -> bool {
+        self.length.is_some() && !self.is_printed
+    }
 }
 
 /// The frames, and whether the input ends between two of them.
@@ -361,26 +369,37 @@ impl Blocks {
             self.block.size += end + 1;
             return if self.block.size > HEADER { self.fails(BadFrame::BadHeader) } else { self.body(after) };
         }
+        if let Some(size) = returns(whole).filter(|_| is_start) {
+            return self.block_of_returns(rest, size);
+        }
         let room = line.get(..HEADER - self.block.size.min(HEADER)).unwrap_or(line);
         let header = header(line).filter(|(name, _)| {
-            matches!(&name[..], b"content-length" | b"content-type") || later(room).is_none()
+            matches!(&name[..], b"content-length" | b"content-type")
+                || (later(room).is_none() && !without_returns(room).contains(&b'\r'))
         });
         let Some((name, value)) = header else {
             return self.other(rest, end);
         };
         if self.block.size + end + 1 > HEADER {
-            let is_log = !is_start && self.block.length.is_none() && self.block.ends == Some(false);
+            let is_log = !is_start && !self.block.is_certain() && self.block.ends == Some(false);
             return if is_log { self.drop_block(rest) } else { self.fails(BadFrame::BadHeader) };
         }
+        let is_other = !matches!(&name[..], b"content-length" | b"content-type");
+        if is_other && !self.block.is_certain() && at_end(line).is_some() {
+            return self.other(rest, end);
+        }
         if self.block.ends.is_some_and(|ends| ends != returned) {
-            return match (self.block.length, &name[..]) {
-                (None, _) => self.drop_block(rest),
-                (Some(_), b"content-length" | b"content-type") => self.fails(BadFrame::BadHeader),
-                (Some(_), _) => {
-                    self.noise(end + 1, Decoded::Noise(head(line)))?;
-                    Ok(after)
-                }
-            };
+            if !self.block.is_certain() {
+                return self.drop_block(rest);
+            }
+            if !is_other {
+                return self.fails(BadFrame::BadHeader);
+            }
+            self.noise(end + 1, Decoded::Noise(head(line)))?;
+            return Ok(after);
+        }
+        if self.block.is_printed && self.block.length.is_some() && &name[..] == b"content-length" {
+            return self.drop_block(rest);
         }
         self.block.size += end + 1;
         self.block.ends = Some(returned);
@@ -391,35 +410,64 @@ impl Blocks {
                     None => return self.fails(BadFrame::BadLength),
                     said => said,
                 };
-                return Ok(after);
+                if !self.block.is_printed {
+                    return Ok(after);
+                }
             }
             b"content-type" => self.block.is_foreign |= !is_utf8(&value.to_ascii_lowercase()),
             _ => {}
         }
-        if self.block.length.is_none() {
+        if !self.block.is_certain() {
             self.block.lines.push(line.to_vec());
         }
         Ok(after)
     }
 
+    /// A block whose lines end with returns alone.
+    fn block_of_returns<'a>(&mut self, rest: &'a [u8], size: usize) -> Result<&'a [u8], bool> {
+        let (block, after) = rest.split_at(size);
+        for line in without_returns(block).split(|byte| *byte == b'\r') {
+            match header(line) {
+                None => return self.fails(BadFrame::BadHeader),
+                Some((name, value)) if &name[..] == b"content-length" => {
+                    let said = number(value.trim_ascii()).filter(|_| self.block.length.is_none());
+                    self.block.length = match said {
+                        None => return self.fails(BadFrame::BadLength),
+                        said => said,
+                    };
+                }
+                Some((name, value)) if &name[..] == b"content-type" => {
+                    self.block.is_foreign |= !is_utf8(&value.to_ascii_lowercase());
+                }
+                Some(_) => {}
+            }
+        }
+        self.body(after)
+    }
+
     /// A line that is not a header.
     fn other<'a>(&mut self, rest: &'a [u8], end: usize) -> Result<&'a [u8], bool> {
-        if self.block.size > 0 && self.block.length.is_none() {
+        if self.block.size > 0 && !self.block.is_certain() {
             return self.drop_block(rest);
         }
+        let is_start = self.block.size == 0;
         let line = rest.get(..end).unwrap_or_default();
         let line = without_returns(line);
         if line.is_empty() {
             return self.fails(BadFrame::BadHeader);
         }
-        if message(line.trim_ascii()).is_some_and(|names| is_on_its_own(&names)) {
+        let later = later(line);
+        let printed = line.get(..later.unwrap_or(line.len())).unwrap_or_default();
+        if message(printed.trim_ascii()).is_some_and(|names| is_on_its_own(&names)) {
             return self.fails(BadFrame::BadHeader);
         }
-        let (noise, taken) = match later(line) {
+        let last = at_end(line).filter(|_| is_start && later.is_none());
+        let (noise, taken) = match later.or(last) {
             Some(at) => (line.get(..at).unwrap_or_default(), at),
             None => (line, end + 1),
         };
-        self.noise(taken, Decoded::Noise(head(noise)))?;
+        self.noise(taken, Decoded::Noise(head(without_returns(noise))))?;
+        self.block.is_printed = last.is_some();
         Ok(rest.get(taken..).unwrap_or_default())
     }
 
@@ -444,14 +492,21 @@ impl Blocks {
 
     /// A line without its end, at the end of the input.
     fn end<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], bool> {
-        let found = header(rest);
+        if let Some(size) = returns(rest).filter(|_| self.block.size == 0) {
+            return self.block_of_returns(rest, size);
+        }
+        let found = header(rest).filter(|(name, _)| {
+            let room = rest.get(..HEADER - self.block.size.min(HEADER)).unwrap_or(rest);
+            matches!(&name[..], b"content-length" | b"content-type")
+                || !without_returns(room).contains(&b'\r')
+        });
         let room = rest.get(..HEADER - self.block.size.min(HEADER)).unwrap_or(rest);
         let named = match &found {
             Some((name, _)) if matches!(&name[..], b"content-length" | b"content-type") => None,
             Some(_) => later(room),
             None => later(rest),
         };
-        let is_log = self.block.size > 0 && self.block.length.is_none();
+        let is_log = self.block.size > 0 && !self.block.is_certain();
         let is_noise = found.is_none() && (rest.len() >= HEADER || rest.contains(&b':'));
         if is_log && (named.is_some() || is_noise) {
             return self.drop_block(rest);
@@ -476,7 +531,7 @@ impl Blocks {
         };
         let is_between = self.block.size == 0 && rest.is_empty();
         let lines = std::mem::take(&mut self.block.lines).join(&b'\n');
-        if is_log && !begins(&lines) {
+        if is_log && (self.block.is_printed || !begins(&lines)) {
             self.all.push(Decoded::Noise(lines.into()));
             self.block.size = 0;
         }
@@ -515,6 +570,26 @@ fn header(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let (name, value) = (line.get(..colon)?, line.get(colon + 1..)?);
     let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     (!name.is_empty() && name.iter().all(is_token)).then(|| (name.to_ascii_lowercase(), value))
+}
+
+/// The size of a block, at the beginning of a line, whose lines end with returns alone.
+fn returns(line: &[u8]) -> Option<usize> {
+    let line = without_returns(line.get(..HEADER).unwrap_or(line));
+    let empty = line.windows(2).position(|pair| pair == b"\r\r")?;
+    let (name, value) = header(line.get(..empty)?)?;
+    let size = line.iter().skip(empty).position(|byte| *byte != b'\r').map(|after| empty + after)?;
+    let is_blank = line.get(size)?.is_ascii_whitespace() || value.trim_ascii().is_empty();
+    (&name[..] == b"content-length" && !is_blank).then_some(size)
+}
+
+/// The place of a length that reaches to the end of a line.
+fn at_end(line: &[u8]) -> Option<usize> {
+    let places = 0..line.len();
+    places.rev().find(|at| {
+        header(line.get(*at..).unwrap_or_default()).is_some_and(|(name, value)| {
+            &name[..] == b"content-length" && number(value.trim_ascii()).is_some()
+        })
+    })
 }
 
 /// The place of a length directly after a closing bracket.

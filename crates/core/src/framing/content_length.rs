@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
-use memchr::{memchr, memchr_iter};
+use memchr::{memchr, memchr_iter, memmem, memrchr};
 
-use crate::framing::printed_json::{Object, is_own_message, trim};
+use crate::framing::printed_json::{Brackets, ends_with_message, is_own_message, trim};
 use crate::framing::{
     BYTE_ORDER_MARK, BadFrame, Decoded, MAX_HEAD, PART_TIME, READ_BUFFER, Unended, head, lacks_room,
     next_capacity, shed,
@@ -16,7 +16,8 @@ const MAX_NOISE_BYTES: usize = 64 * 1024;
 
 /// A header block with `Content-Length`, an empty line, then that many bytes.
 ///
-/// Header lines end with `\r\n`. A block in which every line ends with `\n` alone is accepted too, and so are more `\r`.
+/// Header lines end with `\r\n`. A block in which every line ends with `\n` alone is accepted too, and so are more `\r`, and
+/// a block in which every line ends with `\r` alone.
 ///
 /// A body above the limit or in a charset other than UTF-8 is refused and skipped, and is not kept in memory. It is
 /// refused when 1 KiB of it is here, or after the time of [`deadline`](Self::deadline): a length can be wrong.
@@ -24,8 +25,10 @@ const MAX_NOISE_BYTES: usize = 64 * 1024;
 /// Programs print other things than frames. Blank lines before a block are skipped, a byte order mark there is dropped and
 /// reported. A line that is not a header, and a block without a length, are [`Decoded::Noise`]: up to 64 KiB between two
 /// frames. The next frame begins with `Content-Length:` at the start of a line, or directly after a `}` or `]`, where a
-/// length that counted characters and not bytes has cut the body before it. A body that is a whole message and shorter than
-/// its length is [`Decoded::Unended`] after the time of [`deadline`](Self::deadline).
+/// length that counted characters and not bytes has cut the body before it. It also begins with a `Content-Length:` and a
+/// number at the end of a printed line, if its block has no other line that contradicts. A body that is shorter than its
+/// length, and ends with a whole message or with its own last bracket, is [`Decoded::Unended`] after the time of
+/// [`deadline`](Self::deadline).
 ///
 /// After a length that is repeated, negative or too large, a block over 8 KiB, more noise than that, or a message without
 /// a header, the next frame cannot be found, and the decoder stays failed.
@@ -47,7 +50,7 @@ pub struct ContentLength {
     state: State,
     /// The bytes of noise since the last frame.
     noise: usize,
-    /// A body without its end, if what is here of it ends with an object.
+    /// A body without its end, or a printed line, if what is here of it ends with an object.
     unended: Option<Unended>,
 }
 
@@ -189,32 +192,35 @@ impl ContentLength {
     }
 
     /// When a frame that is refused is reported, although little of it has arrived, or a body that is too short for its length
-    /// is taken: 1 s after the first call for it. `None`: there is none. Call it after `next_frame` returned `None`, and
+    /// is taken, or a message without a header and a line end is refused: 1 s after the first call for it. `None`: there is
+    /// none. Call it after `next_frame` returned `None`, and
     /// [`give_up`](Self::give_up) when the time is over.
     pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
         match &mut self.state {
             State::Skipping { refusal: Some(refusal), .. } => {
                 Some(*refusal.ends_at.get_or_insert(now + PART_TIME))
             }
-            State::Body { .. } => Unended::deadline(&mut self.unended, now),
-            State::Skipping { .. } | State::Header(_) | State::Failed => None,
+            State::Body { .. } | State::Header(_) => Unended::deadline(&mut self.unended, now),
+            State::Skipping { .. } | State::Failed => None,
         }
     }
 
-    /// Whether a frame is refused and not reported yet, or a body that may be too short for its length has arrived.
+    /// Whether a frame is refused and not reported yet, or a body that may be too short for its length has arrived, or what may
+    /// be a message without a header.
     #[must_use]
     pub const fn is_collecting(&self) -> bool {
         matches!(self.state, State::Skipping { refusal: Some(_), .. })
             || Unended::is_awaited(self.unended.as_ref())
     }
 
-    /// The time for the beginning of a refused frame, or for the end of a body, is over: the frame is reported, and the body
-    /// is taken if it is a message. `None`: it is not, and its end is waited for.
+    /// The time for the beginning of a refused frame, or for the end of a body or line, is over: the frame is reported, the body
+    /// is taken if it is whole, and the line is refused if it is a message. `None`: it is not, and its end is waited for.
     pub fn give_up(&mut self) -> Option<Decoded> {
         match &mut self.state {
             State::Skipping { refusal, .. } => refusal.take().map(Refusal::report),
             State::Body { .. } => self.short_body(),
-            State::Header(_) | State::Failed => None,
+            State::Header(_) => self.message_without_header(),
+            State::Failed => None,
         }
     }
 
@@ -224,10 +230,21 @@ impl ContentLength {
             return None;
         }
         let body = trim(&self.buffer);
-        Object::read(body).filter(|object| object.length == body.len() && object.is_message())?;
+        // After its last bracket a body has nothing more that counts, also if it is not JSON.
+        let is_closed = body.starts_with(b"{") && Brackets::default().read(body) == Some(body.len());
+        if !is_closed && !ends_with_message(body) {
+            return None;
+        }
         self.unended = None;
         self.state = State::Header(HeaderBlock::default());
         Some(Decoded::Unended(self.buffer.split().freeze()))
+    }
+
+    #[cold]
+    fn message_without_header(&mut self) -> Option<Decoded> {
+        let is_message =
+            Unended::is_over(&mut self.unended, self.buffer.len()) && is_own_message(&self.buffer);
+        is_message.then(|| self.refused(BadFrame::BadHeader))
     }
 
     /// Whether no further frame can be found. All further input is dropped.
@@ -307,7 +324,7 @@ impl ContentLength {
             self.take_line(end);
             return if is_large { self.refuse(BadFrame::BadHeader) } else { self.body() };
         }
-        let Some((name, value)) = split(line) else {
+        let Some((name, value)) = block.split(line) else {
             return self.other_line(end);
         };
         if name == Name::Other && later_length(block.room_of(line), 0).is_some() {
@@ -316,15 +333,21 @@ impl ContentLength {
         if block.size + end + 1 > MAX_HEADER_BYTES {
             return self.oversize_line();
         }
+        if name == Name::Other && !block.is_certain() && length_at_end(line).is_some() {
+            return self.other_line(end);
+        }
         if block.bare.is_some_and(|known| known != bare) {
-            return match (block.length, name) {
-                (None, _) => self.drop_block(),
-                (Some(_), Name::Other) => self.drop_line(end, end + 1),
-                (Some(_), Name::Length | Name::Type) => self.refuse(BadFrame::BadHeader),
+            return match name {
+                _ if !block.is_certain() => self.drop_block(),
+                Name::Other => self.drop_line(end, end + 1),
+                Name::Length | Name::Type => self.refuse(BadFrame::BadHeader),
             };
         }
+        if name == Name::Length && block.is_printed && block.length.is_some() {
+            return self.drop_block();
+        }
         if let Err(why) = block.header(name, value, line) {
-            return self.refuse(why);
+            return self.block_of_returns().unwrap_or_else(|| self.refuse(why));
         }
         (block.size, block.bare) = (block.size + end + 1, Some(bare));
         self.take_line(end);
@@ -333,12 +356,18 @@ impl ContentLength {
 
     /// A line whose end has not arrived. The same is returned for it as for the whole line.
     fn part_of_line(&mut self) -> Step {
+        let before = std::mem::replace(&mut self.scanned, self.buffer.len());
+        let unseen = self.buffer.get(before.saturating_sub(1)..).unwrap_or_default();
+        if memchr(b'\r', unseen).is_some() {
+            if let Some(step) = self.block_of_returns() {
+                return step;
+            }
+        }
         let State::Header(block) = &mut self.state else {
             return Step::Again;
         };
-        let before = std::mem::replace(&mut self.scanned, self.buffer.len());
         let line = &self.buffer[..];
-        let (searched, is_noise) = match split(line) {
+        let (searched, is_noise) = match block.split(line) {
             Some((Name::Length | Name::Type, _)) => (&[][..], false),
             Some((Name::Other, _)) => (block.room_of(line), false),
             None => (line, !may_be_header(line)),
@@ -346,8 +375,9 @@ impl ContentLength {
         if later_length(searched, before.saturating_sub(LENGTH.len())).is_some() {
             return self.other_line(self.buffer.len());
         }
+        Unended::note(&mut self.unended, line.len(), is_noise && line.ends_with(b"}"));
         if is_noise {
-            if block.size > 0 && block.length.is_none() {
+            if block.size > 0 && !block.is_certain() {
                 return self.drop_block();
             }
             if self.noise + self.buffer.len() > MAX_NOISE_BYTES {
@@ -362,11 +392,40 @@ impl ContentLength {
     /// A header line with which the block is too large. Lines that end as those of a log do are not a block.
     fn oversize_line(&mut self) -> Step {
         match &self.state {
-            State::Header(block) if block.size > 0 && block.length.is_none() && block.bare == Some(true) => {
+            State::Header(block) if block.size > 0 && !block.is_certain() && block.bare == Some(true) => {
                 self.drop_block()
             }
-            _ => self.refuse(BadFrame::BadHeader),
+            _ => self.block_of_returns().unwrap_or_else(|| self.refuse(BadFrame::BadHeader)),
         }
+    }
+
+    /// A block whose lines end with `\r` alone, at the beginning of the buffer. The byte that follows its empty line is here.
+    #[cold]
+    fn block_of_returns(&mut self) -> Option<Step> {
+        let State::Header(block) = &mut self.state else { return None };
+        if block.size > 0 {
+            return None;
+        }
+        let end = memchr(b'\n', &self.buffer).unwrap_or(self.buffer.len());
+        let line = without_returns(block.room_of(self.buffer.get(..end)?));
+        let (headers, rest) = line.split_at(memmem::find(line, b"\r\r")?);
+        let returns = rest.iter().take_while(|byte| **byte == b'\r').count();
+        let size = headers.len() + returns;
+        // Blanks may be around the value of a header.
+        let is_blank = rest.get(returns)?.is_ascii_whitespace();
+        if is_blank || !matches!(split(headers)?, (Name::Length, value) if !value.trim_ascii().is_empty()) {
+            return None;
+        }
+        for header in headers.split(|byte| *byte == b'\r') {
+            let read = split(header).ok_or(BadFrame::BadHeader);
+            if let Err(why) = read.and_then(|(name, value)| block.header(name, value, header)) {
+                return Some(self.refuse(why));
+            }
+        }
+        block.size = size;
+        self.buffer.advance(size);
+        self.scanned = 0;
+        Some(self.body())
     }
 
     /// A line that is not a header, of which `end` bytes are here. The lines before it are not a block, unless they have a
@@ -375,28 +434,37 @@ impl ContentLength {
         let State::Header(block) = &self.state else {
             return Step::Again;
         };
-        if block.size > 0 && block.length.is_none() {
+        if block.size > 0 && !block.is_certain() {
             return self.drop_block();
         }
+        let is_first = block.size == 0;
         let whole = self.buffer.get(..end).unwrap_or_default();
         let line = without_returns(whole);
         if line.is_empty() {
             // The end of a block whose other lines end differently.
             return self.refuse(BadFrame::BadHeader);
         }
-        if is_own_message(line) {
-            // The peer writes one message a line, and would wait forever.
+        let later = later_length(line, 0);
+        if is_own_message(later.and_then(|at| line.get(..at)).unwrap_or(line)) {
+            // The peer writes messages without a header, and would wait forever.
             return self.refuse(BadFrame::BadHeader);
         }
-        match later_length(line, 0) {
-            Some(at) => self.drop_line(at, at),
-            None => self.drop_line(end, end + 1),
+        if let Some(at) = later {
+            return self.drop_line(at, at);
         }
+        let Some(at) = length_at_end(line).filter(|_| is_first) else {
+            return self.drop_line(end, end + 1);
+        };
+        let step = self.drop_line(at, at);
+        if let State::Header(block) = &mut self.state {
+            block.is_printed = true;
+        }
+        step
     }
 
     /// Drops `taken` bytes, of which `end` are the noise.
     fn drop_line(&mut self, end: usize, taken: usize) -> Step {
-        self.scanned = 0;
+        (self.scanned, self.unended) = (0, None);
         let line = self.buffer.get(..end).unwrap_or_default();
         let noise = head(without_returns(line));
         self.buffer.advance(taken.min(self.buffer.len()));
@@ -426,7 +494,7 @@ impl ContentLength {
 
     fn take_line(&mut self, end: usize) {
         self.buffer.advance(end + 1);
-        self.scanned = 0;
+        (self.scanned, self.unended) = (0, None);
     }
 
     /// The header block is complete: a body follows, to read or to skip.
@@ -452,9 +520,13 @@ impl ContentLength {
     }
 
     fn refuse(&mut self, why: BadFrame) -> Step {
+        Step::Return(self.refused(why))
+    }
+
+    fn refused(&mut self, why: BadFrame) -> Decoded {
         let beginning = head(&self.buffer);
         self.fail();
-        Step::Return(Decoded::Bad(why, beginning))
+        Decoded::Bad(why, beginning)
     }
 }
 
@@ -489,6 +561,8 @@ struct HeaderBlock {
     bare: Option<bool>,
     /// Its lines without a length, for a report that they are not a block.
     lines: Vec<u8>,
+    /// Its length is at the end of a line that a program printed, which may be what it printed too.
+    is_printed: bool,
 }
 
 /// The name of a header.
@@ -512,7 +586,7 @@ impl HeaderBlock {
             Name::Type => self.foreign_charset |= !is_utf8(value),
             Name::Other => {}
         }
-        if name != Name::Length && self.length.is_none() {
+        if self.is_printed || (name != Name::Length && self.length.is_none()) {
             if !self.lines.is_empty() {
                 self.lines.push(b'\n');
             }
@@ -521,14 +595,25 @@ impl HeaderBlock {
         Ok(())
     }
 
+    /// The name and the value of a header line. `None`: it is not one. A return byte in it is that of a progress bar.
+    fn split<'a>(&self, line: &'a [u8]) -> Option<(Name, &'a [u8])> {
+        let has_return = || memchr(b'\r', without_returns(self.room_of(line))).is_some();
+        split(line).filter(|(name, _)| *name != Name::Other || !has_return())
+    }
+
     /// The part of a line for which the block has room.
     fn room_of<'a>(&self, line: &'a [u8]) -> &'a [u8] {
         line.get(..MAX_HEADER_BYTES.saturating_sub(self.size)).unwrap_or(line)
     }
 
+    /// Whether its length is that of a body.
+    const fn is_certain(&self) -> bool {
+        self.length.is_some() && !self.is_printed
+    }
+
     /// Whether its lines are output that is not a block, if nothing follows.
     fn is_noise(&self) -> bool {
-        self.size > 0 && self.length.is_none() && !begins_header(&self.lines)
+        self.size > 0 && !self.is_certain() && (self.is_printed || !begins_header(&self.lines))
     }
 }
 
@@ -582,6 +667,15 @@ fn later_length(line: &[u8], from: usize) -> Option<usize> {
         (is_length && matches!(before, b'}' | b']')).then_some(start)
     };
     memchr_iter(b':', line.get(from..)?).find_map(|colon| begins(from + colon))
+}
+
+/// The place of a `Content-Length:` with a number that reaches to the end of a line.
+fn length_at_end(line: &[u8]) -> Option<usize> {
+    let colon = memrchr(b':', line)?;
+    let start = (colon + 1).checked_sub(LENGTH.len())?;
+    let is_length = line.get(start..=colon)?.eq_ignore_ascii_case(LENGTH);
+    let value = line.get(colon + 1..)?;
+    (is_length && parse_length(value).is_some()).then_some(start)
 }
 
 /// Whether HTTP allows this byte in the name of a header field.
@@ -787,8 +881,8 @@ mod tests {
                 assert!(matches!(other, Decoded::Noise(_)), "{other:?}");
             }
         }
-        let not_after_a_bracket = b"Content-Length: 2\r\n\r\n{}x Content-Length: 2\r\n\r\n[]\r\n";
-        assert_eq!(decode(not_after_a_bracket), [frame(b"{}"), noise(b"x Content-Length: 2"), noise(b"[]")]);
+        let no_number = b"Content-Length: 2\r\n\r\n{}x Content-Length: 2 bytes\r\n\r\n[]\r\n";
+        assert_eq!(decode(no_number), [frame(b"{}"), noise(b"x Content-Length: 2 bytes"), noise(b"[]")]);
     }
 
     #[test]
@@ -797,6 +891,88 @@ mod tests {
             assert_eq!(decode(message.as_bytes()), bad(BadFrame::BadHeader));
         }
         assert_eq!(decode(b"{\"a\":1}\n"), [noise(b"{\"a\":1}")]);
+        let before_a_header = b"Content-Length 9\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":1}Content-Length: 2";
+        assert_eq!(
+            decode(before_a_header),
+            [noise(b"Content-Length 9"), bad(BadFrame::BadHeader)[0].clone()]
+        );
+    }
+
+    #[test]
+    fn a_message_without_a_header_and_a_line_end_fails_the_decoder_after_the_time() {
+        let start = Instant::now();
+        for header in ["", "Content-Length 36\r\n\r\n", "Content-Length: 36\r\n"] {
+            let mut decoder = ContentLength::new(1024);
+            decoder.push(header.as_bytes());
+            decoder.push(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}");
+            let _noise = decoder.next_frame();
+            assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
+            assert_eq!((decoder.give_up(), decoder.is_collecting()), (None, false), "{header}");
+            decoder.push(b"}");
+            assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, None), "{header}");
+            let mut decoder = ContentLength::new(1024);
+            decoder.push(header.as_bytes());
+            decoder.push(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}");
+            let _noise = decoder.next_frame();
+            assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
+            assert!(
+                matches!(decoder.give_up(), Some(Decoded::Bad(BadFrame::BadHeader, head)) if head.starts_with(b"{"))
+            );
+            assert!(decoder.is_failed() && !decoder.is_collecting());
+        }
+    }
+
+    #[test]
+    fn a_header_at_the_end_of_a_printed_line_begins_a_frame() {
+        for printed in [
+            "Loading 50%\rLoading 100%",
+            "Loading: 50%\rLoading: 100%",
+            "100%",
+            "\0\0",
+            " ",
+            "sent Content-Length: 7, ",
+            "[INFO] Warning: ",
+        ] {
+            for line_end in ["\r\n", "\n", "\r\r\n"] {
+                let input = format!("{printed}content-length: 2{line_end}{line_end}{{}}");
+                let noise = Decoded::Noise(printed.to_owned().into());
+                assert_eq!(decode(input.as_bytes()), [noise, frame(b"{}")], "{input:?}");
+            }
+        }
+        let typed = b"50%Content-Length: 2\r\nContent-Type: x\r\n\r\n{}";
+        assert_eq!(decode(typed), [noise(b"50%"), frame(b"{}")]);
+        // It was printed too.
+        for (rest, dropped) in [
+            ("\n", "Content-Length: 7"),
+            ("\nINFO: x\n", "Content-Length: 7\nINFO: x"),
+            ("\r\nX: y\r\n", "Content-Length: 7\nX: y"),
+        ] {
+            let input = format!("sent Content-Length: 7{rest}Content-Length: 2\r\n\r\n{{}}");
+            let dropped = Decoded::Noise(dropped.to_owned().into());
+            assert_eq!(decode(input.as_bytes()), [noise(b"sent "), dropped, frame(b"{}")], "{input:?}");
+        }
+        assert_eq!(
+            decode(b"sent Content-Length: 7\nit works\n"),
+            [noise(b"sent "), noise(b"Content-Length: 7"), noise(b"it works")]
+        );
+        assert_eq!(decode(b"x Content-Length: 7\n"), [noise(b"x "), noise(b"Content-Length: 7")]);
+        let progress = ["Loading: 50%\r".repeat(1000).as_bytes(), b"Content-Length: 2\r\n\r\n{}"].concat();
+        assert_eq!(decode(&progress).last(), Some(&frame(b"{}")));
+        // A length counts more than what looks like one behind it.
+        let other = b"Content-Length: 2\r\nX-Content-Length: 7\r\n\r\n{}";
+        assert_eq!(decode(other), [frame(b"{}")]);
+    }
+
+    #[test]
+    fn a_block_may_have_return_bytes_as_line_ends() {
+        let input =
+            b"Content-Length: 2\r\r{}Content-Length: 3\rContent-Type: x\r\r[1]Content-Length: 2\r\n\r\n[]";
+        assert_eq!(decode(input), [frame(b"{}"), frame(b"[1]"), frame(b"[]")]);
+        assert_eq!(decode(b"Content-Length: 2\r\r{\n"), [frame(b"{\n")]);
+        assert_eq!(decode(b"Content-Length: 2\rit works\r\r{}"), bad(BadFrame::BadHeader));
+        assert_eq!(decode(b"Content-Length: 2\rContent-Length: 2\r\r{}"), bad(BadFrame::BadLength));
+        let long = [&b"Content-Length: 2\rX: "[..], &[b'x'; MAX_HEADER_BYTES], b"\r\r{}\n"].concat();
+        assert_eq!(decode(&long), bad(BadFrame::BadHeader));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use memchr::memchr;
 use serde::de::IgnoredAny;
 
 use super::printed_json::{
-    Brackets, Object, begins_text, is_own_message, last_message, messages_of_line, trim,
+    Brackets, Object, begins_text, ends_with_message, is_own_message, last_message, messages_of_line, trim,
 };
 use super::{
     BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, Unended, compact, head, is_one_line,
@@ -438,15 +438,6 @@ impl Newline {
 }
 
 /// Whether a line begins and ends as an object or an array does.
-/// Whether a line that has no end yet ends with a whole message.
-fn ends_with_message(mut line: &[u8]) -> bool {
-    while let Some(rest) = line.strip_prefix(BYTE_ORDER_MARK) {
-        line = rest;
-    }
-    let is_cut = begins_text(line) && Brackets::default().read(line).is_none();
-    !is_cut && last_message(line).is_some()
-}
-
 fn looks_whole(line: &[u8]) -> bool {
     matches!((line.first(), line.last()), (Some(b'{'), Some(b'}')) | (Some(b'['), Some(b']')))
 }

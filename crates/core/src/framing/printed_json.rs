@@ -2,6 +2,9 @@
 //!
 //! Each function looks at each byte a fixed number of times.
 
+use serde::de::IgnoredAny;
+
+use super::BYTE_ORDER_MARK;
 use crate::json_skip::value_length;
 
 /// An object at the beginning of a text.
@@ -117,6 +120,15 @@ pub(super) fn last_message(line: &[u8]) -> Option<usize> {
     object.map(|_| at)
 }
 
+/// Whether a line that has no end yet, or a body that is shorter than its length, ends with a whole message.
+pub(super) fn ends_with_message(mut line: &[u8]) -> bool {
+    while let Some(rest) = line.strip_prefix(BYTE_ORDER_MARK) {
+        line = rest;
+    }
+    let is_cut = begins_text(line) && Brackets::default().read(line).is_none();
+    !is_cut && last_message(line).is_some()
+}
+
 /// The place of the quote with which the string begins that a text is the inside of, at its end.
 fn opening_quote(text: &[u8]) -> Option<usize> {
     let mut end = text.len();
@@ -165,24 +177,47 @@ impl Brackets {
 
 /// The messages of a line that is not JSON as a whole: `{"progress":1} {"jsonrpc":…}{"jsonrpc":…}` has two. Each is a text
 /// with its brackets closed, so what is inside of another text is none. Everything between them and after the last one is
-/// left out, except objects with an `id` that are not JSON: those come last. A line with a bracket too many, or with a quote
+/// left out, except objects with an `id` that are not JSON or not whole: those come last. A line with a bracket too many, or with a quote
 /// after its last text, has none, and each is shorter than the line.
-pub(super) fn messages_of_line(mut line: &[u8]) -> Vec<&[u8]> {
+///
+/// If a message ends the line and the text before it is cut off, the message comes first, and then that text.
+pub(super) fn messages_of_line(line: &[u8]) -> Vec<&[u8]> {
+    let messages = closed_messages(line);
+    if messages.is_empty() { message_after_half(line).unwrap_or_default() } else { messages }
+}
+
+/// A message at the end of a line, and half of one before it: `{"jsonrpc":"2.0","id":1,"resu{"jsonrpc":…}`. Where a value may
+/// begin, the message can be a value of that text, and is none.
+fn message_after_half(line: &[u8]) -> Option<Vec<&[u8]>> {
+    let (half, message) = line.split_at(last_message(line)?);
+    let is_cut = |text: &[u8]| serde_json::from_slice::<IgnoredAny>(text).is_err_and(|error| error.is_eof());
+    (begins_text(half) && is_cut(half) && !is_cut(line)).then(|| vec![message, half])
+}
+
+fn closed_messages(mut line: &[u8]) -> Vec<&[u8]> {
     let (mut messages, mut unreadable, whole) = (Vec::new(), Vec::new(), line.len());
+    let mut has_quote = false;
     while let Some(start) = opening_bracket(line) {
         let (between, rest) = line.split_at(start);
         line = rest;
-        let end = Brackets::default().read(line).filter(|_| memchr::memchr2(b'}', b']', between).is_none());
-        let Some(end) = end else { return Vec::new() };
+        if memchr::memchr2(b'}', b']', between).is_some() {
+            return Vec::new();
+        }
+        let Some(end) = Brackets::default().read(line) else {
+            // The rest of the line is cut off.
+            if messages.is_empty() || has_quote || memchr::memchr(b'"', between).is_some() {
+                return Vec::new();
+            }
+            unreadable.extend(may_be_answer(line).then_some(line));
+            line = b"";
+            break;
+        };
+        has_quote |= memchr::memchr(b'"', between).is_some();
         let (text, rest) = line.split_at(end);
         let object = Object::read(text).filter(|object| object.length == text.len() && text.len() < whole);
         if object.is_some_and(Object::is_message) {
             messages.push(text);
-        } else if object.is_none()
-            && text.starts_with(b"{")
-            && memchr::memmem::find(text, b"\"id\"").is_some()
-        {
-            // It may be an answer that cannot be read. Its call ends then.
+        } else if object.is_none() && may_be_answer(text) {
             unreadable.push(text);
         }
         line = rest;
@@ -192,6 +227,11 @@ pub(super) fn messages_of_line(mut line: &[u8]) -> Vec<&[u8]> {
     }
     messages.extend(unreadable);
     messages
+}
+
+/// Whether a text that is no message may be an answer that cannot be read. Its call ends then.
+fn may_be_answer(text: &[u8]) -> bool {
+    text.starts_with(b"{") && memchr::memmem::find(text, b"\"id\"").is_some()
 }
 
 /// The place of the first bracket that is not part of a colour of a terminal (`ESC [ 3 2 m`).
@@ -289,6 +329,9 @@ mod tests {
         }
         let unreadable = r#"{"jsonrpc":"2.0","id":3,"result":NaN} {"id":2,"error":{}}"#;
         assert_eq!(found(unreadable), [two, r#"{"jsonrpc":"2.0","id":3,"result":NaN}"#]);
+        let cut = r#"{"jsonrpc":"2.0","id":1,"result":"}{"}Content-Length: 40 {"jsonrpc":"2.0","id":3,"resu"#;
+        assert_eq!(found(cut), [one, r#"{"jsonrpc":"2.0","id":3,"resu"#]);
+        assert_eq!(found(r#"{"a":1} said "{"jsonrpc":"2.0","id":1,"result":1}" {"id":3,"#), [""; 0]);
         assert_eq!(found(r#"{"x":NaN,"y":[{"jsonrpc":"2.0","id":1,"result":1}]}"#), [""; 0]);
         assert_eq!(found(r#"{"x":[{"jsonrpc":"2.0","id":1,"result":1}"#), [""; 0]);
         assert_eq!(found(r#"{"jsonrpc":"2.0","id":1,"result":1}}"#), [""; 0]);
@@ -296,6 +339,33 @@ mod tests {
         assert_eq!(found(r#"{"a":1} {"jsonrpc":"2.0","id":1,"result":1} "x""#), [""; 0]);
         assert_eq!(found(r#"{"jsonrpc":"2.0","id":1,"result":"\ud800"}"#), [""; 0]);
         assert_eq!(found(r#"{"x":"he said "{"jsonrpc":"2.0","id":1,"result":1}""}"#), [""; 0]);
+    }
+
+    #[test]
+    fn a_message_behind_half_a_message_is_taken_unless_it_may_be_a_value_of_it() {
+        let message = r#"{"jsonrpc":"2.0","id":2,"result":{"a":"}"}}"#;
+        for half in [
+            r#"{"jsonrpc":"2.0","id":1,"resu"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"text":"he said {"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":[{"a":1}"#,
+            r#"{"jsonrpc":"2.0","id":1,"#,
+            r#"[{"jsonrpc":"2.0","id":1"#,
+            "{",
+        ] {
+            let line = format!("{half}{message}");
+            assert_eq!(messages_of_line(line.as_bytes()), [message.as_bytes(), half.as_bytes()], "{line}");
+            assert!(messages_of_line(half.as_bytes()).is_empty(), "{half}");
+        }
+        for around in [
+            r#"{"jsonrpc":"2.0","id":1,"result":"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":[1, "#,
+            "[",
+            "[{},",
+            r#"{"a":NaN,"x"#,
+        ] {
+            let line = format!("{around}{message}");
+            assert!(messages_of_line(line.as_bytes()).is_empty(), "{line}");
+        }
     }
 
     #[test]
