@@ -7,7 +7,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::value::RawValue;
 
 use crate::broken_json::as_raw;
@@ -243,6 +245,36 @@ impl Visitor<'_> for Name<'_> {
 
     fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
         Ok(self.names.iter().position(|wanted| *wanted == name))
+    }
+}
+
+/// The member of an object that has one member.
+pub(crate) fn only_member(text: &str) -> Option<&RawValue> {
+    serde_json::from_str(text).ok().map(|OnlyMember(value)| value)
+}
+
+struct OnlyMember<'a>(&'a RawValue);
+
+impl<'de> Deserialize<'de> for OnlyMember<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = OnlyMember<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with one member")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+                let first = members.next_entry::<IgnoredAny, &RawValue>()?;
+                let is_last = members.next_key::<IgnoredAny>()?.is_none();
+                let only = first.filter(|_| is_last).map(|(_, value)| OnlyMember(value));
+                only.ok_or_else(|| A::Error::invalid_length(2, &self))
+            }
+        }
+
+        deserializer.deserialize_map(Members)
     }
 }
 

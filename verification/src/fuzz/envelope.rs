@@ -112,8 +112,17 @@ fn is_read_as_what_it_is(dialect: &Dialect, value: &Value) {
 /// A frame that is not a message ends a call only if it can be nothing but that call's answer.
 fn unreadable(dialect: &Dialect, frame: &[u8], why: BadMessage, value: Option<&Value>) {
     let Some((Some(call), _)) = dialect.codec().unreadable_answer(frame, why) else { return };
+    // An answer may be inside of a JSON text.
+    let inside = value.and_then(Value::as_str);
+    let value = match inside {
+        Some(text) => serde_json::from_str::<Value>(text).ok(),
+        None => value.cloned(),
+    };
     let Some(value) = value else {
-        let id = frame.windows(2).find(|pair| *pair == b"id");
+        // In UTF-16 a letter has a NUL beside it.
+        let mut bytes = inside.map_or(frame, str::as_bytes).to_vec();
+        bytes.retain(|byte| *byte != 0);
+        let id = bytes.windows(2).find(|pair| *pair == b"id");
         assert!(id.is_some(), "{call:?} is named by no id");
         return;
     };

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use rescind_core::dialect::{self, Dialect};
-use rescind_core::{BadMessage, Incoming, InvalidId, MAX_ID_BYTES, RequestId};
+use rescind_core::{AnswerBody, BadMessage, Incoming, InvalidId, MAX_ID_BYTES, RequestId};
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
@@ -138,22 +138,21 @@ fn in_messages(dialect: &Dialect, token: &str, read: &Result<RequestId, InvalidI
         other => panic!("{name}: a request with the id {token} is {other:?}"),
     }
     let answer = format!(r#"{{"jsonrpc":"2.0","id":{token},"result":0}}"#);
-    if let Incoming::Answer { call, .. } = codec.decode(answer.as_bytes()) {
+    if let Incoming::Answer { call, body, .. } = codec.decode(answer.as_bytes()) {
         let number = token.trim_ascii().parse::<u64>().ok();
         let number = number.filter(|number| number.to_string() == token.trim_ascii());
         // Other spellings of a number are that number, also in a text.
-        let respelled = || {
-            let text = serde_json::from_str::<String>(token);
-            if text.as_ref().is_ok_and(|text| text.trim_ascii() != text) {
-                return None;
-            }
-            match naive(&text.unwrap_or_else(|_| token.to_owned())) {
-                Naive::Number(number) => u64::try_from(number).ok(),
-                Naive::Text(_) | Naive::Neither(_) => None,
-            }
+        let text = serde_json::from_str::<String>(token);
+        let respelled = || match naive(text.as_deref().unwrap_or(token).trim_ascii()) {
+            Naive::Number(number) => u64::try_from(number).ok(),
+            Naive::Text(_) | Naive::Neither(_) => None,
         };
         let number = number.or_else(respelled);
         assert_eq!(call.map(|call| call.0), number, "{name}: an answer to {token}");
+        // In a text with blanks around it, it names the call and is no answer to it.
+        let is_padded = number.is_some() && text.as_ref().is_ok_and(|text| text.trim_ascii() != text);
+        let is_malformed = matches!(body, AnswerBody::Malformed(_));
+        assert_eq!(is_malformed, is_padded, "{name}: an answer to {token}");
     }
     let Some(cancel) = codec.as_json_rpc().map(|codec| codec.cancel) else { return };
     let cancel =

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 pub(super) use crate::members::{
     PickedMembers, Shape, check_depth, elements, envelope, may_name, member, present, shape, string, text,
 };
-use crate::message::BadMessage;
+use crate::message::{AnswerFault, BadMessage};
 
 /// Why a text that is not an object is not a message.
 pub(super) fn not_an_object(text: &str) -> BadMessage {
@@ -18,6 +18,24 @@ pub(super) fn not_an_object(text: &str) -> BadMessage {
         Ok(IgnoredAny) => BadMessage::NotAnObject,
         Err(_) => BadMessage::NotJson,
     }
+}
+
+/// A frame that is UTF-16, or one JSON text, as the message that its program meant, with what is wrong with it.
+pub(super) fn reencoded(frame: &[u8]) -> Option<(String, AnswerFault)> {
+    let unit: fn([u8; 2]) -> u16 = match frame {
+        [0xff, 0xfe, ..] | [b'{', 0, ..] => u16::from_le_bytes,
+        [0xfe, 0xff, ..] | [0, b'{', ..] => u16::from_be_bytes,
+        _ if frame.trim_ascii_start().starts_with(b"\"") => {
+            let text = serde_json::from_slice(frame).ok()?;
+            return Some((text, AnswerFault::new("it is inside of a JSON text")));
+        }
+        _ => return None,
+    };
+    let pairs = frame.chunks_exact(2).filter_map(|pair| pair.try_into().ok());
+    let text: String = char::decode_utf16(pairs.map(unit))
+        .map(|character| character.unwrap_or(char::REPLACEMENT_CHARACTER))
+        .collect();
+    Some((text.trim_start_matches('\u{feff}').into(), AnswerFault::new("it is UTF-16, not UTF-8")))
 }
 
 /// Appends fixed text.

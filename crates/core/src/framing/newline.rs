@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
-use memchr::memchr;
+use memchr::{memchr, memchr_iter};
 use serde::de::IgnoredAny;
 
 use super::printed_json::{
@@ -203,6 +203,12 @@ impl Newline {
     #[must_use]
     pub fn messages_of(line: &[u8]) -> Vec<&[u8]> {
         messages_of_line(line)
+    }
+
+    /// A text without what is before its first object.
+    pub(crate) fn beginning_with_object(text: &[u8]) -> Option<&[u8]> {
+        let text = trim(text);
+        memchr_iter(b'{', text).filter_map(|at| text.get(at..)).find(|rest| begins_text(rest))
     }
 
     /// Appends `body` as one line to `out`.

@@ -460,6 +460,52 @@ async fn of_a_message_over_several_lines_the_end_of_input_is_the_end() {
     raw.until("\"id\":5,\"result\":{}").await;
 }
 
+/// Of each the call that it names is certain in a body, although several calls are open.
+#[tokio::test(start_paused = true)]
+async fn a_body_with_something_around_its_answer_ends_the_call_that_it_names() {
+    let (first, second) = (r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#, answer(2));
+    let utf_16: Vec<u8> = first.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let framed =
+        |length: usize, body: &[u8]| [format!("Content-Length: {length}\r\n\r\n").as_bytes(), body].concat();
+    for (body, fault) in [
+        (framed(first.len(), format!("loading {first}").as_bytes()), "other output is in its body"),
+        (framed(first.len(), format!("[1/2] {first}").as_bytes()), "other output is in its body"),
+        (
+            framed(first.len() + 14, format!("{{\"message\": {first}}}").as_bytes()),
+            "it is inside of another object",
+        ),
+        (framed(utf_16.len(), &utf_16), "it is UTF-16, not UTF-8"),
+        (framed(60, &utf_16), "it is UTF-16, not UTF-8"),
+        (framed(first.len() + 40, first.replace("\"a\"", "NaN").as_bytes()), "it is not JSON at byte 34"),
+    ] {
+        let mut raw = client(Framing::ContentLength);
+        let calls =
+            [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap());
+        raw.until("\"id\":2").await;
+        raw.stream.write_all(&body).await.unwrap();
+        let [one, other] = calls;
+        let start = Instant::now();
+        assert_eq!(unreadable(one).await, fault, "{}", String::from_utf8_lossy(&body));
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        // The connection goes on.
+        raw.write(format!("\n{}", frame(&second))).await;
+        is_answered(other, 2).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_a_length_has_swallowed_ends_its_call() {
+    let mut raw = client(Framing::ContentLength);
+    let calls = [0, 1, 2].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap());
+    raw.until("\"id\":3").await;
+    let [first, second, third] = calls;
+    let rest = format!("{}{}", frame(&answer(2)), frame(&answer(3)));
+    raw.write(format!("Content-Length: {}\r\n\r\n{}{rest}", answer(1).len() + 50, answer(1))).await;
+    is_answered(first, 1).await;
+    assert!(unreadable(second).await.contains("a Content-Length counts bytes"));
+    is_answered(third, 3).await;
+}
+
 /// A length can be wrong by any number of bytes, which then never arrive.
 #[tokio::test(start_paused = true)]
 async fn a_length_far_above_the_limit_ends_the_call_that_its_body_names_within_a_second() {
@@ -561,6 +607,26 @@ async fn each_answer_to_the_first_call_ends_it() {
             unreadable_outcome("it is not JSON at byte 33"),
             Deviation::InvalidAnswer,
         ),
+        (
+            r#"{"jsonrpc":"2.0","id":" 1 ","result":5}"#,
+            unreadable_outcome("its id has blanks around it"),
+            Deviation::InvalidAnswer,
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"id":7,"result":5}"#,
+            unreadable_outcome("it has a duplicate member"),
+            Deviation::InvalidAnswer,
+        ),
+        (
+            r#"[[{"jsonrpc":"2.0","id":1,"result":5}]]"#,
+            unreadable_outcome("it is in an array inside of another"),
+            Deviation::InvalidAnswer,
+        ),
+        (
+            r#""{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":5}""#,
+            unreadable_outcome("it is inside of a JSON text"),
+            Deviation::InvalidAnswer,
+        ),
     ] {
         let mut bench = Bench::new(dialect::LSP);
         let call = bench.call().await;
@@ -574,6 +640,20 @@ async fn each_answer_to_the_first_call_ends_it() {
         assert_eq!(outcome(call).await, Outcome::Completed(json!(6)), "{answer}");
         assert_eq!(bench.deviations(), []);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_behind_half_an_answer_is_taken_and_the_half_ends_its_call() {
+    let mut bench = Bench::new(dialect::MCP);
+    let (first, second) = (bench.call().await, bench.call().await);
+    bench.says(r#"{"jsonrpc":"2.0","i{"jsonrpc":"2.0","id":1,"result":1}"#).await;
+    assert_eq!(outcome(first).await, Outcome::Completed(json!(1)));
+    let third = bench.call().await;
+    bench.says(r#"{"jsonrpc":"2.0","id":2,"resu{"jsonrpc":"2.0","id":3,"result":3}"#).await;
+    assert_eq!(outcome(third).await, Outcome::Completed(json!(3)));
+    assert_eq!(outcome(second).await, unreadable_outcome("it is cut off at byte 29"));
+    let expected = [Deviation::SharedLine, Deviation::Noise, Deviation::SharedLine, Deviation::InvalidAnswer];
+    assert_eq!(bench.deviations(), expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -634,6 +714,10 @@ async fn ten_thousand_answers_of_unclear_meaning_end_no_call() {
         r#"{"jsonrpc":"2.0","result":{"text":"he said "hi"},"id":1,"x":"}"#,
         r#"{"jsonrpc":"2.0","error":{"code":1,"message":"to nobody"}}"#,
         r#"[{"jsonrpc":"2.0","id":"x","result":1},[{"jsonrpc":"2.0","id":1,"result":1}]]"#,
+        r#"[[{"jsonrpc":"2.0","id":1,"result":1},{"jsonrpc":"2.0","method":"notifications/m"}]]"#,
+        r#"[[[{"jsonrpc":"2.0","id":1,"result":1}]]]"#,
+        r#"{"sent":{"jsonrpc":"2.0","id":1,"result":1}}"#,
+        r#""sent {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":1}""#,
     ];
     for _ in 0..1000 {
         for line in unclear {

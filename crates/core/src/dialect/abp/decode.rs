@@ -9,7 +9,7 @@ use super::{
 };
 use crate::broken_json;
 use crate::dialect::json::{self, PickedMembers, Shape};
-use crate::dialect::jsonrpc::{names_nothing, respelled_number};
+use crate::dialect::jsonrpc::{names_nothing, padded_number, respelled_number};
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::members::Part;
 use crate::message::{
@@ -54,6 +54,11 @@ pub(super) fn read(frame: &[u8]) -> Result<Incoming<'_>, BadMessage> {
                 (Some(call), None)
             } else {
                 let call = id.and_then(|id| respelled_number(id.get()));
+                let padded = id.filter(|_| call.is_none()).and_then(|id| padded_number(id.get()));
+                if let Some((call, fault)) = padded {
+                    let body = AnswerBody::Malformed(fault);
+                    return Ok(Incoming::Answer { call: Some(call), body, deviation: None });
+                }
                 (call, call.map(|_| Deviation::IdSpelling))
             };
             Ok(Incoming::Answer {
@@ -72,11 +77,20 @@ fn is_answer(kind: &[u8]) -> bool {
 
 /// The call that a frame names which is not a message, if its `type` is that of an answer.
 pub(super) fn read_unreadable(frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, AnswerFault)> {
+    let Some((text, fault)) = json::reencoded(frame) else { return read_broken(frame, why) };
+    match read(text.as_bytes()) {
+        Ok(Incoming::Answer { call: Some(call), .. }) => Some((Some(call), fault)),
+        Ok(_) => None,
+        Err(why) => read_broken(text.as_bytes(), why).map(|(call, _)| (call, fault)),
+    }
+}
+
+fn read_broken(frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, AnswerFault)> {
     let fault = AnswerFault::of(frame, why);
-    let (mut id, mut kind, mut certain) = (None, None, true);
+    let (mut id, mut kind, mut certain, mut is_one) = (None, None, true, true);
     let end = fault.place().unwrap_or(frame.len());
     broken_json::members(frame, end, |name, value| match name {
-        b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
+        b"id" => is_one &= id.replace(value).is_none_or(|former| former == value),
         b"type" => certain &= kind.replace(value).is_none_or(|former| former == value),
         // An escape may spell either of the two.
         name => certain &= !name.contains(&b'\\'),
@@ -85,7 +99,7 @@ pub(super) fn read_unreadable(frame: &[u8], why: BadMessage) -> Option<(Option<C
     if !certain || !is_answer(kind) {
         return None;
     }
-    let Some(id) = id else { return Some((None, fault)) };
+    let Some(id) = id.filter(|_| is_one) else { return Some((None, fault)) };
     respelled_number(std::str::from_utf8(id).ok()?).map(|call| (Some(call), fault))
 }
 

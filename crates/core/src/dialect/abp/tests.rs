@@ -231,7 +231,7 @@ fn answers_are_classified_by_their_content() {
     assert!(answer(&json!({"success": false})).starts_with("Error"));
     assert!(answer(&json!({})).starts_with("Malformed"));
     assert!(answer(&json!("x")).starts_with("Malformed"));
-    for id in ["07", "+7", "7.5", "seven"] {
+    for id in ["07", "+7", "7.5", "seven", " seven"] {
         let frame =
             json!({"type": "capabilities/result", "id": id, "payload": {"success": true}}).to_string();
         assert!(matches!(ABP.codec().decode(frame.as_bytes()), Incoming::Answer { call: None, .. }), "{id}");
@@ -399,6 +399,15 @@ fn an_answer_that_is_spelled_wrong_or_cannot_be_read_is_found() {
     assert_eq!(unreadable(&answer.replace(r#""id":"7","#, "")), Some(None), "an answer without an id");
     assert_eq!(unreadable(&answer.replace(r#""7""#, r#""x""#)), None, "an answer to no call of this side");
     assert_eq!(unreadable(&of_type("capabilities/call")), None);
+    let whole = answer.replace("NaN", "1");
+    assert_eq!(unreadable(&json!(whole).to_string()), Some(Some(7)), "an answer inside of a text");
+    let two_ids = whole.replace("timestamp", r#"id":"8","timestamp"#);
+    assert_eq!(unreadable(&two_ids), Some(None), "an answer with two ids");
+    let padded = whole.replace(r#""7""#, r#""7 ""#);
+    match codec.decode(padded.as_bytes()) {
+        Incoming::Answer { call: Some(CallNumber(7)), body: AnswerBody::Malformed(_), .. } => {}
+        other => panic!("{other:?}"),
+    }
     let escaped = of_type("capabilities/call-result").replace("timestamp", r"t\u0079pe");
     assert_eq!(unreadable(&escaped), None, "which of the two types is meant is not certain");
 }

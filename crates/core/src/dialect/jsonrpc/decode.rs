@@ -147,6 +147,10 @@ impl JsonRpc {
                     (Some(CallNumber(number)), None)
                 } else {
                     let call = respelled_number(id.get());
+                    if let Some((call, fault)) = padded_number(id.get()).filter(|_| call.is_none()) {
+                        let body = AnswerBody::Malformed(fault);
+                        return Ok(Incoming::Answer { call: Some(call), body, deviation: None });
+                    }
                     (call, call.map(|_| Deviation::IdSpelling))
                 };
                 let deviation = if has_version { deviation } else { Some(Deviation::NoVersion) };
@@ -179,54 +183,20 @@ impl JsonRpc {
         }
     }
 
-    /// The call that a frame names which is not a message, if it can only be an answer. A JSON text with a method can be
-    /// one too: some programs write the whole request back, with its result. No call: it is an answer, and its id is
-    /// missing, or somewhere in or after what is broken.
+    /// The call that a frame names which is not a message, if it can only be an answer.
     pub(super) fn read_unreadable(
+        &self,
         frame: &[u8],
         why: BadMessage,
     ) -> Option<(Option<CallNumber>, AnswerFault)> {
-        let mut fault = AnswerFault::of(frame, why);
-        let (mut id, mut certain) = (None, true);
-        let (mut has_version, mut has_method, mut has_answer) = (false, false, false);
-        let (mut names_answer, mut has_other) = (false, false);
-        let end = fault.place().unwrap_or(frame.len());
-        let broken = broken_json::members(frame, end, |name, value| match name {
-            b"id" => certain &= id.replace(value).is_none_or(|former| former == value),
-            b"jsonrpc" => has_version = true,
-            b"method" => has_method |= value != b"null",
-            b"result" | b"error" => {
-                names_answer = true;
-                has_answer |= value != b"null";
-            }
-            // An escape may spell any of these.
-            name => {
-                has_other = true;
-                certain &= !name.contains(&b'\\');
-            }
-        });
-        if has_method {
-            certain &= has_answer && matches!(why, BadMessage::NoKind | BadMessage::WrongVersion);
-            fault = AnswerFault::new("it has a method beside its result or error");
+        let Some((text, fault)) = json::reencoded(frame) else { return read_broken(frame, why) };
+        match self.read(text.as_bytes()) {
+            Ok(Incoming::Answer {
+                call: Some(call), deviation: None | Some(Deviation::IdSpelling), ..
+            }) => Some((Some(call), fault)),
+            Ok(_) => None,
+            Err(why) => read_broken(text.as_bytes(), why).map(|(call, _)| (call, fault)),
         }
-        if why == BadMessage::WrongVersion && has_other && !has_version && !names_answer {
-            // A line of a log may have a member `id` too.
-            return None;
-        }
-        if let Some(id) = id.filter(|_| certain) {
-            let id = std::str::from_utf8(id).ok()?;
-            return Some((Some(call_number(id).or_else(|| respelled_number(id))?), fault));
-        }
-        let has = |name: &str| memchr::memmem::find(frame, name.as_bytes()).is_some();
-        let is_answer = match broken {
-            Some(b"result" | b"error") => true,
-            Some(b"method") => false,
-            Some(_) => has_answer || ((has("\"result\"") || has("\"error\"")) && !has("\"method\"")),
-            None => has_answer,
-        };
-        // Programs print objects with an `error` too, and lines with a whole message in them. The outermost object of those
-        // has no version.
-        (certain && is_answer && !has_method && has_version).then_some((None, fault))
     }
 
     pub(super) fn read_progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
@@ -250,6 +220,53 @@ impl JsonRpc {
         let progress = self.progress.filter(|progress| progress.cancel == Some(method))?;
         token(params, progress.token_key)
     }
+}
+
+/// The call that an object names which is not a message, if it can only be an answer. A JSON text with a method can be
+/// one too: some programs write the whole request back, with its result. No call: it is an answer, and its id is
+/// missing, or there are two, or it is somewhere in or after what is broken.
+fn read_broken(frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, AnswerFault)> {
+    let mut fault = AnswerFault::of(frame, why);
+    let (mut id, mut certain, mut is_one) = (None, true, true);
+    let (mut has_version, mut has_method, mut has_answer) = (false, false, false);
+    let (mut names_answer, mut has_other) = (false, false);
+    let end = fault.place().unwrap_or(frame.len());
+    let broken = broken_json::members(frame, end, |name, value| match name {
+        b"id" => is_one &= id.replace(value).is_none_or(|former| former == value),
+        b"jsonrpc" => has_version = true,
+        b"method" => has_method |= value != b"null",
+        b"result" | b"error" => {
+            names_answer = true;
+            has_answer |= value != b"null";
+        }
+        // An escape may spell any of these.
+        name => {
+            has_other = true;
+            certain &= !name.contains(&b'\\');
+        }
+    });
+    if has_method {
+        certain &= has_answer && matches!(why, BadMessage::NoKind | BadMessage::WrongVersion);
+        fault = AnswerFault::new("it has a method beside its result or error");
+    }
+    if why == BadMessage::WrongVersion && has_other && !has_version && !names_answer {
+        // A line of a log may have a member `id` too.
+        return None;
+    }
+    if let Some(id) = id.filter(|_| certain && is_one) {
+        let id = std::str::from_utf8(id).ok()?;
+        return Some((Some(call_number(id).or_else(|| respelled_number(id))?), fault));
+    }
+    let has = |name: &str| memchr::memmem::find(frame, name.as_bytes()).is_some();
+    let is_answer = match broken {
+        Some(b"result" | b"error") => true,
+        Some(b"method") => false,
+        Some(_) => has_answer || ((has("\"result\"") || has("\"error\"")) && !has("\"method\"")),
+        None => has_answer,
+    };
+    // Programs print objects with an `error` too, and lines with a whole message in them. The outermost object of those
+    // has no version.
+    (certain && is_answer && !has_method && has_version).then_some((None, fault))
 }
 
 /// A progress token, if a request may report with it.
@@ -318,6 +335,14 @@ pub(in crate::dialect) fn respelled_number(json: &str) -> Option<CallNumber> {
         Err(_) => RequestId::from_json(json).ok()?,
     };
     u64::try_from(id.as_number()?).ok().map(CallNumber)
+}
+
+/// The call that an id names as a text with blanks around its number. It is not taken for another spelling.
+pub(in crate::dialect) fn padded_number(json: &str) -> Option<(CallNumber, AnswerFault)> {
+    let text = serde_json::from_str::<Cow<'_, str>>(json).ok()?;
+    let id = RequestId::from_json(text.trim_ascii()).ok().filter(|_| text.trim_ascii().len() < text.len())?;
+    let call = u64::try_from(id.as_number()?).ok().map(CallNumber)?;
+    Some((call, AnswerFault::new("its id has blanks around it")))
 }
 
 /// The call that a JSON number names. This side never writes a text, a fraction or a negative number as an id.

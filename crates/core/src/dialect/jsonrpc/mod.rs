@@ -16,7 +16,7 @@ use crate::dialect::rules::{CallFrame, Codec, Handshake, HandshakePart, Refusal,
 use crate::id::{CallNumber, RequestId};
 use crate::message::{AckStatus, AnswerFault, BadMessage, ErrorCode, ErrorObject, Incoming};
 
-pub(super) use crate::dialect::jsonrpc::decode::{names_nothing, respelled_number};
+pub(super) use crate::dialect::jsonrpc::decode::{names_nothing, padded_number, respelled_number};
 
 /// The JSON-RPC 2.0 codec. Its fields define what a protocol adds to the envelope.
 #[derive(Clone, Debug)]
@@ -155,7 +155,7 @@ impl Codec for JsonRpc {
     }
 
     fn unreadable_answer(&self, frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, AnswerFault)> {
-        Self::read_unreadable(frame, why)
+        self.read_unreadable(frame, why)
     }
 
     fn encode_request(&self, _: &Rules, out: &mut Vec<u8>, call: &CallFrame<'_>) {

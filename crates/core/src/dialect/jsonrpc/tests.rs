@@ -165,8 +165,12 @@ fn values_errors_and_cancelled_answers_are_distinguished() {
         let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#);
         assert_eq!(call(&frame).0, Some(number), "the id is not read as it stands");
     }
-    for id in ["1.5", "\"-1\"", "\"01\"", "\"x\"", "\" 4\"", "\"\\f4\"", "18446744073709551616"] {
+    for id in ["1.5", "\"-1\"", "\"01\"", "\"x\"", "\" x\"", "18446744073709551616"] {
         assert_eq!(call(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#)).0, None, "{id}");
+    }
+    for id in ["\" 4\"", "\"\\f4\"", "\" 4.0 \""] {
+        let (number, body) = call(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#));
+        assert!(number == Some(4) && body.starts_with("Malformed"), "{id}: {number:?}, {body}");
     }
     for id in ["null", "-1", "true", "[1]", "{}", r#""""#, r#""undefined""#] {
         let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#);
@@ -236,8 +240,23 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         r#"{"jsonrpc":"2.0","id":x y,"result":1}"#,
         "{\"jsonrpc\":\"2.0\",\n[INFO] started\n\"id\":7,\"result\":1}",
         r#"{"jsonrpc":"2.0","result":1,"result":2}"#,
+        r#"{"jsonrpc":"2.0","id":7,"id":8,"result":1}"#,
     ] {
         assert_eq!(unreadable(frame.as_bytes()).map(|(call, _)| call), Some(0), "{frame}");
+    }
+    let answer = r#"{"jsonrpc":"2.0","id":7,"result":{"id":8}}"#;
+    assert_eq!(
+        unreadable(serde_json::Value::from(answer).to_string().as_bytes()),
+        Some((7, "it is inside of a JSON text".into()))
+    );
+    for order in [u16::to_le_bytes, u16::to_be_bytes] {
+        for mark in ["", "\u{feff}"] {
+            let frame: Vec<u8> = mark.encode_utf16().chain(answer.encode_utf16()).flat_map(order).collect();
+            for length in [frame.len(), frame.len() / 2 + 16] {
+                let fault = "it is UTF-16, not UTF-8".to_owned();
+                assert_eq!(unreadable(&frame[..length]), Some((7, fault)), "{mark:?}, {length} bytes");
+            }
+        }
     }
     for frame in [
         // It may be a request, or what a program printed.
@@ -245,7 +264,6 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         r#"{"jsonrpc":"2.0","id":7,"method":5}"#,
         r#"{"jsonrpc":"2.0","id":7,"method":"m","result":NaN}"#,
         // Which call is meant is not certain.
-        r#"{"jsonrpc":"2.0","id":7,"id":8,"result":1}"#,
         r#"{"jsonrpc":"2.0","id":7,"\u0069d":8,"result":NaN}"#,
         r#"{"jsonrpc":"2.0","id":7,"meth\u006fd":"m","params":NaN}"#,
         r#"{"jsonrpc":"2.0","params":{"result":"he said "hi""},"method":"m"}"#,
@@ -255,6 +273,10 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         r#"DEBUG <- {"jsonrpc":"2.0","id":3,"result":{"text":"cut"#,
         r#"{"msg":"sent {"jsonrpc":"2.0","result":1}"}"#,
         r#"["id",7,NaN]"#,
+        r#""sent {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":1}""#,
+        r#""{\"id\":7,\"result\":1}""#,
+        r#""{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"m\"}""#,
+        r#""\"{\\\"jsonrpc\\\":\\\"2.0\\\",\\\"id\\\":7,\\\"result\\\":1}\"""#,
     ] {
         assert_eq!(unreadable(frame.as_bytes()), None, "{frame}");
     }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::byte_budget::{ByteBudget, MEMORY};
 use crate::clients::Client;
-use crate::dialect::{HandshakePart, Role};
+use crate::dialect::{Codec, HandshakePart, Role};
 use crate::driver::admission::RequestClient;
 use crate::driver::call_table::AnswerContent;
 use crate::driver::connection::ConnectionTask;
@@ -26,6 +26,7 @@ use crate::framing::{BadFrame, Framing, Newline};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::log_text::LogText;
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
+use crate::members::only_member;
 use crate::message::{
     AnswerBody, AnswerFault, BadMessage, Deviation, ErrorCode, Incoming, IncomingCancel, IncomingRequest,
 };
@@ -87,6 +88,9 @@ impl ConnectionTask {
         let allowed = connection.traits.batches
             && self.pending.is_empty()
             && connection.lock().session.allows_batches();
+        if self.recv_nested_batch(inbound, members) {
+            return;
+        }
         let (mut refused, mut taken) = (false, false);
         for member in members {
             let body = part_of(&inbound.body, member);
@@ -113,6 +117,25 @@ impl ConnectionTask {
         }
     }
 
+    /// Ends the calls that are answered by a batch inside of a batch. `false`: it is none, or has something else too.
+    fn recv_nested_batch(&self, inbound: &Inbound, members: &[&RawValue]) -> bool {
+        let codec = self.connection.dialect.codec();
+        let [inner] = members else { return false };
+        let Incoming::Batch(inner) = codec.decode(inner.get().as_bytes()) else { return false };
+        let answered = inner.iter().map(|member| match codec.decode(member.get().as_bytes()) {
+            Incoming::Answer { call, .. } => call,
+            _ => None,
+        });
+        let Some(answered) = answered.collect::<Option<Vec<_>>>() else { return false };
+        self.connection.deviates(Deviation::InvalidAnswer, &inbound.body);
+        for call in answered {
+            let fault = AnswerFault::new("it is in an array inside of another");
+            self.recv_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
+        }
+        self.accept(inbound.exchange);
+        true
+    }
+
     /// Receives the messages of a line or of a body that has other output beside them, or several. `false`: it has none.
     fn recv_messages_of_line(&mut self, inbound: &Inbound) -> bool {
         let messages = Newline::messages_of(&inbound.body);
@@ -131,19 +154,22 @@ impl ConnectionTask {
     /// of them waits for its answer.
     fn recv_unreadable(&self, inbound: &Inbound, why: BadMessage) -> bool {
         let connection = &self.connection;
+        let codec = connection.dialect.codec();
         let answer = match why {
             BadMessage::NoId => Some((None, AnswerFault::of(&inbound.body, why))),
-            _ => connection.dialect.codec().unreadable_answer(&inbound.body, why),
+            _ => codec.unreadable_answer(&inbound.body, why),
+        };
+        let is_body = connection.framing == Some(Framing::ContentLength);
+        let answer = match &answer {
+            None | Some((None, _)) if is_body => answer_inside(codec, &inbound.body).or(answer),
+            None | Some(_) => answer,
         };
         let Some((named, fault)) = answer else { return false };
         let call = named.or_else(|| self.only_call(inbound.exchange));
         let Some(call) = call.filter(|call| connection.lock().session.awaits_answer(*call)) else {
             return false;
         };
-        let fault = match connection.framing {
-            Some(Framing::ContentLength) => fault.with_length(),
-            Some(Framing::Newline) | None => fault,
-        };
+        let fault = if is_body { fault.with_length() } else { fault };
         self.connection.deviates(Deviation::InvalidAnswer, &inbound.body);
         self.recv_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
         self.accept(inbound.exchange);
@@ -494,6 +520,23 @@ impl ConnectionTask {
         let principal = inbound.principal.clone().or_else(|| self.connection.meta.principal.clone());
         Origin { scope, exchange: inbound.exchange, principal, client: None }
     }
+}
+
+/// The call that is named by an answer in a body that has something around it. In a body is a message and nothing else, so
+/// it is not what a program printed about an answer.
+fn answer_inside(codec: &dyn Codec, body: &[u8]) -> Option<(Option<CallNumber>, AnswerFault)> {
+    let named = |message: &[u8]| match codec.decode(message) {
+        Incoming::Answer { call: Some(call), .. } => Some((Some(call), None)),
+        Incoming::Bad(why) => codec.unreadable_answer(message, why).map(|(call, fault)| (call, Some(fault))),
+        _ => None,
+    };
+    if let Some(member) = std::str::from_utf8(body).ok().and_then(only_member) {
+        let (call, fault) = named(member.get().as_bytes())?;
+        return fault.is_none().then_some((call, AnswerFault::new("it is inside of another object")));
+    }
+    let object = Newline::beginning_with_object(body).filter(|object| object.len() < body.len())?;
+    let (call, _) = named(object)?;
+    Some((call, AnswerFault::new("other output is in its body")))
 }
 
 /// The deviation of an answer whose envelope is right.
