@@ -285,10 +285,11 @@ impl AnswerFault {
             }
             BadMessage::Frame(BadFrame::MemoryFull) => Self::new("the limit `memory` is reached"),
             BadMessage::Frame(BadFrame::BadCharset) => Self::new("its charset is not UTF-8"),
+            BadMessage::Frame(BadFrame::BadLength | BadFrame::BadHeader) => {
+                Self::new("its Content-Length header is missing or invalid")
+            }
             BadMessage::Frame(
-                BadFrame::BadLength
-                | BadFrame::BadHeader
-                | BadFrame::Truncated
+                BadFrame::Truncated
                 | BadFrame::Binary
                 | BadFrame::NotUtf8
                 | BadFrame::Broken

@@ -380,6 +380,9 @@ impl Blocks {
         let Some((name, value)) = header else {
             return self.other(rest, end);
         };
+        if is_start && self.block.size + end + 1 > HEADER && has_bad_length(whole) {
+            return self.fails(BadFrame::BadLength);
+        }
         if self.block.size + end + 1 > HEADER {
             let is_log = !is_start && !self.block.is_certain() && self.block.ends == Some(false);
             return if is_log { self.drop_block(rest) } else { self.fails(BadFrame::BadHeader) };
@@ -495,6 +498,9 @@ impl Blocks {
         if let Some(size) = returns(rest).filter(|_| self.block.size == 0) {
             return self.block_of_returns(rest, size);
         }
+        if self.block.size == 0 && has_bad_length(rest) {
+            return self.fails(BadFrame::BadLength);
+        }
         let found = header(rest).filter(|(name, _)| {
             let room = rest.get(..HEADER - self.block.size.min(HEADER)).unwrap_or(rest);
             matches!(&name[..], b"content-length" | b"content-type")
@@ -580,6 +586,14 @@ fn returns(line: &[u8]) -> Option<usize> {
     let size = line.iter().skip(empty).position(|byte| *byte != b'\r').map(|after| empty + after)?;
     let is_blank = line.get(size)?.is_ascii_whitespace() || value.trim_ascii().is_empty();
     (&name[..] == b"content-length" && !is_blank).then_some(size)
+}
+
+/// Whether a line begins with a length that is not a number.
+fn has_bad_length(line: &[u8]) -> bool {
+    let Some((name, value)) = header(line.get(..HEADER).unwrap_or(line)) else { return false };
+    let value = value.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    &name[..] == b"content-length"
+        && !value.iter().all(|byte| byte.is_ascii_digit() || byte.is_ascii_whitespace())
 }
 
 /// The place of a length that reaches to the end of a line.

@@ -363,6 +363,9 @@ impl ContentLength {
                 return step;
             }
         }
+        if self.begins_with_bad_length() {
+            return self.refuse(BadFrame::BadLength);
+        }
         let State::Header(block) = &mut self.state else {
             return Step::Again;
         };
@@ -395,8 +398,20 @@ impl ContentLength {
             State::Header(block) if block.size > 0 && !block.is_certain() && block.bare == Some(true) => {
                 self.drop_block()
             }
+            _ if self.begins_with_bad_length() => self.refuse(BadFrame::BadLength),
             _ => self.block_of_returns().unwrap_or_else(|| self.refuse(BadFrame::BadHeader)),
         }
+    }
+
+    /// Whether a block begins with a length that is not a number, whatever follows: the end of its line may never come.
+    fn begins_with_bad_length(&self) -> bool {
+        let State::Header(block) = &self.state else { return false };
+        let line = block.room_of(&self.buffer);
+        let value = split(line).filter(|(name, _)| *name == Name::Length && block.size == 0);
+        let is_part = |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_whitespace();
+        value.is_some_and(|(_, value)| {
+            value.iter().take_while(|byte| **byte != b'\r').any(|byte| !is_part(byte))
+        })
     }
 
     /// A block whose lines end with `\r` alone, at the beginning of the buffer. The byte that follows its empty line is here.
@@ -791,6 +806,12 @@ mod tests {
             let input = format!("{header}\r\n{{}}Content-Length: 2\r\n\r\n{{}}");
             assert_eq!(decode(input.as_bytes()), bad(BadFrame::BadLength), "{header:?}");
         }
+        // The end of its line is not waited for.
+        let mut decoder = ContentLength::new(16);
+        decoder.push(b"Content-Length: 2{");
+        assert!(matches!(decoder.next_frame(), Some(Decoded::Bad(BadFrame::BadLength, _))));
+        let long = [&b"Content-Length: 2x"[..], &[b'x'; MAX_HEADER_BYTES], b"\r\n"].concat();
+        assert_eq!(decode(&long), bad(BadFrame::BadLength));
     }
 
     #[test]

@@ -229,7 +229,7 @@ fn closed_messages(mut line: &[u8]) -> Vec<&[u8]> {
     messages
 }
 
-/// Whether a text that is no message may be an answer that cannot be read. Its call ends then.
+/// Whether a text may be an answer that cannot be read. Its call ends then.
 fn may_be_answer(text: &[u8]) -> bool {
     text.starts_with(b"{") && memchr::memmem::find(text, b"\"id\"").is_some()
 }

@@ -159,7 +159,8 @@ impl ConnectionTask {
             BadMessage::NoId => Some((None, AnswerFault::of(&inbound.body, why))),
             _ => codec.unreadable_answer(&inbound.body, why),
         };
-        let is_body = connection.framing == Some(Framing::ContentLength);
+        let is_body =
+            connection.framing == Some(Framing::ContentLength) && !matches!(why, BadMessage::Frame(_));
         let answer = match &answer {
             None | Some((None, _)) if is_body => answer_inside(codec, &inbound.body).or(answer),
             None | Some(_) => answer,
