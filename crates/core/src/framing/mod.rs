@@ -9,6 +9,7 @@
 //!   line end after a whole message, and for the beginning of a refused frame.
 
 mod content_length;
+mod header_block;
 mod newline;
 mod printed_json;
 
