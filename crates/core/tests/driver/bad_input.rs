@@ -494,6 +494,15 @@ async fn a_body_with_something_around_its_answer_ends_the_call_that_it_names() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn white_space_around_a_body_is_not_other_output() {
+    let mut raw = client(Framing::ContentLength);
+    let call = raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap();
+    raw.until("\"ask\"").await;
+    raw.write(frame(" {\"jsonrpc\":\"2.0\",\"id\":1,\"id\":2,\"result\":5}\r\n")).await;
+    assert_eq!(unreadable(call).await, "it has a duplicate member");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_frame_that_a_length_has_swallowed_ends_its_call() {
     let mut raw = client(Framing::ContentLength);
     let calls = [0, 1, 2].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap());

@@ -535,7 +535,8 @@ fn answer_inside(codec: &dyn Codec, body: &[u8]) -> Option<(Option<CallNumber>, 
         let (call, fault) = named(member.get().as_bytes())?;
         return fault.is_none().then_some((call, AnswerFault::new("it is inside of another object")));
     }
-    let object = Newline::beginning_with_object(body).filter(|object| object.len() < body.len())?;
+    let object =
+        Newline::beginning_with_object(body).filter(|object| object.len() < body.trim_ascii().len())?;
     let (call, _) = named(object)?;
     Some((call, AnswerFault::new("other output is in its body")))
 }
