@@ -118,7 +118,7 @@ fn unreadable(dialect: &Dialect, frame: &[u8], why: BadMessage, value: Option<&V
         Some(text) => serde_json::from_str::<Value>(text).ok(),
         None => value.cloned(),
     };
-    let Some(value) = value else {
+    let Some(value) = &value else {
         // In UTF-16 a letter has a NUL beside it.
         let mut bytes = inside.map_or(frame, str::as_bytes).to_vec();
         bytes.retain(|byte| *byte != 0);
