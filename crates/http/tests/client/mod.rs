@@ -9,6 +9,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
 mod answers;
+mod lost_sessions;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
