@@ -484,6 +484,11 @@ pub enum Deviation {
     SessionLost,
     /// A server refused a notification, a cancel or an answer with its HTTP status. Nothing was sent again.
     Refused,
+    /// A server responded to a notification, a cancel or an answer with a page. Whether it has taken the message is not known.
+    Unaccepted,
+    /// The id of an HTTP session is empty or has characters that it must not have. An empty one counts as none, another one is
+    /// sent back as it is.
+    SessionId,
 }
 
 impl Deviation {
@@ -501,7 +506,8 @@ impl Deviation {
             | Self::Unended
             | Self::ContentType
             | Self::UnendedEvent
-            | Self::Redirect => true,
+            | Self::Redirect
+            | Self::SessionId => true,
             Self::UnknownId
             | Self::InvalidAnswer
             | Self::Noise
@@ -509,13 +515,14 @@ impl Deviation {
             | Self::Dropped(_)
             | Self::NoAnswer
             | Self::SessionLost
-            | Self::Refused => false,
+            | Self::Refused
+            | Self::Unaccepted => false,
         }
     }
 
     /// The number of kinds.
     #[cfg(feature = "tokio")]
-    pub(crate) const KINDS: usize = 19;
+    pub(crate) const KINDS: usize = 21;
 
     /// The number of its kind.
     #[cfg(feature = "tokio")]
@@ -540,6 +547,8 @@ impl Deviation {
             Self::UnknownId => 16,
             Self::Unended => 17,
             Self::Refused => 18,
+            Self::Unaccepted => 19,
+            Self::SessionId => 20,
         }
     }
 }
@@ -567,6 +576,8 @@ impl fmt::Display for Deviation {
             Self::Redirect => "a request was redirected",
             Self::SessionLost => "the server did not know the session any more; it was opened again",
             Self::Refused => "the server refused a message that is not a request",
+            Self::Unaccepted => "the server responded to a message that is not a request with a page",
+            Self::SessionId => "the id of a session is empty or has characters that it must not have",
             Self::Dropped(why) => return write!(f, "a frame was dropped: {why}"),
         })
     }

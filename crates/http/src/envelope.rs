@@ -292,6 +292,8 @@ pub(crate) enum CollectError<E> {
     TooLarge,
     /// It broke off after these bytes.
     Broken(E, Bytes),
+    /// Nothing more came after these bytes.
+    Silent(Bytes),
     /// There was no memory for the rest of it in time.
     MemoryFull,
 }
@@ -310,9 +312,19 @@ pub(crate) async fn whole<B: Body<Data = Bytes>>(
 
 /// How long the end of a body or of an event is waited for whose message is whole.
 pub(crate) const PART_TIME: Duration = Duration::from_secs(1);
+/// How long a server may be silent in the middle of a body or of an event. A connection that loses packets can need seconds.
+pub(crate) const SILENCE: Duration = Duration::from_secs(5);
+
+/// How long a part of a message is waited for, before or after it was looked at.
+pub(crate) const fn pause(was_looked_at: bool) -> Duration {
+    if was_looked_at { SILENCE.saturating_sub(PART_TIME) } else { PART_TIME }
+}
 
 /// Reads a body to its end. If nothing more arrives within 1 s, what is here is enough if it is a whole JSON text, or if it does not
 /// begin as a message. Returns the body, and whether it has its end.
+///
+/// # Errors
+/// Also if the body has begun, is not enough, and nothing more arrives within 5 s.
 ///
 /// # Cancel safety
 /// If the future is dropped, the bytes that were read are lost.
@@ -351,12 +363,16 @@ async fn collect<B: Body<Data = Bytes>>(
     let mut was_looked_at = false;
     while !body.is_end_stream() {
         let is_begun = !first.is_empty() || !more.is_empty();
-        let look = is_enough.as_ref().filter(|_| is_begun && !was_looked_at);
-        let frame = match look {
+        let frame = match is_enough.as_ref().filter(|_| is_begun) {
             None => body.frame().await,
             // Boxed, because otherwise the future of each response would reserve the space of a timer.
-            Some(is_enough) => match Box::pin(tokio::time::timeout(PART_TIME, body.frame())).await {
+            Some(is_enough) => match Box::pin(tokio::time::timeout(pause(was_looked_at), body.frame())).await
+            {
                 Ok(frame) => frame,
+                Err(_) if was_looked_at => {
+                    let read = if more.is_empty() { first } else { more.freeze() };
+                    return Err(CollectError::Silent(read));
+                }
                 Err(_) if is_enough(if more.is_empty() { &first } else { &more }) => {
                     return Ok((if more.is_empty() { first } else { more.freeze() }, false));
                 }
@@ -434,7 +450,7 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
-    use futures_util::stream;
+    use futures_util::{StreamExt as _, stream};
     use http_body::Frame;
     use http_body_util::{Full, StreamBody};
 
@@ -631,6 +647,27 @@ mod tests {
                 if is_exact { room == text.len() } else { room <= 5 * text.len() },
                 "{announced}: {room}"
             );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stops_is_waited_for_briefly() {
+        for (pieces, enough) in
+            [(&["{\"a\":", "1}"][..], Some(true)), (&["{\"a\":"], None), (&["<html>"], Some(true))]
+        {
+            let frames = pieces.iter().map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes()))));
+            let frames = stream::iter(frames).chain(stream::pending());
+            let since = tokio::time::Instant::now();
+            let read = whole_message(StreamBody::new(Box::pin(frames)), 100).await;
+            match (read, enough) {
+                (Ok::<_, CollectError<Infallible>>((_, false)), Some(true)) => {
+                    assert_eq!(since.elapsed(), PART_TIME);
+                }
+                (Err(CollectError::Silent(read)), None) => {
+                    assert_eq!((since.elapsed(), &*read), (SILENCE, pieces.concat().as_bytes()));
+                }
+                (other, _) => panic!("{pieces:?}: {other:?}"),
+            }
         }
     }
 

@@ -233,6 +233,7 @@ impl Client {
             let _ = self.inbound_queue.send(inbound).await;
         }
         if status == StatusCode::OK && (reply == Reply::Own || attempts.id.is_none()) {
+            self.note_page(&body, || refusal(&head, &address(), &body));
             return Ok(());
         }
         let failed = Failed::new(status.is_server_error(), refusal(&head, &address(), &body));

@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderValue;
 use http_body_util::BodyExt;
-use rescind_core::{BadFrame, Deviation, ExchangeId, TransportEvent};
+use rescind_core::{BadFrame, Deviation, ExchangeId, RequestId, TransportEvent};
 use serde::de::IgnoredAny;
 use tokio::time::Instant;
 
 use crate::client::{BEGINNING, ResponseBody};
-use crate::envelope::{EVENT_STREAM, JSON, PART_TIME};
+use crate::envelope::{EVENT_STREAM, Envelope, JSON, Reply, SILENCE, pause};
 use crate::inbound_queue::InboundQueue;
 
 /// An event with data, or only with an id.
@@ -68,6 +68,8 @@ pub(crate) struct Events {
     large: Bytes,
     /// The beginning of what is not an event: a line of something else, or the data of a last event that is cut.
     stray: Bytes,
+    /// Whether a line is no line of an event stream.
+    is_unreadable: bool,
 }
 
 /// A line of at least this many bytes gets memory of its own, so it may become the data of an event without a copy.
@@ -168,6 +170,7 @@ impl Events {
             too_large: false,
             large: Bytes::new(),
             stray: Bytes::new(),
+            is_unreadable: false,
         }
     }
 
@@ -217,9 +220,11 @@ impl Events {
         is_whole.then_some(event)
     }
 
-    /// Whether data has arrived of an event that has no end yet.
+    /// Whether data has arrived of an event that has no end yet. A comment is not data.
     pub(crate) fn is_partial(&self) -> bool {
-        self.data.has_lines || self.collected > 0 || !self.buffer.is_empty()
+        let is_dropped = self.too_large || self.skipping.is_some();
+        let has_line = self.collected > 0 || self.buffer.first().is_some_and(|first| *first != b':');
+        is_dropped || has_line || self.data.len() > 0
     }
 
     /// The event whose end does not arrive, if its data is a whole JSON object.
@@ -391,6 +396,9 @@ impl Events {
             // A message without the name of its field.
             _ if is_object(line) => self.take_data(line),
             _ => {
+                // Unknown fields are ignored. Their names have no spaces or brackets, as text and pages have.
+                self.is_unreadable |=
+                    !field.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte));
                 self.note_stray(line);
                 return None;
             }
@@ -429,7 +437,70 @@ fn text(value: &[u8]) -> Option<String> {
     (value.len() <= MOST_NAME).then(|| std::str::from_utf8(value).ok().map(ToOwned::to_owned)).flatten()
 }
 
-/// How long a stream may stay open after its answer, so that its connection can be used again.
+/// Why the stream that answers a request will not bring its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// An event or a line is not a message, but an error, a page or text.
+    NoMessage,
+    /// It has the answer to this request, which is another one.
+    OtherAnswer(RequestId),
+    /// It stopped in the middle of an event.
+    Silent,
+}
+
+impl Fault {
+    /// The fault of an event, which is this for the request of the stream.
+    pub(crate) fn of(event: &Event, reply: Reply) -> Option<Self> {
+        let data = &event.data;
+        match reply {
+            Reply::OtherAnswer if event.is_message() => Envelope::of(data).id().map(Self::OtherAnswer),
+            Reply::Nothing if !data.is_empty() => {
+                let is_error = || event.name.as_deref() == Some("error") || Envelope::of(data).is_answer();
+                let is_fault = is_error() || (event.is_message() && !is_sign_of_life(data));
+                is_fault.then_some(Self::NoMessage)
+            }
+            Reply::Own
+            | Reply::Unclear
+            | Reply::UnnamedError
+            | Reply::Other
+            | Reply::OtherAnswer
+            | Reply::Nothing => None,
+        }
+    }
+
+    /// What the error of the call says of it. `own` is the id of its request.
+    pub(crate) fn shown(&self, own: Option<&RequestId>) -> String {
+        let own = own.map(|own| format!(" to request {own}")).unwrap_or_default();
+        match self {
+            Self::NoMessage => {
+                format!(
+                    "the event stream ended without the answer{own}, after something that is not a message"
+                )
+            }
+            Self::OtherAnswer(other) => {
+                format!(
+                    "the event stream ended without the answer{own}, but with one to request {other}, which is not open"
+                )
+            }
+            Self::Silent => {
+                let seconds = SILENCE.as_secs();
+                format!(
+                    "the event stream stopped in the middle of an event before the answer{own}, and nothing more came within {seconds} s"
+                )
+            }
+        }
+    }
+}
+
+/// Whether the data of an event says only that the server is alive: some send `ping` or `{}` as if it were a message.
+fn is_sign_of_life(data: &[u8]) -> bool {
+    const WORDS: [&str; 4] = ["ping", "heartbeat", "keepalive", "alive"];
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let mut words = text.split(|character: char| !character.is_ascii_alphabetic());
+    text.trim() == "{}" || words.any(|word| WORDS.iter().any(|known| word.eq_ignore_ascii_case(known)))
+}
+
+/// How long a stream may stay open after its answer, so that its connection can be used again, or after a fault.
 const AFTER_ANSWER: Duration = Duration::from_secs(1);
 
 /// A response that is an event stream.
@@ -447,6 +518,8 @@ pub(crate) struct EventStream<'a> {
     exchange: ExchangeId,
     /// Whether an event without its end was looked at, and nothing has arrived since then.
     was_looked_at: bool,
+    /// Whether the response stopped in the middle of an event.
+    is_silent: bool,
 }
 
 impl<'a> EventStream<'a> {
@@ -461,6 +534,7 @@ impl<'a> EventStream<'a> {
             is_over: false,
             exchange: ExchangeId::NONE,
             was_looked_at: false,
+            is_silent: false,
         }
     }
 
@@ -470,8 +544,8 @@ impl<'a> EventStream<'a> {
         self
     }
 
-    /// Notes that the answer has arrived: the stream should end now. If it does not end in time, the client stops
-    /// reading it.
+    /// Notes that the answer has arrived, or will not: the stream should end now. If it does not end in time, the client
+    /// stops reading it.
     pub(crate) fn answered(&mut self) {
         self.ends_by.get_or_insert_with(|| Instant::now() + AFTER_ANSWER);
     }
@@ -481,19 +555,29 @@ impl<'a> EventStream<'a> {
         std::mem::take(&mut self.events.stray)
     }
 
+    /// Why the stream, which is over, could not bring the answer to its request, whatever its events are.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        match (self.is_silent, self.events.is_unreadable) {
+            (true, _) => Some(Fault::Silent),
+            (false, true) => Some(Fault::NoMessage),
+            (false, false) => None,
+        }
+    }
+
     /// The next event. `None`: the stream has ended, with or without an error. If an event is above the limit, it is
     /// skipped and the driver gets a rejection; if it may be the answer, the stream should end now. An event without its end is
-    /// taken if its message is whole and nothing more arrives within 1 s.
+    /// taken if its message is whole and nothing more arrives within 1 s. Otherwise the stream of an exchange is over if nothing
+    /// arrives within 5 s.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Option<Event> {
+        let is_of_session = self.exchange == ExchangeId::NONE;
         loop {
             while let Some(read) = self.events.next() {
                 match read {
                     Read::Event(event) => return Some(event),
                     Read::TooLarge(head) => {
-                        let is_of_session = self.exchange == ExchangeId::NONE;
                         if !is_of_session && memchr::memmem::find(&head, b"\"method\"").is_none() {
                             self.answered();
                         }
@@ -505,7 +589,11 @@ impl<'a> EventStream<'a> {
             if self.is_over {
                 return None;
             }
-            let look = (!self.was_looked_at && self.events.is_partial()).then(|| Instant::now() + PART_TIME);
+            if self.events.is_unreadable && !is_of_session {
+                self.answered();
+            }
+            let waits = self.events.is_partial() && !(self.was_looked_at && is_of_session);
+            let look = waits.then(|| Instant::now() + pause(self.was_looked_at));
             let until = self.ends_by.into_iter().chain(look).min();
             let frame = self.body.frame();
             let frame = match until {
@@ -518,11 +606,12 @@ impl<'a> EventStream<'a> {
                     self.was_looked_at = false;
                     continue;
                 }
-                Err(_) if look.is_some() && until == look => {
+                Err(_) if until == look && !self.was_looked_at => {
                     self.was_looked_at = true;
                     self.events.give_up()
                 }
-                Ok(None | Some(Err(_))) | Err(_) => {
+                late @ (Ok(None | Some(Err(_))) | Err(_)) => {
+                    self.is_silent = late.is_err() && until == look;
                     self.is_over = true;
                     self.events.finish()
                 }
@@ -758,6 +847,56 @@ mod tests {
             assert_eq!(rest, usize::from(whole.is_none() && stream.starts_with("data")));
             events.push(b"\n\ndata: ok\n\n");
             assert_eq!(events.next(), Some(data("ok")));
+        }
+    }
+
+    #[test]
+    fn the_fault_of_an_event_is_what_is_no_message_and_no_sign_of_life() {
+        let own = RequestId::number(2);
+        for (name, data, fault) in [
+            (None, r#"{"jsonrpc":"2.0","id":2,"result":1}"#, None),
+            (None, r#"{"jsonrpc":"2.0","id":"2","result":1}"#, None),
+            (None, r#"{"jsonrpc":"2.0","method":"told"}"#, None),
+            (None, r#"{"jsonrpc":"2.0","id":7,"result":1}"#, Some(Fault::OtherAnswer(RequestId::number(7)))),
+            (Some("x"), r#"{"jsonrpc":"2.0","id":7,"result":1}"#, None),
+            (None, "", None),
+            (None, "Internal Server Error", Some(Fault::NoMessage)),
+            (Some("message"), "<html>", Some(Fault::NoMessage)),
+            (Some("log"), "Internal Server Error", None),
+            (Some("error"), "no", Some(Fault::NoMessage)),
+            (Some("log"), r#"{"error":"no"}"#, Some(Fault::NoMessage)),
+            (None, r#"{"detail":"no"}"#, Some(Fault::NoMessage)),
+            (None, "null", Some(Fault::NoMessage)),
+            (None, " {} ", None),
+            (None, "ping", None),
+            (None, "keep-alive", None),
+            (None, "Heartbeat 2026-01-01T00:00:00Z", None),
+            (None, r#"{"type":"ping"}"#, None),
+            (None, "shipping stopped", Some(Fault::NoMessage)),
+        ] {
+            let name = name.map(ToOwned::to_owned);
+            let event = Event { name, data: Bytes::from_static(data.as_bytes()), ..Event::default() };
+            let reply = Reply::of(&event.data, Some(&own));
+            assert_eq!(Fault::of(&event, reply), fault, "{:?} {data}", event.name);
+        }
+    }
+
+    #[test]
+    fn a_line_of_a_page_is_no_line_of_a_stream() {
+        for (line, is_unreadable) in [
+            ("<!doctype html>", true),
+            ("Internal Server Error", true),
+            ("Traceback (most recent call last):", true),
+            ("foo: bar", false),
+            ("x-field", false),
+            (": comment <b>", false),
+            ("{\"a\":1}", false),
+            ("data: <html>", false),
+        ] {
+            let mut events = Events::new(1000);
+            events.push(format!("{line}\n\n").as_bytes());
+            while events.next().is_some() {}
+            assert_eq!(events.is_unreadable, is_unreadable, "{line}");
         }
     }
 

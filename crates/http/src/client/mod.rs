@@ -16,7 +16,8 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::response::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use http_body::Body;
 use rescind_core::{
     Capabilities, Deviation, ExchangeId, Link, PeerInfo, Sender, TransportError, TransportErrorKind,
@@ -29,7 +30,7 @@ use crate::inbound_queue::{InboundQueue, InboundReceiver};
 use crate::sync::{AbortHandle, Handle, JoinHandle, Mutex, MutexGuard, spawn};
 
 pub(crate) use crate::client::connector::Resets;
-pub(crate) use crate::client::events::{Event, EventStream, Media, media_of};
+pub(crate) use crate::client::events::{Event, EventStream, Fault, Media, media_of};
 pub(crate) use crate::client::pool::{ResponseBody, unread};
 pub(crate) use crate::client::requester::{
     Attempts, BEGINNING, Failed, Leaving, Requester, beginning, encoded, encoding_of, is_of_another_origin,
@@ -295,6 +296,24 @@ impl<S: InFlightTasks> ClientCore<S> {
         });
     }
 
+    /// Reads the response to a message that needs no answer, if its status is one of success. A page is counted: it may be that
+    /// of a login, and not of the server.
+    pub(crate) async fn accepted(&self, head: &Parts, body: ResponseBody) {
+        if head.status != StatusCode::ACCEPTED && !body.is_end_stream() {
+            // Boxed, because otherwise the future of each message would reserve its space.
+            let read = Box::pin(beginning(body, BEGINNING)).await.0;
+            self.note_page(&read, || refusal(head, &self.requester.address(), &read));
+        }
+    }
+
+    /// Counts a page in the response to a message that needs no answer.
+    pub(crate) fn note_page(&self, body: &[u8], shown: impl FnOnce() -> String) {
+        if is_page(body) {
+            let (deviation, sent) = (Deviation::Unaccepted, shown().into());
+            self.inbound_queue.push_event(TransportEvent::Deviation { deviation, sent });
+        }
+    }
+
     /// Ends the link: the server does not know the client any more, or cannot be reached.
     pub(crate) fn lose(&self, why: &'static str) {
         self.inbound_queue.fail(TransportError::new(TransportErrorKind::Closed, why));
@@ -328,6 +347,11 @@ impl<S> DerefMut for Guarded<S> {
     fn deref_mut(&mut self) -> &mut S {
         &mut self.binding
     }
+}
+
+/// Whether a body is HTML or XML, and so nothing that a server of a protocol in JSON sends on purpose.
+pub(crate) fn is_page(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"<")
 }
 
 /// The error for a frame that comes after the end.

@@ -31,7 +31,7 @@ use tokio::time::Instant;
 
 use crate::client::Failed;
 use crate::client::connector::Connector;
-use crate::client::requester::{Posted, cut};
+use crate::client::requester::{Posted, cut, silent};
 use crate::envelope::CollectError;
 use crate::inbound_queue::{OwnWaker, poll_piece};
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
@@ -416,6 +416,7 @@ pub(crate) fn unread(head: &Parts, address: &str, error: CollectError<hyper::Err
             TransportError::new(TransportErrorKind::Io, "the response is over the limit")
         }
         CollectError::Broken(error, read) => return cut(head, address, &error, &read),
+        CollectError::Silent(read) => return silent(head, address, &read),
         CollectError::MemoryFull => {
             TransportError::new(TransportErrorKind::TooLarge, "the limit memory is reached")
         }

@@ -31,6 +31,7 @@ use crate::client::events::{Media, media_of};
 use crate::client::pool::{Line, Pool, ResponseBody, Urgency};
 use crate::client::resend::{asks_for_more, kept, retry_after, sent_once};
 use crate::client::{HttpClient, peer_of};
+use crate::envelope::SILENCE;
 use crate::inbound_queue::InboundQueue;
 use crate::sync::Mutex;
 
@@ -481,10 +482,11 @@ pub(crate) fn refusal(head: &Parts, address: &str, body: &[u8]) -> String {
     text
 }
 
-/// The error of a stream that ended without the answer. `sent` is the last event that was dropped.
-pub(crate) fn stream_refusal(head: &Parts, address: &str, sent: &[u8]) -> String {
+/// The error of a stream that ended without the answer. `why` says more of its end, and `sent` is the last event that was dropped.
+pub(crate) fn stream_refusal(head: &Parts, address: &str, why: Option<&str>, sent: &[u8]) -> String {
     let to = head.extensions.get::<RedirectedTo>().map_or(address, |to| &to.address);
-    let mut text = format!("the event stream ended without the answer ({} from {to})", head.status);
+    let why = why.unwrap_or("the event stream ended without the answer");
+    let mut text = format!("{why} ({} from {to})", head.status);
     push_excerpt(&mut text, sent);
     text
 }
@@ -510,11 +512,21 @@ pub(crate) fn encoding_of(headers: &HeaderMap) -> Option<String> {
 
 /// The error of a response that broke off after this part of its body.
 pub(crate) fn cut(head: &Parts, address: &str, cause: &hyper::Error, body: &[u8]) -> Failed {
-    let to = head.extensions.get::<RedirectedTo>().map_or(address, |to| &to.address);
     let cause = std::error::Error::source(cause)
         .map_or_else(|| cause.to_string(), |source| format!("{cause}: {source}"));
-    let mut text =
-        format!("the response with {} broke off after {} bytes ({to}), {cause}", head.status, body.len());
+    incomplete(head, address, "broke off", &cause, body)
+}
+
+/// The error of a response of which nothing came after this part of its body.
+pub(crate) fn silent(head: &Parts, address: &str, body: &[u8]) -> Failed {
+    let cause = format!("and nothing more came within {} s", SILENCE.as_secs());
+    incomplete(head, address, "stopped", &cause, body)
+}
+
+fn incomplete(head: &Parts, address: &str, how: &str, cause: &str, body: &[u8]) -> Failed {
+    let to = head.extensions.get::<RedirectedTo>().map_or(address, |to| &to.address);
+    let (status, bytes) = (head.status, body.len());
+    let mut text = format!("the response with {status} {how} after {bytes} bytes ({to}), {cause}");
     push_excerpt(&mut text, body);
     Failed::new(true, text)
 }

@@ -168,7 +168,7 @@ pub(crate) async fn read(
         }
         Err(CollectError::TooLarge) => Err(Refused::too_large(limit)),
         Err(CollectError::MemoryFull) => Err(Refused::memory()),
-        Err(CollectError::Broken(_, _)) => Err(Refused::bad("the body broke off")),
+        Err(CollectError::Broken(_, _) | CollectError::Silent(_)) => Err(Refused::bad("the body broke off")),
     }
 }
 

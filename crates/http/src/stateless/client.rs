@@ -23,8 +23,8 @@ use rescind_core::{
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{
-    AbortOnDrop, Attempts, BEGINNING, ClientCore, EventStream, Failed, HttpClient, InFlightTasks, Media,
-    Resets, ResponseBody, beginning, closed, encoded, kept, media_of, refusal, unread,
+    AbortOnDrop, Attempts, BEGINNING, ClientCore, EventStream, Failed, Fault, HttpClient, InFlightTasks,
+    Media, Resets, ResponseBody, beginning, closed, encoded, kept, media_of, refusal, stream_refusal, unread,
 };
 use crate::envelope::{BOTH, JSON, Reply, check_size, unmarked};
 use crate::stateless::mirror::Mirrors;
@@ -364,6 +364,7 @@ impl Client {
         let is_message = matches!(media, Some(Media::Events | Media::Json));
         // 202 does not answer a request.
         if own.is_none() && head.status.is_success() && !is_message {
+            self.accepted(&head, body).await;
             return Ok(());
         }
         let address = || self.requester.address();
@@ -371,7 +372,14 @@ impl Client {
             return Err(self.unanswered(failed));
         }
         let (reply, last_sent) = match media {
-            Some(Media::Events) => Box::pin(self.read_events(exchange, own, body)).await,
+            Some(Media::Events) => {
+                let (reply, last_sent, fault) = Box::pin(self.read_events(exchange, own, body)).await;
+                if let Some(fault) = fault.filter(|_| reply == Reply::Nothing && own.is_some()) {
+                    let text = stream_refusal(&head, &address(), Some(&fault.shown(own)), &last_sent);
+                    return Err(self.unanswered(Failed::new(true, text)));
+                }
+                (reply, last_sent)
+            }
             Some(Media::Json) => {
                 let read =
                     self.whole_message(body).await.map_err(|error| unread(&head, &address(), error))?;
@@ -403,22 +411,27 @@ impl Client {
         Err(if is_counted { failed } else { self.unanswered(failed) })
     }
 
-    /// Reads a stream to its end. Returns whether the answer was on it, and the last event that is not the answer, or what the
-    /// stream has instead of events.
+    /// Reads a stream to its end. Returns whether the answer was on it, the last event that is not the answer, or what the
+    /// stream has instead of events, and why the stream could not have the answer.
     async fn read_events(
         &self,
         exchange: ExchangeId,
         own: Option<&RequestId>,
         body: ResponseBody,
-    ) -> (Reply, Bytes) {
+    ) -> (Reply, Bytes, Option<Fault>) {
         let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue).of_exchange(exchange);
-        let (mut best, mut last) = (Reply::Nothing, Bytes::new());
+        let (mut best, mut last, mut fault) = (Reply::Nothing, Bytes::new(), None);
         while let Some(event) = events.next().await {
             if event.data.is_empty() {
                 continue;
             }
             let data = event.data.clone();
-            match self.take(exchange, own, StatusCode::OK, event.data).await {
+            let reply = self.take(exchange, own, StatusCode::OK, event.data.clone()).await;
+            if let Some(wrong) = Fault::of(&event, reply) {
+                fault = Some(wrong);
+                events.answered();
+            }
+            match reply {
                 Reply::Own => best = Reply::Own,
                 Reply::UnnamedError | Reply::Unclear if best != Reply::Own => best = Reply::Unclear,
                 Reply::Nothing | Reply::OtherAnswer => last = data,
@@ -428,8 +441,9 @@ impl Client {
                 events.answered();
             }
         }
+        let fault = fault.or_else(|| events.fault());
         let stray = events.stray();
-        (best, if stray.is_empty() { last } else { stray })
+        (best, if stray.is_empty() { last } else { stray }, fault)
     }
 
     /// Passes a message on, and returns what it is for the request of its exchange.

@@ -9,7 +9,7 @@ use rescind_http::{AcpTransport, HttpClient, StatelessTransport, StreamableTrans
 use rescind_testkit::support::in_time;
 use serde_json::{Value, json};
 
-use crate::client::{Asked, Client, EVENTS, JSON, RawServer, answer, response, result, well};
+use crate::client::{Asked, Client, EVENTS, JSON, RawServer, answer, opened, response, result, well};
 
 const CHUNKED: &str =
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -423,4 +423,158 @@ async fn a_byte_order_mark_before_an_answer_is_dropped() {
     client.works().await;
     let deviation = in_time("a deviation", client.deviations.recv()).await.unwrap();
     assert!(deviation.contains("byte order mark"), "{deviation}");
+}
+
+/// The beginning of an event stream that stays open, with this in it.
+fn open_stream(text: &str) -> String {
+    format!("{CHUNKED}{:x}\r\n{text}\r\n\0", text.len())
+}
+
+#[tokio::test]
+async fn a_stream_that_stays_open_after_what_is_no_answer_ends_its_call() {
+    let cases = [
+        (
+            "data: {\"jsonrpc\":\"2.0\",\"id\":4711,\"result\":{}}\n\n",
+            &["without the answer to request 2, but with one to request 4711, which is not open", "{}"][..],
+        ),
+        // The id of the handshake, which was over before the call.
+        ("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n", &["one to request 1, which is not open"]),
+        ("data: Internal Server Error\n\n", &["not a message", "Internal Server Error"]),
+        ("data: {\"detail\":\"no\"}\n\n", &["not a message", r#"{"detail":"no"}"#]),
+        ("<!doctype html>\n<title>x</title>\n", &["not a message", "<!doctype html>"]),
+        ("Internal Server Error\n", &["not a message", "Internal Server Error"]),
+        // It has ids, and could be resumed.
+        ("id: 1\ndata: down for repairs\n\n", &["not a message", "down for repairs"]),
+    ];
+    let cases = cases.map(|(sent, words)| work_fails(open_stream(sent), words));
+    futures_util::future::join_all(cases).await;
+}
+
+/// The call that gets this response fails with these words, and the next one does not.
+async fn work_fails(sent: String, words: &[&str]) {
+    let server = RawServer::start(move |asked| match asked.what() {
+        "work" => Some(sent.clone()),
+        _ => Some(well(asked)),
+    })
+    .await;
+    let mut client = Client::open(&server.url).await;
+    let why = client.fails("work").await;
+    for word in words.iter().chain(&["200 OK", &*server.url]) {
+        assert!(why.contains(word), "{word}: {why}");
+    }
+    client.works().await;
+}
+
+#[tokio::test]
+async fn without_sessions_too_a_stream_with_another_answer_ends_its_call() {
+    for (sent, word) in [
+        ("data: {\"jsonrpc\":\"2.0\",\"id\":4711,\"result\":{}}\n\n", "but with one to request 4711"),
+        ("data: Internal Server Error\n\n", "not a message"),
+    ] {
+        let server = RawServer::start(move |_| Some(open_stream(sent))).await;
+        let transport = StatelessTransport::new(HttpClient::new(&server.url).unwrap());
+        let mut client = Client::connect(transport, MCP_2026).await;
+        let why = client.fails("work").await;
+        assert!(why.contains(word) && why.contains(&server.url), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_stops_in_the_middle_ends_its_call() {
+    let body =
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{\"jso\0".to_owned();
+    let event = open_stream("data: {\"jsonrpc\":\"2.0\",\"id\":");
+    tokio::join!(
+        work_fails(body, &["stopped after 5 bytes", "nothing more came within 5 s", "{\"jso"]),
+        work_fails(event, &["in the middle of an event", "nothing more came within 5 s", "\"id\":"]),
+    );
+}
+
+/// A server may work for hours, so only the server ends the polls.
+#[tokio::test]
+async fn a_stream_that_is_empty_each_time_is_resumed_until_the_server_does_not_know_it() {
+    const POLLS: usize = 12;
+    let polls = AtomicUsize::new(0);
+    let server = RawServer::start(move |asked| match asked.what() {
+        "work" => Some(response("200 OK", &[EVENTS], "id: 1\nretry: 0\ndata: \n\n")),
+        "GET" if asked.header("last-event-id").is_some() => {
+            let is_known = polls.fetch_add(1, Ordering::SeqCst) < POLLS;
+            let empty = || response("200 OK", &[EVENTS], "id: 1\nretry: 0\ndata: \n\n");
+            Some(if is_known { empty() } else { response("404 Not Found", &[], "") })
+        }
+        _ => Some(well(asked)),
+    })
+    .await;
+    let mut client = Client::open(&server.url).await;
+    let why = client.fails("work").await;
+    assert!(why.contains("ended without the answer"), "{why}");
+    client.works().await;
+    let resumed = server.all().iter().filter(|asked| asked.header("last-event-id").is_some()).count();
+    assert_eq!(resumed, POLLS + 1);
+}
+
+/// A page in front of the server, such as that of a login, is no sign that the server has the message.
+#[tokio::test]
+async fn a_page_in_the_response_to_a_cancel_is_reported() {
+    for (status, kind) in
+        [("200 OK", "Content-Type: text/html"), ("200 OK", JSON), ("203 Other", "Content-Type: text/html")]
+    {
+        let mut server = RawServer::start(move |asked| match asked.what() {
+            "work" => None,
+            "notifications/cancelled" => Some(response(status, &[kind], "\n<html>Sign in</html>")),
+            _ => Some(well(asked)),
+        })
+        .await;
+        let mut client = Client::open(&server.url).await;
+        let call = client.peer.call::<_, Value>("work", &json!({})).no_timeout().start().unwrap();
+        server.next("work").await;
+        call.canceller().cancel("enough");
+        let deviation = in_time("a deviation", client.deviations.recv()).await.unwrap();
+        for part in ["not a request with a page", &status[..3], "Sign in", &server.url] {
+            assert!(deviation.contains(part), "{part}: {deviation}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn other_bodies_in_the_response_to_a_notification_are_no_deviation() {
+    for (status, kind, body) in [
+        ("202 Accepted", "Content-Type: text/html", "<p>Accepted</p>"),
+        ("200 OK", "Content-Type: text/plain", "ok"),
+        ("200 OK", JSON, "{}"),
+        ("200 OK", JSON, ""),
+    ] {
+        let mut server = RawServer::start(move |asked| match asked.what() {
+            "told" => Some(response(status, &[kind], body)),
+            _ => Some(well(asked)),
+        })
+        .await;
+        let client = Client::open(&server.url).await;
+        in_time("a notification", client.peer.notify("told", &json!({}))).await.unwrap();
+        server.next("told").await;
+        client.works().await;
+        assert_eq!(client.peer.stats().deviations, 0, "{status} {body}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_id_that_mcp_does_not_allow_is_reported_and_sent_back() {
+    for (id, sent_back, said) in [
+        ("my session", Some("my session"), "byte 2 of mcp-session-id is 0x20"),
+        ("s\u{e9}", Some("s\u{e9}"), "byte 1 of mcp-session-id is 0xc3"),
+        ("", None, "mcp-session-id is empty"),
+    ] {
+        let server = RawServer::start(move |asked| match asked.what() {
+            "initialize" => Some(opened(asked, id)),
+            _ => Some(well(asked)),
+        })
+        .await;
+        let mut client = Client::open(&server.url).await;
+        client.works().await;
+        let deviation = in_time("a deviation", client.deviations.recv()).await.unwrap();
+        assert!(deviation.contains("the id of a session") && deviation.contains(said), "{deviation}");
+        let all = server.all();
+        let echo = all.iter().find(|asked| asked.what() == "echo").unwrap();
+        assert_eq!(echo.header("mcp-session-id"), sent_back);
+    }
 }

@@ -424,6 +424,21 @@ async fn a_post_that_is_refused_ends_its_call_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_post_that_is_answered_with_a_page_ends_its_call_with_the_page() {
+    let fake = posts(move |_| Some(status("200 OK", "<html>Sign in</html>"))).await;
+    let (tell, mut failures) = mpsc::unbounded_channel();
+    let builder = Peer::builder(MCP).role(Role::Client).on_call_failure(move |error| {
+        let _ = tell.send(error.source.to_string());
+    });
+    let peer = builder.connect(transport(&fake.url)).await.unwrap();
+    let outcome =
+        in_time("the end", peer.call::<_, Value>("initialize", &json!({})).start().unwrap().outcome()).await;
+    assert!(matches!(outcome, Outcome::Disconnected { .. }), "{outcome:?}");
+    let why = in_time("the reason", failures.recv()).await.unwrap();
+    assert!(why.contains("was answered with 200 OK") && why.contains("Sign in"), "{why}");
+}
+
+#[tokio::test]
 async fn an_answer_in_the_response_to_a_post_is_taken_and_other_bodies_are_not_messages() {
     let fake = posts(|body| {
         let message: Value = serde_json::from_str(body).unwrap();

@@ -13,7 +13,9 @@ use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use rescind_core::{ExchangeId, Inbound, LogText, TransportError, TransportErrorKind};
 use tokio::sync::oneshot;
 
-use crate::client::{self, EventStream, Failed, Media, Requester, ResponseBody, is_same_origin, media_of};
+use crate::client::{
+    self, EventStream, Failed, Media, Requester, ResponseBody, beginning, is_page, is_same_origin, media_of,
+};
 use crate::envelope::{EVENT_STREAM, Envelope, whole};
 use crate::inbound_queue::InboundQueue;
 use crate::streamable::client::{Client, streams};
@@ -155,14 +157,15 @@ async fn first_event(events: &mut EventStream<'_>) -> Result<String, TransportEr
     }
 }
 
-/// Reads the response to a POST. The answer to a request comes on the stream, so a success is not its end. Some servers
-/// answer here as well.
+/// Reads the response to a POST. The answer to a request comes on the stream, so a success is not its end, unless it is a page.
+/// Some servers answer here as well.
 pub(super) async fn take(
+    client: &Client,
     target: &Uri,
-    (queue, max_frame): (&InboundQueue, usize),
-    exchange: ExchangeId,
+    (exchange, asked): (ExchangeId, bool),
     response: Response<ResponseBody>,
 ) -> Result<(), Failed> {
+    let max_frame = client.max_frame;
     let status = response.status();
     let is_json = response.headers().get(CONTENT_TYPE).map(media_of) == Some(Media::Json);
     if !is_json {
@@ -170,7 +173,16 @@ pub(super) async fn take(
             let text = unexpected("POST", target, response).await;
             return Err(refused(status, text));
         }
-        let _ = tokio::time::timeout(BODY, whole(response.into_body(), max_frame)).await;
+        let (head, body) = response.into_parts();
+        let body = beginning(body, max_frame).await.0;
+        if status == StatusCode::ACCEPTED || !is_page(&body) {
+            return Ok(());
+        }
+        let text = shown("POST", target, status, head.headers.get(CONTENT_TYPE), &body);
+        if asked {
+            return Err(client.unanswered(Failed::new(true, text)));
+        }
+        client.note_page(&body, || text);
         return Ok(());
     }
     let (head, body) = response.into_parts();
@@ -183,7 +195,7 @@ pub(super) async fn take(
     if is_answer {
         // The driver reads the error of a refusal too. Without an id, it answers no call.
         let inbound = Inbound { body, exchange, principal: None, address: None, trace: None };
-        let _ = queue.send(inbound).await;
+        let _ = client.inbound_queue.send(inbound).await;
     }
     match text {
         Some(text) => Err(refused(status, text)),

@@ -22,6 +22,7 @@ mod posts;
 mod renewal;
 mod streams;
 
+use std::collections::VecDeque;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -102,13 +103,14 @@ impl StreamableTransport {
         self
     }
 
-    /// How long to wait before a cut stream is resumed, if the server does not send a time. Default: 1 s.
+    /// How long to wait before a cut stream is resumed, if the server does not send a time. Default: 1 s. A stream that ends
+    /// without a message again and again is resumed at most every 5 s in the end, until the server says that it has none.
     pub const fn retry(mut self, wait: Duration) -> Self {
         self.settings.retry = wait;
         self
     }
 
-    /// How long the client tries to resume a cut stream. After this time without success its call fails. If the
+    /// How long the client tries to resume a cut stream. After this time without an event its call fails. If the
     /// server cannot be reached for its own stream, the link ends; if it answers with anything but the stream, the
     /// client goes on without it. Default: 30 s.
     pub const fn give_up_after(mut self, wait: Duration) -> Self {
@@ -201,6 +203,9 @@ struct State {
     pending: (usize, usize),
     /// Requests in flight.
     requests: usize,
+    /// The requests that ended last, with the number of frames before their end, or with the highest number if they had no
+    /// answer.
+    ended: VecDeque<(u64, RequestId)>,
     /// Notifications and cancels that later frames may wait for. The next frame removes those that are no longer
     /// pending.
     notified: Vec<u64>,
@@ -257,6 +262,7 @@ impl Client {
             next: 0,
             pending: (0, 0),
             requests: 0,
+            ended: VecDeque::new(),
             notified: Vec::new(),
             latest: None,
             leaving: 0,
@@ -337,6 +343,21 @@ impl State {
         self.closing || self.in_flight.get(&frame).is_none_or(|flight| flight.cancelled)
     }
 
+    /// Notes the end of a request.
+    fn note_ended(&mut self, id: RequestId, is_answered: bool) {
+        if self.ended.len() >= MAX_ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((if is_answered { self.next } else { u64::MAX }, id));
+    }
+
+    /// Whether an answer with this id may still come: its request was in flight at some time since this frame was sent, or it
+    /// ended without an answer.
+    fn may_answer(&self, id: &RequestId, frame: u64) -> bool {
+        let is_open = || self.in_flight.values().any(|flight| flight.id.as_ref() == Some(id));
+        self.ended.iter().any(|(before, ended)| *before > frame && ended == id) || is_open()
+    }
+
     fn headers(&self, accept: &'static str) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(8);
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
@@ -375,6 +396,8 @@ const MAX_PENDING_BYTES: usize = 32 * 1024;
 /// Data frames are accepted while fewer frames than this have a response that has not begun. This bounds what is ahead
 /// of a cancel, in this client and in its server.
 const MAX_PENDING_DATA: usize = 64;
+/// The most ended requests whose answers may come again on the streams of others.
+const MAX_ENDED: usize = 32;
 /// The most frames in flight whose response has not begun, including cancels.
 const MAX_PENDING_FRAMES: usize = 4096;
 
@@ -493,5 +516,35 @@ impl Drop for ClientSender {
             });
         }
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Some servers send each answer on every stream that is open, or send a late one on the next stream.
+    #[tokio::test]
+    async fn an_answer_may_come_on_the_stream_of_a_call_that_was_open_at_that_time() {
+        let transport = StreamableTransport::new(HttpClient::new("http://127.0.0.1:1/").unwrap());
+        let client = Client::new(&transport.client, transport.settings);
+        let mut state = client.state();
+        let [answered, unanswered, unknown] = [1, 2, 3].map(RequestId::number);
+        state.next = 10;
+        state.note_ended(answered.clone(), true);
+        state.note_ended(unanswered.clone(), false);
+        for (id, frame, may) in [
+            (&answered, 9, true),
+            (&answered, 10, false),
+            (&unanswered, 9, true),
+            (&unanswered, 10, true),
+            (&unknown, 9, false),
+        ] {
+            assert_eq!(state.may_answer(id, frame), may, "{id} on the stream of {frame}");
+        }
+        for number in (100..).take(MAX_ENDED) {
+            state.note_ended(RequestId::number(number), true);
+        }
+        assert!(!state.may_answer(&unanswered, 10), "the newest are kept");
     }
 }

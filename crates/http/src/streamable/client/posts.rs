@@ -36,6 +36,8 @@ struct RunningSend {
     number: u64,
     kind: FrameKind,
     bytes: usize,
+    /// Whether its response has ended without an error.
+    is_answered: bool,
     /// For a cancel that may be sent at once.
     leaving: Option<Leaving>,
     /// Until its request is made.
@@ -84,7 +86,10 @@ impl Drop for RunningSend {
     fn drop(&mut self) {
         self.client.step(|state| {
             state.mark_started(self.number, self.bytes);
-            state.in_flight.remove(&self.number);
+            let flight = state.in_flight.remove(&self.number);
+            if let Some(id) = flight.and_then(|flight| flight.id) {
+                state.note_ended(id, self.is_answered);
+            }
             if self.kind == FrameKind::Request {
                 state.requests = state.requests.saturating_sub(1);
             }
@@ -179,6 +184,7 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         number,
         kind,
         bytes: out.body.len(),
+        is_answered: false,
         trace: out.head.trace,
         leaving: leaves.then(|| Leaving(Arc::clone(client))),
     };
@@ -202,6 +208,7 @@ async fn run(mut send_guard: RunningSend, body: Bytes, exchange: ExchangeId, wai
         Err(failed) => Some(failed),
         Ok(response) => take(&send_guard, exchange, response, opens).await.err(),
     };
+    send_guard.is_answered = failure.is_none();
     let Some(mut failure) = failure else { return };
     if opens {
         failure = legacy::explained(&client, failure);
@@ -367,8 +374,7 @@ fn stopped() -> Failed {
 
 /// Called when the response to the first message has begun or has failed.
 fn settle_opening(client: &Client, number: u64, response: Option<&Response<ResponseBody>>) {
-    let id = response.and_then(|response| response.headers().get(MCP_SESSION_ID).cloned());
-    let id = id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic));
+    let id = response.and_then(|response| session_id(client, response.headers()));
     let opened = id.is_some() || response.is_some_and(|response| response.status().is_success());
     client.step(|state| {
         let is_first = matches!(state.standing, Standing::FirstMessage(first) if first == number);
@@ -381,6 +387,25 @@ fn settle_opening(client: &Client, number: u64, response: Option<&Response<Respo
     });
 }
 
+/// The id of the session that a response opens. MCP allows only visible ASCII characters in it: "The session ID MUST only
+/// contain visible ASCII characters (ranging from 0x21 to 0x7E)." Another one is valid in a header too, so the server gets
+/// back what it sent.
+pub(super) fn session_id(client: &Client, headers: &HeaderMap) -> Option<HeaderValue> {
+    let id = headers.get(MCP_SESSION_ID)?;
+    let bytes = id.as_bytes();
+    let wrong = bytes.iter().position(|byte| !byte.is_ascii_graphic());
+    if bytes.is_empty() || wrong.is_some() {
+        // The id is a secret, so it is not shown.
+        let sent = match wrong.and_then(|place| Some((place, bytes.get(place)?))) {
+            Some((place, byte)) => format!("byte {place} of {MCP_SESSION_ID} is {byte:#04x}"),
+            None => format!("{MCP_SESSION_ID} is empty"),
+        };
+        let (deviation, sent) = (Deviation::SessionId, sent.into());
+        client.inbound_queue.push_event(TransportEvent::Deviation { deviation, sent });
+    }
+    Some(id.clone()).filter(|_| !bytes.is_empty())
+}
+
 /// Reads the response to its end. A response to a request ends its call: if it does not hold the answer, with an error.
 async fn take(
     send_guard: &RunningSend,
@@ -390,9 +415,9 @@ async fn take(
 ) -> Result<(), Failed> {
     let client = &send_guard.client;
     if let Some(endpoint) = client.legacy.get() {
-        let queue = (&*client.inbound_queue, client.max_frame);
+        let asked = send_guard.kind == FrameKind::Request;
         // Boxed, because otherwise the future of each request would reserve its space.
-        return Box::pin(legacy::take(endpoint.uri(), queue, exchange, response)).await;
+        return Box::pin(legacy::take(client, endpoint.uri(), (exchange, asked), response)).await;
     }
     let (head, body) = response.into_parts();
     let (status, media) = (head.status, head.headers.get(CONTENT_TYPE).map(media_of));
@@ -400,6 +425,7 @@ async fn take(
     let is_message = matches!(media, Some(Media::Events | Media::Json));
     if status.is_success() && !asked && !(status == StatusCode::OK && is_message) {
         streams::listen(client);
+        client.accepted(&head, body).await;
         return Ok(());
     }
     if let Some(failed) = encoded(&head, || client.requester.address()) {
@@ -433,7 +459,9 @@ async fn take(
         client.inbound_queue.push_event(TransportEvent::Deviation { deviation, sent: read.clone() });
     }
     if reply == Reply::Own || (status.is_success() && !asked) {
-        if reply != Reply::Nothing {
+        if reply == Reply::Nothing {
+            client.note_page(&read, || refusal(&head, &client.requester.address(), &read));
+        } else {
             recv(client, send_guard.number, exchange, read, opens).await;
         }
         return Ok(());

@@ -13,8 +13,10 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use rescind_core::{Deviation, ExchangeId, Inbound, RequestId, TransportEvent};
 use tokio::time::Instant;
 
-use crate::client::{Event, EventStream, Failed, Media, ResponseBody, encoding_of, media_of, stream_refusal};
-use crate::envelope::{EVENT_STREAM, Envelope, LAST_EVENT_ID, Reply};
+use crate::client::{
+    Event, EventStream, Failed, Fault, Media, ResponseBody, encoding_of, media_of, stream_refusal,
+};
+use crate::envelope::{EVENT_STREAM, LAST_EVENT_ID, Reply};
 use crate::streamable::client::{Client, InFlight, Standing, State, posts};
 use crate::sync::spawn;
 
@@ -24,54 +26,57 @@ pub(super) const UNREACHED: usize = 3;
 /// The state of a stream, across all its connections.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each says one thing of the stream")]
-pub(super) struct Reading {
-    pub(super) last: Option<HeaderValue>,
-    pub(super) retry: Duration,
-    /// Whether the stream is read for the answer to a request.
-    awaits_answer: bool,
+struct Reading {
+    last: Option<HeaderValue>,
+    retry: Duration,
+    /// The frame of the request whose answer the stream has.
+    request: Option<u64>,
     answered: bool,
     /// Whether an event may have been the answer, which only the driver can tell.
     is_unclear: bool,
-    /// Whether an event said that the request has failed, in no message.
-    failed: bool,
+    /// Why the stream will not have the answer.
+    fault: Option<Fault>,
     /// The last event that is not the answer, or what the stream has instead of events.
     last_sent: Bytes,
     /// Whether an event arrived since the stream was last cut.
-    pub(super) fresh: bool,
+    fresh: bool,
+    /// Whether the response is not the first one of the stream.
+    is_resumed: bool,
+    /// When the response began that is read.
+    opened: Instant,
+    /// When a response ended without a message, since the last message.
+    empty_since: Option<Instant>,
 }
 
 impl Reading {
-    /// The stream that answers a request.
-    fn of_request(retry: Duration) -> Self {
+    /// The stream that answers the request of this frame, or that for messages that the server sends outside of a request.
+    fn new(request: Option<u64>, retry: Duration) -> Self {
         Self {
             last: None,
             retry,
-            awaits_answer: true,
+            request,
             answered: false,
             is_unclear: false,
-            failed: false,
+            fault: None,
             last_sent: Bytes::new(),
             fresh: false,
+            is_resumed: false,
+            opened: Instant::now(),
+            empty_since: None,
         }
     }
 
-    /// The stream for messages that the server sends outside of a request.
-    pub(super) fn of_session(retry: Duration) -> Self {
-        Self {
-            last: None,
-            retry,
-            awaits_answer: false,
-            answered: false,
-            is_unclear: false,
-            failed: false,
-            last_sent: Bytes::new(),
-            fresh: false,
-        }
+    /// How long to wait before the stream is resumed. The server says how long at least: "The client MUST respect the `retry`
+    /// field". If responses end without a message, they are requested less and less often, so that a server that ends each at
+    /// once has time for its work. There is no last one: a server may work for hours, and with 404 it says that it does not.
+    fn pause(&self) -> Duration {
+        let empty = self.empty_since.map_or(Duration::ZERO, |since| since.elapsed());
+        self.retry.max((empty / EMPTY_PART).min(LONGEST_EMPTY).saturating_sub(self.opened.elapsed()))
     }
 
     /// Reads until the connection ends, with or without an error. `each` is called with each message. `own` is the id of
     /// the request that the stream answers, and `exchange` its exchange.
-    pub(super) async fn drain<F>(
+    async fn drain<F>(
         &mut self,
         client: &Client,
         (exchange, own): (ExchangeId, Option<&RequestId>),
@@ -82,14 +87,16 @@ impl Reading {
     {
         let mut events =
             EventStream::new(body, client.max_frame, &client.inbound_queue).of_exchange(exchange);
+        self.opened = Instant::now();
+        let mut is_empty = true;
         while let Some(event) = events.next().await {
             self.fresh = true;
+            is_empty &= event.data.is_empty();
             let is_message = event.is_message();
-            if self.awaits_answer && is_failure(&event, own) {
-                self.last_sent = event.data;
-                self.failed = true;
+            let reply = if self.request.is_some() { Reply::of(&event.data, own) } else { Reply::Other };
+            if let Some(fault) = own.and_then(|_| self.fault_of(client, &event, reply)) {
+                self.fault = Some(fault);
                 events.answered();
-                continue;
             }
             if let Some(id) = event.id.and_then(|id| HeaderValue::from_str(&id).ok()) {
                 self.last = Some(id);
@@ -97,7 +104,6 @@ impl Reading {
             if let Some(retry) = event.retry {
                 self.retry = retry.clamp(SHORTEST, client.settings.give_up_after.max(SHORTEST));
             }
-            let reply = if self.awaits_answer { Reply::of(&event.data, own) } else { Reply::Other };
             if !is_message && reply != Reply::Own {
                 self.last_sent = event.data;
                 continue;
@@ -120,22 +126,27 @@ impl Reading {
                 events.answered();
             }
         }
+        if own.is_some() && self.fault.is_none() {
+            self.fault = events.fault();
+        }
         let stray = events.stray();
         if !stray.is_empty() {
             self.last_sent = stray;
         }
+        if !is_empty || self.empty_since.is_none() {
+            self.empty_since = Some(Instant::now());
+        }
+        self.is_resumed = true;
     }
-}
 
-/// Whether an event says that the request has failed, without being a message: it is named `error`, or has an object with an `error`
-/// and without an id.
-fn is_failure(event: &Event, own: Option<&RequestId>) -> bool {
-    if event.data.is_empty() || Reply::of(&event.data, own) != Reply::Nothing {
-        return false;
-    }
-    event.name.as_deref() == Some("error") || {
-        let envelope = Envelope::of(&event.data);
-        envelope.is_answer() && !envelope.has_id()
+    /// The fault of an event, which is this for the request of the stream.
+    fn fault_of(&self, client: &Client, event: &Event, reply: Reply) -> Option<Fault> {
+        let request = self.request?;
+        match Fault::of(event, reply)? {
+            // A resumed stream may repeat the messages of others, and some servers send each answer on any stream.
+            Fault::OtherAnswer(id) if self.is_resumed || client.state().may_answer(&id, request) => None,
+            fault => Some(fault),
+        }
     }
 }
 
@@ -193,7 +204,7 @@ pub(super) async fn read(
     opens: bool,
     asked: bool,
 ) -> Result<(), Failed> {
-    let mut reading = Reading::of_request(client.settings.retry);
+    let mut reading = Reading::new(Some(number), client.settings.retry);
     let own = client.state().in_flight.get(&number).and_then(|flight| flight.id.clone());
     let mut body = Some(body);
     let mut cut_at = Instant::now();
@@ -210,11 +221,12 @@ pub(super) async fn read(
             return Ok(());
         }
         let over = reading.is_unclear
-            || reading.failed
+            || reading.fault.as_ref().is_some_and(|fault| *fault != Fault::Silent)
             || client.is_cancelled(number)
             || cut_at.elapsed() >= client.settings.give_up_after;
         let Some(last) = reading.last.clone().filter(|_| !over) else { break };
-        tokio::time::sleep(reading.retry).await;
+        tokio::time::sleep(reading.pause()).await;
+        reading.fault = None;
         let left = client.settings.give_up_after.saturating_sub(cut_at.elapsed());
         let Ok(again) = tokio::time::timeout(left, get(client, Some(&last))).await else { break };
         match again {
@@ -227,7 +239,8 @@ pub(super) async fn read(
             Retry::Unreached | Retry::Never(_) => break,
         }
     }
-    let text = stream_refusal(head, &client.requester.address(), &reading.last_sent);
+    let why = reading.fault.map(|fault| fault.shown(own.as_ref()));
+    let text = stream_refusal(head, &client.requester.address(), why.as_deref(), &reading.last_sent);
     let failed = Failed::new(true, text);
     let is_silent = reading.is_unclear || client.is_cancelled(number);
     Err(if is_silent { failed } else { client.unanswered(failed) })
@@ -237,6 +250,9 @@ pub(super) async fn read(
 const SHORTEST: Duration = Duration::from_millis(100);
 /// The longest wait between two attempts.
 const LONGEST: Duration = Duration::from_secs(10);
+/// The part of the time without a message after which an empty stream is resumed, and the longest such wait.
+const EMPTY_PART: u32 = 8;
+const LONGEST_EMPTY: Duration = Duration::from_secs(5);
 
 /// Opens the stream, once in a session.
 pub(super) fn listen(client: &Arc<Client>) {
@@ -302,7 +318,7 @@ impl Drop for Launched {
 }
 
 async fn read_own_stream(client: Arc<Client>) {
-    let mut reading = Reading::of_session(client.settings.retry);
+    let mut reading = Reading::new(None, client.settings.retry);
     let mut failing: Option<Instant> = None;
     let mut unreached = 0;
     let mut was_read = false;
@@ -326,7 +342,7 @@ async fn read_own_stream(client: Arc<Client>) {
                     }
                 };
                 reading.drain(&client, (ExchangeId::NONE, None), body, each).await;
-                tokio::time::sleep(reading.retry).await;
+                tokio::time::sleep(reading.pause()).await;
             }
             // The missed events are lost, but new ones can still be read.
             Retry::Never(_) if reading.last.is_some() && !client.inbound_queue.is_closed() => {
@@ -367,4 +383,31 @@ fn is_lost(client: &Client, was_read: bool) -> bool {
 fn without_stream(status: Option<StatusCode>) {
     let status = status.map(tracing::field::display);
     tracing::info!(status, "the server has no event stream of its own; calls go on without it");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn empty_responses_are_requested_less_and_less_often_and_never_before_the_server_says() {
+        let mut reading = Reading::new(None, SHORTEST);
+        assert_eq!(reading.pause(), SHORTEST, "the first time");
+        reading.empty_since = Some(Instant::now());
+        let (mut polls, since) = (0, Instant::now());
+        while since.elapsed() < Duration::from_secs(60) {
+            tokio::time::sleep(reading.pause()).await;
+            reading.opened = Instant::now();
+            polls += 1;
+        }
+        assert!((30..=60).contains(&polls), "{polls} in a minute");
+        assert_eq!(reading.pause(), LONGEST_EMPTY);
+        // The server's own time is longer.
+        reading.retry = Duration::from_secs(30);
+        assert_eq!(reading.pause(), Duration::from_secs(30));
+        // A response that was open for long needs no further wait.
+        reading.retry = SHORTEST;
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(reading.pause(), SHORTEST);
+    }
 }
