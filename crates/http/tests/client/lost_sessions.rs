@@ -253,6 +253,79 @@ async fn calls_of_the_old_session_end_although_no_new_one_can_be_opened() {
     assert!(said.contains("in which the call ran"), "{said}");
 }
 
+#[tokio::test]
+async fn a_call_waits_briefly_for_a_new_session_whose_opening_is_not_answered() {
+    let sessions = Sessions::new();
+    let (serving, openings) = (Arc::clone(&sessions), AtomicUsize::new(0));
+    let mut server = RawServer::start(move |asked| match asked.what() {
+        "initialize" if openings.fetch_add(1, Ordering::SeqCst) == 1 => None,
+        _ => Some(serving.answer(asked)),
+    })
+    .await;
+    let mut client = Client::open(&server.url).await;
+    client.works().await;
+    server.next("initialize").await;
+    sessions.lose();
+    // One that finds the session gone, and one that comes while it is opened again.
+    let first = client.peer.call::<_, Value>("echo", &json!({})).no_timeout().start().unwrap();
+    server.next("initialize").await;
+    let second = client.peer.call::<_, Value>("echo", &json!({})).no_timeout().start().unwrap();
+    for call in [first, second] {
+        let outcome = in_time("the end of a call", call.outcome()).await;
+        assert_eq!(outcome, Outcome::Disconnected { may_have_run: false });
+        let why = in_time("the reason", client.errors.recv()).await.unwrap();
+        for word in
+            ["does not know the session any more", "has not answered `initialize`", "5 s", &server.url]
+        {
+            assert!(why.contains(word), "{word}: {why}");
+        }
+    }
+    assert!(!client.peer.is_closed());
+}
+
+/// Some servers do not respond to the POST of a notification. The settings are repeated all the same.
+#[tokio::test]
+async fn a_new_session_is_used_although_its_notification_gets_no_response() {
+    let sessions = Sessions::new();
+    let (serving, notified) = (Arc::clone(&sessions), AtomicUsize::new(0));
+    let server = RawServer::start(move |asked| match asked.what() {
+        "notifications/initialized" if notified.fetch_add(1, Ordering::SeqCst) == 1 => None,
+        // The first one is that of the client, the second one that of the new session.
+        "logging/setLevel" if asked.header("mcp-session-id") == Some("s2") => None,
+        _ => Some(serving.answer(asked)),
+    })
+    .await;
+    let client = Client::open(&server.url).await;
+    let level = json!({"level": "error"});
+    in_time("a setting", client.peer.call::<_, Value>("logging/setLevel", &level)).await.unwrap();
+    sessions.lose();
+    client.works().await;
+    assert_eq!((server.count("initialize"), server.count("logging/setLevel")), (2, 2));
+}
+
+#[tokio::test]
+async fn a_call_of_the_old_session_without_a_response_ends_although_no_new_one_can_be_opened() {
+    let sessions = Sessions::new();
+    let (serving, openings) = (Arc::clone(&sessions), AtomicUsize::new(0));
+    let mut server = RawServer::start(move |asked| match asked.what() {
+        "long" => None,
+        "initialize" if openings.fetch_add(1, Ordering::SeqCst) == 1 => Some(response("500 Oops", &[], "")),
+        _ => Some(serving.answer(asked)),
+    })
+    .await;
+    let mut client = Client::open(&server.url).await;
+    client.works().await;
+    let call = client.peer.call::<_, Value>("long", &json!({})).no_timeout().start().unwrap();
+    server.next("long").await;
+    sessions.lose();
+    client.fails("echo").await;
+    let outcome = in_time("the long call", call.outcome()).await;
+    assert_eq!(outcome, Outcome::Disconnected { may_have_run: true });
+    let said = in_time("the reason", client.errors.recv()).await.unwrap();
+    assert!(said.contains("in which the call ran"), "{said}");
+    client.works().await;
+}
+
 /// Such a server answers with the result, so nothing of the response is there while the call runs.
 #[tokio::test]
 async fn a_call_of_the_old_session_without_a_response_ends_with_an_error_too() {

@@ -48,8 +48,8 @@ use crate::sync::{AbortHandle, IntMap, SharedDelay};
 ///
 /// If a server of MCP does not know the session of a POST any more (404), the client opens a new one with the same
 /// `initialize`, repeats the subscriptions and the log level of the old one, and sends the message once more. Calls that
-/// ran in the old session end with an error. If the new session is lost within 10 s, calls fail until that time is over;
-/// the connection stays open. In other protocols a session has more state, so its loss ends the connection.
+/// ran in the old session end with an error. A call waits at most 5 s for the new session, whose opening may take longer. If
+/// the new session is lost within 10 s, calls fail until that time is over; the connection stays open. In other protocols a session has more state, so its loss ends the connection.
 #[derive(Clone, Debug)]
 #[must_use = "a wire does nothing until it is opened"]
 pub struct StreamableTransport {

@@ -272,7 +272,7 @@ async fn send_opening(send_guard: &mut RunningSend, body: Bytes) -> Result<Respo
 }
 
 /// How long a frame that needs no answer may hold back those after it: a server may never respond to its POST.
-const TAKEN_TIME: Duration = Duration::from_secs(2);
+pub(super) const TAKEN_TIME: Duration = Duration::from_secs(2);
 
 /// Sends the frame. One that has waited long for its head counts as started.
 async fn send(send_guard: &mut RunningSend, body: Bytes) -> Result<Response<ResponseBody>, Failed> {
@@ -280,7 +280,7 @@ async fn send(send_guard: &mut RunningSend, body: Bytes) -> Result<Response<Resp
     let (client, kind) = (&send_guard.client, send_guard.kind);
     let attempts = send_guard.attempts(trace.as_deref());
     let kept = kept(&body);
-    if client.after_renewal().await && client.state().is_stopped(send_guard.number) {
+    if client.after_renewal().await? && client.state().is_stopped(send_guard.number) {
         return Err(stopped());
     }
     let sent = {
@@ -319,6 +319,10 @@ async fn send_anew(
     for _ in 0..SESSIONS {
         if response.status() != StatusCode::NOT_FOUND || is_of_old {
             break;
+        }
+        if let Some(flight) = client.state().in_flight.get_mut(&attempts.number) {
+            // It waits for the new session, and no longer for a response in the old one.
+            flight.sent_in = None;
         }
         let (head, refused_with) = response.into_parts();
         let refused_with = beginning(refused_with, client.max_frame).await.0;

@@ -8,6 +8,8 @@
 //!   session. Calls whose response had begun in the old session end with an error, and those without a response end 2 s
 //!   later: until then the server can still refuse them.
 //! - R4 A session that is lost within 10 s of its opening by this client is not opened again before that time is over.
+//! - R5 A call waits at most 5 s for the new session, and then ends with an error that says so. A server may need seconds for the
+//!   opening, so that goes on for later calls. The notification after it, and the settings, hold calls up for at most 2 s each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,10 +22,11 @@ use rescind_core::{
     Deviation, ExchangeId, FrameKind, Inbound, Outbound, RenewalBodies, RequestId, TransportError,
     TransportErrorKind, TransportEvent,
 };
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::client::{
-    BEGINNING, EventStream, Media, ResponseBody, beginning, encoded, media_of, refusal, unread,
+    BEGINNING, EventStream, Failed, Media, ResponseBody, beginning, encoded, media_of, refusal, unread,
 };
 use crate::envelope::{Envelope, MCP_PROTOCOL_VERSION, MCP_SESSION_ID, Reply, text, whole};
 use crate::streamable::client::{Client, InFlight, Standing, streams};
@@ -32,7 +35,9 @@ use crate::streamable::client::{Client, InFlight, Standing, streams};
 const BETWEEN: Duration = Duration::from_secs(10);
 /// How long a call that was sent in a lost session waits for its response to begin.
 const REFUSED_WITHIN: Duration = Duration::from_secs(2);
-/// The longest time that the opening may take.
+/// How long a frame waits for a new session.
+const WAIT: Duration = Duration::from_secs(5);
+/// The longest time that the opening may take, and that the repeated settings may.
 const OPENING_TIME: Duration = Duration::from_secs(20);
 /// The most settings and subscriptions that are kept, and the most bytes of each.
 const MOST_KEPT: usize = 1024;
@@ -162,26 +167,47 @@ impl Client {
             }
             attempt
         };
-        tokio::select! {
+        let ended = self.until(&self.moved, |state| state.record.attempts != attempt);
+        let is_late = tokio::select! {
             biased;
             () = stopped => return Renewed::Stopped,
-            () = self.until(&self.moved, |state| state.record.attempts != attempt) => {}
-        }
+            late = tokio::time::timeout(WAIT, ended) => late.is_err(),
+        };
         let state = self.state();
         match &state.record.failure {
-            Some(why) if state.record.number == number => Renewed::Failed(Arc::clone(why)),
-            _ => Renewed::Again,
+            _ if state.record.number != number => Renewed::Again,
+            _ if is_late => Renewed::Failed(self.late().into()),
+            Some(why) => Renewed::Failed(Arc::clone(why)),
+            None => Renewed::Again,
         }
     }
 
     /// Waits while a session is opened again: a frame that is sent meanwhile would only get 404. Returns whether it has
     /// waited.
-    pub(super) async fn after_renewal(&self) -> bool {
-        let waits = self.state().record.renewing;
+    ///
+    /// # Errors
+    /// The session is not there in time.
+    pub(super) async fn after_renewal(&self) -> Result<bool, Failed> {
+        let (waits, number) = {
+            let record = &self.state().record;
+            (record.renewing, record.number)
+        };
         if waits {
-            Box::pin(self.until(&self.moved, |state| !state.record.renewing || state.closing)).await;
+            let ended = self.until(&self.moved, |state| !state.record.renewing || state.closing);
+            let late = Box::pin(tokio::time::timeout(WAIT, ended)).await.is_err();
+            if late && self.state().record.number == number {
+                let (late, address) = (self.late(), self.requester.address());
+                let text = format!("the server does not know the session any more; {late} ({address})");
+                return Err(Failed::new(false, text));
+            }
         }
-        waits
+        Ok(waits)
+    }
+
+    /// Why a frame that waited for the new session is not sent.
+    fn late(&self) -> String {
+        let (opening, seconds) = (self.settings.renewal.opening, WAIT.as_secs());
+        format!("the server has not answered `{opening}` for a new session within {seconds} s")
     }
 }
 
@@ -191,15 +217,29 @@ struct Renewal(Arc<Client>);
 impl Renewal {
     async fn run(self) {
         // Whether a new session can be opened or not: their answers belong to the one that is gone (R3).
-        let number = self.0.state().record.number;
-        end_lost(&self.0, |flight| {
+        let (number, next) = {
+            let state = self.0.state();
+            (state.record.number, state.next)
+        };
+        end_lost(&self.0, |_, flight| {
             flight.exchange.is_some() && flight.session.is_some_and(|old| old <= number)
+        });
+        let later = Arc::clone(&self.0);
+        streams::launch(&self.0, &mut self.0.state(), None, async move {
+            tokio::time::sleep(REFUSED_WITHIN).await;
+            end_lost(&later, |frame, flight| {
+                let was_sent = flight.sent_in.is_some_and(|session| session <= number);
+                frame < next && flight.session.is_none() && was_sent
+            });
         });
         let opened = tokio::time::timeout(OPENING_TIME, self.open()).await;
         let failure = match opened {
             Ok(Ok(())) => None,
             Ok(Err(why)) => Some(why),
-            Err(_) => Some("the server did not answer in time".to_owned()),
+            Err(_) => {
+                let (opening, seconds) = (self.0.settings.renewal.opening, OPENING_TIME.as_secs());
+                Some(format!("the server did not answer `{opening}` within {seconds} s"))
+            }
         };
         if let Some(why) = &failure {
             tracing::warn!(why = %rescind_core::LogText::text(why), "a session could not be opened again");
@@ -216,43 +256,62 @@ impl Renewal {
             (record.opening.clone(), record.opened.clone(), kept)
         };
         let Some(opening) = opening else { return Err("nothing is known of its opening".to_owned()) };
-        let (head, answer) = self.ask(Headers::Opening, &opening).await?;
+        let (head, answer) = ask(client, Headers::Opening, &opening).await?;
         let read = Envelope::of(&answer);
         let bodies = client.settings.renewal;
         let Some(version) = read.result_text(bodies.revision) else {
             return Err(refusal(&head, &client.requester.address(), &answer));
         };
-        let id = head.headers.get(MCP_SESSION_ID).cloned();
-        self.adopt(id, super::posts::version_header(&version));
+        let id = super::posts::session_id(client, &head.headers);
+        let number = self.adopt(id, super::posts::version_header(&version));
         client
             .inbound_queue
             .push_event(TransportEvent::Deviation { deviation: Deviation::SessionLost, sent: Bytes::new() });
         if let Some(opened) = opened {
-            let headers = client.post_headers(None).0;
-            let sent = client.requester.post(FrameKind::Notification, &headers, opened, None).await;
-            let response = sent.map_err(|failed| failed.error.source.to_string())?;
-            if !response.status().is_success() {
-                let (head, body) = response.into_parts();
-                return Err(refusal(&head, &client.requester.address(), &beginning(body, BEGINNING).await.0));
+            let notifying = Arc::clone(client);
+            let notified = self.begin(number, async move { notify(&notifying, opened).await });
+            // Some servers do not respond to it, and serve the session all the same.
+            if let Some(notified) = notified.await {
+                notified?;
             }
         }
-        for seen in &kept {
-            if let Err(why) = self.ask(Headers::OfSession, seen).await {
-                tracing::warn!(why = %rescind_core::LogText::text(&why), "a setting of the old session was not repeated");
-            }
+        if !kept.is_empty() {
+            let setting = Arc::clone(client);
+            let set = self.begin(number, async move {
+                let repeated = tokio::time::timeout(OPENING_TIME, repeat(&setting, &kept)).await;
+                if repeated.is_err() {
+                    tracing::warn!("the settings of the old session were not repeated in time");
+                }
+            });
+            let _late = set.await;
         }
         streams::listen(client);
         Ok(())
     }
 
-    /// Puts the new session in the place of the old one. Calls of the old one end, and so does its stream (R3).
-    fn adopt(&self, id: Option<HeaderValue>, version: Option<HeaderValue>) {
+    /// Runs this in a task of the new session. Waits until it has ended, for as long as a frame that needs no answer may hold back
+    /// others. `None`: it goes on.
+    async fn begin<T: Send + 'static>(
+        &self,
+        session: u64,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let (done, ended) = oneshot::channel();
+        streams::launch(&self.0, &mut self.0.state(), Some(session), async move {
+            // Nobody may wait any more.
+            let _ = done.send(work.await);
+        });
+        tokio::time::timeout(super::posts::TAKEN_TIME, ended).await.ok()?.ok()
+    }
+
+    /// Puts the new session in the place of the old one. Calls of the old one end, and so does its stream (R3). Returns its number.
+    fn adopt(&self, id: Option<HeaderValue>, version: Option<HeaderValue>) -> u64 {
         let client = &self.0;
         let number = client.step(|state| {
             if state.version != version {
                 tracing::warn!("the new session has another revision than the old one");
             }
-            state.id = id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic));
+            state.id = id;
             state.version = version;
             state.post_headers = None;
             state.standing = Standing::Open;
@@ -261,72 +320,87 @@ impl Renewal {
             state.record.number += 1;
             state.record.number
         });
-        end_lost(client, |flight| flight.session.is_some_and(|session| session < number));
-        let later = Arc::clone(client);
-        streams::launch(client, &mut client.state(), None, async move {
-            tokio::time::sleep(REFUSED_WITHIN).await;
-            end_lost(&later, |flight| {
-                flight.session.is_none() && flight.sent_in.is_some_and(|session| session < number)
-            });
-        });
+        end_lost(client, |_, flight| flight.session.is_some_and(|session| session < number));
+        number
     }
+}
 
-    /// Posts a request, and reads its answer. Other messages of its response are passed on.
-    async fn ask(&self, headers: Headers, seen: &Seen) -> Result<(http::response::Parts, Bytes), String> {
-        let client = &self.0;
-        let address = client.requester.address();
-        let mut sent = client.post_headers(None).0;
-        if matches!(headers, Headers::Opening) {
-            sent.remove(MCP_SESSION_ID);
-            sent.remove(MCP_PROTOCOL_VERSION);
-        }
-        let posted = client.requester.post(FrameKind::Request, &sent, seen.body.clone(), None).await;
-        let response = posted.map_err(|failed| failed.error.source.to_string())?;
-        let (head, body) = response.into_parts();
-        if let Some(failed) = encoded(&head, || address.clone()) {
-            return Err(failed.error.source.to_string());
-        }
-        let media = head.headers.get(CONTENT_TYPE).map(media_of);
-        let answer = match (head.status.is_success(), media) {
-            (true, Some(Media::Events)) => self.read_events(body, seen.id.as_ref()).await,
-            (true, Some(Media::Json)) => {
-                let read = whole(body, client.max_frame).await;
-                let read = read.map_err(|error| unread(&head, &address, error).error.source.to_string())?;
-                if Reply::of(&read, seen.id.as_ref()) != Reply::Own {
-                    return Err(refusal(&head, &address, &read));
-                }
-                Some(read)
-            }
-            (_, _) => return Err(refusal(&head, &address, &beginning(body, BEGINNING).await.0)),
-        };
-        answer
-            .map(|answer| (head, answer))
-            .ok_or_else(|| "the event stream ended without the answer".to_owned())
+/// Posts the notification that ends the opening.
+async fn notify(client: &Client, opened: Bytes) -> Result<(), String> {
+    let headers = client.post_headers(None).0;
+    let sent = client.requester.post(FrameKind::Notification, &headers, opened, None).await;
+    let response = sent.map_err(|failed| failed.error.source.to_string())?;
+    if response.status().is_success() {
+        return Ok(());
     }
+    let (head, body) = response.into_parts();
+    Err(refusal(&head, &client.requester.address(), &beginning(body, BEGINNING).await.0))
+}
 
-    async fn read_events(&self, body: ResponseBody, id: Option<&RequestId>) -> Option<Bytes> {
-        let client = &self.0;
-        let mut events = EventStream::new(body, client.max_frame, &client.inbound_queue);
-        loop {
-            let data = events.next().await?.data;
-            match Reply::of(&data, id) {
-                Reply::Own => return Some(data),
-                Reply::Other | Reply::OtherAnswer => {
-                    let (exchange, principal, address, trace) = (ExchangeId::NONE, None, None, None);
-                    let inbound = Inbound { body: data, exchange, principal, address, trace };
-                    let _ = client.inbound_queue.send(inbound).await;
-                }
-                Reply::UnnamedError | Reply::Unclear | Reply::Nothing => {}
+/// Sends the settings and subscriptions of the old session again.
+async fn repeat(client: &Client, kept: &[Seen]) {
+    for seen in kept {
+        if let Err(why) = ask(client, Headers::OfSession, seen).await {
+            tracing::warn!(why = %rescind_core::LogText::text(&why), "a setting of the old session was not repeated");
+        }
+    }
+}
+
+/// Posts a request, and reads its answer. Other messages of its response are passed on.
+async fn ask(
+    client: &Client,
+    headers: Headers,
+    seen: &Seen,
+) -> Result<(http::response::Parts, Bytes), String> {
+    let address = client.requester.address();
+    let mut sent = client.post_headers(None).0;
+    if matches!(headers, Headers::Opening) {
+        sent.remove(MCP_SESSION_ID);
+        sent.remove(MCP_PROTOCOL_VERSION);
+    }
+    let posted = client.requester.post(FrameKind::Request, &sent, seen.body.clone(), None).await;
+    let response = posted.map_err(|failed| failed.error.source.to_string())?;
+    let (head, body) = response.into_parts();
+    if let Some(failed) = encoded(&head, || address.clone()) {
+        return Err(failed.error.source.to_string());
+    }
+    let media = head.headers.get(CONTENT_TYPE).map(media_of);
+    let answer = match (head.status.is_success(), media) {
+        (true, Some(Media::Events)) => read_events(client, body, seen.id.as_ref()).await,
+        (true, Some(Media::Json)) => {
+            let read = whole(body, client.max_frame).await;
+            let read = read.map_err(|error| unread(&head, &address, error).error.source.to_string())?;
+            if Reply::of(&read, seen.id.as_ref()) != Reply::Own {
+                return Err(refusal(&head, &address, &read));
             }
+            Some(read)
+        }
+        (_, _) => return Err(refusal(&head, &address, &beginning(body, BEGINNING).await.0)),
+    };
+    answer.map(|answer| (head, answer)).ok_or_else(|| "the event stream ended without the answer".to_owned())
+}
+
+async fn read_events(client: &Client, body: ResponseBody, id: Option<&RequestId>) -> Option<Bytes> {
+    let mut events = EventStream::new(body, client.max_frame, &client.inbound_queue);
+    loop {
+        let data = events.next().await?.data;
+        match Reply::of(&data, id) {
+            Reply::Own => return Some(data),
+            Reply::Other | Reply::OtherAnswer => {
+                let (exchange, principal, address, trace) = (ExchangeId::NONE, None, None, None);
+                let inbound = Inbound { body: data, exchange, principal, address, trace };
+                let _ = client.inbound_queue.send(inbound).await;
+            }
+            Reply::UnnamedError | Reply::Unclear | Reply::Nothing => {}
         }
     }
 }
 
 /// Ends the tasks and calls of a session that is lost.
-fn end_lost(client: &Client, is_lost: impl Fn(&InFlight) -> bool) {
+fn end_lost(client: &Client, is_lost: impl Fn(u64, &InFlight) -> bool) {
     let lost: Vec<_> = client.step(|state| {
-        let lost = state.in_flight.values_mut().filter(|flight| is_lost(flight));
-        lost.filter_map(|flight| Some((flight.exchange, flight.task.take()?))).collect()
+        let lost = state.in_flight.iter_mut().filter(|(frame, flight)| is_lost(**frame, flight));
+        lost.filter_map(|(_, flight)| Some((flight.exchange, flight.task.take()?))).collect()
     });
     for (exchange, task) in lost {
         task.abort();
