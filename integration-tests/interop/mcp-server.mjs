@@ -25,7 +25,8 @@ function lent({ signal, _meta, sendNotification, sendRequest }) {
   };
 }
 
-const revision = process.argv[2] === "--revision" ? process.argv[3] : undefined;
+const words = process.argv.slice(2);
+const revision = words[0] === "--revision" ? words.splice(0, 2)[1] : undefined;
 
 function server() {
   const serverInfo = { name: "mcp-sdk-server", version: "0.0.0" };
@@ -85,6 +86,6 @@ function serveSse() {
   listen(http, "/sse");
 }
 
-if (process.argv[2] === "--http") serveHttp();
-else if (process.argv[2] === "--sse") serveSse();
+if (words[0] === "--http") serveHttp();
+else if (words[0] === "--sse") serveSse();
 else await server().connect(new StdioServerTransport());
