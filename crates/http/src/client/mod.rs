@@ -296,14 +296,10 @@ impl<S: InFlightTasks> ClientCore<S> {
         });
     }
 
-    /// Reads the response to a message that needs no answer, if its status is one of success. A page is counted: it may be that
-    /// of a login, and not of the server.
-    pub(crate) async fn accepted(&self, head: &Parts, body: ResponseBody) {
-        if head.status != StatusCode::ACCEPTED && !body.is_end_stream() {
-            // Boxed, because otherwise the future of each message would reserve its space.
-            let read = Box::pin(beginning(body, BEGINNING)).await.0;
-            self.note_page(&read, || refusal(head, &self.requester.address(), &read));
-        }
+    /// Reads the response to a message that needs no answer. A page is counted: it may be that of a login, and not of the server.
+    pub(crate) async fn read_unasked(&self, head: &Parts, body: ResponseBody) {
+        let read = beginning(body, BEGINNING).await.0;
+        self.note_page(&read, || refusal(head, &self.requester.address(), &read));
     }
 
     /// Counts a page in the response to a message that needs no answer.
@@ -347,6 +343,12 @@ impl<S> DerefMut for Guarded<S> {
     fn deref_mut(&mut self) -> &mut S {
         &mut self.binding
     }
+}
+
+/// Whether a response of success to a message that needs no answer may have a page. With 202 the server has taken the message,
+/// whatever the body is.
+pub(crate) fn may_have_page(head: &Parts, body: &ResponseBody) -> bool {
+    head.status != StatusCode::ACCEPTED && !body.is_end_stream()
 }
 
 /// Whether a body is HTML or XML, and so nothing that a server of a protocol in JSON sends on purpose.

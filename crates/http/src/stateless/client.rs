@@ -24,7 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{
     AbortOnDrop, Attempts, BEGINNING, ClientCore, EventStream, Failed, Fault, HttpClient, InFlightTasks,
-    Media, Resets, ResponseBody, beginning, closed, encoded, kept, media_of, refusal, stream_refusal, unread,
+    Media, Resets, ResponseBody, beginning, closed, encoded, kept, may_have_page, media_of, refusal,
+    stream_refusal, unread,
 };
 use crate::envelope::{BOTH, JSON, Reply, check_size, unmarked};
 use crate::stateless::mirror::Mirrors;
@@ -364,7 +365,9 @@ impl Client {
         let is_message = matches!(media, Some(Media::Events | Media::Json));
         // 202 does not answer a request.
         if own.is_none() && head.status.is_success() && !is_message {
-            self.accepted(&head, body).await;
+            if may_have_page(&head, &body) {
+                Box::pin(self.read_unasked(&head, body)).await;
+            }
             return Ok(());
         }
         let address = || self.requester.address();

@@ -18,8 +18,8 @@ use super::renewal::Renewed;
 use super::streams;
 use super::{Order, legacy};
 use crate::client::{
-    Attempts, BEGINNING, Failed, Media, ResponseBody, beginning, encoded, kept, media_of, not_kept, refusal,
-    unread,
+    Attempts, BEGINNING, Failed, Media, ResponseBody, beginning, encoded, kept, may_have_page, media_of,
+    not_kept, refusal, unread,
 };
 use crate::envelope::{CollectError, Envelope, MCP_SESSION_ID, Reply, unmarked};
 use crate::streamable::client::{Client, InFlight, Standing, State};
@@ -429,7 +429,10 @@ async fn take(
     let is_message = matches!(media, Some(Media::Events | Media::Json));
     if status.is_success() && !asked && !(status == StatusCode::OK && is_message) {
         streams::listen(client);
-        client.accepted(&head, body).await;
+        if may_have_page(&head, &body) {
+            // Boxed, because otherwise the future of each message would reserve its space.
+            Box::pin(client.read_unasked(&head, body)).await;
+        }
         return Ok(());
     }
     if let Some(failed) = encoded(&head, || client.requester.address()) {
