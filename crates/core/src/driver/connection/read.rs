@@ -38,19 +38,19 @@ impl ConnectionTask {
     pub(crate) fn recv(&mut self, inbound: &Inbound) {
         let connection = Arc::clone(&self.connection);
         match connection.dialect.codec().decode(&inbound.body) {
-            Incoming::Request(request) => self.recv_request(inbound, request),
+            Incoming::Request(request) => self.pass_request(inbound, request),
             Incoming::Notification { method, params } => {
-                self.recv_notification(inbound, &method, params);
+                self.pass_notification(inbound, &method, params);
                 self.accept(inbound.exchange);
             }
             Incoming::Answer { call, body, deviation } => {
                 if let Some(deviation) = deviation.or(deviation_of(&body)) {
                     self.connection.deviates(deviation, &inbound.body);
                 }
-                self.recv_answer(&inbound.body, call, body);
+                self.pass_answer(&inbound.body, call, body);
                 self.accept(inbound.exchange);
             }
-            Incoming::Cancel(cancel) => self.recv_cancel(inbound, cancel),
+            Incoming::Cancel(cancel) => self.pass_cancel(inbound, cancel),
             Incoming::Ack { cancel, cancelled, reason: _ } => {
                 connection.step(|state, now, _| state.session.recv_ack(now, cancel, cancelled));
                 self.accept(inbound.exchange);
@@ -64,7 +64,7 @@ impl ConnectionTask {
                 let deviation = call.map_or(Deviation::Dropped(BadMessage::NoId), |_| Deviation::NoId);
                 self.connection.deviates(deviation, &inbound.body);
                 if call.is_some() {
-                    self.recv_answer(&inbound.body, call, AnswerBody::Error(error));
+                    self.pass_answer(&inbound.body, call, AnswerBody::Error(error));
                 }
                 self.accept(inbound.exchange);
             }
@@ -113,7 +113,7 @@ impl ConnectionTask {
         }
         if refused {
             self.connection.deviates(Deviation::Dropped(BadMessage::BatchNotAllowed), &inbound.body);
-            self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
+            self.pass_bad(BadMessage::BatchNotAllowed, inbound.exchange);
         }
     }
 
@@ -130,7 +130,7 @@ impl ConnectionTask {
         self.connection.deviates(Deviation::InvalidAnswer, &inbound.body);
         for call in answered {
             let fault = AnswerFault::new("it is in an array inside of another");
-            self.recv_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
+            self.pass_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
         }
         self.accept(inbound.exchange);
         true
@@ -172,7 +172,7 @@ impl ConnectionTask {
         };
         let fault = if is_body { fault.with_length() } else { fault };
         self.connection.deviates(Deviation::InvalidAnswer, &inbound.body);
-        self.recv_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
+        self.pass_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
         self.accept(inbound.exchange);
         true
     }
@@ -226,7 +226,7 @@ impl ConnectionTask {
             self.connection.deviates(Deviation::Noise, &inbound.body);
         } else {
             self.connection.deviates(Deviation::Dropped(why), &inbound.body);
-            self.recv_bad(why, inbound.exchange);
+            self.pass_bad(why, inbound.exchange);
         }
     }
 
@@ -263,7 +263,7 @@ impl ConnectionTask {
         }
     }
 
-    fn recv_request(&mut self, inbound: &Inbound, request: IncomingRequest<'_>) {
+    fn pass_request(&mut self, inbound: &Inbound, request: IncomingRequest<'_>) {
         let connection = &self.connection;
         let mount = self.own.router.route(&request.method);
         let codec = connection.dialect.codec();
@@ -281,12 +281,7 @@ impl ConnectionTask {
         let id = request.id.clone();
         let client = self.client_of(inbound);
         let bytes = bytes_of_request(inbound);
-        let budget = client.as_ref().map_or(&connection.budget, |client| client.budget());
-        let admission = if budget.has_room(bytes as usize) {
-            connection.admission.admit(client.as_ref().unwrap_or(&connection.client))
-        } else {
-            Err(MEMORY)
-        };
+        let admission = self.admission_of(client.as_deref(), bytes as usize);
         let mut origin = self.origin(inbound);
         origin.client = client.as_ref().map(|client| ClientNumber(client.number()));
         let arrival = InboundRequest {
@@ -367,14 +362,25 @@ impl ConnectionTask {
         }
     }
 
-    fn recv_cancel(&self, inbound: &Inbound, cancel: IncomingCancel) {
+    /// Whether the limits of the client and of the server have room for one more request.
+    fn admission_of(&self, client: Option<&Client>, bytes: usize) -> Result<(), &'static str> {
+        let connection = &self.connection;
+        let budget = client.map_or(&connection.budget, Client::budget);
+        if budget.has_room(bytes) {
+            connection.admission.admit(client.unwrap_or(&connection.client))
+        } else {
+            Err(MEMORY)
+        }
+    }
+
+    fn pass_cancel(&self, inbound: &Inbound, cancel: IncomingCancel) {
         let origin = self.origin(inbound);
         self.connection.step(|state, now, _| {
             state.session.recv_cancel(now, cancel.key.ok(), cancel.reason.as_deref(), cancel.ack, &origin);
         });
     }
 
-    fn recv_answer(&self, frame: &Bytes, call: Option<CallNumber>, body: AnswerBody<'_>) {
+    fn pass_answer(&self, frame: &Bytes, call: Option<CallNumber>, body: AnswerBody<'_>) {
         let connection = &self.connection;
         let codec = connection.dialect.codec();
         let handshake = connection.dialect.rules().handshake.is_some();
@@ -413,13 +419,13 @@ impl ConnectionTask {
         }
     }
 
-    fn recv_bad(&self, why: BadMessage, exchange: ExchangeId) {
+    fn pass_bad(&self, why: BadMessage, exchange: ExchangeId) {
         self.connection.step(|state, now, _| state.session.recv_bad(now, why, exchange));
     }
 
     /// Receives a notification. One that arrives before the session is open is dropped. One that cancels by a progress
     /// token cancels its request.
-    fn recv_notification(&self, inbound: &Inbound, method: &str, params: Option<&RawValue>) {
+    fn pass_notification(&self, inbound: &Inbound, method: &str, params: Option<&RawValue>) {
         let connection = &self.connection;
         let has_lifecycle = connection.dialect.rules().lifecycle.is_some();
         if has_lifecycle && !connection.step(|state, _, _| state.session.hears_notification(method)) {
