@@ -205,7 +205,10 @@ impl Client {
             async {}
         });
         let transport = AcpTransport::new(HttpClient::new(url).unwrap()).http1();
-        let peer = Peer::builder(ACP).role(Role::Client).serve(router).connect(transport).await.unwrap();
+        // The answer to a cancelled call comes on a stream that is cut two dozen times.
+        let limits = Limits::default().cancel_response_timeout(HANG);
+        let peer = Peer::builder(ACP).role(Role::Client).limits(limits).serve(router);
+        let peer = peer.connect(transport).await.unwrap();
         let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
         let _: Value = in_time("the handshake", peer.call("initialize", &hello)).await.unwrap();
         let made: Value = in_time("a session", peer.call("session/new", &json!({}))).await.unwrap();
