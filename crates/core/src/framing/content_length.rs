@@ -7,7 +7,7 @@ use memchr::{memchr, memmem};
 
 use crate::framing::header_block::{
     HeaderBlock, LENGTH, MAX_HEADER_BYTES, Name, begins_header, later_length, length_at_end, may_be_header,
-    split, without_returns,
+    plain_block, split, without_returns,
 };
 use crate::framing::printed_json::{Brackets, ends_with_message, is_own_message, trim};
 use crate::framing::{
@@ -301,6 +301,11 @@ impl ContentLength {
         };
         if self.buffer.is_empty() {
             return Step::Wait;
+        }
+        if let Some((length, size)) = plain_block(&self.buffer).filter(|_| block.size == 0) {
+            block.length = Some(length);
+            self.take_line(size - 1);
+            return self.body();
         }
         let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
         let end = memchr(b'\n', unseen).map(|offset| self.scanned + offset);

@@ -11,6 +11,7 @@ pub(super) const LENGTH: &[u8] = b"Content-Length:";
 const TYPE: &[u8] = b"Content-Type:";
 
 /// A line without its end. Programs that write `\r\n` to a stream that turns `\n` into `\r\n` end it with `\r\r\n`.
+#[inline]
 pub(super) fn without_returns(mut line: &[u8]) -> &[u8] {
     while let [rest @ .., b'\r'] = line {
         line = rest;
@@ -43,6 +44,7 @@ pub(super) enum Name {
 
 impl HeaderBlock {
     /// Reads one header.
+    #[inline]
     pub(super) fn header(&mut self, name: Name, value: &[u8], line: &[u8]) -> Result<(), BadFrame> {
         match name {
             Name::Length => {
@@ -64,6 +66,7 @@ impl HeaderBlock {
     }
 
     /// The name and the value of a header line. `None`: it is not one. A return byte in it is that of a progress bar.
+    #[inline]
     pub(super) fn split<'a>(&self, line: &'a [u8]) -> Option<(Name, &'a [u8])> {
         let has_return = || memchr(b'\r', without_returns(self.room_of(line))).is_some();
         split(line).filter(|(name, _)| *name != Name::Other || !has_return())
@@ -85,7 +88,20 @@ impl HeaderBlock {
     }
 }
 
+/// The length in a block as nearly all programs write it, and the size of the block: one line and the empty line, which are here
+/// whole. Other blocks are read line by line.
+pub(super) fn plain_block(input: &[u8]) -> Option<(usize, usize)> {
+    let value = input.strip_prefix(LENGTH)?.strip_prefix(b" ")?;
+    // Nine digits fit into a `usize`.
+    let digits = value.iter().take(9).take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, rest) = value.split_at_checked(digits)?;
+    let length = number.iter().fold(0, |length, digit| length * 10 + usize::from(digit - b'0'));
+    let is_plain = digits > 0 && rest.starts_with(b"\r\n\r\n");
+    is_plain.then(|| (length, input.len() - rest.len() + b"\r\n\r\n".len()))
+}
+
 /// The name and the value of a header line. `None`: it is not one.
+#[inline]
 pub(super) fn split(line: &[u8]) -> Option<(Name, &[u8])> {
     // As nearly all programs write it.
     if let Some(value) = line.strip_prefix(LENGTH) {
@@ -153,6 +169,7 @@ const fn is_of_token(byte: u8) -> bool {
 }
 
 /// Only digits: no sign, no overflow.
+#[inline]
 fn parse_length(value: &[u8]) -> Option<usize> {
     let digits = std::str::from_utf8(value.trim_ascii()).ok()?;
     if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
