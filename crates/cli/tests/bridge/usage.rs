@@ -283,6 +283,19 @@ fn input_after_which_no_message_can_be_found_is_on_stderr_and_in_the_exit_code()
 }
 
 #[test]
+fn an_answer_without_a_header_ends_its_call_and_is_in_the_exit_code() {
+    let answer =
+        r#"head -c 1 >/dev/null; printf '%s\n' '{"jsonrpc":"2.0","id":1,"result":{}}'; cat >/dev/null"#;
+    let bridge = ["bridge", "--dialect", "lsp", "--listen", "stdio", "--", "sh", "-c", answer];
+    let request = r#"{"jsonrpc":"2.0","id":7,"method":"initialize","params":{}}"#;
+    let input = format!("Content-Length: {}\r\n\r\n{request}", request.len());
+    let (code, out, said) = fed(&bridge, input.as_bytes());
+    assert!(out.contains("\"id\":7") && out.contains("Content-Length header is missing"), "{out}");
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("a frame was dropped: the header block is invalid"), "{said}");
+}
+
+#[test]
 fn the_noise_of_a_client_is_on_the_stderr_of_a_fixture() {
     let input = "hello\n{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{\"protocolVersion\":1}}\n";
     let (code, out, said) = fed(&["fixture", "--dialect", "acp", "--listen", "stdio"], input.as_bytes());

@@ -205,6 +205,9 @@ impl ConnectionTask {
         let message = BadMessage::Frame(why);
         if message.is_cut_off() || !self.recv_unreadable(inbound, message) {
             self.recv_no_message(inbound, message);
+        } else if !why.is_recoverable() {
+            // Its call has ended with an error, and no message can be found after it.
+            self.connection.deviates(Deviation::Dropped(message), &inbound.body);
         }
     }
 
