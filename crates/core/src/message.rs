@@ -301,6 +301,7 @@ impl AnswerFault {
             | BadMessage::InvalidMethod
             | BadMessage::InvalidParams
             | BadMessage::BatchNotAllowed
+            | BadMessage::SharedBody
             | BadMessage::UnknownDialect => Self::new("it is not a message"),
         }
     }
@@ -381,6 +382,9 @@ pub enum BadMessage {
     /// A batch where batches are not allowed.
     #[error("batches are not allowed here")]
     BatchNotAllowed,
+    /// A body with more than one message, or with other text, on a transport where each message has its own body.
+    #[error("a body has one message, and nothing else")]
+    SharedBody,
     /// No offered dialect recognises the first message.
     #[error("no offered dialect recognises the message")]
     UnknownDialect,
@@ -414,6 +418,7 @@ impl BadMessage {
             | Self::InvalidMethod
             | Self::InvalidParams
             | Self::BatchNotAllowed
+            | Self::SharedBody
             | Self::UnknownDialect => ErrorCode::INVALID_REQUEST,
         }
     }

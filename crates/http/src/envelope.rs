@@ -23,8 +23,8 @@ use http_body::{Body, SizeHint};
 use http_body_util::BodyExt;
 use rescind_core::members::{self, PickedMembers, Shape, may_name, present, shape, string};
 use rescind_core::{
-    ByteBudget, Deviation, MemoryFull, Outbound, PartialFrame, RequestId, TransportError, TransportErrorKind,
-    TransportEvent,
+    ByteBudget, Deviation, MemoryFull, Newline, Outbound, PartialFrame, RequestId, TransportError,
+    TransportErrorKind, TransportEvent,
 };
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -236,6 +236,14 @@ fn is_usual_answer(body: &[u8], own: &RequestId) -> bool {
     !id.is_empty()
         && value == Some(number)
         && (rest.starts_with(br#","result":"#) || rest.starts_with(br#","error":"#))
+}
+
+/// The text with which a body is refused that has more in it than one message. The driver uses the same.
+pub(crate) const SHARED_BODY: &str = "Invalid message: a body has one message, and nothing else";
+
+/// Whether a body that is not JSON has messages beside other text or messages.
+pub(crate) fn has_messages(body: &[u8]) -> bool {
+    !Newline::messages_of(body).is_empty()
 }
 
 /// Whether a text that is not JSON may be an answer that names its request.

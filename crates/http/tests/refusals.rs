@@ -39,12 +39,17 @@ fn documented(column: Column) -> BTreeSet<u16> {
 /// differs, the status, a part of the head.
 type Row<'a> = (&'a [Change<'a>], Option<&'a str>, u16, &'a str);
 
+/// Two messages in a body. Its response can answer only one of them.
+const TWO: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}
+{"jsonrpc":"2.0","id":2,"method":"ping"}"#;
+
 const ALIKE: &[Row<'static>] = &[
     (&[("Host", "")], None, 400, ""),
     (&[("Host", "127.0.0.1\r\nHost: 127.0.0.1")], None, 400, ""),
     (&[], Some(""), 400, ""),
     (&[], Some("7"), 400, ""),
     (&[], Some("{"), 400, ""),
+    (&[], Some(TWO), 400, ""),
     (&[("X-User", "nobody")], None, 401, "www-authenticate: bearer"),
     (&[("Origin", "https://evil.example")], None, 403, ""),
     (&[("Origin", "null")], None, 403, ""),
@@ -64,6 +69,7 @@ async fn play(served: &Served, rows: &[Row<'_>]) -> BTreeSet<u16> {
     for (changes, body, status, holds) in ALIKE.iter().chain(rows) {
         let got = served.refused(changes, *body).await;
         assert_eq!(got.status, *status, "{changes:?} {body:?}: {}", got.body);
+        assert!(*body != Some(TWO) || got.body.contains("a body has one message"), "{}", got.body);
         assert!(got.head.contains(holds), "{changes:?} must hold {holds:?}: {}", got.head);
         seen.insert(got.status);
     }

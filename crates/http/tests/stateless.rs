@@ -266,6 +266,7 @@ async fn an_invalid_message_is_refused_before_any_handler_runs() {
         ("[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\"}]", -32600),
         (answer.to_string().as_str(), -32600),
         ("{\"method\":\"a\",\"method\":\"b\"}", -32600),
+        (&message(1, "tools/list", &json!({})).to_string().repeat(2), -32600),
     ] {
         let got = ask(address, "POST", &USUAL, body).await;
         let error = got.json();

@@ -15,7 +15,9 @@ use super::sessions::MAX_NAME_BYTES;
 use super::{Acp, UpgradeHook};
 use crate::acp::connection;
 use crate::acp::sessions::{Message, NoStream, naming};
-use crate::envelope::{ACP_CONNECTION_ID, ACP_SESSION_ID, Envelope, EnvelopeError, LAST_EVENT_ID};
+use crate::envelope::{
+    ACP_CONNECTION_ID, ACP_SESSION_ID, Envelope, EnvelopeError, LAST_EVENT_ID, has_messages,
+};
 use crate::inbound_queue::SendRefused;
 use crate::server::body::{self, EventSource, ResponseBody};
 use crate::server::checks::{self, HeadFields, PageAccess, Parameters, Refused};
@@ -92,7 +94,7 @@ impl AcpServer {
         body::check_length(head.version, &fields, limit)?;
         let (mut body, bytes) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
         let mark = body::drop_mark(&mut body);
-        let message = Message::read(&body, self.config.bodies).map_err(unfit)?;
+        let message = Message::read(&body, self.config.bodies).map_err(|why| unfit(why, &body))?;
         let Some(connection) = known else {
             if message.opens() {
                 return self.open((body, bytes), caller).await;
@@ -212,8 +214,9 @@ impl AcpServer {
 }
 
 /// The refusal of a body that cannot be read, with the same text that a connection uses.
-fn unfit(why: EnvelopeError) -> Refused {
+fn unfit(why: EnvelopeError, body: &[u8]) -> Refused {
     match why {
+        EnvelopeError::NotJson if has_messages(body) => Refused::shared_body(),
         EnvelopeError::Empty => Refused::bad("the body is empty"),
         EnvelopeError::NotUtf8 => Refused::unreadable("Invalid message: the frame is not UTF-8"),
         EnvelopeError::NotJson => Refused::unreadable("Invalid message: the frame is not JSON"),

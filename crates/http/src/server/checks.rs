@@ -28,7 +28,7 @@ use rescind_core::{Principal, TraceContext};
 use rescind_net::{AuthHook, AuthRefusal, AuthRequest, Credential, HostPolicy, HostRefusal, RequestHost};
 use serde::Serialize;
 
-use crate::envelope::{BOTH, EVENT_STREAM, JSON, MCP_PARAM};
+use crate::envelope::{BOTH, EVENT_STREAM, JSON, MCP_PARAM, SHARED_BODY};
 use crate::server::body::{self, ResponseBody};
 use crate::server::{Caller, RequestBody, Responder};
 
@@ -547,6 +547,11 @@ impl Refused {
     }
 
     /// 501: a batch, in a protocol that has none.
+    /// 400: the body has more in it than one message.
+    pub(crate) fn shared_body() -> Self {
+        Self::bad(SHARED_BODY)
+    }
+
     pub(crate) fn batch() -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, "Invalid message: batches are not allowed here")
     }

@@ -15,7 +15,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::mirror::Mirrors;
-use crate::envelope::{Envelope, EnvelopeError, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION, once};
+use crate::envelope::{
+    Envelope, EnvelopeError, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION, SHARED_BODY, has_messages, once,
+};
 use crate::server::checks::{Field, HeadFields};
 use crate::server::{ResponseBody, body};
 use crate::stateless::mirror::{self, Members, Params};
@@ -104,6 +106,7 @@ impl<'a> Message<'a> {
         }
         let envelope = Envelope::read(body).map_err(|why| {
             let (code, message) = match why {
+                EnvelopeError::NotJson if has_messages(body) => (INVALID_REQUEST, SHARED_BODY),
                 EnvelopeError::Empty | EnvelopeError::NotUtf8 | EnvelopeError::NotJson => {
                     (PARSE_ERROR, "Invalid message: the body is not JSON")
                 }

@@ -16,7 +16,7 @@ use rescind_core::{
 use super::session::{NotResumed, Serves, SessionState};
 use super::sessionless::{Sessionless, Taken};
 use super::{SecondStream, Streamable};
-use crate::envelope::{Envelope, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::envelope::{Envelope, MCP_PROTOCOL_VERSION, MCP_SESSION_ID, has_messages};
 use crate::inbound_queue::SendRefused;
 use crate::server::body::{self, ResponseBody};
 use crate::server::checks::{self, HeadFields, PageAccess, Parameters, Refused};
@@ -152,6 +152,9 @@ impl StreamableServer {
             }
             None if self.config.opening.is_begun_by(&body) => {
                 (self.open(principal.as_ref(), from, Serves::Client)?, Entry::Opened)
+            }
+            None if has_messages(&body) && Envelope::read(&body).is_err() => {
+                return Err(Refused::shared_body());
             }
             None => {
                 return Err(Refused::bad("the header Mcp-Session-Id is required: this message opens none"));

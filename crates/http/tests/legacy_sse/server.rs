@@ -131,12 +131,14 @@ async fn a_body_that_is_no_message_is_refused_once_and_the_session_goes_on() {
     stream.shake_hands().await;
     let batch = format!("[{}]", call(1, "echo", &json!({})));
     let large = call(1, "echo", &json!({"x": "y".repeat(2000)})).to_string();
-    let bodies: [(&str, u16, Option<i64>); 6] = [
+    let several = format!("{}\n{}", call(1, "echo", &json!({})), call(2, "echo", &json!({})));
+    let bodies: [(&str, u16, Option<i64>); 7] = [
         ("", 400, Some(-32600)),
         ("{", 400, Some(-32700)),
         ("7", 400, Some(-32600)),
         (r#"{"jsonrpc":"2.0","id":1,"result":NaN}"#, 400, Some(-32700)),
         (&batch, 400, Some(-32600)),
+        (&several, 400, Some(-32600)),
         (&large, 413, Some(-32600)),
     ];
     for (body, status, code) in bodies {

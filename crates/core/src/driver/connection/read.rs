@@ -142,12 +142,46 @@ impl ConnectionTask {
         if messages.is_empty() {
             return false;
         }
+        if !self.connection.traits.batches {
+            self.recv_shared_body(inbound, &messages);
+            return true;
+        }
         self.connection.deviates(Deviation::SharedLine, &inbound.body);
         // Before those of a later line, and one in each turn, as the members of a batch.
         for message in messages.into_iter().rev() {
             self.pending.push_front(inbound.member(inbound.body.slice_ref(message)));
         }
         true
+    }
+
+    /// Receives the messages of a body whose response can answer one of them only. If all are answers, each is taken. Otherwise
+    /// the body is refused before any other message of it is taken.
+    fn recv_shared_body(&mut self, inbound: &Inbound, messages: &[&[u8]]) {
+        let codec = self.connection.dialect.codec();
+        let answers: Vec<&[u8]> = messages
+            .iter()
+            .copied()
+            .filter(|message| match codec.decode(message) {
+                Incoming::Answer { .. } | Incoming::PeerError(_) => true,
+                Incoming::Bad(why) => codec.unreadable_answer(message, why).is_some(),
+                Incoming::Request(_)
+                | Incoming::Notification { .. }
+                | Incoming::Cancel(_)
+                | Incoming::Ack { .. }
+                | Incoming::Batch(_)
+                | Incoming::BadRequest { .. } => false,
+            })
+            .collect();
+        if answers.len() == messages.len() {
+            self.connection.deviates(Deviation::SharedLine, &inbound.body);
+        } else {
+            self.connection.deviates(Deviation::Dropped(BadMessage::SharedBody), &inbound.body);
+            self.pass_bad(BadMessage::SharedBody, inbound.exchange);
+        }
+        // Otherwise the calls that they answer would hang.
+        for answer in answers {
+            self.recv(&inbound.member(inbound.body.slice_ref(answer)));
+        }
     }
 
     /// Ends the call that a frame names which cannot be read, or the only call if it is an answer that names none. `false`: none
