@@ -227,6 +227,11 @@ impl Events {
         is_dropped || has_line || self.data.len() > 0
     }
 
+    /// Whether a part of the stream that has no end yet is above the limit.
+    fn is_overrun(&self) -> bool {
+        self.too_large || self.skipping.is_some()
+    }
+
     /// The event whose end does not arrive, if its data is a whole JSON object.
     pub(crate) fn give_up(&mut self) -> Option<Event> {
         if self.skipping.is_some() || self.too_large {
@@ -446,6 +451,8 @@ pub(crate) enum Fault {
     OtherAnswer(RequestId),
     /// It stopped in the middle of an event.
     Silent,
+    /// An event is above this limit, in bytes.
+    TooLarge(usize),
 }
 
 impl Fault {
@@ -480,6 +487,11 @@ impl Fault {
             Self::OtherAnswer(other) => {
                 format!(
                     "the event stream ended without the answer{own}, but with one to request {other}, which is not open"
+                )
+            }
+            Self::TooLarge(limit) => {
+                format!(
+                    "the event stream has an event that is larger than the limit of {limit} bytes, and not the answer{own}"
                 )
             }
             Self::Silent => {
@@ -518,8 +530,10 @@ pub(crate) struct EventStream<'a> {
     exchange: ExchangeId,
     /// Whether an event without its end was looked at, and nothing has arrived since then.
     was_looked_at: bool,
-    /// Whether the response stopped in the middle of an event.
-    is_silent: bool,
+    /// When the client stops reading, because an event above the limit has no end.
+    overrun_by: Option<Instant>,
+    /// Why the stream could not bring the answer, if the reason is how it ended or the size of an event.
+    fault: Option<Fault>,
 }
 
 impl<'a> EventStream<'a> {
@@ -534,7 +548,8 @@ impl<'a> EventStream<'a> {
             is_over: false,
             exchange: ExchangeId::NONE,
             was_looked_at: false,
-            is_silent: false,
+            overrun_by: None,
+            fault: None,
         }
     }
 
@@ -552,22 +567,32 @@ impl<'a> EventStream<'a> {
 
     /// The beginning of what the stream has beside events: a page that is labelled as a stream, or an event that is cut.
     pub(crate) fn stray(&mut self) -> Bytes {
-        std::mem::take(&mut self.events.stray)
+        let stray = std::mem::take(&mut self.events.stray);
+        let is_too_large = matches!(self.fault, Some(Fault::TooLarge(_)));
+        if is_too_large && !self.events.large.is_empty() { self.events.large.clone() } else { stray }
     }
 
     /// Why the stream, which is over, could not bring the answer to its request, whatever its events are.
     pub(crate) fn fault(&self) -> Option<Fault> {
-        match (self.is_silent, self.events.is_unreadable) {
-            (true, _) => Some(Fault::Silent),
-            (false, true) => Some(Fault::NoMessage),
-            (false, false) => None,
+        self.fault.clone().or_else(|| self.events.is_unreadable.then_some(Fault::NoMessage))
+    }
+
+    /// Whether an event of the exchange is above the limit and does not end.
+    fn is_endless(&mut self) -> bool {
+        if self.exchange == ExchangeId::NONE || !self.events.is_overrun() {
+            self.overrun_by = None;
+            return false;
         }
+        let now = Instant::now();
+        let may_be_answer = !self.events.large.is_empty() && !has_method(&self.events.large);
+        let wait = if may_be_answer { Duration::ZERO } else { AFTER_ANSWER };
+        *self.overrun_by.get_or_insert(now + wait) <= now
     }
 
     /// The next event. `None`: the stream has ended, with or without an error. If an event is above the limit, it is
     /// skipped and the driver gets a rejection; if it may be the answer, the stream should end now. An event without its end is
     /// taken if its message is whole and nothing more arrives within 1 s. Otherwise the stream of an exchange is over if nothing
-    /// arrives within 5 s.
+    /// arrives within 5 s, or if the event is above the limit: at once if it may be the answer, else after 1 s.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -578,7 +603,8 @@ impl<'a> EventStream<'a> {
                 match read {
                     Read::Event(event) => return Some(event),
                     Read::TooLarge(head) => {
-                        if !is_of_session && memchr::memmem::find(&head, b"\"method\"").is_none() {
+                        if !is_of_session && !has_method(&head) {
+                            self.fault = Some(Fault::TooLarge(self.limit));
                             self.answered();
                         }
                         let (exchange, why) = (self.exchange, BadFrame::TooLarge { limit: self.limit });
@@ -592,9 +618,13 @@ impl<'a> EventStream<'a> {
             if self.events.is_unreadable && !is_of_session {
                 self.answered();
             }
+            if self.is_endless() {
+                (self.fault, self.is_over) = (Some(Fault::TooLarge(self.limit)), true);
+                return None;
+            }
             let waits = self.events.is_partial() && !(self.was_looked_at && is_of_session);
             let look = waits.then(|| Instant::now() + pause(self.was_looked_at));
-            let until = self.ends_by.into_iter().chain(look).min();
+            let until = self.ends_by.into_iter().chain(look).chain(self.overrun_by).min();
             let frame = self.body.frame();
             let frame = match until {
                 Some(until) => tokio::time::timeout_at(until, frame).await,
@@ -611,7 +641,12 @@ impl<'a> EventStream<'a> {
                     self.events.give_up()
                 }
                 late @ (Ok(None | Some(Err(_))) | Err(_)) => {
-                    self.is_silent = late.is_err() && until == look;
+                    let is_silent = late.is_err() && until == look;
+                    if !is_of_session && self.events.is_overrun() {
+                        self.fault = Some(Fault::TooLarge(self.limit));
+                    } else if is_silent && self.fault.is_none() {
+                        self.fault = Some(Fault::Silent);
+                    }
                     self.is_over = true;
                     self.events.finish()
                 }
@@ -627,6 +662,11 @@ impl<'a> EventStream<'a> {
             }
         }
     }
+}
+
+/// Whether an event, which begins with this, is a request or a notification.
+fn has_method(head: &[u8]) -> bool {
+    memchr::memmem::find(head, b"\"method\"").is_some()
 }
 
 /// The media types that the bindings know.
