@@ -29,6 +29,7 @@ use rescind_core::{
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
+use crate::client::BEGINNING;
 use crate::inbound_queue::InboundQueue;
 
 /// The members of a message. A member that is `null` is absent, except for `id` and `result`.
@@ -296,8 +297,8 @@ pub(crate) const EVENT_STREAM: &str = "text/event-stream";
 /// Why a body could not be read.
 #[derive(Debug)]
 pub(crate) enum CollectError<E> {
-    /// It is over the limit.
-    TooLarge,
+    /// It is over this limit, in bytes, and begins with these.
+    TooLarge(usize, Bytes),
     /// It broke off after these bytes.
     Broken(E, Bytes),
     /// Nothing more came after these bytes.
@@ -402,7 +403,15 @@ async fn collect<B: Body<Data = Bytes>>(
         let Ok(data) = data else { continue };
         let read = first.len() + more.len();
         if read + data.len() > limit {
-            return Err(CollectError::TooLarge);
+            let start: &[u8] = if !more.is_empty() {
+                &more
+            } else if is_begun {
+                &first
+            } else {
+                &data
+            };
+            let start = Bytes::copy_from_slice(start.get(..BEGINNING).unwrap_or(start));
+            return Err(CollectError::TooLarge(limit, start));
         }
         if read > 0 {
             let budget = || budget.map_or_else(ByteBudget::default, |budget| budget.child(usize::MAX));
@@ -617,7 +626,7 @@ mod tests {
             let read = of(pieces, 6).await;
             match whole {
                 Some(whole) => assert_eq!(read.unwrap(), whole, "{pieces:?}"),
-                None => assert!(matches!(read, Err(CollectError::TooLarge)), "{pieces:?}"),
+                None => assert!(matches!(read, Err(CollectError::TooLarge(..))), "{pieces:?}"),
             }
         }
     }

@@ -31,7 +31,7 @@ use tokio::time::Instant;
 
 use crate::client::Failed;
 use crate::client::connector::Connector;
-use crate::client::requester::{Posted, cut, silent};
+use crate::client::requester::{Posted, cut, over, silent};
 use crate::envelope::CollectError;
 use crate::inbound_queue::{OwnWaker, poll_piece};
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
@@ -412,9 +412,7 @@ impl Drop for ResponseBody {
 /// The error of a response without a complete message. `address` is the one that was asked first.
 pub(crate) fn unread(head: &Parts, address: &str, error: CollectError<hyper::Error>) -> Failed {
     let error = match error {
-        CollectError::TooLarge => {
-            TransportError::new(TransportErrorKind::Io, "the response is over the limit")
-        }
+        CollectError::TooLarge(limit, read) => return over(head, address, limit, &read),
         CollectError::Broken(error, read) => return cut(head, address, &error, &read),
         CollectError::Silent(read) => return silent(head, address, &read),
         CollectError::MemoryFull => {

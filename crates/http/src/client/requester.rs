@@ -357,7 +357,7 @@ impl Requester {
             match unsent.take_message() {
                 // The connection was closed while it was unused: another one can carry the request.
                 Some(back) if is_used => request = back,
-                back => return Err(unanswered(pool, back.is_none(), unsent.into_error())),
+                back => return Err(unanswered(target, back.is_none(), &unsent.into_error())),
             }
         }
     }
@@ -406,12 +406,13 @@ pub(super) fn address_of(uri: &Uri) -> String {
 
 /// The error of a request without a response. A server that does not support HTTP/2 has not understood the request,
 /// so it counts as not sent.
-fn unanswered(pool: &Pool, sent: bool, error: hyper::Error) -> Failed {
+fn unanswered(target: &Target, sent: bool, error: &hyper::Error) -> Failed {
+    let Target { pool, uri, .. } = target;
     if pool.was_misunderstood() {
         let error = TransportError::new(TransportErrorKind::Open, "the server does not speak HTTP/2");
         return Failed { sent: false, error };
     }
-    Failed { sent, error: TransportError::new(TransportErrorKind::Io, error) }
+    Failed::new(sent, format!("no response came from {}: {}", address_of(uri), with_source(error)))
 }
 
 fn own(
@@ -512,9 +513,19 @@ pub(crate) fn encoding_of(headers: &HeaderMap) -> Option<String> {
 
 /// The error of a response that broke off after this part of its body.
 pub(crate) fn cut(head: &Parts, address: &str, cause: &hyper::Error, body: &[u8]) -> Failed {
-    let cause = std::error::Error::source(cause)
-        .map_or_else(|| cause.to_string(), |source| format!("{cause}: {source}"));
-    incomplete(head, address, "broke off", &cause, body)
+    incomplete(head, address, "broke off", &with_source(cause), body)
+}
+
+fn with_source(error: &hyper::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+/// The error of a response above this limit, in bytes, that begins with this.
+pub(crate) fn over(head: &Parts, address: &str, limit: usize, body: &[u8]) -> Failed {
+    let to = head.extensions.get::<RedirectedTo>().map_or(address, |to| &to.address);
+    let mut text = format!("the response with {} is over the limit of {limit} bytes ({to})", head.status);
+    push_excerpt(&mut text, body);
+    Failed::new(true, text)
 }
 
 /// The error of a response of which nothing came after this part of its body.

@@ -166,7 +166,7 @@ pub(crate) async fn read(
             let held = budget.hold(body.len());
             Ok((body, held))
         }
-        Err(CollectError::TooLarge) => Err(Refused::too_large(limit)),
+        Err(CollectError::TooLarge(..)) => Err(Refused::too_large(limit)),
         Err(CollectError::MemoryFull) => Err(Refused::memory()),
         Err(CollectError::Broken(_, _) | CollectError::Silent(_)) => Err(Refused::bad("the body broke off")),
     }

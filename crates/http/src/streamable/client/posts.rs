@@ -523,7 +523,7 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
 async fn read_whole(client: &Client, head: &Parts, body: ResponseBody) -> Result<Bytes, Failed> {
     let limit = client.max_frame;
     client.whole_message(body).await.map_err(|error| {
-        if matches!(error, CollectError::TooLarge) {
+        if matches!(error, CollectError::TooLarge(..)) {
             let why = BadFrame::TooLarge { limit };
             client.inbound_queue.push_event(TransportEvent::Rejected {
                 exchange: ExchangeId::NONE,
