@@ -580,7 +580,7 @@ impl fmt::Display for Deviation {
             Self::UnendedEvent => "the last event of a stream has no end; its message is whole and was taken",
             Self::Redirect => "a request was redirected",
             Self::SessionLost => "the server did not know the session any more; it was opened again",
-            Self::Refused => "the server refused a message that is not a request",
+            Self::Refused => "the server refused a message that is not a request, or did not respond to it",
             Self::Unaccepted => "the server responded to a message that is not a request with a page",
             Self::SessionId => "the id of a session is empty or has characters that it must not have",
             Self::Dropped(why) => return write!(f, "a frame was dropped: {why}"),

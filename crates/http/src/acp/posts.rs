@@ -202,7 +202,7 @@ impl Client {
         exchange: ExchangeId,
         body: Bytes,
     ) -> Result<(), Failed> {
-        let response = self.requester.post(kind, attempts, body, None).await?;
+        let response = self.note_lost(kind, self.requester.post(kind, attempts, body, None).await)?;
         self.take_cookies(&response);
         let status = response.status();
         if status == StatusCode::ACCEPTED {

@@ -20,8 +20,8 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use http_body::Body;
 use rescind_core::{
-    Capabilities, Deviation, ExchangeId, Link, PeerInfo, Sender, TransportError, TransportErrorKind,
-    TransportEvent,
+    Capabilities, Deviation, ExchangeId, FrameKind, Link, PeerInfo, Sender, TransportError,
+    TransportErrorKind, TransportEvent,
 };
 use tokio::sync::Notify;
 
@@ -294,6 +294,15 @@ impl<S: InFlightTasks> ClientCore<S> {
             deviation: Deviation::Refused,
             sent: failed.error.source.to_string().into(),
         });
+    }
+
+    /// Counts a message that is not a request and may be lost: its POST failed before a response came.
+    pub(crate) fn note_lost<T>(&self, kind: FrameKind, sent: Result<T, Failed>) -> Result<T, Failed> {
+        sent.inspect_err(|failed| {
+            if kind != FrameKind::Request {
+                self.refused(failed);
+            }
+        })
     }
 
     /// Reads the response to a message that needs no answer. A page is counted: it may be that of a login, and not of the server.

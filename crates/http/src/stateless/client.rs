@@ -286,7 +286,8 @@ impl Client {
                 () = given_up.as_mut() => None,
             };
             if let Some(response) = sent {
-                (response?, false)
+                let kind = if own.is_some() { FrameKind::Request } else { FrameKind::Notification };
+                (self.note_lost(kind, response)?, false)
             } else {
                 let Some(response) = Box::pin(self.wait_for_head(sending)).await else {
                     tracing::debug!(key, "a request was stopped before its response began");

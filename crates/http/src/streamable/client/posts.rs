@@ -268,7 +268,7 @@ async fn send_opening(send_guard: &mut RunningSend, body: Bytes) -> Result<Respo
         sent = client.poster().post(kind, &attempts, body, None).await;
     }
     settle_opening(client, number, sent.as_ref().ok());
-    sent
+    client.note_lost(kind, sent)
 }
 
 /// How long a frame that needs no answer may hold back those after it: a server may never respond to its POST.
@@ -300,7 +300,8 @@ async fn send(send_guard: &mut RunningSend, body: Bytes) -> Result<Response<Resp
             response = sending => response,
             never = delay => match never {},
         }
-    }?;
+    };
+    let sent = client.note_lost(kind, sent)?;
     if sent.status() != StatusCode::NOT_FOUND || client.state().id.is_none() {
         return Ok(sent);
     }
@@ -358,7 +359,7 @@ async fn send_anew(
             let text = "it was sent with the new session";
             return Err(Failed::new(true, text));
         }
-        response = client.requester.post(kind, attempts, body.clone(), None).await?;
+        response = client.note_lost(kind, client.requester.post(kind, attempts, body.clone(), None).await)?;
     }
     Ok(response)
 }
