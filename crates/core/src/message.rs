@@ -494,6 +494,8 @@ pub enum Deviation {
     /// The id of an HTTP session is empty or has characters that it must not have. An empty one counts as none, another one is
     /// sent back as it is.
     SessionId,
+    /// A server ended the event stream of a call and asked for a long wait before the stream is resumed.
+    LongRetry,
 }
 
 impl Deviation {
@@ -512,7 +514,8 @@ impl Deviation {
             | Self::ContentType
             | Self::UnendedEvent
             | Self::Redirect
-            | Self::SessionId => true,
+            | Self::SessionId
+            | Self::LongRetry => true,
             Self::UnknownId
             | Self::InvalidAnswer
             | Self::Noise
@@ -527,7 +530,7 @@ impl Deviation {
 
     /// The number of kinds.
     #[cfg(feature = "tokio")]
-    pub(crate) const KINDS: usize = 21;
+    pub(crate) const KINDS: usize = 22;
 
     /// The number of its kind.
     #[cfg(feature = "tokio")]
@@ -554,6 +557,7 @@ impl Deviation {
             Self::Refused => 18,
             Self::Unaccepted => 19,
             Self::SessionId => 20,
+            Self::LongRetry => 21,
         }
     }
 }
@@ -583,6 +587,7 @@ impl fmt::Display for Deviation {
             Self::Refused => "the server refused a message that is not a request, or did not respond to it",
             Self::Unaccepted => "the server responded to a message that is not a request with a page",
             Self::SessionId => "the id of a session is empty or has characters that it must not have",
+            Self::LongRetry => "the event stream of a call has ended, and is resumed after a long wait",
             Self::Dropped(why) => return write!(f, "a frame was dropped: {why}"),
         })
     }

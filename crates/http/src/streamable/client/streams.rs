@@ -42,6 +42,8 @@ struct Reading {
     fresh: bool,
     /// Whether the response is not the first one of the stream.
     is_resumed: bool,
+    /// Whether a long wait before the stream is resumed was logged.
+    is_long_pause_noted: bool,
     /// When the response began that is read.
     opened: Instant,
     /// When a response ended without a message, since the last message.
@@ -61,6 +63,7 @@ impl Reading {
             last_sent: Bytes::new(),
             fresh: false,
             is_resumed: false,
+            is_long_pause_noted: false,
             opened: Instant::now(),
             empty_since: None,
         }
@@ -72,6 +75,17 @@ impl Reading {
     fn pause(&self) -> Duration {
         let empty = self.empty_since.map_or(Duration::ZERO, |since| since.elapsed());
         self.retry.max((empty / EMPTY_PART).min(LONGEST_EMPTY).saturating_sub(self.opened.elapsed()))
+    }
+
+    /// Reports, once for the stream, that the wait before it is resumed is long: its call seems to hang meanwhile.
+    fn note_long_pause(&mut self, client: &Client) {
+        let wait = self.pause();
+        if wait <= LONGEST || std::mem::replace(&mut self.is_long_pause_noted, true) {
+            return;
+        }
+        let sent = format!("{} s, which {} asks for", wait.as_secs(), client.requester.address());
+        let (deviation, sent) = (Deviation::LongRetry, sent.into());
+        client.inbound_queue.push_event(TransportEvent::Deviation { deviation, sent });
     }
 
     /// Reads until the connection ends, with or without an error. `each` is called with each message. `own` is the id of
@@ -225,6 +239,7 @@ pub(super) async fn read(
             || client.is_cancelled(number)
             || cut_at.elapsed() >= client.settings.give_up_after;
         let Some(last) = reading.last.clone().filter(|_| !over) else { break };
+        reading.note_long_pause(client);
         tokio::time::sleep(reading.pause()).await;
         reading.fault = None;
         let left = client.settings.give_up_after.saturating_sub(cut_at.elapsed());
