@@ -483,14 +483,17 @@ impl Blocks {
         self.noise = 0;
         self.block = Block::default();
         let is_whole = after.len() >= length;
-        let (body, after) = after.split_at(length.min(after.len()));
+        let again =
+            if is_whole && length <= self.limit && !is_foreign { swallowed(after, length) } else { 0 };
+        let next = after.get(length.saturating_sub(again)..).unwrap_or_default();
+        let (body, _) = after.split_at(length.min(after.len()));
         self.all.push(match (length > self.limit, is_foreign, is_whole) {
             (true, _, _) => too_large(self.limit, body),
             (false, true, _) => Decoded::Bad(BadFrame::BadCharset, head(body)),
             (false, false, true) => Decoded::Frame(copied(body)),
             (false, false, false) => Decoded::Bad(BadFrame::Truncated, Bytes::new()),
         });
-        if is_whole { Ok(after) } else { Err(false) }
+        if is_whole { Ok(next) } else { Err(false) }
     }
 
     /// A line without its end, at the end of the input.
@@ -568,6 +571,22 @@ impl Blocks {
         self.all.push(Decoded::Bad(why, Bytes::new()));
         Err(false)
     }
+}
+
+/// How many bytes at the end of a body of this length are the beginning of the next header.
+fn swallowed(input: &[u8], length: usize) -> usize {
+    let body = input.get(..length).unwrap_or_default();
+    let Some(end) = end_of_brackets(body) else { return 0 };
+    let line = input.get(end..).unwrap_or_default();
+    let Some(size) = line.iter().position(|byte| *byte == b'\n').filter(|size| end + size >= length) else {
+        return 0;
+    };
+    let line = line.get(..size).unwrap_or_default();
+    let (name, value) = line.split_at(line.len().min(15));
+    let value = value.strip_suffix(b"\r").unwrap_or(value);
+    let value = value.strip_prefix(b" ").unwrap_or(value);
+    let is_length = name.eq_ignore_ascii_case(b"content-length:");
+    if is_length && value.len() <= 9 && number(value).is_some() { length - end } else { 0 }
 }
 
 /// The name of a header in lower case, and its value.

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
-use memchr::{memchr, memmem};
+use memchr::{memchr, memmem, memrchr2};
 
 use crate::framing::header_block::{
-    HeaderBlock, LENGTH, MAX_HEADER_BYTES, Name, begins_header, later_length, length_at_end, may_be_header,
-    plain_block, split, without_returns,
+    HeaderBlock, LENGTH, LengthLine, MAX_HEADER_BYTES, Name, begins_header, later_length, length_at_end,
+    length_line, may_be_header, plain_block, split, without_returns,
 };
 use crate::framing::printed_json::{Brackets, ends_with_message, is_own_message, trim};
 use crate::framing::{
@@ -30,7 +30,8 @@ const MAX_NOISE_BYTES: usize = 64 * 1024;
 /// reported. A line that is not a header, and a block without a length, are [`Decoded::Noise`]: up to 64 KiB between two
 /// frames. The next frame begins with `Content-Length:` at the start of a line, or directly after a `}` or `]`, where a
 /// length that counted characters and not bytes has cut the body before it. It also begins with a `Content-Length:` and a
-/// number at the end of a printed line, if its block has no other line that contradicts. A body that is shorter than its
+/// number at the end of a printed line, if its block has no other line that contradicts. Where a length that is too large has
+/// put the beginning of such a line at the end of a body, after its last bracket, the next frame begins there. A body that is shorter than its
 /// length, and ends with a whole message or with its own last bracket, is [`Decoded::Unended`] after the time of
 /// [`deadline`](Self::deadline).
 ///
@@ -63,6 +64,10 @@ enum State {
     Header(HeaderBlock),
     Body {
         length: usize,
+    },
+    /// After a body at whose end may be the beginning of the next header, until it is known.
+    Behind {
+        swallowed: Box<[u8]>,
     },
     Skipping {
         remaining: usize,
@@ -140,10 +145,29 @@ impl ContentLength {
                         return None;
                     }
                     self.unended = None;
+                    // Of nearly all bodies, the last byte is their last bracket.
+                    if !matches!(self.buffer.get(length.wrapping_sub(1)), Some(b'}' | b']')) {
+                        if let Some(body) = self.body_with_header(length) {
+                            return Some(Decoded::Frame(body));
+                        }
+                    }
                     let body = self.buffer.split_to(length).freeze();
                     shed(&mut self.buffer, length);
                     self.state = State::Header(HeaderBlock::default());
                     return Some(Decoded::Frame(body));
+                }
+                State::Behind { swallowed } => {
+                    let line = swallowed.iter().chain(self.buffer.iter()).copied();
+                    match length_line(line) {
+                        LengthLine::Part => return None,
+                        LengthLine::No => {}
+                        LengthLine::Whole => {
+                            let mut buffer = BytesMut::from(&swallowed[..]);
+                            buffer.extend_from_slice(&self.buffer);
+                            self.buffer = buffer;
+                        }
+                    }
+                    self.state = State::Header(HeaderBlock::default());
                 }
                 State::Skipping { remaining, refusal } => {
                     if let Some(mut refused) = refusal.take() {
@@ -176,6 +200,9 @@ impl ContentLength {
     /// The results of the end of input: [`BadFrame::Truncated`] inside a frame, noise, or nothing. A refused frame is not
     /// reported again. Call it after `next_frame` returned `None`, until it returns `None` too.
     pub fn finish(&mut self) -> Option<Decoded> {
+        if let State::Behind { .. } = self.state {
+            self.state = State::Header(HeaderBlock::default());
+        }
         let last = match &mut self.state {
             State::Header(block) if block.is_noise() => {
                 let lines = std::mem::take(block).lines;
@@ -185,7 +212,7 @@ impl ContentLength {
                 let rest = self.buffer.trim_ascii();
                 (!rest.is_empty()).then(|| Decoded::Noise(head(rest)))
             }
-            State::Header(_) | State::Body { .. } => {
+            State::Header(_) | State::Body { .. } | State::Behind { .. } => {
                 Some(Decoded::Bad(BadFrame::Truncated, head(&self.buffer)))
             }
             State::Skipping { refusal, .. } => refusal.take().map(Refusal::report),
@@ -205,7 +232,7 @@ impl ContentLength {
                 Some(*refusal.ends_at.get_or_insert(now + PART_TIME))
             }
             State::Body { .. } | State::Header(_) => Unended::deadline(&mut self.unended, now),
-            State::Skipping { .. } | State::Failed => None,
+            State::Skipping { .. } | State::Behind { .. } | State::Failed => None,
         }
     }
 
@@ -224,7 +251,7 @@ impl ContentLength {
             State::Skipping { refusal, .. } => refusal.take().map(Refusal::report),
             State::Body { .. } => self.short_body(),
             State::Header(_) => self.message_without_header(),
-            State::Failed => None,
+            State::Behind { .. } | State::Failed => None,
         }
     }
 
@@ -242,6 +269,34 @@ impl ContentLength {
         self.unended = None;
         self.state = State::Header(HeaderBlock::default());
         Some(Decoded::Unended(self.buffer.split().freeze()))
+    }
+
+    /// A body whose length is too large, so that the beginning of the next header is in it too. That is read again as what it
+    /// is. `None`: there is none, and nothing was taken.
+    #[cold]
+    fn body_with_header(&mut self, length: usize) -> Option<Bytes> {
+        let (body, after) = self.buffer.split_at_checked(length)?;
+        let end = memrchr2(b'}', b']', body)? + 1;
+        let (text, swallowed) = body.split_at(end);
+        if length_line(swallowed.iter().copied()) != LengthLine::Part
+            || Brackets::default().read(text) != Some(end)
+        {
+            return None;
+        }
+        match length_line(swallowed.iter().chain(after).copied()) {
+            LengthLine::No => None,
+            LengthLine::Part => {
+                self.state = State::Behind { swallowed: swallowed.into() };
+                Some(self.buffer.split_to(length).freeze())
+            }
+            LengthLine::Whole => {
+                // Each byte of a body is copied once. What follows it could be copied again after each body.
+                let body = Bytes::copy_from_slice(body);
+                self.buffer.advance(end);
+                self.state = State::Header(HeaderBlock::default());
+                Some(body)
+            }
+        }
     }
 
     #[cold]
@@ -742,6 +797,37 @@ mod tests {
         }
         let no_number = b"Content-Length: 2\r\n\r\n{}x Content-Length: 2 bytes\r\n\r\n[]\r\n";
         assert_eq!(decode(no_number), [frame(b"{}"), noise(b"x Content-Length: 2 bytes"), noise(b"[]")]);
+    }
+
+    #[test]
+    fn the_beginning_of_a_header_at_the_end_of_a_body_is_read_again() {
+        let second = b"content-length: 8\r\n\r\n{\"b\":2}\n";
+        for body in ["{\"a\":1}c", "[1]co", "{}content-lengt", "{}content-length"] {
+            let end = body.find('c').unwrap();
+            let input = format!("Content-Length: {}\r\n\r\n{}", body.len(), body.split_at(end).0);
+            let input = [input.as_bytes(), second].concat();
+            let all = decode(&input);
+            assert_eq!(all, [Decoded::Frame(body.into()), frame(b"{\"b\":2}\n")]);
+        }
+        // Each length is too large.
+        let input = b"Content-Length: 3\r\n\r\n{}Content-Length: 4\n\n[1]Content-Length: 2\n\n{}";
+        assert_eq!(decode(input), [frame(b"{}C"), frame(b"[1]C"), frame(b"{}")]);
+    }
+
+    #[test]
+    fn a_body_that_ends_as_a_header_begins_keeps_its_end_if_no_header_goes_on() {
+        let next = b"Content-Length: 2\r\n\r\n{}";
+        for body in ["{}C", "{}content-len", "{\"Conte", "{{}C", "]C", "C"] {
+            let mut input = BytesMut::new();
+            ContentLength::encode(body.as_bytes(), &mut input);
+            input.extend_from_slice(next);
+            assert_eq!(decode(&input), [Decoded::Frame(body.into()), frame(b"{}")]);
+        }
+        assert_eq!(
+            decode(b"Content-Length: 3\r\n\r\n{}Content-Length: x\n"),
+            [frame(b"{}C"), noise(b"ontent-Length: x")]
+        );
+        assert_eq!(decode(b"Content-Length: 3\r\n\r\n{}Content-Len"), [frame(b"{}C"), noise(b"ontent-Len")]);
     }
 
     #[test]

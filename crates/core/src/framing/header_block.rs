@@ -121,6 +121,38 @@ pub(super) fn split(line: &[u8]) -> Option<(Name, &[u8])> {
     Some((name, value.strip_prefix(b":").unwrap_or(value)))
 }
 
+/// Whether some bytes begin with a line that has a length, or are a part of one, as nearly all programs write it.
+pub(super) fn length_line(bytes: impl Iterator<Item = u8>) -> LengthLine {
+    let mut bytes = bytes.peekable();
+    for expected in LENGTH {
+        match bytes.next() {
+            None => return LengthLine::Part,
+            Some(byte) if byte.eq_ignore_ascii_case(expected) => {}
+            Some(_) => return LengthLine::No,
+        }
+    }
+    bytes.next_if_eq(&b' ');
+    // As in `plain_block`.
+    let digits = (0..9).take_while(|_| bytes.next_if(u8::is_ascii_digit).is_some()).count();
+    let mut end = bytes.next();
+    if end == Some(b'\r') && digits > 0 {
+        end = bytes.next();
+    }
+    match end {
+        None => LengthLine::Part,
+        Some(b'\n') if digits > 0 => LengthLine::Whole,
+        Some(_) => LengthLine::No,
+    }
+}
+
+/// What [`length_line`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LengthLine {
+    No,
+    Part,
+    Whole,
+}
+
 /// The place of the first colon, where a header can have it.
 fn colon(line: &[u8]) -> Option<usize> {
     memchr(b':', line.get(..MAX_HEADER_BYTES).unwrap_or(line))
