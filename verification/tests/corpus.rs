@@ -85,7 +85,7 @@ fn an_unknown_target_is_refused() {
 }
 
 /// Pieces of streams, from which a fuzzer would need long to find the interesting ones.
-const PIECES: [&[u8]; 38] = [
+const PIECES: [&[u8]; 39] = [
     b"\n",
     b"\r\n",
     b" ",
@@ -118,6 +118,7 @@ const PIECES: [&[u8]; 38] = [
     b"content-length: 2\r\n\r\n{}",
     b"Content-Length: 9\n",
     b"Content-Type: a; charset=x\r\n",
+    b"Content-Length : 2\r\n",
     b"Content-Length: 3\r\n\r\n{}",
     b"Content-Length: 8\n\n[]",
     b"}Content-Length: 2\r\n",

@@ -593,6 +593,12 @@ fn swallowed(input: &[u8], length: usize) -> usize {
 fn header(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let colon = line.iter().take(HEADER).position(|byte| *byte == b':')?;
     let (name, value) = (line.get(..colon)?, line.get(colon + 1..)?);
+    let is_blank = |byte: &&u8| matches!(byte, b' ' | b'\t');
+    let blanks = name.iter().rev().take_while(is_blank).count();
+    let known = name.get(..name.len() - blanks).unwrap_or_default().to_ascii_lowercase();
+    if matches!(&known[..], b"content-length" | b"content-type") {
+        return Some((known, value));
+    }
     let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     (!name.is_empty() && name.iter().all(is_token)).then(|| (name.to_ascii_lowercase(), value))
 }
@@ -619,9 +625,10 @@ fn has_bad_length(line: &[u8]) -> bool {
 fn at_end(line: &[u8]) -> Option<usize> {
     let places = 0..line.len();
     places.rev().find(|at| {
-        header(line.get(*at..).unwrap_or_default()).is_some_and(|(name, value)| {
-            &name[..] == b"content-length" && number(value.trim_ascii()).is_some()
-        })
+        line.get(at + 14) == Some(&b':')
+            && header(line.get(*at..).unwrap_or_default()).is_some_and(|(name, value)| {
+                &name[..] == b"content-length" && number(value.trim_ascii()).is_some()
+            })
     })
 }
 

@@ -762,7 +762,7 @@ mod tests {
 
     #[test]
     fn a_printed_line_between_frames_is_noise() {
-        for line in ["panic at main.rs", ": 2", "Content Length: 2", "Content-Length : 2", r#"{"id":1}"#] {
+        for line in ["panic at main.rs", ": 2", "Content Length: 2", "Other-Length : 2", r#"{"id":1}"#] {
             let input = format!("Content-Length: 2\r\n\r\n[]{line}\r\nContent-Length: 2\r\n\r\n{{}}{line}");
             let line = Decoded::Noise(line.to_owned().into());
             assert_eq!(decode(input.as_bytes()), [frame(b"[]"), line.clone(), frame(b"{}"), line]);
@@ -828,6 +828,15 @@ mod tests {
             [frame(b"{}C"), noise(b"ontent-Length: x")]
         );
         assert_eq!(decode(b"Content-Length: 3\r\n\r\n{}Content-Len"), [frame(b"{}C"), noise(b"ontent-Len")]);
+    }
+
+    #[test]
+    fn blanks_before_the_colon_of_a_length_or_a_type_are_accepted() {
+        let input =
+            b"Content-Length : 2\r\ncontent-type\t : a; charset=utf-8\r\n\r\n{}Content-Length: 2\n\n[]";
+        assert_eq!(decode(input), [frame(b"{}"), frame(b"[]")]);
+        assert_eq!(decode(b"Warning : 2\n"), [noise(b"Warning : 2")]);
+        assert_eq!(decode(b"Content-Length : -2\r\n\r\n{}"), bad(BadFrame::BadLength));
     }
 
     #[test]

@@ -108,17 +108,24 @@ pub(super) fn split(line: &[u8]) -> Option<(Name, &[u8])> {
         return Some((Name::Length, value));
     }
     let (name, value) = line.split_at(colon(line)?);
-    if name.is_empty() || !name.iter().all(|byte| is_of_token(*byte)) {
-        return None;
-    }
-    let is =
-        |header: &[u8]| header.strip_suffix(b":").is_some_and(|header| name.eq_ignore_ascii_case(header));
+    let is = |header: &[u8]| {
+        header.strip_suffix(b":").is_some_and(|header| without_blanks(name).eq_ignore_ascii_case(header))
+    };
     let name = match () {
         () if is(LENGTH) => Name::Length,
         () if is(TYPE) => Name::Type,
+        () if name.is_empty() || !name.iter().all(|byte| is_of_token(*byte)) => return None,
         () => Name::Other,
     };
     Some((name, value.strip_prefix(b":").unwrap_or(value)))
+}
+
+/// A name without the blanks that some programs write before the colon.
+fn without_blanks(mut name: &[u8]) -> &[u8] {
+    while let [rest @ .., b' ' | b'\t'] = name {
+        name = rest;
+    }
+    name
 }
 
 /// Whether some bytes begin with a line that has a length, or are a part of one, as nearly all programs write it.
