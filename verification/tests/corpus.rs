@@ -85,7 +85,7 @@ fn an_unknown_target_is_refused() {
 }
 
 /// Pieces of streams, from which a fuzzer would need long to find the interesting ones.
-const PIECES: [&[u8]; 39] = [
+const PIECES: [&[u8]; 41] = [
     b"\n",
     b"\r\n",
     b" ",
@@ -114,6 +114,8 @@ const PIECES: [&[u8]; 39] = [
     b"{\"type\":1,\"payload\":2}\n",
     b"{\"jsonrpc\":1}",
     b"Loading: ",
+    b"Loading {\n",
+    b"\"jsonrpc\":2\n",
     b"Content-Length: ",
     b"content-length: 2\r\n\r\n{}",
     b"Content-Length: 9\n",

@@ -151,12 +151,18 @@ fn naive_newline(wire: &[u8], limit: usize) -> Vec<Decoded> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         read_line(line.strip_suffix(b"\r").unwrap_or(line), limit, &mut text, &mut all);
     }
-    all.extend(text.map(|text| Decoded::Bad(BadFrame::NotJson, text.into())));
+    all.extend(text.map(|Collected { text, .. }| Decoded::Bad(BadFrame::NotJson, text.into())));
     all
 }
 
-fn read_line(line: &[u8], limit: usize, collected: &mut Option<Vec<u8>>, all: &mut Vec<Decoded>) {
-    if let Some(text) = collected.take_if(|text| text.len() + 1 + line.len() > limit) {
+/// The lines of a text so far, and whether other output is before it.
+struct Collected {
+    text: Vec<u8>,
+    is_printed: bool,
+}
+
+fn read_line(line: &[u8], limit: usize, collected: &mut Option<Collected>, all: &mut Vec<Decoded>) {
+    if let Some(Collected { text, .. }) = collected.take_if(|kept| kept.text.len() + 1 + line.len() > limit) {
         all.push(too_large(limit, &text));
     }
     if line.len() > limit {
@@ -173,18 +179,23 @@ fn read_line(line: &[u8], limit: usize, collected: &mut Option<Vec<u8>>, all: &m
             }
         }
     }
-    if let Some(text) = collected.take() {
-        if message(line.trim_ascii()).is_some_and(|names| is_on_its_own(&names)) {
+    if let Some(Collected { text, is_printed }) = collected.take() {
+        let is_name = |line: &[u8]| matches!(line.trim_ascii(), [] | [b'"' | b'}', ..]);
+        let is_own = message(line.trim_ascii()).is_some_and(|names| is_on_its_own(&names));
+        if is_own || (is_printed && text.trim_ascii() == b"{" && !is_name(line)) {
             all.push(Decoded::Bad(BadFrame::NotJson, text.into()));
         } else {
             let before = text.len() + 1;
             let joined = [&text[..], b"\n", line].concat();
             let Some(end) = end_of_brackets(&joined).filter(|end| *end > before) else {
-                *collected = Some(joined);
+                *collected = Some(Collected { text: joined, is_printed });
                 return;
             };
             let (lines, rest) = joined.split_at(end);
             all.push(match serde_json::from_slice::<IgnoredAny>(lines) {
+                Ok(_) if is_printed && message(lines).is_none_or(|names| !is_any(&names)) => {
+                    Decoded::Noise(copied(lines))
+                }
                 Ok(_) => Decoded::SeveralLines(copied(lines)),
                 Err(_) => Decoded::Bad(BadFrame::NotJson, copied(lines)),
             });
@@ -198,7 +209,7 @@ fn read_line(line: &[u8], limit: usize, collected: &mut Option<Vec<u8>>, all: &m
 }
 
 /// A line that does not belong to a text over several lines, unless it begins one.
-fn read_plain(line: &[u8], limit: usize, collected: &mut Option<Vec<u8>>, all: &mut Vec<Decoded>) {
+fn read_plain(line: &[u8], limit: usize, collected: &mut Option<Collected>, all: &mut Vec<Decoded>) {
     let text = line.trim_ascii();
     match (text.first(), text.last()) {
         (None, _) => return,
@@ -221,7 +232,13 @@ fn read_plain(line: &[u8], limit: usize, collected: &mut Option<Vec<u8>>, all: &
     let begins =
         matches!((text.first(), after), (Some(b'{'), None | Some(b'"')) | (Some(b'['), None | Some(b'{')));
     if begins && end_of_brackets(text).is_none() {
-        *collected = Some(line.to_vec());
+        *collected = Some(Collected { text: line.to_vec(), is_printed: false });
+        return;
+    }
+    if text.ends_with(b"{") {
+        let (before, text) = line.split_at(line.trim_ascii_end().len() - 1);
+        all.push(Decoded::Noise(copied(before)));
+        *collected = Some(Collected { text: text.to_vec(), is_printed: true });
         return;
     }
     for (at, _) in line.iter().enumerate().filter(|(_, byte)| **byte == b'{') {

@@ -7,7 +7,8 @@ use memchr::{memchr, memchr_iter};
 use serde::de::IgnoredAny;
 
 use super::printed_json::{
-    Brackets, Object, begins_text, ends_with_message, is_own_message, last_message, messages_of_line, trim,
+    Brackets, Object, begins_text, ends_with_message, is_own_message, last_message, messages_of_line,
+    opens_object, trim,
 };
 use super::{
     BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, Unended, compact, head, is_one_line,
@@ -27,7 +28,8 @@ const MAX_PART: usize = 256 * 1024;
 /// - A line that begins with neither `{` nor `[` is [`BadFrame::NotJson`]. If a message reaches to its end, that message is
 ///   a frame and only the rest is [`Decoded::Noise`].
 /// - The lines of a JSON text that goes on over several lines are collected, up to the limit, until the text is complete or a
-///   line is a message of its own. Time ends the wait too: see [`deadline`](Self::deadline).
+///   line is a message of its own. Time ends the wait too: see [`deadline`](Self::deadline). The text may begin with a `{` at
+///   the end of a line that has other output before it, if it is a message and its next line begins with a name.
 /// - A whole message whose line does not end is [`Decoded::Unended`] when that time is over.
 ///
 /// ```
@@ -74,6 +76,8 @@ enum State {
 struct Text {
     lines: BytesMut,
     brackets: Brackets,
+    /// Whether other output is before it, which may have a bracket at its end too.
+    is_printed: bool,
     /// When its time ends, once it is known.
     ends_at: Option<Instant>,
 }
@@ -390,8 +394,16 @@ impl Newline {
         if begins_text(text) && brackets.read(text).is_none() {
             // Of its own memory, because it grows.
             let lines = BytesMut::from(&line[..]);
-            self.text = Some(Box::new(Text { lines, brackets, ends_at: None }));
+            self.text = Some(Box::new(Text { lines, brackets, is_printed: false, ends_at: None }));
             return None;
+        }
+        if let Some(at) = opens_object(&line) {
+            let mut brackets = Brackets::default();
+            let lines = BytesMut::from(line.get(at..).unwrap_or_default());
+            brackets.read(&lines);
+            self.text = Some(Box::new(Text { lines, brackets, is_printed: true, ends_at: None }));
+            line.truncate(at);
+            return Some(Decoded::Noise(line.freeze()));
         }
         match last_message(&line) {
             Some(at) => {
@@ -404,11 +416,13 @@ impl Newline {
 
     /// A line while a text is not complete.
     fn line_of_text(&mut self, mut line: BytesMut) -> Option<Decoded> {
-        if is_own_message(&line) {
+        let text = self.text.as_mut()?;
+        let is_first = text.is_printed && trim(&text.lines).len() == 1;
+        let goes_on = !is_first || matches!(trim(&line).first(), None | Some(b'"' | b'}'));
+        if !goes_on || is_own_message(&line) {
             self.rest = line;
             return self.drop_text();
         }
-        let text = self.text.as_mut()?;
         text.lines.extend_from_slice(b"\n");
         // It may be escaped, though that is not JSON.
         text.brackets.read(b"\n");
@@ -419,9 +433,12 @@ impl Newline {
         let rest = line.split_off(end);
         text.lines.extend_from_slice(&line);
         self.rest = rest;
-        let lines = self.text.take()?.lines.freeze();
+        let Text { lines, is_printed, .. } = *self.text.take()?;
+        let lines = lines.freeze();
+        let is_message = !is_printed || Object::read(&lines).is_some_and(Object::is_message);
         Some(match serde_json::from_slice::<IgnoredAny>(&lines) {
-            Ok(IgnoredAny) => Decoded::SeveralLines(lines),
+            Ok(IgnoredAny) if is_message => Decoded::SeveralLines(lines),
+            Ok(IgnoredAny) => Decoded::Noise(lines),
             Err(_) => Decoded::Bad(BadFrame::NotJson, lines),
         })
     }
@@ -593,6 +610,34 @@ mod tests {
             decode(b"{\n\"a\":1} x {\"id\":1,\"error\":2}\n", 256),
             [several(b"{\n\"a\":1}"), noise(b" x "), frame(b"{\"id\":1,\"error\":2}")]
         );
+    }
+
+    #[test]
+    fn a_message_over_several_lines_may_begin_behind_other_output() {
+        for before in
+            ["Response: ", "> ", "[INFO] ", "\u{1b}[32m", "{\"level\":\"info\"} ", "{ {", "it's \"so"]
+        {
+            let input = [before.as_bytes(), INDENTED, b"\x1b[0m\n{}\n"].concat();
+            let before = Decoded::Noise(before.into());
+            let expected = [before, several(INDENTED), not_json(b"\x1b[0m"), frame(b"{}")];
+            assert_eq!(decode(&input, 256), expected);
+        }
+        let input = b"a {\r\n\r\n\"id\":7,\n\"result\":NaN}\n";
+        assert_eq!(decode(input, 64), [noise(b"a "), not_json(b"{\n\n\"id\":7,\n\"result\":NaN}")]);
+    }
+
+    #[test]
+    fn a_bracket_at_the_end_of_other_output_is_noise_if_no_message_follows() {
+        assert_eq!(
+            decode(b"fn x {\n  y\n}\n", 64),
+            [noise(b"fn x "), not_json(b"{"), not_json(b"  y"), not_json(b"}")]
+        );
+        let answer = b"{\"id\":7,\"result\":1}";
+        let input = [b"KeyError: {\n", &answer[..], b"\n"].concat();
+        assert_eq!(decode(&input, 64), [noise(b"KeyError: "), not_json(b"{"), frame(answer)]);
+        assert_eq!(decode(b"config {\n\"id\":7\n}\n", 64), [noise(b"config "), noise(b"{\n\"id\":7\n}")]);
+        assert_eq!(decode(b"x {\n\n\"a\":1,\n", 64), [noise(b"x "), not_json(b"{\n\n\"a\":1,")]);
+        assert_eq!(decode(b"x {}\n{} {\n", 64), [not_json(b"x {}"), noise(b"{} "), not_json(b"{")]);
     }
 
     #[test]

@@ -251,6 +251,12 @@ pub(super) fn begins_text(line: &[u8]) -> bool {
     }
 }
 
+/// The place of a bracket at the end of a line with which an object may begin that goes on over the next lines.
+pub(super) fn opens_object(line: &[u8]) -> Option<usize> {
+    let at = trim_end(line).len().checked_sub(1)?;
+    (line.get(at) == Some(&b'{')).then_some(at)
+}
+
 pub(super) fn trim(line: &[u8]) -> &[u8] {
     line.trim_ascii()
 }
