@@ -33,6 +33,11 @@ pub(crate) fn members<'a>(
     (!is_intact).then_some(name)
 }
 
+/// Whether a text is an object whose structure is intact: any run of bytes may be a value in it.
+pub(crate) fn is_intact(text: &[u8]) -> bool {
+    members(text, text.len(), |_, _| {}).is_none()
+}
+
 type Found<'a> = Vec<(&'a [u8], &'a [u8], usize)>;
 
 /// Walks over an object in which any run of bytes may be a value. `None`: its structure is broken, in or after the member

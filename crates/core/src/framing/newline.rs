@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 
 use super::printed_json::{
     Brackets, Object, begins_text, ends_with_message, is_own_message, last_message, messages_of_line,
-    opens_object, trim,
+    objects_of_array, opens_object, trim,
 };
 use super::{
     BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, Unended, compact, head, is_one_line,
@@ -207,6 +207,11 @@ impl Newline {
     #[must_use]
     pub fn messages_of(line: &[u8]) -> Vec<&[u8]> {
         messages_of_line(line)
+    }
+
+    /// The objects with which an array begins that is not JSON or has too many values. The last one may be cut off.
+    pub(crate) fn objects_of_array(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+        objects_of_array(text)
     }
 
     /// A text without what is before its first object.

@@ -229,6 +229,20 @@ fn closed_messages(mut line: &[u8]) -> Vec<&[u8]> {
     messages
 }
 
+/// The objects with which an array begins, up to the first value that is none. A comma may be missing, and the last object may be
+/// cut off.
+pub(super) fn objects_of_array(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = trim(text).strip_prefix(b"[").unwrap_or_default();
+    std::iter::from_fn(move || {
+        let objects = rest.trim_ascii_start();
+        let end = Brackets::default().read(objects).unwrap_or(objects.len());
+        let (object, after) = objects.split_at(end);
+        rest = after.trim_ascii_start();
+        rest = rest.strip_prefix(b",").unwrap_or(rest);
+        object.starts_with(b"{").then_some(object)
+    })
+}
+
 /// Whether a text may be an answer that cannot be read. Its call ends then.
 fn may_be_answer(text: &[u8]) -> bool {
     text.starts_with(b"{") && memchr::memmem::find(text, b"\"id\"").is_some()
@@ -375,12 +389,30 @@ mod tests {
     }
 
     #[test]
+    fn the_objects_of_an_array_are_found_in_its_order() {
+        let found = |text: &'static str| -> Vec<&str> {
+            objects_of_array(text.as_bytes()).map(|text| std::str::from_utf8(text).unwrap()).collect()
+        };
+        assert_eq!(
+            found(" [ {\"a\":NaN} ,{\"b\":\"},{\"}\n{}]{} "),
+            ["{\"a\":NaN}", "{\"b\":\"},{\"}", "{}"]
+        );
+        assert_eq!(found("[{},{\"a\":1},"), ["{}", "{\"a\":1}"]);
+        assert_eq!(found("[{},{\"a\":[{}"), ["{}", "{\"a\":[{}"]);
+        assert_eq!(found("[{},[{}],{}]"), ["{}"]);
+        for none in ["", "[", "[]", "[1,{}]", "{}", "x [{}]"] {
+            assert_eq!(found(none), [""; 0], "{none}");
+        }
+    }
+
+    #[test]
     fn a_search_takes_linear_time() {
         // A search that began at each brace or quote again would take hours.
         for unit in ["{", "{\"a\":", "\\\"", "\"", "\\", "{}", "}", "{\"jsonrpc\":"] {
             let line = unit.repeat((4 << 20) / unit.len()) + "}";
             assert_eq!(last_message(line.as_bytes()).map(|_| ()), None, "{unit}");
             assert!(messages_of_line(line.as_bytes()).is_empty(), "{unit}");
+            assert!(objects_of_array(format!("[{line}").as_bytes()).count() <= line.len(), "{unit}");
         }
     }
 

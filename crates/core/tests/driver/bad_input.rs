@@ -666,6 +666,38 @@ async fn a_message_behind_half_an_answer_is_taken_and_the_half_ends_its_call() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_answer_of_an_array_that_is_not_json_is_taken_alone() {
+    let note = r#"{"jsonrpc":"2.0","method":"m","params":{"x":NaN}}"#;
+    let right = r#"{"jsonrpc":"2.0","id":1,"result":5}"#;
+    let completed = || Outcome::Completed(json!(5));
+    for (batch, expected) in [
+        (
+            r#"[{"jsonrpc":"2.0","id":1,"result":NaN}]"#.to_owned(),
+            unreadable_outcome("it is not JSON at byte 33"),
+        ),
+        (format!("[{note},{right}]"), completed()),
+        (format!("[{right},{note}]"), completed()),
+        (format!("[{right},"), completed()),
+        (format!("[{right}] (3 ms)"), completed()),
+        (r#"[{"jsonrpc":"2.0","id":1,"resu"#.to_owned(), unreadable_outcome("it is cut off at byte 29")),
+        (
+            format!(r#"[{{"jsonrpc":"2.0","id":9,"result":"he said "x""}},{right}]"#),
+            unreadable_outcome("it is in an array that is not JSON"),
+        ),
+        (format!("[{}{right}]", r#"{"jsonrpc":"2.0","id":77,"result":1},"#.repeat(2000)), completed()),
+    ] {
+        let mut bench = Bench::new(dialect::MCP);
+        let call = bench.call().await;
+        bench.says(&batch).await;
+        assert_eq!(outcome(call).await, expected, "{batch:.200}");
+        // The connection goes on.
+        let call = bench.call().await;
+        bench.says(r#"{"jsonrpc":"2.0","id":2,"result":6}"#).await;
+        assert_eq!(outcome(call).await, Outcome::Completed(json!(6)), "{batch:.200}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_error_that_names_no_call_ends_the_only_open_one_and_never_one_of_two() {
     for id in ["", r#""id":null,"#, r#""id":-1,"#, r#""id":"","#, r#""id":"undefined","#, r#""id":[1],"#] {
         let mut bench = Bench::new(dialect::MCP);

@@ -6,6 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
+use crate::broken_json;
 use crate::byte_budget::{ByteBudget, MEMORY};
 use crate::clients::Client;
 use crate::dialect::{Codec, HandshakePart, Role};
@@ -74,7 +75,8 @@ impl ConnectionTask {
                 connection.step(|state, _, _| state.session.recv_bad_request(id, tag, why, &origin));
             }
             Incoming::Bad(why) => {
-                let took_messages = why == BadMessage::NotJson && self.recv_messages_of_line(inbound);
+                let took_messages = (why == BadMessage::NotJson && self.recv_messages_of_line(inbound))
+                    || self.recv_unreadable_batch(inbound, why);
                 if !took_messages && !self.recv_unreadable(inbound, why) {
                     self.recv_no_message(inbound, why);
                 }
@@ -134,6 +136,61 @@ impl ConnectionTask {
         }
         self.accept(inbound.exchange);
         true
+    }
+
+    /// Receives the answers of a batch that is not JSON or has too many members, each as if it had come alone. `false`: no call
+    /// waits for one of them.
+    ///
+    /// Where the structure of a member is broken, text inside of it may look like further members: an answer after it
+    /// ends its call with an error.
+    fn recv_unreadable_batch(&mut self, inbound: &Inbound, why: BadMessage) -> bool {
+        let is_batch = matches!(why, BadMessage::NotJson | BadMessage::NotUtf8 | BadMessage::BatchNotAllowed);
+        if !is_batch {
+            return false;
+        }
+        let connection = Arc::clone(&self.connection);
+        let codec = connection.dialect.codec();
+        let (mut refused, mut taken, mut ended, mut is_intact) = (false, false, false, true);
+        for member in Newline::objects_of_array(&inbound.body) {
+            let part = inbound.member(inbound.body.slice_ref(member));
+            match codec.decode(member) {
+                Incoming::Answer { call: Some(call), .. }
+                    if connection.lock().session.awaits_answer(call) =>
+                {
+                    if is_intact {
+                        taken = true;
+                        self.recv(&part);
+                    } else {
+                        ended = true;
+                        let fault = AnswerFault::new("it is in an array that is not JSON");
+                        connection.deviates(Deviation::InvalidAnswer, &part.body);
+                        self.pass_answer(&part.body, Some(call), AnswerBody::Malformed(fault));
+                        self.accept(inbound.exchange);
+                    }
+                }
+                Incoming::Answer { .. } => connection.deviates(Deviation::UnknownId, &part.body),
+                Incoming::PeerError(_) if is_intact => {
+                    taken = true;
+                    self.recv(&part);
+                }
+                Incoming::Bad(why) => {
+                    is_intact &= broken_json::is_intact(member);
+                    if self.recv_unreadable(&part, why) {
+                        ended = true;
+                    } else {
+                        refused = true;
+                    }
+                }
+                _ => refused = true,
+            }
+        }
+        if taken {
+            connection.deviates(Deviation::BatchOfAnswers, &inbound.body);
+        }
+        if refused && (taken || ended) {
+            self.recv_no_message(inbound, why);
+        }
+        taken || ended
     }
 
     /// Receives the messages of a line or of a body that has other output beside them, or several. `false`: it has none.
