@@ -494,6 +494,35 @@ async fn a_body_with_something_around_its_answer_ends_the_call_that_it_names() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_body_that_is_not_json_and_names_nothing_ends_the_only_open_call_and_never_one_of_two() {
+    for (body, ends) in [
+        ("Internal error", true),
+        ("{jsonrpc: '2.0', id: 1, result: 5}", true),
+        (r#"{"jsonrpc":"2.0","params":{"a":NaN},"method":"m"}"#, false),
+        (r#"{"jsonrpc":"2.0","params":{"a":"#, false),
+        (r#"{"jsonrpc":"2.0","id":"x","result":NaN}"#, false),
+        (" ", false),
+    ] {
+        for calls in [1, 2] {
+            let mut raw = client(Framing::ContentLength);
+            let call = || raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap();
+            let mut open: Vec<_> = (0..calls).map(|_| call()).collect();
+            raw.until(&format!("\"id\":{calls}")).await;
+            raw.write(frame(body)).await;
+            if ends && calls == 1 {
+                let what = unreadable(open.remove(0)).await;
+                assert!(what.starts_with("it is not JSON at byte"), "{what}");
+                continue;
+            }
+            for (call, id) in open.into_iter().zip(1..) {
+                raw.write(frame(&answer(id))).await;
+                is_answered(call, id).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn white_space_around_a_body_is_not_other_output() {
     let mut raw = client(Framing::ContentLength);
     let call = raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap();

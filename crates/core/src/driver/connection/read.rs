@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use crate::broken_json;
@@ -253,7 +254,9 @@ impl ConnectionTask {
         let is_body =
             connection.framing == Some(Framing::ContentLength) && !matches!(why, BadMessage::Frame(_));
         let answer = match &answer {
-            None | Some((None, _)) if is_body => answer_inside(codec, &inbound.body).or(answer),
+            None | Some((None, _)) if is_body => answer_inside(codec, &inbound.body)
+                .or(answer)
+                .or_else(|| self.answer_of_nothing_else(&inbound.body, why)),
             None | Some(_) => answer,
         };
         let Some((named, fault)) = answer else { return false };
@@ -266,6 +269,24 @@ impl ConnectionTask {
         self.pass_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
         self.accept(inbound.exchange);
         true
+    }
+
+    /// Takes a whole body that is not JSON for an answer, if it can be neither a request nor a notification and names no id: a
+    /// body is meant as a message, and is not what a program printed.
+    fn answer_of_nothing_else(
+        &self,
+        body: &[u8],
+        why: BadMessage,
+    ) -> Option<(Option<CallNumber>, AnswerFault)> {
+        let is_broken = matches!(why, BadMessage::NotJson | BadMessage::NotUtf8);
+        if !is_broken || self.connection.role != Role::Client || body.trim_ascii().is_empty() {
+            return None;
+        }
+        // The method may be in the part that is cut off.
+        let is_cut = serde_json::from_slice::<IgnoredAny>(body).is_err_and(|error| error.is_eof());
+        let has = |name: &str| memchr::memmem::find(body, name.as_bytes()).is_some();
+        let names_something = has("method") || has("\"id\"") || has("'id'") || has("\\u");
+        (!is_cut && !names_something).then(|| (None, AnswerFault::of(body, why)))
     }
 
     /// The call that is meant by a message without an id: the only one that waits for its answer on this exchange, and on
