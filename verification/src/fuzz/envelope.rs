@@ -477,7 +477,7 @@ fn names_nothing(id: &Value) -> bool {
     match id {
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => true,
         Value::Number(number) => number.as_f64().is_some_and(|number| number < 0.0),
-        Value::String(text) => ["", "null", "undefined", "None"].contains(&text.as_str()),
+        Value::String(text) => ["", "null", "undefined", "None", "server-error"].contains(&text.as_str()),
     }
 }
 

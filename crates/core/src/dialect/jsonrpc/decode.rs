@@ -320,7 +320,8 @@ fn structured(params: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage
 /// Whether an id is one that no program sends with a request, as those that programs write into an answer when they could not
 /// read the id of the request.
 pub(in crate::dialect) fn names_nothing(json: &str) -> bool {
-    matches!(json, r#""""# | r#""null""# | r#""undefined""# | r#""None""#)
+    // The last is that of the Python SDK of MCP.
+    matches!(json, r#""""# | r#""null""# | r#""undefined""# | r#""None""# | r#""server-error""#)
         || (!json.starts_with(|first: char| first == '"' || first.is_ascii_digit())
             && respelled_number(json).is_none())
 }

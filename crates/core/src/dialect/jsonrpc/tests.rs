@@ -172,7 +172,7 @@ fn values_errors_and_cancelled_answers_are_distinguished() {
         let (number, body) = call(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#));
         assert!(number == Some(4) && body.starts_with("Malformed"), "{id}: {number:?}, {body}");
     }
-    for id in ["null", "-1", "true", "[1]", "{}", r#""""#, r#""undefined""#] {
+    for id in ["null", "-1", "true", "[1]", "{}", r#""""#, r#""undefined""#, r#""server-error""#] {
         let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#);
         assert_eq!(bad(&ACP, frame.as_bytes()), Some(BadMessage::NoId), "{id}");
     }
