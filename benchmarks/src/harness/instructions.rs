@@ -22,6 +22,9 @@ use crate::transport_echo::{EchoClient, Echoes};
 use crate::{steps, subjects};
 
 const COUNTS: &str = "RESCIND_BENCHMARK_COUNTS";
+/// Makes the C library copy with vectors. callgrind counts `rep movsb` once for each byte, so a count would depend on the sizes
+/// in which the system passes large messages on.
+const NO_STRING_INSTRUCTIONS: &str = "glibc.cpu.x86_rep_movsb_threshold=0x10000000";
 /// The rounds of two runs whose difference counts, so that what comes before and after the rounds is not included.
 const FEW: usize = 3 * BURST;
 const COUNTED: usize = 1000;
@@ -117,6 +120,7 @@ impl Counted {
         let counting = counting
             .arg(std::env::current_exe().ok()?)
             .env(COUNTS, format!("{}\n{library}\n{configuration}\n{rounds}", self.name()))
+            .env("GLIBC_TUNABLES", NO_STRING_INSTRUCTIONS)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
