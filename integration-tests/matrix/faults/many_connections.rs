@@ -5,7 +5,7 @@ use rescind::dialect::{MCP_2026, Role};
 use rescind::http::{HttpClient, HttpServer, Stateless, StatelessTransport};
 use rescind::transport::Listener as _;
 use rescind::{CallContext, Outcome, Peer, Router, Server};
-use rescind_testkit::support::mcp_meta;
+use rescind_testkit::support::{HANG, mcp_meta};
 use serde_json::{Value, json};
 
 use crate::agent::{End, Ends, Seen, close, ended, limits, open_at, router};
@@ -230,7 +230,9 @@ async fn cancels(wire: Wire) {
 /// closes a connection because of a burst of streams that end early.
 async fn signalled(wire: Wire) {
     let setting = Setting { way: Way::Cuttable, ..Setting::default() };
-    let ends = Ends::open_with(wire, setting, &limits()).await;
+    // How long so many answers take depends on the machine.
+    let limits = limits().cancel_response_timeout(HANG);
+    let ends = Ends::open_with(wire, setting, &limits).await;
     let (asker, agent) = (&ends.client, &ends.server);
     let kept = asker.call("wait", 0);
     agent.seen.until("wait 0 began").await;
