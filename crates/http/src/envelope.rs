@@ -29,7 +29,6 @@ use rescind_core::{
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use crate::client::BEGINNING;
 use crate::inbound_queue::InboundQueue;
 
 /// The members of a message. A member that is `null` is absent, except for `id` and `result`.
@@ -319,6 +318,8 @@ pub(crate) async fn whole<B: Body<Data = Bytes>>(
     collect(body, limit, None, None::<fn(&[u8]) -> bool>).await.map(|(read, _)| read)
 }
 
+/// The most bytes of a body that are read if it cannot be an answer.
+pub(crate) const BEGINNING: usize = 1024;
 /// How long the end of a body or of an event is waited for whose message is whole.
 pub(crate) const PART_TIME: Duration = Duration::from_secs(1);
 /// How long a server may be silent in the middle of a body or of an event. A connection that loses packets can need seconds.

@@ -33,11 +33,12 @@ pub(crate) use crate::client::connector::Resets;
 pub(crate) use crate::client::events::{Event, EventStream, Fault, Media, media_of};
 pub(crate) use crate::client::pool::{ResponseBody, unread};
 pub(crate) use crate::client::requester::{
-    Attempts, BEGINNING, Failed, Leaving, Requester, beginning, encoded, encoding_of, is_of_another_origin,
-    refusal, stream_refusal,
+    Attempts, Failed, Leaving, Requester, beginning, encoded, encoding_of, is_of_another_origin, refusal,
+    stream_refusal,
 };
 pub use crate::client::resend::Authorization;
 pub(crate) use crate::client::resend::{is_same_origin, kept, not_kept, resolve};
+pub(crate) use crate::envelope::BEGINNING;
 
 /// The URL and the options of a client. Each binding's client takes one.
 ///

@@ -563,9 +563,6 @@ fn push_excerpt(text: &mut String, body: &[u8]) {
     }
 }
 
-/// The most bytes of a body that are read if it cannot be an answer.
-pub(crate) const BEGINNING: usize = 1024;
-
 /// Reads the body of a response that may not be a message: up to `limit` bytes, and not for long. Returns what came, and
 /// whether it is the whole body.
 pub(crate) async fn beginning(mut body: ResponseBody, limit: usize) -> (Bytes, bool) {
