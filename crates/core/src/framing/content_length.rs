@@ -895,7 +895,7 @@ mod tests {
         }
         let typed = b"50%Content-Length: 2\r\nContent-Type: x\r\n\r\n{}";
         assert_eq!(decode(typed), [noise(b"50%"), frame(b"{}")]);
-        // It was printed too.
+        // The length is output too, because what follows it is no header block.
         for (rest, dropped) in [
             ("\n", "Content-Length: 7"),
             ("\nINFO: x\n", "Content-Length: 7\nINFO: x"),
@@ -912,7 +912,7 @@ mod tests {
         assert_eq!(decode(b"x Content-Length: 7\n"), [noise(b"x "), noise(b"Content-Length: 7")]);
         let progress = ["Loading: 50%\r".repeat(1000).as_bytes(), b"Content-Length: 2\r\n\r\n{}"].concat();
         assert_eq!(decode(&progress).last(), Some(&frame(b"{}")));
-        // A length counts more than what looks like one behind it.
+        // The name of another header may end as that of the length does.
         let other = b"Content-Length: 2\r\nX-Content-Length: 7\r\n\r\n{}";
         assert_eq!(decode(other), [frame(b"{}")]);
     }

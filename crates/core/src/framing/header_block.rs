@@ -30,7 +30,7 @@ pub(super) struct HeaderBlock {
     pub(super) bare: Option<bool>,
     /// Its lines without a length, for a report that they are not a block.
     pub(super) lines: Vec<u8>,
-    /// Its length is at the end of a line that a program printed, which may be what it printed too.
+    /// Whether its length was found at the end of other output. Then it may be output too.
     pub(super) is_printed: bool,
 }
 

@@ -203,9 +203,8 @@ struct State {
     pending: (usize, usize),
     /// Requests in flight.
     requests: usize,
-    /// The requests that ended last, with the number of frames before their end, or with the highest number if they had no
-    /// answer.
-    ended: VecDeque<(u64, RequestId)>,
+    /// The requests that ended last, with the number of the next frame at that time. `None`: without an answer.
+    ended: VecDeque<(Option<u64>, RequestId)>,
     /// Notifications and cancels that later frames may wait for. The next frame removes those that are no longer
     /// pending.
     notified: Vec<u64>,
@@ -348,14 +347,15 @@ impl State {
         if self.ended.len() >= MAX_ENDED {
             self.ended.pop_front();
         }
-        self.ended.push_back((if is_answered { self.next } else { u64::MAX }, id));
+        self.ended.push_back((is_answered.then_some(self.next), id));
     }
 
     /// Whether an answer with this id may still come: its request was in flight at some time since this frame was sent, or it
     /// ended without an answer.
     fn may_answer(&self, id: &RequestId, frame: u64) -> bool {
         let is_open = || self.in_flight.values().any(|flight| flight.id.as_ref() == Some(id));
-        self.ended.iter().any(|(before, ended)| *before > frame && ended == id) || is_open()
+        let may_repeat = |before: &Option<u64>| before.is_none_or(|before| before > frame);
+        self.ended.iter().any(|(before, ended)| may_repeat(before) && ended == id) || is_open()
     }
 
     fn headers(&self, accept: &'static str) -> HeaderMap {
