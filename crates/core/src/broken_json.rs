@@ -34,6 +34,7 @@ pub(crate) fn members<'a>(
 }
 
 /// Whether a text is an object whose structure is intact: any run of bytes may be a value in it.
+#[cfg(feature = "tokio")]
 pub(crate) fn is_intact(text: &[u8]) -> bool {
     members(text, text.len(), |_, _| {}).is_none()
 }

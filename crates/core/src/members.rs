@@ -7,9 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{
-    Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
-};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::broken_json::as_raw;
@@ -249,13 +247,16 @@ impl Visitor<'_> for Name<'_> {
 }
 
 /// The member of an object that has one member.
+#[cfg(feature = "tokio")]
 pub(crate) fn only_member(text: &str) -> Option<&RawValue> {
     serde_json::from_str(text).ok().map(|OnlyMember(value)| value)
 }
 
+#[cfg(feature = "tokio")]
 struct OnlyMember<'a>(&'a RawValue);
 
-impl<'de> Deserialize<'de> for OnlyMember<'de> {
+#[cfg(feature = "tokio")]
+impl<'de> serde::Deserialize<'de> for OnlyMember<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Members;
 
