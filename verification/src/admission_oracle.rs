@@ -83,6 +83,7 @@ impl MachineState {
             | Input::Agreed(_)
             | Input::Offer(..)
             | Input::Ended(_)
+            | Input::BecomeTask(_)
             | Input::Shield(_)
             | Input::Unshield(_)
             | Input::LocalCancel(_)

@@ -9,7 +9,7 @@ use rescind_core::{
 };
 
 use super::input::Input;
-use super::invariants::{Broken, holds};
+use super::invariants::{Broken, holds, holds_and_counts};
 use super::oracle::{Kind, Name, OwedAck};
 use super::state::{
     BLOCKING, CANCEL_EXCHANGE, DRAIN, GENERATIONS, HANDSHAKE_EXCHANGE, IDS, MachineState, OVER,
@@ -66,6 +66,16 @@ impl MachineState {
             Input::Ended(key) => {
                 self.ledger.end(key);
                 self.session.local_ended(now, key);
+            }
+            Input::BecomeTask(key) => {
+                let may = self.ledger.may_become_task(key);
+                let became = self.session.local_become_task(now, key);
+                holds_and_counts(may, became == may, "I16", || {
+                    format!("{key:?} may become a task: {may}, and became one: {became}")
+                })?;
+                if let Some(served) = self.ledger.served.get_mut(&key).filter(|_| became) {
+                    served.is_task = true;
+                }
             }
             Input::Shield(key) => {
                 if let Some(served) = self.ledger.served.get_mut(&key) {

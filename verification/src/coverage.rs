@@ -18,7 +18,7 @@ const fn invariant(number: &'static str, holds: &'static str) -> Invariant {
 }
 
 /// All invariants.
-pub const INVARIANTS: [Invariant; 31] = [
+pub const INVARIANTS: [Invariant; 33] = [
     invariant("I1", "each accepted request gets exactly one answer, or none where the dialect forbids one"),
     invariant(
         "I2",
@@ -37,6 +37,8 @@ pub const INVARIANTS: [Invariant; 31] = [
     invariant("I13", "each call settles once"),
     invariant("I14", "nothing that is done for one generation of a slot affects another"),
     invariant("I15", "the same events have the same outcomes on every wire"),
+    invariant("I16", "a task is reported as ended once, and nothing is reported of it after that"),
+    invariant("I17", "a task whose cancel is reported was signalled in that step, or is at its shield's end"),
     invariant("L1", "a request is signalled in the step that accepts its cancel, or at its shield's end"),
     invariant("L2", "the reader waits for no handler, permit or writer"),
     invariant("L3", "after a lost connection everything has ended within the graces"),
@@ -89,7 +91,8 @@ pub enum Depth {
 
 /// The invariants that are checked after every step of a session.
 const SESSION: &[&str] = &[
-    "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "L1", "L3", "L4",
+    "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "I16", "I17",
+    "L1", "L3", "L4",
 ];
 
 /// Every engine. A new engine is a new entry here.
@@ -129,7 +132,7 @@ pub const ENGINES: [Engine; 9] = [
         depth: Depth::Table("every vector of every dialect on every wire"),
         checks: &[
             "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "I15",
-            "L1", "L3",
+            "I16", "I17", "L1", "L3",
         ],
     },
     Engine {

@@ -1,7 +1,7 @@
 //! The differences between dialects that matter to the machine.
 //!
 //! Every class gets every input that has an effect in it. Three inputs have an effect in one or two classes and are
-//! used only there, because each of them widens a search: a handshake in which one side or neither declares cancels
+//! used only there, because each of them widens a search: a request becomes a task (`Tasks`), a handshake in which one side or neither declares cancels
 //! (`Gated`, the only class that requires declarations), a request that no message can cancel because of its params
 //! (`Silence` and `Stateless`, whose dialects have such requests), and a second critical section inside the first
 //! (`AnswerOwed` and `Acknowledged`: in the first class the handler decides the answer, in the second the cancel
@@ -27,11 +27,13 @@ pub enum Class {
     Ended,
     /// This side serves. Each request has a separate exchange, to which its ids belong. There is no order.
     Stateless,
+    /// A cancelled request is not answered, and a request may become a task.
+    Tasks,
 }
 
 impl Class {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::AnswerOwed,
         Self::Silence,
         Self::Acknowledged,
@@ -39,6 +41,7 @@ impl Class {
         Self::Caller,
         Self::Ended,
         Self::Stateless,
+        Self::Tasks,
     ];
 
     /// Its name in a [`Trace`](super::Trace).
@@ -52,6 +55,7 @@ impl Class {
             Self::Caller => "caller",
             Self::Ended => "ended",
             Self::Stateless => "stateless",
+            Self::Tasks => "tasks",
         }
     }
 
@@ -60,7 +64,7 @@ impl Class {
     pub const fn dialect(self) -> Dialect {
         match self {
             Self::AnswerOwed => dialect::ACP,
-            Self::Silence => dialect::MCP,
+            Self::Silence | Self::Tasks => dialect::MCP,
             Self::Acknowledged | Self::Caller => dialect::ABP,
             Self::Gated => dialect::ACP_DRAFT,
             Self::Ended | Self::Stateless => dialect::MCP_2026,
@@ -71,9 +75,12 @@ impl Class {
     #[must_use]
     pub const fn role(self) -> Role {
         match self {
-            Self::AnswerOwed | Self::Silence | Self::Acknowledged | Self::Gated | Self::Stateless => {
-                Role::Server
-            }
+            Self::AnswerOwed
+            | Self::Silence
+            | Self::Acknowledged
+            | Self::Gated
+            | Self::Stateless
+            | Self::Tasks => Role::Server,
             Self::Caller | Self::Ended => Role::Client,
         }
     }
@@ -88,7 +95,8 @@ impl Class {
             | Self::Acknowledged
             | Self::Gated
             | Self::Caller
-            | Self::Ended => &Order::ALL,
+            | Self::Ended
+            | Self::Tasks => &Order::ALL,
         }
     }
 
@@ -104,7 +112,8 @@ impl Class {
                 | Self::Gated
                 | Self::Caller
                 | Self::Ended
-                | Self::Stateless,
+                | Self::Stateless
+                | Self::Tasks,
                 Order::Ordered | Order::Unordered,
             ) => false,
         }
@@ -113,6 +122,11 @@ impl Class {
     /// Whether cancel messages cannot reach some requests.
     pub(super) const fn has_exempt_requests(self) -> bool {
         matches!(self, Self::Silence | Self::Stateless)
+    }
+
+    /// Whether requests become tasks.
+    pub(super) const fn has_tasks(self) -> bool {
+        matches!(self, Self::Tasks)
     }
 
     /// Whether critical sections nest.

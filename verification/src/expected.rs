@@ -161,7 +161,7 @@ impl MachineState {
 
     fn owed_end(&self, key: InboundKey, end: HandlerResult) -> Ends {
         let Some(served) = self.ledger.served.get(&key) else { return Ends::Untold };
-        if self.ledger.lost || served.is_settled() {
+        if self.ledger.lost || served.is_settled() || served.is_task {
             return Ends::Untold;
         }
         let silence = self.session.dialect().rules().peer_cancelled == CancelledReply::Silence;
@@ -229,7 +229,8 @@ impl MachineState {
     pub(super) fn remember(&mut self, output: &Output) {
         let (key, status) = match output {
             Output::Reply(reply) => {
-                let completed = matches!(reply.body, ReplyBody::Handler | ReplyBody::Refused(_));
+                let completed =
+                    matches!(reply.body, ReplyBody::Handler | ReplyBody::TaskHandle | ReplyBody::Refused(_));
                 (reply.key, if completed { AckStatus::AlreadyCompleted } else { AckStatus::Cancelled })
             }
             Output::Silence { key, .. } => (*key, AckStatus::Cancelled),
@@ -371,6 +372,7 @@ impl MachineState {
             view.id.0 == cancelled.scope
                 && self.key_of(&view.id.1) == *id
                 && view.state != RequestState::Ended
+                && !self.ledger.is_task(view.key)
         };
         let is_open = |view: &&RequestView| !matches!(view.state, RequestState::Draining(_));
         let mut named = before.requests.iter().filter(has);

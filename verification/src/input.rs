@@ -50,6 +50,8 @@ pub enum Input {
     Offer(InboundKey, HandlerResult),
     /// A handler's task has ended.
     Ended(InboundKey),
+    /// A handler makes its request a task.
+    BecomeTask(InboundKey),
     /// A handler enters a critical section.
     Shield(InboundKey),
     /// A handler leaves it.
@@ -200,6 +202,9 @@ impl MachineState {
             return;
         }
         inputs.push(Input::Ended(key));
+        if self.class.has_tasks() {
+            inputs.push(Input::BecomeTask(key));
+        }
         if !served.offered {
             let ends =
                 [HandlerResult::Value, HandlerResult::Error, HandlerResult::Stopped, HandlerResult::Panicked];

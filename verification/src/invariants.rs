@@ -64,7 +64,8 @@ impl Ledger {
             let known = session.call_number(*key).is_some();
             holds(known, "I13", || format!("{key:?} is forgotten, and its caller waits: {made:?}"))?;
         }
-        check_residue(seen)?;
+        self.check_residue(seen)?;
+        self.check_tasks()?;
         check_children(seen)?;
         for (key, request) in &self.served {
             let is_open = request.started && !request.is_settled();
@@ -75,9 +76,10 @@ impl Ledger {
             holds_and_counts(is_open, tracked, "I3", || format!("{key:?} runs and has no slot"))?;
         }
         for (place, view) in seen.requests.iter().enumerate() {
-            let same = |other: &&RequestView| other.id == view.id && other.state != RequestState::Ended;
+            let has_id = |view: &RequestView| view.state != RequestState::Ended && !self.is_task(view.key);
+            let same = |other: &&RequestView| other.id == view.id && has_id(other);
             let other = seen.requests.iter().skip(place + 1).find(same);
-            let other = other.filter(|_| view.state != RequestState::Ended);
+            let other = other.filter(|_| has_id(view));
             holds_and_counts(place > 0, other.is_none(), "I4", || {
                 format!("{:?} has two owners: {view:?}, {other:?}", view.id)
             })?;
@@ -107,6 +109,53 @@ impl Ledger {
             holds_and_counts(is_over, !is_over || asked, "I5", || {
                 format!("{key:?} was not cancelled with its parent {parent:?}")
             })?;
+        }
+        Ok(())
+    }
+
+    /// I3: nothing refers to something that is gone.
+    fn check_residue(&self, seen: &Inspection) -> Result<(), Broken> {
+        let request = |key: &InboundKey| seen.requests.iter().find(|view| view.key == *key);
+        let call = |key: &OutboundKey| seen.calls.iter().any(|view| view.key == *key);
+        for (_, timer) in &seen.timers {
+            let known = match timer {
+                TimerView::Queue(key) => request(key).is_some_and(|view| view.state == RequestState::Queued),
+                TimerView::Grace(key) | TimerView::Shield(key) | TimerView::Detach(key) => {
+                    request(key).is_some()
+                }
+                TimerView::Deadline(key) | TimerView::PeerWait(key) => call(key),
+                TimerView::Lifecycle => true,
+            };
+            holds(known, "I3", || format!("a timer is left: {timer:?}"))?;
+        }
+        for key in &seen.queue {
+            let queued = request(key).is_some_and(|view| view.state == RequestState::Queued);
+            holds(queued, "I3", || format!("{key:?} is in the queue and does not wait"))?;
+        }
+        let waits = seen.requests.iter().filter(|view| view.state == RequestState::Queued).count();
+        holds_and_counts(waits > 0, waits == seen.queue.len(), "I3", || {
+            format!("{waits} wait, and the queue has {}", seen.queue.len())
+        })?;
+        let links = seen.exchanges.iter().map(|(_, key)| key);
+        let links = links.chain(seen.cancel_keys.iter().map(|(_, _, key)| key)).chain(&seen.cascades);
+        for key in links.chain(seen.foreign.iter().map(|(key, _)| key)) {
+            holds(request(key).is_some(), "I3", || format!("something refers to {key:?}, which is gone"))?;
+        }
+        // The id of a task is free.
+        let has_id = |view: &&RequestView| view.state != RequestState::Ended && !self.is_task(view.key);
+        let alive = seen.requests.iter().filter(has_id).count();
+        holds_and_counts(alive > 0, seen.indexed.0 == alive, "I3", || {
+            format!("{} ids are taken by {alive} requests", seen.indexed.0)
+        })?;
+        holds_and_counts(seen.indexed.1 > 0, seen.indexed.1 == seen.calls.len(), "I3", || {
+            format!("{} numbers are taken by {} calls", seen.indexed.1, seen.calls.len())
+        })?;
+        let open = seen.calls.iter().filter(|view| view.state != CallState::Leaving).count();
+        holds_and_counts(open > 0, seen.open_calls == open, "I3", || {
+            format!("{} calls are said to be open: {open}", seen.open_calls)
+        })?;
+        for (number, key) in &seen.cancels {
+            holds(call(key), "I3", || format!("the cancel {number:?} is kept for {key:?}, which is gone"))?;
         }
         Ok(())
     }
@@ -155,7 +204,10 @@ fn check_gauges(session: &Session, seen: &Inspection) -> Result<(), Broken> {
     for view in &seen.requests {
         match view.state {
             RequestState::Queued => queued += 1,
-            RequestState::Running | RequestState::CancelPending | RequestState::Cancelling => running += 1,
+            RequestState::Running
+            | RequestState::CancelPending
+            | RequestState::Cancelling
+            | RequestState::Task => running += 1,
             RequestState::Draining(_) => draining += 1,
             RequestState::Ended => {}
         }
@@ -166,49 +218,6 @@ fn check_gauges(session: &Session, seen: &Inspection) -> Result<(), Broken> {
     holds_and_counts(running > 0, counted == held, "I10", || {
         format!("running, queued, draining and slots are {held:?}, and counted are {counted:?}")
     })
-}
-
-/// I3: nothing refers to something that is gone.
-fn check_residue(seen: &Inspection) -> Result<(), Broken> {
-    let request = |key: &InboundKey| seen.requests.iter().find(|view| view.key == *key);
-    let call = |key: &OutboundKey| seen.calls.iter().any(|view| view.key == *key);
-    for (_, timer) in &seen.timers {
-        let known = match timer {
-            TimerView::Queue(key) => request(key).is_some_and(|view| view.state == RequestState::Queued),
-            TimerView::Grace(key) | TimerView::Shield(key) | TimerView::Detach(key) => request(key).is_some(),
-            TimerView::Deadline(key) | TimerView::PeerWait(key) => call(key),
-            TimerView::Lifecycle => true,
-        };
-        holds(known, "I3", || format!("a timer is left: {timer:?}"))?;
-    }
-    for key in &seen.queue {
-        let queued = request(key).is_some_and(|view| view.state == RequestState::Queued);
-        holds(queued, "I3", || format!("{key:?} is in the queue and does not wait"))?;
-    }
-    let waits = seen.requests.iter().filter(|view| view.state == RequestState::Queued).count();
-    holds_and_counts(waits > 0, waits == seen.queue.len(), "I3", || {
-        format!("{waits} wait, and the queue has {}", seen.queue.len())
-    })?;
-    let links = seen.exchanges.iter().map(|(_, key)| key);
-    let links = links.chain(seen.cancel_keys.iter().map(|(_, _, key)| key)).chain(&seen.cascades);
-    for key in links.chain(seen.foreign.iter().map(|(key, _)| key)) {
-        holds(request(key).is_some(), "I3", || format!("something refers to {key:?}, which is gone"))?;
-    }
-    let alive = seen.requests.iter().filter(|view| view.state != RequestState::Ended).count();
-    holds_and_counts(alive > 0, seen.indexed.0 == alive, "I3", || {
-        format!("{} ids are taken by {alive} requests", seen.indexed.0)
-    })?;
-    holds_and_counts(seen.indexed.1 > 0, seen.indexed.1 == seen.calls.len(), "I3", || {
-        format!("{} numbers are taken by {} calls", seen.indexed.1, seen.calls.len())
-    })?;
-    let open = seen.calls.iter().filter(|view| view.state != CallState::Leaving).count();
-    holds_and_counts(open > 0, seen.open_calls == open, "I3", || {
-        format!("{} calls are said to be open: {open}", seen.open_calls)
-    })?;
-    for (number, key) in &seen.cancels {
-        holds(call(key), "I3", || format!("the cancel {number:?} is kept for {key:?}, which is gone"))?;
-    }
-    Ok(())
 }
 
 /// I5: the parent of a live child is live, unless a cascade has not reached the child yet.
@@ -227,7 +236,13 @@ fn check_children(seen: &Inspection) -> Result<(), Broken> {
         let listed = parent.is_some_and(|parent| parent.children.contains(&call.key));
         holds(listed, "I3", || format!("{:?} has a parent that does not know it", call.key))?;
         let live = parent.is_some_and(|parent| {
-            matches!(parent.state, RequestState::Queued | RequestState::Running | RequestState::CancelPending)
+            matches!(
+                parent.state,
+                RequestState::Queued
+                    | RequestState::Running
+                    | RequestState::CancelPending
+                    | RequestState::Task
+            )
         });
         // Between its slices a cascade has not reached every child.
         let waits = parent.is_some_and(|parent| seen.cascades.contains(&parent.key));
@@ -265,8 +280,14 @@ thread_local! {
 }
 
 /// How often each invariant was judged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally([u64; NUMBERS]);
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self([0; NUMBERS])
+    }
+}
 
 impl Tally {
     /// The judgements of this thread since the last call.
@@ -313,9 +334,9 @@ fn place_of(invariant: &str) -> Option<usize> {
     match *invariant.as_bytes() {
         [b'I', ones] => digit(ones).checked_sub(1),
         [b'I', tens, ones] => (10 * digit(tens) + digit(ones)).checked_sub(1),
-        [b'L', ones] => Some(digit(ones) + 14),
-        [b'B', ones] => Some(digit(ones) + 18),
-        [b'B', tens, ones] => Some(10 * digit(tens) + digit(ones) + 18),
+        [b'L', ones] => Some(digit(ones) + 16),
+        [b'B', ones] => Some(digit(ones) + 20),
+        [b'B', tens, ones] => Some(10 * digit(tens) + digit(ones) + 20),
         _ => None,
     }
 }

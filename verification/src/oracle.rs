@@ -29,6 +29,10 @@ pub struct Served {
     pub ended: bool,
     /// Whether its task was aborted.
     pub aborted: bool,
+    /// Whether it became a task. Its id is free then, and it is settled when the task has ended.
+    pub is_task: bool,
+    /// Whether the task's handle was sent.
+    is_handed: bool,
     /// The number of critical sections that it is in.
     pub shields: u8,
     /// The cause of its first cancel, if there is one.
@@ -196,8 +200,28 @@ impl Ledger {
         self.alive().find(|(_, served)| has(served) && !served.nameless)
     }
 
+    /// Whether this request became a task.
+    pub(super) fn is_task(&self, key: InboundKey) -> bool {
+        self.served.get(&key).is_some_and(|served| served.is_task)
+    }
+
+    /// Whether this request may become a task: it runs, and nothing is decided.
+    pub(super) fn may_become_task(&self, key: InboundKey) -> bool {
+        let runs = |served: &Served| {
+            served.started
+                && !(served.offered || served.ended || served.is_task)
+                && !(served.is_settled() || served.signalled)
+                && served.first.is_none()
+        };
+        !self.lost && self.served.get(&key).is_some_and(runs)
+    }
+
+    /// Those that have not ended and whose ids are theirs.
     fn alive(&self) -> impl Iterator<Item = (InboundKey, &Served)> {
-        self.served.iter().filter(|(_, served)| !served.ended).map(|(key, served)| (*key, served))
+        self.served
+            .iter()
+            .filter(|(_, served)| !served.ended && !served.is_task)
+            .map(|(key, served)| (*key, served))
     }
 
     /// Records a cancel that must be acknowledged with this id, in its step. The status is checked elsewhere.
@@ -303,7 +327,9 @@ impl Ledger {
                     format!("{key:?} was aborted twice, or before it was started")
                 })
             }
+            Output::Reply(reply) if reply.body == ReplyBody::TaskHandle => self.take_handle(session, reply),
             Output::Reply(reply) => self.take_reply(session, reply),
+            Output::TaskEnded { key, cancelled } => self.take_end_of_task(session, *key, cancelled.as_ref()),
             Output::Silence { key, .. } => self.take_silence(session, *key),
             Output::Released(key) => self.take_released(session, *key),
             Output::SendCancel { call, number, cancel, .. } => {
@@ -398,7 +424,7 @@ impl Ledger {
         holds_and_counts(spared, !spared, "I9", || format!("the handshake was cancelled: {cause:?}"))?;
         let may_be = match cause {
             CauseKind::Shutdown => shutdown,
-            CauseKind::Disconnected => ends || request.detached,
+            CauseKind::Disconnected => (ends || request.detached) && !request.is_task,
             _ => false,
         };
         if request.first.is_none() && may_be {
@@ -408,6 +434,56 @@ impl Ledger {
         holds(first == Some(cause), "I7", || {
             format!("{key:?} is said to be cancelled by {cause:?}, and first was {first:?}")
         })
+    }
+
+    /// I16: a request that becomes a task is answered with its handle, once.
+    fn take_handle(&mut self, session: &Session, reply: &Reply) -> Result<(), Broken> {
+        let lost = self.lost;
+        let request = self.of(reply.key)?;
+        let fresh = request.is_task && !request.is_handed && !request.is_settled();
+        request.is_handed = true;
+        let named = request.name.as_ref().is_some_and(|name| name.id == reply.id);
+        holds_and_counts(true, fresh && named && !lost, "I16", || {
+            format!("{:?} was answered with the handle of a task: {request:?}", reply.key)
+        })?;
+        holds(session.may_notify(reply.key), "I2", || format!("{:?} may not write as a task", reply.key))
+    }
+
+    /// I16: the end of a task is reported once. I17: one that is cancelled is signalled at once, or at the end of its
+    /// critical section.
+    fn take_end_of_task(
+        &mut self,
+        session: &Session,
+        key: InboundKey,
+        cancelled: Option<&Cause>,
+    ) -> Result<(), Broken> {
+        let request = self.of(key)?;
+        let (fresh, ended) = (request.is_task && !request.is_settled(), request.offered || request.ended);
+        holds_and_counts(true, fresh, "I16", || {
+            format!("the end of {key:?} was reported twice: {request:?}")
+        })?;
+        let by_itself = ended && request.first.is_none();
+        request.settled = Some(if by_itself { Settled::ByHandler } else { Settled::ByMachine });
+        match cancelled {
+            // A handler may stop voluntarily.
+            Some(cause) if by_itself => holds(cause.kind() == CauseKind::Local, "I16", || {
+                format!("{key:?} ended by itself, and is said to be cancelled by {cause:?}")
+            })?,
+            Some(cause) => self.take_cause(key, cause.kind())?,
+            None => holds(by_itself, "I16", || format!("{key:?} was cancelled, and is said to have ended"))?,
+        }
+        holds(!session.may_notify(key), "I2", || format!("{key:?} may still write, after its end"))
+    }
+
+    /// I17: after a step, each task that is cancelled was signalled, or is in a critical section.
+    pub(super) fn check_tasks(&self) -> Result<(), Broken> {
+        for (key, served) in self.served.iter().filter(|(_, served)| served.is_task && !served.ended) {
+            let is_cancelled = served.settled == Some(Settled::ByMachine);
+            holds_and_counts(is_cancelled, !is_cancelled || served.signalled || served.held, "I17", || {
+                format!("the task {key:?} is cancelled, and its handler does not know it: {served:?}")
+            })?;
+        }
+        Ok(())
     }
 
     fn take_reply(&mut self, session: &Session, reply: &Reply) -> Result<(), Broken> {
@@ -420,7 +496,8 @@ impl Ledger {
             }
         }
         let request = self.of(key)?;
-        let (fresh, offered, first) = (!request.is_settled(), request.offered, request.first);
+        let (fresh, offered, first) =
+            (!request.is_settled() && !request.is_task, request.offered, request.first);
         let by_handler = matches!(reply.body, ReplyBody::Handler);
         request.settled = Some(if by_handler { Settled::ByHandler } else { Settled::ByMachine });
         let reported = request.reported.take();
@@ -440,6 +517,7 @@ impl Ledger {
             ReplyBody::Handler => offered,
             ReplyBody::Cancelled(_) => first.is_some() || offered,
             ReplyBody::Graceful(_) => first != Some(CauseKind::Peer) && (first.is_some() || offered),
+            ReplyBody::TaskHandle => false,
             ReplyBody::Refused(Refusal::Internal) => ended && first.is_none(),
             ReplyBody::Refused(_) => !started && first.is_none(),
         };

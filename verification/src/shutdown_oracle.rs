@@ -45,14 +45,16 @@ impl Begun {
         }
     }
 
-    /// The time at which nothing of a lost connection may be left. `None`: when its handlers end.
-    fn gone_by(&self, limits: &Limits) -> Option<Instant> {
+    /// The time at which nothing of a lost connection may be left. `None`: when its handlers end. Only a shutdown ends the
+    /// handlers of tasks.
+    fn gone_by(&self, limits: &Limits, has_tasks: bool) -> Option<Instant> {
         let loss = self.lost.as_ref()?;
         let until = match loss.how {
             DisconnectPolicy::CancelNow => Some(loss.at),
             DisconnectPolicy::Detach => Some(loss.at + limits.detach_grace),
             DisconnectPolicy::Keep => None,
         };
+        let until = until.filter(|_| !has_tasks);
         let held = (limits.max_shield_time + limits.cancel_grace) * loss.shields;
         let by_loss = until.map(|until| until + limits.cancel_grace + held);
         // A critical section does not delay the end of a drain.
@@ -105,7 +107,8 @@ impl MachineState {
             // The history does not affect how it ends.
             here = self.numbers(&seen).1;
         }
-        let (from, by) = (self.now, self.begun.gone_by(self.session.limits()));
+        let has_tasks = self.ledger.served.values().any(|served| served.is_task && !served.ended);
+        let (from, by) = (self.now, self.begun.gone_by(self.session.limits(), has_tasks));
         let takes = self.walk_to(here, &mut known.gone, Self::is_gone)?;
         let limit = by.map(|by| by.saturating_duration_since(from));
         holds_and_counts(limit.is_some(), limit.is_none_or(|limit| takes <= limit), "L3", || {

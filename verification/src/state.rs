@@ -304,6 +304,7 @@ impl MachineState {
             | Input::Agreed(_)
             | Input::Offer(..)
             | Input::Ended(_)
+            | Input::BecomeTask(_)
             | Input::Shield(_)
             | Input::Unshield(_)
             | Input::StreamBack(_)

@@ -196,6 +196,7 @@ words! {
     "cancel-nothing" () { Input::CancelNothing }
     "offer" (key, end) { Input::Offer(key, end) }
     "ended" (key) { Input::Ended(key) }
+    "become-task" (key) { Input::BecomeTask(key) }
     "shield" (key) { Input::Shield(key) }
     "unshield" (key) { Input::Unshield(key) }
     "local-cancel" (key) { Input::LocalCancel(key) }

@@ -127,6 +127,7 @@ fn is_given(class: Class, order: Order, word: &str) -> bool {
         "hello" | "cancel-hello" => rules.handshake.is_some(),
         "agreed" => rules.gate == CapabilityGate::Declared || rules.session_required,
         "request-exempt" => matches!(class, Class::Silence | Class::Stateless),
+        "become-task" => class == Class::Tasks,
         "cancel-by-nobody" | "cancel-elsewhere" => !called_off,
         "stream-lost" | "call-failed" | "exchange-failed" => is_unordered,
         "stream-back" => is_unordered && rules.lost_stream != LostStream::Cancel,
@@ -169,6 +170,8 @@ searches! {
     ended_by_the_peer_in_order: Ended, Ordered;
     ended_by_the_peer_without_order: Ended, Unordered;
     stateless: Stateless, Unordered;
+    tasks_in_order: Tasks, Ordered;
+    tasks_without_order: Tasks, Unordered;
 }
 
 /// The invariants that the page claims for this engine are those that it judges, each in a state where the subject of
@@ -240,14 +243,14 @@ fn a_printed_and_parsed_trace_leads_to_the_same_state() {
                 .extend(text.split(' ').skip(2).filter_map(|word| word.split(':').next()).map(str::to_owned));
         }
     }
-    assert!(kinds.len() >= 41, "these kinds of inputs came: {kinds:?}");
+    assert!(kinds.len() >= 42, "these kinds of inputs came: {kinds:?}");
 }
 
 #[test]
 fn every_word_of_a_trace_is_written_as_it_is_read() {
     let text = "acknowledged unordered request:0 request-over request-exempt hello agreed:both agreed:neither cancel:1 \
         cancel-hello cancel-by-stranger cancel-by-nobody cancel-elsewhere bad bad-request cancel-nothing \
-        offer:0.0:value ended:0.0 shield:1.2 unshield:1.2 local-cancel:0.0 deadline:0.0 stale:0.0 stream-lost:0.0 \
+        offer:0.0:value ended:0.0 become-task:0.0 shield:1.2 unshield:1.2 local-cancel:0.0 deadline:0.0 stale:0.0 stream-lost:0.0 \
         stream-back:0.0 call:none call:3.1 call-within adopt:0.0 release:7 detach:0.0 written:0.0 cancel-call:0.0:wait \
         cancel-call:0.0:usual exchange-failed:0.0 cancel-failed:0.0 idle advance cancel-written:0.0 answer:0.0:cancelled acked:0.0 acked-not:0.0 call-failed:0.0 late-answer half-close \
         lost:detach shutdown time wait";

@@ -31,7 +31,7 @@ impl SessionRouter for Cluster {
         match Hop::take(&mut head.headers) {
             Some(Ok(message)) => self.route_message(message, head, session),
             Some(Err(_)) => SessionRoute::Refused(refused()),
-            None => self.route_client(session),
+            None => self.route_client(head, session),
         }
     }
 
@@ -50,10 +50,13 @@ impl SessionRouter for Cluster {
 }
 
 impl Cluster {
-    /// A request of a client: to the owner of its session.
-    fn route_client(&self, session: Option<&str>) -> SessionRoute {
+    /// A request of a client: to the owner of its session, or of the task that it is about.
+    fn route_client(&self, head: &request::Parts, session: Option<&str>) -> SessionRoute {
         let inner = &self.0;
-        let named = session.and_then(|id| SignedName::parse(Purpose::Session, &inner.secret, id));
+        let named = match session {
+            Some(id) => SignedName::parse(Purpose::Session, &inner.secret, id),
+            None => task_of(head).and_then(|id| SignedName::parse(Purpose::Key, &inner.secret, id)),
+        };
         match named {
             Some(session) if Some(&session.node) != inner.node.as_ref() => {
                 let cluster = Arc::clone(inner);
@@ -84,7 +87,7 @@ impl Cluster {
                 Box::pin(serve(cluster, message, request))
             }));
         }
-        let subject = session.unwrap_or_default().as_bytes();
+        let subject = session.or_else(|| task_of(head)).unwrap_or_default().as_bytes();
         let verified = self.0.verify(message, About { method: &head.method, uri: &head.uri, subject });
         let hop = match verified {
             Ok(hop) => hop,
@@ -99,7 +102,17 @@ impl Cluster {
     }
 }
 
-// Sends a client's request to the node that holds its session.
+/// The id of the task that a request without a session is about. MCP's extension for tasks, "Routing Headers": the header lets
+/// "load balancers route subsequent requests for the same task to the server instance holding its state".
+fn task_of(head: &request::Parts) -> Option<&str> {
+    let text = |name: HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());
+    text(METHOD).filter(|method| method.starts_with("tasks/")).and_then(|_| text(NAME))
+}
+
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+
+// Sends a client's request to the node that holds its session or its task.
 
 /// Fields about one connection, which are not passed on (RFC 9110, 7.6.1).
 const OF_A_CONNECTION: [HeaderName; 6] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
@@ -227,25 +240,25 @@ impl Process {
 
 /// 404: as for each session that has ended.
 fn gone() -> RouteRefusal {
-    let text = "this session has ended: the node that held it is gone";
+    let text = "this session or task has ended: the node that held it is gone";
     RouteRefusal::new(StatusCode::NOT_FOUND, text.to_owned())
 }
 
 /// 503: the session may live.
 fn unknown() -> RouteRefusal {
-    let text = "the node that holds this session is not known now, because the members of the cluster cannot be read";
+    let text = "the node that holds this session or task is not known now, because the members of the cluster cannot be read";
     RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()).retry_after(RETRY_AFTER)
 }
 
 /// 503: the session lives, as far as is known.
 fn unreachable() -> RouteRefusal {
-    let text = "the node that holds this session cannot be reached now";
+    let text = "the node that holds this session or task cannot be reached now";
     RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()).retry_after(RETRY_AFTER)
 }
 
 /// 502: the owner may have begun with the request.
 fn lost() -> RouteRefusal {
-    let text = "the node that holds this session was lost while this request was under way";
+    let text = "the node that holds this session or task was lost while this request was under way";
     RouteRefusal::new(StatusCode::BAD_GATEWAY, text.to_owned())
 }
 

@@ -81,6 +81,12 @@ failpoints! {
     LaterCause = "later-cause",
     /// Machine: a cancel is acknowledged twice.
     AckTwice = "ack-twice",
+    /// Machine: a task is reported as cancelled, and its handler is not signalled.
+    TaskGoesOn = "task-goes-on",
+    /// Machine: a task that was cancelled is reported as ended again when its handler ends.
+    TaskEndsTwice = "task-ends-twice",
+    /// Machine: a task keeps the id of its request, and the cancel of that id reaches it.
+    TaskKeepsId = "task-keeps-id",
     /// Driver: a cancel that arrives before its handler was polled is lost.
     LateRegistration = "late-registration",
     /// Driver: no task is woken for frames that are put into the outbox.

@@ -36,8 +36,9 @@ pub use dialect::{
 #[cfg(feature = "tokio")]
 pub use driver::{
     ArrivalOrder, Call, CallBuilder, CallContext, Canceller, ClusterKeys, Declaration, HandlerError,
-    KeyedRequest, Method, MethodHandler, Notification, Notifications, Peer, PeerBuilder, QueueStats, Router,
-    Server, ServerBuilder, ServerCounts, ServerHandle, ServerLimits, Starting, Stopped, TracePropagator,
+    KeyedRequest, Method, MethodHandler, NotATask, Notification, Notifications, Peer, PeerBuilder,
+    QueueStats, Router, Server, ServerBuilder, ServerCounts, ServerHandle, ServerLimits, Starting, Stopped,
+    TaskHandle, TaskLimits, TaskReport, Tasks, TracePropagator,
 };
 #[cfg(feature = "tower")]
 pub use driver::{CallRequest, RawParams, ServiceRequest};

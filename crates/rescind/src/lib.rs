@@ -74,10 +74,10 @@ pub use rescind_core::{
     Canceller, Cause, CauseKind, Client, ClientKey, ClientLimits, Clients, ConnectionError,
     DEFAULT_IPV6_PREFIX, Declaration, Deviation, DeviationReport, Endpoint, ErrorCode, ErrorObject, Event,
     FrameStream, Framing, HandlerError, Limits, LogText, MAX_REASON_BYTES, MemoryListener, MemoryTransport,
-    Method, MethodHandler, Notification, Notifications, Outcome, Peer, PeerBuilder, Principal,
+    Method, MethodHandler, NotATask, Notification, Notifications, Outcome, Peer, PeerBuilder, Principal,
     ProtocolViolation, QueueStats, Registry, RequestId, Router, Server, ServerBuilder, ServerCounts,
-    ServerHandle, ServerLimits, SessionId, Share, Starting, Stats, Stopped, TraceContext, TracePropagator,
-    dialect, memory_listener, memory_pair,
+    ServerHandle, ServerLimits, SessionId, Share, Starting, Stats, Stopped, TaskHandle, TaskLimits,
+    TaskReport, Tasks, TraceContext, TracePropagator, dialect, memory_listener, memory_pair,
 };
 pub use rescind_net::{
     AuthHook, AuthRefusal, AuthRequest, ClientCertificates, Credential, HostPolicy, InvalidAllowEntry,

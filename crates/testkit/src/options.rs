@@ -18,8 +18,8 @@ pub struct Options {
     pub answer_after_cancel: Option<AnswerAfterCancelOption>,
     /// Whether the subject declares that it handles cancels, where its dialect has a declaration. Default: it does.
     pub declare_cancel: Option<bool>,
-    /// Whether the fixture declares that `test/sleep` can be a task, if its dialect has such a declaration (MCP
-    /// 2025-11-25). The cancel of the id then does not reach it. Default: it does not.
+    /// Whether a tool call can become a task, if the dialect has tasks (MCP), and whether the fixture declares that. Default:
+    /// yes.
     pub declare_tasks: Option<bool>,
     /// Whether the fixture registers its handlers with `Router::quick`. Outcomes are the same. Default: it does not.
     pub quick_handlers: Option<bool>,
@@ -36,9 +36,9 @@ impl Options {
         *self == Self::default()
     }
 
-    /// Whether the fixture declares tasks.
-    pub(crate) fn declares_tasks(&self) -> bool {
-        self.declare_tasks.unwrap_or(false)
+    /// Whether a tool call can become a task.
+    pub(crate) fn has_tasks(&self) -> bool {
+        self.declare_tasks.unwrap_or(true)
     }
 
     /// Whether the fixture registers its handlers as quick.

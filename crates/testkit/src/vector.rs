@@ -91,6 +91,8 @@ pub enum Need {
     ExchangeIds,
     /// Batches may be received.
     Batches,
+    /// Requests can become tasks.
+    Tasks,
 }
 
 impl Need {
@@ -110,7 +112,13 @@ impl Need {
                 Some("on this wire ids belong to the session, and a message cancels")
             }
             Self::Batches if !abilities.batches => Some("no batches are carried over this wire"),
-            Self::Order | Self::Disorder | Self::SessionIds | Self::ExchangeIds | Self::Batches => None,
+            Self::Tasks if !abilities.tasks => Some("the machine alone keeps no tasks"),
+            Self::Order
+            | Self::Disorder
+            | Self::SessionIds
+            | Self::ExchangeIds
+            | Self::Batches
+            | Self::Tasks => None,
         }
     }
 }
@@ -217,6 +225,8 @@ pub struct Abilities {
     pub bare: bool,
     /// Whether its ids belong to an exchange, so that closing the exchange is the cancel.
     pub exchange_scoped: bool,
+    /// Whether its requests can become tasks.
+    pub tasks: bool,
 }
 
 /// One step. In JSON an object with one member, the step's name.

@@ -50,6 +50,7 @@ const NOTHING: Abilities = Abilities {
     batches: true,
     bare: true,
     exchange_scoped: false,
+    tasks: true,
 };
 
 impl Subject for Scripted {
@@ -404,14 +405,18 @@ async fn a_foreign_peer_need_not_follow_our_decisions_or_undeclared_features() {
         assert!(matches!(played.verdict, Verdict::NotAsked { .. }), "{name}: {played:?}");
         assert!(why(&played).contains("what we decided"), "{name}: {played:?}");
     }
-    let task = scenarios_of("mcp").find(|scenario| scenario.vector.name == "task_is_not_cancelled").unwrap();
+    let task = scenarios_of("mcp").find(|scenario| scenario.vector.name == "task_unknown").unwrap();
     let played = asked(task, &mut Scripted::new([opened()])).await;
     assert!(matches!(played.verdict, Verdict::NotAsked { .. }), "{played:?}");
     assert!(why(&played).contains("capabilities.tasks"), "{played:?}");
     let declares = r#"{"jsonrpc":"2.0","id":"runner-1","result":{"protocolVersion":"2025-11-25","capabilities":{"tasks":{}}}}"#;
-    let whole = frame(r#"{"jsonrpc":"2.0","id":1,"result":{"value":"whole"}}"#);
+    let unknown = |id: u64| {
+        vec![frame(&format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32602,"message":"No such task"}}}}"#
+        ))]
+    };
     let barrier = frame(r#"{"jsonrpc":"2.0","id":"runner-2","result":{"value":"barrier"}}"#);
-    let script = [vec![frame(declares)], vec![], vec![], vec![whole], vec![barrier]];
+    let script = [vec![frame(declares)], vec![], unknown(1), unknown(2), unknown(3), vec![barrier]];
     let played = asked(task, &mut Scripted::new(script)).await;
     assert_eq!(played.verdict, Verdict::Held, "{played:?}");
 }

@@ -192,7 +192,7 @@ impl Machine {
             Output::Reply(reply) => {
                 let number = self.request(reply.key);
                 match reply.body {
-                    ReplyBody::Handler => Seen::Value(number),
+                    ReplyBody::Handler | ReplyBody::TaskHandle => Seen::Value(number),
                     ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => Seen::Cancelled(number),
                     ReplyBody::Refused(_) => Seen::Failed(number),
                 }

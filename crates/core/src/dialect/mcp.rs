@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::Dialect;
 use super::jsonrpc::{CancelName, FirstMessage, JsonRpc, Progress, ReasonField, TokenField};
 use super::rules::{
-    BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, LostStream, RefusalStyle, Rules,
+    BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, LostStream, RefusalStyle,
+    Rules, TaskForm,
 };
 use crate::dialect::rules::{CancelBodies, MirroredBodies, RenewalBodies};
 use crate::message::ErrorCode;
@@ -38,12 +39,14 @@ pub static MCP_RENEWAL: RenewalBodies = RenewalBodies {
 pub static MCP_2026_BODIES: MirroredBodies = MirroredBodies {
     revision: "2026-07-28",
     revision_member: META_VERSION,
-    capabilities_member: "io.modelcontextprotocol/clientCapabilities",
+    capabilities_member: CAPABILITIES,
     names: &[(TOOL_CALL, "name"), ("prompts/get", "name"), ("resources/read", "uri"), ("tasks/", "taskId")],
     tool_call: TOOL_CALL,
 };
 
 const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+/// The member of `_meta` with the capabilities of a client.
+pub(super) const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const TOOL_CALL: &str = "tools/call";
 
 /// GETMCP-06, GETMCP-07.
@@ -90,6 +93,7 @@ static MCP_RULES: Rules = Rules {
     // RULE-04.
     batch_revision: Some("2025-03-26"),
     subprotocols: SUBPROTOCOLS,
+    tasks: Some(TaskForm::AskedByClient),
     ..BASE
 };
 static MCP_CODEC: JsonRpc = JsonRpc {
@@ -138,6 +142,7 @@ static MCP_2026_RULES: Rules = Rules {
     max_call_timeout: MAX_CALL_TIMEOUT,
     refusal: RefusalStyle::NoIdMember,
     subprotocols: SUBPROTOCOLS,
+    tasks: Some(TaskForm::DecidedByServer),
     ..BASE
 };
 static MCP_2026_CODEC: JsonRpc = JsonRpc {

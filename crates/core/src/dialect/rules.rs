@@ -83,6 +83,8 @@ pub struct Rules {
     pub subprotocols: &'static [&'static str],
     /// The revision (the version in the handshake) that allows batches. Over HTTP the transport takes them apart.
     pub batch_revision: Option<&'static str>,
+    /// Requests that go on after their first answer. `None`: the protocol has none.
+    pub tasks: Option<TaskForm>,
     /// The default framing on byte streams.
     pub framing: Framing,
 }
@@ -97,6 +99,61 @@ pub struct ServerLifecycle {
     pub shutdown_result: &'static str,
     /// The notification that closes the connection and requests the end of the server's process.
     pub exit: &'static str,
+}
+
+/// The form of tasks in a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskForm {
+    /// MCP 2025-11-25, "Tasks": the client asks for a task, and gets its result with `tasks/result`.
+    AskedByClient,
+    /// The extension of MCP 2026-07-28: the server decides, and `tasks/get` has the result.
+    DecidedByServer,
+}
+
+/// How far a task is. The last three are final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TaskStatus {
+    /// The handler does the work.
+    Working,
+    /// The handler waits for an answer of the client.
+    InputRequired,
+    /// It has a result.
+    Completed,
+    /// It has an error.
+    Failed,
+    /// It was cancelled.
+    Cancelled,
+}
+
+impl TaskStatus {
+    /// The status as the protocols write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Working => "working",
+            Self::InputRequired => "input_required",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The status with this name.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        [Self::Working, Self::InputRequired, Self::Completed, Self::Failed, Self::Cancelled]
+            .into_iter()
+            .find(|status| status.name() == name)
+    }
+
+    /// Whether no other status can follow.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        match self {
+            Self::Working | Self::InputRequired => false,
+            Self::Completed | Self::Failed | Self::Cancelled => true,
+        }
+    }
 }
 
 /// The text of the cancelled answer to a request that an operator stopped, in each dialect.
@@ -265,6 +322,7 @@ pub(super) const BASE: Rules = Rules {
     refusal: RefusalStyle::NullId,
     subprotocols: &["jsonrpc"],
     batch_revision: None,
+    tasks: None,
     framing: Framing::Newline,
 };
 

@@ -318,6 +318,7 @@ impl PeerBuilder {
             in_order,
             timeouts: self.timeouts,
             serves,
+            tasks: self.router.as_ref().and_then(|router| router.kept_tasks().cloned()),
             on_event: self.on_event,
             on_call_failure: self.on_call_failure,
             on_deviation: self.on_deviation,

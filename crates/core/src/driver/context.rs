@@ -17,6 +17,7 @@ use crate::driver::outbox::Answer;
 use crate::driver::request_log::{Direction, RequestKey};
 use crate::driver::requests::{KeyedRequest, RequestData};
 use crate::driver::state::{ConnectionInner, Request};
+use crate::driver::tasks::NotATask;
 use crate::error::CallError;
 use crate::id::RequestId;
 use crate::machine::HandlerResult;
@@ -54,6 +55,10 @@ impl CallContext {
 
     pub(crate) fn connection(&self) -> &Arc<ConnectionInner> {
         &self.0.connection
+    }
+
+    pub(crate) const fn shared(&self) -> &Arc<Request> {
+        &self.0
     }
 
     pub(crate) fn data(&self) -> &RequestData {
@@ -125,7 +130,8 @@ impl CallContext {
     }
 
     /// Sends a notification that belongs to this request: it is written before the answer and never after it. Does not
-    /// wait for room in the outbox.
+    /// wait for room in the outbox. The notifications of a task are written until it has ended, with the name of the task;
+    /// those of a task of MCP 2026-07-28 are dropped, because its protocol has none.
     ///
     /// # Errors
     /// [`CallError::Ended`] once the request is answered or needs no answer any more; [`CallError::OutboxFull`] if the
@@ -137,6 +143,7 @@ impl CallContext {
         params: &P,
     ) -> Result<(), CallError> {
         let frame = Frame::new(self.0.connection.max_frame, method.into(), params)?;
+        let Some(frame) = self.own_frame(frame) else { return Ok(()) };
         self.0.connection.try_notify(frame, Some(&self.0.data))
     }
 
@@ -153,6 +160,7 @@ impl CallContext {
         params: &P,
     ) -> Result<(), CallError> {
         let frame = Frame::new(self.0.connection.max_frame, method.into(), params)?;
+        let Some(frame) = self.own_frame(frame) else { return Ok(()) };
         self.0.connection.notify(frame, Some(&self.0.data)).await
     }
 
@@ -376,6 +384,15 @@ impl HandlerError {
         };
         let error = match error.downcast::<Stopped>() {
             Ok(stopped) => return Self(Repr::Stopped(stopped.0)),
+            Err(error) => error,
+        };
+        let error = match error.downcast::<NotATask>() {
+            Ok(why) => {
+                return Self(match why.into_answer() {
+                    Ok(error) => Repr::Answered(error),
+                    Err(cause) => Repr::Stopped(cause),
+                });
+            }
             Err(error) => error,
         };
         match error.downcast::<CallError>() {

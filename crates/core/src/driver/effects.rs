@@ -15,6 +15,7 @@ use crate::driver::call_table::{CallSpan, RemoteAction};
 use crate::driver::notifications::{Inbox, Matcher};
 use crate::driver::request_log::Notified;
 use crate::driver::state::{ConnectionInner, Request, Start};
+use crate::driver::tasks::{Task, TaskEnd};
 use crate::id::CallNumber;
 use crate::log_text::LogText;
 use crate::machine::{Event, ReplyBody, Settlement};
@@ -49,6 +50,8 @@ pub(crate) struct Rare {
     pub(crate) child_cancels: Vec<RemoteAction>,
     /// Parents on other connections whose children have ended.
     pub(crate) parent_releases: Vec<RemoteAction>,
+    /// Tasks that have ended.
+    pub(crate) tasks: Vec<(Arc<Task>, TaskEnd)>,
     pub(crate) events: Vec<Event>,
     /// The request logs in which something was recorded.
     pub(crate) recorded: Notified,
@@ -127,6 +130,9 @@ impl Rare {
         }
         for release in self.parent_releases {
             release();
+        }
+        for (task, end) in self.tasks {
+            task.end(end);
         }
         if let Some(hook) = &connection.on_event {
             for event in &self.events {
@@ -291,6 +297,7 @@ impl ConnectionInner {
 pub(crate) const fn outcome_of_reply(body: &ReplyBody) -> &'static str {
     match body {
         ReplyBody::Handler => "completed",
+        ReplyBody::TaskHandle => "task",
         ReplyBody::Cancelled(_) => "cancelled",
         ReplyBody::Graceful(_) => "ended",
         ReplyBody::Refused(_) => "refused",

@@ -507,7 +507,9 @@ impl Request {
         connection.step_with(
             Payload::Offer(answer),
             |state, now, _, _| {
-                let settled = !state.session.may_notify(self.data.key);
+                // The end of a task is kept and not written.
+                let settled =
+                    !state.session.may_notify(self.data.key) || state.session.is_task(self.data.key);
                 let has_room = state.outbox.has_room(state.session.limits(), weight);
                 let Some(slot) = state.inbound.get_mut(self.data.key.0) else { return Poll::Ready(()) };
                 if !settled && !has_room {

@@ -20,6 +20,9 @@ mod requests;
 mod router;
 mod server;
 mod state;
+mod task_handle;
+mod task_methods;
+mod tasks;
 #[cfg(feature = "tower")]
 mod tower;
 
@@ -43,5 +46,7 @@ pub use requests::{ClusterKeys, KeyedRequest, TracePropagator};
 pub use router::Router;
 pub use router::{Method, MethodHandler};
 pub use server::{Server, ServerBuilder, ServerHandle};
+pub use task_handle::{TaskHandle, TaskReport};
+pub use tasks::{NotATask, TaskLimits, Tasks};
 #[cfg(feature = "tower")]
 pub use tower::{CallRequest, RawParams, ServiceRequest};

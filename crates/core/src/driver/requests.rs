@@ -16,9 +16,12 @@ use tokio_util::sync::CancellationToken;
 use crate::byte_budget::HeldBytes;
 use crate::cause::Cause;
 use crate::clients::Client;
+use crate::dialect::tasks::TaskOffer;
 use crate::driver::admission::{RequestClient, Task};
 use crate::driver::request_log::{RequestKey, Stamp};
+use crate::driver::tasks::TaskSide;
 use crate::id::{ExchangeId, InboundKey, RequestId};
+use crate::message::ErrorObject;
 use crate::registry::SessionId;
 use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use crate::sync::{AbortHandle, Mutex, MutexGuard};
@@ -76,6 +79,8 @@ struct Late {
     token: OnceLock<CancellationToken>,
     /// Its span, except while its handler runs in it.
     span: Mutex<Option<tracing::Span>>,
+    /// What it has to do with tasks.
+    task_side: OnceLock<Box<TaskSide>>,
 }
 
 impl Late {
@@ -248,6 +253,23 @@ impl RequestData {
     /// Its token. It is made with the connection's lock held, so that a cancel at the same time does not miss it.
     pub(crate) fn token(&self) -> CancellationToken {
         self.late().token.get_or_init(CancellationToken::new).clone()
+    }
+
+    /// What it says about a task as its answer.
+    pub(crate) fn set_task_offer(&self, offer: Option<Result<TaskOffer, ErrorObject>>) {
+        if let Some(offer) = offer {
+            let _ = self.late().task_side.set(Box::new(TaskSide::new(offer)));
+        }
+    }
+
+    pub(crate) fn task_side(&self) -> Option<&TaskSide> {
+        self.late.get()?.task_side.get().map(|side| &**side)
+    }
+
+    /// The exchange on which its frames go. That of a task is over.
+    pub(crate) fn frame_exchange(&self) -> ExchangeId {
+        let is_task = self.task_side().is_some_and(|side| side.task().is_some());
+        if is_task { ExchangeId::NONE } else { self.exchange() }
     }
 
     pub(crate) fn take_span(&self) -> Option<tracing::Span> {

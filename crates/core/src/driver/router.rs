@@ -18,6 +18,7 @@ use crate::driver::json_text::{JsonText, read_params};
 use crate::driver::notifications::tasks::ArrivalOrder;
 use crate::driver::peer::Peer;
 use crate::driver::state::{Handler, NotificationHandler, Notified};
+use crate::driver::tasks::Tasks;
 use crate::message::Deviation;
 use crate::transport::BoxFuture;
 
@@ -48,6 +49,7 @@ pub struct Router {
     notification_fallback: Option<Arc<dyn NotificationHandler>>,
     in_order: bool,
     reads_ahead: Option<usize>,
+    tasks: Option<Tasks>,
 }
 
 /// By names that only this side chooses. A peer looks names up and adds none, so their hash has no key.
@@ -283,6 +285,15 @@ impl Router {
     {
         self.notifications.insert(name, Arc::new(TypedNotification { function, order, params: PhantomData }));
         self
+    }
+
+    pub(crate) fn with_tasks(mut self, tasks: &Tasks) -> Self {
+        self.tasks = Some(tasks.clone());
+        self
+    }
+
+    pub(crate) const fn kept_tasks(&self) -> Option<&Tasks> {
+        self.tasks.as_ref()
     }
 
     pub(crate) const fn is_in_order(&self) -> bool {

@@ -87,7 +87,7 @@ impl Session {
         if request.reach == Cancellability::Handshake && !ends_all {
             return false;
         }
-        let accepted = matches!(request.state, State::Queued | State::Running);
+        let accepted = request.state.is_undecided();
         if accepted {
             self.accept_cancel(now, key, cause, None);
             self.advance(now);
@@ -184,7 +184,10 @@ impl Session {
                 }
                 self.acknowledge(ack, Some(id), AckStatus::Cancelled);
             }
-            State::Draining { .. } | State::Ended => {
+            State::Task if failpoint::active(Failpoint::TaskKeepsId) => {
+                self.accept_cancel(now, key, cause, ack);
+            }
+            State::Task | State::Draining { .. } | State::Ended => {
                 let (name, principal) = (request.cancel_name(), request.principal().cloned());
                 let settled = name.and_then(|name| self.settled.recall(now, &name, principal.as_ref()));
                 self.emit(Event::UnknownCancel);
@@ -247,7 +250,7 @@ impl Session {
         self.advance(now);
     }
 
-    /// The transition of an accepted cancel, from `Queued` and `Running`.
+    /// The transition of an accepted cancel, from `Queued`, `Running` and `Task`.
     pub(super) fn accept_cancel(&mut self, now: Instant, key: InboundKey, cause: Cause, ack: OwedAck) {
         let decides = self.is_decided_by(&cause);
         let silent =
@@ -262,6 +265,17 @@ impl Session {
             self.leave_queue(key, work);
             self.acknowledge(ack, named, AckStatus::Cancelled);
             self.settle_queued(now, key, ReplyBody::Cancelled(cause), Settled::Cancelled);
+            return;
+        }
+        if request.state == State::Task {
+            let is_shielded = request.extras().shields > 0;
+            self.end_task(key, Some(cause));
+            match self.requests.get_mut(key.0) {
+                Some(request) if is_shielded => request.state = State::Draining { owes_signal: true },
+                Some(_) if failpoint::active(Failpoint::TaskGoesOn) => {}
+                Some(_) => self.signal(now, key),
+                None => {}
+            }
             return;
         }
         if request.extras().shields == 0 || failpoint::active(Failpoint::ShieldIgnored) {
@@ -392,7 +406,7 @@ impl Session {
         self.timers.clear(request.take_alarm(|alarms| &mut alarms.shield), Timer::Shield(key));
         let cause = request.cause().cloned();
         match request.state {
-            State::Queued | State::Running | State::Ended => {}
+            State::Queued | State::Running | State::Task | State::Ended => {}
             State::CancelPending => {
                 if let Some(cause) = cause.filter(|_| !failpoint::active(Failpoint::SignalLost)) {
                     let decides = self.is_decided_by(&cause);
@@ -438,7 +452,7 @@ impl Session {
             State::Cancelling => true,
             // A handler without its signal is shielded.
             State::Draining { .. } => request.cause().is_some(),
-            State::Queued | State::Running | State::CancelPending | State::Ended => false,
+            State::Queued | State::Running | State::CancelPending | State::Task | State::Ended => false,
         };
         if signalled && request.extras().shields == 0 && request.extras().alarms.grace.is_none() {
             self.start_grace(now, key);
@@ -450,7 +464,7 @@ impl Session {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         self.timers.clear(request.take_alarm(|alarms| &mut alarms.grace), Timer::Grace(key));
         match request.state {
-            State::Queued | State::Running | State::CancelPending | State::Ended => return,
+            State::Queued | State::Running | State::CancelPending | State::Task | State::Ended => return,
             State::Cancelling => {
                 let cause = request.cause().cloned();
                 self.settle_cancelled(now, key, cause);
@@ -525,6 +539,12 @@ impl Session {
     /// The call continues when its parent is cancelled or ends.
     pub fn local_detach(&mut self, call: OutboundKey) {
         self.unlink_child(call);
+    }
+
+    /// Whether calls of this connection are children of this request.
+    #[must_use]
+    pub fn has_children(&self, parent: InboundKey) -> bool {
+        self.requests.get(parent.0).is_some_and(|request| request.extras().first_child.is_some())
     }
 
     /// Makes a call on another connection a child of a request on this one.
@@ -612,7 +632,7 @@ impl Session {
     /// A request that is signalled or settled gets no new children: they start cancelled (I5).
     pub(super) fn may_have_children(&self, parent: InboundKey) -> bool {
         match self.state_of(parent) {
-            Some(State::Queued | State::Running | State::CancelPending) => true,
+            Some(State::Queued | State::Running | State::CancelPending | State::Task) => true,
             Some(State::Cancelling) => failpoint::active(Failpoint::NotBornCancelled),
             Some(State::Draining { .. } | State::Ended) | None => false,
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
 use crate::failpoint::{self, Failpoint};
-use crate::id::{ClientNumber, ExchangeId, InboundKey, RequestId};
+use crate::id::{ClientNumber, ExchangeId, InboundKey, Principal, RequestId};
 use crate::machine::interface::{
     Event, HandlerResult, InboundRequest, Origin, Output, Reply, ReplyBody, Work,
 };
@@ -53,11 +53,48 @@ impl Session {
         Some(key)
     }
 
-    /// Whether frames of this request may still be written: it is not settled (I2).
+    /// Whether frames of this request may still be written: it is not settled (I2), or it is a task that has not ended.
     #[must_use]
     pub fn may_notify(&self, key: InboundKey) -> bool {
+        let may = |state: State| state.is_open() || state == State::Task;
         self.lifecycle.state() != lifecycle::State::Lost
-            && self.requests.get(key.0).is_some_and(|request| request.state.is_open())
+            && self.requests.get(key.0).is_some_and(|request| may(request.state))
+    }
+
+    /// Whether this request became a task that has not ended.
+    #[must_use]
+    pub fn is_task(&self, key: InboundKey) -> bool {
+        self.state_of(key) == Some(State::Task)
+    }
+
+    /// The principal that sent this request.
+    #[must_use]
+    pub fn request_principal(&self, key: InboundKey) -> Option<&Principal> {
+        self.requests.get(key.0)?.principal()
+    }
+
+    /// A handler that runs makes its request a task. The request is answered with the task's handle, and its id and its
+    /// exchange are free; flag, children and permit stay with the work. From now on neither a message that names the id, nor
+    /// the loss of its exchange or of the connection ends the work: only [`local_cancel`](Self::local_cancel), a shutdown
+    /// and the handler itself do.
+    ///
+    /// `false`: the request is cancelled or settled already, and nothing has changed.
+    pub fn local_become_task(&mut self, now: Instant, key: InboundKey) -> bool {
+        let Some(request) = self.requests.get_mut(key.0) else { return false };
+        if request.state != State::Running || self.lifecycle.state() == lifecycle::State::Lost {
+            return false;
+        }
+        request.state = State::Task;
+        self.stats.tasks += 1;
+        self.timers.clear(request.take_alarm(|alarms| &mut alarms.detach), Timer::Detach(key));
+        let (name, principal) = (request.cancel_name(), request.principal().cloned());
+        self.write_answer(key, ReplyBody::TaskHandle);
+        self.remember_at(now, name, principal, Settled::Completed);
+        if !failpoint::active(Failpoint::TaskKeepsId) {
+            self.free_names(key);
+        }
+        self.advance(now);
+        true
     }
 
     /// The first cause for which this request was cancelled.
@@ -84,7 +121,17 @@ impl Session {
             {
                 self.write_answer(key, ReplyBody::Handler);
             }
+            (State::Draining { .. }, _) if failpoint::active(Failpoint::TaskEndsTwice) => {
+                self.push(Output::TaskEnded { key, cancelled: None });
+            }
             (State::Queued | State::Draining { .. } | State::Ended, _) => {}
+            (State::Task, end) => {
+                if end == HandlerResult::Panicked {
+                    self.emit(Event::HandlerPanicked(key));
+                }
+                let stopped = (end == HandlerResult::Stopped).then(|| Cause::new(CauseKind::Local));
+                self.end_task(key, stopped);
+            }
             (State::CancelPending | State::Cancelling, HandlerResult::Value)
                 if failpoint::active(Failpoint::ValueDropped) =>
             {
@@ -126,7 +173,7 @@ impl Session {
         }
         match request.state {
             State::Queued | State::Ended => return,
-            State::Running | State::CancelPending | State::Cancelling => {
+            State::Running | State::CancelPending | State::Cancelling | State::Task => {
                 self.local_answer(now, key, HandlerResult::Panicked);
             }
             State::Draining { .. } => {}
@@ -232,7 +279,7 @@ impl Session {
             return;
         }
         let settled = match &body {
-            ReplyBody::Handler | ReplyBody::Refused(_) => Settled::Completed,
+            ReplyBody::Handler | ReplyBody::TaskHandle | ReplyBody::Refused(_) => Settled::Completed,
             ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => Settled::Cancelled,
         };
         request.state = State::Draining { owes_signal: false };
@@ -245,6 +292,19 @@ impl Session {
         self.answer_held_acks(key, acks, settled);
         self.write_answer(key, body);
         self.remember_at(now, name, principal, settled);
+        self.begin_cascade(key);
+    }
+
+    /// The decision about a task: it is cancelled, or its handler has ended. Its handler may run on.
+    pub(super) fn end_task(&mut self, key: InboundKey, cancelled: Option<Cause>) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        if request.state != State::Task {
+            return;
+        }
+        request.state = State::Draining { owes_signal: false };
+        self.stats.tasks -= 1;
+        self.stats.draining += 1;
+        self.push(Output::TaskEnded { key, cancelled });
         self.begin_cascade(key);
     }
 
@@ -264,7 +324,9 @@ impl Session {
                 let fixed = request.extras().fixed.and_then(|fixed| fixed.for_cause(cause.kind()));
                 fixed.map_or(ReplyBody::Cancelled(cause), ReplyBody::Graceful)
             }
-            ReplyBody::Handler | ReplyBody::Graceful(_) | ReplyBody::Refused(_) => body,
+            ReplyBody::Handler | ReplyBody::TaskHandle | ReplyBody::Graceful(_) | ReplyBody::Refused(_) => {
+                body
+            }
         };
         let reply = Reply {
             key,
@@ -282,9 +344,6 @@ impl Session {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         let alarms =
             if failpoint::active(Failpoint::TimerLeft) { Alarms::default() } else { request.take_alarms() };
-        self.ids.remove(&request.scoped_id(), key.0.slot);
-        let exchange = request.origin().exchange;
-        let cancel_name = if request.is_named() { request.cancel_name() } else { None };
         for (at, timer) in [
             (alarms.queue, Timer::Queue(key)),
             (alarms.grace, Timer::Grace(key)),
@@ -293,6 +352,16 @@ impl Session {
         ] {
             self.timers.clear(at, timer);
         }
+        self.free_names(key);
+        self.free_if_childless(key);
+    }
+
+    /// Frees the id of a request, the key by which a cancel names it, and its exchange.
+    fn free_names(&mut self, key: InboundKey) {
+        let Some(request) = self.requests.get(key.0) else { return };
+        self.ids.remove(&request.scoped_id(), key.0.slot);
+        let exchange = request.origin().exchange;
+        let cancel_name = if request.is_named() { request.cancel_name() } else { None };
         if let Some(name) = cancel_name {
             if self.cancel_keys.get(&name) == Some(&key) {
                 self.cancel_keys.remove(&name);
@@ -301,7 +370,6 @@ impl Session {
         if exchange != ExchangeId::NONE {
             self.exchanges.remove(&(exchange, key));
         }
-        self.free_if_childless(key);
     }
 
     /// Frees the slot of an ended request once no child links to it.

@@ -96,6 +96,8 @@ pub enum RequestState {
     CancelPending,
     /// Its handler was signalled.
     Cancelling,
+    /// It is answered with the handle of a task, whose work its handler does.
+    Task,
     /// It is settled, and its task runs. `true`: the handler must still be signalled.
     Draining(bool),
     /// Its task has ended.
@@ -211,6 +213,7 @@ impl From<State> for RequestState {
             State::Running => Self::Running,
             State::CancelPending => Self::CancelPending,
             State::Cancelling => Self::Cancelling,
+            State::Task => Self::Task,
             State::Draining { owes_signal } => Self::Draining(owes_signal),
             State::Ended => Self::Ended,
         }

@@ -195,6 +195,13 @@ pub enum Output {
     Abort(InboundKey),
     /// Write the answer to this request, after all that it wrote before (data lane).
     Reply(Reply),
+    /// The work of a task has ended for its clients. At most once for each task (I16).
+    TaskEnded {
+        /// The request that became the task.
+        key: InboundKey,
+        /// The cause, if the task was cancelled. `None`: by the handler's value or error, which is kept.
+        cancelled: Option<Cause>,
+    },
     /// Write no answer, and drop the frames of this request that still wait (I2).
     Silence {
         /// The request.
@@ -304,6 +311,8 @@ pub struct Reply {
 pub enum ReplyBody {
     /// The value or error that the handler returned.
     Handler,
+    /// The handle of the task that the request became.
+    TaskHandle,
     /// The dialect's cancelled answer for this cause.
     Cancelled(Cause),
     /// The fixed result for requests that end gracefully.

@@ -233,7 +233,7 @@ impl Session {
                 }
             }
             State::HalfClosed => {
-                if self.has_idle_handlers() {
+                if self.has_only_tasks() {
                     self.close(CloseCause::InputEnded);
                 }
             }
@@ -262,14 +262,16 @@ impl Session {
         self.push(Output::Close(cause));
     }
 
-    /// Cancels all requests of the peer, including the handshake.
+    /// Cancels all requests of the peer, including the handshake. Only a shutdown cancels tasks.
     fn cancel_all(&mut self, now: Instant, kind: CauseKind) {
         self.lifecycle.waits_for_values = false;
         for key in self.requests.keys().into_iter().map(InboundKey) {
             if self.lifecycle.ignores_shields() {
                 self.drop_shields(now, key);
             }
-            if matches!(self.state_of(key), Some(RequestState::Queued | RequestState::Running)) {
+            let state = self.state_of(key);
+            let is_spared = state == Some(RequestState::Task) && kind != CauseKind::Shutdown;
+            if state.is_some_and(RequestState::is_undecided) && !is_spared {
                 self.accept_cancel(now, key, Cause::new(kind), None);
             } else {
                 self.start_missing_grace(now, key);
@@ -295,6 +297,11 @@ impl Session {
     /// Whether no handler runs and no request waits.
     fn has_idle_handlers(&self) -> bool {
         self.permits.held() == 0 && self.queue.len() == 0
+    }
+
+    /// The same, except for handlers of tasks, which outlive the connection.
+    fn has_only_tasks(&self) -> bool {
+        self.permits.held() as u64 == self.stats.tasks && self.queue.len() == 0
     }
 
     fn schedule(&mut self, at: Instant) {

@@ -29,6 +29,9 @@
 //! - I12 A cancel is output only for a call after its `local_written`.
 //! - I13 Each call settles once: `Session::settle_call` acts once for each slot.
 //! - I14 Keys carry a generation; an old key finds nothing.
+//! - I16 The end of a task is reported once, and nothing is reported of it after that: `Session::end_task` acts once for each
+//!   slot.
+//! - I17 A task whose cancel is reported was signalled in the same step, or is at the end of its shield.
 
 mod cancel;
 mod inbound;

@@ -132,6 +132,8 @@ pub(super) enum State {
     CancelPending,
     /// Its handler was signalled and decides the answer.
     Cancelling,
+    /// It is answered with the handle of a task, and its handler does the task's work. Its id and its exchange are free.
+    Task,
     /// It is settled. The task of its handler has not ended.
     Draining {
         /// The handler must still be signalled, at the end of its shield.
@@ -146,7 +148,15 @@ impl State {
     pub(super) const fn is_open(self) -> bool {
         match self {
             Self::Queued | Self::Running | Self::CancelPending | Self::Cancelling => true,
-            Self::Draining { .. } | Self::Ended => false,
+            Self::Task | Self::Draining { .. } | Self::Ended => false,
+        }
+    }
+
+    /// Whether its handler runs and nothing is decided about what it does.
+    pub(super) const fn is_undecided(self) -> bool {
+        match self {
+            Self::Queued | Self::Running | Self::Task => true,
+            Self::CancelPending | Self::Cancelling | Self::Draining { .. } | Self::Ended => false,
         }
     }
 }

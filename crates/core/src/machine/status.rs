@@ -21,6 +21,8 @@ pub enum RequestStatus {
     /// The handler of a received request was signalled and decides the answer. The cancel of a call is sent or about
     /// to be sent, and its caller waits for the peer.
     Cancelling,
+    /// A received request is answered with the handle of a task, and its handler does the task's work.
+    Task,
     /// A received request is answered, or needs no answer, and its handler still runs. A call has ended, and its cancel
     /// waits to be written.
     Draining,
@@ -35,6 +37,7 @@ impl RequestStatus {
             Self::Running => "running",
             Self::Shielded => "shielded",
             Self::Cancelling => "cancelling",
+            Self::Task => "task",
             Self::Draining => "draining",
         }
     }
@@ -82,6 +85,7 @@ impl Session {
             State::Running => RequestStatus::Running,
             State::CancelPending => RequestStatus::Shielded,
             State::Cancelling => RequestStatus::Cancelling,
+            State::Task => RequestStatus::Task,
             State::Draining { .. } | State::Ended => RequestStatus::Draining,
         };
         let cancelled_at = request.extras().cancelled_at;
@@ -121,8 +125,10 @@ pub struct Stats {
     pub finished: u64,
     /// Handlers that ended because they were signalled or aborted.
     pub cancelled: u64,
-    /// Gauge: handlers that run and whose requests are not settled.
+    /// Gauge: handlers that run and whose requests are not settled, and those of tasks that have not ended.
     pub running: u64,
+    /// Gauge: those of them that do the work of a task.
+    pub tasks: u64,
     /// Gauge: requests that wait for a permit.
     pub queued: u64,
     /// Gauge: handlers that still run after their requests are settled.

@@ -69,7 +69,8 @@ impl Connection {
             facts,
             dialect: config.dialect.clone(),
             handles_cancels: config.handles_cancels,
-            declares_tasks: options.declares_tasks(),
+            // The machine alone has no tasks; it declares them where a vector is about that.
+            declares_tasks: options.declare_tasks == Some(true),
             drain: config.limits.drain_timeout,
             session: Session::new(config),
             local_cancel: options.local_cancel.clone(),
@@ -408,7 +409,7 @@ impl Connection {
         let to = ReplyTo { id: &reply.id, tag: reply.tag, server_cancellable: reply.server_cancellable };
         let mut frame = Vec::new();
         match &reply.body {
-            ReplyBody::Handler => {
+            ReplyBody::Handler | ReplyBody::TaskHandle => {
                 let handler = self.handlers.get_mut(&reply.key);
                 let is_handshake =
                     handler.as_ref().is_some_and(|handler| rules.handshake == Some(&*handler.job.method));

@@ -45,7 +45,7 @@ impl Job {
         let mut result = json!({"protocolVersion": version, "capabilities": {}, "sessionId": "session-1",
             "serverInfo": {"name": "rescind-fixture", "version": env!("CARGO_PKG_VERSION")}});
         if declares_tasks {
-            action::declare_tasks(&mut result);
+            action::declare_tasks(&mut result, false);
         }
         Self::plain("initialize", Task::Answer(result))
     }

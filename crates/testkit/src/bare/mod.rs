@@ -116,6 +116,7 @@ impl Subject for BareMachine {
             batches: true,
             bare: true,
             exchange_scoped: false,
+            tasks: false,
         }
     }
 

@@ -238,11 +238,6 @@ impl DialectFacts {
         self.json_rpc().map(|codec| codec.cancel)
     }
 
-    /// Whether a request can be made a task where the receiver declares it.
-    pub(crate) fn has_tasks(&self) -> bool {
-        self.json_rpc().is_some_and(|codec| codec.exempting.is_some())
-    }
-
     /// Whether a notification with this method is a cancel, here or in a built-in dialect.
     #[must_use]
     pub fn is_cancel(&self, method: &str) -> bool {

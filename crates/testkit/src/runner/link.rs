@@ -58,6 +58,7 @@ impl LinkSubject {
             batches: true,
             bare: true,
             exchange_scoped: false,
+            tasks: true,
         };
         Self {
             connect,

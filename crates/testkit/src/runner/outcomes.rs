@@ -33,9 +33,20 @@ pub struct Outcomes {
     left: BTreeMap<String, usize>,
     /// Ids by the names that cancels use for them, if a protocol gives a request a second name.
     names: BTreeMap<String, String>,
-    /// The sessions that answers named, in their order. Each fixture chooses the names of its sessions.
-    sessions: Vec<String>,
+    /// The sessions and tasks that answers named, in their order. Each fixture chooses their names.
+    chosen: Vec<String>,
 }
+
+/// Where answers have names that a fixture chooses.
+const CHOSEN_NAMES: [&str; 4] = [
+    "/result/sessionId",
+    "/result/taskId",
+    "/result/task/taskId",
+    "/result/_meta/io.modelcontextprotocol~1related-task/taskId",
+];
+/// Where answers have times.
+const TIMES: [&str; 4] =
+    ["/result/createdAt", "/result/lastUpdatedAt", "/result/task/createdAt", "/result/task/lastUpdatedAt"];
 
 /// The messages about one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,7 +92,7 @@ impl Outcomes {
                 (id.to_string(), format!("request {method}"))
             }
             Shape::Answer { id } => {
-                let answer = self.with_sessions_by_number(without_the_envelope(frame));
+                let answer = self.with_names_by_number(without_the_envelope(frame));
                 (id.to_string(), format!("answer {answer}"))
             }
             Shape::Cancel { key } => {
@@ -93,15 +104,22 @@ impl Outcomes {
         (!is_the_runners(&id)).then_some((id, said))
     }
 
-    /// Replaces the name of a new session by its place among those of the play.
-    fn with_sessions_by_number(&mut self, mut answer: Value) -> Value {
-        if let Some(Value::String(name)) = answer.pointer_mut("/result/sessionId") {
-            let known = self.sessions.iter().position(|session| session == name);
-            let place = known.unwrap_or_else(|| {
-                self.sessions.push(name.clone());
-                self.sessions.len() - 1
-            });
-            *name = format!("session {}", place + 1);
+    /// Replaces the name of a new session or task by its place among those of the play, and times by a word.
+    fn with_names_by_number(&mut self, mut answer: Value) -> Value {
+        for place in CHOSEN_NAMES {
+            if let Some(Value::String(name)) = answer.pointer_mut(place) {
+                let known = self.chosen.iter().position(|chosen| chosen == name);
+                let number = known.unwrap_or_else(|| {
+                    self.chosen.push(name.clone());
+                    self.chosen.len() - 1
+                });
+                *name = format!("name {}", number + 1);
+            }
+        }
+        for place in TIMES {
+            if let Some(Value::String(time)) = answer.pointer_mut(place) {
+                "a time".clone_into(time);
+            }
         }
         answer
     }

@@ -210,6 +210,7 @@ impl Kind {
             batches: ordered,
             bare: self != Self::Opened,
             exchange_scoped,
+            tasks: true,
         }
     }
 }

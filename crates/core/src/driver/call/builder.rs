@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use crate::cause::{Cancelled, Cause, CauseKind};
-use crate::dialect::HandshakePart;
+use crate::dialect::{HandshakePart, TaskForm};
 use crate::driver::call::{Call, Starting};
 use crate::driver::call_table::lifecycle::{ForeignParent, place_child};
 use crate::driver::call_table::{CallSpan, CallTime, Extras, Setting, Settled, StagedCall, Started};
@@ -54,6 +54,14 @@ pub struct CallBuilder<R> {
     answer: PhantomData<fn() -> R>,
 }
 
+/// A call that takes a task as its answer.
+pub(crate) struct CallForTask {
+    pub(crate) form: TaskForm,
+    /// The `_meta` of questions about the task.
+    pub(crate) meta: Option<Box<RawValue>>,
+    pub(crate) call: CallBuilder<Box<RawValue>>,
+}
+
 impl<R> CallBuilder<R> {
     pub(crate) fn new<P: Serialize + ?Sized>(
         connection: &Arc<ConnectionInner>,
@@ -78,6 +86,38 @@ impl<R> CallBuilder<R> {
             belongs: None,
             answer: PhantomData,
         }
+    }
+
+    pub(crate) const fn connection(&self) -> &Arc<ConnectionInner> {
+        &self.connection
+    }
+
+    /// The same call, which asks for a task or says that a task is an answer.
+    pub(crate) fn asking_for_task(self, ttl: Option<u64>) -> Result<CallForTask, CallError> {
+        let mut frame = self.frame?;
+        let bad =
+            |method: &str, what: &str| CallError::Params { method: method.to_owned(), what: what.to_owned() };
+        let form = self.connection.dialect.rules().tasks;
+        let form = form.ok_or_else(|| bad(&frame.method, "the protocol has no tasks"))?;
+        let params = form.ask(frame.params.as_deref(), ttl);
+        let params = params.ok_or_else(|| bad(&frame.method, "params that ask for a task are an object"))?;
+        let meta = form.meta_of_questions(&params);
+        frame = Frame::checked(self.connection.max_frame, frame.method, Some(params))?;
+        let call = CallBuilder {
+            connection: self.connection,
+            frame: Ok(frame),
+            parent: self.parent,
+            time: self.time,
+            tokens: self.tokens,
+            detached: self.detached,
+            after_cancel: self.after_cancel,
+            progress: self.progress,
+            partial: self.partial,
+            in_order: self.in_order,
+            belongs: self.belongs,
+            answer: PhantomData,
+        };
+        Ok(CallForTask { form, meta, call })
     }
 
     /// Makes the call a child of a request that this side serves, on this connection or on another one (a gateway). The
@@ -214,6 +254,7 @@ impl<R> CallBuilder<R> {
         spec.exempt = exempt;
         spec.after_cancel = self.after_cancel;
         let parent = self.parent.take().filter(|_| !self.detached);
+        name_task(&mut frame, parent.as_ref());
         let mut foreign = None;
         if let Some(parent) = &parent {
             if Arc::ptr_eq(parent.connection(), &self.connection) {
@@ -294,6 +335,13 @@ impl<R> CallBuilder<R> {
             },
             Err(refused) => refused_call(&self.connection, &method, refused),
         }
+    }
+}
+
+/// A call that belongs to a task has the task's name.
+fn name_task(frame: &mut Frame, parent: Option<&CallContext>) {
+    if let Some(task) = parent.and_then(|parent| parent.data().task_side()?.task()) {
+        frame.params = frame.params.take().map(|params| task.form.related(params, &task.id));
     }
 }
 

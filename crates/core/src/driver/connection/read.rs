@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use crate::broken_json;
 use crate::byte_budget::{ByteBudget, MEMORY};
 use crate::clients::Client;
+use crate::dialect::tasks::TaskOffer;
 use crate::dialect::{Codec, HandshakePart, Role};
 use crate::driver::admission::RequestClient;
 use crate::driver::call_table::AnswerContent;
@@ -30,7 +31,8 @@ use crate::log_text::LogText;
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
 use crate::members::only_member;
 use crate::message::{
-    AnswerBody, AnswerFault, BadMessage, Deviation, ErrorCode, Incoming, IncomingCancel, IncomingRequest,
+    AnswerBody, AnswerFault, BadMessage, Deviation, ErrorCode, ErrorObject, Incoming, IncomingCancel,
+    IncomingRequest,
 };
 use crate::trace_context::TraceContext;
 use crate::transport::{ExchangeEnd, Inbound, TransportError, TransportEvent};
@@ -411,6 +413,7 @@ impl ConnectionTask {
             admission,
         };
         let is_handshake = connection.dialect.rules().handshake == Some(&*mount.method);
+        let offer = task_offer(connection, &mount.method, request.params);
         let mut arriving = Arriving::new(waiting);
         let act =
             |state: &mut DriverState, now: Instant, effects: &mut Effects, payload: &mut Payload<'_>| {
@@ -448,10 +451,10 @@ impl ConnectionTask {
                     bytes,
                     has_own_session: connection.traits.exchange_scoped,
                 };
-                let slot = InboundSlot::new(
-                    Arc::new(Request { connection: Arc::clone(connection), data: RequestData::new(arrived) }),
-                    counted,
-                );
+                let data = RequestData::new(arrived);
+                data.set_task_offer(offer);
+                let slot =
+                    InboundSlot::new(Arc::new(Request { connection: Arc::clone(connection), data }), counted);
                 state.memory.request_came(counted);
                 state.inbound.insert(key.0, slot);
                 state.record_arrival(connection, key, now, effects);
@@ -695,4 +698,14 @@ fn read_by(readers: &Readers, method: &str, params: Option<&JsonText>, budget: &
         }
         None => false,
     }
+}
+
+/// What a request says about a task as its answer, if it may become one.
+fn task_offer(
+    connection: &ConnectionInner,
+    method: &str,
+    params: Option<&RawValue>,
+) -> Option<Result<TaskOffer, ErrorObject>> {
+    connection.tasks.as_ref()?;
+    connection.dialect.rules().tasks.filter(|form| form.is_supported(method))?.offer(params)
 }

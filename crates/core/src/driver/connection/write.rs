@@ -263,26 +263,24 @@ impl ConnectionTask {
         let to = ReplyTo { id: &reply.id, tag: reply.tag, server_cancellable: reply.server_cancellable };
         let refuse = |out: &mut Vec<u8>, why| codec.encode_refusal(rules, out, Some(&to), why);
         let mut reason = match (&reply.body, &answer) {
-            (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => {
-                Some(reason_of(*why))
-            }
-            (ReplyBody::Handler, None) => Some(RejectReason::Internal),
-            (ReplyBody::Handler, Some(Answer::Value(_) | Answer::Error(_)))
+            (ReplyBody::Handler | ReplyBody::TaskHandle, Some(Answer::Refused(why)))
+            | (ReplyBody::Refused(why), _) => Some(reason_of(*why)),
+            (ReplyBody::Handler | ReplyBody::TaskHandle, None) => Some(RejectReason::Internal),
+            (ReplyBody::Handler | ReplyBody::TaskHandle, Some(Answer::Value(_) | Answer::Error(_)))
             | (ReplyBody::Cancelled(_) | ReplyBody::Graceful(_), _) => None,
         };
         let mut written = match (&reply.body, &answer) {
-            (ReplyBody::Handler, Some(Answer::Value(value))) => {
+            (ReplyBody::Handler | ReplyBody::TaskHandle, Some(Answer::Value(value))) => {
                 codec.encode_value(rules, out, &to, value);
                 true
             }
-            (ReplyBody::Handler, Some(Answer::Error(error))) => {
+            (ReplyBody::Handler | ReplyBody::TaskHandle, Some(Answer::Error(error))) => {
                 codec.encode_error(rules, out, &to, error);
                 true
             }
-            (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => {
-                refuse(out, *why)
-            }
-            (ReplyBody::Handler, None) => refuse(out, Refusal::Internal),
+            (ReplyBody::Handler | ReplyBody::TaskHandle, Some(Answer::Refused(why)))
+            | (ReplyBody::Refused(why), _) => refuse(out, *why),
+            (ReplyBody::Handler | ReplyBody::TaskHandle, None) => refuse(out, Refusal::Internal),
             (ReplyBody::Cancelled(cause), _) => {
                 codec.encode_cancelled(rules, out, &to, cause);
                 true

@@ -244,7 +244,7 @@ impl ConnectionInner {
                 Some(_) | None => {}
             }
             let Some(Frame { method, params }) = frame.take() else { return Poll::Ready(Ok(())) };
-            let exchange = owner.map_or(ExchangeId::NONE, RequestData::exchange);
+            let exchange = owner.map_or(ExchangeId::NONE, RequestData::frame_exchange);
             let notification = Notification { owner: owner.map(|owner| owner.key), exchange, method, params };
             let weight = notification.weight();
             // An empty outbox always accepts one: a task that waits is woken when frames of this connection are

@@ -42,6 +42,7 @@ use crate::driver::notifications::queue::{NotificationQueue, SendWaiters};
 use crate::driver::outbox::{Answer, Outbox};
 use crate::driver::request_log::{LastStamp, Recorder};
 use crate::driver::requests::{ClusterKeys, InboundSlot, ProgressTokens, RequestData, TracePropagator};
+use crate::driver::tasks::Tasks;
 use crate::error::ConnectionError;
 use crate::framing::Framing;
 use crate::id::{ExchangeId, InboundKey, SlotKey};
@@ -111,6 +112,8 @@ pub(crate) struct Config {
     pub(crate) on_deviation: Option<DeviationHook>,
     /// `None`: traces are not read.
     pub(crate) propagator: Option<Arc<dyn TracePropagator>>,
+    /// The tasks of its server. `None`: no request becomes a task.
+    pub(crate) tasks: Option<Tasks>,
     /// `None`: the connection is not part of a cluster.
     pub(crate) cluster_keys: Option<Arc<dyn ClusterKeys>>,
 }

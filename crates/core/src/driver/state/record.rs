@@ -83,14 +83,29 @@ impl DriverState {
                     recorder.changed(received(*key), status, cancel, notified);
                 }
             }
+            Output::Reply(reply) if reply.body == ReplyBody::TaskHandle => {
+                recorder.changed(received(reply.key), RequestStatus::Task, None, notified);
+            }
             Output::Reply(reply) => {
                 recorder.decided(received(reply.key), self.outcome_of_reply(reply.key, &reply.body, payload));
                 let cause = match &reply.body {
                     ReplyBody::Cancelled(cause) => Some(cause.clone()),
-                    ReplyBody::Handler | ReplyBody::Graceful(_) | ReplyBody::Refused(_) => None,
+                    ReplyBody::Handler
+                    | ReplyBody::TaskHandle
+                    | ReplyBody::Graceful(_)
+                    | ReplyBody::Refused(_) => None,
                 };
                 let (status, cancel) = self.settled(reply.key, now, cause);
                 recorder.changed(received(reply.key), status, cancel, notified);
+            }
+            Output::TaskEnded { key, cancelled } => {
+                let outcome = match cancelled {
+                    Some(_) => RequestOutcome::Cancelled,
+                    None => self.outcome_of_reply(*key, &ReplyBody::Handler, payload),
+                };
+                recorder.decided(received(*key), outcome);
+                let (status, cancel) = self.settled(*key, now, cancelled.clone());
+                recorder.changed(received(*key), status, cancel, notified);
             }
             Output::Silence { key, .. } => {
                 recorder.decided(received(*key), RequestOutcome::Cancelled);
@@ -141,6 +156,7 @@ impl DriverState {
             ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => RequestOutcome::Cancelled,
             ReplyBody::Refused(crate::dialect::Refusal::Overloaded(_)) => RequestOutcome::Refused,
             ReplyBody::Refused(_) => RequestOutcome::Failed(ErrorCode::INTERNAL_ERROR),
+            ReplyBody::TaskHandle => RequestOutcome::Completed,
             ReplyBody::Handler => match self.inbound.get(key.0).map(|slot| slot.unserved) {
                 Some(Unserved::NotFound) => RequestOutcome::Failed(ErrorCode::METHOD_NOT_FOUND),
                 Some(Unserved::Shutdown) => RequestOutcome::Completed,

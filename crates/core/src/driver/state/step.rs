@@ -15,6 +15,7 @@ use crate::driver::effects::{Effects, Entry, name, outcome_of_reply};
 use crate::driver::outbox::{Answer, Control, DataFrame};
 use crate::driver::requests::Unserved;
 use crate::driver::state::{ConnectionInner, DriverState, HandlerKind, Payload, Start, WaitingRequest, now};
+use crate::driver::tasks::{TaskEnd, TaskSide};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, InboundKey, OutboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, HandlerResult, Output, Reply, ReplyBody};
@@ -179,6 +180,9 @@ impl DriverState {
             Output::Signal { key, cause } => self.signal(connection, key, cause, effects),
             Output::Abort(key) => self.abort(connection, key, effects),
             Output::Reply(reply) => self.reply(connection, reply, payload, effects),
+            Output::TaskEnded { key, cancelled } => {
+                self.task_ended(connection, key, cancelled, payload, effects);
+            }
             Output::Silence { key, exchange } => self.silence(connection, key, exchange, effects),
             Output::Released(key) => {
                 if let Some(slot) = self.inbound.remove(key.0) {
@@ -332,6 +336,7 @@ impl DriverState {
         effects: &mut Effects,
     ) {
         let mut answer = None;
+        let is_written = matches!(reply.body, ReplyBody::Handler | ReplyBody::TaskHandle);
         if let Some(slot) = self.inbound.get_mut(reply.key.0) {
             answer = match slot.unserved {
                 Unserved::NotFound => Some(Answer::Refused(Refusal::MethodNotFound)),
@@ -343,13 +348,13 @@ impl DriverState {
                     }
                     None
                 }
-                Unserved::No if reply.body == ReplyBody::Handler => match payload {
+                Unserved::No if is_written => match payload {
                     Payload::Offer(answer) => answer.take(),
                     Payload::None | Payload::Request(_) | Payload::AnswerContent(_) => None,
                 },
                 Unserved::No => None,
             };
-            if slot.task == Task::Running {
+            if slot.task == Task::Running && reply.body != ReplyBody::TaskHandle {
                 Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
                 slot.task = Task::Draining;
             }
@@ -366,8 +371,36 @@ impl DriverState {
             }
         }
         self.end_waits_for_room(reply.key, effects);
-        let answer = answer.filter(|_| reply.body == ReplyBody::Handler);
+        let answer = answer.filter(|_| is_written);
         self.outbox.push_data(DataFrame::Answer { reply, answer });
+    }
+
+    /// The work of a task has ended for its clients. Its end is kept and not written.
+    fn task_ended(
+        &mut self,
+        connection: &ConnectionInner,
+        key: InboundKey,
+        cancelled: Option<Cause>,
+        payload: &mut Payload<'_>,
+        effects: &mut Effects,
+    ) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        if slot.task == Task::Running {
+            Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
+            slot.task = Task::Draining;
+        }
+        let answer = match payload {
+            Payload::Offer(answer) if cancelled.is_none() => answer.take(),
+            Payload::None | Payload::Request(_) | Payload::Offer(_) | Payload::AnswerContent(_) => None,
+        };
+        let end = match cancelled {
+            Some(cause) => TaskEnd::Cancelled(cause),
+            None => TaskEnd::Answered(answer.unwrap_or(Answer::Refused(Refusal::Internal))),
+        };
+        if let Some(task) = slot.request.data.task_side().and_then(TaskSide::task) {
+            effects.rare().tasks.push((Arc::clone(task), end));
+        }
+        self.end_waits_for_room(key, effects);
     }
 
     fn silence(

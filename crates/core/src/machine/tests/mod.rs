@@ -6,6 +6,7 @@ mod cancels;
 mod ending;
 mod random;
 mod requests;
+mod tasks;
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,258 @@
+//! How a request becomes a task, and the methods with which clients ask about tasks.
+
+use std::sync::{Arc, Weak};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use crate::cause::{Cause, CauseKind};
+use crate::dialect::TaskForm;
+use crate::dialect::tasks as form;
+use crate::driver::context::{CallContext, HandlerError};
+use crate::driver::json_text::Frame;
+use crate::driver::outbox::Answer;
+use crate::driver::router::Router;
+use crate::driver::state::{Payload, Request};
+use crate::driver::tasks::{NotATask, Task, TaskSide, TaskStart, TaskWork, Tasks};
+use crate::error::CallError;
+use crate::message::{ErrorCode, ErrorObject};
+
+impl TaskWork for Request {
+    fn cancel(self: Arc<Self>, cause: Cause) -> bool {
+        let key = self.data.key;
+        self.connection.step(|state, now, _| state.session.local_cancel(now, key, cause))
+    }
+
+    fn waits_for_client(&self) -> bool {
+        self.connection.lock().session.has_children(self.data.key)
+    }
+}
+
+impl CallContext {
+    /// Whether the client takes a task as the answer to this request, and the router has [`tasks`](Router::tasks). In MCP
+    /// 2025-11-25 the client asks for one with the request, also if it does so in a way that cannot be read; in 2026-07-28 it
+    /// declares that it can.
+    #[must_use]
+    pub fn may_become_task(&self) -> bool {
+        self.data().task_side().is_some()
+    }
+
+    /// The id of the task that this request became.
+    #[must_use]
+    pub fn task_id(&self) -> Option<&str> {
+        Some(&self.data().task_side()?.task()?.id)
+    }
+
+    /// Makes this request a task: the client gets the task's handle as the answer, and the handler goes on. Its value or
+    /// error becomes the task's. From now on the request is cancelled by `tasks/cancel`, and neither by a cancel of its id
+    /// nor by the loss of its stream or its connection. A second call returns the same id.
+    ///
+    /// # Errors
+    /// [`NotATask`]. As a handler's error (`?`) it is what the protocol requires where the answer must be a task.
+    pub fn become_task(&self) -> Result<&str, NotATask> {
+        let (connection, data) = (self.connection(), self.data());
+        let form = connection.dialect.rules().tasks;
+        let not_offered = || {
+            let required = form.map_or_else(ErrorObject::internal, TaskForm::task_required);
+            NotATask::NotOffered(required)
+        };
+        let (Some(form), Some(tasks), Some(side)) = (form, &connection.tasks, data.task_side()) else {
+            return Err(not_offered());
+        };
+        if let Some(task) = side.task() {
+            return Ok(&task.id);
+        }
+        let offer = side.offer.clone().map_err(NotATask::Invalid)?;
+        let work: Weak<dyn TaskWork> = Arc::<Request>::downgrade(self.shared());
+        let principal = connection.lock().session.request_principal(data.key).cloned();
+        let start = TaskStart {
+            id: self.cluster_key(),
+            form,
+            principal,
+            client: data.request_client(&connection.client).number(),
+            ttl: tasks.ttl(offer),
+            work,
+        };
+        let ttl = start.ttl;
+        // Kept before its handle is written, so that the client finds it at once.
+        let task = tasks.begin(start).ok_or(NotATask::TooMany)?;
+        let mut handle = task.written(TaskForm::handle).map(Answer::Value);
+        let became = connection.step_with(
+            Payload::Offer(&mut handle),
+            |state, now, _, _| {
+                let became = state.session.local_become_task(now, data.key);
+                if became {
+                    side.set_task(&task);
+                }
+                became
+            },
+            |_, _, became| became,
+        );
+        if !became {
+            tasks.forget(&task.id);
+            return Err(NotATask::Ended(self.cause()));
+        }
+        let end_task = tasks.expiry(&task.id);
+        let expiry = connection.runtime.spawn(async move {
+            tokio::time::sleep(ttl).await;
+            end_task();
+        });
+        let _ = task.expiry.set(expiry.abort_handle());
+        side.task().map(|task| &*task.id).ok_or(NotATask::Ended(None))
+    }
+
+    /// Asks the client for something that the work of this request needs, and waits for the answer. Where servers send
+    /// requests, it is one, as of [`call`](Self::call). In MCP 2026-07-28, where they do not, the request must be a task:
+    /// `tasks/get` shows what is asked, and `tasks/update` brings the answer.
+    ///
+    /// # Errors
+    /// The errors of a call; [`CallError::Ended`] where no client can be asked, or once the request has ended.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the request is cancelled, or not asked any more. An answer that comes later has no effect.
+    pub async fn ask_client<P: Serialize + ?Sized, R: DeserializeOwned>(
+        &self,
+        method: &str,
+        params: &P,
+    ) -> Result<R, CallError> {
+        let form = self.connection().dialect.rules().tasks;
+        let task = self.data().task_side().and_then(TaskSide::task);
+        let Some(task) = task.filter(|_| form == Some(TaskForm::DecidedByServer)) else {
+            return self.call(method, params).await;
+        };
+        let frame = Frame::new(self.connection().max_frame, method.into(), params)?;
+        let asked = task.ask(frame.method, frame.params).ok_or(CallError::Ended)?;
+        let answer = asked.answer().await.ok_or(CallError::Ended)?;
+        serde_json::from_str(answer.get())
+            .map_err(|error| CallError::Answer { method: method.to_owned(), what: error.to_string() })
+    }
+
+    /// A notification of this request. Of a task it has the task's name. `None`: a task of this protocol sends none.
+    pub(crate) fn own_frame(&self, mut frame: Frame) -> Option<Frame> {
+        let Some(task) = self.data().task_side().and_then(TaskSide::task) else { return Some(frame) };
+        if !task.form.has_messages() {
+            return None;
+        }
+        frame.params = frame.params.map(|params| task.form.related(params, &task.id));
+        Some(frame)
+    }
+}
+
+// ---- The methods with which clients ask about tasks
+
+impl Router {
+    /// Adds the methods with which clients ask about these tasks and cancel them, in the form of the connection's dialect.
+    /// Requests of methods that the protocol supports may become tasks then: [`task`](Self::task),
+    /// [`CallContext::become_task`]. Pass the same tasks to the routers of all connections. What a server declares about
+    /// tasks is part of its handshake, which the application writes.
+    #[must_use]
+    pub fn tasks(self, tasks: &Tasks) -> Self {
+        self.with_tasks(tasks)
+            .quick(form::GET, async |ctx: CallContext, params: Box<RawValue>| {
+                let (_, task) = named(&ctx, &params)?;
+                Ok(task.written(TaskForm::status).ok_or_else(ErrorObject::internal)?)
+            })
+            .quick(form::RESULT, async |ctx: CallContext, params: Box<RawValue>| {
+                let (_, task) = named(&ctx, &params)?;
+                ctx.run_until_cancelled(task.ended()).await?;
+                Ok(task.outcome()?)
+            })
+            .quick(form::CANCEL, async |ctx: CallContext, params: Box<RawValue>| {
+                let (form, task) = named(&ctx, &params)?;
+                cancel(form, &task).await
+            })
+            .quick(form::LIST, async |ctx: CallContext, params: Box<RawValue>| list(&ctx, &params))
+            .quick(form::UPDATE, async |ctx: CallContext, params: Box<RawValue>| {
+                let (_, task) = named(&ctx, &params)?;
+                task.take_answers(&params);
+                Ok(RawValue::from_string("{}".to_owned())?)
+            })
+    }
+
+    /// Serves a method whose requests become tasks before their handlers run, if their clients take a task as the answer.
+    /// Other requests are answered as those of [`method`](Self::method).
+    #[must_use]
+    pub fn task<F, P, R, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
+    where
+        F: Fn(CallContext, P) -> Fut + Send + Sync + 'static,
+        P: DeserializeOwned + Send + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+        R: Serialize + Send + 'static,
+    {
+        self.method(name, move |ctx: CallContext, params: P| {
+            let became = match ctx.become_task() {
+                Ok(_) | Err(NotATask::NotOffered(_)) => Ok(()),
+                Err(error) => Err(HandlerError::from(error)),
+            };
+            let work = became.map(|()| handler(ctx, params));
+            async move { work?.await }
+        })
+    }
+}
+
+/// The task that is named, if the peer may see it.
+fn named(ctx: &CallContext, params: &RawValue) -> Result<(TaskForm, Arc<Task>), HandlerError> {
+    let connection = ctx.connection();
+    let form = served(ctx)?;
+    form.check_declared(Some(params))?;
+    let id = form::task_id(Some(params))?;
+    let principal = connection.lock().session.request_principal(ctx.data().key).cloned();
+    let task = connection.tasks.as_ref().and_then(|tasks| tasks.find(&id, principal.as_ref()));
+    // It may have a form of its own: one table may serve connections in several dialects.
+    let task = task.filter(|task| task.form == form);
+    Ok((form, task.ok_or_else(|| ErrorObject::invalid_params("there is no such task"))?))
+}
+
+/// The form of tasks in the connection's dialect, if it has the method.
+fn served(ctx: &CallContext) -> Result<TaskForm, ErrorObject> {
+    let form = ctx.connection().dialect.rules().tasks.filter(|form| form.has_method(ctx.method()));
+    form.ok_or_else(|| ErrorObject::new(ErrorCode::METHOD_NOT_FOUND, "Method not found"))
+}
+
+/// Ends the work of a task. It is signalled, and the task is `cancelled`, before the answer (I17).
+async fn cancel(form: TaskForm, task: &Task) -> Result<Box<RawValue>, HandlerError> {
+    let is_first = task.cancel(Cause::new(CauseKind::Peer));
+    match form {
+        TaskForm::DecidedByServer => Ok(RawValue::from_string("{}".to_owned())?),
+        TaskForm::AskedByClient if is_first => {
+            Ok(task.written(TaskForm::status).ok_or_else(ErrorObject::internal)?)
+        }
+        TaskForm::AskedByClient => {
+            // Another step has ended it, and is about to report that.
+            task.ended().await;
+            let status = task.status().name();
+            Err(ErrorObject::invalid_params(format_args!("the task is {status} already")).into())
+        }
+    }
+}
+
+/// A page of the principal's tasks. Without a principal there is no list: whoever knows an id may use it.
+fn list(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, HandlerError> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Page {
+        tasks: Vec<Box<RawValue>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next_cursor: Option<String>,
+    }
+    served(ctx)?;
+    let connection = ctx.connection();
+    let principal = connection.lock().session.request_principal(ctx.data().key).cloned();
+    let (Some(tasks), Some(principal)) = (&connection.tasks, principal) else {
+        return Err(ErrorObject::new(ErrorCode::METHOD_NOT_FOUND, "Method not found").into());
+    };
+    let after = match form::member(Some(params), "cursor") {
+        None => 0,
+        Some(cursor) => serde_json::from_str::<&str>(cursor.get())
+            .ok()
+            .and_then(|cursor| cursor.parse().ok())
+            .ok_or_else(|| ErrorObject::invalid_params("`cursor` is not of this server"))?,
+    };
+    let (page, last) = tasks.page(&principal, after);
+    let page = Page {
+        tasks: page.iter().filter_map(|task| task.written(TaskForm::status)).collect(),
+        next_cursor: last.map(|last| last.to_string()),
+    };
+    Ok(serde_json::value::to_raw_value(&page)?)
+}

@@ -1,0 +1,404 @@
+//! Tasks over real connections, in both of their forms.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::dialect::{Dialect, MCP, MCP_2026, Role, TaskStatus};
+use crate::{
+    CallContext, CallError, CauseKind, ErrorCode, Peer, Principal, Router, TaskHandle, TaskLimits, Tasks,
+    memory_pair,
+};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// How many handlers run.
+#[derive(Clone, Default)]
+struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    fn enter(&self) -> Entered {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Entered(Arc::clone(&self.0))
+    }
+
+    async fn becomes(&self, count: usize) {
+        timeout(SOON, async {
+            while self.0.load(Ordering::SeqCst) != count {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .unwrap_or_else(|_| panic!("{} handlers run, not {count}", self.0.load(Ordering::SeqCst)));
+    }
+}
+
+struct Entered(Arc<AtomicUsize>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A router whose tool calls become tasks: `wait` until it is cancelled, `ask` the client, `ignore` the cancel, `fail`, or
+/// return at once.
+fn router(tasks: &Tasks, running: &Running) -> Router {
+    let running = running.clone();
+    Router::new().tasks(tasks).task("tools/call", move |ctx: CallContext, params: Value| {
+        let running = running.clone();
+        async move {
+            let _entered = running.enter();
+            match params.get("name").and_then(Value::as_str) {
+                Some("wait") => Err(ctx.cancelled().await.into()),
+                Some("ask") => {
+                    let answer: Value =
+                        ctx.ask_client("elicitation/create", &json!({ "message": "who?" })).await?;
+                    Ok(answer)
+                }
+                Some("ignore") => {
+                    ctx.cancelled().await;
+                    tokio::task::yield_now().await;
+                    Ok(json!({ "ignored": true }))
+                }
+                Some("fail") => Err(crate::ErrorObject::new(ErrorCode(-5), "it fails").into()),
+                Some("tell") => {
+                    ctx.try_notify("notifications/progress", &json!({ "progress": 1 }))?;
+                    ctx.cancelled().await;
+                    Ok(json!({}))
+                }
+                _ => Ok(json!({ "content": [], "task": ctx.task_id() })),
+            }
+        }
+    })
+}
+
+fn connect(dialect: &Dialect, router: Router) -> (Peer, Peer) {
+    let (near, far) = memory_pair();
+    let server = Peer::builder(dialect.clone()).serve(router).attach(far).unwrap();
+    (Peer::builder(dialect.clone()).attach(near).unwrap(), server)
+}
+
+/// Params of a tool call, with what the later revision requires of each request.
+fn tool(name: &str) -> Value {
+    json!({ "name": name, "arguments": {}, "_meta": {"io.modelcontextprotocol/clientCapabilities": {}} })
+}
+
+async fn start(peer: &Peer, name: &str) -> TaskHandle<Value> {
+    peer.call("tools/call", &tool(name)).task(Some(Duration::from_secs(60))).await.unwrap()
+}
+
+fn code(result: Result<impl std::fmt::Debug, CallError>) -> ErrorCode {
+    match result {
+        Err(CallError::Failed(error)) => error.code,
+        other => panic!("{other:?}"),
+    }
+}
+
+const BOTH: [Dialect; 2] = [MCP, MCP_2026];
+
+#[tokio::test]
+async fn a_task_has_the_result_of_its_handler() {
+    for dialect in BOTH {
+        let (tasks, running) = (Tasks::default(), Running::default());
+        let (client, _server) = connect(&dialect, router(&tasks, &running));
+        let task = start(&client, "echo").await;
+        let result = timeout(SOON, task.result()).await.unwrap().unwrap();
+        assert_eq!(result.get("task").and_then(Value::as_str), task.id(), "{dialect:?}");
+        assert_eq!(task.status().await.unwrap().status, TaskStatus::Completed);
+        running.becomes(0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_task_stops_its_handler_and_stays_cancelled() {
+    for dialect in BOTH {
+        for name in ["wait", "ignore"] {
+            let (tasks, running) = (Tasks::default(), Running::default());
+            let (client, _server) = connect(&dialect, router(&tasks, &running));
+            let task = start(&client, name).await;
+            running.becomes(1).await;
+            assert_eq!(task.status().await.unwrap().status, TaskStatus::Working);
+            task.cancel().await.unwrap();
+            assert_eq!(task.status().await.unwrap().status, TaskStatus::Cancelled, "{dialect:?} {name}");
+            running.becomes(0).await;
+            assert_eq!(task.status().await.unwrap().status, TaskStatus::Cancelled, "I16: {dialect:?} {name}");
+            match task.result().await {
+                Err(CallError::Cancelled(cancelled)) => assert_eq!(cancelled.cause.kind(), CauseKind::Peer),
+                other => panic!("{other:?}"),
+            }
+            // 2025-11-25: -32602 for a task that has ended. 2026-07-28: an empty answer.
+            let again = task.cancel().await;
+            if dialect.name() == "mcp" {
+                assert_eq!(code(again), ErrorCode::INVALID_PARAMS);
+            } else {
+                again.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_task_outlives_its_connection_and_is_cancelled_from_another() {
+    for dialect in BOTH {
+        let (tasks, running) = (Tasks::default(), Running::default());
+        let (first, server) = connect(&dialect, router(&tasks, &running));
+        let id = start(&first, "wait").await.id().unwrap().to_owned();
+        running.becomes(1).await;
+        drop(first);
+        timeout(SOON, server.closed()).await.unwrap().unwrap();
+        assert_eq!((server.stats().running, server.stats().tasks), (1, 1));
+        let (second, _server) = connect(&dialect, router(&tasks, &running));
+        let meta = json!({ "io.modelcontextprotocol/clientCapabilities": {
+            "extensions": {"io.modelcontextprotocol/tasks": {}} } });
+        let task = TaskHandle::<Value>::with_id(&second, &id, Some(&meta)).unwrap();
+        assert_eq!(task.status().await.unwrap().status, TaskStatus::Working);
+        task.cancel().await.unwrap();
+        running.becomes(0).await;
+        assert_eq!(task.status().await.unwrap().status, TaskStatus::Cancelled);
+    }
+}
+
+#[tokio::test]
+async fn the_cancel_of_the_first_request_is_without_effect() {
+    for dialect in BOTH {
+        let (tasks, running) = (Tasks::default(), Running::default());
+        let (client, _server) = connect(&dialect, router(&tasks, &running));
+        let task = start(&client, "wait").await;
+        running.becomes(1).await;
+        // The first call of a connection has the id 1.
+        client.notify("notifications/cancelled", &json!({ "requestId": 1 })).await.unwrap();
+        assert_eq!(task.status().await.unwrap().status, TaskStatus::Working);
+        running.becomes(1).await;
+        task.cancel().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_fails_says_with_what() {
+    for dialect in BOTH {
+        let (tasks, running) = (Tasks::default(), Running::default());
+        let (client, _server) = connect(&dialect, router(&tasks, &running));
+        let task = start(&client, "fail").await;
+        assert_eq!(code(timeout(SOON, task.result()).await.unwrap()), ErrorCode(-5));
+        let report = task.status().await.unwrap();
+        assert_eq!((report.status, report.message.as_deref()), (TaskStatus::Failed, Some("it fails")));
+    }
+}
+
+#[tokio::test]
+async fn what_a_task_sends_has_its_name_or_is_not_sent() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (near, far) = memory_pair();
+    let _server = Peer::builder(MCP).serve(router(&tasks, &running)).attach(far).unwrap();
+    let (sender, mut sent) = tokio::sync::mpsc::unbounded_channel();
+    let hears = Router::new().notification("notifications/progress", move |_, params: Value| {
+        sender.send(params).unwrap();
+        async {}
+    });
+    let client = Peer::builder(MCP).role(Role::Client).serve(hears).attach(near).unwrap();
+    let task = start(&client, "tell").await;
+    let told = timeout(SOON, sent.recv()).await.unwrap().unwrap();
+    let related = told.pointer("/_meta/io.modelcontextprotocol~1related-task/taskId");
+    assert_eq!(related.and_then(Value::as_str), task.id());
+    let (client, _server) = connect(&MCP_2026, router(&tasks, &running));
+    let task = start(&client, "tell").await;
+    running.becomes(2).await;
+    assert_eq!(task.status().await.unwrap().status, TaskStatus::Working);
+}
+
+#[tokio::test]
+async fn a_question_of_a_task_is_answered_by_an_update() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (client, _server) = connect(&MCP_2026, router(&tasks, &running));
+    let task = start(&client, "ask").await;
+    running.becomes(1).await;
+    timeout(SOON, async {
+        while task.status().await.unwrap().status != TaskStatus::InputRequired {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    // Keys that are not asked are ignored.
+    task.update(&json!({ "9": {"name": "no"} })).await.unwrap();
+    assert_eq!(task.status().await.unwrap().status, TaskStatus::InputRequired);
+    task.update(&json!({ "1": {"name": "Ada"} })).await.unwrap();
+    assert_eq!(timeout(SOON, task.result()).await.unwrap().unwrap(), json!({ "name": "Ada" }));
+}
+
+#[tokio::test]
+async fn a_task_that_asks_its_client_needs_input_where_servers_send_requests() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (near, far) = memory_pair();
+    let _server = Peer::builder(MCP).serve(router(&tasks, &running)).attach(far).unwrap();
+    let (asked, told) = tokio::sync::oneshot::channel();
+    let (asked, go_on) = (std::sync::Mutex::new(Some(asked)), Arc::new(tokio::sync::Notify::new()));
+    let answers = Arc::clone(&go_on);
+    let elicits = Router::new().method("elicitation/create", move |_: CallContext, params: Value| {
+        if let Some(asked) = asked.lock().unwrap().take() {
+            asked.send(params).unwrap();
+        }
+        let answers = Arc::clone(&answers);
+        async move {
+            answers.notified().await;
+            Ok(json!({ "name": "Ada" }))
+        }
+    });
+    let client = Peer::builder(MCP).role(Role::Client).serve(elicits).attach(near).unwrap();
+    let task = start(&client, "ask").await;
+    let params = timeout(SOON, told).await.unwrap().unwrap();
+    let related = params.pointer("/_meta/io.modelcontextprotocol~1related-task/taskId");
+    assert_eq!(related.and_then(Value::as_str), task.id());
+    assert_eq!(task.status().await.unwrap().status, TaskStatus::InputRequired);
+    go_on.notify_one();
+    assert_eq!(timeout(SOON, task.result()).await.unwrap().unwrap().get("name"), Some(&json!("Ada")));
+}
+
+#[tokio::test]
+async fn a_request_whose_client_takes_no_task_is_answered_as_usual() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    for dialect in BOTH {
+        let (client, _server) = connect(&dialect, router(&tasks, &running));
+        let answer: Value = client.call("tools/call", &tool("echo")).await.unwrap();
+        assert_eq!(answer.get("task"), Some(&Value::Null), "{dialect:?}");
+        assert!(tasks.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn bad_questions_are_invalid_params() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (client, _server) = connect(&MCP, router(&tasks, &running));
+    for params in [json!({}), json!({ "taskId": 1 }), json!({ "taskId": "x" }), json!({ "taskId": null })] {
+        for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
+            let answer = client.call::<_, Value>(method, &params).await;
+            assert_eq!(code(answer), ErrorCode::INVALID_PARAMS, "{method} {params}");
+        }
+    }
+    for task in [json!(1), json!({ "ttl": -1 }), json!({ "ttl": "x" }), json!([])] {
+        let answer = client.call::<_, Value>("tools/call", &json!({ "name": "wait", "task": task })).await;
+        assert_eq!(code(answer), ErrorCode::INVALID_PARAMS, "{task}");
+    }
+    // Without a principal there is no list, and the form of the later revision is not served.
+    for method in ["tasks/list", "tasks/update"] {
+        assert_eq!(code(client.call::<_, Value>(method, &json!({})).await), ErrorCode::METHOD_NOT_FOUND);
+    }
+    assert!(tasks.is_empty());
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_declare_the_extension_is_told_so() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (client, _server) = connect(&MCP_2026, router(&tasks, &running));
+    let task = start(&client, "wait").await;
+    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+        match client.call::<_, Value>(method, &json!({ "taskId": task.id() })).await {
+            Err(CallError::Failed(error)) => {
+                let data: Value = serde_json::from_str(error.data.unwrap().get()).unwrap();
+                let required =
+                    data.pointer("/requiredCapabilities/extensions/io.modelcontextprotocol~1tasks");
+                assert_eq!((error.code, required), (ErrorCode(-32021), Some(&json!({}))));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(task.status().await.unwrap().status, TaskStatus::Working);
+}
+
+#[tokio::test]
+async fn a_principal_sees_its_own_tasks_only() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let connect = |name: &str| {
+        let (near, mut far) = memory_pair();
+        far.meta.principal = Some(Principal(name.into()));
+        let server = Peer::builder(MCP).serve(router(&tasks, &running)).attach(far).unwrap();
+        (Peer::builder(MCP).attach(near).unwrap(), server)
+    };
+    let ((ada, _one), (bob, _two)) = (connect("ada"), connect("bob"));
+    let own = start(&ada, "wait").await;
+    let question = json!({ "taskId": own.id() });
+    for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
+        assert_eq!(
+            code(bob.call::<_, Value>(method, &question).await),
+            ErrorCode::INVALID_PARAMS,
+            "{method}"
+        );
+    }
+    let listed = |answer: Value| answer.get("tasks").and_then(Value::as_array).map(Vec::len);
+    assert_eq!(listed(bob.call("tasks/list", &json!({})).await.unwrap()), Some(0));
+    assert_eq!(listed(ada.call("tasks/list", &json!({})).await.unwrap()), Some(1));
+    assert_eq!(own.status().await.unwrap().status, TaskStatus::Working);
+    // Pages of 100.
+    for _ in 0..100 {
+        let _ = start(&ada, "wait").await;
+    }
+    let page: Value = ada.call("tasks/list", &json!({})).await.unwrap();
+    let cursor = page.get("nextCursor").unwrap().clone();
+    assert_eq!(listed(page), Some(100));
+    let rest: Value = ada.call("tasks/list", &json!({ "cursor": cursor })).await.unwrap();
+    assert!(rest.get("nextCursor").is_none());
+    assert_eq!(listed(rest), Some(1));
+    let bad = ada.call::<_, Value>("tasks/list", &json!({ "cursor": "x" })).await;
+    assert_eq!(code(bad), ErrorCode::INVALID_PARAMS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_whose_time_is_over_is_cancelled_and_forgotten() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (client, _server) = connect(&MCP, router(&tasks, &running));
+    let call = client.call("tools/call", &tool("wait"));
+    let task: TaskHandle<Value> = call.task(Some(Duration::from_secs(5))).await.unwrap();
+    running.becomes(1).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(task.status().await.unwrap().status, TaskStatus::Working);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    running.becomes(0).await;
+    assert_eq!(code(task.status().await), ErrorCode::INVALID_PARAMS);
+    assert!(tasks.is_empty());
+}
+
+#[tokio::test]
+async fn the_oldest_ended_task_makes_room_and_running_ones_do_not() {
+    let (tasks, running) = (Tasks::new(TaskLimits::default().max_tasks_of_client(2)), Running::default());
+    let (client, _server) = connect(&MCP, router(&tasks, &running));
+    let first = start(&client, "echo").await;
+    timeout(SOON, first.result()).await.unwrap().unwrap();
+    let (second, third) = (start(&client, "wait").await, start(&client, "wait").await);
+    assert_eq!(code(first.status().await), ErrorCode::INVALID_PARAMS, "it made room");
+    let refused = client.call::<_, Value>("tools/call", &tool("wait")).task(None).await;
+    assert_eq!(code(refused.map(|_| ())), ErrorCode::INTERNAL_ERROR);
+    for task in [second, third] {
+        assert_eq!(task.status().await.unwrap().status, TaskStatus::Working);
+    }
+    running.becomes(2).await;
+}
+
+#[tokio::test]
+async fn results_above_the_limit_make_the_oldest_ended_tasks_be_forgotten() {
+    let (tasks, running) = (Tasks::new(TaskLimits::default().max_result_bytes(400)), Running::default());
+    let (client, _server) = connect(&MCP, router(&tasks, &running));
+    let mut all = Vec::new();
+    for _ in 0..5 {
+        let task = start(&client, "echo").await;
+        timeout(SOON, task.result()).await.unwrap().unwrap();
+        all.push(task);
+    }
+    assert!(tasks.len() < 5, "I11: {} results are kept", tasks.len());
+    assert_eq!(code(all[0].status().await), ErrorCode::INVALID_PARAMS);
+    assert_eq!(all[4].status().await.unwrap().status, TaskStatus::Completed);
+}
+
+#[tokio::test]
+async fn a_dialect_without_tasks_has_none() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (client, _server) = connect(&crate::dialect::ACP, router(&tasks, &running));
+    let call = client.call::<_, Value>("tools/call", &tool("echo")).task(None).await;
+    assert!(matches!(call, Err(CallError::Params { .. })));
+    let answer: Value = client.call("tools/call", &json!({ "name": "echo", "task": {} })).await.unwrap();
+    assert_eq!(answer.get("task"), Some(&Value::Null));
+    assert_eq!(code(client.call::<_, Value>("tasks/get", &json!({})).await), ErrorCode::METHOD_NOT_FOUND);
+}
