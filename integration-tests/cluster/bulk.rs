@@ -21,9 +21,9 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::client::{Binding, Session, connect, message};
-use crate::nodes::{Backend, EngineServer, NODES, ServerOptions};
-use crate::trial::tell;
+use super::client::{Binding, Session, connect, message};
+use super::nodes::{Backend, EngineServer, NODES, ServerOptions};
+use super::trial::tell;
 
 // Many cancels over three members of one cluster in this process. Each cancel must reach the request of its key, and no other.
 //

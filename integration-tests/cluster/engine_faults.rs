@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::client::{Response, Session};
-use crate::faults::Proxy;
-use crate::nodes::{Backend, ServerOptions};
-use crate::nodes::{NODES, Node, Replicas, Setup};
-use crate::trial::{poll_until, report};
+use super::client::{Response, Session};
+use super::faults::Proxy;
+use super::nodes::{Backend, ServerOptions};
+use super::nodes::{NODES, Node, Replicas, Setup};
+use super::trial::{poll_until, report};
 
 /// How long the engine is away.
 fn away() -> Duration {

@@ -15,9 +15,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::client::Session;
-use crate::nodes::{Backend, NODES, Node, Replicas, Setup};
-use crate::trial::{poll_until, report};
+use super::client::Session;
+use super::nodes::{Backend, NODES, Node, Replicas, Setup};
+use super::trial::{poll_until, report};
 
 // Faults of nodes: what is lost, and how soon it is known.
 

@@ -8,11 +8,11 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
-use crate::bulk::{Heard, Members};
-use crate::client::{connect, message};
-use crate::nodes::Replicas;
-use crate::nodes::{Backend, EngineServer};
-use crate::trial::tell;
+use super::bulk::{Heard, Members};
+use super::client::{connect, message};
+use super::nodes::Replicas;
+use super::nodes::{Backend, EngineServer};
+use super::trial::tell;
 
 /// How often each is measured.
 const TIMES: usize = 500;

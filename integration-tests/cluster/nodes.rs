@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Child;
 
-use crate::client::{Binding, Session};
-use crate::trial::tell;
+use super::client::{Binding, Session};
+use super::trial::tell;
 
 // Replicas of the fixture as processes, and the commands of the same program.
 

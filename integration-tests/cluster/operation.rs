@@ -12,9 +12,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::client::{Binding, Session};
-use crate::nodes::{Backend, Node, Replicas, Setup};
-use crate::trial::{poll_until, tell};
+use super::client::{Binding, Session};
+use super::nodes::{Backend, Node, Replicas, Setup};
+use super::trial::{poll_until, tell};
 
 // A rolling restart of all replicas under load.
 
@@ -139,9 +139,9 @@ async fn client(index: usize, through: SocketAddr, seen: Arc<Seen>) {
 
 /// A request that outlives the drain of its node is answered with an error that says why, also through another node.
 pub(crate) async fn a_request_that_outlives_the_drain_is_told_so(backend: Backend) {
-    let mut replicas = Replicas::without_nodes(backend, crate::nodes::Setup::default());
+    let mut replicas = Replicas::without_nodes(backend, super::nodes::Setup::default());
     let options = replicas.file("options", r#"{"limits":{"drain_deadline_ms":300}}"#);
-    for name in crate::nodes::NODES {
+    for name in super::nodes::NODES {
         let command = replicas.command(name, &["--options", &options]);
         replicas.nodes.push(Node::start(name, command).await.unwrap());
     }
@@ -158,8 +158,8 @@ pub(crate) async fn a_request_that_outlives_the_drain_is_told_so(backend: Backen
 
 /// A node that is asked to end is not ready for a while before it drains, and serves new sessions meanwhile.
 pub(crate) async fn a_node_is_not_ready_before_it_drains(backend: Backend) {
-    let mut replicas = Replicas::without_nodes(backend, crate::nodes::Setup::default());
-    for name in crate::nodes::NODES {
+    let mut replicas = Replicas::without_nodes(backend, super::nodes::Setup::default());
+    for name in super::nodes::NODES {
         let command = replicas.command(name, &["--page", "127.0.0.1:0", "--drain-delay", "3"]);
         replicas.nodes.push(Node::start(name, command).await.unwrap());
     }

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout};
 
-use crate::client::{Binding, Response, Session};
-use crate::nodes::{Backend, Replicas, Setup};
-use crate::trial::{poll_until, report};
+use super::client::{Binding, Response, Session};
+use super::nodes::{Backend, Replicas, Setup};
+use super::trial::{poll_until, report};
 
 // Replicas without sessions: a cancel is found by its principal and the id of its request, on any replica.
 

@@ -16,9 +16,9 @@ use sha2::Sha256;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::client::{Binding, Event, Response, Session, message};
-use crate::nodes::{Backend, NODES, Node, Replicas, Setup};
-use crate::trial::poll_until;
+use super::client::{Binding, Event, Response, Session, message};
+use super::nodes::{Backend, NODES, Node, Replicas, Setup};
+use super::trial::poll_until;
 
 // Sessions reach their owner, whichever replica a request reaches.
 
@@ -28,7 +28,7 @@ pub(crate) async fn sessions_work_from_every_replica(backend: Backend) {
     let all = replicas.addresses();
     for (owner, at) in all.iter().enumerate() {
         let session = Session::open(*at, Binding::Streamable).await;
-        assert_eq!(session.node(), crate::nodes::NODES[owner]);
+        assert_eq!(session.node(), super::nodes::NODES[owner]);
         for (number, through) in (10..).zip(&all) {
             let value = json!({ "value": [owner, number] });
             let answer = session.ask(*through, number, "test/echo", value.clone()).await;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Failed, Trial};
 use rescind_testkit::support::HANG;
 
-use crate::nodes::Backend;
+use super::nodes::Backend;
 
 // How a trial runs and waits.
 
@@ -19,7 +19,7 @@ pub(crate) fn trial<F: Future<Output = ()> + 'static>(
     name: &str,
     test: fn(Backend) -> F,
 ) -> Trial {
-    Trial::test(format!("{}::{name}", backend.name()), move || play(test(backend)))
+    Trial::test(format!("cluster::{}::{name}", backend.name()), move || play(test(backend)))
         .with_ignored_flag(!backend.is_there())
 }
 
@@ -32,12 +32,12 @@ fn play(test: impl Future<Output = ()>) -> Result<(), Failed> {
 }
 
 /// The trials of these functions.
-#[macro_export]
-macro_rules! trials {
+macro_rules! trials_of {
     ($backend:expr; $($module:ident: $($name:ident),+;)+) => {
-        vec![$($($crate::trial::trial($backend, stringify!($name), $crate::$module::$name)),+),+]
+        vec![$($(trial::trial($backend, stringify!($name), $module::$name)),+),+]
     };
 }
+pub(crate) use trials_of;
 
 /// Waits for a condition that must be checked repeatedly, and returns how long it took.
 pub(crate) async fn poll_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) -> Duration {
@@ -69,7 +69,7 @@ fn root() -> PathBuf {
 /// Each test that docs/cluster-faults.md names is one of these, and each test of a fault is named there.
 pub(crate) fn the_table_of_faults_names_tests_that_exist(names: &[String]) -> Result<(), Failed> {
     let text = fs::read_to_string(root().join("docs/cluster-faults.md"))?;
-    let known: BTreeSet<&str> = names.iter().filter_map(|name| name.split("::").nth(1)).collect();
+    let known: BTreeSet<&str> = names.iter().filter_map(|name| name.split("::").last()).collect();
     let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Fault"));
     let mut in_table = BTreeSet::new();
     for row in rows {

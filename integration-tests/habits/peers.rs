@@ -36,7 +36,7 @@ pub(crate) fn child_trials() -> Vec<Trial> {
                 }
                 let (entry, dialect) = (entry.clone(), dialect.clone());
                 let name = format!("children::{}::{dialect}_over_{over}", entry["name"].as_str().unwrap());
-                trials.push(trial(name, move || async move { play_child(&entry, &dialect, &over).await }));
+                trials.push(trial(&name, move || async move { play_child(&entry, &dialect, &over).await }));
             }
         }
     }
@@ -152,7 +152,7 @@ const SERVERS: &str = include_str!("servers.json");
 pub(crate) fn server_trials() -> Vec<Trial> {
     let play = |entry: Value| {
         let name = format!("servers::{}::mcp_over_http", entry["name"].as_str().unwrap());
-        trial(name, move || async move { play(&entry).await })
+        trial(&name, move || async move { play(&entry).await })
     };
     entries(SERVERS).into_iter().map(play).collect()
 }
@@ -388,12 +388,12 @@ pub(crate) fn client_trials() -> Vec<Trial> {
         let name = entry["name"].as_str().unwrap().to_owned();
         if entry["http"].is_array() {
             let name = format!("clients::{name}::mcp_over_http");
-            trials.push(trial(name, move || async move { over_http(&entry).await }));
+            trials.push(trial(&name, move || async move { over_http(&entry).await }));
             continue;
         }
         for dialect in words(&entry, "dialects", &["mcp", "acp", "lsp"]) {
             let (entry, name) = (entry.clone(), format!("clients::{name}::{dialect}_over_stdio"));
-            trials.push(trial(name, move || async move { over_stdio(&entry, &dialect) }));
+            trials.push(trial(&name, move || async move { over_stdio(&entry, &dialect) }));
         }
     }
     trials
@@ -517,8 +517,8 @@ async fn over_http(entry: &Value) {
 // What the three sides share: what is written, what must be seen, and the programs.
 
 /// A test of one entry.
-fn trial<F: Future<Output = ()>>(name: String, play: impl FnOnce() -> F + Send + 'static) -> Trial {
-    Trial::test(name, move || {
+fn trial<F: Future<Output = ()>>(name: &str, play: impl FnOnce() -> F + Send + 'static) -> Trial {
+    Trial::test(format!("habits::{name}"), move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(play());
         runtime.shutdown_timeout(Duration::from_secs(1));

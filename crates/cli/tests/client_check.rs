@@ -7,8 +7,11 @@ use std::process::{Child, ChildStdin, Command, ExitCode, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Trial;
 use serde_json::{Value, json};
+
+/// The argument with which this program is a client.
+const ROLE: &str = "--as-client";
 
 /// A fault, the fact that shows it, and the answer.
 const FAULTS: [(&str, &str, &str); 17] = [
@@ -31,15 +34,18 @@ const FAULTS: [(&str, &str, &str); 17] = [
     ("byte-order-mark", "message_form", "no"),
 ];
 
-fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    if arguments.get(1).map(String::as_str) == Some("client") {
-        return run_client(&arguments[2]);
-    }
+/// This program as a client. `None`: its arguments do not say so.
+pub(crate) fn run(words: &[&str]) -> Option<ExitCode> {
+    let [ROLE, fault, ..] = *words else { return None };
+    Some(run_client(fault))
+}
+
+/// All trials.
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials: Vec<Trial> = FAULTS
         .iter()
         .map(|&(fault, fact, answer)| {
-            Trial::test(format!("{fault}_is_told_by_{fact}"), move || {
+            Trial::test(format!("client_check::{fault}_is_told_by_{fact}"), move || {
                 told_by(fault, fact, answer);
                 Ok(())
             })
@@ -55,15 +61,12 @@ fn main() -> ExitCode {
         ("a_placeholder_of_the_other_kind_is_wrong_usage", wrong_placeholder),
         ("a_dialect_without_this_check_is_reported", unknown_dialect),
     ] {
-        trials.push(Trial::test(name, move || {
+        trials.push(Trial::test(format!("client_check::{name}"), move || {
             test();
             Ok(())
         }));
     }
-    let mut how = Arguments::from_args();
-    // Each is a handful of processes, which mostly wait.
-    how.test_threads.get_or_insert(24);
-    libtest_mimic::run(&how, trials).exit_code()
+    trials
 }
 
 fn check(options: &[&str], client: &[&str]) -> Output {
@@ -83,7 +86,7 @@ fn check_fault(fault: &str) -> (Value, Output) {
     let step_timeout = if fault == "hangs-after-cancel" { "1000" } else { "2000" };
     let output = check(
         &["--dialect", "mcp", "--json", "--step-timeout", step_timeout],
-        &[this.to_str().unwrap(), "client", fault],
+        &[this.to_str().unwrap(), ROLE, fault],
     );
     let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));
     (report, output)
@@ -127,7 +130,7 @@ fn refused(output: &Output, words: &[&str]) {
 
 fn this_client(fault: &str, more: &[&str]) -> Output {
     let this = std::env::current_exe().unwrap();
-    check(&[&["--dialect", "mcp"], more].concat(), &[this.to_str().unwrap(), "client", fault])
+    check(&[&["--dialect", "mcp"], more].concat(), &[this.to_str().unwrap(), ROLE, fault])
 }
 
 fn not_connected() {
@@ -157,7 +160,7 @@ fn placeholders() {
     let this = std::env::current_exe().unwrap();
     let output = check(
         &["--dialect", "mcp", "--json"],
-        &[this.to_str().unwrap(), "client", "by-arguments", "{scenario}", "{command}"],
+        &[this.to_str().unwrap(), ROLE, "by-arguments", "{scenario}", "{command}"],
     );
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }

@@ -3,54 +3,36 @@
 //! `RESCIND_REDIS_SERVER` and `RESCIND_NATS_SERVER` name the programs of the engines. The tests of an engine without its
 //! variable are skipped, as are those of wrong clocks without `RESCIND_FAKETIME`, the file `libfaketime.so.1`. `RESCIND_CLUSTER_FULL=1` runs the long forms.
 //!
-//! `cargo test -p rescind-cli --test cluster -- redis` runs the tests with Redis.
-#![cfg_attr(
-    unix,
-    expect(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        reason = "a test that cannot go on has failed"
-    )
+//! `cargo test -p rescind-cli --test processes cluster::redis` runs the tests with Redis.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on has failed"
 )]
 
-#[cfg(unix)]
 mod bulk;
-#[cfg(unix)]
 mod client;
-#[cfg(unix)]
 mod engine_faults;
-#[cfg(unix)]
 mod faults;
-#[cfg(unix)]
 mod measures;
-#[cfg(unix)]
 mod nodes;
-#[cfg(unix)]
 mod operation;
-#[cfg(unix)]
 mod sessionless;
-#[cfg(unix)]
 mod sessions;
-#[cfg(unix)]
 mod trial;
 
-#[cfg(unix)]
 use std::env;
-use std::process::ExitCode;
 
-use libtest_mimic::Arguments;
-#[cfg(unix)]
 use libtest_mimic::Trial;
 
-#[cfg(unix)]
 use self::nodes::Backend;
+use self::trial::trials_of;
 
 /// The tests of every kind of cluster.
-#[cfg(unix)]
 fn of_each(backend: Backend) -> Vec<Trial> {
-    trials! {
+    trials_of! {
         backend;
         sessions: sessions_work_from_every_replica,
             acp_connections_work_from_every_replica,
@@ -88,10 +70,9 @@ fn of_each(backend: Backend) -> Vec<Trial> {
 }
 
 /// The tests of clusters with wrong clocks, which need a library.
-#[cfg(unix)]
 fn of_wrong_clocks(backend: Backend) -> Vec<Trial> {
     let there = env::var_os(faults::VARIABLE).is_some();
-    let trials = trials! {
+    let trials = trials_of! {
         backend;
         faults: a_wrong_clock_has_no_effect;
     };
@@ -99,9 +80,8 @@ fn of_wrong_clocks(backend: Backend) -> Vec<Trial> {
 }
 
 /// The tests of clusters on a list of nodes.
-#[cfg(unix)]
 fn of_list() -> Vec<Trial> {
-    trials! {
+    trials_of! {
         Backend::List;
         sessions: a_client_that_leaves_the_entry_node_leaves_the_owner,
             a_request_is_forwarded_as_it_is;
@@ -109,9 +89,8 @@ fn of_list() -> Vec<Trial> {
 }
 
 /// The tests of clusters with an engine.
-#[cfg(unix)]
 fn of_engines(backend: Backend) -> Vec<Trial> {
-    trials! {
+    trials_of! {
         backend;
         engine_faults: a_restarted_engine_loses_nothing_that_runs,
             a_stopped_engine_stops_no_session,
@@ -126,20 +105,16 @@ fn of_engines(backend: Backend) -> Vec<Trial> {
 }
 
 /// The tests of clusters with Redis.
-#[cfg(unix)]
 fn of_redis() -> Vec<Trial> {
-    trials! {
+    trials_of! {
         Backend::Redis;
         engine_faults: a_restarted_engine_that_forgot_loses_no_session,
             a_foreign_entry_is_not_followed;
     }
 }
 
-#[cfg(unix)]
-fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    // Each is a handful of processes, which mostly wait.
-    arguments.test_threads.get_or_insert(8);
+/// All trials.
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for backend in [Backend::List, Backend::Redis, Backend::Nats] {
         if let (false, Some(variable)) = (backend.is_there(), backend.variable()) {
@@ -159,17 +134,12 @@ fn main() -> ExitCode {
     if env::var_os(faults::VARIABLE).is_none() {
         trial::tell(&format!("SKIPPED: the tests of wrong clocks, because {} is not set", faults::VARIABLE));
     }
-    trials.push(Trial::test("facts::no_code_of_the_cluster_asks_for_the_time_of_day", || {
+    trials.push(Trial::test("cluster::facts::no_code_of_the_cluster_asks_for_the_time_of_day", || {
         trial::no_code_of_the_cluster_asks_for_the_time_of_day()
     }));
     let names: Vec<String> = trials.iter().map(|trial| trial.name().to_owned()).collect();
-    trials.push(Trial::test("facts::the_table_of_faults_names_tests_that_exist", move || {
+    trials.push(Trial::test("cluster::facts::the_table_of_faults_names_tests_that_exist", move || {
         trial::the_table_of_faults_names_tests_that_exist(&names)
     }));
-    libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-#[cfg(not(unix))]
-fn main() -> ExitCode {
-    libtest_mimic::run(&Arguments::from_args(), Vec::new()).exit_code()
+    trials
 }
