@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rescind::{Limits, ServerLimits};
+use rescind::{Limits, ServerLimits, TaskLimits};
 use rescind_testkit::support::table;
 use serde::Deserialize;
 
@@ -75,6 +75,17 @@ fn security_md_lists_the_server_limits_with_their_defaults() {
     ] {
         assert!(rows(&page, what).iter().any(|row| has_value(row, &shown(value))), "{what}: {value}");
     }
+    let tasks = TaskLimits::default();
+    for (what, value) in [
+        ("tasks that are kept", tasks.max_tasks as u64),
+        ("tasks that are kept", tasks.max_tasks_of_client as u64),
+        ("bytes of their results", tasks.max_result_bytes as u64),
+    ] {
+        assert!(rows(&page, what).iter().any(|row| has_value(row, &shown(value))), "{what}: {value}");
+    }
+    let hours = [tasks.default_ttl, tasks.max_ttl].map(|time| format!("{} h", time.as_secs() / 3600));
+    let kept = rows(&page, "how long a task is kept");
+    assert!(hours.iter().all(|hours| kept.iter().any(|row| row.contains(hours))), "{hours:?}: {kept:?}");
     assert_eq!(limits.idle_timeout, None::<Duration>);
     assert!(rows(&page, "`ServerLimits::idle_timeout`").iter().any(|row| row.contains("| no limit |")));
 }
@@ -178,7 +189,7 @@ fn every_constant_is_listed_or_marked_as_no_limit() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let (fixed, no_bounds) = (Fixed::read(), no_bounds());
     let fixed = fixed.constants();
-    assert_eq!((fixed.len(), no_bounds.len()), (96, 87), "the rows of the tables");
+    assert_eq!((fixed.len(), no_bounds.len()), (98, 88), "the rows of the tables");
     let mut seen = 0;
     for name in ["core", "http", "named-pipe", "net", "page", "stdio", "websocket"] {
         let mut files = Vec::new();

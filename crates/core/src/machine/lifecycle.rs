@@ -161,6 +161,8 @@ impl Session {
             State::Lost => {
                 self.schedule(self.lifecycle.due.map_or(drained_by, |due| due.min(drained_by)));
             }
+            // They outlive it, until this deadline.
+            State::Closed if self.stats.tasks > 0 => {}
             State::Shutdown(Step::Grace) | State::Closed => return,
         }
         self.lifecycle.drained_by = Some(drained_by);

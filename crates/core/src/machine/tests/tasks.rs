@@ -141,6 +141,20 @@ fn a_shutdown_cancels_tasks_after_its_drain() {
 }
 
 #[test]
+fn a_shutdown_between_the_close_and_the_loss_of_a_connection_cancels_its_tasks() {
+    let mut bench = Bench::new(MCP);
+    let key = task(&mut bench, 1);
+    bench.session.recv_half_close(bench.now);
+    assert_eq!(bench.outputs(), [Output::Close(CloseCause::InputEnded)]);
+    bench.session.local_shutdown(bench.now, Duration::from_secs(5));
+    bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
+    assert_eq!(bench.outputs(), []);
+    let outputs = bench.pass(Duration::from_secs(5));
+    let cause = Cause::new(CauseKind::Shutdown);
+    assert!(outputs.contains(&Output::TaskEnded { key, cancelled: Some(cause) }), "{outputs:?}");
+}
+
+#[test]
 fn a_shield_delays_the_signal_of_a_cancelled_task_and_not_its_end() {
     let mut bench = Bench::new(MCP);
     let key = task(&mut bench, 1);
