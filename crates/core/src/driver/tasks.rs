@@ -486,7 +486,7 @@ fn draw_id() -> Option<Arc<str>> {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotATask {
-    /// Its client does not take a task as its answer, or its protocol or its [`Router`] has none. As a handler's error it
+    /// Its client does not take a task as its answer, or its protocol or its [`Router`](crate::Router) has none. As a handler's error it
     /// is what the protocol requires where the answer must be a task.
     #[error("the client does not take a task as the answer")]
     NotOffered(ErrorObject),
