@@ -196,6 +196,8 @@ pub(crate) enum Binding {
     /// MCP with sessions.
     Streamable,
     Acp,
+    /// MCP 2026-07-28, which has no sessions.
+    Stateless,
 }
 
 impl Binding {
@@ -203,19 +205,20 @@ impl Binding {
         match self {
             Self::Streamable => "mcp",
             Self::Acp => "acp",
+            Self::Stateless => "mcp-2026",
         }
     }
 
     const fn session_header(self) -> &'static str {
         match self {
-            Self::Streamable => "mcp-session-id",
+            Self::Streamable | Self::Stateless => "mcp-session-id",
             Self::Acp => "acp-connection-id",
         }
     }
 
     fn hello(self) -> Value {
         match self {
-            Self::Streamable => json!({
+            Self::Streamable | Self::Stateless => json!({
                 "protocolVersion": "2025-11-25",
                 "capabilities": {},
                 "clientInfo": { "name": "cluster", "version": "1" },
@@ -226,7 +229,7 @@ impl Binding {
 
     const fn cancel(self) -> &'static str {
         match self {
-            Self::Streamable => "notifications/cancelled",
+            Self::Streamable | Self::Stateless => "notifications/cancelled",
             Self::Acp => "$/cancel_request",
         }
     }
