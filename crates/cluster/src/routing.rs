@@ -102,8 +102,8 @@ impl Cluster {
     }
 }
 
-/// The id of the task that a request without a session is about. MCP's extension for tasks, "Routing Headers": the header lets
-/// "load balancers route subsequent requests for the same task to the server instance holding its state".
+/// The id of the task that a request without a session is about. MCP's extension for tasks, "Routing Headers": by
+/// this header, requests for one task are routed to the server that holds its state.
 fn task_of(head: &request::Parts) -> Option<&str> {
     let text = |name: HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());
     text(METHOD).filter(|method| method.starts_with("tasks/")).and_then(|_| text(NAME))

@@ -79,7 +79,7 @@ struct Late {
     token: OnceLock<CancellationToken>,
     /// Its span, except while its handler runs in it.
     span: Mutex<Option<tracing::Span>>,
-    /// What it has to do with tasks.
+    /// Its offer of a task, and the task that it became.
     task_side: OnceLock<Box<TaskSide>>,
 }
 

@@ -134,7 +134,7 @@ impl Tasks {
         asked.max(MIN_TTL).min(limits.max_ttl)
     }
 
-    /// What ends a task when its time is over.
+    /// The action that ends a task when its time is over.
     pub(crate) fn expiry(&self, id: &Arc<str>) -> impl FnOnce() + Send + use<> {
         let (table, id) = (Arc::downgrade(&self.0), Arc::clone(id));
         move || {
@@ -420,7 +420,7 @@ impl Task {
         write(self.form, &details)
     }
 
-    /// What its request would have been answered without a task.
+    /// The answer that its request would have had without a task.
     pub(crate) fn outcome(&self) -> Result<Box<RawValue>, ErrorObject> {
         match &self.lock().end {
             Some(TaskEnd::Answered(Answer::Value(value))) => Ok(self.form.related(value.clone(), &self.id)),
@@ -517,7 +517,7 @@ impl NotATask {
     }
 }
 
-/// What a request has to do with tasks, if its client takes a task as the answer or asks for one.
+/// The offer of a task in a request, and the task that the request became.
 pub(crate) struct TaskSide {
     pub(crate) offer: Result<TaskOffer, ErrorObject>,
     task: OnceLock<Arc<Task>>,

@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
-use memchr::memchr;
+use memchr::{memchr, memchr_iter};
 use serde::de::IgnoredAny;
 
 use super::printed_json::{
     Brackets, Object, begins_text, ends_with_message, is_own_message, last_message, messages_of_line,
-    opens_object, trim,
+    objects_of_array, opens_object, trim,
 };
 use super::{
     BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, Unended, compact, head, is_one_line,
@@ -210,16 +210,15 @@ impl Newline {
     }
 
     /// The objects with which an array begins that is not JSON or has too many values. The last one may be cut off.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn objects_of_array(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-        super::printed_json::objects_of_array(text)
+    pub fn objects_of_array(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+        objects_of_array(text)
     }
 
     /// A text without what is before its first object.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn beginning_with_object(text: &[u8]) -> Option<&[u8]> {
+    #[must_use]
+    pub fn beginning_with_object(text: &[u8]) -> Option<&[u8]> {
         let text = trim(text);
-        memchr::memchr_iter(b'{', text).filter_map(|at| text.get(at..)).find(|rest| begins_text(rest))
+        memchr_iter(b'{', text).filter_map(|at| text.get(at..)).find(|rest| begins_text(rest))
     }
 
     /// Appends `body` as one line to `out`.

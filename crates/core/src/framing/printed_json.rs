@@ -231,7 +231,6 @@ fn closed_messages(mut line: &[u8]) -> Vec<&[u8]> {
 
 /// The objects with which an array begins, up to the first value that is not an object. A comma may be missing, and the last
 /// object may be cut off.
-#[cfg(any(test, feature = "tokio"))]
 pub(super) fn objects_of_array(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = trim(text).strip_prefix(b"[").unwrap_or_default();
     std::iter::from_fn(move || {
