@@ -69,7 +69,7 @@ impl MachineState {
             }
             Input::BecomeTask(key) => {
                 let may = self.ledger.may_become_task(key);
-                let became = self.session.local_become_task(now, key);
+                let became = self.session.local_become_task(now, key).is_ok();
                 holds_and_counts(may, became == may, "I16", || {
                     format!("{key:?} may become a task: {may}, and became one: {became}")
                 })?;

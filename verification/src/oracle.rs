@@ -213,7 +213,10 @@ impl Ledger {
                 && !(served.is_settled() || served.signalled)
                 && served.first.is_none()
         };
-        !self.lost && self.served.get(&key).is_some_and(runs)
+        // Of two handlers that may run.
+        let is_full = self.served.values().any(|served| served.is_task && !served.is_settled());
+        let is_open = !(self.lost || self.closed || self.ending.shutdown);
+        is_open && !is_full && self.served.get(&key).is_some_and(runs)
     }
 
     /// Those that have not ended and whose ids are theirs.
@@ -479,9 +482,12 @@ impl Ledger {
     pub(super) fn check_tasks(&self) -> Result<(), Broken> {
         for (key, served) in self.served.iter().filter(|(_, served)| served.is_task && !served.ended) {
             let is_cancelled = served.settled == Some(Settled::ByMachine);
-            holds_and_counts(is_cancelled, !is_cancelled || served.signalled || served.held, "I17", || {
-                format!("the task {key:?} is cancelled, and its handler does not know it: {served:?}")
-            })?;
+            holds_and_counts(
+                is_cancelled,
+                !is_cancelled || served.signalled || served.shields > 0,
+                "I17",
+                || format!("the task {key:?} is cancelled, and its handler does not know it: {served:?}"),
+            )?;
         }
         Ok(())
     }

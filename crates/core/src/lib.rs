@@ -59,8 +59,8 @@ pub use log_text::LogText;
 pub use machine::inspect;
 pub use machine::{
     AcceptedCancel, AfterCancel, AnswerKind, CallRefused, CallSpec, CallState, CancelResult, ClientLimits,
-    CloseCause, DisconnectPolicy, Event, ForeignChild, HandlerResult, InboundRequest, Limits, Origin, Output,
-    Reply, ReplyBody, RequestStatus, Session, SessionConfig, Settlement, Stats, Work,
+    CloseCause, DisconnectPolicy, Event, ForeignChild, HandlerResult, InboundRequest, Limits, NoTask, Origin,
+    Output, Reply, ReplyBody, RequestStatus, Session, SessionConfig, Settlement, Stats, Work,
 };
 pub use message::{
     AckStatus, AnswerBody, AnswerFault, BadMessage, CancelExemption, CancelKey, Deviation, DeviationReport,

@@ -96,7 +96,7 @@ pub mod machine {
         AckStatus, AfterCancel, AnswerBody, AnswerKind, BadMessage, CallKey, CallNumber, CallRefused,
         CallSpec, CallState, CancelExemption, CancelKey, CloseCause, DisconnectPolicy, ForeignChild,
         HandlerResult, InboundKey, InboundRequest, Incoming, IncomingCancel, IncomingRequest, InvalidId,
-        MAX_ID_BYTES, Origin, OutboundKey, Output, Reply, ReplyBody, Scope, Session, SessionConfig,
+        MAX_ID_BYTES, NoTask, Origin, OutboundKey, Output, Reply, ReplyBody, Scope, Session, SessionConfig,
         Settlement, Work,
     };
 }

@@ -73,6 +73,11 @@ impl TaskForm {
         }
     }
 
+    /// Whether requests of this method wait for the end of a task.
+    pub(crate) fn waits(self, method: &str) -> bool {
+        self == Self::AskedByClient && method == RESULT
+    }
+
     /// Whether requests of this method may become tasks: "Client Capabilities" and "Server Capabilities" of 2025-11-25,
     /// "Supported Methods" of the extension.
     pub(crate) fn is_supported(self, method: &str) -> bool {
@@ -228,6 +233,18 @@ impl TaskForm {
         json::into_raw(out).unwrap_or(value)
     }
 
+    /// Adds the name of the task to which a written message belongs to its params.
+    pub(crate) fn name_in(self, frame: &mut Vec<u8>, id: &str) {
+        let named = std::str::from_utf8(frame).ok().and_then(json::raw).and_then(|whole| {
+            let params = json::member(Some(whole), "params")?;
+            let related = self.related(params.to_owned(), id);
+            let mut out = Vec::with_capacity(frame.len() + related.get().len());
+            json::push_replacing(&mut out, whole, params, |out| json::push_json(out, related.get()));
+            Some(out)
+        });
+        *frame = named.unwrap_or_else(|| std::mem::take(frame));
+    }
+
     /// Params of a request that asks for a task, or says that its client can take one.
     pub(crate) fn ask(self, params: Option<&RawValue>, ttl: Option<u64>) -> Option<Box<RawValue>> {
         let params = json::present(params).or_else(|| json::raw("{}"))?;
@@ -361,7 +378,8 @@ fn milliseconds(value: &RawValue) -> Result<u64, ErrorObject> {
 /// Whether the params declare the extension.
 fn declares(params: Option<&RawValue>) -> bool {
     let capabilities = json::member(json::member(params, "_meta"), CAPABILITIES);
-    json::member(json::member(capabilities, "extensions"), EXTENSION).is_some()
+    let extension = json::member(json::member(capabilities, "extensions"), EXTENSION);
+    extension.is_some_and(|settings| json::shape(settings.get()) == Shape::Object)
 }
 
 fn missing_capability() -> ErrorObject {

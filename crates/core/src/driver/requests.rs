@@ -266,10 +266,10 @@ impl RequestData {
         self.late.get()?.task_side.get().map(|side| &**side)
     }
 
-    /// The exchange on which its frames go. That of a task is over.
+    /// The exchange on which its frames go. Its own is over if it became a task.
     pub(crate) fn frame_exchange(&self) -> ExchangeId {
-        let is_task = self.task_side().is_some_and(|side| side.task().is_some());
-        if is_task { ExchangeId::NONE } else { self.exchange() }
+        let task = self.task_side().and_then(TaskSide::task);
+        task.map_or_else(|| self.exchange(), |task| task.exchange())
     }
 
     pub(crate) fn take_span(&self) -> Option<tracing::Span> {

@@ -16,6 +16,7 @@ use crate::driver::router::Router;
 use crate::driver::state::{Payload, Request};
 use crate::driver::tasks::{NotATask, Task, TaskSide, TaskStart, TaskWork, Tasks};
 use crate::error::CallError;
+use crate::machine::NoTask;
 use crate::message::{ErrorCode, ErrorObject};
 
 impl TaskWork for Request {
@@ -70,6 +71,7 @@ impl CallContext {
             id: self.cluster_key(),
             form,
             principal,
+            connection: connection.number,
             client: data.request_client(&connection.client).number(),
             ttl: tasks.ttl(offer),
             work,
@@ -82,16 +84,19 @@ impl CallContext {
             Payload::Offer(&mut handle),
             |state, now, _, _| {
                 let became = state.session.local_become_task(now, data.key);
-                if became {
+                if became.is_ok() {
                     side.set_task(&task);
                 }
                 became
             },
             |_, _, became| became,
         );
-        if !became {
+        if let Err(why) = became {
             tasks.forget(&task.id);
-            return Err(NotATask::Ended(self.cause()));
+            return Err(match why {
+                NoTask::Ended => NotATask::Ended(self.cause()),
+                NoTask::TooMany => NotATask::TooMany,
+            });
         }
         let end_task = tasks.expiry(&task.id);
         let expiry = connection.runtime.spawn(async move {
@@ -155,6 +160,8 @@ impl Router {
             })
             .quick(form::RESULT, async |ctx: CallContext, params: Box<RawValue>| {
                 let (_, task) = named(&ctx, &params)?;
+                // What the task asks its client is sent on this stream meanwhile ("Input Required Status").
+                let _reads = task.read_on(ctx.connection().number, ctx.data().exchange());
                 ctx.run_until_cancelled(task.ended()).await?;
                 Ok(task.outcome()?)
             })
@@ -165,7 +172,7 @@ impl Router {
             .quick(form::LIST, async |ctx: CallContext, params: Box<RawValue>| list(&ctx, &params))
             .quick(form::UPDATE, async |ctx: CallContext, params: Box<RawValue>| {
                 let (_, task) = named(&ctx, &params)?;
-                task.take_answers(&params);
+                task.take_answers(&params)?;
                 Ok(RawValue::from_string("{}".to_owned())?)
             })
     }
@@ -246,13 +253,13 @@ fn list(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, HandlerEr
         None => 0,
         Some(cursor) => serde_json::from_str::<&str>(cursor.get())
             .ok()
-            .and_then(|cursor| cursor.parse().ok())
+            .and_then(|cursor| tasks.read_cursor(cursor, &principal))
             .ok_or_else(|| ErrorObject::invalid_params("`cursor` is not of this server"))?,
     };
     let (page, last) = tasks.page(&principal, after);
     let page = Page {
         tasks: page.iter().filter_map(|task| task.written(TaskForm::status)).collect(),
-        next_cursor: last.map(|last| last.to_string()),
+        next_cursor: last.map(|last| tasks.cursor(last, &principal)),
     };
     Ok(serde_json::value::to_raw_value(&page)?)
 }

@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fmt::Write as _;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +19,7 @@ use crate::cause::{Cause, CauseKind};
 use crate::dialect::tasks::{self as form, TaskDetails, TaskOffer};
 use crate::dialect::{TaskForm, TaskStatus};
 use crate::driver::outbox::Answer;
-use crate::id::Principal;
+use crate::id::{ExchangeId, Principal};
 use crate::machine::limits::limits;
 use crate::message::{ErrorCode, ErrorObject};
 use crate::sync::{AbortHandle, Mutex, MutexGuard};
@@ -72,6 +74,8 @@ pub struct Tasks(Arc<Table>);
 #[derive(Default)]
 struct Table {
     limits: TaskLimits,
+    /// Its key makes cursors.
+    hasher: RandomState,
     kept: Mutex<Kept>,
 }
 
@@ -88,7 +92,7 @@ impl Tasks {
     /// No tasks, with these limits.
     #[must_use]
     pub fn new(limits: TaskLimits) -> Self {
-        Self(Arc::new(Table { limits, kept: Mutex::default() }))
+        Self(Arc::new(Table { limits, hasher: RandomState::new(), kept: Mutex::default() }))
     }
 
     /// How many tasks are kept, ended ones included.
@@ -109,13 +113,15 @@ impl Tasks {
 
     /// A new task, which is kept. `None`: there are too many.
     pub(crate) fn begin(&self, start: TaskStart) -> Option<Arc<Task>> {
-        let TaskStart { id, form, principal, client, ttl, work } = start;
+        let TaskStart { id, form, principal, connection, client, ttl, work } = start;
         let created = SystemTime::now();
         self.keep(Task {
             id: id.or_else(draw_id)?,
             form,
             principal,
+            connection,
             client,
+            reader: AtomicU64::new(ExchangeId::NONE.0),
             created,
             ttl,
             poll_interval: self.0.limits.poll_interval,
@@ -189,6 +195,17 @@ impl Tasks {
         (page.into_iter().map(|(_, task)| task).collect(), last)
     }
 
+    /// The place after a task in the list of a principal, which no client can make.
+    pub(crate) fn cursor(&self, after: u64, principal: &Principal) -> String {
+        format!("{after}-{:016x}", self.0.hasher.hash_one((after, principal)))
+    }
+
+    /// The task of a cursor. `None`: it is not of this server and this principal.
+    pub(crate) fn read_cursor(&self, cursor: &str, principal: &Principal) -> Option<u64> {
+        let after = cursor.split_once('-')?.0.parse().ok()?;
+        (self.cursor(after, principal) == cursor).then_some(after)
+    }
+
     /// Forgets a task.
     pub(crate) fn forget(&self, id: &str) -> Option<Arc<Task>> {
         let mut kept = self.lock();
@@ -196,7 +213,7 @@ impl Tasks {
         kept.remove(number)
     }
 
-    /// Counts the bytes of a result, and forgets the oldest ended tasks while there are too many.
+    /// Counts the bytes of a result. While there are too many, the oldest ended tasks of the client with most are forgotten.
     fn count_result(&self, id: &str, bytes: usize) {
         let mut forgotten = Vec::new();
         {
@@ -206,8 +223,7 @@ impl Tasks {
             }
             kept.result_bytes += bytes;
             while kept.result_bytes > self.0.limits.max_result_bytes {
-                let ended = |(_, task): &(&u64, &Arc<Task>)| task.is_over() && &*task.id != id;
-                let Some(oldest) = kept.tasks.iter().find(ended).map(|(number, _)| *number) else { break };
+                let Some(oldest) = kept.oldest_of_largest(id) else { break };
                 forgotten.extend(kept.remove(oldest));
             }
         }
@@ -218,6 +234,17 @@ impl Tasks {
 }
 
 impl Kept {
+    /// The oldest ended task of the client whose results take most, except this one.
+    fn oldest_of_largest(&self, except: &str) -> Option<u64> {
+        let ended = || self.tasks.iter().filter(|(_, task)| task.is_over() && &*task.id != except);
+        let mut bytes: HashMap<usize, usize> = HashMap::new();
+        for (_, task) in ended() {
+            *bytes.entry(task.client).or_default() += task.lock().result_bytes();
+        }
+        let (largest, _) = bytes.into_iter().max_by_key(|(_, bytes)| *bytes)?;
+        ended().find(|(_, task)| task.client == largest).map(|(number, _)| *number)
+    }
+
     fn remove(&mut self, number: u64) -> Option<Arc<Task>> {
         let task = self.tasks.remove(&number)?;
         self.by_id.remove(&task.id);
@@ -238,6 +265,8 @@ pub(crate) struct TaskStart {
     pub(crate) id: Option<Arc<str>>,
     pub(crate) form: TaskForm,
     pub(crate) principal: Option<Principal>,
+    /// The number of its connection.
+    pub(crate) connection: u64,
     pub(crate) client: usize,
     pub(crate) ttl: Duration,
     pub(crate) work: Weak<dyn TaskWork>,
@@ -257,8 +286,12 @@ pub(crate) struct Task {
     pub(crate) id: Arc<str>,
     pub(crate) form: TaskForm,
     principal: Option<Principal>,
+    /// The number of the connection on which it was created.
+    connection: u64,
     /// The number of the client that created it.
     client: usize,
+    /// The exchange of that connection on which its messages are sent, while its client waits there for its end.
+    reader: AtomicU64,
     created: SystemTime,
     ttl: Duration,
     poll_interval: Duration,
@@ -357,6 +390,20 @@ impl Task {
         if let Some(expiry) = self.expiry.get() {
             expiry.abort();
         }
+    }
+
+    /// The exchange for messages of its handler.
+    pub(crate) fn exchange(&self) -> ExchangeId {
+        ExchangeId(self.reader.load(Ordering::Relaxed))
+    }
+
+    /// A client waits for its end on this exchange, until the result is dropped. Only on its own connection its handler's
+    /// messages can be sent there.
+    pub(crate) fn read_on(&self, connection: u64, exchange: ExchangeId) -> impl Drop + use<'_> {
+        if connection == self.connection && exchange.is_peers() {
+            self.reader.store(exchange.0, Ordering::Relaxed);
+        }
+        ReadOn { task: self, exchange }
     }
 
     /// How far it is.
@@ -540,16 +587,21 @@ impl TaskSide {
 
 impl Task {
     /// Takes answers to what its handler asked the client. Keys that are not asked are ignored ("Task Update Requests").
-    pub(crate) fn take_answers(&self, params: &RawValue) {
+    ///
+    /// # Errors
+    /// They are not an object.
+    pub(crate) fn take_answers(&self, params: &RawValue) -> Result<(), ErrorObject> {
         let answers = form::member(Some(params), "inputResponses");
-        let answers: HashMap<String, Box<RawValue>> =
-            answers.and_then(|answers| serde_json::from_str(answers.get()).ok()).unwrap_or_default();
+        let answers: HashMap<String, Box<RawValue>> = answers
+            .and_then(|answers| serde_json::from_str(answers.get()).ok())
+            .ok_or_else(|| ErrorObject::invalid_params("`inputResponses` must be an object"))?;
         for (key, answer) in answers {
             let input = self.lock().inputs.waiting.remove(&key);
             if let Some(input) = input {
                 let _ = input.answer.send(answer);
             }
         }
+        Ok(())
     }
 }
 
@@ -568,6 +620,19 @@ impl Task {
         state.updated = SystemTime::now().max(state.updated);
         drop(state);
         Some(Asked { task: self, key, answered })
+    }
+}
+
+/// A client waits for the end of a task on this exchange.
+struct ReadOn<'a> {
+    task: &'a Task,
+    exchange: ExchangeId,
+}
+
+impl Drop for ReadOn<'_> {
+    fn drop(&mut self) {
+        let (from, to) = (self.exchange.0, ExchangeId::NONE.0);
+        let _ = self.task.reader.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 

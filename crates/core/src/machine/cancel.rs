@@ -14,6 +14,9 @@ use crate::machine::request::{Cancellability, Request, State};
 use crate::machine::{Session, Timer, later, lifecycle};
 use crate::message::AckStatus;
 
+/// How long the lost stream of a request that ends with it may be resumed.
+const RESUMED_WITHIN: Duration = Duration::from_secs(5);
+
 /// An acknowledgement that must be sent: its id and its exchange.
 type OwedAck = Option<(RequestId, ExchangeId)>;
 
@@ -99,6 +102,7 @@ impl Session {
     /// the handshake (I9).
     pub fn recv_exchange_closed(&mut self, now: Instant, exchange: ExchangeId) {
         for key in self.requests_on(exchange) {
+            let ends = self.requests.get(key.0).is_some_and(|request| request.ends_with_stream);
             match self.rules().lost_stream {
                 LostStream::Cancel => {
                     let spared = self
@@ -110,6 +114,7 @@ impl Session {
                     }
                 }
                 LostStream::Detach => self.start_detach(now, key, self.config.limits.detach_grace),
+                LostStream::Keep if ends => self.start_detach(now, key, RESUMED_WITHIN),
                 LostStream::Keep => {
                     if let Some(grace) = self.config.limits.lost_stream_grace {
                         self.start_detach(now, key, grace);

@@ -8,11 +8,11 @@ use crate::dialect::{CancelledReply, Refusal};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ClientNumber, ExchangeId, InboundKey, Principal, RequestId};
 use crate::machine::interface::{
-    Event, HandlerResult, InboundRequest, Origin, Output, Reply, ReplyBody, Work,
+    Event, HandlerResult, InboundRequest, NoTask, Origin, Output, Reply, ReplyBody, Work,
 };
 use crate::machine::limits::Limits;
 use crate::machine::remembered_ids::Settled;
-use crate::machine::request::{Alarms, Fixed, Request, State};
+use crate::machine::request::{Alarms, Cancellability, Fixed, Request, State};
 use crate::machine::{Session, Timer, later, lifecycle};
 use crate::message::{BadMessage, Deviation};
 
@@ -61,6 +61,13 @@ impl Session {
             && self.requests.get(key.0).is_some_and(|request| may(request.state))
     }
 
+    /// Whether this request may become a task: its params do not ask for one, or this side declared tasks for its method.
+    #[must_use]
+    pub fn may_become_task(&self, key: InboundKey) -> bool {
+        let asks = self.rules().uncancellable_param.is_some();
+        self.requests.get(key.0).is_some_and(|request| !asks || request.reach == Cancellability::NoMessage)
+    }
+
     /// Whether this request became a task that has not ended.
     #[must_use]
     pub fn is_task(&self, key: InboundKey) -> bool {
@@ -78,11 +85,23 @@ impl Session {
     /// the loss of its exchange or of the connection ends the work: only [`local_cancel`](Self::local_cancel), a shutdown
     /// and the handler itself do.
     ///
-    /// `false`: the request is cancelled or settled already, and nothing has changed.
-    pub fn local_become_task(&mut self, now: Instant, key: InboundKey) -> bool {
-        let Some(request) = self.requests.get_mut(key.0) else { return false };
-        if request.state != State::Running || self.lifecycle.state() == lifecycle::State::Lost {
-            return false;
+    /// At most half of the handlers that may run, of the connection and of a client, do the work of tasks: the others are left
+    /// for the requests that ask about tasks and cancel them.
+    ///
+    /// # Errors
+    /// Nothing has changed.
+    pub fn local_become_task(&mut self, now: Instant, key: InboundKey) -> Result<(), NoTask> {
+        let is_open = matches!(self.lifecycle.state(), lifecycle::State::Open | lifecycle::State::HalfClosed);
+        let most = (self.config.limits.max_running_handlers / 2).max(1) as u64;
+        let has_room = self.stats.tasks < most;
+        let Some(request) = self.requests.get_mut(key.0) else { return Err(NoTask::Ended) };
+        if request.state != State::Running || !is_open {
+            return Err(NoTask::Ended);
+        }
+        let client = request.client();
+        if !has_room || !self.shares.begins_task(client) {
+            self.emit(Event::LimitReached("tasks"));
+            return Err(NoTask::TooMany);
         }
         request.state = State::Task;
         self.stats.tasks += 1;
@@ -94,7 +113,7 @@ impl Session {
             self.free_names(key);
         }
         self.advance(now);
-        true
+        Ok(())
     }
 
     /// The first cause for which this request was cancelled.
@@ -302,6 +321,8 @@ impl Session {
             return;
         }
         request.state = State::Draining { owes_signal: false };
+        let client = request.client();
+        self.shares.ends_task(client);
         self.stats.tasks -= 1;
         self.stats.draining += 1;
         self.push(Output::TaskEnded { key, cancelled });

@@ -45,6 +45,9 @@ pub struct InboundRequest<'a> {
     pub server_cancellable: bool,
     /// Where its handler runs.
     pub work: Work,
+    /// Whether it waits for something that can be asked for again, so that it is cancelled soon after its stream is lost,
+    /// where other requests run on.
+    pub ends_with_stream: bool,
     /// Whether the server, over all its connections, admits it. `Err` names the limit that is reached.
     pub admission: Result<(), &'static str>,
 }
@@ -62,6 +65,7 @@ impl<'a> InboundRequest<'a> {
             origin: Origin::STREAM,
             server_cancellable: false,
             work: Work::Task,
+            ends_with_stream: false,
             admission: Ok(()),
         }
     }
@@ -157,6 +161,15 @@ pub enum CancelResult {
     NotSupported,
     /// The call had ended, or was cancelled before.
     AlreadySettled,
+}
+
+/// Why a request did not become a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NoTask {
+    /// It is cancelled, settled or a task already, or the connection ends.
+    Ended,
+    /// Half of the handlers that may run do the work of tasks.
+    TooMany,
 }
 
 /// Why a call of this side was refused.

@@ -139,7 +139,7 @@ impl Session {
 
     /// Starts the shutdown, which is the same on every transport:
     /// 1. Requests and top-level calls are refused. Cancels and answers are still read.
-    /// 2. Handlers may end without a cancel, for `drain`.
+    /// 2. Handlers may end without a cancel, for `drain`, except those of tasks, which are cancelled at once.
     /// 3. Handlers that still run are cancelled, and their child calls with them.
     /// 4. After [`Limits::cancel_grace`](crate::Limits::cancel_grace) they are aborted.
     /// 5. Calls of this side are settled with `Shutdown`, without waiting for the peer.
@@ -161,11 +161,12 @@ impl Session {
             State::Lost => {
                 self.schedule(self.lifecycle.due.map_or(drained_by, |due| due.min(drained_by)));
             }
-            // They outlive it, until this deadline.
+            // They outlive it. Their shields end at this deadline.
             State::Closed if self.stats.tasks > 0 => {}
             State::Shutdown(Step::Grace) | State::Closed => return,
         }
         self.lifecycle.drained_by = Some(drained_by);
+        self.cancel_tasks(now);
         self.advance(now);
     }
 
@@ -262,6 +263,18 @@ impl Session {
         self.lifecycle.state = State::Closed;
         self.lifecycle.ignores_shields = true;
         self.push(Output::Close(cause));
+    }
+
+    /// Cancels the tasks, at the beginning of a shutdown: their results would be lost, because nobody could ask for them.
+    fn cancel_tasks(&mut self, now: Instant) {
+        if self.stats.tasks == 0 {
+            return;
+        }
+        for key in self.requests.keys().into_iter().map(InboundKey) {
+            if self.is_task(key) {
+                self.accept_cancel(now, key, Cause::new(CauseKind::Shutdown), None);
+            }
+        }
     }
 
     /// Cancels all requests of the peer, including the handshake. Only a shutdown cancels tasks.

@@ -56,7 +56,7 @@ use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
 
 pub use crate::machine::interface::{
     AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult, CloseCause, DisconnectPolicy, Event,
-    ForeignChild, HandlerResult, InboundRequest, Origin, Output, Reply, ReplyBody, Settlement, Work,
+    ForeignChild, HandlerResult, InboundRequest, NoTask, Origin, Output, Reply, ReplyBody, Settlement, Work,
 };
 pub use crate::machine::limits::Limits;
 pub use crate::machine::request::ClientLimits;

@@ -31,6 +31,8 @@ pub(super) struct Request {
     pub(super) state: State,
     /// Its task was aborted.
     pub(super) aborted: bool,
+    /// It waits for something that can be asked for again, so it is cancelled soon after its stream is lost.
+    pub(super) ends_with_stream: bool,
 }
 
 /// The data that only few requests need.
@@ -201,6 +203,7 @@ impl Request {
             work: arrival.work,
             state: State::Queued,
             aborted: false,
+            ends_with_stream: arrival.ends_with_stream,
         };
         if name.is_some() || fixed.is_some() {
             let extras = request.extras_mut(spares);
@@ -342,6 +345,8 @@ struct Holds {
     tasks: usize,
     blocking: usize,
     queued: usize,
+    /// Its handlers that do the work of tasks. They have a permit, too.
+    made_tasks: usize,
 }
 
 impl Shares {
@@ -370,6 +375,19 @@ impl Shares {
 
     pub(super) fn ends(&mut self, client: Option<ClientNumber>, work: Work) {
         self.change(client, |holds| *holds.permits(work) -= 1);
+    }
+
+    /// A running request becomes a task. `false`: half of the handlers of its client do the work of tasks.
+    pub(super) fn begins_task(&mut self, client: Option<ClientNumber>) -> bool {
+        let (Some(most), Some(client)) = (self.most, client) else { return true };
+        let holds = self.held.entry(client).or_default();
+        let has_room = holds.made_tasks < (most.running / 2).max(1);
+        holds.made_tasks += usize::from(has_room);
+        has_room
+    }
+
+    pub(super) fn ends_task(&mut self, client: Option<ClientNumber>) {
+        self.change(client, |holds| holds.made_tasks -= 1);
     }
 
     pub(super) fn waits(&mut self, client: Option<ClientNumber>) {

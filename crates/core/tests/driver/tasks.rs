@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::time::timeout;
 
 use crate::dialect::{Dialect, MCP, MCP_2026, Role, TaskStatus};
 use crate::{
-    CallContext, CallError, CauseKind, ErrorCode, Peer, Principal, Router, TaskHandle, TaskLimits, Tasks,
-    memory_pair,
+    ByteStream, CallContext, CallError, CauseKind, ErrorCode, Framing, Limits, Peer, Principal, Router,
+    TaskHandle, TaskLimits, Tasks, memory_pair,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -223,6 +224,13 @@ async fn a_question_of_a_task_is_answered_by_an_update() {
     })
     .await
     .unwrap();
+    let meta = json!({ "io.modelcontextprotocol/clientCapabilities": {
+        "extensions": {"io.modelcontextprotocol/tasks": {}} } });
+    for bad in [json!(null), json!(5), json!([]), json!("x")] {
+        let params = json!({ "taskId": task.id(), "inputResponses": bad, "_meta": meta });
+        let answer = client.call::<_, Value>("tasks/update", &params).await;
+        assert_eq!(code(answer), ErrorCode::INVALID_PARAMS, "{params}");
+    }
     // Keys that are not asked are ignored.
     task.update(&json!({ "9": {"name": "no"} })).await.unwrap();
     assert_eq!(task.status().await.unwrap().status, TaskStatus::InputRequired);
@@ -256,6 +264,73 @@ async fn a_task_that_asks_its_client_needs_input_where_servers_send_requests() {
     assert_eq!(task.status().await.unwrap().status, TaskStatus::InputRequired);
     go_on.notify_one();
     assert_eq!(timeout(SOON, task.result()).await.unwrap().unwrap().get("name"), Some(&json!("Ada")));
+}
+
+#[tokio::test]
+async fn the_cancel_of_what_a_task_asks_has_the_tasks_name() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (ours, theirs) = tokio::io::duplex(64 * 1024);
+    let served = ByteStream::whole(ours).framing(Framing::Newline).into_link();
+    let _server = Peer::builder(MCP).serve(router(&tasks, &running)).attach(served).unwrap();
+    let (reads, mut writes) = tokio::io::split(theirs);
+    let mut lines = BufReader::new(reads).lines();
+    let mut receive = async || -> Value {
+        let line = timeout(SOON, lines.next_line()).await.unwrap().unwrap().unwrap();
+        serde_json::from_str(&line).unwrap()
+    };
+    let mut send = async |frame: Value| writes.write_all(format!("{frame}\n").as_bytes()).await.unwrap();
+    let params = json!({ "name": "ask", "task": {} });
+    send(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params })).await;
+    let id = receive().await.pointer("/result/task/taskId").unwrap().clone();
+    let asked = receive().await;
+    assert_eq!(asked.get("method"), Some(&json!("elicitation/create")));
+    send(json!({ "jsonrpc": "2.0", "id": 2, "method": "tasks/cancel", "params": {"taskId": id} })).await;
+    let told = [receive().await, receive().await];
+    let is_cancel = |frame: &&Value| frame.get("method") == Some(&json!("notifications/cancelled"));
+    let cancel = told.iter().find(is_cancel).unwrap();
+    assert_eq!(cancel.pointer("/params/requestId"), asked.get("id"));
+    assert_eq!(cancel.pointer("/params/_meta/io.modelcontextprotocol~1related-task/taskId"), Some(&id));
+}
+
+#[tokio::test]
+async fn a_side_that_declares_no_tasks_ignores_the_wish_for_one() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let plain = router(&tasks, &running)
+        .method("initialize", async |_: CallContext, _: Value| Ok(json!({ "capabilities": {"tools": {}} })));
+    let (client, _server) = connect(&MCP, plain);
+    let _: Value = client.call("initialize", &json!({})).await.unwrap();
+    let answer: Value = client.call("tools/call", &json!({ "name": "echo", "task": {} })).await.unwrap();
+    assert_eq!(answer.get("task"), Some(&Value::Null));
+    assert!(tasks.is_empty());
+}
+
+#[tokio::test]
+async fn a_connection_full_of_tasks_still_answers_and_cancels() {
+    for dialect in BOTH {
+        let (tasks, running) = (Tasks::default(), Running::default());
+        let (near, far) = memory_pair();
+        let limits = Limits::default().max_running_handlers(8);
+        let _server = Peer::builder(dialect.clone())
+            .serve(router(&tasks, &running))
+            .limits(limits)
+            .attach(far)
+            .unwrap();
+        let client = Peer::builder(dialect.clone()).attach(near).unwrap();
+        let mut begun = Vec::new();
+        for _ in 0..4 {
+            begun.push(start(&client, "wait").await);
+        }
+        for _ in 0..20 {
+            let refused = client.call::<_, Value>("tools/call", &tool("wait")).task(None).await;
+            assert_eq!(code(refused.map(|_| ())), ErrorCode::INTERNAL_ERROR, "{dialect:?}");
+        }
+        assert_eq!(tasks.len(), 4, "what did not begin is not kept");
+        for task in begun {
+            timeout(SOON, task.cancel()).await.unwrap().unwrap();
+        }
+        running.becomes(0).await;
+        let _ = start(&client, "wait").await;
+    }
 }
 
 #[tokio::test]
@@ -342,8 +417,13 @@ async fn a_principal_sees_its_own_tasks_only() {
     let rest: Value = ada.call("tasks/list", &json!({ "cursor": cursor })).await.unwrap();
     assert!(rest.get("nextCursor").is_none());
     assert_eq!(listed(rest), Some(1));
-    let bad = ada.call::<_, Value>("tasks/list", &json!({ "cursor": "x" })).await;
-    assert_eq!(code(bad), ErrorCode::INVALID_PARAMS);
+    let text = cursor.as_str().unwrap();
+    for bad in ["x", "", "-1", "100", "0-0", &format!("1{text}"), &format!("{text}0")] {
+        let answer = ada.call::<_, Value>("tasks/list", &json!({ "cursor": bad })).await;
+        assert_eq!(code(answer), ErrorCode::INVALID_PARAMS, "{bad}");
+    }
+    let foreign = bob.call::<_, Value>("tasks/list", &json!({ "cursor": cursor })).await;
+    assert_eq!(code(foreign), ErrorCode::INVALID_PARAMS, "it is ada's");
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,13 +8,14 @@
 //!
 //! The effect on a request of an event stream that is lost and not resumed, and a client that does not read.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rescind_core::dialect::{ACP, Dialect, MCP, Role};
-use rescind_core::{CallContext, Limits, Listener as _, Outcome, Peer, Router};
+use rescind_core::{CallContext, Limits, Listener as _, Outcome, Peer, Router, Server, Tasks};
 use rescind_http::{HalfClose, HttpServer, Streamable};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::streamable::{
@@ -720,4 +721,72 @@ async fn a_stream_that_is_read_slowly_is_not_stalled() {
         tokio::task::yield_now().await;
     }
     assert_eq!(ticks, 200);
+}
+
+/// The requests of a task go neither on the stream of its first request, which is over, nor nowhere: with `result` they go on the
+/// stream of `tasks/result`, otherwise on the client's own.
+#[tokio::test]
+async fn what_a_task_asks_its_client_arrives() {
+    let tasks = Tasks::default();
+    let router = Router::new()
+        .method("initialize", async |_: CallContext, _: Value| {
+            let declared = json!({ "requests": {"tools": {"call": {}}} });
+            Ok(json!({ "protocolVersion": NEWEST, "capabilities": {"tasks": declared} }))
+        })
+        .tasks(&tasks)
+        .task("tools/call", async |ctx: CallContext, _: Value| {
+            Ok(ctx.ask_client::<_, Value>("answer", &json!({ "value": 7 })).await?)
+        });
+    let listener = server().bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().to_string();
+    let serving = tokio::spawn(Server::builder(MCP).serve(router).listen(listener).run());
+    for _ in 0..20 {
+        let peer = client(transport(&url), MCP).await;
+        let task =
+            in_time("a task", peer.call::<_, Value>("tools/call", &json!({})).task(None)).await.unwrap();
+        let params = json!({ "taskId": task.id() });
+        let result = in_time("its result", peer.call::<_, Value>("tasks/result", &params)).await.unwrap();
+        assert_eq!(result.get("value"), Some(&json!(7)), "{result}");
+    }
+    serving.abort();
+}
+
+/// A client without a stream of its own gets what a task asks on the response to `tasks/result`.
+#[tokio::test]
+async fn what_a_task_asks_arrives_with_its_result() {
+    let tasks = Tasks::default();
+    let asks = Arc::new(Notify::new());
+    let go_on = Arc::clone(&asks);
+    let router = Router::new()
+        .method("initialize", async |_: CallContext, _: Value| {
+            let declared = json!({ "requests": {"tools": {"call": {}}} });
+            Ok(json!({ "protocolVersion": NEWEST, "capabilities": {"tasks": declared} }))
+        })
+        .tasks(&tasks)
+        .task("tools/call", move |ctx: CallContext, _: Value| {
+            let go_on = Arc::clone(&go_on);
+            async move {
+                go_on.notified().await;
+                Ok(ctx.ask_client::<_, Value>("elicitation/create", &json!({})).await?)
+            }
+        });
+    let listener = streaming().bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().to_string();
+    let serving = tokio::spawn(Server::builder(MCP).serve(router).listen(listener).run());
+    let (mut raw, session) = open(&url).await;
+    let ask = |id: u64, method: &str, params: &Value| {
+        request(id, method, params).of(&session).with("MCP-Protocol-Version", NEWEST)
+    };
+    raw.send(&ask(1, "tools/call", &json!({ "task": {} }))).await;
+    let id = raw.answer().await.pointer("/result/task/taskId").unwrap().clone();
+    let mut waits = Raw::connect(&url).await;
+    waits.send(&ask(2, "tasks/result", &json!({ "taskId": id }))).await;
+    assert_eq!(waits.head().await.status, 200);
+    // The first event has no data.
+    assert_eq!(waits.event().await.unwrap().1, "");
+    asks.notify_one();
+    let asked = parsed(&waits.event().await.unwrap().1);
+    assert_eq!(asked.get("method"), Some(&json!("elicitation/create")), "{asked}");
+    assert_eq!(asked.pointer("/params/_meta/io.modelcontextprotocol~1related-task/taskId"), Some(&id));
+    serving.abort();
 }

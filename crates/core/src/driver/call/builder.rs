@@ -22,6 +22,7 @@ use crate::driver::context::CallContext;
 use crate::driver::json_text::Frame;
 use crate::driver::notifications::{Belongs, Inbox, Matcher, Notification};
 use crate::driver::state::{ConnectionInner, now};
+use crate::driver::tasks::Task;
 use crate::error::CallError;
 use crate::machine::{AfterCancel, CallRefused, CallSpec};
 use crate::message::CancelExemption;
@@ -254,7 +255,7 @@ impl<R> CallBuilder<R> {
         spec.exempt = exempt;
         spec.after_cancel = self.after_cancel;
         let parent = self.parent.take().filter(|_| !self.detached);
-        name_task(&mut frame, parent.as_ref());
+        let task = name_task(&mut frame, parent.as_ref());
         let mut foreign = None;
         if let Some(parent) = &parent {
             if Arc::ptr_eq(parent.connection(), &self.connection) {
@@ -282,13 +283,19 @@ impl<R> CallBuilder<R> {
         let reads = self.progress || self.partial;
         let inbox = (reads || self.belongs.is_some()).then(|| Inbox::new(reads));
         let traced = self.connection.propagator.is_some();
-        let has_extras = foreign.is_some() || inbox.is_some() || span.is_some() || traced || self.in_order;
+        let has_extras = foreign.is_some()
+            || inbox.is_some()
+            || span.is_some()
+            || traced
+            || self.in_order
+            || task.is_some();
         let mut extras = has_extras.then(|| {
             Box::new(Extras {
                 foreign_parent: foreign.as_ref().and(parent.as_ref()).map(CallContext::request_key),
                 release_parent: foreign.map(ForeignParent::into_release),
                 inbox: inbox.clone(),
                 in_order: self.in_order,
+                task,
                 renewal: time.renewal,
                 span: span.clone(),
                 trace: trace_of(&self.connection, span.as_deref(), parent.as_ref()),
@@ -339,10 +346,10 @@ impl<R> CallBuilder<R> {
 }
 
 /// A call that belongs to a task has the task's name.
-fn name_task(frame: &mut Frame, parent: Option<&CallContext>) {
-    if let Some(task) = parent.and_then(|parent| parent.data().task_side()?.task()) {
-        frame.params = frame.params.take().map(|params| task.form.related(params, &task.id));
-    }
+fn name_task(frame: &mut Frame, parent: Option<&CallContext>) -> Option<Arc<Task>> {
+    let task = parent?.data().task_side()?.task()?;
+    frame.params = frame.params.take().map(|params| task.form.related(params, &task.id));
+    Some(Arc::clone(task))
 }
 
 fn refused_call<R>(

@@ -80,7 +80,7 @@ impl DriverState {
             return ExchangeId::of_call(number);
         }
         let parent = spec.parent.and_then(|parent| self.inbound.get(parent.0));
-        parent.map_or(ExchangeId::NONE, |parent| parent.request.data.exchange())
+        parent.map_or(ExchangeId::NONE, |parent| parent.request.data.frame_exchange())
     }
 
     pub(crate) fn cancel_entry(

@@ -16,6 +16,7 @@ use crate::dialect::{Role, Rules};
 use crate::driver::json_text::JsonText;
 use crate::driver::notifications::{Inbox, Seq};
 use crate::driver::request_log::{RequestKey, Stamp};
+use crate::driver::tasks::Task;
 use crate::id::{CallNumber, ExchangeId, OutboundKey, SlotKey};
 use crate::message::{AnswerBody, AnswerFault, ErrorObject};
 use crate::sync::AbortHandle;
@@ -98,6 +99,8 @@ pub(crate) struct Extras {
     /// The trace of its request, until the request is written.
     pub(crate) trace: Option<Arc<TraceContext>>,
     pub(crate) watches: Vec<AbortHandle>,
+    /// The task to which it belongs.
+    pub(crate) task: Option<Arc<Task>>,
     /// Releases its parent on another connection.
     pub(crate) release_parent: Option<RemoteAction>,
     /// The same parent.

@@ -401,6 +401,7 @@ impl ConnectionTask {
         let admission = self.admission_of(client.as_deref(), bytes as usize);
         let mut origin = self.origin(inbound);
         origin.client = client.as_ref().map(|client| ClientNumber(client.number()));
+        let rules = connection.dialect.rules();
         let arrival = InboundRequest {
             id: request.id,
             cancel_key: request.cancel_key,
@@ -410,9 +411,10 @@ impl ConnectionTask {
             origin,
             server_cancellable: mount.server_cancellable,
             work: waiting.handler.as_ref().map_or(Work::Task, |handler| handler.kind().work()),
+            ends_with_stream: rules.tasks.is_some_and(|form| form.waits(&mount.method)),
             admission,
         };
-        let is_handshake = connection.dialect.rules().handshake == Some(&*mount.method);
+        let is_handshake = rules.handshake == Some(&*mount.method);
         let offer = task_offer(connection, &mount.method, request.params);
         let mut arriving = Arriving::new(waiting);
         let act =
@@ -452,7 +454,8 @@ impl ConnectionTask {
                     has_own_session: connection.traits.exchange_scoped,
                 };
                 let data = RequestData::new(arrived);
-                data.set_task_offer(offer);
+                // A receiver that declared tasks for other requests ignores the member ("Task Support and Handling").
+                data.set_task_offer(offer.filter(|_| state.session.may_become_task(key)));
                 let slot =
                     InboundSlot::new(Arc::new(Request { connection: Arc::clone(connection), data }), counted);
                 state.memory.request_came(counted);

@@ -13,6 +13,7 @@ use crate::driver::connection::ConnectionTask;
 use crate::driver::effects::Effects;
 use crate::driver::outbox::{Answer, Control, DataFrame, MAX_CANCELS_IN_ROW, Notification};
 use crate::driver::state::{ConnectionInner, DriverState, now};
+use crate::driver::tasks::Task;
 use crate::id::{CallNumber, ExchangeId, OutboundKey, RequestId};
 use crate::machine::{Reply, ReplyBody};
 use crate::trace_context::TraceContext;
@@ -135,7 +136,7 @@ impl ConnectionTask {
                 }
                 Ok(())
             }
-            Outgoing::Cancel { key, number, exchange, cancel, cause } => {
+            Outgoing::Cancel { key, number, exchange, cancel, cause, task } => {
                 if self.abort_exchange(exchange) {
                     // The answer could only have arrived on this exchange.
                     connection.step(|state, now, _| state.session.recv_call_failed(now, key, true));
@@ -150,6 +151,9 @@ impl ConnectionTask {
                     connection.seed,
                     cause.reason(),
                 );
+                if let Some(task) = task {
+                    task.form.name_in(&mut self.scratch, &task.id);
+                }
                 // I12: on an exchange of the peer the cancel follows its request. An exchange of this side carries one
                 // message, so the cancel opens another.
                 let exchange = exchange.call().map_or(exchange, |_| ExchangeId::of_call(cancel));
@@ -391,6 +395,7 @@ pub(crate) enum Outgoing {
         exchange: ExchangeId,
         cancel: CallNumber,
         cause: Cause,
+        task: Option<Arc<Task>>,
     },
     Control(Control),
     Answer {
@@ -430,7 +435,8 @@ impl DriverState {
                 // An answer may have disarmed it.
                 let outgoing = self.session.waiting_cancel(key).map(|(number, cancel, cause)| {
                     let (exchange, cause) = (entry.exchange(number), cause.clone());
-                    Outgoing::Cancel { key, number, exchange, cancel, cause }
+                    let task = entry.extras.as_ref().and_then(|extras| extras.task.clone());
+                    Outgoing::Cancel { key, number, exchange, cancel, cause, task }
                 });
                 if outgoing.is_some() {
                     self.session.local_cancel_written(now, key);

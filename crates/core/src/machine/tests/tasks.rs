@@ -8,7 +8,7 @@ use crate::id::ExchangeId;
 /// A request that has become a task.
 fn task(bench: &mut Bench, id: i64) -> InboundKey {
     let key = bench.running(id);
-    assert!(bench.session.local_become_task(bench.now, key));
+    assert_eq!(bench.session.local_become_task(bench.now, key), Ok(()));
     assert_eq!(bench.outputs(), [reply(key, id, ReplyBody::TaskHandle)]);
     key
 }
@@ -89,7 +89,7 @@ fn only_a_running_request_becomes_a_task() {
     bench.session.local_cancel(bench.now, shielded, Cause::new(CauseKind::Operator));
     let _ = bench.outputs();
     for key in [cancelled, answered, twice, shielded] {
-        assert!(!bench.session.local_become_task(bench.now, key));
+        assert_eq!(bench.session.local_become_task(bench.now, key), Err(NoTask::Ended));
         assert_eq!(bench.outputs(), []);
     }
 }
@@ -102,7 +102,7 @@ fn a_lost_stream_or_connection_leaves_the_task() {
     arrival.origin.exchange = exchange;
     let key = bench.session.recv_request(bench.now, arrival).unwrap();
     let _ = bench.outputs();
-    assert!(bench.session.local_become_task(bench.now, key));
+    assert_eq!(bench.session.local_become_task(bench.now, key), Ok(()));
     let _ = bench.outputs();
     bench.session.recv_exchange_closed(bench.now, exchange);
     assert_eq!(bench.outputs(), []);
@@ -124,34 +124,78 @@ fn a_lost_stream_or_connection_leaves_the_task() {
 }
 
 #[test]
-fn a_shutdown_cancels_tasks_after_its_drain() {
-    for is_lost in [false, true] {
+fn a_shutdown_cancels_tasks_at_once_and_no_others() {
+    let cause = Cause::new(CauseKind::Shutdown);
+    for end in ["none", "closed", "lost"] {
         let mut bench = Bench::new(MCP);
         let key = task(&mut bench, 1);
-        if is_lost {
+        if end == "none" {
+            let _other = bench.running(2);
+        }
+        if end == "closed" {
+            bench.session.recv_half_close(bench.now);
+        }
+        if end == "lost" {
             bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
         }
+        let _ = bench.outputs();
         bench.session.local_shutdown(bench.now, Duration::from_secs(5));
-        assert_eq!(bench.outputs(), []);
-        let outputs = bench.pass(Duration::from_secs(5));
-        let cause = Cause::new(CauseKind::Shutdown);
-        assert!(outputs.contains(&Output::TaskEnded { key, cancelled: Some(cause) }), "{outputs:?}");
-        assert_eq!(signals(&outputs), 1);
+        let outputs = bench.outputs();
+        assert!(
+            outputs.contains(&Output::TaskEnded { key, cancelled: Some(cause.clone()) }),
+            "{end}: {outputs:?}"
+        );
+        assert_eq!(signals(&outputs), 1, "{end}");
     }
+    // During a shutdown no request becomes a task.
+    let mut bench = Bench::new(MCP);
+    let key = bench.running(1);
+    bench.session.local_shutdown(bench.now, Duration::from_secs(5));
+    assert_eq!(bench.session.local_become_task(bench.now, key), Err(NoTask::Ended));
 }
 
 #[test]
-fn a_shutdown_between_the_close_and_the_loss_of_a_connection_cancels_its_tasks() {
-    let mut bench = Bench::new(MCP);
-    let key = task(&mut bench, 1);
-    bench.session.recv_half_close(bench.now);
-    assert_eq!(bench.outputs(), [Output::Close(CloseCause::InputEnded)]);
-    bench.session.local_shutdown(bench.now, Duration::from_secs(5));
-    bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
+fn tasks_take_at_most_half_of_the_permits() {
+    let mut bench = Bench::with(MCP, |config| config.limits.max_running_handlers = 4);
+    let (first, _second) = (task(&mut bench, 1), task(&mut bench, 2));
+    let third = bench.running(3);
+    assert_eq!(bench.session.local_become_task(bench.now, third), Err(NoTask::TooMany), "I11");
+    assert_eq!(bench.outputs(), [Output::Event(Event::LimitReached("tasks"))]);
+    let _ = (cancel_task(&mut bench, first), bench.ended(first));
+    assert_eq!(bench.session.local_become_task(bench.now, third), Ok(()));
+}
+
+#[test]
+fn the_tasks_of_one_client_take_at_most_half_of_its_permits() {
+    let mut bench = Bench::with(MCP_2026, |config| config.client_limits = Some(ClientLimits::new(2, 2, 2)));
+    let mut running = |id: i64, client: usize| {
+        let mut arrival = Bench::arrival(id, "tools/call");
+        arrival.origin.client = Some(ClientNumber(client));
+        let key = bench.session.recv_request(bench.now, arrival).unwrap();
+        bench.session.local_become_task(bench.now, key)
+    };
+    assert_eq!([running(1, 1), running(2, 1), running(3, 2)], [Ok(()), Err(NoTask::TooMany), Ok(())], "I11");
+}
+
+#[test]
+fn a_wait_for_a_result_ends_soon_after_its_stream_is_lost() {
+    let (exchange, other) = (ExchangeId(1), ExchangeId(2));
+    let mut bench = Bench::with(MCP, |config| config.ordered = false);
+    let mut begin = |exchange: ExchangeId, ends: bool| {
+        let id = i64::try_from(exchange.0).unwrap();
+        let mut arrival = Bench::arrival(id, "tasks/result");
+        (arrival.origin.exchange, arrival.ends_with_stream) = (exchange, ends);
+        bench.session.recv_request(bench.now, arrival).unwrap()
+    };
+    let (waits, runs_on) = (begin(exchange, true), begin(other, false));
+    let _ = bench.outputs();
+    bench.session.recv_exchange_closed(bench.now, exchange);
+    bench.session.recv_exchange_closed(bench.now, other);
     assert_eq!(bench.outputs(), []);
     let outputs = bench.pass(Duration::from_secs(5));
-    let cause = Cause::new(CauseKind::Shutdown);
-    assert!(outputs.contains(&Output::TaskEnded { key, cancelled: Some(cause) }), "{outputs:?}");
+    let cause = Cause::new(CauseKind::Disconnected);
+    assert!(outputs.contains(&Output::Signal { key: waits, cause }), "{outputs:?}");
+    assert_eq!(signals(&outputs), 1, "{runs_on:?} runs on");
 }
 
 #[test]
