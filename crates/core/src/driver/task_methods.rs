@@ -160,7 +160,7 @@ impl Router {
             })
             .quick(form::RESULT, async |ctx: CallContext, params: Box<RawValue>| {
                 let (_, task) = named(&ctx, &params)?;
-                // What the task asks its client is sent on this stream meanwhile ("Input Required Status").
+                // The requests of the task to its client are sent on this stream meanwhile ("Input Required Status").
                 let _reads = task.read_on(ctx.connection().number, ctx.data().exchange());
                 ctx.run_until_cancelled(task.ended()).await?;
                 Ok(task.outcome()?)

@@ -249,25 +249,24 @@ impl<R> CallBuilder<R> {
             return born(Cause::new(CauseKind::Caller));
         }
         let mut spec = CallSpec::new(&method);
-        let rules = self.connection.dialect.rules();
-        let time = self.time.begin(now(), self.connection.timeouts, rules, self.connection.role, &method);
+        let (rules, role) = (self.connection.dialect.rules(), self.connection.role);
+        let time = self.time.begin(now(), self.connection.timeouts, rules, role, &method);
         spec.deadline = time.deadline;
         spec.exempt = exempt;
         spec.after_cancel = self.after_cancel;
         let parent = self.parent.take().filter(|_| !self.detached);
         let task = name_task(&mut frame, parent.as_ref());
-        let mut foreign = None;
-        if let Some(parent) = &parent {
-            if Arc::ptr_eq(parent.connection(), &self.connection) {
-                spec.parent = Some(parent.data().key);
-            } else {
-                foreign = match ForeignParent::adopt(parent.connection(), parent.data().key) {
-                    Ok(adopted) => Some(adopted),
-                    Err(CallRefused::AlreadyCancelled(cause)) => return refuse_child(parent, cause, born),
-                    Err(refused) => return refused_call(&self.connection, &method, refused),
-                };
-            }
-        }
+        let refuse = |refused| match (refused, &parent) {
+            (CallRefused::AlreadyCancelled(cause), Some(parent)) => refuse_child(parent, cause, born),
+            (CallRefused::AlreadyCancelled(cause), None) => born(cause),
+            (refused, _) => refused_call(&self.connection, &method, refused),
+        };
+        let own = parent.as_ref().filter(|parent| Arc::ptr_eq(parent.connection(), &self.connection));
+        spec.parent = own.map(|parent| parent.data().key);
+        let foreign = match parent.as_ref().filter(|_| own.is_none()).map(adopt).transpose() {
+            Ok(foreign) => foreign,
+            Err(refused) => return refuse(refused),
+        };
         let child = foreign.as_ref().map(ForeignParent::child);
         let mut token = spec
             .parent
@@ -336,11 +335,7 @@ impl<R> CallBuilder<R> {
                 }
                 Ok(call)
             }
-            Err(CallRefused::AlreadyCancelled(cause)) => match &parent {
-                Some(parent) => refuse_child(parent, cause, born),
-                None => born(cause),
-            },
-            Err(refused) => refused_call(&self.connection, &method, refused),
+            Err(refused) => refuse(refused),
         }
     }
 }
@@ -350,6 +345,11 @@ fn name_task(frame: &mut Frame, parent: Option<&CallContext>) -> Option<Arc<Task
     let task = parent?.data().task_side()?.task()?;
     frame.params = frame.params.take().map(|params| task.form.related(params, &task.id));
     Some(Arc::clone(task))
+}
+
+/// Makes a request on another connection expect a child, if it may have one.
+fn adopt(parent: &CallContext) -> Result<ForeignParent, CallRefused> {
+    ForeignParent::adopt(parent.connection(), parent.data().key)
 }
 
 fn refused_call<R>(
