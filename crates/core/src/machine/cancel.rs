@@ -90,12 +90,13 @@ impl Session {
         if request.reach == Cancellability::Handshake && !ends_all {
             return false;
         }
-        let accepted = request.state.is_undecided();
-        if accepted {
-            self.accept_cancel(now, key, cause, None);
-            self.advance(now);
+        match request.state {
+            State::Queued | State::Running => self.accept_cancel(now, key, cause, None),
+            State::Task => self.cancel_task(now, key, cause),
+            State::CancelPending | State::Cancelling | State::Draining { .. } | State::Ended => return false,
         }
-        accepted
+        self.advance(now);
+        true
     }
 
     /// The peer closed the exchange of its requests. The dialect decides whether that is a cancel. It does not cancel
@@ -189,9 +190,7 @@ impl Session {
                 }
                 self.acknowledge(ack, Some(id), AckStatus::Cancelled);
             }
-            State::Task if failpoint::active(Failpoint::TaskKeepsId) => {
-                self.accept_cancel(now, key, cause, ack);
-            }
+            State::Task if failpoint::active(Failpoint::TaskKeepsId) => self.cancel_task(now, key, cause),
             State::Task | State::Draining { .. } | State::Ended => {
                 let (name, principal) = (request.cancel_name(), request.principal().cloned());
                 let settled = name.and_then(|name| self.settled.recall(now, &name, principal.as_ref()));
@@ -255,7 +254,23 @@ impl Session {
         self.advance(now);
     }
 
-    /// The transition of an accepted cancel, from `Queued`, `Running` and `Task`.
+    /// The transition of an accepted cancel of a task. A shield delays the signal, and not the end of the task.
+    pub(super) fn cancel_task(&mut self, now: Instant, key: InboundKey, cause: Cause) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        let extras = request.extras_mut(&mut self.request_extras);
+        (extras.cause, extras.cancelled_at) = (Some(cause.clone()), Some(now));
+        let is_shielded = extras.shields > 0;
+        self.end_task(key, Some(cause));
+        if is_shielded {
+            if let Some(request) = self.requests.get_mut(key.0) {
+                request.state = State::Draining { owes_signal: true };
+            }
+        } else if !failpoint::active(Failpoint::TaskGoesOn) {
+            self.signal(now, key);
+        }
+    }
+
+    /// The transition of an accepted cancel, from `Queued` and `Running`.
     pub(super) fn accept_cancel(&mut self, now: Instant, key: InboundKey, cause: Cause, ack: OwedAck) {
         let decides = self.is_decided_by(&cause);
         let silent =
@@ -270,17 +285,6 @@ impl Session {
             self.leave_queue(key, work);
             self.acknowledge(ack, named, AckStatus::Cancelled);
             self.settle_queued(now, key, ReplyBody::Cancelled(cause), Settled::Cancelled);
-            return;
-        }
-        if request.state == State::Task {
-            let is_shielded = request.extras().shields > 0;
-            self.end_task(key, Some(cause));
-            match self.requests.get_mut(key.0) {
-                Some(request) if is_shielded => request.state = State::Draining { owes_signal: true },
-                Some(_) if failpoint::active(Failpoint::TaskGoesOn) => {}
-                Some(_) => self.signal(now, key),
-                None => {}
-            }
             return;
         }
         if request.extras().shields == 0 || failpoint::active(Failpoint::ShieldIgnored) {

@@ -1,9 +1,10 @@
 //! Requests of the peer: from their arrival to the end of their handlers' tasks.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::cause::{Cause, CauseKind};
+use crate::collections::HashIndex;
 use crate::dialect::{CancelledReply, Refusal};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ClientNumber, ExchangeId, InboundKey, Principal, RequestId};
@@ -11,7 +12,7 @@ use crate::machine::interface::{
     Event, HandlerResult, InboundRequest, NoTask, Origin, Output, Reply, ReplyBody, Work,
 };
 use crate::machine::limits::Limits;
-use crate::machine::remembered_ids::Settled;
+use crate::machine::remembered_ids::{Name, Settled};
 use crate::machine::request::{Alarms, Cancellability, Fixed, Request, State};
 use crate::machine::{Session, Timer, later, lifecycle};
 use crate::message::{BadMessage, Deviation};
@@ -365,6 +366,7 @@ impl Session {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         let alarms =
             if failpoint::active(Failpoint::TimerLeft) { Alarms::default() } else { request.take_alarms() };
+        free_names(&mut self.ids, &mut self.cancel_keys, &mut self.exchanges, (key, request));
         for (at, timer) in [
             (alarms.queue, Timer::Queue(key)),
             (alarms.grace, Timer::Grace(key)),
@@ -373,23 +375,13 @@ impl Session {
         ] {
             self.timers.clear(at, timer);
         }
-        self.free_names(key);
         self.free_if_childless(key);
     }
 
     /// Frees the id of a request, the key by which a cancel names it, and its exchange.
     fn free_names(&mut self, key: InboundKey) {
-        let Some(request) = self.requests.get(key.0) else { return };
-        self.ids.remove(&request.scoped_id(), key.0.slot);
-        let exchange = request.origin().exchange;
-        let cancel_name = if request.is_named() { request.cancel_name() } else { None };
-        if let Some(name) = cancel_name {
-            if self.cancel_keys.get(&name) == Some(&key) {
-                self.cancel_keys.remove(&name);
-            }
-        }
-        if exchange != ExchangeId::NONE {
-            self.exchanges.remove(&(exchange, key));
+        if let Some(request) = self.requests.get(key.0) {
+            free_names(&mut self.ids, &mut self.cancel_keys, &mut self.exchanges, (key, request));
         }
     }
 
@@ -404,6 +396,24 @@ impl Session {
             self.request_extras.keep(self.requests.remove(key.0).and_then(Request::into_extras));
             self.push(Output::Released(key));
         }
+    }
+}
+
+fn free_names(
+    ids: &mut HashIndex,
+    cancel_keys: &mut HashMap<Name, InboundKey>,
+    exchanges: &mut BTreeSet<(ExchangeId, InboundKey)>,
+    (key, request): (InboundKey, &Request),
+) {
+    ids.remove(&request.scoped_id(), key.0.slot);
+    if request.is_named() {
+        if let Some(name) = request.cancel_name().filter(|name| cancel_keys.get(name) == Some(&key)) {
+            cancel_keys.remove(&name);
+        }
+    }
+    let exchange = request.origin().exchange;
+    if exchange != ExchangeId::NONE {
+        exchanges.remove(&(exchange, key));
     }
 }
 

@@ -272,21 +272,19 @@ impl Session {
         }
         for key in self.requests.keys().into_iter().map(InboundKey) {
             if self.is_task(key) {
-                self.accept_cancel(now, key, Cause::new(CauseKind::Shutdown), None);
+                self.cancel_task(now, key, Cause::new(CauseKind::Shutdown));
             }
         }
     }
 
-    /// Cancels all requests of the peer, including the handshake. Only a shutdown cancels tasks.
+    /// Cancels all requests of the peer, including the handshake, and no tasks.
     fn cancel_all(&mut self, now: Instant, kind: CauseKind) {
         self.lifecycle.waits_for_values = false;
         for key in self.requests.keys().into_iter().map(InboundKey) {
             if self.lifecycle.ignores_shields() {
                 self.drop_shields(now, key);
             }
-            let state = self.state_of(key);
-            let is_spared = state == Some(RequestState::Task) && kind != CauseKind::Shutdown;
-            if state.is_some_and(RequestState::is_undecided) && !is_spared {
+            if matches!(self.state_of(key), Some(RequestState::Queued | RequestState::Running)) {
                 self.accept_cancel(now, key, Cause::new(kind), None);
             } else {
                 self.start_missing_grace(now, key);

@@ -153,14 +153,6 @@ impl State {
             Self::Task | Self::Draining { .. } | Self::Ended => false,
         }
     }
-
-    /// Whether its handler runs and nothing is decided about what it does.
-    pub(super) const fn is_undecided(self) -> bool {
-        match self {
-            Self::Queued | Self::Running | Self::Task => true,
-            Self::CancelPending | Self::Cancelling | Self::Draining { .. } | Self::Ended => false,
-        }
-    }
 }
 
 /// By what a request can be cancelled.
