@@ -297,9 +297,11 @@ impl TaskForm {
             Self::AskedByClient => "pollInterval",
             Self::DecidedByServer => "pollIntervalMs",
         };
-        let names = ["taskId", "status", "statusMessage", poll, "result", "error"];
-        let PickedMembers { values: [id, status, message, poll, result, error], .. } =
-            PickedMembers::of(Some(result), names);
+        let whole = Some(result);
+        let PickedMembers { values: [id, status, message], .. } =
+            PickedMembers::of(whole, ["taskId", "status", "statusMessage"]);
+        let PickedMembers { values: [poll, result, error], .. } =
+            PickedMembers::of(whole, [poll, "result", "error"]);
         Some(TaskSeen {
             id: json::string(id?)?.into_owned(),
             status: TaskStatus::by_name(&json::string(status?)?)?,

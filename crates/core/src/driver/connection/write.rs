@@ -137,22 +137,11 @@ impl ConnectionTask {
                 Ok(())
             }
             Outgoing::Cancel { key, number, exchange, cancel, cause, task } => {
+                self.encode_cancel(number, cancel, &cause, task.as_deref());
                 if self.abort_exchange(exchange) {
                     // The answer could only have arrived on this exchange.
                     connection.step(|state, now, _| state.session.recv_call_failed(now, key, true));
                     return Ok(());
-                }
-                let (codec, rules) = (connection.dialect.codec(), connection.dialect.rules());
-                codec.encode_cancel(
-                    rules,
-                    &mut self.scratch,
-                    number,
-                    cancel,
-                    connection.seed,
-                    cause.reason(),
-                );
-                if let Some(task) = task {
-                    task.form.name_in(&mut self.scratch, &task.id);
                 }
                 // I12: on an exchange of the peer the cancel follows its request. An exchange of this side carries one
                 // message, so the cancel opens another.
@@ -175,6 +164,17 @@ impl ConnectionTask {
                     FrameInfo { kind: FrameKind::Notification, id: None, method: Some(method), trace: None };
                 self.start_send(Lane::Data, exchange, head, Last::No).map(drop)
             }
+        }
+    }
+
+    /// Apart from the others, so that those stay short.
+    #[inline(never)]
+    fn encode_cancel(&mut self, number: CallNumber, cancel: CallNumber, cause: &Cause, task: Option<&Task>) {
+        let connection = &self.connection;
+        let (codec, rules) = (connection.dialect.codec(), connection.dialect.rules());
+        codec.encode_cancel(rules, &mut self.scratch, number, cancel, connection.seed, cause.reason());
+        if let Some(task) = task {
+            task.form.name_in(&mut self.scratch, &task.id);
         }
     }
 
