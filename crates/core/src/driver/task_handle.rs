@@ -58,7 +58,7 @@ enum Told {
     Open(TaskReport),
     Completed(Option<Box<RawValue>>),
     Failed(ErrorObject),
-    Cancelled,
+    Cancelled(Option<String>),
 }
 
 #[derive(Serialize)]
@@ -141,7 +141,7 @@ impl<R> TaskHandle<R> {
             Told::Open(report) => report,
             Told::Completed(_) => report(TaskStatus::Completed),
             Told::Failed(error) => TaskReport { status: TaskStatus::Failed, message: Some(error.message) },
-            Told::Cancelled => report(TaskStatus::Cancelled),
+            Told::Cancelled(message) => TaskReport { status: TaskStatus::Cancelled, message },
         })
     }
 
@@ -193,7 +193,7 @@ impl<R> TaskHandle<R> {
                 let error = || ErrorObject::new(crate::message::ErrorCode::INTERNAL_ERROR, message);
                 Told::Failed(seen.error.unwrap_or_else(error))
             }
-            TaskStatus::Cancelled => Told::Cancelled,
+            TaskStatus::Cancelled => Told::Cancelled(seen.message),
         })
     }
 }
@@ -215,7 +215,7 @@ impl<R: DeserializeOwned> TaskHandle<R> {
         loop {
             match self.ask().await? {
                 Told::Open(_) => tokio::time::sleep(poll_interval).await,
-                Told::Cancelled => {
+                Told::Cancelled(_) => {
                     return Err(CallError::Cancelled(Cancelled::new(Cause::new(CauseKind::Peer), true)));
                 }
                 Told::Completed(Some(result)) => return read(&result),

@@ -124,7 +124,9 @@ async fn a_cancelled_task_stops_its_handler_and_stays_cancelled() {
             running.becomes(1).await;
             assert_eq!(task.status().await.unwrap().status, TaskStatus::Working);
             task.cancel().await.unwrap();
-            assert_eq!(task.status().await.unwrap().status, TaskStatus::Cancelled, "{dialect:?} {name}");
+            let report = task.status().await.unwrap();
+            assert_eq!(report.status, TaskStatus::Cancelled, "{dialect:?} {name}");
+            assert_eq!(report.message.as_deref(), Some("The task was cancelled by request"));
             running.becomes(0).await;
             assert_eq!(task.status().await.unwrap().status, TaskStatus::Cancelled, "I16: {dialect:?} {name}");
             match task.result().await {
