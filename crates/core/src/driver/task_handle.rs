@@ -145,8 +145,8 @@ impl<R> TaskHandle<R> {
         })
     }
 
-    /// Cancels the task: its work is signalled. In MCP 2025-11-25 it has stopped to count when this returns; in 2026-07-28
-    /// that follows.
+    /// Cancels the task. In MCP 2025-11-25 its status is `cancelled` when this returns; in 2026-07-28 the server has taken the
+    /// cancel, and the status may follow.
     ///
     /// # Errors
     /// Those of the call; [`CallError::Failed`] if the server does not know the task, and in 2025-11-25 if it has ended.

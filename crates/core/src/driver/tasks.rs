@@ -478,6 +478,40 @@ impl Task {
             Some(TaskEnd::Answered(Answer::Refused(_))) | None => Err(ErrorObject::internal()),
         }
     }
+
+    /// Takes answers to what its handler asked the client. Keys that are not asked are ignored ("Task Update Requests").
+    ///
+    /// # Errors
+    /// They are not an object.
+    pub(crate) fn take_answers(&self, params: &RawValue) -> Result<(), ErrorObject> {
+        let answers = form::member(Some(params), "inputResponses");
+        let answers: HashMap<String, Box<RawValue>> = answers
+            .and_then(|answers| serde_json::from_str(answers.get()).ok())
+            .ok_or_else(|| ErrorObject::invalid_params("`inputResponses` must be an object"))?;
+        for (key, answer) in answers {
+            let input = self.lock().inputs.waiting.remove(&key);
+            if let Some(input) = input {
+                let _ = input.answer.send(answer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the client for something. `None`: it has ended. The answer comes unless what is returned is dropped before.
+    pub(crate) fn ask(&self, method: Arc<str>, params: Option<Box<RawValue>>) -> Option<Asked<'_>> {
+        let (answer, answered) = oneshot::channel();
+        let mut state = self.lock();
+        if state.end.is_some() {
+            return None;
+        }
+        // A key is never used twice ("Task Update Requests").
+        state.inputs.asked += 1;
+        let key = state.inputs.asked.to_string();
+        state.inputs.waiting.insert(key.clone(), Input { method, params, answer });
+        state.updated = SystemTime::now().max(state.updated);
+        drop(state);
+        Some(Asked { task: self, key, answered })
+    }
 }
 
 impl Inputs {
@@ -582,44 +616,6 @@ impl TaskSide {
 
     pub(crate) fn task(&self) -> Option<&Arc<Task>> {
         self.task.get()
-    }
-}
-
-impl Task {
-    /// Takes answers to what its handler asked the client. Keys that are not asked are ignored ("Task Update Requests").
-    ///
-    /// # Errors
-    /// They are not an object.
-    pub(crate) fn take_answers(&self, params: &RawValue) -> Result<(), ErrorObject> {
-        let answers = form::member(Some(params), "inputResponses");
-        let answers: HashMap<String, Box<RawValue>> = answers
-            .and_then(|answers| serde_json::from_str(answers.get()).ok())
-            .ok_or_else(|| ErrorObject::invalid_params("`inputResponses` must be an object"))?;
-        for (key, answer) in answers {
-            let input = self.lock().inputs.waiting.remove(&key);
-            if let Some(input) = input {
-                let _ = input.answer.send(answer);
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Task {
-    /// Asks the client for something. `None`: it has ended. The answer comes unless what is returned is dropped before.
-    pub(crate) fn ask(&self, method: Arc<str>, params: Option<Box<RawValue>>) -> Option<Asked<'_>> {
-        let (answer, answered) = oneshot::channel();
-        let mut state = self.lock();
-        if state.end.is_some() {
-            return None;
-        }
-        // A key is never used twice ("Task Update Requests").
-        state.inputs.asked += 1;
-        let key = state.inputs.asked.to_string();
-        state.inputs.waiting.insert(key.clone(), Input { method, params, answer });
-        state.updated = SystemTime::now().max(state.updated);
-        drop(state);
-        Some(Asked { task: self, key, answered })
     }
 }
 
