@@ -70,6 +70,7 @@ static FACTS: LazyLock<DialectFacts> = LazyLock::new(|| DialectFacts {
         fixture_result: |server, _| json!({ "host": server }),
         opened: Some("house/seated"),
     }),
+    discovery: None,
     ping: Some("house/knock"),
     bindings: &[HttpBinding::Streamable],
     document: "HOUSE 1.0",

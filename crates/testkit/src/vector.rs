@@ -42,7 +42,8 @@ pub struct Vector {
     /// A decision of this library where the documents leave a choice. A foreign peer may have decided differently and
     /// is not asked.
     pub ours: Option<String>,
-    /// What a foreign peer must declare for this vector: a dotted path in its answer to `initialize`.
+    /// What a foreign peer must declare for this vector: a pointer (RFC 6901) into its answer to the request that opens a session or
+    /// asks what the server can do.
     pub declared: Option<String>,
     /// How the session is opened.
     #[serde(default)]

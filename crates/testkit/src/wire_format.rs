@@ -214,6 +214,12 @@ impl WireFormat {
         Some((self.opening_method(), (opening.params)(&program(NAME))))
     }
 
+    /// The request whose answer declares what a peer can do.
+    #[must_use]
+    pub fn declaring_method(self) -> &'static str {
+        self.facts.discovery.unwrap_or_else(|| self.opening_method())
+    }
+
     /// A server's answer to [`opening`](Self::opening).
     #[must_use]
     pub fn opening_result(self) -> Value {

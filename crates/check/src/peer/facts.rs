@@ -76,11 +76,11 @@ impl<'a, P: PeerSource> Checker<'a, P> {
     /// Whether the peer says that it is the fixture of this kit.
     pub(super) async fn is_our_fixture(&self, session: &mut PeerSession) -> bool {
         let mut said = session.opening.clone();
-        if said.is_none() && self.wire_format.opening().is_none() {
-            let Ok(sent) = session.request("server/discover", serde_json::json!({})).await else {
+        if let Some(method) = self.wire_format.facts.discovery.filter(|_| said.is_none()) {
+            let Ok(sent) = session.request(method, serde_json::json!({})).await else {
                 return false;
             };
-            let answer = session.needed_answer("server/discover", &sent, self.settings.deadline).await;
+            let answer = session.needed_answer(method, &sent, self.settings.deadline).await;
             said = answer.ok().flatten().map(|answer| answer.frame);
         }
         said.is_some_and(|said| said.to_string().contains("\"rescind-fixture\""))

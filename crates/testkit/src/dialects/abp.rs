@@ -25,6 +25,7 @@ pub const ABP: DialectFacts = DialectFacts {
         },
         opened: None,
     }),
+    discovery: None,
     ping: None,
     cancelled_codes: &[-32_800],
     progress: Progress { method: "progress", form: ProgressForm::AnyToken },

@@ -15,6 +15,7 @@ pub const ACP: DialectFacts = DialectFacts {
         fixture_result,
         opened: None,
     }),
+    discovery: None,
     ping: None,
     cancelled_codes: &[-32_800],
     progress: Progress { method: "session/update", form: ProgressForm::Tick },

@@ -15,6 +15,7 @@ pub const LSP: DialectFacts = DialectFacts {
         fixture_result: |server, _| json!({ "capabilities": {}, "serverInfo": server }),
         opened: Some("initialized"),
     }),
+    discovery: None,
     ping: None,
     // Also "content modified" and "server cancelled".
     cancelled_codes: &[-32_800, -32_801, -32_802],

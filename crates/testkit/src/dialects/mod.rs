@@ -30,6 +30,8 @@ pub struct DialectFacts {
     pub envelope: Envelope,
     /// How a session is opened. `None`: there are no sessions, and only clients send requests.
     pub opening: Option<Opening>,
+    /// The request by which a client asks what a server can do. `None`: the answer to the opening says it.
+    pub discovery: Option<&'static str>,
     /// The request that every peer answers at once, with an empty object.
     pub ping: Option<&'static str>,
     /// The codes of errors that say that a request was cancelled or did not run to its end.

@@ -176,6 +176,12 @@ impl<'a, S: Subject> Play<'a, S> {
                 }
             }
         }
+        let declares = vector.declared.is_some() && self.is_foreign();
+        if let Some(method) = self.wire_format.facts.discovery.filter(|_| declares) {
+            let answer = self.request(method, json!({})).await;
+            // What refuses to say it declares nothing.
+            self.check_declared(&answer.unwrap_or_default())?;
+        }
         let counts = |step: &Step| matches!(step, Step::Work(_));
         if vector.handshake != HandshakeMode::None && vector.steps.iter().any(counts) && self.has_witness() {
             self.baseline = self.counters_before().await?;
@@ -625,7 +631,7 @@ impl<S: Subject> Play<'_, S> {
         Ok(answer)
     }
 
-    /// A foreign peer is asked only what fits its declarations in the answer to `initialize`.
+    /// A foreign peer is asked only what fits its declarations.
     fn check_declared(&self, answer: &Value) -> Result<(), Stop> {
         if !self.is_foreign() {
             return Ok(());
@@ -635,8 +641,9 @@ impl<S: Subject> Play<'_, S> {
             return Err(Stop::NotAsked(why.to_owned()));
         }
         match &self.scenario.vector.declared {
-            Some(path) if follow(answer, path).is_none() => {
-                let why = format!("it applies only to peers whose answer to `initialize` has `{path}`");
+            Some(pointer) if answer.pointer(pointer).is_none() => {
+                let method = self.wire_format.declaring_method();
+                let why = format!("it applies only to peers whose answer to `{method}` has `{pointer}`");
                 Err(Stop::NotAsked(why))
             }
             Some(_) | None => Ok(()),
