@@ -12,7 +12,7 @@ type Asked = Result<(), String>;
 type Question = (&'static str, fn(&mut Session) -> Asked);
 
 /// A question, by its name in the tables.
-const QUESTIONS: [Question; 21] = [
+const QUESTIONS: [Question; 22] = [
     ("normal", normal),
     ("cancelled", cancelled),
     ("siblings", siblings),
@@ -34,6 +34,7 @@ const QUESTIONS: [Question; 21] = [
     ("turn is soon over", turn_is_soon_over),
     ("other turns", other_turns),
     ("next turn", next_turn),
+    ("task", task),
 ];
 
 fn ensure(holds: bool, why: impl FnOnce() -> String) -> Asked {
@@ -272,6 +273,39 @@ fn next_turn(session: &mut Session) -> Asked {
     let slow = session.slow(1);
     cancelled_turn(session, &slow)?;
     run_to_the_end(session, 1)
+}
+
+/// A task outlives its request, and its cancel stops its work for good.
+fn task(session: &mut Session) -> Asked {
+    let declares = |frame: &Value| frame.pointer("/result/capabilities/tasks").is_some();
+    if !session.client.frames.iter().any(declares) {
+        return Ok(());
+    }
+    let unknown = session.request("tasks/get", &json!({"taskId": "no-such-task"}));
+    let answer = session.answer(&unknown)?;
+    let is_invalid = |answer: &Value| answer.pointer("/error/code") == Some(&json!(-32602));
+    ensure(is_invalid(&answer), || format!("an unknown task is answered {answer}"))?;
+
+    let slow = session.slow_task();
+    let handle = session.answer(&slow.id)?;
+    let named = json!({"taskId": handle.pointer("/result/task/taskId").ok_or("there is no handle")?});
+    let asked = |session: &mut Session, method: &str| {
+        let id = session.request(method, &named);
+        session.answer(&id)
+    };
+    session.cancel(&slow.id);
+    session.works(&slow)?;
+    let working = asked(session, "tasks/get")?;
+    ensure(working["result"]["status"] == "working", || format!("a task that works is {working}"))?;
+    let cancelled = asked(session, "tasks/cancel")?;
+    ensure(cancelled["result"]["status"] == "cancelled", || format!("a cancel is answered {cancelled}"))?;
+    run_to_the_end(session, 1)?;
+    let later = asked(session, "tasks/get")?;
+    ensure(later["result"]["status"] == "cancelled", || format!("a cancelled task became {later}"))?;
+    let steps = session.steps(&slow);
+    ensure(steps < STEPS, || format!("a cancelled task works to its end: {steps} steps"))?;
+    let again = asked(session, "tasks/cancel")?;
+    ensure(is_invalid(&again), || format!("a second cancel is answered {again}"))
 }
 
 // Shows with the driver of this folder, without `rescind check`, that right peers are right and wrong ones wrong.

@@ -261,7 +261,7 @@ const LSP: &[&str] = &["lsp"];
 const ACP: &[&str] = &["acp"];
 
 #[rustfmt::skip]
-pub(crate) const WRONG: [Row; 50] = [
+pub(crate) const WRONG: [Row; 56] = [
     Row { fault: "ignores-cancel", with: &[], does: "a cancelled request runs to its normal end", dialects: MCP, question: "cancelled", told: &[("cancels_running", "wire"), ("stays_silent", "wire"), ("stops_work", "progress")], also: &[], exit: 0 },
     Row { fault: "ignores-cancel", with: &[], does: "a cancelled request runs to its normal end", dialects: LSP, question: "cancelled", told: &[("cancels_running", "wire"), ("stops_work", "progress")], also: &[], exit: 0 },
     Row { fault: "ignores-cancel", with: &[], does: "a cancelled request and a cancelled turn run to their normal end", dialects: ACP, question: "cancelled", told: &[("cancels_running", "wire"), ("stops_work", "progress"), ("turn_cancelled", "wire"), ("turn_ends_soon", "wire")], also: &[], exit: 1 },
@@ -312,6 +312,12 @@ pub(crate) const WRONG: [Row; 50] = [
     Row { fault: "turn-ends-late", with: &[], does: "`session/cancel` shows only at the normal end of the turn", dialects: ACP, question: "turn is soon over", told: &[("turn_ends_soon", "wire")], also: &[], exit: 0 },
     Row { fault: "turns-of-all-sessions", with: &[], does: "`session/cancel` ends the turns of all sessions", dialects: ACP, question: "other turns", told: &[("other_turns_untouched", "wire")], also: &[], exit: 1 },
     Row { fault: "session-dead-after-turn", with: &[], does: "a session takes no prompt after `session/cancel`", dialects: ACP, question: "next turn", told: &[("next_turn_served", "wire")], also: &[], exit: 1 },
+    Row { fault: "task-work-goes-on", with: &["--tasks"], does: "a cancelled task works on, and reports it", dialects: MCP, question: "task", told: &[("task_stops_work", "progress")], also: &[], exit: 0 },
+    Row { fault: "task-completes-later", with: &["--tasks"], does: "a cancelled task is completed later", dialects: MCP, question: "task", told: &[("task_stays_ended", "wire")], also: &["task_stops_work"], exit: 1 },
+    Row { fault: "task-ends-with-request", with: &["--tasks"], does: "the cancel of its request cancels a task", dialects: MCP, question: "task", told: &[("task_goes_on", "wire")], also: &[], exit: 0 },
+    Row { fault: "task-not-cancelled", with: &["--tasks"], does: "`tasks/cancel` is answered and ignored", dialects: MCP, question: "task", told: &[("task_cancelled", "wire")], also: &["task_stops_work"], exit: 1 },
+    Row { fault: "task-cancelled-twice", with: &["--tasks"], does: "`tasks/cancel` of a cancelled task is no error", dialects: MCP, question: "task", told: &[("task_ended_cancel_refused", "wire")], also: &[], exit: 1 },
+    Row { fault: "task-unknown-found", with: &["--tasks"], does: "a task that does not exist is found", dialects: MCP, question: "task", told: &[("task_unknown_refused", "wire")], also: &[], exit: 1 },
 ];
 
 /// A right peer: its options, and the questions of the driver that it may answer otherwise.
@@ -324,7 +330,7 @@ pub(crate) struct RightRow {
 const NOTHING: &[&str] = &[];
 
 #[rustfmt::skip]
-pub(crate) const RIGHT: [RightRow; 28] = [
+pub(crate) const RIGHT: [RightRow; 29] = [
     RightRow { flags: &[], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--serial"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--busy"], dialects: ALL, but: NOTHING },
@@ -350,6 +356,7 @@ pub(crate) const RIGHT: [RightRow; 28] = [
     RightRow { flags: &["--slows-down"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--second-is-quick"], dialects: ALL, but: &["newest"] },
     RightRow { flags: &["--rate-limited"], dialects: ALL, but: NOTHING },
+    RightRow { flags: &["--tasks"], dialects: MCP, but: NOTHING },
     RightRow { flags: &["--supersedes"], dialects: ALL, but: &["siblings", "newest", "other turns", "late cancel"] },
     // No document demands that a cancel is honoured.
     RightRow { flags: &["--ignores-cancel"], dialects: LSP, but: &["cancelled", "siblings", "newest", "id zero", "survival"] },

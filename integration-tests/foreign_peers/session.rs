@@ -118,6 +118,17 @@ impl Session {
         Slow { id: self.request(method, &params), token, since }
     }
 
+    /// Begins a slow request of MCP as a task.
+    pub(crate) fn slow_task(&mut self) -> Slow {
+        let token = json!(format!("token-{}", self.last_id));
+        let params = json!({
+            "name": "count", "arguments": {"ms": WORK_MS, "steps": STEPS}, "task": {},
+            "_meta": {"progressToken": token},
+        });
+        let since = self.client.frames.len();
+        Slow { id: self.request("tools/call", &params), token, since }
+    }
+
     pub(crate) fn quick(&mut self) -> Value {
         let at = json!({"textDocument": {"uri": DOCUMENT}, "position": {"line": 0, "character": 0}});
         match self.dialect {

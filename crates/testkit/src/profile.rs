@@ -62,6 +62,8 @@ pub enum RequestKind {
     Progress,
     /// Panics, or fails in another way (`test/panic`).
     Panic,
+    /// Becomes a task, if its client takes one (MCP).
+    Task,
 }
 
 impl RequestKind {

@@ -2,7 +2,7 @@
 //! opening. They are written without the library's codecs, so that an error in a codec cannot hide itself. Of a dialect's
 //! data only the spelling of its cancel is used.
 
-use rescind_core::dialect::CapabilityGate;
+use rescind_core::dialect::{CapabilityGate, TaskForm};
 use serde_json::{Map, Value, json};
 
 use crate::dialects::{DialectFacts, Envelope, ProgressForm, program};
@@ -218,6 +218,15 @@ impl WireFormat {
     #[must_use]
     pub fn declaring_method(self) -> &'static str {
         self.facts.discovery.unwrap_or_else(|| self.opening_method())
+    }
+
+    /// Where the answer to [`declaring_method`](Self::declaring_method) says that requests can become tasks.
+    #[must_use]
+    pub fn task_declaration(self) -> Option<&'static str> {
+        Some(match self.facts.dialect.rules().tasks? {
+            TaskForm::AskedByClient => "/result/capabilities/tasks/requests/tools/call",
+            TaskForm::DecidedByServer => "/result/capabilities/extensions/io.modelcontextprotocol~1tasks",
+        })
     }
 
     /// A server's answer to [`opening`](Self::opening).

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -23,6 +24,8 @@ const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", REVISION
 pub(super) struct Mcp {
     is_open: AtomicBool,
     is_prepared: AtomicBool,
+    /// The status of each task; its id is `task-` and its place.
+    tasks: Mutex<Vec<&'static str>>,
 }
 
 impl Protocol for Mcp {
@@ -44,14 +47,15 @@ impl Protocol for Mcp {
     }
 
     fn is_slow(&self, request: &Request) -> bool {
-        request.method == "tools/call" && request.params.get("name") == Some(&json!("count"))
+        request.method == "tasks/result"
+            || (request.method == "tools/call" && request.params.get("name") == Some(&json!("count")))
     }
 
     fn serve(&self, peer: &Peer, key: u64, request: &Request) -> Ended {
         let params = &request.params;
         match request.method.as_str() {
             "ping" => Answer::Result(json!({})).into(),
-            "initialize" => self.initialize(params).into(),
+            "initialize" => self.initialize(peer, params).into(),
             _ if !self.is_open.load(Ordering::Relaxed) => {
                 Answer::error(wire::INVALID_REQUEST, "the session is not initialized").into()
             }
@@ -59,7 +63,13 @@ impl Protocol for Mcp {
                 Answer::Result(json!({"tools": tools(peer.flags.is(Manner::ReadingTools))})).into()
             }
             "logging/setLevel" => Answer::Result(json!({})).into(),
+            "tools/call" if peer.flags.is(Manner::Tasks) && params.get("task").is_some() => {
+                self.run_task(peer, key, request)
+            }
             "tools/call" => self.call(peer, key, request),
+            "tasks/get" | "tasks/result" | "tasks/cancel" if peer.flags.is(Manner::Tasks) => {
+                self.answer_about_task(peer, request).into()
+            }
             method => peer.refuse_method(method).into(),
         }
     }
@@ -90,19 +100,102 @@ impl Protocol for Mcp {
 }
 
 impl Mcp {
-    fn initialize(&self, params: &Value) -> Answer {
+    fn initialize(&self, peer: &Peer, params: &Value) -> Answer {
         let Some(wanted) = params.get("protocolVersion").and_then(Value::as_str) else {
             return Answer::error(wire::INVALID_PARAMS, "`protocolVersion` is missing");
         };
         if self.is_open.swap(true, Ordering::Relaxed) {
             return Answer::error(wire::INVALID_REQUEST, "the session is initialized already");
         }
+        let mut capabilities = json!({"tools": {"listChanged": true}, "logging": {}});
+        if peer.flags.is(Manner::Tasks) {
+            capabilities["tasks"] = json!({"cancel": {}, "requests": {"tools": {"call": {}}}});
+        }
         Answer::Result(json!({
             "protocolVersion": if REVISIONS.contains(&wanted) { wanted } else { REVISION },
-            "capabilities": {"tools": {"listChanged": true}, "logging": {}},
+            "capabilities": capabilities,
             "serverInfo": {"name": "foreign-peer", "version": "1.0.0"},
             "instructions": "`count` takes its time.",
         }))
+    }
+
+    /// Answers with the task, then works. The thread is the request's, which is answered and has ended for its client.
+    fn run_task(&self, peer: &Peer, key: u64, request: &Request) -> Ended {
+        let at = {
+            let mut tasks = self.tasks();
+            tasks.push("working");
+            tasks.len() - 1
+        };
+        let handle = Answer::Result(json!({"task": task(at, "working")}));
+        peer.output.send(&handle.message(&request.id, false));
+        let argument =
+            |name: &str| request.params.pointer(&format!("/arguments/{name}")).and_then(Value::as_u64);
+        let steps = argument("steps").and_then(|it| u32::try_from(it).ok()).unwrap_or(10).max(1);
+        let total = Duration::from_millis(argument("ms").unwrap_or(peer.flags.work_ms));
+        let goes_on = [Fault::TaskWorkGoesOn, Fault::TaskCompletesLater].iter().any(|it| peer.flags.has(*it));
+        for done in 1..=steps {
+            thread::sleep(total / steps);
+            if peer.flags.has(Fault::TaskEndsWithRequest) && peer.is_stopped(key) {
+                self.end_task(at, "cancelled");
+            }
+            if self.tasks()[at] == "cancelled" && !goes_on {
+                break;
+            }
+            if let Some(message) = self.progress(request, done, steps) {
+                peer.output.send(&message);
+            }
+        }
+        if peer.flags.has(Fault::TaskCompletesLater) {
+            self.tasks()[at] = "completed";
+        }
+        self.end_task(at, "completed");
+        // There is no other answer.
+        Ended::Cancelled(None)
+    }
+
+    fn answer_about_task(&self, peer: &Peer, request: &Request) -> Answer {
+        let id = request.params.get("taskId").and_then(Value::as_str);
+        let at = id.and_then(|id| id.strip_prefix("task-")?.parse::<usize>().ok());
+        let status = at.and_then(|at| Some((at, *self.tasks().get(at)?)));
+        match (status, request.method.as_str()) {
+            (None, _) if peer.flags.has(Fault::TaskUnknownFound) => Answer::Result(task(0, "failed")),
+            (None, _) => Answer::error(wire::INVALID_PARAMS, "there is no such task"),
+            (Some((at, status)), "tasks/get") => Answer::Result(task(at, status)),
+            (Some((at, "working")), "tasks/result") => {
+                while self.tasks()[at] == "working" {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                self.answer_about_task(peer, request)
+            }
+            (Some((at, "completed")), "tasks/result") => {
+                let mut result = json!({"content": [{"type": "text", "text": "counted"}]});
+                let name = "io.modelcontextprotocol/related-task";
+                result["_meta"] = json!({name: {"taskId": format!("task-{at}")}});
+                Answer::Result(result)
+            }
+            (Some(_), "tasks/result") => Answer::error(wire::INTERNAL_ERROR, "the task was cancelled"),
+            (Some((at, "working")), _) => {
+                if !peer.flags.has(Fault::TaskNotCancelled) {
+                    self.end_task(at, "cancelled");
+                }
+                Answer::Result(task(at, self.tasks()[at]))
+            }
+            (Some((at, status)), _) if peer.flags.has(Fault::TaskCancelledTwice) => {
+                Answer::Result(task(at, status))
+            }
+            (Some(_), _) => Answer::error(wire::INVALID_PARAMS, "the task has ended"),
+        }
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, Vec<&'static str>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end_task(&self, at: usize, status: &'static str) {
+        let mut tasks = self.tasks();
+        if tasks[at] == "working" {
+            tasks[at] = status;
+        }
     }
 
     fn call(&self, peer: &Peer, key: u64, request: &Request) -> Ended {
@@ -142,6 +235,14 @@ impl Mcp {
             None => Answer::error(wire::INVALID_PARAMS, "`name` is missing").into(),
         }
     }
+}
+
+/// A task as messages have it.
+fn task(at: usize, status: &str) -> Value {
+    json!({
+        "taskId": format!("task-{at}"), "status": status, "ttl": null, "pollInterval": 100,
+        "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z",
+    })
 }
 
 fn text(text: &str) -> Answer {

@@ -52,6 +52,8 @@ pub(super) enum Manner {
     Supersedes,
     /// Says of its tool `add` that it only reads (MCP).
     ReadingTools,
+    /// Runs its tool `count` as a task, if the client asks for one (MCP).
+    Tasks,
 }
 
 /// Wrong.
@@ -135,9 +137,21 @@ pub(super) enum Fault {
     TurnsOfAllSessions,
     /// A session whose turn was cancelled takes no prompt any more.
     SessionDeadAfterTurn,
+    /// A cancelled task works on.
+    TaskWorkGoesOn,
+    /// A cancelled task works on, and is completed at its end.
+    TaskCompletesLater,
+    /// The cancel of the request that began a task cancels the task.
+    TaskEndsWithRequest,
+    /// `tasks/cancel` is answered and ignored.
+    TaskNotCancelled,
+    /// `tasks/cancel` of a cancelled task is answered with the task.
+    TaskCancelledTwice,
+    /// `tasks/get` of an unknown task is answered with a task that has failed.
+    TaskUnknownFound,
 }
 
-const MANNERS: [(&str, Manner); 23] = [
+const MANNERS: [(&str, Manner); 24] = [
     ("--serial", Manner::Serial),
     ("--busy", Manner::Busy),
     ("--slices", Manner::Slices),
@@ -161,9 +175,10 @@ const MANNERS: [(&str, Manner); 23] = [
     ("--rate-limited", Manner::RateLimited),
     ("--supersedes", Manner::Supersedes),
     ("--reading-tools", Manner::ReadingTools),
+    ("--tasks", Manner::Tasks),
 ];
 
-const FAULTS: [(&str, Fault); 39] = [
+const FAULTS: [(&str, Fault); 45] = [
     ("--ignores-cancel", Fault::IgnoresCancel),
     ("--answers-twice", Fault::AnswersTwice),
     ("--answers-twice-late", Fault::AnswersTwiceLate),
@@ -203,6 +218,12 @@ const FAULTS: [(&str, Fault); 39] = [
     ("--turn-ends-late", Fault::TurnEndsLate),
     ("--turns-of-all-sessions", Fault::TurnsOfAllSessions),
     ("--session-dead-after-turn", Fault::SessionDeadAfterTurn),
+    ("--task-work-goes-on", Fault::TaskWorkGoesOn),
+    ("--task-completes-later", Fault::TaskCompletesLater),
+    ("--task-ends-with-request", Fault::TaskEndsWithRequest),
+    ("--task-not-cancelled", Fault::TaskNotCancelled),
+    ("--task-cancelled-twice", Fault::TaskCancelledTwice),
+    ("--task-unknown-found", Fault::TaskUnknownFound),
 ];
 
 /// What was asked for.

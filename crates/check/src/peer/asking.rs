@@ -75,6 +75,10 @@ impl<P: PeerSource> Checker<'_, P> {
         if turns {
             open = self.put(Probe::Turn, open, baselines).await.0;
         }
+        if self.runs_tasks {
+            let leader = self.source.process_group();
+            open = self.put(Probe::Tasks(leader), open, baselines).await.0;
+        }
         if let Some(session) = &open {
             self.look_back(session);
         }
@@ -250,12 +254,15 @@ impl<P: PeerSource> Checker<'_, P> {
         let probe = match (probe, self.source.process_group()) {
             // The program may have been started again.
             (Probe::Processor(_), Some(leader)) => Probe::Processor(leader),
+            (Probe::Tasks(Some(_)), leader) => Probe::Tasks(leader),
             (probe, _) => probe,
         };
         let probed = probe.run(&mut session, baselines, self.settings).await;
         // Work that goes on after its cancel disturbs what is asked next.
-        let works_on =
-            |finding: &Finding| finding.question == Question::StopsWork && finding.answer == Answer::No;
+        let works_on = |finding: &Finding| {
+            matches!(finding.question, Question::StopsWork | Question::TaskStopsWork)
+                && finding.answer == Answer::No
+        };
         let is_sound = session.closed.is_none()
             && !probed.is_lost
             && self.faults(&probed).is_empty()

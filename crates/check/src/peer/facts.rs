@@ -24,6 +24,8 @@ pub(super) struct Checker<'a, P> {
     pub(super) is_fixture: bool,
     /// The peer did not declare cancellation, where no cancel may be sent then.
     pub(super) takes_no_cancels: bool,
+    /// The peer declared that its requests can become tasks.
+    pub(super) runs_tasks: bool,
     /// The error with which a cancelled request is answered, if it is not the dialect's.
     pub(super) cancelled_error: Option<Value>,
     pub(super) findings: Vec<Finding>,
@@ -51,6 +53,7 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             on_progress,
             is_fixture: false,
             takes_no_cancels: false,
+            runs_tasks: false,
             cancelled_error: None,
             findings: Vec::new(),
             opened: None,
@@ -75,15 +78,25 @@ impl<'a, P: PeerSource> Checker<'a, P> {
 
     /// Whether the peer says that it is the fixture of this kit.
     pub(super) async fn is_our_fixture(&self, session: &mut PeerSession) -> bool {
-        let mut said = session.opening.clone();
-        if let Some(method) = self.wire_format.facts.discovery.filter(|_| said.is_none()) {
-            let Ok(sent) = session.request(method, serde_json::json!({})).await else {
-                return false;
-            };
-            let answer = session.needed_answer(method, &sent, self.settings.deadline).await;
-            said = answer.ok().flatten().map(|answer| answer.frame);
-        }
+        let said = self.declaration(session).await;
         said.is_some_and(|said| said.to_string().contains("\"rescind-fixture\""))
+    }
+
+    /// Whether the peer declares that its requests can become tasks.
+    pub(super) async fn declares_tasks(&self, session: &mut PeerSession) -> bool {
+        let Some(place) = self.wire_format.task_declaration() else { return false };
+        self.declaration(session).await.is_some_and(|said| said.pointer(place).is_some())
+    }
+
+    /// What the peer says it can do: when its session was opened, or asked about it.
+    async fn declaration(&self, session: &mut PeerSession) -> Option<Value> {
+        if session.opening.is_some() {
+            return session.opening.clone();
+        }
+        let method = self.wire_format.facts.discovery?;
+        let sent = session.request(method, serde_json::json!({})).await.ok()?;
+        let answer = session.needed_answer(method, &sent, self.settings.deadline).await.ok()??;
+        Some(answer.frame)
     }
 
     /// Opens a new session.
@@ -144,7 +157,9 @@ impl<'a, P: PeerSource> Checker<'a, P> {
     /// The facts, one for each question that makes sense in the dialect.
     pub(super) fn facts(&mut self, baselines: &Baselines) -> Vec<Fact> {
         self.add_what_follows(baselines);
-        let asked = Question::ALL.into_iter().filter(|question| question.applies(self.wire_format.facts));
+        let asked = Question::ALL.into_iter().filter(|question| {
+            question.applies(self.wire_format.facts) && (self.runs_tasks || !question.is_about_tasks())
+        });
         let mut facts: Vec<Fact> = asked.map(|question| self.fact(question, baselines)).collect();
         statements::resolve_contradictions(&mut facts);
         facts
@@ -233,6 +248,8 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             Question::StopsWork => {
                 "no witness saw the work: it uses little processor time, reports no progress, and others are served beside it"
             }
+            Question::TaskStopsWork => "no witness saw the work of a task",
+            question if question.is_about_tasks() => "no task was begun and cancelled",
             Question::CancelsIdZero => "no cancel was seen to take effect",
             Question::OtherTurnsUntouched | Question::NextTurnServed => {
                 "no turn was seen to end after `session/cancel`"

@@ -13,6 +13,7 @@ mod probe;
 mod scenarios;
 mod session;
 mod statements;
+mod tasks;
 mod tries;
 mod turn;
 mod undisturbed;
@@ -158,6 +159,7 @@ pub async fn check_with(
             .await
             .map_err(|Lost(why)| Unusable(format!("no session could be opened: {why}")))?;
     }
+    checker.runs_tasks = checker.declares_tasks(&mut session).await;
     checker.takes_no_cancels =
         session.opening.as_ref().is_some_and(|answer| wire_format.declares_no_cancels(answer));
     if checker.takes_no_cancels {

@@ -13,7 +13,7 @@ use super::statements::Question;
 use super::tries::{Tries, cancel_again_and_again};
 use super::undisturbed::{Disturbance, End};
 use super::work::Counter;
-use super::{CheckSettings, cancel_findings, tries, turn, undisturbed, work};
+use super::{CheckSettings, cancel_findings, tasks, tries, turn, undisturbed, work};
 
 /// The lines of a trace that are kept of a fact.
 const MAX_TRACE: usize = 60;
@@ -53,6 +53,8 @@ pub(super) enum Probe {
     Counter,
     /// Turns are cancelled by their session (ACP).
     Turn,
+    /// A task is cancelled (MCP). The processor time of this process group is a witness.
+    Tasks(Option<u32>),
 }
 
 /// The answer to one question in one session.
@@ -138,6 +140,7 @@ impl Probe {
             Self::Processor(_) => "processor time",
             Self::Counter => "the witness of the profile",
             Self::Turn => "`session/cancel`",
+            Self::Tasks(_) => "`tasks/cancel`",
         }
     }
 
@@ -158,7 +161,8 @@ impl Probe {
             | Self::Progress
             | Self::ProgressAfterCancel
             | Self::Processor(_)
-            | Self::Counter => Question::SessionSurvives,
+            | Self::Counter
+            | Self::Tasks(_) => Question::SessionSurvives,
         }
     }
 
@@ -176,6 +180,7 @@ impl Probe {
             Self::Progress => "after a request that reports progress",
             Self::ProgressAfterCancel => "after a request that reports progress was cancelled",
             Self::Turn => "after `session/cancel`",
+            Self::Tasks(_) => "while a task was begun and cancelled",
             Self::Processor(_) | Self::Counter => "while its work was watched",
         }
     }
@@ -212,6 +217,7 @@ impl Probe {
                 only(findings)
             }
             Self::Turn => only(turn::run(session, baselines, deadline).await?),
+            Self::Tasks(leader) => only(tasks::run(session, leader, settings).await?),
             Self::IdZero => only(vec![cancel_findings::alone(session, baselines, deadline).await?]),
             Self::QuickIdZero => only(vec![cancel_findings::quick(session, deadline).await?]),
             Self::Beside(disturbances) => only(beside(session, baselines, disturbances, settings).await?),

@@ -192,16 +192,21 @@ impl PeerSession {
 
     async fn send_kind_as(&mut self, kind: RequestKind, id: Value) -> Result<Sent, Lost> {
         let request = self.profile.requests.get(&kind).cloned();
-        let ProfileRequest { method, params, .. } =
-            request.ok_or_else(|| Lost("the profile has no such request".to_owned()))?;
-        let mut params = self.bindings.fill(&params);
+        let request = request.ok_or_else(|| Lost("the profile has no such request".to_owned()))?;
+        let params = self.params_for(&request, &id);
+        self.send(self.wire_format.request_with(&id, &request.method, params)).await?;
+        Ok(Sent { id, at: self.subject.now() })
+    }
+
+    /// The params of a request of the profile that is sent under this id.
+    pub(super) fn params_for(&self, request: &ProfileRequest, id: &Value) -> Value {
+        let mut params = self.bindings.fill(&request.params);
         for place in TOKEN_PLACES {
             if let Some(token) = params.pointer_mut(place) {
-                *token = token_for(&id);
+                *token = token_for(id);
             }
         }
-        self.send(self.wire_format.request_with(&id, &method, params)).await?;
-        Ok(Sent { id, at: self.subject.now() })
+        params
     }
 
     pub(super) async fn request(&mut self, method: &str, params: Value) -> Result<Sent, Lost> {

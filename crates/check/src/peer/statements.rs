@@ -40,6 +40,13 @@ pub(super) enum Question {
     TurnEndsSoon,
     OtherTurnsUntouched,
     NextTurnServed,
+    TaskHandle,
+    TaskGoesOn,
+    TaskCancelled,
+    TaskStopsWork,
+    TaskStaysEnded,
+    TaskEndedCancelRefused,
+    TaskUnknownRefused,
 }
 
 /// A question in one dialect.
@@ -60,7 +67,7 @@ pub(crate) fn said(facts: &DialectFacts, question: &str) -> (Demand, String) {
 }
 
 impl Question {
-    pub(super) const ALL: [Self; 28] = [
+    pub(super) const ALL: [Self; 35] = [
         Self::CancelsRunning,
         Self::AnswersCancelled,
         Self::CancelledCode,
@@ -89,6 +96,13 @@ impl Question {
         Self::TurnEndsSoon,
         Self::OtherTurnsUntouched,
         Self::NextTurnServed,
+        Self::TaskHandle,
+        Self::TaskGoesOn,
+        Self::TaskCancelled,
+        Self::TaskStopsWork,
+        Self::TaskStaysEnded,
+        Self::TaskEndedCancelRefused,
+        Self::TaskUnknownRefused,
     ];
 
     /// Those that all messages answer together.
@@ -109,8 +123,8 @@ impl Question {
     }
 
     /// Whether the question makes sense in a dialect. Where silence is owed, nothing is asked about answers. Where the
-    /// messages are not those of JSON-RPC, ids are text, so none of them is zero. Reserved methods and turns are those of
-    /// dialects whose documents say something about them.
+    /// messages are not those of JSON-RPC, ids are text, so none of them is zero. Reserved methods, turns and tasks are those
+    /// of dialects whose documents say something about them.
     pub(super) fn applies(self, facts: &DialectFacts) -> bool {
         match self {
             Self::AnswersCancelled | Self::CancelledCode => !facts.owes_silence(),
@@ -122,7 +136,14 @@ impl Question {
             | Self::TurnCancelled
             | Self::TurnEndsSoon
             | Self::OtherTurnsUntouched
-            | Self::NextTurnServed => statement(facts.statements, self.words().0).is_some(),
+            | Self::NextTurnServed
+            | Self::TaskHandle
+            | Self::TaskGoesOn
+            | Self::TaskCancelled
+            | Self::TaskStopsWork
+            | Self::TaskStaysEnded
+            | Self::TaskEndedCancelRefused
+            | Self::TaskUnknownRefused => statement(facts.statements, self.words().0).is_some(),
             Self::CancelsRunning
             | Self::AnswersOnce
             | Self::StopsWork
@@ -140,6 +161,20 @@ impl Question {
             | Self::CleanOutput
             | Self::WholeCharacters => true,
         }
+    }
+
+    /// Whether it is put only to a peer that declares tasks.
+    pub(super) const fn is_about_tasks(self) -> bool {
+        matches!(
+            self,
+            Self::TaskHandle
+                | Self::TaskGoesOn
+                | Self::TaskCancelled
+                | Self::TaskStopsWork
+                | Self::TaskStaysEnded
+                | Self::TaskEndedCancelRefused
+                | Self::TaskUnknownRefused
+        )
     }
 
     pub(super) fn asked(self, facts: &DialectFacts) -> Asked {
@@ -189,6 +224,18 @@ impl Question {
                 ("other_turns_untouched", "leaves other sessions alone at session/cancel")
             }
             Self::NextTurnServed => ("next_turn_served", "takes the next prompt after session/cancel"),
+            Self::TaskHandle => ("task_handle", "answers a request for a task with the task's handle"),
+            Self::TaskGoesOn => (
+                "task_goes_on",
+                "goes on with a task when the request that began it is answered and cancelled",
+            ),
+            Self::TaskCancelled => ("task_cancelled", "takes the cancel of a task"),
+            Self::TaskStopsWork => ("task_stops_work", "stops the work of a cancelled task"),
+            Self::TaskStaysEnded => ("task_stays_ended", "keeps the status of a task that has ended"),
+            Self::TaskEndedCancelRefused => {
+                ("task_ended_cancel_refused", "refuses the cancel of a task that has ended")
+            }
+            Self::TaskUnknownRefused => ("task_unknown_refused", "refuses questions about an unknown task"),
         }
     }
 }

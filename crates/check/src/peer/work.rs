@@ -17,10 +17,10 @@ use super::session::{Lost, PeerSession, Received, Sent, TOKEN_PLACES, token_for}
 use super::tries::{NORMAL_END, Tries, cancel_delay, is_cancelled};
 
 /// How long the peer is watched after a cancel.
-const WATCH: Duration = Duration::from_millis(500);
+pub(super) const WATCH: Duration = Duration::from_millis(500);
 
 /// From this share of one processor on, the work of a request is seen in the processor time.
-const BUSY: f64 = 0.15;
+pub(super) const BUSY: f64 = 0.15;
 
 /// What a witness saw.
 #[derive(Clone, Debug)]
@@ -187,7 +187,7 @@ fn ended_normally(session: &PeerSession, baseline: Option<&Timing>, sent: &Sent)
         && !is_cancelled(session.wire_format, &answer.frame)
 }
 
-async fn share_of_a_processor(
+pub(super) async fn share_of_a_processor(
     session: &mut PeerSession,
     leader: u32,
     window: Duration,

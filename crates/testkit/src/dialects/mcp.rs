@@ -26,7 +26,7 @@ pub const MCP: DialectFacts = DialectFacts {
     bindings: &[HttpBinding::Streamable, HttpBinding::LegacySse],
     defines_streamable: true,
     document: "MCP 2025-11-25",
-    statements: &[STATEMENTS],
+    statements: &[STATEMENTS, include_str!("mcp_tasks.tsv")],
     client_check: Some(&CLIENT_CHECK),
 };
 
@@ -44,6 +44,7 @@ pub const MCP_2026: DialectFacts = DialectFacts {
         "should\tstays_silent\t{document}: the page on cancellation says that the server should not send a response, that \
          on stdio that it must not: so it is held as a recommendation.",
         STATEMENTS,
+        include_str!("mcp_2026_tasks.tsv"),
     ],
     client_check: Some(&ClientCheck {
         result: |method, _, _| match method {
