@@ -45,8 +45,16 @@ class SdkPeer extends McpPeer {
   callTool(name, args, options) {
     return this.library.callTool({ name, arguments: args }, CallToolResultSchema, options);
   }
+
+  get tasks() {
+    return this.library.experimental.tasks;
+  }
+
+  callToolAsTask(name, args) {
+    return this.tasks.callToolStream({ name, arguments: args }, CallToolResultSchema, { task: { ttl: 60_000 } });
+  }
 }
 
 await main("mcp-client.mjs", (command, { over }) => new SdkPeer(command, over), ({ over, bridged }) =>
-  ["stdio", "http", "sse"].includes(over) ? scenariosOver(over, { asks: true, bridged }) : undefined,
+  ["stdio", "http", "sse"].includes(over) ? scenariosOver(over, { asks: true, bridged, tasks: !bridged }) : undefined,
 );

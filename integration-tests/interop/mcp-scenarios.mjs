@@ -370,6 +370,61 @@ const withServerEach = {
   },
 };
 
+/** The error code with which a promise of the library fails. */
+const refusal = (promise) => promise.then((value) => must(false, `it ended with ${show(value)}`), (error) => error.code);
+
+/** Calls a tool as a task by the library's own helper, and gives its id and the messages that follow. */
+async function taskOf(peer, name, args) {
+  const messages = peer.callToolAsTask(name, args);
+  const { value } = await within("the task's handle", messages.next());
+  must(value?.type === "taskCreated", `the first message is ${show(value)}`);
+  return { id: value.task.taskId, messages };
+}
+
+async function mustBeStopped(peer, id) {
+  const cancelled = await within("the answer", peer.tasks.cancelTask(id));
+  must(cancelled.status === "cancelled", `tasks/cancel was answered with ${show(cancelled)}`);
+  const stats = await idle(peer);
+  must(stats.cancelled === 1, `the server counts ${show(stats)}`);
+}
+
+/** Where tools run as tasks. */
+const withTasks = {
+  async "task-completes"(peer) {
+    const { messages } = await taskOf(peer, "sleep", { ms: 100, value: 7 });
+    for (;;) {
+      const { value, done } = await within("the end of the task", messages.next());
+      must(!done && value.type !== "error", `the task ended with ${show(value)}`);
+      if (value.type === "result") return mustHold({ result: value.result }, { value: 7 }, "the task");
+    }
+  },
+
+  async "task-cancelled"(peer) {
+    const { id } = await taskOf(peer, "wait", {});
+    await peer.statsUntil("the task runs", running(1));
+    await mustBeStopped(peer, id);
+    must((await peer.tasks.getTask(id)).status === "cancelled", "the task did not stay cancelled");
+    const code = await within("the answer", refusal(peer.tasks.cancelTask(id)));
+    must(code === -32602, `a second tasks/cancel was refused with ${code}`);
+  },
+
+  async "task-outlives-its-request"(peer) {
+    const answer = await peer.ask(80, "tools/call", { name: "wait", arguments: {}, task: {} });
+    const id = answer.result?.task?.taskId;
+    must(id, `the request was answered with ${show(answer)}`);
+    await cancelRaw(peer, 80);
+    await peer.barrier();
+    must((await peer.stats()).running === 1, "the cancel of the answered request stopped the task");
+    must((await peer.tasks.getTask(id)).status === "working", "the task does not work any more");
+    await mustBeStopped(peer, id);
+  },
+
+  async "task-unknown"(peer) {
+    const code = await within("the answer", refusal(peer.tasks.getTask("no-such-task")));
+    must(code === -32602, `tasks/get was refused with ${code}`);
+  },
+};
+
 /** Where a session can be ended by the client. */
 const withSessions = {
   async "session-ended-while-waiting"(peer) {
@@ -397,7 +452,7 @@ const withStreamsAsSessions = {
 };
 
 /** What a wire has, out of what the clients can play. */
-export function scenariosOver(over, { asks = false, stateless = false, bridged = false } = {}) {
+export function scenariosOver(over, { asks = false, stateless = false, bridged = false, tasks = false } = {}) {
   const sse = over === "sse";
   const http = over === "http" || sse;
   return list({
@@ -405,6 +460,7 @@ export function scenariosOver(over, { asks = false, stateless = false, bridged =
     ...everywhere,
     ...(stateless && http ? {} : byMessage),
     ...(asks ? withAsks : {}),
+    ...(tasks ? withTasks : {}),
     ...(http && !bridged ? withSeveral : {}),
     ...(http && bridged ? withServerEach : {}),
     ...(http && !sse && !stateless && !bridged ? withSessions : {}),

@@ -1,9 +1,11 @@
 // An MCP server of the 2025 revisions, made with the public API of @modelcontextprotocol/sdk, over its own stdin and
 // stdout, or on a free port: with `--http` over streamable HTTP, with `--sse` over the transport of 2024-11-05. With
-// `--revision R` it speaks only that revision, as a server of its time does. It has the methods of work.mjs.
+// `--revision R` it speaks only that revision, as a server of its time does. With `--tasks` its tools run as tasks, in the SDK's
+// store, if the client asks for one. It has the methods of work.mjs.
 
 import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
+import { InMemoryTaskMessageQueue, InMemoryTaskStore } from "@modelcontextprotocol/sdk/experimental/tasks/stores/in-memory.js";
 import { Server } from "@modelcontextprotocol/sdk/server/index.js";
 import { SSEServerTransport } from "@modelcontextprotocol/sdk/server/sse.js";
 import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
@@ -27,11 +29,15 @@ function lent({ signal, _meta, sendNotification, sendRequest }) {
 
 const words = process.argv.slice(2);
 const revision = words[0] === "--revision" ? words.splice(0, 2)[1] : undefined;
+const withTasks = words[0] === "--tasks" && words.splice(0, 1).length > 0;
+const taskCapabilities = { tasks: { cancel: {}, requests: { tools: { call: {} } } } };
+// One store for all sessions of the process.
+const taskOptions = withTasks ? { taskStore: new InMemoryTaskStore(), taskMessageQueue: new InMemoryTaskMessageQueue() } : {};
 
 function server() {
   const serverInfo = { name: "mcp-sdk-server", version: "0.0.0" };
-  const capabilities = { tools: {} };
-  const served = new Server(serverInfo, { capabilities });
+  const capabilities = { tools: {}, ...(withTasks ? taskCapabilities : {}) };
+  const served = new Server(serverInfo, { capabilities, ...taskOptions });
   if (revision) {
     served.setRequestHandler(InitializeRequestSchema, () => ({ protocolVersion: revision, capabilities, serverInfo }));
   }
@@ -39,6 +45,7 @@ function server() {
   served.setRequestHandler(CallToolRequestSchema, async ({ params }, extra) => {
     const done = perform(params.name, params.arguments, lent(extra));
     if (done === undefined) throw new McpError(ErrorCode.InvalidParams, `no tool is called "${params.name}"`);
+    if (withTasks && params.task) return taskOf(done, extra);
     return toolResult(await done);
   });
   // The same abilities as methods of their own, which is how they are asked without a tool's wrapping.
@@ -48,6 +55,17 @@ function server() {
     return done;
   };
   return served;
+}
+
+/** The handle of a task whose work is `done`, as the SDK's documentation shows: the store is told how it ends. */
+async function taskOf(done, { taskStore, taskRequestedTtl }) {
+  const task = await taskStore.createTask({ ttl: taskRequestedTtl, pollInterval: 50 });
+  Promise.resolve(done)
+    .then((value) => taskStore.storeTaskResult(task.taskId, "completed", toolResult(value)))
+    .catch((error) => taskStore.storeTaskResult(task.taskId, "failed", { content: [{ type: "text", text: String(error) }], isError: true }))
+    // A store takes no result of a task that was cancelled.
+    .catch(() => {});
+  return { task };
 }
 
 /** A transport and a server of its own for each session, as the SDK's documentation shows. */

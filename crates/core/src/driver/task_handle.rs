@@ -199,36 +199,50 @@ impl<R> TaskHandle<R> {
 }
 
 impl<R: DeserializeOwned> TaskHandle<R> {
-    /// Waits for the end of the task, and returns its result. It asks at the interval that the server suggests.
+    /// Waits for the end of the task, and returns its result. It asks at the interval that the server suggests, and in MCP
+    /// 2025-11-25 waits in `tasks/result` once the task needs input, because the requests of the task come there ("when the
+    /// requestor encounters the `input_required` status, it should preemptively call `tasks/result`").
     ///
     /// # Errors
     /// [`CallError::Cancelled`] if the task was cancelled; [`CallError::Failed`] if it has failed or the server does not know
-    /// it; the errors of the calls.
+    /// it; [`CallError::Answer`] if the server has no result of a completed task; the errors of the calls.
     ///
     /// # Cancel safety
     /// Dropping the future ends the questions and not the task.
     pub async fn result(&self) -> Result<R, CallError> {
         let (form, id, poll_interval, meta) = match &self.state {
             Followed::Answered(answer) => return read(answer),
-            Followed::Task { form, id, poll_interval, meta } => (form, id, *poll_interval, meta),
+            Followed::Task { form, id, poll_interval, meta } => (*form, id, *poll_interval, meta),
         };
+        let has_result_method = form.has_method(form::RESULT);
         loop {
             match self.ask().await? {
+                Told::Open(report) if report.status == TaskStatus::InputRequired && has_result_method => {
+                    break;
+                }
                 Told::Open(_) => tokio::time::sleep(poll_interval).await,
-                Told::Cancelled(_) => {
-                    return Err(CallError::Cancelled(Cancelled::new(Cause::new(CauseKind::Peer), true)));
-                }
+                Told::Cancelled(_) => return Err(cancelled()),
                 Told::Completed(Some(result)) => return read(&result),
-                Told::Failed(error) if *form == TaskForm::DecidedByServer => {
-                    return Err(CallError::Failed(error));
-                }
-                Told::Failed(_) | Told::Completed(None) => {
-                    let question = Question { id, answers: None, meta: meta.as_deref() };
-                    return self.peer.call(form::RESULT, &question).await;
+                Told::Failed(_) | Told::Completed(None) if has_result_method => break,
+                Told::Failed(error) => return Err(CallError::Failed(error)),
+                Told::Completed(None) => {
+                    let what = "the task is completed and has no result".to_owned();
+                    return Err(CallError::Answer { method: form::GET.to_owned(), what });
                 }
             }
         }
+        let question = Question { id, answers: None, meta: meta.as_deref() };
+        let ended = self.peer.call(form::RESULT, &question).await;
+        match ended {
+            // The task was cancelled while this waited: its answer is an error.
+            Err(CallError::Failed(_)) if matches!(self.ask().await?, Told::Cancelled(_)) => Err(cancelled()),
+            ended => ended,
+        }
     }
+}
+
+fn cancelled() -> CallError {
+    CallError::Cancelled(Cancelled::new(Cause::new(CauseKind::Peer), true))
 }
 
 fn read<R: DeserializeOwned>(answer: &RawValue) -> Result<R, CallError> {

@@ -268,6 +268,50 @@ async fn a_task_that_asks_its_client_needs_input_where_servers_send_requests() {
     assert_eq!(timeout(SOON, task.result()).await.unwrap().unwrap().get("name"), Some(&json!("Ada")));
 }
 
+/// A server that says this of its one task, one after another and the last for ever, and has this result of it.
+fn scripted<const N: usize>(handle: Value, told: [Value; N], result: Result<Value, ErrorCode>) -> Router {
+    let questions = Arc::new(AtomicUsize::new(0));
+    Router::new()
+        .method("tools/call", move |_: CallContext, _: Value| {
+            let handle = handle.clone();
+            async move { Ok(handle) }
+        })
+        .method("tasks/get", move |_: CallContext, _: Value| {
+            let at = questions.fetch_add(1, Ordering::SeqCst).min(N - 1);
+            let told = told[at].clone();
+            async move { Ok(told) }
+        })
+        .method("tasks/result", move |_: CallContext, _: Value| {
+            let result = result.clone();
+            async move { result.map_err(|code| crate::ErrorObject::new(code, "no result").into()) }
+        })
+}
+
+#[tokio::test]
+async fn the_result_of_a_task_that_needs_input_is_awaited_where_its_requests_come() {
+    let handle = json!({ "task": {"taskId": "t", "status": "working", "pollInterval": 20} });
+    let told = |status: &str| json!({ "taskId": "t", "status": status, "pollInterval": 20 });
+    let result = json!({ "content": [] });
+    let server = scripted(handle.clone(), [told("input_required")], Ok(result.clone()));
+    let (client, _server) = connect(&MCP, server);
+    assert_eq!(timeout(SOON, start(&client, "any").await.result()).await.unwrap().unwrap(), result);
+
+    // It was cancelled meanwhile.
+    let server = scripted(handle, [told("input_required"), told("cancelled")], Err(ErrorCode(-5)));
+    let (client, _server) = connect(&MCP, server);
+    let ended = timeout(SOON, start(&client, "any").await.result()).await.unwrap();
+    assert!(matches!(ended, Err(CallError::Cancelled(_))), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_completed_task_without_a_result_is_an_unreadable_answer_where_there_is_no_other_method() {
+    let handle = json!({ "resultType": "task", "taskId": "t", "status": "working", "pollIntervalMs": 20 });
+    let told = json!({ "resultType": "complete", "taskId": "t", "status": "completed" });
+    let (client, _server) = connect(&MCP_2026, scripted(handle, [told], Ok(json!({}))));
+    let ended = timeout(SOON, start(&client, "any").await.result()).await.unwrap();
+    assert!(matches!(ended, Err(CallError::Answer { .. })), "{ended:?}");
+}
+
 #[tokio::test]
 async fn the_cancel_of_what_a_task_asks_has_the_tasks_name() {
     let (tasks, running) = (Tasks::default(), Running::default());
