@@ -45,8 +45,8 @@ pub use driver::{CallRequest, RawParams, ServiceRequest};
 #[cfg(feature = "tokio")]
 pub use driver::{
     Direction, EndedRequest, InvalidRequestKey, MAX_ENDED_REQUESTS, MAX_RECORDED_METHOD_BYTES, OutcomeCounts,
-    RequestCounts, RequestEvent, RequestInfo, RequestKey, RequestLog, RequestOutcome, RequestWatch,
-    SessionInfo,
+    RequestCounts, RequestEvent, RequestInfo, RequestKey, RequestLog, RequestOutcome, RequestProgress,
+    RequestWatch, SessionInfo,
 };
 pub use error::{ApiMisuse, CallError, ConnectionError, ProtocolViolation};
 pub use framing::{BadFrame, ContentLength, Decoded, Decoder, Framing, Newline};

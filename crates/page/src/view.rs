@@ -2,6 +2,7 @@
 //!
 //! Texts of the peer are made printable here and cut ([`LogText`]). The page shows them as text only.
 
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rescind_core::{
@@ -61,6 +62,8 @@ struct Session {
     #[serde(rename = "session")]
     name: String,
     dialect: &'static str,
+    /// The name and the version of the client.
+    client: Option<String>,
     peer: Option<String>,
     principal: Option<String>,
     address: Option<String>,
@@ -78,6 +81,11 @@ struct Request {
     session: String,
     id: String,
     method: String,
+    /// Its tool or its document.
+    about: Option<String>,
+    /// The name and the version of its client.
+    client: Option<String>,
+    progress: Option<Progress>,
     direction: &'static str,
     status: &'static str,
     started: u64,
@@ -85,6 +93,12 @@ struct Request {
     cancel: Option<Cancel>,
     /// Whether an operator may stop it.
     stoppable: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Progress {
+    done: f64,
+    total: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -139,11 +153,12 @@ impl View {
 
 impl Session {
     fn of(session: &SessionInfo, clock: Clock) -> Self {
-        let SessionInfo { peer, stats, .. } = session;
+        let SessionInfo { client, peer, stats, .. } = session;
         Self {
             connection: session.connection,
             name: LogText::name(session.session.as_str()).to_string(),
             dialect: session.dialect,
+            client: client.as_ref().map(|client| LogText::text(client).to_string()),
             peer: peer.peer.as_ref().map(|peer| LogText::name(peer).to_string()),
             principal: peer.principal.as_ref().map(|principal| LogText::name(&principal.0).to_string()),
             address: peer.address.map(|address| address.to_string()),
@@ -158,7 +173,12 @@ impl Session {
 
 impl Request {
     fn of(request: &RequestInfo, clock: Clock) -> Self {
-        let can_be_stopped = matches!(request.status, RequestStatus::Queued | RequestStatus::Running);
+        let can_be_stopped = match request.status {
+            RequestStatus::Queued | RequestStatus::Running => true,
+            RequestStatus::Task => request.cancel.is_none(),
+            _ => false,
+        };
+        let shown = |text: &Option<Arc<str>>| text.as_ref().map(|text| LogText::text(text).to_string());
         Self {
             key: request.key.to_string(),
             connection: request.key.connection(),
@@ -168,6 +188,11 @@ impl Request {
                 .method
                 .as_ref()
                 .map_or_else(String::new, |method| LogText::text(method).to_string()),
+            about: shown(&request.about),
+            client: shown(&request.client),
+            progress: request
+                .progress
+                .map(|progress| Progress { done: progress.done, total: progress.total }),
             direction: request.key.direction().name(),
             status: request.status.name(),
             started: clock.ms(request.started),

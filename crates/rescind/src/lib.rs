@@ -108,7 +108,7 @@ pub mod requests {
     pub use rescind_core::{
         AcceptedCancel, Direction, EndedRequest, InvalidRequestKey, MAX_ENDED_REQUESTS,
         MAX_RECORDED_METHOD_BYTES, OutcomeCounts, RequestCounts, RequestEvent, RequestInfo, RequestKey,
-        RequestLog, RequestOutcome, RequestStatus, RequestWatch, SessionInfo,
+        RequestLog, RequestOutcome, RequestProgress, RequestStatus, RequestWatch, SessionInfo,
     };
 }
 

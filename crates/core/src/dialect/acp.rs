@@ -4,7 +4,7 @@ use super::Dialect;
 use super::jsonrpc::{CancelName, Declaration, FirstMessage, JsonRpc};
 use super::rules::{
     BASE, CancelledError, CancelledReply, CapabilityGate, DecidedBy, EarlyCancel, LostStream, RefusalStyle,
-    Rules,
+    Rules, ShownMembers,
 };
 use crate::dialect::rules::SessionBodies;
 use crate::message::ErrorCode;
@@ -67,8 +67,12 @@ const CALLED_OFF: &[(&str, &str)] = &[("session/prompt", r#"{"stopReason":"cance
 
 const SUBPROTOCOLS: &[&str] = &["acp", "jsonrpc"];
 
+const SHOWN: ShownMembers =
+    ShownMembers::new(&["/path", "/command", "/terminalId", "/sessionId"]).with_client("/clientInfo");
+
 static ACP_RULES: Rules = Rules {
     name: "acp",
+    shown: SHOWN,
     // The sources do not state it (ACPRFD-02). Rescind protects the handshake, because a connection whose handshake was
     // cancelled is of no use.
     handshake: Some(INITIALIZE),
@@ -94,6 +98,7 @@ static ACP_CODEC: JsonRpc = JsonRpc {
 
 static ACP_V2_RULES: Rules = Rules {
     name: "acp-v2",
+    shown: SHOWN,
     // RULE-02: an unknown id MUST be ignored.
     early: EarlyCancel::Never,
     handshake: Some(INITIALIZE),
@@ -113,6 +118,7 @@ static ACP_V2_CODEC: JsonRpc = JsonRpc {
 
 static ACP_DRAFT_RULES: Rules = Rules {
     name: "acp-draft",
+    shown: SHOWN,
     // ACPDRAFT-06, ACPDRAFT-21.
     handshake: Some(INITIALIZE),
     peer_cancelled: CancelledReply::Error(CANCELLED),

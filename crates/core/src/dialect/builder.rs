@@ -7,6 +7,7 @@ use crate::dialect::jsonrpc::{CancelName, JsonRpc};
 use crate::dialect::rules::{
     AckStyle, AnswerAfterCancel, BASE, CancelFrom, CancelledError, CancelledReply, CapabilityGate, Codec,
     DecidedBy, EarlyCancel, LostStream, Refusal, RefusalStyle, Rules, ServerLifecycle, SettledMemory,
+    ShownMembers,
 };
 use crate::dialect::{CodecHandle, Dialect, ReplyTo};
 use crate::framing::Framing;
@@ -125,6 +126,8 @@ rules_settable! {
     subprotocols: &'static [&'static str] => rules.subprotocols = subprotocols;
     /// [`Rules::batch_revision`].
     batch_revision: &'static str => rules.batch_revision = Some(batch_revision);
+    /// [`Rules::shown`].
+    shown: ShownMembers => rules.shown = shown;
     /// [`Rules::framing`].
     framing: Framing => rules.framing = framing;
     /// The envelope is JSON-RPC, with these settings.

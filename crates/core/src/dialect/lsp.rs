@@ -2,7 +2,9 @@
 
 use super::Dialect;
 use super::jsonrpc::{CancelName, FirstMessage, JsonRpc, Progress, TokenField};
-use super::rules::{BASE, CancelledError, CancelledReply, EarlyCancel, Rules, ServerLifecycle};
+use super::rules::{
+    BASE, CancelledError, CancelledReply, EarlyCancel, ProgressMembers, Rules, ServerLifecycle, ShownMembers,
+};
 use crate::framing::Framing;
 use crate::message::ErrorCode;
 
@@ -11,6 +13,9 @@ pub const LSP: Dialect = Dialect::from_static(&RULES, &CODEC);
 
 static RULES: Rules = Rules {
     name: "lsp",
+    shown: ShownMembers::new(&["/textDocument/uri", "/command", "/query"])
+        .with_client("/clientInfo")
+        .with_progress("$/progress", ProgressMembers::Percent("/value/percentage")),
     // LSP does not state it. Rescind protects the handshake, as in ACP.
     handshake: Some("initialize"),
     // "Initialize Request": before it "for a request the response should be an error with code: -32002", "notifications

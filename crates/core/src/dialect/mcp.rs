@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::Dialect;
 use super::jsonrpc::{CancelName, FirstMessage, JsonRpc, Progress, ReasonField, TokenField};
 use super::rules::{
-    BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, LostStream, RefusalStyle,
-    Rules, TaskForm,
+    BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, LostStream, ProgressMembers,
+    RefusalStyle, Rules, ShownMembers, TaskForm,
 };
 use crate::dialect::rules::{CancelBodies, MirroredBodies, RenewalBodies};
 use crate::message::ErrorCode;
@@ -67,6 +67,10 @@ const TASK: Option<&str> = Some("task");
 /// The SDKs' WebSocket transports offer the first.
 const SUBPROTOCOLS: &[&str] = &["mcp", "jsonrpc"];
 
+/// Tools and prompts have names, resources have addresses.
+const SHOWN: ShownMembers = ShownMembers::new(&["/name", "/uri", "/taskId"])
+    .with_progress("notifications/progress", ProgressMembers::Parts { done: "/progress", total: "/total" });
+
 static MCP_RULES: Rules = Rules {
     name: "mcp",
     // "Cancellation", "Behavior Requirements": a client MUST NOT cancel its `initialize`.
@@ -94,6 +98,7 @@ static MCP_RULES: Rules = Rules {
     batch_revision: Some("2025-03-26"),
     subprotocols: SUBPROTOCOLS,
     tasks: Some(TaskForm::AskedByClient),
+    shown: SHOWN.with_client("/clientInfo"),
     ..BASE
 };
 static MCP_CODEC: JsonRpc = JsonRpc {
@@ -143,6 +148,7 @@ static MCP_2026_RULES: Rules = Rules {
     refusal: RefusalStyle::NoIdMember,
     subprotocols: SUBPROTOCOLS,
     tasks: Some(TaskForm::DecidedByServer),
+    shown: SHOWN.with_client("/_meta/io.modelcontextprotocol~1clientInfo"),
     ..BASE
 };
 static MCP_2026_CODEC: JsonRpc = JsonRpc {

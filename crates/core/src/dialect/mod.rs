@@ -29,8 +29,8 @@ pub use lsp::LSP;
 pub use mcp::{MCP, MCP_2026, MCP_2026_BODIES, MCP_CANCEL, MCP_OPENING, MCP_RENEWAL};
 pub use rules::{
     AckStyle, AnswerAfterCancel, CancelFrom, CancelledError, CancelledReply, CapabilityGate, DecidedBy,
-    EarlyCancel, LostStream, Refusal, RefusalStyle, Rules, ServerLifecycle, SettledMemory, TaskForm,
-    TaskStatus,
+    EarlyCancel, LostStream, ProgressMembers, Refusal, RefusalStyle, Rules, ServerLifecycle, SettledMemory,
+    ShownMembers, TaskForm, TaskStatus,
 };
 pub use rules::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo, Role};
 pub use rules::{CancelBodies, MirroredBodies, RenewalBodies, SessionBodies};

@@ -85,8 +85,59 @@ pub struct Rules {
     pub batch_revision: Option<&'static str>,
     /// Requests that go on after their first answer. `None`: the protocol has none.
     pub tasks: Option<TaskForm>,
+    /// What of its params people are shown.
+    pub shown: ShownMembers,
     /// The default framing on byte streams.
     pub framing: Framing,
+}
+
+/// What of a protocol's params people are shown who read a log of requests. Each text is a pointer (RFC 6901) into params.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShownMembers {
+    /// What a request is about, such as its tool or its document: the first of these that is a text.
+    pub about: &'static [&'static str],
+    /// The object with the `name` and the `version` of the client, in its handshake or in each request.
+    pub client: Option<&'static str>,
+    /// The notification of a request's progress, and how far the request is in it.
+    pub progress: Option<(&'static str, ProgressMembers)>,
+}
+
+/// How far a request is, in a notification of its progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProgressMembers {
+    /// What is done, and of how much, if that is known.
+    Parts {
+        /// What is done.
+        done: &'static str,
+        /// Of how much.
+        total: &'static str,
+    },
+    /// What is done, in percent.
+    Percent(&'static str),
+}
+
+impl ShownMembers {
+    /// The members of a protocol whose requests are about these.
+    #[must_use]
+    pub const fn new(about: &'static [&'static str]) -> Self {
+        Self { about, client: None, progress: None }
+    }
+
+    /// With the place of the client's name.
+    #[must_use]
+    pub const fn with_client(mut self, client: &'static str) -> Self {
+        self.client = Some(client);
+        self
+    }
+
+    /// With the notification of progress and its form.
+    #[must_use]
+    pub const fn with_progress(mut self, notification: &'static str, members: ProgressMembers) -> Self {
+        self.progress = Some((notification, members));
+        self
+    }
 }
 
 /// How a client opens and closes the session. Before the handshake's request the server refuses other requests as "not
@@ -323,6 +374,7 @@ pub(super) const BASE: Rules = Rules {
     subprotocols: &["jsonrpc"],
     batch_revision: None,
     tasks: None,
+    shown: ShownMembers::new(&[]),
     framing: Framing::Newline,
 };
 

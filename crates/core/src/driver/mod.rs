@@ -39,8 +39,8 @@ pub use notifications::{Notification, Notifications};
 pub use peer::{Peer, QueueStats};
 pub use request_log::{
     Direction, EndedRequest, InvalidRequestKey, MAX_ENDED_REQUESTS, MAX_RECORDED_METHOD_BYTES, OutcomeCounts,
-    RequestCounts, RequestEvent, RequestInfo, RequestKey, RequestLog, RequestOutcome, RequestWatch,
-    SessionInfo,
+    RequestCounts, RequestEvent, RequestInfo, RequestKey, RequestLog, RequestOutcome, RequestProgress,
+    RequestWatch, SessionInfo,
 };
 pub use requests::{ClusterKeys, KeyedRequest, TracePropagator};
 pub use router::Router;

@@ -10,10 +10,12 @@ use std::str::FromStr;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
 use crate::cause::{Cause, CauseKind};
-use crate::dialect::Role;
+use crate::dialect::{ProgressMembers, Role, ShownMembers};
 use crate::id::{CallKey, RequestId};
 use crate::machine::{AcceptedCancel, RequestStatus, Stats};
 use crate::message::ErrorCode;
@@ -124,6 +126,15 @@ pub struct RequestInfo {
     /// Its method, as its caller wrote it: escape it before it is shown. `None` if it is not known any more: a call
     /// that is written keeps its method only while its connection is recorded, or if few methods were called on it.
     pub method: Option<Arc<str>>,
+    /// What it is about, such as its tool or its document, as its caller wrote it. `None`: the dialect's
+    /// [`ShownMembers`](crate::dialect::ShownMembers) find nothing, the connection was not recorded when it came, its params
+    /// have more than 64 KiB, or it is a call of this side.
+    pub about: Option<Arc<str>>,
+    /// The name and the version of its client, as the handshake or in other dialects the request itself has them. `None`: they
+    /// do not say it, the connection was not recorded then, or it is a call of this side.
+    pub client: Option<Arc<str>>,
+    /// The progress that its handler reported last. `None`: none, or the connection was not recorded then.
+    pub progress: Option<RequestProgress>,
     /// How far it is.
     pub status: RequestStatus,
     /// When it arrived or was made, exact to a millisecond.
@@ -134,6 +145,18 @@ pub struct RequestInfo {
     /// Its first accepted cancel.
     pub cancel: Option<AcceptedCancel>,
 }
+
+/// How far a request is, as its handler reports it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RequestProgress {
+    /// What is done.
+    pub done: f64,
+    /// Of how much. `None`: the handler does not say.
+    pub total: Option<f64>,
+}
+
+impl Eq for RequestProgress {}
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -213,6 +236,9 @@ pub struct SessionInfo {
     pub role: Role,
     /// What the transport knows about the peer.
     pub peer: PeerInfo,
+    /// The name and the version of the client, as its handshake has them. `None`: the handshake does not say it, or the
+    /// connection was not recorded then.
+    pub client: Option<Arc<str>>,
     /// When it opened.
     pub opened: Instant,
     /// Its counters.
@@ -221,14 +247,62 @@ pub struct SessionInfo {
 
 /// The name, or its beginning if it is longer than is kept.
 pub(crate) fn recorded_method(method: Arc<str>) -> Arc<str> {
-    if method.len() <= MAX_RECORDED_METHOD_BYTES {
-        return method;
-    }
-    let mut end = MAX_RECORDED_METHOD_BYTES;
-    while !method.is_char_boundary(end) {
+    if method.len() <= MAX_RECORDED_METHOD_BYTES { method } else { beginning(&method).into() }
+}
+
+fn beginning(text: &str) -> &str {
+    let mut end = text.len().min(MAX_RECORDED_METHOD_BYTES);
+    while !text.is_char_boundary(end) {
         end -= 1;
     }
-    method.get(..end).map_or(method.clone(), Arc::from)
+    text.get(..end).unwrap_or_default()
+}
+
+/// Params above this are not read for what they show.
+const MAX_SHOWN_PARAMS_BYTES: usize = 64 * 1024;
+
+/// What the params of a request show people.
+#[derive(Default)]
+pub(crate) struct Shown {
+    pub(crate) about: Option<Arc<str>>,
+    /// The name and the version of the client.
+    pub(crate) client: Option<Arc<str>>,
+}
+
+impl Shown {
+    pub(crate) fn of(members: &ShownMembers, params: Option<&RawValue>) -> Self {
+        let Some(params) = read(params) else { return Self::default() };
+        let text = |value: &Value| value.as_str().map(|text| Arc::from(beginning(text)));
+        let about = members.about.iter().find_map(|place| params.pointer(place).and_then(text));
+        let client = members.client.and_then(|place| params.pointer(place)).and_then(|client| {
+            let name = client.get("name")?.as_str()?;
+            let version = client.get("version").and_then(Value::as_str).unwrap_or_default();
+            Some(Arc::from(beginning(format!("{name} {version}").trim_end())))
+        });
+        Self { about, client }
+    }
+}
+
+/// How far a request is by a notification of its handler, if that is about progress.
+pub(crate) fn progress_in(
+    members: &ShownMembers,
+    method: &str,
+    params: Option<&RawValue>,
+) -> Option<RequestProgress> {
+    let (_, members) = members.progress.as_ref().filter(|(name, _)| *name == method)?;
+    let params = read(params)?;
+    let number = |place: &str| params.pointer(place).and_then(Value::as_f64);
+    Some(match members {
+        ProgressMembers::Parts { done, total } => {
+            RequestProgress { done: number(done)?, total: number(total) }
+        }
+        ProgressMembers::Percent(done) => RequestProgress { done: number(done)?, total: Some(100.0) },
+    })
+}
+
+fn read(params: Option<&RawValue>) -> Option<Value> {
+    let params = params.filter(|params| params.get().len() <= MAX_SHOWN_PARAMS_BYTES)?;
+    serde_json::from_str(params.get()).ok()
 }
 
 /// A time in milliseconds since its connection opened. It wraps after 49 days: read at a time that is less than 24 days
@@ -418,7 +492,7 @@ pub(crate) const MAX_EVENTS: usize = 512;
 pub enum RequestEvent {
     /// It has arrived or was made.
     Started(RequestInfo),
-    /// Its status has changed, or it was cancelled. A cancel that a critical section delays is reported when it takes
+    /// Its status or its progress has changed, or it was cancelled. A cancel that a critical section delays is reported when it takes
     /// effect. That a call was written is not reported.
     Changed(RequestInfo),
     /// It has ended.
@@ -629,6 +703,8 @@ pub(crate) type Notified = Vec<Arc<Shared>>;
 pub(crate) struct Recorder {
     connection: u64,
     logs: Vec<Weak<Shared>>,
+    /// The name and the version of the client, as its handshake has them.
+    pub(crate) client: Option<Arc<str>>,
     /// The limits of requests and calls bound it: it holds none that has ended.
     known: HashMap<(Direction, CallKey), Known>,
 }
@@ -637,11 +713,16 @@ struct Known {
     info: RequestInfo,
     /// How it will have ended, once that is decided.
     outcome: Option<RequestOutcome>,
+    /// When the logs got its progress last.
+    told_progress: Option<Instant>,
 }
+
+/// The shortest time between two changes of a request's progress that the logs get.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Recorder {
     pub(crate) fn new(connection: u64) -> Self {
-        Self { connection, logs: Vec::new(), known: HashMap::new() }
+        Self { connection, logs: Vec::new(), client: None, known: HashMap::new() }
     }
 
     /// Adds a log, which gets all requests in flight. It has no effect for a log that was added before.
@@ -692,6 +773,24 @@ impl Recorder {
         self.tell(&event, notified);
     }
 
+    /// A request is so far now. The logs get it at most ten times a second.
+    pub(crate) fn progressed(
+        &mut self,
+        key: (Direction, CallKey),
+        progress: RequestProgress,
+        now: Instant,
+        notified: &mut Notified,
+    ) {
+        let Some(known) = self.known.get_mut(&key) else { return };
+        known.info.progress = Some(progress);
+        if known.told_progress.is_some_and(|told| now < told + PROGRESS_INTERVAL) {
+            return;
+        }
+        known.told_progress = Some(now);
+        let event = RequestEvent::Changed(known.info.clone());
+        self.tell(&event, notified);
+    }
+
     /// How a request will have ended.
     pub(crate) fn decided(&mut self, key: (Direction, CallKey), outcome: RequestOutcome) {
         if let Some(known) = self.known.get_mut(&key) {
@@ -701,7 +800,7 @@ impl Recorder {
 
     /// A request has ended. A request whose outcome was not decided lost its connection.
     pub(crate) fn ended(&mut self, key: (Direction, CallKey), now: Instant, notified: &mut Notified) {
-        let Some(Known { info, outcome }) = self.known.remove(&key) else { return };
+        let Some(Known { info, outcome, .. }) = self.known.remove(&key) else { return };
         let outcome = outcome.unwrap_or(RequestOutcome::Disconnected);
         self.tell(&RequestEvent::Ended(EndedRequest::new(info, outcome, now)), notified);
     }
@@ -709,7 +808,8 @@ impl Recorder {
     fn know(&mut self, mut info: RequestInfo) -> RequestInfo {
         info.method = info.method.map(recorded_method);
         let RequestKey { direction, key, .. } = info.key;
-        let known = self.known.entry((direction, key)).or_insert(Known { info, outcome: None });
+        let known =
+            self.known.entry((direction, key)).or_insert(Known { info, outcome: None, told_progress: None });
         known.info.clone()
     }
 

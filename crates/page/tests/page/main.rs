@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rescind_core::dialect::ACP_V2;
+use rescind_core::dialect::{ACP_V2, Dialect};
 use rescind_core::{Call, CallContext, MemoryTransport, Peer, Router, Server, ServerHandle, memory_listener};
 use rescind_page::Page;
 use serde_json::{Value, json};
@@ -38,8 +38,12 @@ pub(crate) async fn serve() -> Shown {
             ctx.stopped::<Value>(cause)
         })
         .method("echo", |_: CallContext, params: Value| async move { Ok(params) });
+    serve_in(ACP_V2, router).await
+}
+
+pub(crate) async fn serve_in(dialect: Dialect, router: Router) -> Shown {
     let (listener, transport) = memory_listener();
-    let server = Server::builder([ACP_V2]).serve(router).listen(listener);
+    let server = Server::builder([dialect]).serve(router).listen(listener);
     let handle = server.handle();
     let page = Page::of_server(&handle).unwrap().title("the <b>test</b>").bind("127.0.0.1:0").await.unwrap();
     let address = page.address();

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::serve;
+use rescind_core::dialect::MCP;
+use rescind_core::{CallContext, Peer, Router, TaskHandle, Tasks};
+
+use crate::{serve, serve_in};
 
 #[tokio::test]
 async fn a_viewer_sees_a_request_its_child_its_stop_and_its_end() {
@@ -56,6 +59,60 @@ async fn a_viewer_sees_a_request_its_child_its_stop_and_its_end() {
         view["received"],
         json!({"started": 1, "completed": 0, "failed": 0, "cancelled": 1, "other": 0})
     );
+}
+
+#[tokio::test]
+async fn a_viewer_sees_the_client_its_tool_its_progress_and_its_task_and_stops_the_task() {
+    let tasks = Tasks::default();
+    let declared = json!({ "tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}} });
+    let opened = json!({ "protocolVersion": "2025-11-25", "capabilities": declared, "serverInfo": {} });
+    let router = Router::new()
+        .tasks(&tasks)
+        .method("initialize", move |_: CallContext, _: Value| {
+            let opened = opened.clone();
+            async move { Ok(opened) }
+        })
+        .task("tools/call", |ctx: CallContext, _: Value| async move {
+            let report = json!({ "progressToken": 1, "progress": 3, "total": 4 });
+            ctx.notify("notifications/progress", &report).await?;
+            Err::<Value, _>(ctx.cancelled().await.into())
+        });
+    let shown = serve_in(MCP, router).await;
+    let mut events = shown.events().await;
+    let client = Peer::builder(MCP).connect(shown.transport.clone()).await.unwrap();
+    let info = json!({ "name": "an-editor", "version": "1.2" });
+    let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info });
+    let _: Value = client.call("initialize", &params).await.unwrap();
+    client.notify("notifications/initialized", &json!({})).await.unwrap();
+    let call = client.call("tools/call", &json!({ "name": "build", "arguments": {} }));
+    let task: TaskHandle<Value> = call.task(None).await.unwrap();
+
+    let view = events.until(|view| view["requests"][0]["progress"] != Value::Null).await;
+    let request = &view["requests"][0];
+    assert_eq!(
+        [
+            &request["method"],
+            &request["about"],
+            &request["client"],
+            &request["status"],
+            &request["stoppable"]
+        ],
+        [&json!("tools/call"), &json!("build"), &json!("an-editor 1.2"), &json!("task"), &json!(true)]
+    );
+    assert_eq!(request["progress"], json!({ "done": 3.0, "total": 4.0 }));
+    assert_eq!(view["sessions"][0]["client"], "an-editor 1.2");
+    let key = request["key"].as_str().unwrap().to_owned();
+    assert_eq!(shown.stop(&key).await.status, 204);
+    let is_task = |ended: &&Value| ended["request"]["about"] == "build";
+    let view =
+        events.until(|view| view["ended"].as_array().unwrap().iter().any(|ended| is_task(&ended))).await;
+    let ended = view["ended"].as_array().unwrap().iter().find(is_task).unwrap();
+    assert_eq!(
+        (&ended["outcome"], &ended["request"]["cancel"]["by"]),
+        (&json!("cancelled"), &json!("operator"))
+    );
+    assert_eq!(task.status().await.unwrap().status, rescind_core::dialect::TaskStatus::Cancelled);
+    assert_eq!(shown.stop(&key).await.status, 409);
 }
 
 #[tokio::test]

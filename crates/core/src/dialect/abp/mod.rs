@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 
 use super::rules::{
     AckStyle, BASE, CancelFrom, CancelledReply, DecidedBy, LostStream, Refusal, RefusalStyle, Rules,
-    SettledMemory,
+    SettledMemory, ShownMembers,
 };
 use super::{Dialect, json};
 use crate::cause::Cause;
@@ -32,6 +32,7 @@ pub const ABP: Dialect = Dialect::from_static(&RULES, &Abp);
 
 static RULES: Rules = Rules {
     name: "abp",
+    shown: ShownMembers::new(&[]).with_client("/agent"),
     handshake: Some(INITIALIZE),
     // ABP-26: a call or a cancel without a session gets NOT_INITIALIZED.
     session_required: true,

@@ -460,7 +460,7 @@ impl ConnectionTask {
                     InboundSlot::new(Arc::new(Request { connection: Arc::clone(connection), data }), counted);
                 state.memory.request_came(counted);
                 state.inbound.insert(key.0, slot);
-                state.record_arrival(connection, key, now, effects);
+                state.record_arrival(connection, key, request.params, now, effects);
                 if let Payload::Request(arriving) = payload {
                     arriving.key = Some(key);
                 }

@@ -233,7 +233,7 @@ impl ConnectionInner {
             .and(frame.as_ref())
             .and_then(|frame| self.dialect.codec().reported_token(&frame.method, frame.params.as_deref()));
         let mut replaced = None;
-        let queued = self.step(|state, _, _| {
+        let queued = self.step(|state, now, effects| {
             match owner {
                 Some(owner) if !state.session.may_notify(owner.key) => {
                     return Poll::Ready(Err(CallError::Ended));
@@ -259,6 +259,10 @@ impl ConnectionInner {
             }
             if let (Some(owner), Some(token)) = (owner, token) {
                 state.report_under(owner.key, token);
+            }
+            if let Some(owner) = owner {
+                let told = (&*notification.method, notification.params.as_deref());
+                state.record_notification(self, owner.key, told, now, effects);
             }
             if let Some(slot) = owner.and_then(|owner| state.inbound.get_mut(owner.key.0)) {
                 slot.add_frame();

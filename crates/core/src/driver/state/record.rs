@@ -3,12 +3,15 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use serde_json::value::RawValue;
+
 use crate::cause::{Cause, CauseKind};
 use crate::driver::call_table::AnswerContent;
 use crate::driver::effects::Effects;
 use crate::driver::outbox::Answer;
 use crate::driver::request_log::{
-    Direction, Recorded, Recorder, RequestInfo, RequestKey, RequestLog, RequestOutcome, SessionInfo,
+    Direction, Recorded, Recorder, RequestInfo, RequestKey, RequestLog, RequestOutcome, SessionInfo, Shown,
+    progress_in,
 };
 use crate::driver::requests::{InboundSlot, Unserved};
 use crate::driver::state::{ConnectionInner, DriverState, Payload, Request, now};
@@ -17,11 +20,12 @@ use crate::machine::{AcceptedCancel, Output, ReplyBody, RequestStatus, Settlemen
 use crate::message::ErrorCode;
 
 impl DriverState {
-    /// A request has arrived, or is in the queue.
+    /// A request with these params has arrived, or is in the queue.
     pub(crate) fn record_arrival(
         &mut self,
         connection: &ConnectionInner,
         key: InboundKey,
+        params: Option<&RawValue>,
         now: Instant,
         effects: &mut Effects,
     ) {
@@ -29,9 +33,37 @@ impl DriverState {
             return;
         }
         let Some(slot) = self.inbound.get(key.0) else { return };
-        let Some(info) = self.request_info(connection, slot, now) else { return };
+        let Some(mut info) = self.request_info(connection, slot, now) else { return };
+        let rules = connection.dialect.rules();
+        let shown = Shown::of(&rules.shown, params);
+        info.about = shown.about;
         if let Some(recorder) = &mut self.recorder {
+            match rules.handshake {
+                // Each request has it.
+                None => info.client = shown.client,
+                Some(handshake) => {
+                    if info.method.as_deref() == Some(handshake) {
+                        recorder.client = shown.client;
+                    }
+                    info.client.clone_from(&recorder.client);
+                }
+            }
             recorder.started(info, &mut effects.rare().recorded);
+        }
+    }
+
+    /// The handler of a request sends this notification.
+    pub(crate) fn record_notification(
+        &mut self,
+        connection: &ConnectionInner,
+        key: InboundKey,
+        (method, params): (&str, Option<&RawValue>),
+        now: Instant,
+        effects: &mut Effects,
+    ) {
+        let Some(recorder) = &mut self.recorder else { return };
+        if let Some(progress) = progress_in(&connection.dialect.rules().shown, method, params) {
+            recorder.progressed(received(key), progress, now, &mut effects.rare().recorded);
         }
     }
 
@@ -187,11 +219,16 @@ impl DriverState {
     ) -> Option<RequestInfo> {
         let data = &slot.request.data;
         let (status, cancel) = self.session.request_status(data.key)?;
+        let recorder = self.recorder.as_ref();
+        let known = recorder.and_then(|recorder| recorder.known(Direction::Received, data.key.0));
         Some(RequestInfo {
             key: connection.request_key(Direction::Received, data.key.0),
             session: slot.request.session().clone(),
             id: data.id.clone(),
             method: Some(Arc::clone(&data.method)),
+            about: known.and_then(|known| known.about.clone()),
+            client: known.and_then(|known| known.client.clone()),
+            progress: known.and_then(|known| known.progress),
             status,
             started: data.came_at.time(now, connection.opened),
             parent: None,
@@ -219,6 +256,9 @@ impl DriverState {
                 .and_then(|known| known.method.clone())
                 .or_else(staged)
                 .or_else(|| self.methods.at(entry.method)),
+            about: None,
+            client: None,
+            progress: None,
             status: call.status,
             started: entry.made.time(now, connection.opened),
             parent: parent.or_else(elsewhere).or_else(|| known?.parent),
@@ -297,6 +337,7 @@ impl Recorded for ConnectionInner {
     }
 
     fn info(&self) -> SessionInfo {
+        let state = self.lock();
         SessionInfo {
             connection: self.number,
             session: self.session_id.clone(),
@@ -304,7 +345,8 @@ impl Recorded for ConnectionInner {
             role: self.role,
             peer: self.meta.clone(),
             opened: self.opened,
-            stats: self.lock().session.stats(),
+            client: state.recorder.as_ref().and_then(|recorder| recorder.client.clone()),
+            stats: state.session.stats(),
         }
     }
 
