@@ -85,17 +85,17 @@ pub struct Rules {
     pub batch_revision: Option<&'static str>,
     /// Requests that go on after their first answer. `None`: the protocol has none.
     pub tasks: Option<TaskForm>,
-    /// What of its params people are shown.
+    /// The members of params that a log of requests shows.
     pub shown: ShownMembers,
     /// The default framing on byte streams.
     pub framing: Framing,
 }
 
-/// What of a protocol's params people are shown who read a log of requests. Each text is a pointer (RFC 6901) into params.
+/// The members of a protocol's params that a log of requests shows. Each text is a pointer (RFC 6901) into params.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShownMembers {
-    /// What a request is about, such as its tool or its document: the first of these that is a text.
+    /// The subject of a request, such as its tool or its document: the first of these that is a text.
     pub about: &'static [&'static str],
     /// The object with the `name` and the `version` of the client, in its handshake or in each request.
     pub client: Option<&'static str>,

@@ -126,7 +126,7 @@ pub struct RequestInfo {
     /// Its method, as its caller wrote it: escape it before it is shown. `None` if it is not known any more: a call
     /// that is written keeps its method only while its connection is recorded, or if few methods were called on it.
     pub method: Option<Arc<str>>,
-    /// What it is about, such as its tool or its document, as its caller wrote it. `None`: the dialect's
+    /// Its subject, such as its tool or its document, as its caller wrote it. `None`: the dialect's
     /// [`ShownMembers`](crate::dialect::ShownMembers) find nothing, the connection was not recorded when it came, its params
     /// have more than 64 KiB, or it is a call of this side.
     pub about: Option<Arc<str>>,

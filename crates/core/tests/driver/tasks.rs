@@ -268,7 +268,7 @@ async fn a_task_that_asks_its_client_needs_input_where_servers_send_requests() {
     assert_eq!(timeout(SOON, task.result()).await.unwrap().unwrap().get("name"), Some(&json!("Ada")));
 }
 
-/// A server that says this of its one task, one after another and the last for ever, and has this result of it.
+/// A server that says this of its one task, one after another and the last again and again, and has this result of it.
 fn scripted<const N: usize>(handle: Value, told: [Value; N], result: Result<Value, ErrorCode>) -> Router {
     let questions = Arc::new(AtomicUsize::new(0));
     Router::new()
