@@ -345,6 +345,31 @@ pub(crate) async fn a_worker_that_begins_late_stops_at_once(backend: Backend) {
     worker.event("cancelled", &key).await;
 }
 
+/// The job of a worker that is told to end is begun anew by another, and so is one that it is given meanwhile.
+pub(crate) async fn a_worker_that_is_told_to_end_gives_its_jobs_back(backend: Backend) {
+    let replicas = Replicas::start(backend).await;
+    let all = replicas.addresses();
+    let mut first = Worker::start(&replicas).await;
+    let session = replicas.session(0).await;
+    let running = session.begin(all[1], 10, "test/remote", &json!({ "ms": 1_000 })).await.unwrap();
+    let key = session.key(all[2], 10).await;
+    first.event("started", &key).await;
+    let id = rustix::process::Pid::from_raw(first.process.id().unwrap().try_into().unwrap()).unwrap();
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    first.event("given back", &key).await;
+    // Its take is still open at the engine.
+    let next = session.begin(all[1], 11, "test/remote", &json!({ "ms": 10 })).await.unwrap();
+    assert_eq!(in_time("it ends", first.process.wait()).await.unwrap().code(), Some(0));
+    let mut other = Worker::start(&replicas).await;
+    let mut started = [other.key_of("started").await, other.key_of("started").await];
+    started.sort();
+    assert!(started.contains(&key) && started[0] != started[1], "{started:?}");
+    let answer = in_time("its answer", running.answer(10)).await.unwrap().unwrap();
+    assert_eq!(answer["result"]["worked_ms"], 1_000, "{answer}");
+    let answer = in_time("its answer", next.answer(11)).await.unwrap().unwrap();
+    assert_eq!(answer["result"]["worked_ms"], 10, "{answer}");
+}
+
 /// The job of a worker that is killed is lost: no other worker gets it. Its request waits until it is cancelled.
 pub(crate) async fn a_killed_worker_loses_its_job_and_hangs_nobody(backend: Backend) {
     let replicas = Replicas::start(backend).await;

@@ -133,6 +133,16 @@ def play(folder):
         raise SystemExit(f"the request did not get the end of its job: {text}")
     print("a job that finishes: its request is answered")
 
+    client.remote(4, LONG)
+    running = client.key(4)
+    worker.until(f"started {running}")
+    worker.process.terminate()
+    worker.until(f"given back {running}")
+    if code := worker.process.wait(timeout=LIMIT):
+        raise SystemExit(f"the worker that was told to end ended with {code}")
+    Child(sys.executable, WORKER, server, stream="stdout").until(f"started {running}")
+    print("a job of a worker that is told to end: another does it")
+
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:

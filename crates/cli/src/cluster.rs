@@ -13,6 +13,7 @@ use rescind::{CallContext, Cause, CauseKind, ErrorObject, HandlerError};
 use rescind_cluster::{Cluster, ClusterAddress, Job, NodeName, Secret};
 use rescind_testkit::fixture::{ClusterHooks, Fixture, QueuedWork};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::endpoint::{Endpoint, Target};
@@ -149,6 +150,9 @@ impl Node {
 /// The wait after the engine failed.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// How long a worker that stops waits for the engine: longer than the engine waits for a job.
+const GIVE_BACK: Duration = Duration::from_secs(8);
+
 /// `rescind worker`.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
@@ -170,15 +174,18 @@ pub(crate) async fn run_worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let mut stop = pin!(stop_signal());
     output::message("working\n");
     let mut running = JoinSet::new();
+    let (stop_all, stopping) = watch::channel(false);
+    let mut taking = Box::pin(jobs.take());
     loop {
         let taken = tokio::select! {
             biased;
             () = &mut stop => break,
             Some(_) = running.join_next() => continue,
-            taken = jobs.take() => taken,
+            taken = &mut taking => taken,
         };
+        taking.set(jobs.take());
         match taken {
-            Ok(Some(job)) => drop(running.spawn(work(job))),
+            Ok(Some(job)) => drop(running.spawn(work(job, stopping.clone()))),
             Ok(None) => {}
             Err(error) => {
                 output::message(&format!("rescind: {error}\n"));
@@ -189,12 +196,29 @@ pub(crate) async fn run_worker(args: WorkerArgs) -> Result<Exit, Failure> {
             }
         }
     }
-    running.shutdown().await;
+    // What this worker has not ended is for another, also a job that the engine gives it now.
+    let _ = stop_all.send(true);
+    let late = async {
+        if let Ok(Some(job)) = taking.await {
+            give_back(job).await;
+        }
+    };
+    let all = async { while running.join_next().await.is_some() {} };
+    let in_time = tokio::time::timeout(GIVE_BACK, async { tokio::join!(late, all) }).await;
+    if in_time.is_err() {
+        output::message("rescind: the engine does not take jobs back; those of this worker are lost\n");
+    }
     Ok(Exit::Held)
 }
 
-/// Does one job: it takes as long as its params say.
-async fn work(job: Job) {
+async fn give_back(job: Job) {
+    if let Err(error) = job.give_back().await {
+        output::message(&format!("rescind: a job could not be given back and is lost: {error}\n"));
+    }
+}
+
+/// Does one job: it takes as long as its params say. A job that has not ended when the worker stops is given back.
+async fn work(job: Job, mut stopping: watch::Receiver<bool>) {
     let ms = job.params().get("ms").and_then(Value::as_u64).unwrap_or_default();
     let watch = job.watch();
     let begun = tokio::time::Instant::now();
@@ -206,6 +230,10 @@ async fn work(job: Job) {
     tokio::select! {
         biased;
         _ = watch.cancelled() => report("cancelled", &job),
+        () = async { drop(stopping.wait_for(|stops| *stops).await) } => {
+            report("given back", &job);
+            give_back(job).await;
+        }
         () = tokio::time::sleep(Duration::from_millis(ms)) => {
             report("finished", &job);
             if let Err(error) = job.finish(&json!({ "worked_ms": ms })).await {

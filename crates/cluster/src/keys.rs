@@ -340,6 +340,18 @@ impl Job {
         CancelWatch::new(self.cluster.signals.watch(&cancelled(&self.queued.key).into()))
     }
 
+    /// Puts the job back at the end of the queue, for another worker: this one ends before the job does. The other begins it
+    /// anew.
+    ///
+    /// # Errors
+    /// The engine did not confirm it: the job may be lost.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped before it returns, the job may or may not be in the queue.
+    pub async fn give_back(self) -> Result<(), EngineError> {
+        self.cluster.engine.push_job(&serde_json::to_string(&self.queued).unwrap_or_default()).await
+    }
+
     /// Ends the job with this result. While the engine is away, it is tried again for 60 s.
     ///
     /// # Errors
