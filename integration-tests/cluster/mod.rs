@@ -103,7 +103,7 @@ fn of_engines(backend: Backend) -> Vec<Trial> {
         sessionless: a_worker_stops_with_its_request,
             a_worker_that_begins_late_stops_at_once,
             a_killed_worker_loses_its_job_and_hangs_nobody,
-            a_worker_that_is_told_to_end_gives_its_jobs_back;
+            a_worker_gives_its_jobs_back_at_sigterm;
     }
 }
 

@@ -345,8 +345,8 @@ pub(crate) async fn a_worker_that_begins_late_stops_at_once(backend: Backend) {
     worker.event("cancelled", &key).await;
 }
 
-/// The job of a worker that is told to end is begun anew by another, and so is one that it is given meanwhile.
-pub(crate) async fn a_worker_that_is_told_to_end_gives_its_jobs_back(backend: Backend) {
+/// At SIGTERM a worker's job goes to another worker, and so does a job that the engine hands out meanwhile.
+pub(crate) async fn a_worker_gives_its_jobs_back_at_sigterm(backend: Backend) {
     let replicas = Replicas::start(backend).await;
     let all = replicas.addresses();
     let mut first = Worker::start(&replicas).await;

@@ -140,7 +140,10 @@ def play(folder):
     worker.until(f"given back {running}")
     if code := worker.process.wait(timeout=LIMIT):
         raise SystemExit(f"the worker that was told to end ended with {code}")
-    Child(sys.executable, WORKER, server, stream="stdout").until(f"started {running}")
+    worker = Child(sys.executable, WORKER, server, stream="stdout")
+    worker.until(f"started {running}")
+    client.cancel(4)
+    worker.until(f"cancelled {running}")
     print("a job of a worker that is told to end: another does it")
 
 

@@ -196,7 +196,7 @@ pub(crate) async fn run_worker(args: WorkerArgs) -> Result<Exit, Failure> {
             }
         }
     }
-    // What this worker has not ended is for another, also a job that the engine gives it now.
+    // Another worker gets the unfinished jobs, also one that the engine hands out now.
     let _ = stop_all.send(true);
     let late = async {
         if let Ok(Some(job)) = taking.await {
