@@ -202,7 +202,11 @@ async fn ask_stateless(replicas: &Replicas, at: usize, method: &str, params: &Va
 }
 
 async fn begin_task(replicas: &Replicas, at: usize) -> Value {
-    let call = json!({ "name": "wait", "arguments": {"as_task": true} });
+    begin_tool(replicas, at, "wait", &json!({ "as_task": true })).await
+}
+
+async fn begin_tool(replicas: &Replicas, at: usize, tool: &str, arguments: &Value) -> Value {
+    let call = json!({ "name": tool, "arguments": arguments });
     let (status, answer) = ask_stateless(replicas, at, "tools/call", &call).await;
     assert_eq!((status, &answer["result"]["resultType"]), (200, &json!("task")), "{answer}");
     json!({ "taskId": answer["result"]["taskId"] })
@@ -244,19 +248,51 @@ pub(crate) async fn a_task_is_reached_through_every_replica(backend: Backend) {
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
 }
 
-/// A question about a task whose node is dead is answered with an error at once.
+/// A task whose node is dead has failed on every replica, and one that had ended before keeps its end. Without an engine the
+/// questions are answered with an error at once.
 pub(crate) async fn a_task_of_a_dead_replica_is_no_hang(backend: Backend) {
     let setup = Setup { binding: Binding::Stateless, ..Setup::default() };
     let mut replicas = Replicas::start_with(backend, setup).await;
     let task = begin_task(&replicas, 0).await;
+    let ended = begin_tool(&replicas, 0, "echo", &json!({ "as_task": true, "value": 7 })).await;
+    let cancelled = begin_task(&replicas, 0).await;
+    ask_stateless(&replicas, 0, "tasks/cancel", &cancelled).await;
     poll_until("the replicas know each other", async || {
         status_of_task(&replicas, 1, &task).await == "working"
     })
     .await;
+    poll_until("they end", async || {
+        status_of_task(&replicas, 1, &ended).await == "completed"
+            && status_of_task(&replicas, 1, &cancelled).await == "cancelled"
+    })
+    .await;
     replicas.nodes[0].kill().await;
-    for method in ["tasks/get", "tasks/cancel"] {
-        let (status, answer) = ask_stateless(&replicas, 1, method, &task).await;
-        assert!([404, 502, 503].contains(&status) && answer["error"].is_object(), "{status}: {answer}");
+    if backend == Backend::List {
+        for method in ["tasks/get", "tasks/cancel"] {
+            let (status, answer) = ask_stateless(&replicas, 1, method, &task).await;
+            assert!([404, 502, 503].contains(&status) && answer["error"].is_object(), "{status}: {answer}");
+        }
+        return;
+    }
+    for at in [1, 2] {
+        // A connection to the dead node may still be open.
+        poll_until("its death is noticed", async || {
+            let (status, answer) = ask_stateless(&replicas, at, "tasks/get", &task).await;
+            assert!([200, 502, 503].contains(&status), "{status}: {answer}");
+            status == 200
+        })
+        .await;
+    }
+    for at in [1, 2, 1] {
+        let (status, answer) = ask_stateless(&replicas, at, "tasks/get", &task).await;
+        assert_eq!((status, &answer["result"]["status"]), (200, &json!("failed")), "{answer}");
+        assert!(answer["result"]["error"]["message"].as_str().unwrap().contains("was lost"), "{answer}");
+        let (status, answer) = ask_stateless(&replicas, at, "tasks/cancel", &task).await;
+        assert_eq!((status, answer["error"].is_null()), (200, true), "{answer}");
+        let (_, answer) = ask_stateless(&replicas, at, "tasks/get", &ended).await;
+        assert_eq!(answer["result"]["status"], "completed", "{answer}");
+        assert_eq!(answer["result"]["result"]["structuredContent"]["value"], 7, "{answer}");
+        assert_eq!(status_of_task(&replicas, at, &cancelled).await, "cancelled");
     }
 }
 

@@ -143,7 +143,12 @@ impl Node {
                 Ok(Box::pin(async move { job.finished().await }) as QueuedWork)
             })
         };
-        ClusterHooks { keys: self.cluster.keys(), remote: Arc::new(remote), others: Arc::new(others) }
+        ClusterHooks {
+            keys: self.cluster.keys(),
+            tasks: self.cluster.task_store(),
+            remote: Arc::new(remote),
+            others: Arc::new(others),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use http::{Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
-use rescind_core::ClusterKeys;
+use rescind_core::{ClusterKeys, TaskStore};
 use rescind_http::SessionRouter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -20,8 +20,8 @@ use crate::engine::{Beat, Engine, EngineError, EngineEvents};
 use crate::hop::{Failed, send};
 use crate::hop::{Hello, HopKind};
 use crate::keys::CancelBus;
-use crate::keys::Jobs;
 use crate::keys::Keys;
+use crate::keys::{Jobs, TaskRecords};
 use crate::membership::{Located, Membership, OwnEntry, TIME_TO_LIVE};
 use crate::names::{Incarnation, NodeName};
 use crate::pool::{NodeBody, Pool};
@@ -152,6 +152,13 @@ impl Cluster {
     #[must_use]
     pub fn keys(&self) -> Arc<dyn ClusterKeys> {
         Arc::new(Keys::new(&self.0))
+    }
+
+    /// The records of tasks for [`Tasks::set_store`](rescind_core::Tasks::set_store): any node tells how the task of a dead node has
+    /// ended, and that one which had not ended is lost. Not with a list of nodes, which has no place for records.
+    #[must_use]
+    pub fn task_store(&self) -> Arc<dyn TaskStore> {
+        Arc::new(TaskRecords::new(&self.0))
     }
 
     /// Cancels requests by their keys.

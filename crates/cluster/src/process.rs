@@ -12,8 +12,8 @@ use serde_json::Value;
 use tokio::task::AbortHandle;
 
 use crate::engine::Engine;
-use crate::hop::{About, Hello, Hop, Unverified};
-use crate::membership::{Membership, OwnEntry};
+use crate::hop::{About, Failed, Hello, Hop, HopKind, Unverified, send};
+use crate::membership::{Member, Membership, OwnEntry};
 use crate::names::{Incarnation, NodeName, SignedName};
 use crate::pool::Pool;
 use crate::secret::{Purpose, Secret};
@@ -21,6 +21,9 @@ use crate::signals::Signals;
 
 /// When a client may try again that was refused because a node or the engine could not be reached.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
+
+/// How long a node may take to say that it lives.
+const ALIVE: Duration = Duration::from_secs(1);
 
 /// The parts of one process in a cluster. A process that only cancels or works has no name.
 pub(crate) struct Process {
@@ -53,6 +56,20 @@ impl Process {
     pub(crate) fn verify(&self, message: Unverified, about: About<'_>) -> Result<Hop, RouteRefusal> {
         let own = self.node.as_ref().ok_or_else(refused)?;
         message.verify(&self.secret, own, about).map_err(|_| refused())
+    }
+
+    /// Whether nobody listens at the address of a node.
+    pub(crate) async fn is_refused_by(&self, member: &Member) -> bool {
+        let asked = send(
+            &self.pool,
+            &self.secret,
+            self.node.as_ref(),
+            HopKind::Hello,
+            Some(&member.name),
+            &member.url,
+            Vec::new(),
+        );
+        matches!(tokio::time::timeout(ALIVE, Box::pin(asked)).await, Ok(Err(Failed::Refused)))
     }
 
     /// Makes a signed name of this node.

@@ -58,9 +58,12 @@ impl Cluster {
             None => task_of(head).and_then(|id| SignedName::parse(Purpose::Key, &inner.secret, id)),
         };
         match named {
-            Some(session) if Some(&session.node) != inner.node.as_ref() => {
+            Some(named) if Some(&named.node) != inner.node.as_ref() => {
                 let cluster = Arc::clone(inner);
-                SessionRoute::Elsewhere(Box::new(move |request| Box::pin(forward(cluster, session, request))))
+                let is_task = session.is_none();
+                SessionRoute::Elsewhere(Box::new(move |request| {
+                    Box::pin(forward(cluster, named, is_task, request))
+                }))
             }
             // Only this node could serve a new session, or a request without one.
             None if session.is_none() && self.has_lost_its_name() => {
@@ -119,11 +122,12 @@ const OF_A_CONNECTION: [HeaderName; 6] = [CONNECTION, TE, TRAILER, TRANSFER_ENCO
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Sends the request to the owner of the session and returns its response, once (a forwarded request is never forwarded
-/// again).
+/// Sends the request to the owner of the session or the task and returns its response, once (a forwarded request is never
+/// forwarded again).
 async fn forward(
     cluster: Arc<Process>,
     session: SignedName,
+    is_task: bool,
     request: Request<RoutedBody>,
 ) -> Result<Response<RoutedBody>, RouteRefusal> {
     let mut request = between_nodes(request);
@@ -139,6 +143,7 @@ async fn forward(
                 located = cluster.membership.locate_again(&session.node).await;
                 continue;
             }
+            Located::At(_) | Located::Gone if is_task => return at_home(&cluster, &session, request).await,
             Located::At(_) | Located::Gone => return Err(gone()),
             Located::Unknown => return Err(unknown()),
         };
@@ -166,11 +171,33 @@ async fn forward(
             }
         }
     }
-    Err(match located {
-        Located::At(_) => unreachable(),
-        Located::Gone => gone(),
-        Located::Unknown => unknown(),
-    })
+    match located {
+        Located::Gone if is_task => at_home(&cluster, &session, request).await,
+        Located::At(_) => Err(unreachable()),
+        Located::Gone => Err(gone()),
+        Located::Unknown => Err(unknown()),
+    }
+}
+
+/// A question about a task of a dead node, which this node answers from its record. It is sent as to another node, which serves
+/// what it gets.
+async fn at_home(
+    cluster: &Process,
+    task: &SignedName,
+    mut request: Request<RoutedBody>,
+) -> Result<Response<RoutedBody>, RouteRefusal> {
+    let own = cluster.node.as_ref().filter(|_| !cluster.engine.is_list());
+    let Some(Located::At(own)) = (match own {
+        Some(name) => Some(cluster.membership.locate(name).await),
+        None => None,
+    }) else {
+        return Err(gone());
+    };
+    cluster.sign(&mut request, &own, task.text().as_bytes());
+    match cluster.pool.send(&own.url, request).await {
+        Ok(response) => Ok(from_node(response)),
+        Err(_) => Err(gone()),
+    }
 }
 
 /// Where a node is that does not answer at its address. Nobody listens there (`is_refused`): it is dead, unless it has moved.

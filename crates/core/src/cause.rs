@@ -103,6 +103,24 @@ impl CauseKind {
             Self::Operator => "operator",
         }
     }
+
+    /// The kind with this [`name`](Self::name).
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        let all = [
+            Self::Caller,
+            Self::Peer,
+            Self::Dropped,
+            Self::Deadline,
+            Self::Parent,
+            Self::Disconnected,
+            Self::Shutdown,
+            Self::Limit,
+            Self::Local,
+            Self::Operator,
+        ];
+        all.into_iter().find(|kind| kind.name() == name)
+    }
 }
 
 impl fmt::Display for CauseKind {

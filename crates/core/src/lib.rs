@@ -38,7 +38,7 @@ pub use driver::{
     ArrivalOrder, Call, CallBuilder, CallContext, Canceller, ClusterKeys, Declaration, HandlerError,
     KeyedRequest, Method, MethodHandler, NotATask, Notification, Notifications, Peer, PeerBuilder,
     QueueStats, Router, Server, ServerBuilder, ServerCounts, ServerHandle, ServerLimits, Starting, Stopped,
-    TaskHandle, TaskLimits, TaskReport, Tasks, TracePropagator,
+    TaskHandle, TaskLimits, TaskRecord, TaskReport, TaskStore, Tasks, TracePropagator,
 };
 #[cfg(feature = "tower")]
 pub use driver::{CallRequest, RawParams, ServiceRequest};

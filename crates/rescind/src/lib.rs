@@ -77,7 +77,8 @@ pub use rescind_core::{
     Method, MethodHandler, NotATask, Notification, Notifications, Outcome, Peer, PeerBuilder, Principal,
     ProtocolViolation, QueueStats, Registry, RequestId, Router, Server, ServerBuilder, ServerCounts,
     ServerHandle, ServerLimits, SessionId, Share, Starting, Stats, Stopped, TaskHandle, TaskLimits,
-    TaskReport, Tasks, TraceContext, TracePropagator, dialect, memory_listener, memory_pair,
+    TaskRecord, TaskReport, TaskStore, Tasks, TraceContext, TracePropagator, dialect, memory_listener,
+    memory_pair,
 };
 pub use rescind_net::{
     AuthHook, AuthRefusal, AuthRequest, ClientCertificates, Credential, HostPolicy, InvalidAllowEntry,

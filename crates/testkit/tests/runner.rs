@@ -408,8 +408,8 @@ async fn a_foreign_peer_need_not_follow_our_decisions_or_undeclared_features() {
     let task = scenarios_of("mcp").find(|scenario| scenario.vector.name == "task_unknown").unwrap();
     let played = asked(task, &mut Scripted::new([opened()])).await;
     assert!(matches!(played.verdict, Verdict::NotAsked { .. }), "{played:?}");
-    assert!(why(&played).contains("capabilities.tasks"), "{played:?}");
-    let declares = r#"{"jsonrpc":"2.0","id":"runner-1","result":{"protocolVersion":"2025-11-25","capabilities":{"tasks":{}}}}"#;
+    assert!(why(&played).contains("/capabilities/tasks/requests/tools/call"), "{played:?}");
+    let declares = r#"{"jsonrpc":"2.0","id":"runner-1","result":{"protocolVersion":"2025-11-25","capabilities":{"tasks":{"requests":{"tools":{"call":{}}}}}}}"#;
     let unknown = |id: u64| {
         vec![frame(&format!(
             r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32602,"message":"No such task"}}}}"#

@@ -107,10 +107,12 @@ impl Mcp {
         if self.is_open.swap(true, Ordering::Relaxed) {
             return Answer::error(wire::INVALID_REQUEST, "the session is initialized already");
         }
-        let mut capabilities = json!({"tools": {"listChanged": true}, "logging": {}});
-        if peer.flags.is(Manner::Tasks) {
-            capabilities["tasks"] = json!({"cancel": {}, "requests": {"tools": {"call": {}}}});
-        }
+        let capabilities = if peer.flags.is(Manner::Tasks) {
+            let tasks = json!({"cancel": {}, "requests": {"tools": {"call": {}}}});
+            json!({"tools": {"listChanged": true}, "logging": {}, "tasks": tasks})
+        } else {
+            json!({"tools": {"listChanged": true}, "logging": {}})
+        };
         Answer::Result(json!({
             "protocolVersion": if REVISIONS.contains(&wanted) { wanted } else { REVISION },
             "capabilities": capabilities,
@@ -138,7 +140,7 @@ impl Mcp {
             if peer.flags.has(Fault::TaskEndsWithRequest) && peer.is_stopped(key) {
                 self.end_task(at, "cancelled");
             }
-            if self.tasks()[at] == "cancelled" && !goes_on {
+            if self.status(at) == Some("cancelled") && !goes_on {
                 break;
             }
             if let Some(message) = self.progress(request, done, steps) {
@@ -146,7 +148,7 @@ impl Mcp {
             }
         }
         if peer.flags.has(Fault::TaskCompletesLater) {
-            self.tasks()[at] = "completed";
+            self.set_status(at, "completed");
         }
         self.end_task(at, "completed");
         // There is no other answer.
@@ -156,29 +158,30 @@ impl Mcp {
     fn answer_about_task(&self, peer: &Peer, request: &Request) -> Answer {
         let id = request.params.get("taskId").and_then(Value::as_str);
         let at = id.and_then(|id| id.strip_prefix("task-")?.parse::<usize>().ok());
-        let status = at.and_then(|at| Some((at, *self.tasks().get(at)?)));
+        let status = at.and_then(|at| Some((at, self.status(at)?)));
         match (status, request.method.as_str()) {
             (None, _) if peer.flags.has(Fault::TaskUnknownFound) => Answer::Result(task(0, "failed")),
             (None, _) => Answer::error(wire::INVALID_PARAMS, "there is no such task"),
             (Some((at, status)), "tasks/get") => Answer::Result(task(at, status)),
             (Some((at, "working")), "tasks/result") => {
-                while self.tasks()[at] == "working" {
+                while self.status(at) == Some("working") {
                     thread::sleep(Duration::from_millis(10));
                 }
                 self.answer_about_task(peer, request)
             }
             (Some((at, "completed")), "tasks/result") => {
-                let mut result = json!({"content": [{"type": "text", "text": "counted"}]});
-                let name = "io.modelcontextprotocol/related-task";
-                result["_meta"] = json!({name: {"taskId": format!("task-{at}")}});
-                Answer::Result(result)
+                let related = json!({"taskId": format!("task-{at}")});
+                Answer::Result(json!({
+                    "content": [{"type": "text", "text": "counted"}],
+                    "_meta": {"io.modelcontextprotocol/related-task": related},
+                }))
             }
             (Some(_), "tasks/result") => Answer::error(wire::INTERNAL_ERROR, "the task was cancelled"),
             (Some((at, "working")), _) => {
                 if !peer.flags.has(Fault::TaskNotCancelled) {
                     self.end_task(at, "cancelled");
                 }
-                Answer::Result(task(at, self.tasks()[at]))
+                Answer::Result(task(at, self.status(at).unwrap_or("failed")))
             }
             (Some((at, status)), _) if peer.flags.has(Fault::TaskCancelledTwice) => {
                 Answer::Result(task(at, status))
@@ -191,10 +194,20 @@ impl Mcp {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn status(&self, at: usize) -> Option<&'static str> {
+        self.tasks().get(at).copied()
+    }
+
+    fn set_status(&self, at: usize, status: &'static str) {
+        if let Some(task) = self.tasks().get_mut(at) {
+            *task = status;
+        }
+    }
+
+    /// Ends a task that works.
     fn end_task(&self, at: usize, status: &'static str) {
-        let mut tasks = self.tasks();
-        if tasks[at] == "working" {
-            tasks[at] = status;
+        if let Some(task) = self.tasks().get_mut(at).filter(|task| **task == "working") {
+            *task = status;
         }
     }
 

@@ -22,6 +22,7 @@ mod server;
 mod state;
 mod task_handle;
 mod task_methods;
+mod task_store;
 mod tasks;
 #[cfg(feature = "tower")]
 mod tower;
@@ -47,6 +48,7 @@ pub use router::Router;
 pub use router::{Method, MethodHandler};
 pub use server::{Server, ServerBuilder, ServerHandle};
 pub use task_handle::{TaskHandle, TaskReport};
+pub use task_store::{TaskRecord, TaskStore};
 pub use tasks::{NotATask, TaskLimits, Tasks};
 #[cfg(feature = "tower")]
 pub use tower::{CallRequest, RawParams, ServiceRequest};

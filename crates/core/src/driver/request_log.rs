@@ -10,12 +10,10 @@ use std::str::FromStr;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
 use crate::cause::{Cause, CauseKind};
-use crate::dialect::{ProgressMembers, Role, ShownMembers};
+use crate::dialect::Role;
 use crate::id::{CallKey, RequestId};
 use crate::machine::{AcceptedCancel, RequestStatus, Stats};
 use crate::message::ErrorCode;
@@ -250,59 +248,13 @@ pub(crate) fn recorded_method(method: Arc<str>) -> Arc<str> {
     if method.len() <= MAX_RECORDED_METHOD_BYTES { method } else { beginning(&method).into() }
 }
 
-fn beginning(text: &str) -> &str {
+/// The beginning of a text that is kept.
+pub(crate) fn beginning(text: &str) -> &str {
     let mut end = text.len().min(MAX_RECORDED_METHOD_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     text.get(..end).unwrap_or_default()
-}
-
-/// Params above this are not read for what they show.
-const MAX_SHOWN_PARAMS_BYTES: usize = 64 * 1024;
-
-/// What the params of a request show people.
-#[derive(Default)]
-pub(crate) struct Shown {
-    pub(crate) about: Option<Arc<str>>,
-    /// The name and the version of the client.
-    pub(crate) client: Option<Arc<str>>,
-}
-
-impl Shown {
-    pub(crate) fn of(members: &ShownMembers, params: Option<&RawValue>) -> Self {
-        let Some(params) = read(params) else { return Self::default() };
-        let text = |value: &Value| value.as_str().map(|text| Arc::from(beginning(text)));
-        let about = members.about.iter().find_map(|place| params.pointer(place).and_then(text));
-        let client = members.client.and_then(|place| params.pointer(place)).and_then(|client| {
-            let name = client.get("name")?.as_str()?;
-            let version = client.get("version").and_then(Value::as_str).unwrap_or_default();
-            Some(Arc::from(beginning(format!("{name} {version}").trim_end())))
-        });
-        Self { about, client }
-    }
-}
-
-/// How far a request is by a notification of its handler, if that is about progress.
-pub(crate) fn progress_in(
-    members: &ShownMembers,
-    method: &str,
-    params: Option<&RawValue>,
-) -> Option<RequestProgress> {
-    let (_, members) = members.progress.as_ref().filter(|(name, _)| *name == method)?;
-    let params = read(params)?;
-    let number = |place: &str| params.pointer(place).and_then(Value::as_f64);
-    Some(match members {
-        ProgressMembers::Parts { done, total } => {
-            RequestProgress { done: number(done)?, total: number(total) }
-        }
-        ProgressMembers::Percent(done) => RequestProgress { done: number(done)?, total: Some(100.0) },
-    })
-}
-
-fn read(params: Option<&RawValue>) -> Option<Value> {
-    let params = params.filter(|params| params.get().len() <= MAX_SHOWN_PARAMS_BYTES)?;
-    serde_json::from_str(params.get()).ok()
 }
 
 /// A time in milliseconds since its connection opened. It wraps after 49 days: read at a time that is less than 24 days

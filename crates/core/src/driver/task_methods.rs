@@ -104,6 +104,7 @@ impl CallContext {
             end_task();
         });
         let _ = task.expiry.set(expiry.abort_handle());
+        tasks.record(&task);
         side.task().map(|task| &*task.id).ok_or(NotATask::Ended(None))
     }
 
@@ -155,23 +156,24 @@ impl Router {
     pub fn tasks(self, tasks: &Tasks) -> Self {
         self.with_tasks(tasks)
             .quick(form::GET, async |ctx: CallContext, params: Box<RawValue>| {
-                let (_, task) = named(&ctx, &params)?;
-                Ok(task.written(TaskForm::status).ok_or_else(ErrorObject::internal)?)
+                let (_, task) = named(&ctx, &params).await?;
+                let status = task.told(task.written(TaskForm::status)).await;
+                Ok(status.ok_or_else(ErrorObject::internal)?)
             })
             .quick(form::RESULT, async |ctx: CallContext, params: Box<RawValue>| {
-                let (_, task) = named(&ctx, &params)?;
+                let (_, task) = named(&ctx, &params).await?;
                 // The requests of the task to its client are sent on this stream meanwhile ("Input Required Status").
                 let _reads = task.read_on(ctx.connection().number, ctx.data().exchange());
                 ctx.run_until_cancelled(task.ended()).await?;
-                Ok(task.outcome()?)
+                Ok(task.told(task.outcome()).await?)
             })
             .quick(form::CANCEL, async |ctx: CallContext, params: Box<RawValue>| {
-                let (form, task) = named(&ctx, &params)?;
+                let (form, task) = named(&ctx, &params).await?;
                 cancel(form, &task).await
             })
             .quick(form::LIST, async |ctx: CallContext, params: Box<RawValue>| list(&ctx, &params))
             .quick(form::UPDATE, async |ctx: CallContext, params: Box<RawValue>| {
-                let (_, task) = named(&ctx, &params)?;
+                let (_, task) = named(&ctx, &params).await?;
                 task.take_answers(&params)?;
                 Ok(RawValue::from_string("{}".to_owned())?)
             })
@@ -199,13 +201,19 @@ impl Router {
 }
 
 /// The task that is named, if the peer may see it.
-fn named(ctx: &CallContext, params: &RawValue) -> Result<(TaskForm, Arc<Task>), HandlerError> {
+async fn named(ctx: &CallContext, params: &RawValue) -> Result<(TaskForm, Arc<Task>), HandlerError> {
     let connection = ctx.connection();
     let form = served(ctx)?;
     form.check_declared(Some(params))?;
     let id = form::task_id(Some(params))?;
     let principal = connection.lock().session.request_principal(ctx.data().key).cloned();
-    let task = connection.tasks.as_ref().and_then(|tasks| tasks.find(&id, principal.as_ref()));
+    let task = match &connection.tasks {
+        None => None,
+        Some(tasks) => match tasks.find(&id, principal.as_ref()) {
+            Some(task) => Some(task),
+            None => tasks.find_recorded(&id, principal.as_ref()).await?,
+        },
+    };
     // It may have a form of its own: one table may serve connections in several dialects.
     let task = task.filter(|task| task.form == form);
     Ok((form, task.ok_or_else(|| ErrorObject::invalid_params("there is no such task"))?))
@@ -223,7 +231,8 @@ async fn cancel(form: TaskForm, task: &Task) -> Result<Box<RawValue>, HandlerErr
     match form {
         TaskForm::DecidedByServer => Ok(RawValue::from_string("{}".to_owned())?),
         TaskForm::AskedByClient if is_first => {
-            Ok(task.written(TaskForm::status).ok_or_else(ErrorObject::internal)?)
+            let status = task.told(task.written(TaskForm::status)).await;
+            Ok(status.ok_or_else(ErrorObject::internal)?)
         }
         TaskForm::AskedByClient => {
             // Another step has ended it, and is about to report that.

@@ -9,16 +9,18 @@ use std::fmt::Write as _;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::tasks::{self as form, TaskDetails, TaskOffer};
 use crate::dialect::{TaskForm, TaskStatus};
 use crate::driver::outbox::Answer;
+use crate::driver::task_store::{Pending, RecordedEnd, TaskRecord, TaskStore, millis, since_1970};
 use crate::id::{ExchangeId, Principal};
 use crate::machine::limits::limits;
 use crate::message::{ErrorCode, ErrorObject};
@@ -71,9 +73,23 @@ const PAGE: usize = 100;
 #[derive(Clone, Default)]
 pub struct Tasks(Arc<Table>);
 
+/// What does the work of a task that is only a record.
+struct NoWork;
+
+impl TaskWork for NoWork {
+    fn cancel(self: Arc<Self>, _: Cause) -> bool {
+        false
+    }
+
+    fn waits_for_client(&self) -> bool {
+        false
+    }
+}
+
 #[derive(Default)]
 struct Table {
     limits: TaskLimits,
+    store: OnceLock<Arc<dyn TaskStore>>,
     /// Its key makes cursors.
     hasher: RandomState,
     kept: Mutex<Kept>,
@@ -92,7 +108,40 @@ impl Tasks {
     /// No tasks, with these limits.
     #[must_use]
     pub fn new(limits: TaskLimits) -> Self {
-        Self(Arc::new(Table { limits, hasher: RandomState::new(), kept: Mutex::default() }))
+        Self(Arc::new(Table { limits, ..Table::default() }))
+    }
+
+    /// Records the tasks in this store from now on, and looks there for those that are not known here. Only the first call counts.
+    pub fn set_store(&self, store: Arc<dyn TaskStore>) {
+        let _ = self.0.store.set(store);
+    }
+
+    /// Records a task that has begun or ended.
+    pub(crate) fn record(&self, task: &Task) {
+        let Some(store) = self.0.store.get() else { return };
+        // Outside of a runtime the program ends.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (written, pending) = (store.record(&task.record()), task.pending.begin());
+        drop(runtime.spawn(async move {
+            written.await;
+            drop(pending);
+        }));
+    }
+
+    /// The task with this id that another process did, if this principal may see it.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub(crate) async fn find_recorded(
+        &self,
+        id: &str,
+        principal: Option<&Principal>,
+    ) -> Result<Option<Arc<Task>>, ErrorObject> {
+        let Some(store) = self.0.store.get() else { return Ok(None) };
+        let found = store.find(id).await;
+        let found = found.map_err(|why| ErrorObject::new(ErrorCode::INTERNAL_ERROR, why))?;
+        let found = found.filter(|record| record.time_left().is_some()).map(Task::recorded);
+        Ok(found.filter(|task| task.principal.as_ref() == principal))
     }
 
     /// How many tasks are kept, ended ones included.
@@ -129,6 +178,7 @@ impl Tasks {
             work,
             state: Mutex::new(TaskState { updated: created, end: None, inputs: Inputs::default() }),
             ended: Notify::new(),
+            pending: Pending::default(),
             expiry: OnceLock::new(),
         })
     }
@@ -302,6 +352,8 @@ pub(crate) struct Task {
     state: Mutex<TaskState>,
     /// Notified when it has ended.
     ended: Notify,
+    /// Its records that are not written.
+    pending: Pending,
     /// The task of the runtime that ends it when its time is over.
     pub(crate) expiry: OnceLock<AbortHandle>,
 }
@@ -317,6 +369,12 @@ struct TaskState {
 pub(crate) enum TaskEnd {
     Cancelled(Cause),
     Answered(Answer),
+}
+
+impl From<Answer> for TaskEnd {
+    fn from(answer: Answer) -> Self {
+        Self::Answered(answer)
+    }
 }
 
 /// The requests to the client that wait for their answers. Only in the extension, where a server sends no requests.
@@ -342,6 +400,50 @@ impl TaskState {
 }
 
 impl Task {
+    /// The task of a record, without what does its work.
+    fn recorded(record: TaskRecord) -> Arc<Self> {
+        let end = match record.end {
+            Some(RecordedEnd::Value(value)) => RawValue::from_string(value)
+                .map_or_else(|_| Answer::Error(ErrorObject::internal()), Answer::Value)
+                .into(),
+            Some(RecordedEnd::Error(error)) => Answer::Error(error).into(),
+            Some(RecordedEnd::Cancelled { by, reason }) => {
+                let cause = Cause::new(CauseKind::by_name(&by).unwrap_or(CauseKind::Peer));
+                TaskEnd::Cancelled(match reason {
+                    Some(reason) => cause.with_reason(&reason),
+                    None => cause,
+                })
+            }
+            // A store gives the record of a task that works only once its process is lost.
+            None => Answer::Error(ErrorObject::internal()).into(),
+        };
+        let form = if record.asked_by_client { TaskForm::AskedByClient } else { TaskForm::DecidedByServer };
+        let time = |since: u64| UNIX_EPOCH + Duration::from_millis(since);
+        Arc::new(Self {
+            id: record.id.into(),
+            form,
+            principal: record.principal.map(|name| Principal(name.into())),
+            connection: 0,
+            client: 0,
+            reader: AtomicU64::new(ExchangeId::NONE.0),
+            created: time(record.created),
+            ttl: Duration::from_millis(record.ttl_ms),
+            poll_interval: Duration::from_millis(record.poll_interval_ms),
+            tasks: Weak::new(),
+            work: Weak::<NoWork>::new(),
+            state: Mutex::new(TaskState {
+                updated: time(record.updated),
+                end: Some(end),
+                inputs: Inputs::default(),
+            }),
+            ended: Notify::new(),
+            pending: Pending::default(),
+            expiry: OnceLock::new(),
+        })
+    }
+}
+
+impl Task {
     fn lock(&self) -> MutexGuard<'_, TaskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -352,6 +454,8 @@ impl Task {
 
     /// It has ended. The machine reports that once (I16).
     pub(crate) fn end(&self, end: TaskEnd) {
+        // Before anyone sees that it has ended.
+        let _pending = self.pending.begin();
         let (bytes, inputs) = {
             let mut state = self.lock();
             if state.end.is_some() {
@@ -364,7 +468,41 @@ impl Task {
         drop(inputs);
         self.ended.notify_waiters();
         if let Some(table) = self.tasks.upgrade() {
-            Tasks(table).count_result(&self.id, bytes);
+            let tasks = Tasks(table);
+            tasks.count_result(&self.id, bytes);
+            tasks.record(self);
+        }
+    }
+
+    /// What was told of it, once the end that it may tell is recorded.
+    pub(crate) async fn told<T>(&self, told: T) -> T {
+        if self.is_over() {
+            self.pending.none().await;
+        }
+        told
+    }
+
+    /// It as a store records it.
+    fn record(&self) -> TaskRecord {
+        let state = self.lock();
+        let end = state.end.as_ref().map(|end| match end {
+            TaskEnd::Answered(Answer::Value(value)) => RecordedEnd::Value(value.get().to_owned()),
+            TaskEnd::Answered(Answer::Error(error)) => RecordedEnd::Error(error.clone()),
+            TaskEnd::Answered(Answer::Refused(_)) => RecordedEnd::Error(ErrorObject::internal()),
+            TaskEnd::Cancelled(cause) => RecordedEnd::Cancelled {
+                by: cause.kind().name().to_owned(),
+                reason: cause.reason().map(str::to_owned),
+            },
+        });
+        TaskRecord {
+            id: self.id.to_string(),
+            asked_by_client: self.form == TaskForm::AskedByClient,
+            principal: self.principal.as_ref().map(|principal| principal.0.to_string()),
+            created: since_1970(self.created),
+            updated: since_1970(state.updated),
+            ttl_ms: millis(self.ttl),
+            poll_interval_ms: millis(self.poll_interval),
+            end,
         }
     }
 
@@ -546,10 +684,6 @@ fn cancelled_message(cause: &Cause) -> String {
         Some(reason) => format!("{by}: {reason}"),
         None => by.to_owned(),
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// An id with 128 random bits. `None`: the system gives none.

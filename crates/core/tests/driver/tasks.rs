@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::dialect::{Dialect, MCP, MCP_2026, Role, TaskStatus};
 use crate::{
-    ByteStream, CallContext, CallError, CauseKind, ErrorCode, Framing, Limits, Peer, Principal, Router,
-    TaskHandle, TaskLimits, Tasks, memory_pair,
+    BoxFuture, ByteStream, CallContext, CallError, CauseKind, ErrorCode, Framing, Limits, Peer, Principal,
+    Router, TaskHandle, TaskLimits, TaskRecord, TaskStore, Tasks, memory_pair,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -527,4 +527,122 @@ async fn a_dialect_without_tasks_has_none() {
     let answer: Value = client.call("tools/call", &json!({ "name": "echo", "task": {} })).await.unwrap();
     assert_eq!(answer.get("task"), Some(&Value::Null));
     assert_eq!(code(client.call::<_, Value>("tasks/get", &json!({})).await), ErrorCode::METHOD_NOT_FOUND);
+}
+
+/// Records in memory, as JSON, as other processes read them. The end of a task is written when that is allowed.
+#[derive(Clone, Default)]
+struct Shelf {
+    records: Arc<std::sync::Mutex<std::collections::HashMap<(String, bool), String>>>,
+    allowed: Option<Arc<tokio::sync::Semaphore>>,
+    is_away: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl TaskStore for Shelf {
+    fn record(&self, record: &TaskRecord) -> BoxFuture<'static, ()> {
+        let (records, key) = (Arc::clone(&self.records), (record.id().to_owned(), record.has_ended()));
+        let text = serde_json::to_string(record).unwrap();
+        let allowed = self.allowed.clone().filter(|_| record.has_ended());
+        Box::pin(async move {
+            if let Some(allowed) = allowed {
+                allowed.acquire().await.unwrap().forget();
+            }
+            records.lock().unwrap().entry(key).or_insert(text);
+        })
+    }
+
+    fn find(&self, id: &str) -> BoxFuture<'static, Result<Option<TaskRecord>, String>> {
+        let records = self.records.lock().unwrap();
+        let read = |ended| -> Option<TaskRecord> {
+            serde_json::from_str(records.get(&(id.to_owned(), ended))?).unwrap()
+        };
+        let found = read(true).or_else(|| Some(read(false)?.lost()));
+        let is_away = self.is_away.load(Ordering::SeqCst);
+        Box::pin(async move { if is_away { Err("the store is away".to_owned()) } else { Ok(found) } })
+    }
+}
+
+/// The tasks of a process, with the store of its cluster.
+fn stored(shelf: &Shelf) -> Tasks {
+    let tasks = Tasks::default();
+    tasks.set_store(Arc::new(shelf.clone()));
+    tasks
+}
+
+#[tokio::test]
+async fn another_process_tells_from_the_record_how_a_task_has_ended() {
+    for dialect in BOTH {
+        let (shelf, running) = (Shelf::default(), Running::default());
+        let (client, _server) = connect(&dialect, router(&stored(&shelf), &running));
+        let ended = start(&client, "echo").await;
+        ended.result().await.unwrap();
+        let failed = start(&client, "fail").await;
+        failed.result().await.unwrap_err();
+        let cancelled = start(&client, "wait").await;
+        cancelled.cancel().await.unwrap();
+        timeout(SOON, cancelled.result()).await.unwrap().unwrap_err();
+        let lost = start(&client, "wait").await;
+        // Its begin is written in another turn.
+        while shelf.records.lock().unwrap().len() < 7 {
+            tokio::task::yield_now().await;
+        }
+
+        let (other, _other_server) = connect(&dialect, router(&stored(&shelf), &running));
+        let meta = json!({"io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}});
+        let of = |task: &TaskHandle<Value>| {
+            TaskHandle::<Value>::with_id(&other, task.id().unwrap(), Some(&meta)).unwrap()
+        };
+        assert_eq!(of(&ended).result().await.unwrap().get("task").and_then(Value::as_str), ended.id());
+        assert_eq!(code(of(&failed).result().await), ErrorCode(-5), "{dialect:?}");
+        assert!(matches!(of(&cancelled).result().await, Err(CallError::Cancelled(_))));
+        let told = of(&lost).status().await.unwrap();
+        assert_eq!(told.status, TaskStatus::Failed);
+        assert!(told.message.unwrap().contains("was lost"));
+        // Its end is final: a cancel is too late.
+        match of(&lost).cancel().await {
+            Ok(()) => assert_eq!(dialect.name(), MCP_2026.name()),
+            late => assert_eq!(code(late), ErrorCode::INVALID_PARAMS),
+        }
+        let unknown = TaskHandle::<Value>::with_id(&other, "unknown", Some(&meta)).unwrap();
+        assert_eq!(code(unknown.status().await), ErrorCode::INVALID_PARAMS);
+        shelf.is_away.store(true, Ordering::SeqCst);
+        assert_eq!(code(of(&lost).status().await), ErrorCode::INTERNAL_ERROR, "nobody knows");
+    }
+}
+
+#[tokio::test]
+async fn the_record_of_a_task_is_shown_to_its_principal_only() {
+    let (shelf, running) = (Shelf::default(), Running::default());
+    let connect = |name: &str| {
+        let (near, mut far) = memory_pair();
+        far.meta.principal = Some(Principal(name.into()));
+        let server = Peer::builder(MCP).serve(router(&stored(&shelf), &running)).attach(far).unwrap();
+        (Peer::builder(MCP).attach(near).unwrap(), server)
+    };
+    let ((ada, _one), (bob, _two), (ada_again, _three)) = (connect("ada"), connect("bob"), connect("ada"));
+    let task = start(&ada, "echo").await;
+    task.result().await.unwrap();
+    let question = json!({ "taskId": task.id() });
+    assert_eq!(code(bob.call::<_, Value>("tasks/get", &question).await), ErrorCode::INVALID_PARAMS);
+    let told: Value = ada_again.call("tasks/get", &question).await.unwrap();
+    assert_eq!(told.get("status"), Some(&json!("completed")));
+}
+
+// The wait for a record is over after a second. A clock that stands still while anything runs never reaches that.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_task_is_told_once_it_is_recorded() {
+    let allowed = Arc::new(tokio::sync::Semaphore::new(0));
+    let shelf = Shelf { allowed: Some(Arc::clone(&allowed)), ..Shelf::default() };
+    let running = Running::default();
+    let (client, _server) = connect(&MCP, router(&stored(&shelf), &running));
+    let task = start(&client, "wait").await;
+    let cancelled = task.cancel();
+    let mut cancelled = std::pin::pin!(cancelled);
+    tokio::select! {
+        biased;
+        told = &mut cancelled => panic!("{told:?} before the record"),
+        () = running.becomes(0) => {}
+    }
+    allowed.add_permits(1);
+    timeout(SOON, cancelled).await.unwrap().unwrap();
+    assert_eq!(shelf.records.lock().unwrap().len(), 2, "its begin and its end");
 }

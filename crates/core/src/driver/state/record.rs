@@ -3,21 +3,66 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::cause::{Cause, CauseKind};
+use crate::dialect::{ProgressMembers, ShownMembers};
 use crate::driver::call_table::AnswerContent;
 use crate::driver::effects::Effects;
 use crate::driver::outbox::Answer;
 use crate::driver::request_log::{
-    Direction, Recorded, Recorder, RequestInfo, RequestKey, RequestLog, RequestOutcome, SessionInfo, Shown,
-    progress_in,
+    Direction, Recorded, Recorder, RequestInfo, RequestKey, RequestLog, RequestOutcome, RequestProgress,
+    SessionInfo, beginning,
 };
 use crate::driver::requests::{InboundSlot, Unserved};
 use crate::driver::state::{ConnectionInner, DriverState, Payload, Request, now};
 use crate::id::{CallKey, InboundKey, OutboundKey, RequestId, SlotKey};
 use crate::machine::{AcceptedCancel, Output, ReplyBody, RequestStatus, Settlement};
 use crate::message::ErrorCode;
+
+/// Params above this are not read for what they show.
+const MAX_SHOWN_PARAMS_BYTES: usize = 64 * 1024;
+
+/// What the params of a request show people.
+#[derive(Default)]
+struct Shown {
+    about: Option<Arc<str>>,
+    /// The name and the version of the client.
+    client: Option<Arc<str>>,
+}
+
+impl Shown {
+    fn of(members: &ShownMembers, params: Option<&RawValue>) -> Self {
+        let Some(params) = read(params) else { return Self::default() };
+        let text = |value: &Value| value.as_str().map(|text| Arc::from(beginning(text)));
+        let about = members.about.iter().find_map(|place| params.pointer(place).and_then(text));
+        let client = members.client.and_then(|place| params.pointer(place)).and_then(|client| {
+            let name = client.get("name")?.as_str()?;
+            let version = client.get("version").and_then(Value::as_str).unwrap_or_default();
+            Some(Arc::from(beginning(format!("{name} {version}").trim_end())))
+        });
+        Self { about, client }
+    }
+}
+
+/// How far a request is by a notification of its handler, if that is about progress.
+fn progress_in(members: &ShownMembers, method: &str, params: Option<&RawValue>) -> Option<RequestProgress> {
+    let (_, members) = members.progress.as_ref().filter(|(name, _)| *name == method)?;
+    let params = read(params)?;
+    let number = |place: &str| params.pointer(place).and_then(Value::as_f64);
+    Some(match members {
+        ProgressMembers::Parts { done, total } => {
+            RequestProgress { done: number(done)?, total: number(total) }
+        }
+        ProgressMembers::Percent(done) => RequestProgress { done: number(done)?, total: Some(100.0) },
+    })
+}
+
+fn read(params: Option<&RawValue>) -> Option<Value> {
+    let params = params.filter(|params| params.get().len() <= MAX_SHOWN_PARAMS_BYTES)?;
+    serde_json::from_str(params.get()).ok()
+}
 
 impl DriverState {
     /// A request with these params has arrived, or is in the queue.

@@ -1,0 +1,145 @@
+//! The records of tasks beyond their process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::message::{ErrorCode, ErrorObject};
+use crate::transport::BoxFuture;
+
+/// Records tasks for other processes, which can tell how a task has ended whose process is gone. The crate `rescind-cluster`
+/// implements it.
+pub trait TaskStore: Send + Sync {
+    /// Records a task that has begun, or one that has ended. Of the records of one task that has ended the first counts. They are
+    /// kept until the task's [time](TaskRecord::time_left) is over, or for less. The call must not block. The future ends when the
+    /// record is written, or cannot be: then nobody knows the task when its process is gone. The end of a task is told to its
+    /// client when the future has ended, or after a second.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave the task without the record.
+    fn record(&self, record: &TaskRecord) -> BoxFuture<'static, ()>;
+
+    /// The record of a task that this process does not know. Of a task that had not ended when its process was lost it is
+    /// [`lost`](TaskRecord::lost). `None`: there was no such task, or its process lives.
+    ///
+    /// # Errors
+    /// The store does not answer, with a sentence for the client.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    fn find(&self, id: &str) -> BoxFuture<'static, Result<Option<TaskRecord>, String>>;
+}
+
+/// A task as a [`TaskStore`] records it. Its JSON may change with the version of the library.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TaskRecord {
+    pub(crate) id: String,
+    pub(crate) asked_by_client: bool,
+    pub(crate) principal: Option<String>,
+    /// In milliseconds since 1970.
+    pub(crate) created: u64,
+    pub(crate) updated: u64,
+    pub(crate) ttl_ms: u64,
+    pub(crate) poll_interval_ms: u64,
+    pub(crate) end: Option<RecordedEnd>,
+}
+
+/// How a recorded task has ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum RecordedEnd {
+    /// The result, as JSON.
+    Value(String),
+    Error(ErrorObject),
+    Cancelled {
+        by: String,
+        reason: Option<String>,
+    },
+}
+
+impl TaskRecord {
+    /// The id of the task.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether the task has ended.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// The time for which the task is still kept. `None`: it is over.
+    #[must_use]
+    pub fn time_left(&self) -> Option<Duration> {
+        let end = UNIX_EPOCH + Duration::from_millis(self.created.saturating_add(self.ttl_ms));
+        end.duration_since(SystemTime::now()).ok()
+    }
+
+    /// The record of this task after the loss of its process: it has failed.
+    #[must_use]
+    pub fn lost(mut self) -> Self {
+        let lost = ErrorObject::new(ErrorCode::INTERNAL_ERROR, "the node that did the task was lost");
+        self.end.get_or_insert(RecordedEnd::Error(lost));
+        self.updated = since_1970(SystemTime::now()).max(self.updated);
+        self
+    }
+}
+
+/// In milliseconds.
+pub(crate) fn since_1970(time: SystemTime) -> u64 {
+    millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+/// The longest wait for the record of a task's end before its client is told.
+const RECORD_WAIT: Duration = Duration::from_secs(1);
+
+/// Records of a task that are not written.
+#[derive(Clone, Default)]
+pub(crate) struct Pending(Arc<PendingInner>);
+
+#[derive(Default)]
+struct PendingInner {
+    count: AtomicU64,
+    written: Notify,
+}
+
+impl Pending {
+    /// One more, until the result is dropped.
+    pub(crate) fn begin(&self) -> impl Drop + Send + use<> {
+        self.0.count.fetch_add(1, Ordering::SeqCst);
+        Writing(self.clone())
+    }
+
+    /// Waits until all are written, or for a second.
+    pub(crate) async fn none(&self) {
+        let all_written = async {
+            loop {
+                let mut written = std::pin::pin!(self.0.written.notified());
+                written.as_mut().enable();
+                if self.0.count.load(Ordering::SeqCst) == 0 {
+                    return;
+                }
+                written.await;
+            }
+        };
+        let _late = tokio::time::timeout(RECORD_WAIT, all_written).await;
+    }
+}
+
+/// A record that is being written.
+struct Writing(Pending);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.0.count.fetch_sub(1, Ordering::SeqCst);
+        self.0.0.written.notify_waiters();
+    }
+}
+
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
