@@ -157,7 +157,7 @@ impl Router {
         self.with_tasks(tasks)
             .quick(form::GET, async |ctx: CallContext, params: Box<RawValue>| {
                 let (_, task) = named(&ctx, &params).await?;
-                let status = task.told(task.written(TaskForm::status)).await;
+                let status = task.once_recorded(task.written(TaskForm::status)).await;
                 Ok(status.ok_or_else(ErrorObject::internal)?)
             })
             .quick(form::RESULT, async |ctx: CallContext, params: Box<RawValue>| {
@@ -165,7 +165,7 @@ impl Router {
                 // The requests of the task to its client are sent on this stream meanwhile ("Input Required Status").
                 let _reads = task.read_on(ctx.connection().number, ctx.data().exchange());
                 ctx.run_until_cancelled(task.ended()).await?;
-                Ok(task.told(task.outcome()).await?)
+                Ok(task.once_recorded(task.outcome()).await?)
             })
             .quick(form::CANCEL, async |ctx: CallContext, params: Box<RawValue>| {
                 let (form, task) = named(&ctx, &params).await?;
@@ -231,7 +231,7 @@ async fn cancel(form: TaskForm, task: &Task) -> Result<Box<RawValue>, HandlerErr
     match form {
         TaskForm::DecidedByServer => Ok(RawValue::from_string("{}".to_owned())?),
         TaskForm::AskedByClient if is_first => {
-            let status = task.told(task.written(TaskForm::status)).await;
+            let status = task.once_recorded(task.written(TaskForm::status)).await;
             Ok(status.ok_or_else(ErrorObject::internal)?)
         }
         TaskForm::AskedByClient => {

@@ -73,7 +73,7 @@ const PAGE: usize = 100;
 #[derive(Clone, Default)]
 pub struct Tasks(Arc<Table>);
 
-/// What does the work of a task that is only a record.
+/// Stands for the handler of a task that is only a record.
 struct NoWork;
 
 impl TaskWork for NoWork {
@@ -474,12 +474,12 @@ impl Task {
         }
     }
 
-    /// What was told of it, once the end that it may tell is recorded.
-    pub(crate) async fn told<T>(&self, told: T) -> T {
+    /// Gives this back once the end that it may have is recorded.
+    pub(crate) async fn once_recorded<T>(&self, about: T) -> T {
         if self.is_over() {
             self.pending.none().await;
         }
-        told
+        about
     }
 
     /// It as a store records it.

@@ -627,7 +627,7 @@ async fn the_record_of_a_task_is_shown_to_its_principal_only() {
     assert_eq!(told.get("status"), Some(&json!("completed")));
 }
 
-// The wait for a record is over after a second. A clock that stands still while anything runs never reaches that.
+// The wait for a record ends after a second, which a paused clock does not reach while anything runs.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_task_is_told_once_it_is_recorded() {
     let allowed = Arc::new(tokio::sync::Semaphore::new(0));
