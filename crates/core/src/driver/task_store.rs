@@ -16,7 +16,7 @@ pub trait TaskStore: Send + Sync {
     /// Records a task that has begun, or one that has ended. Of the records of one task that has ended the first counts. They are
     /// kept until the task's [time](TaskRecord::time_left) is over, or for less. The call must not block. The future ends when the
     /// record is written, or cannot be: then nobody knows the task when its process is gone. A client
-    /// hears of the end of its task when the future has ended, or after a second.
+    /// receives the end of its task when the future has ended, or after a second.
     ///
     /// # Cancel safety
     /// Dropping the future may leave the task without the record.
@@ -94,7 +94,7 @@ pub(crate) fn since_1970(time: SystemTime) -> u64 {
     millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// The longest wait for the record of a task's end before its client hears of the end.
+/// The longest wait for the record of a task's end before its client receives the end.
 const RECORD_WAIT: Duration = Duration::from_secs(1);
 
 /// Records of a task that are not written.

@@ -73,7 +73,7 @@ const PAGE: usize = 100;
 #[derive(Clone, Default)]
 pub struct Tasks(Arc<Table>);
 
-/// Stands for the handler of a task that is only a record.
+/// The missing handler of a task that is only a record.
 struct NoWork;
 
 impl TaskWork for NoWork {
