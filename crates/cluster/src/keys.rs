@@ -450,8 +450,10 @@ async fn find(cluster: &Process, named: &SignedName) -> Result<Option<TaskRecord
         Located::Unknown => return Err("whether the node of the task lives is not known now".to_owned()),
         Located::At(member) if member.incarnation.is_none_or(|life| life == named.incarnation) => {
             // The engine shows a dead node for some seconds.
-            if !cluster.is_refused_by(&member).await {
-                return Ok(None);
+            match cluster.lives(&member).await {
+                Some(true) => return Ok(None),
+                Some(false) => {}
+                None => return Err("the node of the task does not answer now".to_owned()),
             }
         }
         Located::At(_) | Located::Gone => {}

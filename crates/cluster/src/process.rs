@@ -58,8 +58,8 @@ impl Process {
         message.verify(&self.secret, own, about).map_err(|_| refused())
     }
 
-    /// Whether nobody listens at the address of a node.
-    pub(crate) async fn is_refused_by(&self, member: &Member) -> bool {
+    /// Whether a node answers at its address. `None`: somebody may listen there, and has not answered.
+    pub(crate) async fn lives(&self, member: &Member) -> Option<bool> {
         let asked = send(
             &self.pool,
             &self.secret,
@@ -69,7 +69,11 @@ impl Process {
             &member.url,
             Vec::new(),
         );
-        matches!(tokio::time::timeout(ALIVE, Box::pin(asked)).await, Ok(Err(Failed::Refused)))
+        match tokio::time::timeout(ALIVE, Box::pin(asked)).await {
+            Ok(Ok(_)) => Some(true),
+            Ok(Err(Failed::Refused)) => Some(false),
+            Ok(Err(Failed::Other(_))) | Err(_) => None,
+        }
     }
 
     /// Makes a signed name of this node.
