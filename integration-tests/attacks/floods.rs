@@ -479,8 +479,9 @@ async fn send(tx: &mut Pin<Box<dyn Sender>>, out: Outbound) -> Result<(), Transp
 const MEMORY: usize = MIB;
 /// The most early cancels that are kept.
 const PARKED: u64 = 256;
-/// How many are sent before memory is read. A debug build takes ten times as long for each.
-const WARM_UP: usize = if cfg!(debug_assertions) { 1000 } else { 5000 };
+/// How many are sent before memory is read: as many as a debug build sends over HTTP afterwards, so that what a busy machine has
+/// under way at once has been allocated. A debug build takes ten times as long for each.
+const WARM_UP: usize = if cfg!(debug_assertions) { 2048 } else { 5000 };
 
 async fn unknown_cancels(wire: Wire) {
     let count = million_over(&wire);

@@ -73,6 +73,9 @@ const PAGE: usize = 100;
 #[derive(Clone, Default)]
 pub struct Tasks(Arc<Table>);
 
+/// In milliseconds since 1970.
+const END_OF_9999: u64 = 253_402_300_799_999;
+
 /// The missing handler of a task that is only a record.
 struct NoWork;
 
@@ -418,7 +421,8 @@ impl Task {
             None => Answer::Error(ErrorObject::internal()).into(),
         };
         let form = if record.asked_by_client { TaskForm::AskedByClient } else { TaskForm::DecidedByServer };
-        let time = |since: u64| UNIX_EPOCH + Duration::from_millis(since);
+        // A later time cannot be written.
+        let time = |since: u64| UNIX_EPOCH + Duration::from_millis(since.min(END_OF_9999));
         Arc::new(Self {
             id: record.id.into(),
             form,

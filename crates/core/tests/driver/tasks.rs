@@ -646,3 +646,23 @@ async fn the_end_of_a_task_is_told_once_it_is_recorded() {
     timeout(SOON, cancelled).await.unwrap().unwrap();
     assert_eq!(shelf.records.lock().unwrap().len(), 2, "its begin and its end");
 }
+
+#[tokio::test]
+async fn a_record_that_makes_no_sense_is_no_panic() {
+    let shelf = Shelf::default();
+    let record = |id: &str, created: u64, end: Value| {
+        let record = json!({
+            "id": id, "asked_by_client": true, "principal": null, "created": created, "updated": u64::MAX,
+            "ttl_ms": u64::MAX, "poll_interval_ms": u64::MAX, "end": end,
+        });
+        shelf.records.lock().unwrap().insert((id.to_owned(), true), record.to_string());
+    };
+    record("late", u64::MAX, json!({ "Value": "{}" }));
+    record("broken", 0, json!({ "Value": "{" }));
+    record("odd", 0, json!({ "Cancelled": {"by": "a stranger", "reason": "x"} }));
+    let (client, _server) = connect(&MCP, router(&stored(&shelf), &Running::default()));
+    for (id, status) in [("late", "completed"), ("broken", "failed"), ("odd", "cancelled")] {
+        let told: Value = client.call("tasks/get", &json!({ "taskId": id })).await.unwrap();
+        assert_eq!(told.get("status"), Some(&json!(status)), "{told}");
+    }
+}
