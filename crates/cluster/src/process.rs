@@ -58,7 +58,7 @@ impl Process {
         message.verify(&self.secret, own, about).map_err(|_| refused())
     }
 
-    /// Whether a node answers at its address. `None`: somebody may listen there, and has not answered.
+    /// Whether a node answers at its address. `None`: its port is open, and it has not answered in time.
     pub(crate) async fn lives(&self, member: &Member) -> Option<bool> {
         let asked = send(
             &self.pool,
