@@ -19,7 +19,7 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
-use rescind_core::{HeldBytes, Inbound, Receiver, TransportError, TransportEvent};
+use rescind_core::{ExchangeId, HeldBytes, Inbound, Receiver, TransportError, TransportEvent};
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
@@ -47,6 +47,8 @@ struct QueueState {
     ended: bool,
     /// Whether the driver has dropped its receiver.
     forsaken: bool,
+    /// The exchanges of the messages that waited then, and that nobody will read.
+    unread: Vec<ExchangeId>,
     reader: Option<Waker>,
     /// Whether a task may wait for room.
     is_awaited: bool,
@@ -57,6 +59,16 @@ struct QueueState {
 struct QueuedItem {
     item: Result<TransportEvent, TransportError>,
     held: Option<HeldBytes>,
+}
+
+impl QueuedItem {
+    /// The exchange of a message.
+    fn exchange(&self) -> Option<ExchangeId> {
+        match &self.item {
+            Ok(TransportEvent::Message(inbound)) => Some(inbound.exchange),
+            Ok(_) | Err(_) => None,
+        }
+    }
 }
 
 /// Why a message was not taken.
@@ -215,6 +227,13 @@ impl InboundQueue {
         state.ended || state.forsaken
     }
 
+    /// Whether the driver has not read the message of an exchange. Once the link has ended it never will.
+    pub(crate) fn is_unread(&self, exchange: ExchangeId) -> bool {
+        let state = self.state();
+        state.unread.contains(&exchange)
+            || state.queue.iter().any(|waiting| waiting.exchange() == Some(exchange))
+    }
+
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<TransportEvent, TransportError>>> {
         let (polled, held) = self.poll_waiting(cx);
         drop(held);
@@ -250,7 +269,9 @@ impl InboundQueue {
         let left = {
             let mut state = self.state();
             state.forsaken = true;
-            (std::mem::take(&mut state.queue), state.reader.take())
+            let left = std::mem::take(&mut state.queue);
+            state.unread = left.iter().filter_map(QueuedItem::exchange).collect();
+            (left, state.reader.take())
         };
         self.room.notify_waiters();
         drop(left);
@@ -361,5 +382,33 @@ impl WakeList {
         if !self.0.is_empty() {
             self.0.into_iter().for_each(Waker::wake);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rescind_core::ByteBudget;
+
+    use super::*;
+
+    // A request that the driver never read has not begun: its client gets 404, and may send it in a new session.
+    #[tokio::test]
+    async fn a_message_is_unread_until_the_driver_takes_it_and_stays_so_when_the_driver_has_gone() {
+        let queue = InboundQueue::new(1024);
+        let mut receiver = InboundReceiver(Arc::clone(&queue));
+        for number in [1, 2] {
+            let mut inbound = Inbound::new(Bytes::from_static(b"{}"));
+            inbound.exchange = ExchangeId(number);
+            queue.push(inbound, ByteBudget::new(1024).hold(2)).unwrap();
+        }
+        assert!(queue.is_unread(ExchangeId(1)) && queue.is_unread(ExchangeId(2)));
+        let taken = std::future::poll_fn(|cx| Pin::new(&mut receiver).poll_event(cx)).await;
+        assert!(
+            matches!(taken, Some(Ok(TransportEvent::Message(inbound))) if inbound.exchange == ExchangeId(1))
+        );
+        assert!(!queue.is_unread(ExchangeId(1)));
+        drop(receiver);
+        assert!(!queue.is_unread(ExchangeId(1)) && queue.is_unread(ExchangeId(2)));
+        assert!(!queue.is_unread(ExchangeId(3)), "nobody sent it");
     }
 }
