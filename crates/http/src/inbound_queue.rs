@@ -227,11 +227,22 @@ impl InboundQueue {
         state.ended || state.forsaken
     }
 
-    /// Whether the driver has not read the message of an exchange. Once the link has ended it never will.
-    pub(crate) fn is_unread(&self, exchange: ExchangeId) -> bool {
-        let state = self.state();
-        state.unread.contains(&exchange)
-            || state.queue.iter().any(|waiting| waiting.exchange() == Some(exchange))
+    /// Takes the message of an exchange back, if the driver has not read it. `true`: the driver never will.
+    pub(crate) fn take_back(&self, exchange: ExchangeId) -> bool {
+        let taken = {
+            let mut state = self.state();
+            if state.unread.contains(&exchange) {
+                return true;
+            }
+            let at = state.queue.iter().position(|waiting| waiting.exchange() == Some(exchange));
+            let taken = at.and_then(|at| state.queue.remove(at));
+            if let Some(QueuedItem { item: Ok(TransportEvent::Message(inbound)), .. }) = &taken {
+                state.messages -= 1;
+                state.bytes -= inbound.body.len();
+            }
+            taken
+        };
+        taken.is_some()
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<TransportEvent, TransportError>>> {
@@ -391,24 +402,27 @@ mod tests {
 
     use super::*;
 
-    // A request that the driver never read has not begun: its client gets 404, and may send it in a new session.
+    // Such a request has not begun and never will: its client gets 404, and may send it in a new session.
     #[tokio::test]
-    async fn a_message_is_unread_until_the_driver_takes_it_and_stays_so_when_the_driver_has_gone() {
+    async fn a_message_can_be_taken_back_unless_the_driver_has_read_it() {
         let queue = InboundQueue::new(1024);
         let mut receiver = InboundReceiver(Arc::clone(&queue));
-        for number in [1, 2] {
+        for number in [1, 2, 3, 4] {
             let mut inbound = Inbound::new(Bytes::from_static(b"{}"));
             inbound.exchange = ExchangeId(number);
             queue.push(inbound, ByteBudget::new(1024).hold(2)).unwrap();
         }
-        assert!(queue.is_unread(ExchangeId(1)) && queue.is_unread(ExchangeId(2)));
-        let taken = std::future::poll_fn(|cx| Pin::new(&mut receiver).poll_event(cx)).await;
-        assert!(
-            matches!(taken, Some(Ok(TransportEvent::Message(inbound))) if inbound.exchange == ExchangeId(1))
-        );
-        assert!(!queue.is_unread(ExchangeId(1)));
+        assert!(queue.take_back(ExchangeId(2)) && !queue.take_back(ExchangeId(2)));
+        assert!(!queue.take_back(ExchangeId(5)), "nobody sent it");
+        queue.end();
+        for number in [1, 3] {
+            let read = std::future::poll_fn(|cx| Pin::new(&mut receiver).poll_event(cx)).await;
+            let Some(Ok(TransportEvent::Message(inbound))) = read else { panic!("{read:?}") };
+            assert_eq!(inbound.exchange, ExchangeId(number));
+            assert!(!queue.take_back(inbound.exchange), "it may have begun");
+        }
         drop(receiver);
-        assert!(!queue.is_unread(ExchangeId(1)) && queue.is_unread(ExchangeId(2)));
-        assert!(!queue.is_unread(ExchangeId(3)), "nobody sent it");
+        assert!(queue.take_back(ExchangeId(4)), "the driver left it");
+        assert!(!queue.take_back(ExchangeId(3)));
     }
 }

@@ -224,8 +224,8 @@ impl StreamableServer {
             ResponseKind::Ended => {
                 return Err(match entry {
                     Entry::Opened => entry.ended(),
-                    // It has not begun.
-                    Entry::Known if session.inbound_queue.is_unread(exchange) => entry.ended(),
+                    // It has not begun, and will not.
+                    Entry::Known if session.inbound_queue.take_back(exchange) => entry.ended(),
                     Entry::Known | Entry::Alone => Refused::unanswered(),
                 });
             }
