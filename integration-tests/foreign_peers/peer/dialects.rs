@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -26,6 +25,8 @@ pub(super) struct Mcp {
     is_prepared: AtomicBool,
     /// The status of each task; its id is `task-` and its place.
     tasks: Mutex<Vec<&'static str>>,
+    /// Notified when a task has ended.
+    task_ended: Condvar,
 }
 
 impl Protocol for Mcp {
@@ -136,7 +137,9 @@ impl Mcp {
         let total = Duration::from_millis(argument("ms").unwrap_or(peer.flags.work_ms));
         let goes_on = [Fault::TaskWorkGoesOn, Fault::TaskCompletesLater].iter().any(|it| peer.flags.has(*it));
         for done in 1..=steps {
-            thread::sleep(total / steps);
+            // One step of work, which a cancel ends unless the work goes on.
+            let works = |tasks: &mut Vec<&'static str>| goes_on || tasks.get(at) == Some(&"working");
+            drop(self.task_ended.wait_timeout_while(self.tasks(), total / steps, works));
             if peer.flags.has(Fault::TaskEndsWithRequest) && peer.is_stopped(key) {
                 self.end_task(at, "cancelled");
             }
@@ -164,9 +167,8 @@ impl Mcp {
             (None, _) => Answer::error(wire::INVALID_PARAMS, "there is no such task"),
             (Some((at, status)), "tasks/get") => Answer::Result(task(at, status)),
             (Some((at, "working")), "tasks/result") => {
-                while self.status(at) == Some("working") {
-                    thread::sleep(Duration::from_millis(10));
-                }
+                let works = |tasks: &mut Vec<&'static str>| tasks.get(at) == Some(&"working");
+                drop(self.task_ended.wait_while(self.tasks(), works));
                 self.answer_about_task(peer, request)
             }
             (Some((at, "completed")), "tasks/result") => {
@@ -208,6 +210,7 @@ impl Mcp {
     fn end_task(&self, at: usize, status: &'static str) {
         if let Some(task) = self.tasks().get_mut(at).filter(|task| **task == "working") {
             *task = status;
+            self.task_ended.notify_all();
         }
     }
 
