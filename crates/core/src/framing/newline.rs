@@ -78,8 +78,16 @@ struct Text {
     brackets: Brackets,
     /// Whether other output is before it, which may have a bracket at its end too.
     is_printed: bool,
+    /// Whether only blank lines have come after that bracket.
+    is_only_bracket: bool,
     /// When its time ends, once it is known.
     ends_at: Option<Instant>,
+}
+
+impl Text {
+    const fn new(lines: BytesMut, brackets: Brackets, is_printed: bool) -> Self {
+        Self { lines, brackets, is_printed, is_only_bracket: is_printed, ends_at: None }
+    }
 }
 
 impl Newline {
@@ -390,7 +398,9 @@ impl Newline {
         }
         if text.first() == Some(&b'{') {
             let before = line.len() - line.trim_ascii_start().len();
-            if let Some(object) = Object::read(text).filter(|object| object.is_message()) {
+            // Only as far as the object can reach: after it, the rest of the line is read again.
+            let object = Brackets::default().read(text).and_then(|end| Object::read(text.get(..end)?));
+            if let Some(object) = object.filter(|object| object.is_message()) {
                 // Not at the end of the line, because a line that ends with the object looks whole.
                 self.rest = line.split_off(before + object.length);
                 return Some(Decoded::Frame(line.freeze()));
@@ -400,14 +410,14 @@ impl Newline {
         if begins_text(text) && brackets.read(text).is_none() {
             // Of its own memory, because it grows.
             let lines = BytesMut::from(&line[..]);
-            self.text = Some(Box::new(Text { lines, brackets, is_printed: false, ends_at: None }));
+            self.text = Some(Box::new(Text::new(lines, brackets, false)));
             return None;
         }
         if let Some(at) = opens_object(&line) {
             let mut brackets = Brackets::default();
             let lines = BytesMut::from(line.get(at..).unwrap_or_default());
             brackets.read(&lines);
-            self.text = Some(Box::new(Text { lines, brackets, is_printed: true, ends_at: None }));
+            self.text = Some(Box::new(Text::new(lines, brackets, true)));
             line.truncate(at);
             return Some(Decoded::Noise(line.freeze()));
         }
@@ -423,8 +433,9 @@ impl Newline {
     /// A line while a text is not complete.
     fn line_of_text(&mut self, mut line: BytesMut) -> Option<Decoded> {
         let text = self.text.as_mut()?;
-        let is_first = text.is_printed && trim(&text.lines).len() == 1;
-        let goes_on = !is_first || matches!(trim(&line).first(), None | Some(b'"' | b'}'));
+        let first = trim(&line).first();
+        let goes_on = !text.is_only_bracket || matches!(first, None | Some(b'"' | b'}'));
+        text.is_only_bracket &= first.is_none();
         if !goes_on || is_own_message(&line) {
             self.rest = line;
             return self.drop_text();
@@ -766,6 +777,46 @@ mod tests {
         }
         assert_eq!(refusals, 1);
         assert!(decoder.buffer.capacity() <= super::super::MAX_MOVED_BYTES);
+    }
+
+    #[test]
+    fn lines_of_any_kind_are_read_in_linear_time() {
+        // If a text or a line were read again for each of its parts, this would take many minutes.
+        let message = "{\"jsonrpc\":\"2.0\"}";
+        let parts = [
+            "\n",
+            "\r\n",
+            " ",
+            " \n",
+            "{",
+            "{\n",
+            "}",
+            "}\n",
+            "[",
+            "]\n",
+            "\"",
+            "\\",
+            "\u{feff}",
+            "\u{feff}\n",
+            "x\n",
+            "\u{e9}",
+            "\"a\":1,\n",
+            "{}",
+            "{}\n",
+            "x {\n",
+            "{\"a\":\n",
+            "x {\"jsonrpc\":1}",
+            "x {\"jsonrpc\":1}\n",
+            message,
+        ];
+        for (beginning, part) in ["x {\n", message].iter().flat_map(|first| parts.map(|part| (first, part))) {
+            let text = format!("{beginning}{} x\n{{}}\n", part.repeat((512 << 10) / part.len()));
+            let mut decoder = Newline::new(4 << 20);
+            decoder.push(text.as_bytes());
+            let decoded = std::iter::from_fn(|| decoder.next_frame()).count();
+            assert!(decoded > 0 || decoder.is_collecting(), "{beginning:?}, {part:?}");
+            assert!(decoded <= text.len(), "{beginning:?}, {part:?}");
+        }
     }
 
     #[test]
