@@ -342,6 +342,7 @@ pub(crate) struct Tally {
     pub(crate) overloaded: AtomicU64,
     over: AtomicBool,
     faults: Mutex<(u64, Vec<String>)>,
+    printed: AtomicBool,
     peers: Mutex<Vec<Peer>>,
 }
 
@@ -377,6 +378,21 @@ impl Tally {
     /// Adds one end of a connection. Its requests are counted until it has none and is closed.
     pub(crate) fn watch(&self, peer: Peer) {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).push(peer);
+    }
+
+    /// Prints, once, both ends of the connections that have requests or calls: the reader sees where a call that hangs is.
+    pub(crate) fn print_busy(&self) {
+        if self.printed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        for peer in peers.iter().filter(|peer| peer.stats().slots + peer.stats().calls > 0) {
+            let (stats, queues, requests) = (peer.stats(), peer.queue_stats(), peer.requests());
+            eprintln!("{}, closed: {}, {stats:?}, {queues:?}", peer.session(), peer.is_closed());
+            for request in requests {
+                eprintln!("    {request:?}");
+            }
+        }
     }
 
     /// The requests and calls at the ends of all connections, including closed ones.

@@ -186,6 +186,7 @@ async fn ask(wire: Wire, peer: &Peer, tally: &Tally, random: &mut Random) {
 
 async fn settled(call: Call<Value>, method: &str, params: &Value, is_cancelled: bool, tally: &Tally) {
     let Ok(outcome) = timeout(HANG, call.outcome()).await else {
+        tally.print_busy();
         return tally.fault(format!("I13: a call of `{method}` hangs"));
     };
     match outcome {
