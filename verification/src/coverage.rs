@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-/// An invariant. Those of the machine have the same number in docs/semantics.md, those of the bus in [`bus`](super::bus).
+/// An invariant. Those of the machine have the same number in its documentation, those of the bus in [`bus`](super::bus).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invariant {
     /// Its number.
