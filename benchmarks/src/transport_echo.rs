@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use rescind_core::dialect::{ACP, Role};
 use rescind_core::{
-    ByteStream, Call, CallContext, Framing, Limits, Link, Peer, Router, Server, Transport, memory_pair,
+    ByteStream, Call, CallContext, Framing, HandlerError, Limits, Link, Peer, Router, Server, Tasks,
+    Transport, memory_pair,
 };
 use rescind_http::{
     Acp, AcpTransport, GivenStream, HttpClient, HttpListener, HttpServer, Stateless, StatelessTransport,
     Streamable, StreamableTransport, count_ids,
 };
 use rescind_websocket::{UpgradeOptions, WebSocketTransport, accept_given, open_given};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::cross_process::{OurClient, Wire, router};
@@ -60,6 +62,8 @@ pub enum EchoHandler {
     Task,
     /// With `Router::quick`.
     Quick,
+    /// No echo: the client asks for the status of a task that goes on.
+    TasksGet,
 }
 
 impl EchoHandler {
@@ -71,8 +75,20 @@ impl EchoHandler {
             Self::Quick => {
                 router.quick("echo", |_: CallContext, params: Box<RawValue>| async move { Ok(params) })
             }
+            Self::TasksGet => router.tasks(&Tasks::default()).method("initialize", declares_tasks).task(
+                "tools/call",
+                |context: CallContext, _: Box<RawValue>| async move {
+                    context.cancelled().await;
+                    Ok(())
+                },
+            ),
         }
     }
+}
+
+async fn declares_tasks(_: CallContext, _: Box<RawValue>) -> Result<Value, HandlerError> {
+    let tasks = json!({ "requests": { "tools": { "call": {} } } });
+    Ok(json!({ "protocolVersion": "2025-11-25", "capabilities": { "tasks": tasks } }))
 }
 
 impl Carrier {
@@ -110,8 +126,8 @@ impl Carrier {
 }
 
 impl Echoes {
-    /// What is counted: each transport with every size, HTTP with the smallest, quick handlers in memory and over lines. At 64 KiB an echo over `stateless` made one
-    /// allocation more or less in a thousand from run to run.
+    /// What is counted: each transport with every size, HTTP with the smallest, quick handlers in memory and over lines, and the
+    /// status of a task over HTTP. At 64 KiB an echo over `stateless` made one allocation more or less in a thousand from run to run.
     pub fn all() -> impl Iterator<Item = Self> {
         let sizes = |carrier: &Carrier| match carrier {
             Carrier::Http(_) => &[64][..],
@@ -122,7 +138,10 @@ impl Echoes {
             sizes(&carrier).iter().map(move |&bytes| Self { carrier, bytes, handler })
         };
         let quick = |carrier| Self { carrier, bytes: 64, handler: EchoHandler::Quick };
-        Carrier::ALL.into_iter().flat_map(echoes).chain([Carrier::Frames, Carrier::Lines].map(quick))
+        let task =
+            Self { carrier: Carrier::Http(Wire::Streamable), bytes: 64, handler: EchoHandler::TasksGet };
+        let quick = [Carrier::Frames, Carrier::Lines].map(quick);
+        Carrier::ALL.into_iter().flat_map(echoes).chain(quick).chain([task])
     }
 
     /// The name in the file of budgets.
@@ -132,6 +151,7 @@ impl Echoes {
         let quick = match self.handler {
             EchoHandler::Task => "",
             EchoHandler::Quick => ", quick",
+            EchoHandler::TasksGet => return format!("tasks/get over {over}"),
         };
         match self.bytes {
             64 => format!("echo over {over}{quick}"),
@@ -144,6 +164,7 @@ impl Echoes {
 #[derive(Debug)]
 pub struct EchoClient {
     client: Peer,
+    method: &'static str,
     params: Box<RawValue>,
 }
 
@@ -175,7 +196,16 @@ impl EchoClient {
         let client = Peer::builder(wire.dialect()).serve(Router::new()).role(Role::Client);
         let client = client.attach(link).expect("the runtime runs");
         OurClient::shake_hands(wire, &client).await;
-        Self { client, params: wire.params(echoes.bytes) }
+        let (method, params) = match handler {
+            EchoHandler::Task | EchoHandler::Quick => ("echo", wire.params(echoes.bytes)),
+            EchoHandler::TasksGet => {
+                let task = client.call::<_, ()>("tools/call", &json!({ "name": "a" })).task(None);
+                let task = task.await.expect("it becomes a task");
+                let params = json!({ "taskId": task.id() });
+                ("tasks/get", to_raw_value(&params).expect("it is JSON"))
+            }
+        };
+        Self { client, method, params }
     }
 
     /// This many round trips, one after another.
@@ -184,7 +214,7 @@ impl EchoClient {
     /// If the server does not echo.
     pub async fn echo(&self, count: usize) {
         for _ in 0..count {
-            let echoed: Box<RawValue> = self.client.call("echo", &self.params).await.expect("an echo");
+            let echoed: Box<RawValue> = self.client.call(self.method, &self.params).await.expect("an echo");
             // The stateless revision adds a member to a result.
             assert!(echoed.get().len() >= self.params.get().len());
         }
