@@ -141,13 +141,13 @@ pub struct Session {
     requests: SlotMap<request::Request>,
     /// The requests whose handlers have not ended, by their ids.
     ids: HashIndex,
-    request_extras: Pool<request::Extras>,
+    request_extras: Pool<request::RequestExtras>,
     /// The same requests by the keys that cancels name, where that is not the id.
     cancel_keys: HashMap<remembered_ids::Name, InboundKey>,
     /// The requests of each exchange, on transports with exchanges.
     exchanges: BTreeSet<(ExchangeId, InboundKey)>,
     queue: inbound::Queue,
-    permits: inbound::Permits,
+    permits: inbound::HandlerPermits,
     shares: request::Shares,
     settled: remembered_ids::SettledCache,
     early_cancels: remembered_ids::EarlyCancels,
@@ -158,11 +158,11 @@ pub struct Session {
     open_calls: usize,
     /// The open calls of this side, by their numbers.
     numbers: NumberIndex,
-    call_extras: Pool<outbound::Extras>,
+    call_extras: Pool<outbound::CallExtras>,
     /// The cancels of this side that may still be acknowledged, by their numbers.
     cancels: HashMap<CallNumber, OutboundKey>,
     next_number: u64,
-    tree: cancel::Cascades,
+    cascades: cancel::Cascades,
     timers: Timers,
     bucket: inbound::TokenBucket,
     outputs: VecDeque<Output>,
@@ -184,7 +184,7 @@ impl Session {
             cancel_keys: HashMap::new(),
             exchanges: BTreeSet::new(),
             queue: inbound::Queue::default(),
-            permits: inbound::Permits::default(),
+            permits: inbound::HandlerPermits::default(),
             shares: request::Shares::new(config.client_limits),
             settled: remembered_ids::SettledCache::new(limits.max_settled_ids, limits.settled_id_lifetime),
             early_cancels: remembered_ids::EarlyCancels::new(
@@ -198,7 +198,7 @@ impl Session {
             call_extras: Pool::new(),
             cancels: HashMap::new(),
             next_number: 1,
-            tree: cancel::Cascades::default(),
+            cascades: cancel::Cascades::default(),
             timers: Timers::default(),
             bucket: inbound::TokenBucket::default(),
             outputs: VecDeque::new(),
@@ -209,9 +209,9 @@ impl Session {
 
     /// Reads one part of the handshake: the peer's part when it is received, this side's part when it is accepted. The
     /// result ends the handshake (ACPDRAFT-20), opens the session and selects the revision.
-    pub fn handshake(&mut self, part: HandshakePart, said: &Handshake) {
+    pub fn handshake(&mut self, part: HandshakePart, declared: &Handshake) {
         self.exit_state.begun = true;
-        self.agreement.hear(self.config.dialect.rules(), part, said);
+        self.agreement.read_declaration(self.config.dialect.rules(), part, declared);
     }
 
     /// The next output, in order.
@@ -234,7 +234,7 @@ impl Session {
                 Timer::Queue(key) => self.queue_time_over(now, key),
                 Timer::Grace(key) => self.grace_over(now, key),
                 Timer::Shield(key) => self.shield_over(now, key),
-                Timer::Detach(key) => self.detach_over(now, key),
+                Timer::LostStream(key) => self.lost_stream_grace_over(now, key),
                 Timer::Deadline(key) => self.deadline_over(now, key),
                 Timer::PeerWait(key) => self.peer_wait_over(key),
                 Timer::Lifecycle => self.lifecycle_over(now),
@@ -247,9 +247,9 @@ impl Session {
     /// it. Call it between frames while [`has_work`](Self::has_work) is true.
     pub fn advance(&mut self, now: Instant) {
         if self.has_work() {
-            self.walk(now);
+            self.cancel_cascade_slice(now);
         }
-        if self.lifecycle.state() != lifecycle::State::Open {
+        if self.lifecycle.state() != lifecycle::ConnectionState::Open {
             self.after_end(now);
         }
     }
@@ -311,7 +311,7 @@ enum Timer {
     /// The longest time of a shield has elapsed.
     Shield(InboundKey),
     /// A lost stream was not resumed.
-    Detach(InboundKey),
+    LostStream(InboundKey),
     /// The deadline of a call.
     Deadline(OutboundKey),
     /// The peer did not answer a cancelled call in time.
