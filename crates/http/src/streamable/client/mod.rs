@@ -154,7 +154,7 @@ impl StreamableTransport {
         let peer = client.requester.reach().await?;
         let sender = ClientSender::new(Arc::clone(&client));
         legacy::open(&client, self.client.connect_timeout).await?;
-        client.state().standing = Standing::Open;
+        client.state().standing = SessionPhase::Open;
         Ok(client.link(sender, false, peer))
     }
 
@@ -180,7 +180,7 @@ impl Transport for StreamableTransport {
 }
 
 struct Client {
-    core: ClientCore<State>,
+    core: ClientCore<StreamableClientState>,
     settings: ClientSettings,
     /// Sends POSTs to the endpoint of an event stream, if the server speaks the transport of 2024-11-05.
     legacy: OnceLock<Requester>,
@@ -190,8 +190,8 @@ struct Client {
     moved: Notify,
 }
 
-struct State {
-    standing: Standing,
+struct StreamableClientState {
+    standing: SessionPhase,
     /// The session id, after the server has named it.
     id: Option<HeaderValue>,
     version: Option<HeaderValue>,
@@ -223,7 +223,7 @@ struct State {
 }
 
 /// The state of the session.
-enum Standing {
+enum SessionPhase {
     /// Nothing was sent yet.
     Unopened,
     /// The response to the first frame has not begun.
@@ -252,8 +252,8 @@ struct InFlight {
 
 impl Client {
     fn new(client: &HttpClient, settings: ClientSettings) -> Self {
-        let state = State {
-            standing: Standing::Unopened,
+        let state = StreamableClientState {
+            standing: SessionPhase::Unopened,
             id: None,
             version: None,
             post_headers: None,
@@ -330,13 +330,14 @@ impl Client {
     /// Waits until none of these frames is pending. Never completes after the client has closed.
     async fn after(&self, frames: &[u64]) {
         if !frames.is_empty() {
-            let none_is_young = |state: &State| !frames.iter().any(|frame| state.is_pending(*frame));
+            let none_is_young =
+                |state: &StreamableClientState| !frames.iter().any(|frame| state.is_pending(*frame));
             self.until(&self.moved, |state| !state.closed && none_is_young(state)).await;
         }
     }
 }
 
-impl State {
+impl StreamableClientState {
     /// Whether a frame must not be sent again: it is cancelled, or the link closes.
     fn is_stopped(&self, frame: u64) -> bool {
         self.closing || self.in_flight.get(&frame).is_none_or(|flight| flight.cancelled)
@@ -376,14 +377,14 @@ impl State {
 }
 
 impl Deref for Client {
-    type Target = ClientCore<State>;
+    type Target = ClientCore<StreamableClientState>;
 
-    fn deref(&self) -> &ClientCore<State> {
+    fn deref(&self) -> &ClientCore<StreamableClientState> {
         &self.core
     }
 }
 
-impl InFlightTasks for State {
+impl InFlightTasks for StreamableClientState {
     type Tasks = AbortOnDrop;
 
     fn take_tasks(&mut self) -> AbortOnDrop {
@@ -451,7 +452,7 @@ impl Sender for ClientSender {
             return Err(closed());
         }
         check_size(&out, self.client.max_frame)?;
-        posts::start(&self.client, out);
+        posts::start_post(&self.client, out);
         Ok(())
     }
 
