@@ -14,7 +14,7 @@ use crate::machine::request::{Cancellability, Request, RequestState};
 use crate::machine::{Session, Timer, later, lifecycle};
 use crate::message::AckStatus;
 
-/// How long the lost stream of a request that ends with it may be resumed.
+/// How long the lost stream of a request that ends with its stream (MCP's `tasks/result`) may be resumed.
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 
 /// An acknowledgement that must be sent: its id and its exchange.

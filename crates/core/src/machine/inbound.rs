@@ -300,7 +300,7 @@ impl Session {
         self.release(key);
     }
 
-    /// Settles a request with the answer for its first cause. Only here it is decided that no answer is sent.
+    /// Settles a request with the answer for its first cause.
     pub(super) fn settle_cancelled(&mut self, now: Instant, key: InboundKey, cause: Option<Cause>) {
         let cause = cause.unwrap_or(Cause::new(CauseKind::Local));
         self.settle(now, key, ReplyBody::Cancelled(cause));
@@ -344,6 +344,8 @@ impl Session {
         self.begin_cascade(key);
     }
 
+    /// Outputs an answer (I1), or `Silence` where the dialect forbids one. A fixed result may replace the cancelled answer.
+    /// After the loss of the connection nothing is output.
     fn write_answer(&mut self, key: InboundKey, body: ReplyBody) {
         if self.lifecycle.state() == lifecycle::ConnectionState::Lost {
             return;

@@ -1,4 +1,5 @@
-//! How a connection ends: the end of input, loss, and the six steps of a shutdown.
+//! How a connection ends: the end of input, loss, and the six steps of a shutdown. Then how its session opens: what both
+//! sides declare in the handshake (`Agreement`), and LSP's `shutdown` and `exit` (`ExitState`).
 
 use std::time::{Duration, Instant};
 
@@ -389,7 +390,7 @@ impl Agreement {
         }
     }
 
-    /// Whether the session is open.
+    /// Whether the result of the handshake was read.
     pub(super) fn is_handshake_done(&self) -> bool {
         self.handshake == HandshakeState::Done
     }

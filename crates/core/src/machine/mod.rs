@@ -7,17 +7,20 @@
 //! a request the peer asks of us          Queued -> Running -> Draining -> gone
 //!                                                    |  ^
 //!                                    CancelPending   <-+  +-> Cancelling (signalled, the handler decides)
+//!                                        Running -> Task (answered with its handle) -> Draining
 //! a request we ask of the peer           Staged -> Written -> Cancelling -> settled
 //! ```
 //!
 //! # Invariants
 //! Tests and failures cite their numbers.
 //! - I1 Each accepted request gets exactly one answer while the connection lives, or none where the dialect forbids
-//!   one. Only `Session::settle` makes answers, and it acts once for each slot.
+//!   one. `Session::write_answer` outputs it. It is called by `settle`, by `settle_queued` for a request that never
+//!   started, and by `local_become_task`, and one of them acts once for each slot. `refuse` answers the requests that
+//!   are not accepted.
 //! - I2 Nothing is sent for a request after its answer. [`Session::may_notify`] is false after `settle`, and `Silence`
 //!   removes the frames that still wait.
-//! - I3 Nothing is left of an ended request: `Session::release` removes slot, index, timers, children and permit
-//!   together.
+//! - I3 Nothing is left of an ended request: `Session::release` removes its names and timers, and its slot once its
+//!   children are unlinked. `local_ended` gives its permit back in the same step.
 //! - I4 Isolation: a cancel is looked up by scope, typed id and principal, in the table of one direction only.
 //! - I5 Each descendant is signalled once: a cascade unlinks a child before it cancels it.
 //! - I6 A result that was decided before the cancel is kept: `settle` precedes every later cancel.
@@ -139,7 +142,7 @@ pub struct Session {
     lifecycle: lifecycle::Lifecycle,
     exit_state: lifecycle::ExitState,
     requests: SlotMap<request::Request>,
-    /// The requests whose handlers have not ended, by their ids.
+    /// The requests whose handlers have not ended, by their ids. A request that became a task has freed its id.
     ids: HashIndex,
     request_extras: Pool<request::RequestExtras>,
     /// The same requests by the keys that cancels name, where that is not the id.
@@ -156,7 +159,7 @@ pub struct Session {
     calls: SlotMap<outbound::Call>,
     /// How many of them are not settled.
     open_calls: usize,
-    /// The open calls of this side, by their numbers.
+    /// The calls with a slot, by their numbers: also settled ones whose cancels wait to be written.
     numbers: NumberIndex,
     call_extras: Pool<outbound::CallExtras>,
     /// The cancels of this side that may still be acknowledged, by their numbers.

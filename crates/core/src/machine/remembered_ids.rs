@@ -24,7 +24,7 @@ pub(super) fn text_of((_, id): &Name) -> usize {
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// It was answered with the result of its handler.
+    /// It was answered: with the result of its handler, with the handle of its task, or with a refusal.
     Completed,
     /// It was cancelled.
     Cancelled,

@@ -619,8 +619,8 @@ impl Session {
         }
     }
 
-    /// The slot of a request that can still be cancelled or looked up.
-    pub(super) fn state_of(&self, key: crate::id::InboundKey) -> Option<RequestState> {
+    /// The state of a request. `None`: it has no slot any more.
+    pub(super) fn state_of(&self, key: InboundKey) -> Option<RequestState> {
         self.requests.get(key.0).map(|request| request.state)
     }
 }

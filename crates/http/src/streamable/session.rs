@@ -1,8 +1,4 @@
-//! One session on the server side: what its client does in it.
-//!
-//! # The link
-//!
-//! How a session sends the driver's frames, and how it ends.
+//! One session on the server side: what its client does in it, how it sends the driver's frames, and how it ends.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,7 +4,8 @@
 //!
 //! The machine of the parent identifies the child by a number. The driver of the parent keeps, for that number, the
 //! action that cancels the child. The locks of two connections are never held together (D3), so the child is registered
-//! in three steps. A cancel that arrives between them is found by the last step.
+//! in three steps: `ForeignParent::adopt`, `start_call` on the child's connection, and `place_child`. A cancel that
+//! arrives between them is found by the last step.
 
 use std::sync::{Arc, Weak};
 use std::task::Waker;

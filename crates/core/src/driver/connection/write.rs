@@ -137,12 +137,12 @@ impl ConnectionTask {
                 Ok(())
             }
             Outgoing::Cancel { key, number, exchange, cancel, cause, task } => {
-                self.encode_cancel(number, cancel, &cause, task.as_deref());
                 if self.abort_exchange(exchange) {
                     // The answer could only have arrived on this exchange.
                     connection.step(|state, now, _| state.session.recv_call_failed(now, key, true));
                     return Ok(());
                 }
+                self.encode_cancel(number, cancel, &cause, task.as_deref());
                 // I12: on an exchange of the peer the cancel follows its request. An exchange of this side carries one
                 // message, so the cancel opens another.
                 let exchange = exchange.call().map_or(exchange, |_| ExchangeId::of_call(cancel));
@@ -167,7 +167,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Apart from the others, so that those stay short.
+    /// Encodes a cancel. Not inlined, so that the code for other frames stays short.
     #[inline(never)]
     fn encode_cancel(&mut self, number: CallNumber, cancel: CallNumber, cause: &Cause, task: Option<&Task>) {
         let connection = &self.connection;
@@ -192,7 +192,7 @@ impl ConnectionTask {
         let out = &mut self.scratch;
         let mut reason = None;
         let (written, exchange, id, otherwise) = match control {
-            // Its details were taken with it. A mark without details was disarmed.
+            // `take_control` has made an `Outgoing::Cancel` of it, or has dropped it.
             Control::Cancel(_) => return Ok(()),
             Control::Refuse { to, exchange, why } => {
                 let to = to.as_ref();

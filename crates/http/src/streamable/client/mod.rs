@@ -3,7 +3,8 @@
 //! - K1 POSTs have no order, so a frame that needs an order waits. A notification or a request waits until the server
 //!   has taken the notifications and cancels before it. A notification also waits until the responses to the requests
 //!   before it have begun, or for 250 ms.
-//! - K2 A cancel waits for its own request and for nothing else.
+//! - K2 A cancel waits for its own request. Besides it waits for what each frame waits for: the first message of the
+//!   session, a new session that is being opened, and with `in_order` the frame before it.
 //! - K3 A stream that breaks off before its answer is resumed if the server gave it an id. Without an id, or if that
 //!   fails, its call fails and counts as sent.
 //! - K4 The messages in the response to a cancel are passed on before the later messages of the cancelled call: as on a
