@@ -196,7 +196,7 @@ impl Session {
                 self.acknowledge(ack, Some(id), AckStatus::Cancelled);
             }
             RequestState::Task if failpoint::active(Failpoint::TaskKeepsId) => {
-                self.cancel_task(now, key, cause)
+                self.cancel_task(now, key, cause);
             }
             RequestState::Task | RequestState::Draining { .. } | RequestState::Ended => {
                 let (name, principal) = (request.cancel_name(), request.principal().cloned());

@@ -646,7 +646,7 @@ mod tests {
         let mut permits = StepPermits::default();
         let mut end = |client: &Client, handlers: usize| {
             (0..handlers).for_each(|_| {
-                permits.ends(&admission, RequestClient::OfRequest(client), HandlerPhase::Draining)
+                permits.ends(&admission, RequestClient::OfRequest(client), HandlerPhase::Draining);
             });
         };
         for client in [&deaf, &deafer, &other] {
