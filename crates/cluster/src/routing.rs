@@ -87,7 +87,7 @@ impl Cluster {
         if message.kind() != HopKind::Forward {
             let cluster = Arc::clone(&self.0);
             return SessionRoute::Elsewhere(Box::new(move |request| {
-                Box::pin(serve(cluster, message, request))
+                Box::pin(answer_node(cluster, message, request))
             }));
         }
         let subject = session.or_else(|| task_of(head)).unwrap_or_default().as_bytes();
@@ -126,41 +126,41 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 /// forwarded again).
 async fn forward(
     cluster: Arc<Process>,
-    session: SignedName,
+    owner: SignedName,
     is_task: bool,
     request: Request<RoutedBody>,
 ) -> Result<Response<RoutedBody>, RouteRefusal> {
     let mut request = between_nodes(request);
-    let mut located = cluster.membership.locate(&session.node).await;
+    let mut located = cluster.membership.locate(&owner.node).await;
     // Twice at most: the second time with an address that was read anew.
     for is_fresh in [false, true] {
         let member = match located {
-            Located::At(member) if member.incarnation.is_none_or(|life| life == session.incarnation) => {
-                member
-            }
+            Located::At(member) if member.incarnation.is_none_or(|life| life == owner.incarnation) => member,
             // Its owner has started again since, or the view is old.
             Located::At(_) if !is_fresh => {
-                located = cluster.membership.locate_again(&session.node).await;
+                located = cluster.membership.locate_again(&owner.node).await;
                 continue;
             }
-            Located::At(_) | Located::Gone if is_task => return at_home(&cluster, &session, request).await,
-            Located::At(_) | Located::Gone => return Err(gone()),
-            Located::Unknown => return Err(unknown()),
+            Located::At(_) | Located::Gone if is_task => {
+                return answer_from_record(&cluster, &owner, request).await;
+            }
+            Located::At(_) | Located::Gone => return Err(refuse_gone()),
+            Located::Unknown => return Err(refuse_unknown()),
         };
-        cluster.sign(&mut request, &member, session.text().as_bytes());
+        cluster.sign(&mut request, &member, owner.text().as_bytes());
         request = match cluster.pool.send(&member.url, request).await {
             Ok(response) => return Ok(from_node(response)),
             Err(Unsent::Lost(error)) => {
                 tracing::debug!(node = %member.name, error = %LogText::text(&error), "a forwarded request was lost");
-                return Err(lost());
+                return Err(refuse_lost());
             }
             Err(Unsent::Refused(request)) => {
-                located = moved(&cluster, &member, true).await;
+                located = relocate(&cluster, &member, true).await;
                 *request
             }
             Err(Unsent::Unreachable(request, error)) => {
                 tracing::debug!(node = %member.name, error = %LogText::text(&error), "a node cannot be reached");
-                located = moved(&cluster, &member, false).await;
+                located = relocate(&cluster, &member, false).await;
                 *request
             }
         };
@@ -172,16 +172,16 @@ async fn forward(
         }
     }
     match located {
-        Located::Gone if is_task => at_home(&cluster, &session, request).await,
-        Located::At(_) => Err(unreachable()),
-        Located::Gone => Err(gone()),
-        Located::Unknown => Err(unknown()),
+        Located::Gone if is_task => answer_from_record(&cluster, &owner, request).await,
+        Located::At(_) => Err(refuse_unreachable()),
+        Located::Gone => Err(refuse_gone()),
+        Located::Unknown => Err(refuse_unknown()),
     }
 }
 
 /// A question about a task of a dead node, which this node answers from its record. It is sent as to another node, which serves
 /// what it gets.
-async fn at_home(
+async fn answer_from_record(
     cluster: &Process,
     task: &SignedName,
     mut request: Request<RoutedBody>,
@@ -191,17 +191,17 @@ async fn at_home(
         Some(name) => Some(cluster.membership.locate(name).await),
         None => None,
     }) else {
-        return Err(gone());
+        return Err(refuse_gone());
     };
     cluster.sign(&mut request, &own, task.text().as_bytes());
     match cluster.pool.send(&own.url, request).await {
         Ok(response) => Ok(from_node(response)),
-        Err(_) => Err(gone()),
+        Err(_) => Err(refuse_gone()),
     }
 }
 
 /// Where a node is that does not answer at its address. Nobody listens there (`is_refused`): it is dead, unless it has moved.
-async fn moved(cluster: &Process, member: &Member, is_refused: bool) -> Located {
+async fn relocate(cluster: &Process, member: &Member, is_refused: bool) -> Located {
     match cluster.membership.locate_again(&member.name).await {
         Located::At(again) if again.url == member.url && is_refused => {
             // The engine may show a dead node for some seconds. Without the engine it may as well have moved.
@@ -252,7 +252,7 @@ fn from_node(response: Response<NodeBody>) -> Response<RoutedBody> {
 
 impl Process {
     /// Signs a client's request for this node.
-    fn sign(&self, request: &mut Request<RoutedBody>, to: &Member, session: &[u8]) {
+    fn sign(&self, request: &mut Request<RoutedBody>, to: &Member, owner: &[u8]) {
         let hop = Hop {
             kind: HopKind::Forward,
             from: self.node.clone(),
@@ -260,31 +260,31 @@ impl Process {
             client: PeerAddress::of(request),
         };
         let (method, uri) = (request.method().clone(), request.uri().clone());
-        let about = About { method: &method, uri: &uri, subject: session };
+        let about = About { method: &method, uri: &uri, subject: owner };
         hop.put(&self.secret, about, request.headers_mut());
     }
 }
 
 /// 404: as for each session that has ended.
-fn gone() -> RouteRefusal {
+fn refuse_gone() -> RouteRefusal {
     let text = "this session or task has ended: the node that held it is gone";
     RouteRefusal::new(StatusCode::NOT_FOUND, text.to_owned())
 }
 
 /// 503: the session may live.
-fn unknown() -> RouteRefusal {
+fn refuse_unknown() -> RouteRefusal {
     let text = "the node that holds this session or task is not known now, because the members of the cluster cannot be read";
     RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()).retry_after(RETRY_AFTER)
 }
 
 /// 503: the session lives, as far as is known.
-fn unreachable() -> RouteRefusal {
+fn refuse_unreachable() -> RouteRefusal {
     let text = "the node that holds this session or task cannot be reached now";
     RouteRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()).retry_after(RETRY_AFTER)
 }
 
 /// 502: the owner may have begun with the request.
-fn lost() -> RouteRefusal {
+fn refuse_lost() -> RouteRefusal {
     let text = "the node that holds this session or task was lost while this request was under way";
     RouteRefusal::new(StatusCode::BAD_GATEWAY, text.to_owned())
 }
@@ -297,7 +297,7 @@ const MAX_MESSAGE: usize = 16 * 1024;
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Answers a message.
-async fn serve(
+async fn answer_node(
     cluster: Arc<Process>,
     message: Unverified,
     request: Request<RoutedBody>,

@@ -14,7 +14,8 @@ use crate::message::ErrorCode;
 /// Cites the rows `ACP` and `ACPRFD` of the testkit's COVERAGE.md.
 pub const ACP: Dialect = Dialect::from_static(&ACP_RULES, &ACP_CODEC);
 
-/// ACP version 2 (its schema of November 2026): as [`ACP`], but a cancel for an unknown id is always ignored.
+/// ACP version 2 (its schema of November 2026): as [`ACP`], but a cancel for an unknown id is always
+/// ignored, and a cancelled prompt is answered with the error and not with a stop reason.
 pub const ACP_V2: Dialect = Dialect::from_static(&ACP_V2_RULES, &ACP_V2_CODEC);
 
 /// The proposal of 2025-11-13: `$/cancelRequest` with `params.id`, only towards a side that declared it.

@@ -35,12 +35,12 @@ pub(crate) struct Effects {
     pub(crate) driver: Option<Waker>,
     /// Requests whose slots were removed. Their contexts may still share them.
     pub(crate) gone: SmallVec<[Arc<Request>; 1]>,
-    rare: Option<Box<Rare>>,
+    rare: Option<Box<RareEffects>>,
 }
 
 /// Effects that only few steps have. They run in the order of the fields.
 #[derive(Default)]
-pub(crate) struct Rare {
+pub(crate) struct RareEffects {
     signals: Vec<Arc<Request>>,
     pub(crate) aborts: Vec<Arc<Request>>,
     pub(crate) watches: Vec<AbortHandle>,
@@ -61,7 +61,7 @@ pub(crate) struct Rare {
 }
 
 impl Effects {
-    pub(crate) fn rare(&mut self) -> &mut Rare {
+    pub(crate) fn rare(&mut self) -> &mut RareEffects {
         self.rare.get_or_insert_default()
     }
 
@@ -113,7 +113,7 @@ impl Effects {
     }
 }
 
-impl Rare {
+impl RareEffects {
     /// Runs everything that follows the wakers.
     fn run(self, connection: &Arc<ConnectionInner>) {
         for watch in self.watches {

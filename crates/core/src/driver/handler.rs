@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::dialect::HandshakePart;
-use crate::driver::admission::Task;
+use crate::driver::admission::HandlerPhase;
 use crate::driver::context::{CallContext, HandlerError};
 use crate::driver::json_text::{JsonText, read_params};
 use crate::driver::outbox::{Answer, Control};
@@ -542,7 +542,7 @@ impl DriverState {
         }
         if let Some(slot) = self.inbound.get_mut(data.key.0) {
             self.permits.ends(&connection.admission, data.request_client(&connection.client), slot.task);
-            slot.task = Task::Ended;
+            slot.task = HandlerPhase::Ended;
         }
         self.session.local_ended(now, data.key);
     }

@@ -41,7 +41,7 @@ pub struct Peer(Arc<ConnectionInner>);
 
 impl Peer {
     pub(crate) fn new(connection: &Arc<ConnectionInner>) -> Self {
-        connection.hold();
+        connection.add_handle();
         Self(Arc::clone(connection))
     }
 
@@ -251,7 +251,7 @@ impl Clone for Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.0.release();
+        self.0.drop_handle();
     }
 }
 

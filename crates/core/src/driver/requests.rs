@@ -17,7 +17,7 @@ use crate::byte_budget::HeldBytes;
 use crate::cause::Cause;
 use crate::clients::Client;
 use crate::dialect::tasks::TaskOffer;
-use crate::driver::admission::{RequestClient, Task};
+use crate::driver::admission::{HandlerPhase, RequestClient};
 use crate::driver::request_log::{RequestKey, Stamp};
 use crate::driver::task;
 use crate::driver::tasks::TaskSide;
@@ -400,7 +400,7 @@ pub(crate) struct InboundSlot<R> {
     /// Whether it is answered without a handler.
     pub(crate) unserved: Unserved,
     /// Whether its task runs, and whether its request is settled.
-    pub(crate) task: Task,
+    pub(crate) task: HandlerPhase,
 }
 
 /// The data that only few requests have.
@@ -416,7 +416,14 @@ pub(crate) struct InboundExtras {
 
 impl<R> InboundSlot<R> {
     pub(crate) fn new(request: Arc<R>, bytes: u32) -> Self {
-        Self { request, extras: None, bytes, frames: 0, unserved: Unserved::No, task: Task::NotStarted }
+        Self {
+            request,
+            extras: None,
+            bytes,
+            frames: 0,
+            unserved: Unserved::No,
+            task: HandlerPhase::NotStarted,
+        }
     }
 
     pub(crate) fn add_frame(&mut self) {

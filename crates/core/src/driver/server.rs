@@ -342,7 +342,7 @@ impl ServerHandle {
         self.phase.draining.cancel();
         self.admission.slots.shut_down(drain);
         self.admission.slots.emptied().await;
-        self.admission.alive()
+        self.admission.permits_in_use()
     }
 
     /// Waits until [`Server::run`](crate::Server::run) has returned, or the server was dropped.

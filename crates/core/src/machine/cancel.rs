@@ -8,13 +8,13 @@ use crate::dialect::{AckStyle, AnswerAfterCancel, CancelFrom, CancelledReply, De
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, OutboundKey, RequestId};
 use crate::machine::interface::{CallRefused, Event, ForeignChild, Origin, Output, ReplyBody};
-use crate::machine::outbound::{Call, Extras};
+use crate::machine::outbound::{Call, CallExtras};
 use crate::machine::remembered_ids::{Name, Settled};
-use crate::machine::request::{Cancellability, Request, State};
+use crate::machine::request::{Cancellability, Request, RequestState};
 use crate::machine::{Session, Timer, later, lifecycle};
 use crate::message::AckStatus;
 
-/// How long the lost stream of a request that ends with it may be resumed.
+/// How long the lost stream of a request that ends with its stream (MCP's `tasks/result`) may be resumed.
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 
 /// An acknowledgement that must be sent: its id and its exchange.
@@ -63,9 +63,9 @@ impl Session {
         if let Some(reason) = reason {
             cause = cause.with_reason(reason);
         }
-        match self.find_cancellable(&id, origin) {
+        match self.find_named_by_cancel(&id, origin) {
             Some(found) => self.recv_known_cancel(now, found, id, cause, ack),
-            None => self.recv_unknown_cancel(now, id, cause, ack, origin),
+            None => self.recv_cancel_without_request(now, id, cause, ack, origin),
         }
         self.advance(now);
     }
@@ -87,13 +87,16 @@ impl Session {
     pub fn local_cancel(&mut self, now: Instant, key: InboundKey, cause: Cause) -> bool {
         let Some(request) = self.requests.get(key.0) else { return false };
         let ends_all = matches!(cause.kind(), CauseKind::Shutdown | CauseKind::Disconnected);
-        if request.reach == Cancellability::Handshake && !ends_all {
+        if request.cancellability == Cancellability::Handshake && !ends_all {
             return false;
         }
         match request.state {
-            State::Queued | State::Running => self.accept_cancel(now, key, cause, None),
-            State::Task => self.cancel_task(now, key, cause),
-            State::CancelPending | State::Cancelling | State::Draining { .. } | State::Ended => return false,
+            RequestState::Queued | RequestState::Running => self.accept_cancel(now, key, cause, None),
+            RequestState::Task => self.cancel_task(now, key, cause),
+            RequestState::CancelPending
+            | RequestState::Cancelling
+            | RequestState::Draining { .. }
+            | RequestState::Ended => return false,
         }
         self.advance(now);
         true
@@ -109,16 +112,18 @@ impl Session {
                     let spared = self
                         .requests
                         .get(key.0)
-                        .is_none_or(|request| request.reach == Cancellability::Handshake);
-                    if !spared && matches!(self.state_of(key), Some(State::Queued | State::Running)) {
+                        .is_none_or(|request| request.cancellability == Cancellability::Handshake);
+                    if !spared
+                        && matches!(self.state_of(key), Some(RequestState::Queued | RequestState::Running))
+                    {
                         self.accept_cancel(now, key, Cause::new(CauseKind::Peer), None);
                     }
                 }
-                LostStream::Detach => self.start_detach(now, key, self.config.limits.detach_grace),
-                LostStream::Keep if ends => self.start_detach(now, key, RESUMED_WITHIN),
+                LostStream::Detach => self.start_lost_stream_grace(now, key, self.config.limits.detach_grace),
+                LostStream::Keep if ends => self.start_lost_stream_grace(now, key, RESUMED_WITHIN),
                 LostStream::Keep => {
                     if let Some(grace) = self.config.limits.lost_stream_grace {
-                        self.start_detach(now, key, grace);
+                        self.start_lost_stream_grace(now, key, grace);
                     }
                 }
             }
@@ -126,12 +131,12 @@ impl Session {
         self.advance(now);
     }
 
-    fn start_detach(&mut self, now: Instant, key: InboundKey, grace: Duration) {
+    fn start_lost_stream_grace(&mut self, now: Instant, key: InboundKey, grace: Duration) {
         let until = later(now, grace);
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        if request.extras().alarms.detach.is_none() && request.state.is_open() {
-            request.extras_mut(&mut self.request_extras).alarms.detach = Some(until);
-            self.timers.set(until, Timer::Detach(key));
+        if request.extras().alarms.lost_stream.is_none() && request.state.is_open() {
+            request.extras_mut(&mut self.request_extras).alarms.lost_stream = Some(until);
+            self.timers.set(until, Timer::LostStream(key));
         }
     }
 
@@ -144,20 +149,20 @@ impl Session {
     pub fn recv_exchange_resumed(&mut self, _now: Instant, exchange: ExchangeId) {
         for key in self.requests_on(exchange) {
             let Some(request) = self.requests.get_mut(key.0) else { continue };
-            self.timers.clear(request.take_alarm(|alarms| &mut alarms.detach), Timer::Detach(key));
+            self.timers.clear(request.take_alarm(|alarms| &mut alarms.lost_stream), Timer::LostStream(key));
         }
     }
 
-    pub(super) fn detach_over(&mut self, now: Instant, key: InboundKey) {
+    pub(super) fn lost_stream_grace_over(&mut self, now: Instant, key: InboundKey) {
         if let Some(request) = self.requests.get_mut(key.0) {
-            request.take_alarm(|alarms| &mut alarms.detach);
+            request.take_alarm(|alarms| &mut alarms.lost_stream);
         }
-        if matches!(self.state_of(key), Some(State::Queued | State::Running)) {
+        if matches!(self.state_of(key), Some(RequestState::Queued | RequestState::Running)) {
             self.accept_cancel(now, key, Cause::new(CauseKind::Disconnected), None);
         }
     }
 
-    fn find_cancellable(&self, id: &RequestId, origin: &Origin) -> Option<InboundKey> {
+    fn find_named_by_cancel(&self, id: &RequestId, origin: &Origin) -> Option<InboundKey> {
         let name: Name = (origin.scope, id.clone());
         let (key, request) = match self.cancel_keys.get(&name) {
             Some(key) => (*key, self.requests.get(key.0)?),
@@ -176,22 +181,24 @@ impl Session {
         ack: OwedAck,
     ) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        if request.reach != Cancellability::All {
+        if request.cancellability != Cancellability::All {
             self.emit(Event::IgnoredCancel);
             self.acknowledge(ack, Some(id), AckStatus::NotCancellable);
             return;
         }
         match request.state {
-            State::Queued | State::Running => self.accept_cancel(now, key, cause, ack),
-            State::CancelPending => self.hold_ack_again(key, id, ack),
-            State::Cancelling => {
+            RequestState::Queued | RequestState::Running => self.accept_cancel(now, key, cause, ack),
+            RequestState::CancelPending => self.hold_ack_again(key, id, ack),
+            RequestState::Cancelling => {
                 if failpoint::active(Failpoint::DoubleSignal) {
                     self.signal(now, key);
                 }
                 self.acknowledge(ack, Some(id), AckStatus::Cancelled);
             }
-            State::Task if failpoint::active(Failpoint::TaskKeepsId) => self.cancel_task(now, key, cause),
-            State::Task | State::Draining { .. } | State::Ended => {
+            RequestState::Task if failpoint::active(Failpoint::TaskKeepsId) => {
+                self.cancel_task(now, key, cause);
+            }
+            RequestState::Task | RequestState::Draining { .. } | RequestState::Ended => {
                 let (name, principal) = (request.cancel_name(), request.principal().cloned());
                 let settled = name.and_then(|name| self.settled.recall(now, &name, principal.as_ref()));
                 self.emit(Event::UnknownCancel);
@@ -217,7 +224,7 @@ impl Session {
         self.held_acks += 1;
     }
 
-    fn recv_unknown_cancel(
+    fn recv_cancel_without_request(
         &mut self,
         now: Instant,
         id: RequestId,
@@ -244,7 +251,7 @@ impl Session {
         let number = id.as_number().and_then(|number| u64::try_from(number).ok()).map(CallNumber);
         let call = number.and_then(|number| self.call_of(number));
         if !call.is_some_and(|call| self.end_by_peer(call)) {
-            let status = match self.find_cancellable(&id, origin) {
+            let status = match self.find_named_by_cancel(&id, origin) {
                 Some(_) => AckStatus::NotCancellable,
                 None => AckStatus::NotFound,
             };
@@ -263,7 +270,7 @@ impl Session {
         self.end_task(key, Some(cause));
         if is_shielded {
             if let Some(request) = self.requests.get_mut(key.0) {
-                request.state = State::Draining { owes_signal: true };
+                request.state = RequestState::Draining { owes_signal: true };
             }
         } else if !failpoint::active(Failpoint::TaskGoesOn) {
             self.signal(now, key);
@@ -278,9 +285,9 @@ impl Session {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         let extras = request.extras_mut(&mut self.request_extras);
         (extras.cause, extras.cancelled_at) = (Some(cause.clone()), Some(now));
-        self.timers.clear(request.take_alarm(|alarms| &mut alarms.detach), Timer::Detach(key));
+        self.timers.clear(request.take_alarm(|alarms| &mut alarms.lost_stream), Timer::LostStream(key));
         let named = request.cancel_id().cloned();
-        if request.state == State::Queued {
+        if request.state == RequestState::Queued {
             let work = request.work;
             self.leave_queue(key, work);
             self.acknowledge(ack, named, AckStatus::Cancelled);
@@ -293,10 +300,10 @@ impl Session {
         } else if decides && silent {
             self.settle(now, key, ReplyBody::Cancelled(cause));
             if let Some(request) = self.requests.get_mut(key.0) {
-                request.state = State::Draining { owes_signal: true };
+                request.state = RequestState::Draining { owes_signal: true };
             }
         } else {
-            request.state = State::CancelPending;
+            request.state = RequestState::CancelPending;
             if decides {
                 self.hold_ack(key, ack);
             } else {
@@ -310,7 +317,7 @@ impl Session {
         if decides {
             self.settle(now, key, ReplyBody::Cancelled(cause));
         } else if let Some(request) = self.requests.get_mut(key.0) {
-            request.state = State::Cancelling;
+            request.state = RequestState::Cancelling;
         }
         self.signal(now, key);
     }
@@ -358,7 +365,7 @@ impl Session {
     }
 
     fn acknowledge(&mut self, ack: OwedAck, key: Option<RequestId>, status: AckStatus) {
-        let lost = self.lifecycle.state() == lifecycle::State::Lost;
+        let lost = self.lifecycle.state() == lifecycle::ConnectionState::Lost;
         if let (Some((ack, exchange)), AckStyle::Acknowledged, false) = (ack, self.rules().ack, lost) {
             if failpoint::active(Failpoint::AckTwice) {
                 self.push(Output::Ack { ack: ack.clone(), key: key.clone(), exchange, status });
@@ -415,19 +422,19 @@ impl Session {
         self.timers.clear(request.take_alarm(|alarms| &mut alarms.shield), Timer::Shield(key));
         let cause = request.cause().cloned();
         match request.state {
-            State::Queued | State::Running | State::Task | State::Ended => {}
-            State::CancelPending => {
+            RequestState::Queued | RequestState::Running | RequestState::Task | RequestState::Ended => {}
+            RequestState::CancelPending => {
                 if let Some(cause) = cause.filter(|_| !failpoint::active(Failpoint::SignalLost)) {
                     let decides = self.is_decided_by(&cause);
                     self.decide_and_signal(now, key, cause, decides);
                 }
             }
-            State::Draining { owes_signal: true } => {
-                request.state = State::Draining { owes_signal: false };
+            RequestState::Draining { owes_signal: true } => {
+                request.state = RequestState::Draining { owes_signal: false };
                 self.signal(now, key);
             }
-            State::Cancelling => self.start_grace(now, key),
-            State::Draining { owes_signal: false } => {
+            RequestState::Cancelling => self.start_grace(now, key),
+            RequestState::Draining { owes_signal: false } => {
                 if cause.is_some() {
                     self.start_grace(now, key);
                 }
@@ -458,10 +465,14 @@ impl Session {
     pub(super) fn start_missing_grace(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get(key.0) else { return };
         let signalled = match request.state {
-            State::Cancelling => true,
+            RequestState::Cancelling => true,
             // A handler without its signal is shielded.
-            State::Draining { .. } => request.cause().is_some(),
-            State::Queued | State::Running | State::CancelPending | State::Task | State::Ended => false,
+            RequestState::Draining { .. } => request.cause().is_some(),
+            RequestState::Queued
+            | RequestState::Running
+            | RequestState::CancelPending
+            | RequestState::Task
+            | RequestState::Ended => false,
         };
         if signalled && request.extras().shields == 0 && request.extras().alarms.grace.is_none() {
             self.start_grace(now, key);
@@ -473,12 +484,16 @@ impl Session {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         self.timers.clear(request.take_alarm(|alarms| &mut alarms.grace), Timer::Grace(key));
         match request.state {
-            State::Queued | State::Running | State::CancelPending | State::Task | State::Ended => return,
-            State::Cancelling => {
+            RequestState::Queued
+            | RequestState::Running
+            | RequestState::CancelPending
+            | RequestState::Task
+            | RequestState::Ended => return,
+            RequestState::Cancelling => {
                 let cause = request.cause().cloned();
                 self.settle_cancelled(now, key, cause);
             }
-            State::Draining { .. } => {}
+            RequestState::Draining { .. } => {}
         }
         if failpoint::active(Failpoint::RapidReset) {
             self.abort(key);
@@ -570,45 +585,45 @@ impl Session {
         if !self.may_have_children(parent) {
             return Err(CauseKind::Parent.into());
         }
-        if self.tree.foreign.len() >= self.config.limits.max_calls {
+        if self.cascades.foreign.len() >= self.config.limits.max_calls {
             return Err(CallRefused::TooMany);
         }
-        self.tree.foreign.insert((parent, child));
+        self.cascades.foreign.insert((parent, child));
         Ok(())
     }
 
     /// A child on another connection has ended.
     pub fn local_release(&mut self, parent: InboundKey, child: ForeignChild) {
-        self.tree.foreign.remove(&(parent, child));
+        self.cascades.foreign.remove(&(parent, child));
         self.free_if_childless(parent);
     }
 
     /// Whether a cascade has descendants left to cancel.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.tree.parents.is_empty()
+        !self.cascades.parents.is_empty()
     }
 
     /// Cancels one slice of the cascades in progress.
-    pub(super) fn walk(&mut self, now: Instant) {
+    pub(super) fn cancel_cascade_slice(&mut self, now: Instant) {
         #[cfg(feature = "failpoints")]
         if failpoint::active(Failpoint::RecursiveCascade) {
-            self.walk_by_itself(now);
+            self.cascade_recursively(now);
         }
         // A slice of zero would never end (L4).
         for _ in 0..self.config.limits.max_cancels_per_step.max(1) {
-            let Some(parent) = self.tree.parents.front().copied() else { return };
+            let Some(parent) = self.cascades.parents.front().copied() else { return };
             let child = self.requests.get(parent.0).and_then(|request| request.extras().first_child);
             if let Some(child) = child {
                 self.unlink_child(child);
                 let _ = self.cancel_call(now, child, Cause::new(CauseKind::Parent), None);
-            } else if let Some(child) = self.tree.first_foreign(parent) {
-                self.tree.foreign.remove(&(parent, child));
+            } else if let Some(child) = self.cascades.first_foreign(parent) {
+                self.cascades.foreign.remove(&(parent, child));
                 self.push(Output::CancelForeign(child));
             } else {
-                self.tree.parents.pop_front();
+                self.cascades.parents.pop_front();
                 if let Some(extras) = self.requests.get_mut(parent.0).and_then(Request::extras_if_any) {
-                    extras.is_walked = false;
+                    extras.has_cascade = false;
                 }
                 self.free_if_childless(parent);
             }
@@ -617,33 +632,38 @@ impl Session {
 
     /// A planted bug: it uses stack for each child.
     #[cfg(feature = "failpoints")]
-    fn walk_by_itself(&mut self, now: Instant) {
-        let Some(parent) = self.tree.parents.front().copied() else { return };
+    fn cascade_recursively(&mut self, now: Instant) {
+        let Some(parent) = self.cascades.parents.front().copied() else { return };
         let first = self.requests.get(parent.0).and_then(|request| request.extras().first_child);
         let Some(child) = first else { return };
         self.unlink_child(child);
-        self.walk_by_itself(now);
+        self.cascade_recursively(now);
         let _ = self.cancel_call(now, child, Cause::new(CauseKind::Parent), None);
     }
 
     /// Queues a cascade over the children of a request that was signalled or settled, unless one is queued already.
     pub(super) fn begin_cascade(&mut self, parent: InboundKey) {
-        let has_foreign = self.tree.has_foreign(parent);
+        let has_foreign = self.cascades.has_foreign(parent);
         let Some(request) = self.requests.get_mut(parent.0) else { return };
         let extras = request.extras();
-        if extras.is_walked || (extras.first_child.is_none() && !has_foreign) {
+        if extras.has_cascade || (extras.first_child.is_none() && !has_foreign) {
             return;
         }
-        request.extras_mut(&mut self.request_extras).is_walked = true;
-        self.tree.parents.push_back(parent);
+        request.extras_mut(&mut self.request_extras).has_cascade = true;
+        self.cascades.parents.push_back(parent);
     }
 
     /// A request that is signalled or settled gets no new children: they start cancelled (I5).
     pub(super) fn may_have_children(&self, parent: InboundKey) -> bool {
         match self.state_of(parent) {
-            Some(State::Queued | State::Running | State::CancelPending | State::Task) => true,
-            Some(State::Cancelling) => failpoint::active(Failpoint::NotBornCancelled),
-            Some(State::Draining { .. } | State::Ended) | None => false,
+            Some(
+                RequestState::Queued
+                | RequestState::Running
+                | RequestState::CancelPending
+                | RequestState::Task,
+            ) => true,
+            Some(RequestState::Cancelling) => failpoint::active(Failpoint::NotBornCancelled),
+            Some(RequestState::Draining { .. } | RequestState::Ended) | None => false,
         }
     }
 
@@ -678,7 +698,7 @@ impl Session {
     }
 
     /// Changes the links of a child, if there is one.
-    fn link(&mut self, child: Option<OutboundKey>, change: impl FnOnce(&mut Extras)) {
+    fn link(&mut self, child: Option<OutboundKey>, change: impl FnOnce(&mut CallExtras)) {
         if let Some(extras) = child.and_then(|child| self.calls.get_mut(child.0)?.extras_if_any()) {
             change(extras);
         }

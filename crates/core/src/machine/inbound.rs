@@ -13,7 +13,7 @@ use crate::machine::interface::{
 };
 use crate::machine::limits::Limits;
 use crate::machine::remembered_ids::{Name, Settled};
-use crate::machine::request::{Alarms, Cancellability, Fixed, Request, State};
+use crate::machine::request::{Alarms, Cancellability, FixedResult, Request, RequestState};
 use crate::machine::{Session, Timer, later, lifecycle};
 use crate::message::{BadMessage, Deviation};
 
@@ -57,8 +57,8 @@ impl Session {
     /// Whether frames of this request may still be written: it is not settled (I2), or it is a task that has not ended.
     #[must_use]
     pub fn may_notify(&self, key: InboundKey) -> bool {
-        let may = |state: State| state.is_open() || state == State::Task;
-        self.lifecycle.state() != lifecycle::State::Lost
+        let may = |state: RequestState| state.is_open() || state == RequestState::Task;
+        self.lifecycle.state() != lifecycle::ConnectionState::Lost
             && self.requests.get(key.0).is_some_and(|request| may(request.state))
     }
 
@@ -66,13 +66,15 @@ impl Session {
     #[must_use]
     pub fn may_become_task(&self, key: InboundKey) -> bool {
         let asks = self.rules().uncancellable_param.is_some();
-        self.requests.get(key.0).is_some_and(|request| !asks || request.reach == Cancellability::NoMessage)
+        self.requests
+            .get(key.0)
+            .is_some_and(|request| !asks || request.cancellability == Cancellability::NoMessage)
     }
 
     /// Whether this request became a task that has not ended.
     #[must_use]
     pub fn is_task(&self, key: InboundKey) -> bool {
-        self.state_of(key) == Some(State::Task)
+        self.state_of(key) == Some(RequestState::Task)
     }
 
     /// The principal that sent this request.
@@ -92,11 +94,14 @@ impl Session {
     /// # Errors
     /// Nothing has changed.
     pub fn local_become_task(&mut self, now: Instant, key: InboundKey) -> Result<(), NoTask> {
-        let is_open = matches!(self.lifecycle.state(), lifecycle::State::Open | lifecycle::State::HalfClosed);
+        let is_open = matches!(
+            self.lifecycle.state(),
+            lifecycle::ConnectionState::Open | lifecycle::ConnectionState::HalfClosed
+        );
         let most = (self.config.limits.max_running_handlers / 2).max(1) as u64;
         let has_room = self.stats.tasks < most;
         let Some(request) = self.requests.get_mut(key.0) else { return Err(NoTask::Ended) };
-        if request.state != State::Running || !is_open {
+        if request.state != RequestState::Running || !is_open {
             return Err(NoTask::Ended);
         }
         let client = request.client();
@@ -104,9 +109,9 @@ impl Session {
             self.emit(Event::LimitReached("tasks"));
             return Err(NoTask::TooMany);
         }
-        request.state = State::Task;
+        request.state = RequestState::Task;
         self.stats.tasks += 1;
-        self.timers.clear(request.take_alarm(|alarms| &mut alarms.detach), Timer::Detach(key));
+        self.timers.clear(request.take_alarm(|alarms| &mut alarms.lost_stream), Timer::LostStream(key));
         let (name, principal) = (request.cancel_name(), request.principal().cloned());
         self.write_answer(key, ReplyBody::TaskHandle);
         self.remember_at(now, name, principal, Settled::Completed);
@@ -129,54 +134,56 @@ impl Session {
     /// on how busy the machine is.
     pub fn local_answer(&mut self, now: Instant, key: InboundKey, end: HandlerResult) {
         let Some(mut request) = self.requests.get(key.0) else { return };
-        if request.state == State::Cancelling && request.extras().alarms.grace.is_some_and(|at| at <= now) {
+        if request.state == RequestState::Cancelling
+            && request.extras().alarms.grace.is_some_and(|at| at <= now)
+        {
             self.grace_over(now, key);
             let Some(settled) = self.requests.get(key.0) else { return };
             request = settled;
         }
         let cancelled = request.cause().cloned();
         match (request.state, end) {
-            (State::Draining { .. }, HandlerResult::Value)
+            (RequestState::Draining { .. }, HandlerResult::Value)
                 if failpoint::active(Failpoint::AnswerAfterSilence) =>
             {
                 self.write_answer(key, ReplyBody::Handler);
             }
-            (State::Draining { .. }, _) if failpoint::active(Failpoint::TaskEndsTwice) => {
+            (RequestState::Draining { .. }, _) if failpoint::active(Failpoint::TaskEndsTwice) => {
                 self.push(Output::TaskEnded { key, cancelled: None });
             }
-            (State::Queued | State::Draining { .. } | State::Ended, _) => {}
-            (State::Task, end) => {
+            (RequestState::Queued | RequestState::Draining { .. } | RequestState::Ended, _) => {}
+            (RequestState::Task, end) => {
                 if end == HandlerResult::Panicked {
                     self.emit(Event::HandlerPanicked(key));
                 }
                 let stopped = (end == HandlerResult::Stopped).then(|| Cause::new(CauseKind::Local));
                 self.end_task(key, stopped);
             }
-            (State::CancelPending | State::Cancelling, HandlerResult::Value)
+            (RequestState::CancelPending | RequestState::Cancelling, HandlerResult::Value)
                 if failpoint::active(Failpoint::ValueDropped) =>
             {
                 self.settle_cancelled(now, key, cancelled);
             }
-            (State::Running, HandlerResult::Value | HandlerResult::Error)
-            | (State::CancelPending | State::Cancelling, HandlerResult::Value) => {
+            (RequestState::Running, HandlerResult::Value | HandlerResult::Error)
+            | (RequestState::CancelPending | RequestState::Cancelling, HandlerResult::Value) => {
                 self.settle(now, key, ReplyBody::Handler);
             }
-            (State::Running, HandlerResult::Stopped) => {
+            (RequestState::Running, HandlerResult::Stopped) => {
                 let cause = Cause::new(CauseKind::Local);
                 self.settle(now, key, ReplyBody::Cancelled(cause));
             }
-            (State::CancelPending | State::Cancelling, HandlerResult::Error) => {
+            (RequestState::CancelPending | RequestState::Cancelling, HandlerResult::Error) => {
                 self.emit(Event::ErrorAfterCancel(key));
                 self.settle_cancelled(now, key, cancelled);
             }
-            (State::CancelPending | State::Cancelling, HandlerResult::Stopped) => {
+            (RequestState::CancelPending | RequestState::Cancelling, HandlerResult::Stopped) => {
                 self.settle_cancelled(now, key, cancelled);
             }
-            (State::Running, HandlerResult::Panicked) => {
+            (RequestState::Running, HandlerResult::Panicked) => {
                 self.emit(Event::HandlerPanicked(key));
                 self.settle(now, key, ReplyBody::Refused(Refusal::Internal));
             }
-            (State::CancelPending | State::Cancelling, HandlerResult::Panicked) => {
+            (RequestState::CancelPending | RequestState::Cancelling, HandlerResult::Panicked) => {
                 self.emit(Event::HandlerPanicked(key));
                 self.settle_cancelled(now, key, cancelled);
             }
@@ -188,21 +195,26 @@ impl Session {
     /// id are free (I10). A task that ends without [`local_answer`](Self::local_answer) counts as a panic.
     pub fn local_ended(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get(key.0) else { return };
-        if failpoint::active(Failpoint::LostKeepsSlots) && self.lifecycle.state() == lifecycle::State::Lost {
+        if failpoint::active(Failpoint::LostKeepsSlots)
+            && self.lifecycle.state() == lifecycle::ConnectionState::Lost
+        {
             return;
         }
         match request.state {
-            State::Queued | State::Ended => return,
-            State::Running | State::CancelPending | State::Cancelling | State::Task => {
+            RequestState::Queued | RequestState::Ended => return,
+            RequestState::Running
+            | RequestState::CancelPending
+            | RequestState::Cancelling
+            | RequestState::Task => {
                 self.local_answer(now, key, HandlerResult::Panicked);
             }
-            State::Draining { .. } => {}
+            RequestState::Draining { .. } => {}
         }
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        if matches!(request.state, State::Draining { .. }) {
+        if matches!(request.state, RequestState::Draining { .. }) {
             self.stats.draining -= 1;
         }
-        request.state = State::Ended;
+        request.state = RequestState::Ended;
         self.stats.finished += 1;
         self.stats.cancelled += u64::from(request.cause().is_some());
         let (work, client) = (request.work, request.client());
@@ -216,23 +228,25 @@ impl Session {
     }
 
     fn make_request(&mut self, arrival: InboundRequest<'_>) -> Request {
-        let reach = self.reach_of(&arrival);
+        let cancellability = self.cancellability_of(&arrival);
         let fixed = self.fixed_result(arrival.method);
-        Request::new(arrival, reach, fixed, &mut self.request_extras)
+        Request::new(arrival, cancellability, fixed, &mut self.request_extras)
     }
 
     /// The fixed result that replaces the cancelled answer for this method.
-    pub(super) fn fixed_result(&self, method: &str) -> Option<Fixed> {
+    pub(super) fn fixed_result(&self, method: &str) -> Option<FixedResult> {
         let find = |results: &'static [(&'static str, &'static str)]| {
             results.iter().find(|(named, _)| *named == method).map(|(_, result)| *result)
         };
         let rules = self.rules();
-        find(rules.graceful).map(Fixed::TornDown).or_else(|| find(rules.called_off).map(Fixed::CalledOff))
+        find(rules.graceful)
+            .map(FixedResult::TornDown)
+            .or_else(|| find(rules.called_off).map(FixedResult::CalledOff))
     }
 
     fn start(&mut self, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        request.state = State::Running;
+        request.state = RequestState::Running;
         self.timers.clear(request.take_alarm(|alarms| &mut alarms.queue), Timer::Queue(key));
         self.permits.take(request.work);
         self.shares.starts(request.client(), request.work);
@@ -279,14 +293,14 @@ impl Session {
     pub(super) fn settle_queued(&mut self, now: Instant, key: InboundKey, body: ReplyBody, settled: Settled) {
         self.write_answer(key, body);
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        request.state = State::Ended;
+        request.state = RequestState::Ended;
         let (name, principal) = (request.cancel_name(), request.principal().cloned());
         self.remember_at(now, name, principal, settled);
         self.begin_cascade(key);
         self.release(key);
     }
 
-    /// Settles a request with the answer for its first cause. Only here it is decided that no answer is sent.
+    /// Settles a request with the answer for its first cause.
     pub(super) fn settle_cancelled(&mut self, now: Instant, key: InboundKey, cause: Option<Cause>) {
         let cause = cause.unwrap_or(Cause::new(CauseKind::Local));
         self.settle(now, key, ReplyBody::Cancelled(cause));
@@ -302,7 +316,7 @@ impl Session {
             ReplyBody::Handler | ReplyBody::TaskHandle | ReplyBody::Refused(_) => Settled::Completed,
             ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => Settled::Cancelled,
         };
-        request.state = State::Draining { owes_signal: false };
+        request.state = RequestState::Draining { owes_signal: false };
         self.stats.draining += 1;
         if failpoint::active(Failpoint::EarlyRefund) {
             self.permits.give_back(request.work);
@@ -318,10 +332,10 @@ impl Session {
     /// The decision about a task: it is cancelled, or its handler has ended. Its handler may run on.
     pub(super) fn end_task(&mut self, key: InboundKey, cancelled: Option<Cause>) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        if request.state != State::Task {
+        if request.state != RequestState::Task {
             return;
         }
-        request.state = State::Draining { owes_signal: false };
+        request.state = RequestState::Draining { owes_signal: false };
         let client = request.client();
         self.shares.ends_task(client);
         self.stats.tasks -= 1;
@@ -330,8 +344,10 @@ impl Session {
         self.begin_cascade(key);
     }
 
+    /// Outputs an answer (I1), or `Silence` where the dialect forbids one. A fixed result may replace the cancelled answer.
+    /// After the loss of the connection nothing is output.
     fn write_answer(&mut self, key: InboundKey, body: ReplyBody) {
-        if self.lifecycle.state() == lifecycle::State::Lost {
+        if self.lifecycle.state() == lifecycle::ConnectionState::Lost {
             return;
         }
         let Some(request) = self.requests.get(key.0) else { return };
@@ -371,7 +387,7 @@ impl Session {
             (alarms.queue, Timer::Queue(key)),
             (alarms.grace, Timer::Grace(key)),
             (alarms.shield, Timer::Shield(key)),
-            (alarms.detach, Timer::Detach(key)),
+            (alarms.lost_stream, Timer::LostStream(key)),
         ] {
             self.timers.clear(at, timer);
         }
@@ -388,10 +404,10 @@ impl Session {
     /// Frees the slot of an ended request once no child links to it.
     pub(super) fn free_if_childless(&mut self, key: InboundKey) {
         let Some(request) = self.requests.get(key.0) else { return };
-        let is_over = request.state == State::Ended && request.extras().first_child.is_none();
-        if is_over && !self.tree.has_foreign(key) {
-            if request.extras().is_walked {
-                self.tree.forget(key);
+        let is_over = request.state == RequestState::Ended && request.extras().first_child.is_none();
+        if is_over && !self.cascades.has_foreign(key) {
+            if request.extras().has_cascade {
+                self.cascades.forget(key);
             }
             self.request_extras.keep(self.requests.remove(key.0).and_then(Request::into_extras));
             self.push(Output::Released(key));
@@ -419,12 +435,12 @@ fn free_names(
 
 /// How many handlers run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Permits {
+pub(super) struct HandlerPermits {
     tasks: usize,
     blocking: usize,
 }
 
-impl Permits {
+impl HandlerPermits {
     pub(super) const fn has_room(self, limits: &Limits, work: Work) -> bool {
         let all = self.tasks + self.blocking;
         match work {
@@ -459,8 +475,8 @@ impl Permits {
     }
 }
 
-/// The requests that wait for a permit. Each kind of work has its own line, so that neither delays the other. The
-/// requests in a line have no room, of the connection or of their client: a handler that ends frees its permit and
+/// The requests that wait for a permit. Each kind of work has its own queue, so that neither delays the other. The
+/// requests in a queue have no room, of the connection or of their client: a handler that ends frees its permit and
 /// gives it to the next request in one step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
@@ -474,20 +490,20 @@ impl Queue {
     }
 
     pub(super) fn push(&mut self, work: Work, key: InboundKey) {
-        self.line(work).push_back(key);
+        self.queue_of(work).push_back(key);
     }
 
     /// Removes the first request that may start. All requests before it wait for permits of their own clients.
     pub(super) fn pop(&mut self, work: Work, may_start: impl Fn(InboundKey) -> bool) -> Option<InboundKey> {
-        let line = self.line(work);
-        let first = line.iter().position(|waiting| may_start(*waiting))?;
-        line.remove(first)
+        let queue = self.queue_of(work);
+        let first = queue.iter().position(|waiting| may_start(*waiting))?;
+        queue.remove(first)
     }
 
     pub(super) fn remove(&mut self, work: Work, key: InboundKey) {
-        let line = self.line(work);
-        if let Some(place) = line.iter().position(|waiting| *waiting == key) {
-            line.remove(place);
+        let queue = self.queue_of(work);
+        if let Some(place) = queue.iter().position(|waiting| *waiting == key) {
+            queue.remove(place);
         }
     }
 
@@ -496,7 +512,7 @@ impl Queue {
         self.tasks.iter().chain(&self.blocking).copied()
     }
 
-    const fn line(&mut self, work: Work) -> &mut VecDeque<InboundKey> {
+    const fn queue_of(&mut self, work: Work) -> &mut VecDeque<InboundKey> {
         match work {
             Work::Task => &mut self.tasks,
             Work::Blocking => &mut self.blocking,
@@ -538,7 +554,7 @@ impl Session {
     /// and might take the answer for that to its only call.
     pub fn recv_bad(&mut self, now: Instant, why: BadMessage, exchange: ExchangeId) {
         self.emit(Event::BadFrame);
-        let is_lost = self.lifecycle.state() == lifecycle::State::Lost;
+        let is_lost = self.lifecycle.state() == lifecycle::ConnectionState::Lost;
         if !is_lost && !why.is_cut_off() && (exchange.is_peers() || self.bucket.take(now)) {
             let why = why.limit().map_or(Refusal::Bad(why), Refusal::Overloaded);
             self.push(Output::Refuse { to: None, exchange, why });
@@ -559,7 +575,7 @@ impl Session {
     /// admitted. If the id is in use, nothing is sent: the peer would take it for the answer of the first request (I4).
     pub fn recv_bad_request(&mut self, id: RequestId, tag: u8, why: BadMessage, origin: &Origin) {
         self.emit(Event::BadFrame);
-        if self.lifecycle.state() == lifecycle::State::Lost {
+        if self.lifecycle.state() == lifecycle::ConnectionState::Lost {
             return;
         }
         let in_use = self.request_named(origin.scope, &id).is_some();

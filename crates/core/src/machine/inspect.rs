@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::interface::AfterCancel;
 use super::remembered_ids::Settled;
-use super::request::State;
-use super::{Session, lifecycle};
+use super::{Session, lifecycle, request};
 use crate::cause::CauseKind;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, Principal, RequestId, Scope};
 use crate::machine::Timer;
@@ -198,7 +197,7 @@ impl From<Timer> for TimerView {
             Timer::Queue(key) => Self::Queue(key),
             Timer::Grace(key) => Self::Grace(key),
             Timer::Shield(key) => Self::Shield(key),
-            Timer::Detach(key) => Self::Detach(key),
+            Timer::LostStream(key) => Self::Detach(key),
             Timer::Deadline(key) => Self::Deadline(key),
             Timer::PeerWait(key) => Self::PeerWait(key),
             Timer::Lifecycle => Self::Lifecycle,
@@ -206,29 +205,29 @@ impl From<Timer> for TimerView {
     }
 }
 
-impl From<State> for RequestState {
-    fn from(state: State) -> Self {
+impl From<request::RequestState> for RequestState {
+    fn from(state: request::RequestState) -> Self {
         match state {
-            State::Queued => Self::Queued,
-            State::Running => Self::Running,
-            State::CancelPending => Self::CancelPending,
-            State::Cancelling => Self::Cancelling,
-            State::Task => Self::Task,
-            State::Draining { owes_signal } => Self::Draining(owes_signal),
-            State::Ended => Self::Ended,
+            request::RequestState::Queued => Self::Queued,
+            request::RequestState::Running => Self::Running,
+            request::RequestState::CancelPending => Self::CancelPending,
+            request::RequestState::Cancelling => Self::Cancelling,
+            request::RequestState::Task => Self::Task,
+            request::RequestState::Draining { owes_signal } => Self::Draining(owes_signal),
+            request::RequestState::Ended => Self::Ended,
         }
     }
 }
 
-impl From<lifecycle::State> for Standing {
-    fn from(state: lifecycle::State) -> Self {
+impl From<lifecycle::ConnectionState> for Standing {
+    fn from(state: lifecycle::ConnectionState) -> Self {
         match state {
-            lifecycle::State::Open => Self::Open,
-            lifecycle::State::HalfClosed => Self::HalfClosed,
-            lifecycle::State::Shutdown(lifecycle::Step::Drain) => Self::Draining,
-            lifecycle::State::Shutdown(lifecycle::Step::Grace) => Self::Grace,
-            lifecycle::State::Closed => Self::Closed,
-            lifecycle::State::Lost => Self::Lost,
+            lifecycle::ConnectionState::Open => Self::Open,
+            lifecycle::ConnectionState::HalfClosed => Self::HalfClosed,
+            lifecycle::ConnectionState::Shutdown(lifecycle::ShutdownStep::Drain) => Self::Draining,
+            lifecycle::ConnectionState::Shutdown(lifecycle::ShutdownStep::Grace) => Self::Grace,
+            lifecycle::ConnectionState::Closed => Self::Closed,
+            lifecycle::ConnectionState::Lost => Self::Lost,
         }
     }
 }
@@ -279,8 +278,8 @@ impl Session {
                 })
                 .collect(),
             forgotten: (forgotten.highest, forgotten.strings),
-            cascades: self.tree.inspect().collect(),
-            foreign: self.tree.inspect_foreign().collect(),
+            cascades: self.cascades.inspect().collect(),
+            foreign: self.cascades.inspect_foreign().collect(),
             exchanges: self.exchanges.iter().copied().collect(),
             cancel_keys,
             cancels,
@@ -312,7 +311,7 @@ impl Session {
             principal: request.principal().cloned(),
             state: request.state.into(),
             cause: request.cause().map(crate::cause::Cause::kind),
-            cancellable: request.reach == super::request::Cancellability::All,
+            cancellable: request.cancellability == request::Cancellability::All,
             shields: extras.shields,
             held_acks: extras.held_acks.len(),
             aborted: request.aborted,

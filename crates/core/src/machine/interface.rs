@@ -141,7 +141,8 @@ pub enum AnswerKind {
 /// How requests of the peer are treated when the connection is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DisconnectPolicy {
-    /// Cancel them at once (byte streams, WebSocket).
+    /// Cancel them at once. The driver uses this policy on every transport. The loss of one stream over HTTP is not the
+    /// loss of the connection: see [`LostStream`](crate::dialect::LostStream).
     CancelNow,
     /// They run for [`Limits::detach_grace`](crate::Limits::detach_grace), then they are cancelled.
     Detach,
@@ -353,9 +354,10 @@ pub enum Settlement {
         /// The peer confirmed it, or the request was never sent.
         confirmed: bool,
     },
-    /// The connection was lost.
+    /// No answer can arrive any more: the connection was lost, its input has ended, or the exchange of the call failed.
     Disconnected {
-        /// The request had been written.
+        /// The request may have reached the peer: it was passed to the transport, which does not know that it was not
+        /// sent.
         may_have_run: bool,
     },
 }
@@ -376,7 +378,7 @@ pub enum Event {
     ParkedCancel,
     /// An answer arrived for a call that had ended.
     LateAnswer,
-    /// An answer arrived for a call that was never made.
+    /// An answer arrived that belongs to no call: it names no call of this side, or one whose request is not written yet.
     UnknownAnswer,
     /// A request was refused because of this limit.
     LimitReached(&'static str),

@@ -1,4 +1,5 @@
-//! How a connection ends: the end of input, loss, and the six steps of a shutdown.
+//! How a connection ends: the end of input, loss, and the six steps of a shutdown. Then how its session opens: what both
+//! sides declare in the handshake (`Agreement`), and LSP's `shutdown` and `exit` (`ExitState`).
 
 use std::time::{Duration, Instant};
 
@@ -6,18 +7,18 @@ use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CapabilityGate, Handshake, HandshakePart, Role, Rules, ServerLifecycle};
 use crate::id::InboundKey;
 use crate::machine::interface::{CloseCause, DisconnectPolicy, Event, Output};
-use crate::machine::request::State as RequestState;
+use crate::machine::request::RequestState;
 use crate::machine::{Session, Timer, later};
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ConnectionState {
     /// Both directions are open.
     Open,
     /// The input has ended. Requests that run may still be answered.
     HalfClosed,
     /// This side is shutting down.
-    Shutdown(Step),
+    Shutdown(ShutdownStep),
     /// `Close` was output.
     Closed,
     /// Nothing can be sent any more.
@@ -26,7 +27,7 @@ pub(super) enum State {
 
 /// The steps of a shutdown that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ShutdownStep {
     /// Handlers and calls may end without a cancel.
     Drain,
     /// Handlers are signalled and have a grace.
@@ -35,11 +36,11 @@ pub(super) enum Step {
 
 #[derive(Clone, Debug)]
 pub(super) struct Lifecycle {
-    state: State,
+    state: ConnectionState,
     /// The time of the next step.
     due: Option<Instant>,
     /// What happens then, in `HalfClosed`.
-    then: Then,
+    after_half_close: AfterHalfClose,
     /// Whether cancelled handlers have no grace, in dialects that wait for their values. It ends with the connection.
     waits_for_values: bool,
     /// Until when a shutdown waits for handlers to end without a cancel, also after the connection is lost.
@@ -49,7 +50,7 @@ pub(super) struct Lifecycle {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
+enum AfterHalfClose {
     CancelAll,
     Close,
 }
@@ -57,9 +58,9 @@ enum Then {
 impl Lifecycle {
     pub(super) const fn new() -> Self {
         Self {
-            state: State::Open,
+            state: ConnectionState::Open,
             due: None,
-            then: Then::CancelAll,
+            after_half_close: AfterHalfClose::CancelAll,
             waits_for_values: true,
             drained_by: None,
             ignores_shields: false,
@@ -70,15 +71,18 @@ impl Lifecycle {
         self.waits_for_values
     }
 
-    pub(super) const fn state(&self) -> State {
+    pub(super) const fn state(&self) -> ConnectionState {
         self.state
     }
 
     /// A request that arrives now is answered as cancelled.
     pub(super) const fn refuses_requests(&self) -> bool {
         match self.state {
-            State::Open => false,
-            State::HalfClosed | State::Shutdown(_) | State::Closed | State::Lost => true,
+            ConnectionState::Open => false,
+            ConnectionState::HalfClosed
+            | ConnectionState::Shutdown(_)
+            | ConnectionState::Closed
+            | ConnectionState::Lost => true,
         }
     }
 
@@ -100,15 +104,15 @@ impl Session {
     /// cancelled. Calls of this side are settled, because no answer can arrive.
     pub fn recv_half_close(&mut self, now: Instant) {
         match self.lifecycle.state {
-            State::Open => {
-                self.lifecycle.state = State::HalfClosed;
-                self.lifecycle.then = Then::CancelAll;
+            ConnectionState::Open => {
+                self.lifecycle.state = ConnectionState::HalfClosed;
+                self.lifecycle.after_half_close = AfterHalfClose::CancelAll;
                 let limit = self.config.limits.half_close_grace;
                 let grace = self.rules().half_close_at_most.map_or(limit, |most| most.min(limit));
                 self.schedule(later(now, grace));
             }
-            State::Shutdown(_) => {}
-            State::HalfClosed | State::Closed | State::Lost => return,
+            ConnectionState::Shutdown(_) => {}
+            ConnectionState::HalfClosed | ConnectionState::Closed | ConnectionState::Lost => return,
         }
         self.lose_all_calls();
         self.advance(now);
@@ -117,10 +121,10 @@ impl Session {
     /// The connection is lost, or its output is broken. No answer is written any more, and all calls of this side are
     /// settled. `lost` decides what happens to requests of the peer.
     pub fn recv_lost(&mut self, now: Instant, lost: DisconnectPolicy) {
-        if self.lifecycle.state == State::Lost {
+        if self.lifecycle.state == ConnectionState::Lost {
             return;
         }
-        self.lifecycle.state = State::Lost;
+        self.lifecycle.state = ConnectionState::Lost;
         self.unschedule();
         self.lose_all_calls();
         let detached_until = match lost {
@@ -153,17 +157,19 @@ impl Session {
             return;
         }
         match self.lifecycle.state {
-            State::Open | State::HalfClosed | State::Shutdown(Step::Drain) => {
-                self.lifecycle.state = State::Shutdown(Step::Drain);
+            ConnectionState::Open
+            | ConnectionState::HalfClosed
+            | ConnectionState::Shutdown(ShutdownStep::Drain) => {
+                self.lifecycle.state = ConnectionState::Shutdown(ShutdownStep::Drain);
                 self.schedule(drained_by);
             }
             // Handlers that outlived their connection have the same time; their own grace may end earlier.
-            State::Lost => {
+            ConnectionState::Lost => {
                 self.schedule(self.lifecycle.due.map_or(drained_by, |due| due.min(drained_by)));
             }
             // They outlive it. Their shields end at this deadline.
-            State::Closed if self.stats.tasks > 0 => {}
-            State::Shutdown(Step::Grace) | State::Closed => return,
+            ConnectionState::Closed if self.stats.tasks > 0 => {}
+            ConnectionState::Shutdown(ShutdownStep::Grace) | ConnectionState::Closed => return,
         }
         self.lifecycle.drained_by = Some(drained_by);
         self.cancel_tasks(now);
@@ -185,23 +191,23 @@ impl Session {
     /// The connection is lost, and nothing is left of it.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.lifecycle.state == State::Lost && self.requests.len() == 0 && self.calls.len() == 0
+        self.lifecycle.state == ConnectionState::Lost && self.requests.len() == 0 && self.calls.len() == 0
     }
 
     pub(super) fn lifecycle_over(&mut self, now: Instant) {
         self.lifecycle.due = None;
-        match (self.lifecycle.state, self.lifecycle.then) {
-            (State::Open | State::Closed, _) => {}
-            (State::HalfClosed, Then::CancelAll) => {
-                self.lifecycle.then = Then::Close;
+        match (self.lifecycle.state, self.lifecycle.after_half_close) {
+            (ConnectionState::Open | ConnectionState::Closed, _) => {}
+            (ConnectionState::HalfClosed, AfterHalfClose::CancelAll) => {
+                self.lifecycle.after_half_close = AfterHalfClose::Close;
                 self.schedule(later(now, self.config.limits.cancel_grace));
                 self.cancel_all(now, CauseKind::Disconnected);
             }
-            (State::HalfClosed, Then::Close) => {
+            (ConnectionState::HalfClosed, AfterHalfClose::Close) => {
                 self.end_all(now);
                 self.close(CloseCause::InputEnded);
             }
-            (State::Lost, _) => match self.lifecycle.drained_by {
+            (ConnectionState::Lost, _) => match self.lifecycle.drained_by {
                 Some(drained_by) if drained_by <= now => {
                     self.lifecycle.ignores_shields = true;
                     self.cancel_all(now, CauseKind::Shutdown);
@@ -213,13 +219,13 @@ impl Session {
                     }
                 }
             },
-            (State::Shutdown(Step::Drain), _) => {
-                self.lifecycle.state = State::Shutdown(Step::Grace);
+            (ConnectionState::Shutdown(ShutdownStep::Drain), _) => {
+                self.lifecycle.state = ConnectionState::Shutdown(ShutdownStep::Grace);
                 self.lifecycle.ignores_shields = true;
                 self.schedule(later(now, self.config.limits.cancel_grace));
                 self.cancel_all(now, CauseKind::Shutdown);
             }
-            (State::Shutdown(Step::Grace), _) => {
+            (ConnectionState::Shutdown(ShutdownStep::Grace), _) => {
                 self.end_all(now);
                 self.close_shutdown(now);
             }
@@ -229,23 +235,23 @@ impl Session {
     /// Continues what waited for the end of something. Each input does this last, unless the connection is open.
     pub(super) fn after_end(&mut self, now: Instant) {
         match self.lifecycle.state {
-            State::Open | State::Closed => {}
-            State::Lost => {
+            ConnectionState::Open | ConnectionState::Closed => {}
+            ConnectionState::Lost => {
                 if self.requests.len() == 0 {
                     self.unschedule();
                 }
             }
-            State::HalfClosed => {
+            ConnectionState::HalfClosed => {
                 if self.has_only_tasks() {
                     self.close(CloseCause::InputEnded);
                 }
             }
-            State::Shutdown(Step::Drain) => {
+            ConnectionState::Shutdown(ShutdownStep::Drain) => {
                 if self.has_idle_handlers() && self.open_calls == 0 {
                     self.close_shutdown(now);
                 }
             }
-            State::Shutdown(Step::Grace) => {
+            ConnectionState::Shutdown(ShutdownStep::Grace) => {
                 if self.has_idle_handlers() {
                     self.close_shutdown(now);
                 }
@@ -260,7 +266,7 @@ impl Session {
 
     fn close(&mut self, cause: CloseCause) {
         self.unschedule();
-        self.lifecycle.state = State::Closed;
+        self.lifecycle.state = ConnectionState::Closed;
         self.lifecycle.ignores_shields = true;
         self.push(Output::Close(cause));
     }
@@ -334,7 +340,7 @@ pub(super) struct Agreement {
     role: Role,
     ours: bool,
     peers: bool,
-    exchange: Exchange,
+    handshake: HandshakeState,
     batches: bool,
     /// [`Handshake::exempting`] of each side.
     ours_exempting: Option<Vec<String>>,
@@ -342,9 +348,9 @@ pub(super) struct Agreement {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Exchange {
-    Before,
-    Over,
+enum HandshakeState {
+    Pending,
+    Done,
 }
 
 impl Agreement {
@@ -353,7 +359,7 @@ impl Agreement {
             role,
             ours: handles_cancels,
             peers: false,
-            exchange: Exchange::Before,
+            handshake: HandshakeState::Pending,
             batches: false,
             ours_exempting: None,
             peers_exempting: None,
@@ -362,38 +368,38 @@ impl Agreement {
 
     /// Reads one part. The result ends the handshake: for the server when the machine accepts it, for the client when
     /// it has received it (ACPDRAFT-20).
-    pub(super) fn hear(&mut self, rules: &Rules, part: HandshakePart, said: &Handshake) {
+    pub(super) fn read_declaration(&mut self, rules: &Rules, part: HandshakePart, declared: &Handshake) {
         let ours = matches!(
             (part, self.role),
             (HandshakePart::Params, Role::Client) | (HandshakePart::Result, Role::Server)
         );
         if ours {
-            self.ours = said.handles_cancels.unwrap_or(false);
-            self.ours_exempting.clone_from(&said.exempting);
+            self.ours = declared.handles_cancels.unwrap_or(false);
+            self.ours_exempting.clone_from(&declared.exempting);
         } else {
-            self.peers = said.handles_cancels.unwrap_or(false);
-            self.peers_exempting.clone_from(&said.exempting);
+            self.peers = declared.handles_cancels.unwrap_or(false);
+            self.peers_exempting.clone_from(&declared.exempting);
         }
         match part {
             HandshakePart::Params => {}
             HandshakePart::Result => {
-                self.exchange = Exchange::Over;
+                self.handshake = HandshakeState::Done;
                 self.batches =
-                    rules.batch_revision.is_some() && said.revision.as_deref() == rules.batch_revision;
+                    rules.batch_revision.is_some() && declared.revision.as_deref() == rules.batch_revision;
             }
         }
     }
 
-    /// Whether the session is open.
-    pub(super) fn is_over(&self) -> bool {
-        self.exchange == Exchange::Over
+    /// Whether the result of the handshake was read.
+    pub(super) fn is_handshake_done(&self) -> bool {
+        self.handshake == HandshakeState::Done
     }
 
     /// Whether cancels of the peer are handled.
     pub(super) fn hears_cancels(&self, rules: &Rules) -> bool {
         match rules.gate {
             CapabilityGate::None => true,
-            CapabilityGate::Declared => self.is_over() && self.ours,
+            CapabilityGate::Declared => self.is_handshake_done() && self.ours,
         }
     }
 
@@ -401,7 +407,7 @@ impl Agreement {
     pub(super) fn may_send_cancels(&self, rules: &Rules) -> bool {
         match rules.gate {
             CapabilityGate::None => true,
-            CapabilityGate::Declared => self.is_over() && self.peers,
+            CapabilityGate::Declared => self.is_handshake_done() && self.peers,
         }
     }
 
@@ -421,7 +427,7 @@ impl Agreement {
 
     #[cfg(feature = "verify")]
     pub(super) fn inspect(&self) -> (bool, bool, bool) {
-        (self.ours, self.peers, self.is_over())
+        (self.ours, self.peers, self.is_handshake_done())
     }
 }
 
@@ -472,7 +478,7 @@ impl Session {
 
     /// Whether requests and cancels are served yet.
     pub(super) fn serves(&self) -> bool {
-        let is_open = !self.rules().session_required || self.agreement.is_over();
+        let is_open = !self.rules().session_required || self.agreement.is_handshake_done();
         is_open && (self.exit_state.begun || self.server_lifecycle().is_none())
     }
 

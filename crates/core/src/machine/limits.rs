@@ -102,7 +102,7 @@ self::limits! {
         pub detach_grace: Duration = Duration::from_secs(30),
         /// The time between the loss of a request's stream and its cancel, in dialects where a lost stream does not
         /// cancel its request (MCP 2025 over HTTP). Default: `None`: the request runs until it ends or its session
-        /// ends.
+        /// ends. It does not apply to `tasks/result`, which is cancelled 5 s after the loss.
         pub lost_stream_grace: Option<Duration> = None,
         /// How long a shutdown waits for handlers to end without a cancel. Default: 10 s.
         pub drain_timeout: Duration = Duration::from_secs(10),

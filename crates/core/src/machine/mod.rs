@@ -7,17 +7,20 @@
 //! a request the peer asks of us          Queued -> Running -> Draining -> gone
 //!                                                    |  ^
 //!                                    CancelPending   <-+  +-> Cancelling (signalled, the handler decides)
+//!                                        Running -> Task (answered with its handle) -> Draining
 //! a request we ask of the peer           Staged -> Written -> Cancelling -> settled
 //! ```
 //!
 //! # Invariants
 //! Tests and failures cite their numbers.
 //! - I1 Each accepted request gets exactly one answer while the connection lives, or none where the dialect forbids
-//!   one. Only `Session::settle` makes answers, and it acts once for each slot.
+//!   one. `Session::write_answer` outputs it. It is called by `settle`, by `settle_queued` for a request that never
+//!   started, and by `local_become_task`, and one of them acts once for each slot. `refuse` answers the requests that
+//!   are not accepted.
 //! - I2 Nothing is sent for a request after its answer. [`Session::may_notify`] is false after `settle`, and `Silence`
 //!   removes the frames that still wait.
-//! - I3 Nothing is left of an ended request: `Session::release` removes slot, index, timers, children and permit
-//!   together.
+//! - I3 Nothing is left of an ended request: `Session::release` removes its names and timers, and its slot once its
+//!   children are unlinked. `local_ended` gives its permit back in the same step.
 //! - I4 Isolation: a cancel is looked up by scope, typed id and principal, in the table of one direction only.
 //! - I5 Each descendant is signalled once: a cascade unlinks a child before it cancels it.
 //! - I6 A result that was decided before the cancel is kept: `settle` precedes every later cancel.
@@ -139,15 +142,15 @@ pub struct Session {
     lifecycle: lifecycle::Lifecycle,
     exit_state: lifecycle::ExitState,
     requests: SlotMap<request::Request>,
-    /// The requests whose handlers have not ended, by their ids.
+    /// The requests whose handlers have not ended, by their ids. A request that became a task has freed its id.
     ids: HashIndex,
-    request_extras: Pool<request::Extras>,
+    request_extras: Pool<request::RequestExtras>,
     /// The same requests by the keys that cancels name, where that is not the id.
     cancel_keys: HashMap<remembered_ids::Name, InboundKey>,
     /// The requests of each exchange, on transports with exchanges.
     exchanges: BTreeSet<(ExchangeId, InboundKey)>,
     queue: inbound::Queue,
-    permits: inbound::Permits,
+    permits: inbound::HandlerPermits,
     shares: request::Shares,
     settled: remembered_ids::SettledCache,
     early_cancels: remembered_ids::EarlyCancels,
@@ -156,13 +159,13 @@ pub struct Session {
     calls: SlotMap<outbound::Call>,
     /// How many of them are not settled.
     open_calls: usize,
-    /// The open calls of this side, by their numbers.
+    /// The calls with a slot, by their numbers: also settled ones whose cancels wait to be written.
     numbers: NumberIndex,
-    call_extras: Pool<outbound::Extras>,
+    call_extras: Pool<outbound::CallExtras>,
     /// The cancels of this side that may still be acknowledged, by their numbers.
     cancels: HashMap<CallNumber, OutboundKey>,
     next_number: u64,
-    tree: cancel::Cascades,
+    cascades: cancel::Cascades,
     timers: Timers,
     bucket: inbound::TokenBucket,
     outputs: VecDeque<Output>,
@@ -184,7 +187,7 @@ impl Session {
             cancel_keys: HashMap::new(),
             exchanges: BTreeSet::new(),
             queue: inbound::Queue::default(),
-            permits: inbound::Permits::default(),
+            permits: inbound::HandlerPermits::default(),
             shares: request::Shares::new(config.client_limits),
             settled: remembered_ids::SettledCache::new(limits.max_settled_ids, limits.settled_id_lifetime),
             early_cancels: remembered_ids::EarlyCancels::new(
@@ -198,7 +201,7 @@ impl Session {
             call_extras: Pool::new(),
             cancels: HashMap::new(),
             next_number: 1,
-            tree: cancel::Cascades::default(),
+            cascades: cancel::Cascades::default(),
             timers: Timers::default(),
             bucket: inbound::TokenBucket::default(),
             outputs: VecDeque::new(),
@@ -209,9 +212,9 @@ impl Session {
 
     /// Reads one part of the handshake: the peer's part when it is received, this side's part when it is accepted. The
     /// result ends the handshake (ACPDRAFT-20), opens the session and selects the revision.
-    pub fn handshake(&mut self, part: HandshakePart, said: &Handshake) {
+    pub fn handshake(&mut self, part: HandshakePart, declared: &Handshake) {
         self.exit_state.begun = true;
-        self.agreement.hear(self.config.dialect.rules(), part, said);
+        self.agreement.read_declaration(self.config.dialect.rules(), part, declared);
     }
 
     /// The next output, in order.
@@ -234,7 +237,7 @@ impl Session {
                 Timer::Queue(key) => self.queue_time_over(now, key),
                 Timer::Grace(key) => self.grace_over(now, key),
                 Timer::Shield(key) => self.shield_over(now, key),
-                Timer::Detach(key) => self.detach_over(now, key),
+                Timer::LostStream(key) => self.lost_stream_grace_over(now, key),
                 Timer::Deadline(key) => self.deadline_over(now, key),
                 Timer::PeerWait(key) => self.peer_wait_over(key),
                 Timer::Lifecycle => self.lifecycle_over(now),
@@ -247,9 +250,9 @@ impl Session {
     /// it. Call it between frames while [`has_work`](Self::has_work) is true.
     pub fn advance(&mut self, now: Instant) {
         if self.has_work() {
-            self.walk(now);
+            self.cancel_cascade_slice(now);
         }
-        if self.lifecycle.state() != lifecycle::State::Open {
+        if self.lifecycle.state() != lifecycle::ConnectionState::Open {
             self.after_end(now);
         }
     }
@@ -311,7 +314,7 @@ enum Timer {
     /// The longest time of a shield has elapsed.
     Shield(InboundKey),
     /// A lost stream was not resumed.
-    Detach(InboundKey),
+    LostStream(InboundKey),
     /// The deadline of a call.
     Deadline(OutboundKey),
     /// The peer did not answer a cancelled call in time.

@@ -45,7 +45,7 @@ impl Session {
             number,
             alarm: spec.deadline.map(|at| at.max(now)),
             extras: None,
-            state: State::Staged,
+            state: CallPhase::Staged,
             no_cancel_message,
             peer_may_end,
             after_cancel: spec.after_cancel.unwrap_or(by_dialect),
@@ -67,8 +67,8 @@ impl Session {
     pub fn local_renew(&mut self, now: Instant, call: OutboundKey, deadline: Instant) {
         let Some(open) = self.calls.get_mut(call.0) else { return };
         match open.state {
-            State::Staged | State::Written => {}
-            State::Cancelling | State::Leaving => return,
+            CallPhase::Staged | CallPhase::Written => {}
+            CallPhase::Cancelling | CallPhase::Settled => return,
         }
         let deadline = deadline.max(now);
         self.timers.clear(open.alarm.replace(deadline), Timer::Deadline(call));
@@ -91,8 +91,8 @@ impl Session {
     /// The frame of a call was passed to the transport: it counts as written (I12).
     pub fn local_written(&mut self, _now: Instant, call: OutboundKey) {
         if let Some(call) = self.calls.get_mut(call.0) {
-            if call.state == State::Staged {
-                call.state = State::Written;
+            if call.state == CallPhase::Staged {
+                call.state = CallPhase::Written;
             }
         }
     }
@@ -134,7 +134,7 @@ impl Session {
         if let CancelFrame::Waiting(number) = open.cancel() {
             open.set_cancel(CancelFrame::Written(number));
         }
-        if open.state == State::Leaving {
+        if open.state == CallPhase::Settled {
             self.free_call(call);
             self.advance(now);
         }
@@ -154,8 +154,8 @@ impl Session {
         let Some(open) = self.calls.get_mut(call.0) else { return CancelResult::AlreadySettled };
         let after = after.unwrap_or(open.after_cancel);
         match open.state {
-            State::Leaving => CancelResult::AlreadySettled,
-            State::Cancelling => {
+            CallPhase::Settled => CancelResult::AlreadySettled,
+            CallPhase::Cancelling => {
                 if after == AfterCancel::ReturnNow {
                     let first = open.cause().cloned().filter(|_| !failpoint::active(Failpoint::LaterCause));
                     let cause = first.unwrap_or(cause);
@@ -163,16 +163,16 @@ impl Session {
                 }
                 CancelResult::AlreadySettled
             }
-            State::Staged if !failpoint::active(Failpoint::CancelOvertakes) => {
+            CallPhase::Staged if !failpoint::active(Failpoint::CancelOvertakes) => {
                 self.push(Output::TakeBack(call));
                 self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
                 CancelResult::TakenBack
             }
-            State::Staged | State::Written if open.no_cancel_message || !may_tell => {
+            CallPhase::Staged | CallPhase::Written if open.no_cancel_message || !may_tell => {
                 self.settle_call(call, Settlement::Cancelled { cause, confirmed: false });
                 CancelResult::NotSupported
             }
-            State::Staged | State::Written => {
+            CallPhase::Staged | CallPhase::Written => {
                 let deadline = open.alarm.take();
                 if deadline.is_some() {
                     self.timers.clear(deadline, Timer::Deadline(call));
@@ -180,7 +180,7 @@ impl Session {
                 let extras = open.extras_mut(&mut self.call_extras);
                 (extras.cause, extras.cancel) = (Some(cause.clone()), CancelFrame::Waiting(next));
                 (extras.cancelled_at, extras.deadline) = (Some(now), deadline);
-                open.state = State::Cancelling;
+                open.state = CallPhase::Cancelling;
                 let number = open.number;
                 self.next_number += 1;
                 if acknowledged {
@@ -222,11 +222,11 @@ impl Session {
     /// The settlement of a call (I13). Its slot stays only while its cancel waits to be written.
     pub(super) fn settle_call(&mut self, call: OutboundKey, settlement: Settlement) {
         let Some(open) = self.calls.get_mut(call.0) else { return };
-        let was_open = open.state != State::Leaving;
+        let was_open = open.state != CallPhase::Settled;
         if let Some(alarm) = open.alarm.take() {
             self.timers.clear(Some(alarm), open.timer(call));
         }
-        open.state = State::Leaving;
+        open.state = CallPhase::Settled;
         let waits = matches!(open.cancel(), CancelFrame::Waiting(_));
         if open.has_parent() {
             self.unlink_child(call);
@@ -263,11 +263,15 @@ impl Session {
     /// Whether a call may be made now, as a child of `parent` if one is given.
     pub(super) fn may_call(&self, parent: Option<InboundKey>) -> Result<(), CallRefused> {
         match self.lifecycle.state() {
-            lifecycle::State::Lost | lifecycle::State::Closed | lifecycle::State::HalfClosed => {
+            lifecycle::ConnectionState::Lost
+            | lifecycle::ConnectionState::Closed
+            | lifecycle::ConnectionState::HalfClosed => {
                 return Err(CallRefused::Disconnected);
             }
-            lifecycle::State::Shutdown(_) if parent.is_none() => return Err(CauseKind::Shutdown.into()),
-            lifecycle::State::Open | lifecycle::State::Shutdown(_) => {}
+            lifecycle::ConnectionState::Shutdown(_) if parent.is_none() => {
+                return Err(CauseKind::Shutdown.into());
+            }
+            lifecycle::ConnectionState::Open | lifecycle::ConnectionState::Shutdown(_) => {}
         }
         match parent {
             Some(parent) if !self.may_have_children(parent) => Err(CauseKind::Parent.into()),
@@ -291,8 +295,8 @@ pub(super) struct Call {
     pub(super) number: CallNumber,
     /// The deadline while it is staged or written; the end of the wait for the peer while it is cancelling.
     pub(super) alarm: Option<Instant>,
-    pub(super) extras: Option<Box<Extras>>,
-    pub(super) state: State,
+    pub(super) extras: Option<Box<CallExtras>>,
+    pub(super) state: CallPhase,
     /// Whether no cancel message is sent for it.
     pub(super) no_cancel_message: bool,
     pub(super) peer_may_end: bool,
@@ -302,7 +306,7 @@ pub(super) struct Call {
 /// The data of calls that are cancelled or have a parent.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "verify", derive(Clone))]
-pub(super) struct Extras {
+pub(super) struct CallExtras {
     /// The first cancel.
     pub(super) cause: Option<Cause>,
     /// When that was. It decides nothing: views of the call show it.
@@ -317,7 +321,7 @@ pub(super) struct Extras {
 
 /// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum CallPhase {
     /// Its frame waits on this side.
     Staged,
     /// Its frame was passed to the transport.
@@ -325,7 +329,7 @@ pub(super) enum State {
     /// Its cancel is sent or about to be sent, and the caller waits for the peer.
     Cancelling,
     /// It is settled. Its slot stays until its cancel is written, which limits the cancels that wait.
-    Leaving,
+    Settled,
 }
 
 /// The state of the cancel of a call (I7, I12).
@@ -338,12 +342,12 @@ pub(super) enum CancelFrame {
 }
 
 impl Call {
-    pub(super) fn extras_mut(&mut self, spares: &mut Pool<Extras>) -> &mut Extras {
+    pub(super) fn extras_mut(&mut self, spares: &mut Pool<CallExtras>) -> &mut CallExtras {
         self.extras.get_or_insert_with(|| spares.take())
     }
 
     /// Its extras, if it has any.
-    pub(super) fn extras_if_any(&mut self) -> Option<&mut Extras> {
+    pub(super) fn extras_if_any(&mut self) -> Option<&mut CallExtras> {
         self.extras.as_deref_mut()
     }
 
@@ -354,8 +358,8 @@ impl Call {
     /// Whether its request is written and its answer has an effect.
     pub(super) const fn awaits_answer(&self) -> bool {
         match self.state {
-            State::Written | State::Cancelling => true,
-            State::Staged | State::Leaving => false,
+            CallPhase::Written | CallPhase::Cancelling => true,
+            CallPhase::Staged | CallPhase::Settled => false,
         }
     }
 
@@ -389,10 +393,10 @@ impl Call {
             key,
             number: self.number,
             state: match self.state {
-                State::Staged => CallState::Staged,
-                State::Written => CallState::Written,
-                State::Cancelling => CallState::Cancelling,
-                State::Leaving => CallState::Leaving,
+                CallPhase::Staged => CallState::Staged,
+                CallPhase::Written => CallState::Written,
+                CallPhase::Cancelling => CallState::Cancelling,
+                CallPhase::Settled => CallState::Leaving,
             },
             cause: self.cause().map(Cause::kind),
             cancel: match self.cancel() {
@@ -412,8 +416,8 @@ impl Call {
     /// The purpose of its timer.
     pub(super) const fn timer(&self, key: OutboundKey) -> Timer {
         match self.state {
-            State::Staged | State::Written | State::Leaving => Timer::Deadline(key),
-            State::Cancelling => Timer::PeerWait(key),
+            CallPhase::Staged | CallPhase::Written | CallPhase::Settled => Timer::Deadline(key),
+            CallPhase::Cancelling => Timer::PeerWait(key),
         }
     }
 }
@@ -437,7 +441,7 @@ impl Session {
             .and_then(|number| self.call_of(number));
         let state = found.and_then(|found| self.calls.get(found.0)).map(|open| open.state);
         match (found, state) {
-            (Some(found), Some(State::Written | State::Cancelling)) => {
+            (Some(found), Some(CallPhase::Written | CallPhase::Cancelling)) => {
                 let asked = self.calls.get(found.0).and_then(|open| open.cause().cloned());
                 let settlement = match kind {
                     AnswerKind::Value | AnswerKind::Error => Settlement::Answered { cancelled: asked },
@@ -446,12 +450,12 @@ impl Session {
                         Settlement::Cancelled { cause, confirmed: true }
                     }
                 };
-                self.disarm(found);
+                self.withdraw_cancel(found);
                 self.settle_call(found, settlement);
                 self.advance(now);
                 Some(found)
             }
-            (Some(found), Some(State::Leaving)) => {
+            (Some(found), Some(CallPhase::Settled)) => {
                 self.emit(Event::LateAnswer);
                 self.free_call(found);
                 self.advance(now);
@@ -459,7 +463,7 @@ impl Session {
             }
             _ => {
                 let was_ours = call.is_some_and(|number| self.has_numbered(number));
-                let staged = state == Some(State::Staged);
+                let staged = state == Some(CallPhase::Staged);
                 self.emit(if was_ours && !staged { Event::LateAnswer } else { Event::UnknownAnswer });
                 None
             }
@@ -496,7 +500,7 @@ impl Session {
         };
         // A call with a deadline ends at its deadline, regardless of the peer.
         let promised = open.cause().is_some_and(|cause| cause.kind() == CauseKind::Deadline);
-        if !cancelled && !promised && open.state == State::Cancelling {
+        if !cancelled && !promised && open.state == CallPhase::Cancelling {
             let waited = open.alarm.take();
             self.timers.clear(waited, Timer::PeerWait(key));
             if let Some(deadline) = open.extras.as_ref().and_then(|extras| extras.deadline) {
@@ -527,12 +531,14 @@ impl Session {
         let Some(open) = self.calls.get(call.0) else { return };
         let settlement = match open.cause() {
             Some(cause) => Settlement::Cancelled { cause: cause.clone(), confirmed: false },
-            None => Settlement::Disconnected { may_have_run: sent.unwrap_or(open.state != State::Staged) },
+            None => {
+                Settlement::Disconnected { may_have_run: sent.unwrap_or(open.state != CallPhase::Staged) }
+            }
         };
-        if open.state == State::Staged {
+        if open.state == CallPhase::Staged {
             self.push(Output::TakeBack(call));
         }
-        self.disarm(call);
+        self.withdraw_cancel(call);
         self.settle_call(call, settlement);
     }
 
@@ -540,11 +546,13 @@ impl Session {
     pub(super) fn end_by_peer(&mut self, call: OutboundKey) -> bool {
         let Some(open) = self.calls.get(call.0) else { return false };
         match open.state {
-            State::Written | State::Cancelling if open.peer_may_end => {}
-            State::Staged | State::Written | State::Cancelling | State::Leaving => return false,
+            CallPhase::Written | CallPhase::Cancelling if open.peer_may_end => {}
+            CallPhase::Staged | CallPhase::Written | CallPhase::Cancelling | CallPhase::Settled => {
+                return false;
+            }
         }
         let cause = open.cause().cloned().unwrap_or(Cause::new(CauseKind::Peer));
-        self.disarm(call);
+        self.withdraw_cancel(call);
         self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
         true
     }
@@ -557,7 +565,7 @@ impl Session {
     }
 
     /// An answer arrived, or none can arrive: a cancel that waits is not written any more.
-    fn disarm(&mut self, call: OutboundKey) {
+    fn withdraw_cancel(&mut self, call: OutboundKey) {
         if let Some(open) = self.calls.get_mut(call.0) {
             if let CancelFrame::Waiting(number) = open.cancel() {
                 if failpoint::active(Failpoint::CancelNotDisarmed) {

@@ -14,7 +14,7 @@ pub(super) type Name = (Scope, RequestId);
 
 /// The approximate size of a settled key without the text of its id, in bytes. There may be room for twice as many.
 const ENTRY_BYTES: usize = 160;
-const _: () = assert!(2 * size_of::<Recorded>() <= ENTRY_BYTES);
+const _: () = assert!(2 * size_of::<SettledEntry>() <= ENTRY_BYTES);
 
 /// The bytes of a key's text. 0: it is a number.
 pub(super) fn text_of((_, id): &Name) -> usize {
@@ -24,7 +24,7 @@ pub(super) fn text_of((_, id): &Name) -> usize {
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// It was answered with the result of its handler.
+    /// It was answered: with the result of its handler, with the handle of its task, or with a refusal.
     Completed,
     /// It was cancelled.
     Cancelled,
@@ -39,7 +39,7 @@ pub(super) struct SettledCache {
     /// far fewer entries.
     known: HashIndex,
     /// The entries, numbered one after another.
-    order: VecDeque<Recorded>,
+    order: VecDeque<SettledEntry>,
     /// The number of the first of them.
     first: u32,
     /// Bytes of the ids in `order`.
@@ -75,7 +75,7 @@ impl Forgotten {
 }
 
 #[derive(Clone, Debug)]
-struct Recorded {
+struct SettledEntry {
     name: Name,
     hash: u64,
     principal: Option<Principal>,
@@ -84,7 +84,7 @@ struct Recorded {
 }
 
 /// The entry with this number.
-fn entry(order: &VecDeque<Recorded>, first: u32, number: u32) -> Option<&Recorded> {
+fn entry(order: &VecDeque<SettledEntry>, first: u32, number: u32) -> Option<&SettledEntry> {
     order.get(number.wrapping_sub(first) as usize)
 }
 
@@ -119,7 +119,7 @@ impl SettledCache {
             self.forget_first();
         }
         let number = self.number_at(self.order.len());
-        self.order.push_back(Recorded { name, hash, principal, settled, at: now });
+        self.order.push_back(SettledEntry { name, hash, principal, settled, at: now });
         let hash_of = |number| entry(&self.order, self.first, number).map_or(0, |entry| entry.hash);
         self.known.insert_hashed(hash, number, hash_of);
         if self.most == 0 {
@@ -200,7 +200,7 @@ impl SettledCache {
 
     /// Removes the first entry, and its key. A key that was settled again has a younger entry and stays.
     fn forget_first(&mut self) {
-        let Some(Recorded { name, hash, .. }) = self.order.pop_front() else { return };
+        let Some(SettledEntry { name, hash, .. }) = self.order.pop_front() else { return };
         self.text -= text_of(&name);
         if self.known.remove_hashed(hash, self.first) {
             self.forgotten.note(&name.1);

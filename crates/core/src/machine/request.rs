@@ -22,13 +22,13 @@ pub(super) struct Request {
     pub(super) id: RequestId,
     /// The origin of its message. `None`: a byte stream without an auth hook.
     origin: Option<Box<Origin>>,
-    extras: Option<Box<Extras>>,
-    key: Key,
+    extras: Option<Box<RequestExtras>>,
+    key: CancelKeyKind,
     pub(super) tag: u8,
     pub(super) server_cancellable: bool,
-    pub(super) reach: Cancellability,
+    pub(super) cancellability: Cancellability,
     pub(super) work: Work,
-    pub(super) state: State,
+    pub(super) state: RequestState,
     /// Its task was aborted.
     pub(super) aborted: bool,
     /// It waits for something that can be asked for again, so it is cancelled soon after its stream is lost.
@@ -38,11 +38,11 @@ pub(super) struct Request {
 /// The data that only few requests need.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "verify", derive(Clone))]
-pub(super) struct Extras {
+pub(super) struct RequestExtras {
     /// The key by which a cancel names it, if that is not its id.
     name: Option<RequestId>,
     /// The fixed result that may replace the cancelled answer.
-    pub(super) fixed: Option<Fixed>,
+    pub(super) fixed: Option<FixedResult>,
     /// The first accepted cancel. Set in `CancelPending` and `Cancelling`, and in `Draining` if a cancel settled it.
     pub(super) cause: Option<Cause>,
     /// When it was accepted. It decides nothing: views of the request show it.
@@ -56,19 +56,19 @@ pub(super) struct Extras {
     pub(super) first_child: Option<OutboundKey>,
     pub(super) last_child: Option<OutboundKey>,
     /// Whether a cascade over its children is queued.
-    pub(super) is_walked: bool,
+    pub(super) has_cascade: bool,
 }
 
 /// A result that replaces the cancelled answer of a method, and when it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fixed {
+pub(super) enum FixedResult {
     /// Whenever this side ends the request.
     TornDown(&'static str),
     /// When the peer or code of this side cancels it.
     CalledOff(&'static str),
 }
 
-impl Fixed {
+impl FixedResult {
     pub(super) const fn for_cause(self, cause: CauseKind) -> Option<&'static str> {
         let (result, is_called_off) = match self {
             Self::TornDown(result) => (result, false),
@@ -91,17 +91,17 @@ impl Fixed {
 }
 
 /// The extras of a request without extras.
-static NO_EXTRAS: Extras = Extras {
+static NO_EXTRAS: RequestExtras = RequestExtras {
     name: None,
     fixed: None,
     cause: None,
     cancelled_at: None,
     held_acks: Vec::new(),
     shields: 0,
-    alarms: Alarms { queue: None, grace: None, shield: None, detach: None },
+    alarms: Alarms { queue: None, grace: None, shield: None, lost_stream: None },
     first_child: None,
     last_child: None,
-    is_walked: false,
+    has_cascade: false,
 };
 
 static STREAM: Origin = Origin::STREAM;
@@ -112,12 +112,12 @@ pub(super) struct Alarms {
     pub(super) queue: Option<Instant>,
     pub(super) grace: Option<Instant>,
     pub(super) shield: Option<Instant>,
-    pub(super) detach: Option<Instant>,
+    pub(super) lost_stream: Option<Instant>,
 }
 
 /// The key by which a cancel names a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Key {
+enum CancelKeyKind {
     Id,
     Named,
     Nothing,
@@ -125,7 +125,7 @@ enum Key {
 
 /// The state of a request. Each transition is in one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum RequestState {
     /// It waits for a permit. Its handler has not started.
     Queued,
     /// Its handler runs, and nothing is decided.
@@ -145,7 +145,7 @@ pub(super) enum State {
     Ended,
 }
 
-impl State {
+impl RequestState {
     /// Whether its answer is not decided.
     pub(super) const fn is_open(self) -> bool {
         match self {
@@ -170,14 +170,14 @@ impl Request {
     /// A request that waits for its start.
     pub(super) fn new(
         arrival: InboundRequest<'_>,
-        reach: Cancellability,
-        fixed: Option<Fixed>,
-        spares: &mut Pool<Extras>,
+        cancellability: Cancellability,
+        fixed: Option<FixedResult>,
+        spares: &mut Pool<RequestExtras>,
     ) -> Self {
         let (key, name) = match arrival.cancel_key {
-            CancelKey::SameAsId => (Key::Id, None),
-            CancelKey::Named(name) => (Key::Named, Some(name)),
-            CancelKey::None => (Key::Nothing, None),
+            CancelKey::SameAsId => (CancelKeyKind::Id, None),
+            CancelKey::Named(name) => (CancelKeyKind::Named, Some(name)),
+            CancelKey::None => (CancelKeyKind::Nothing, None),
         };
         let Origin { scope, exchange, principal, client } = &arrival.origin;
         let is_stream = *scope == Scope::Session
@@ -191,9 +191,9 @@ impl Request {
             key,
             tag: arrival.tag,
             server_cancellable: arrival.server_cancellable,
-            reach,
+            cancellability,
             work: arrival.work,
-            state: State::Queued,
+            state: RequestState::Queued,
             aborted: false,
             ends_with_stream: arrival.ends_with_stream,
         };
@@ -216,21 +216,21 @@ impl Request {
         self.origin().principal.as_ref()
     }
 
-    pub(super) fn extras(&self) -> &Extras {
+    pub(super) fn extras(&self) -> &RequestExtras {
         self.extras.as_deref().unwrap_or(&NO_EXTRAS)
     }
 
-    pub(super) fn extras_mut(&mut self, spares: &mut Pool<Extras>) -> &mut Extras {
+    pub(super) fn extras_mut(&mut self, spares: &mut Pool<RequestExtras>) -> &mut RequestExtras {
         self.extras.get_or_insert_with(|| spares.take())
     }
 
     /// Its extras, if it has any.
-    pub(super) fn extras_if_any(&mut self) -> Option<&mut Extras> {
+    pub(super) fn extras_if_any(&mut self) -> Option<&mut RequestExtras> {
         self.extras.as_deref_mut()
     }
 
     /// Its extras, when the request is not needed any more.
-    pub(super) fn into_extras(self) -> Option<Box<Extras>> {
+    pub(super) fn into_extras(self) -> Option<Box<RequestExtras>> {
         self.extras
     }
 
@@ -267,15 +267,15 @@ impl Request {
     /// The id by which a cancel names it, if there is one.
     pub(super) fn cancel_id(&self) -> Option<&RequestId> {
         match self.key {
-            Key::Id => Some(&self.id),
-            Key::Named => self.extras().name.as_ref(),
-            Key::Nothing => None,
+            CancelKeyKind::Id => Some(&self.id),
+            CancelKeyKind::Named => self.extras().name.as_ref(),
+            CancelKeyKind::Nothing => None,
         }
     }
 
     /// Whether a cancel names it by another key than its id.
     pub(super) fn is_named(&self) -> bool {
-        self.key == Key::Named
+        self.key == CancelKeyKind::Named
     }
 
     /// The key by which a cancel names it, if there is one, and the scope of the key.
@@ -329,83 +329,83 @@ impl ClientLimits {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares {
     most: Option<ClientLimits>,
-    held: BTreeMap<ClientNumber, Holds>,
+    used: BTreeMap<ClientNumber, ClientUse>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Holds {
+struct ClientUse {
     tasks: usize,
     blocking: usize,
     queued: usize,
     /// Its handlers that do the work of tasks. They have a permit, too.
-    made_tasks: usize,
+    became_tasks: usize,
 }
 
 impl Shares {
     pub(super) fn new(most: Option<ClientLimits>) -> Self {
-        Self { most, held: BTreeMap::new() }
+        Self { most, used: BTreeMap::new() }
     }
 
     pub(super) fn has_room(&self, client: Option<ClientNumber>, work: Work) -> bool {
         let (Some(most), Some(client)) = (self.most, client) else { return true };
-        let holds = self.held.get(&client).copied().unwrap_or_default();
-        let all = holds.tasks + holds.blocking;
+        let used = self.used.get(&client).copied().unwrap_or_default();
+        let all = used.tasks + used.blocking;
         match work {
             Work::Task => all < most.running,
-            Work::Blocking => all < most.running && holds.blocking < most.blocking,
+            Work::Blocking => all < most.running && used.blocking < most.blocking,
         }
     }
 
     pub(super) fn may_wait(&self, client: Option<ClientNumber>) -> bool {
         let (Some(most), Some(client)) = (self.most, client) else { return true };
-        self.held.get(&client).is_none_or(|holds| holds.queued < most.queued)
+        self.used.get(&client).is_none_or(|used| used.queued < most.queued)
     }
 
     pub(super) fn starts(&mut self, client: Option<ClientNumber>, work: Work) {
-        self.change(client, |holds| *holds.permits(work) += 1);
+        self.change(client, |used| *used.permits(work) += 1);
     }
 
     pub(super) fn ends(&mut self, client: Option<ClientNumber>, work: Work) {
-        self.change(client, |holds| *holds.permits(work) -= 1);
+        self.change(client, |used| *used.permits(work) -= 1);
     }
 
     /// A running request becomes a task. `false`: half of the handlers of its client do the work of tasks.
     pub(super) fn begins_task(&mut self, client: Option<ClientNumber>) -> bool {
         let (Some(most), Some(client)) = (self.most, client) else { return true };
-        let holds = self.held.entry(client).or_default();
-        let has_room = holds.made_tasks < (most.running / 2).max(1);
-        holds.made_tasks += usize::from(has_room);
+        let used = self.used.entry(client).or_default();
+        let has_room = used.became_tasks < (most.running / 2).max(1);
+        used.became_tasks += usize::from(has_room);
         has_room
     }
 
     pub(super) fn ends_task(&mut self, client: Option<ClientNumber>) {
-        self.change(client, |holds| holds.made_tasks -= 1);
+        self.change(client, |used| used.became_tasks -= 1);
     }
 
     pub(super) fn waits(&mut self, client: Option<ClientNumber>) {
-        self.change(client, |holds| holds.queued += 1);
+        self.change(client, |used| used.queued += 1);
     }
 
     pub(super) fn waited(&mut self, client: Option<ClientNumber>) {
-        self.change(client, |holds| holds.queued -= 1);
+        self.change(client, |used| used.queued -= 1);
     }
 
-    fn change(&mut self, client: Option<ClientNumber>, change: impl FnOnce(&mut Holds)) {
+    fn change(&mut self, client: Option<ClientNumber>, change: impl FnOnce(&mut ClientUse)) {
         let (Some(_), Some(client)) = (self.most, client) else { return };
-        let holds = self.held.entry(client).or_default();
-        change(holds);
-        if *holds == Holds::default() {
-            self.held.remove(&client);
+        let used = self.used.entry(client).or_default();
+        change(used);
+        if *used == ClientUse::default() {
+            self.used.remove(&client);
         }
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.used.is_empty()
     }
 }
 
-impl Holds {
+impl ClientUse {
     const fn permits(&mut self, work: Work) -> &mut usize {
         match work {
             Work::Task => &mut self.tasks,
@@ -437,7 +437,7 @@ impl Session {
         hash: u64,
     ) -> Result<(), NotAdmitted> {
         let refused = |refusal| Err(NotAdmitted::Refused(refusal));
-        if self.lifecycle.state() == lifecycle::State::Lost {
+        if self.lifecycle.state() == lifecycle::ConnectionState::Lost {
             return Err(NotAdmitted::Lost);
         }
         let first = self.request_hashed(hash, arrival.origin.scope, &arrival.id);
@@ -465,7 +465,7 @@ impl Session {
         if rules.reserved_prefix.is_some_and(|prefix| arrival.method.starts_with(prefix)) {
             return refused(Refusal::MethodNotFound);
         }
-        if self.reach_of(arrival) != Cancellability::Handshake && !self.serves() {
+        if self.cancellability_of(arrival) != Cancellability::Handshake && !self.serves() {
             return refused(Refusal::NotInitialized);
         }
         if self.exit_state.shut_down {
@@ -507,7 +507,7 @@ impl Session {
         name: Option<&Name>,
     ) -> Option<Cause> {
         let cause = self.early_cancels.take(now, name?, arrival.origin.principal.as_ref())?;
-        match self.reach_of(arrival) {
+        match self.cancellability_of(arrival) {
             Cancellability::All => Some(cause),
             Cancellability::NoMessage | Cancellability::Handshake => {
                 self.emit(Event::IgnoredCancel);
@@ -517,7 +517,7 @@ impl Session {
     }
 
     /// By what a request can be cancelled.
-    pub(super) fn reach_of(&self, arrival: &InboundRequest<'_>) -> Cancellability {
+    pub(super) fn cancellability_of(&self, arrival: &InboundRequest<'_>) -> Cancellability {
         let rules = self.rules();
         if rules.handshake == Some(arrival.method) && !failpoint::active(Failpoint::HandshakeCancelled) {
             Cancellability::Handshake
@@ -619,8 +619,8 @@ impl Session {
         }
     }
 
-    /// The slot of a request that can still be cancelled or looked up.
-    pub(super) fn state_of(&self, key: crate::id::InboundKey) -> Option<State> {
+    /// The state of a request. `None`: it has no slot any more.
+    pub(super) fn state_of(&self, key: InboundKey) -> Option<RequestState> {
         self.requests.get(key.0).map(|request| request.state)
     }
 }

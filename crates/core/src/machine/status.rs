@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::cause::Cause;
 use crate::id::{CallNumber, InboundKey, OutboundKey};
 use crate::machine::interface::Event;
-use crate::machine::request::State;
+use crate::machine::request::RequestState;
 use crate::machine::{Session, outbound};
 
 /// How far a request or a call is.
@@ -81,12 +81,12 @@ impl Session {
     pub fn request_status(&self, key: InboundKey) -> Option<(RequestStatus, Option<AcceptedCancel>)> {
         let request = self.requests.get(key.0)?;
         let status = match request.state {
-            State::Queued => RequestStatus::Queued,
-            State::Running => RequestStatus::Running,
-            State::CancelPending => RequestStatus::Shielded,
-            State::Cancelling => RequestStatus::Cancelling,
-            State::Task => RequestStatus::Task,
-            State::Draining { .. } | State::Ended => RequestStatus::Draining,
+            RequestState::Queued => RequestStatus::Queued,
+            RequestState::Running => RequestStatus::Running,
+            RequestState::CancelPending => RequestStatus::Shielded,
+            RequestState::Cancelling => RequestStatus::Cancelling,
+            RequestState::Task => RequestStatus::Task,
+            RequestState::Draining { .. } | RequestState::Ended => RequestStatus::Draining,
         };
         let cancelled_at = request.extras().cancelled_at;
         let cancel =
@@ -100,10 +100,10 @@ impl Session {
         let call = self.calls.get(key.0)?;
         let extras = call.extras.as_deref();
         let status = match call.state {
-            outbound::State::Staged => RequestStatus::Queued,
-            outbound::State::Written => RequestStatus::Running,
-            outbound::State::Cancelling => RequestStatus::Cancelling,
-            outbound::State::Leaving => RequestStatus::Draining,
+            outbound::CallPhase::Staged => RequestStatus::Queued,
+            outbound::CallPhase::Written => RequestStatus::Running,
+            outbound::CallPhase::Cancelling => RequestStatus::Cancelling,
+            outbound::CallPhase::Settled => RequestStatus::Draining,
         };
         let cancelled_at = extras.and_then(|extras| extras.cancelled_at);
         Some(CallState {

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::acp::client::{AcpClientState, Asked, Client};
 use crate::acp::sessions::Message;
-use crate::client::{Attempts, DeleteRequest, Failed, closed, encoded, refusal, send_delete, unread};
+use crate::client::{Attempts, DeleteRequest, Failed, body_error, closed, encoded, refusal, send_delete};
 use crate::envelope::{ACP_CONNECTION_ID, BOTH, JSON, Reply, check_size};
 use crate::sync::JoinHandle;
 
@@ -202,7 +202,7 @@ impl Client {
         exchange: ExchangeId,
         body: Bytes,
     ) -> Result<(), Failed> {
-        let response = self.note_lost(kind, self.requester.post(kind, attempts, body, None).await)?;
+        let response = self.count_if_lost(kind, self.requester.post(kind, attempts, body, None).await)?;
         self.take_cookies(&response);
         let status = response.status();
         if status == StatusCode::ACCEPTED {
@@ -216,7 +216,8 @@ impl Client {
         if let Some(failed) = encoded(&head, address) {
             return Err(failed);
         }
-        let body = self.whole_message(&mut body).await.map_err(|error| unread(&head, &address(), error))?;
+        let body =
+            self.whole_message(&mut body).await.map_err(|error| body_error(&head, &address(), error))?;
         let message = Message::of(&body, self.bodies);
         if status == StatusCode::OK {
             if let Some(connection) = self.named_by(&head.headers, &message) {

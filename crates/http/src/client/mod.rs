@@ -31,7 +31,7 @@ use crate::sync::{AbortHandle, Handle, JoinHandle, Mutex, MutexGuard, spawn};
 
 pub(crate) use crate::client::connector::Resets;
 pub(crate) use crate::client::events::{Event, EventStream, Fault, Media, media_of};
-pub(crate) use crate::client::pool::{ResponseBody, unread};
+pub(crate) use crate::client::pool::{ResponseBody, body_error};
 pub(crate) use crate::client::requester::{
     Attempts, Failed, Leaving, Requester, beginning, encoded, encoding_of, is_of_another_origin, refusal,
     stream_refusal,
@@ -281,7 +281,7 @@ impl<S: InFlightTasks> ClientCore<S> {
     }
 
     /// Counts a response that does not answer its request.
-    pub(crate) fn unanswered(&self, failed: Failed) -> Failed {
+    pub(crate) fn count_unanswered(&self, failed: Failed) -> Failed {
         self.inbound_queue.push_event(TransportEvent::Deviation {
             deviation: Deviation::NoAnswer,
             sent: failed.error.source.to_string().into(),
@@ -298,7 +298,7 @@ impl<S: InFlightTasks> ClientCore<S> {
     }
 
     /// Counts a message that is not a request and may be lost: its POST failed before a response came.
-    pub(crate) fn note_lost<T>(&self, kind: FrameKind, sent: Result<T, Failed>) -> Result<T, Failed> {
+    pub(crate) fn count_if_lost<T>(&self, kind: FrameKind, sent: Result<T, Failed>) -> Result<T, Failed> {
         sent.inspect_err(|failed| {
             if kind != FrameKind::Request {
                 self.refused(failed);

@@ -31,7 +31,7 @@ use tokio::time::Instant;
 
 use crate::client::Failed;
 use crate::client::connector::Connector;
-use crate::client::requester::{Posted, cut, over, silent};
+use crate::client::requester::{Posted, error_cut_off, error_too_large, silent};
 use crate::envelope::CollectError;
 use crate::inbound_queue::{OwnWaker, poll_piece};
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
@@ -44,7 +44,7 @@ const OPENING: usize = 64;
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// A connection for one request.
-pub(super) enum Line {
+pub(super) enum PooledConnection {
     /// An HTTP/1.1 connection, only for this request.
     Own(http1::SendRequest<Posted>),
     /// The HTTP/2 connection.
@@ -63,35 +63,35 @@ pub(crate) enum Urgency {
 /// The connections to one server.
 pub(super) struct Pool {
     connector: Connector,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     /// Free HTTP/1.1 connections. The last one was used most recently.
-    free: Vec<Free>,
+    free: Vec<IdleConnection>,
     /// The connection that is kept for urgent requests.
-    spare: Option<Free>,
+    spare: Option<IdleConnection>,
     /// Urgent requests are at the front.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingRequest>,
     opening: usize,
     /// The HTTP/2 connection.
     shared: Option<http2::SendRequest<Posted>>,
     /// Whether the server uses HTTP/1.1, so that each request needs its own connection.
-    each: bool,
+    one_per_request: bool,
     /// The number of open event streams, each on its own connection.
-    going_on: usize,
+    open_streams: usize,
     sweeping: Option<AbortHandle>,
 }
 
-struct Free {
+struct IdleConnection {
     sender: http1::SendRequest<Posted>,
     since: Instant,
 }
 
-struct Waiting {
+struct WaitingRequest {
     urgency: Urgency,
-    reported: oneshot::Sender<Result<Line, Arc<io::Error>>>,
+    reported: oneshot::Sender<Result<PooledConnection, Arc<io::Error>>>,
 }
 
 impl Pool {
@@ -105,25 +105,25 @@ impl Pool {
         self.connector.was_misunderstood()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection that is open and free.
-    pub(super) fn free(&self, urgency: Urgency) -> Option<Line> {
+    pub(super) fn free(&self, urgency: Urgency) -> Option<PooledConnection> {
         let mut state = self.state();
         if let Some(shared) = &state.shared {
             if shared.is_ready() {
-                return Some(Line::Shared(shared.clone()));
+                return Some(PooledConnection::Shared(shared.clone()));
             }
             state.shared = None;
         }
         if urgency == Urgency::Usual && !state.waiting.is_empty() {
             return None;
         }
-        while let Some(Free { sender, .. }) = state.free.pop() {
+        while let Some(IdleConnection { sender, .. }) = state.free.pop() {
             if sender.is_ready() {
-                return Some(Line::Own(sender));
+                return Some(PooledConnection::Own(sender));
             }
         }
         if urgency == Urgency::Urgent {
@@ -131,7 +131,7 @@ impl Pool {
                 .spare
                 .take()
                 .filter(|spare| spare.sender.is_ready())
-                .map(|spare| Line::Own(spare.sender));
+                .map(|spare| PooledConnection::Own(spare.sender));
         }
         None
     }
@@ -140,11 +140,11 @@ impl Pool {
     ///
     /// # Cancel safety
     /// If the future is dropped, the next request takes its turn.
-    pub(super) async fn next(self: &Arc<Self>, urgency: Urgency) -> Result<Line, Arc<io::Error>> {
+    pub(super) async fn next(self: &Arc<Self>, urgency: Urgency) -> Result<PooledConnection, Arc<io::Error>> {
         let (reported, answer) = oneshot::channel();
         {
             let mut state = self.state();
-            let waiting = Waiting { urgency, reported };
+            let waiting = WaitingRequest { urgency, reported };
             match urgency {
                 Urgency::Usual => state.waiting.push_back(waiting),
                 Urgency::Urgent => {
@@ -159,14 +159,14 @@ impl Pool {
     }
 
     /// Opens connections for the waiting requests. The first connection shows whether more are needed.
-    fn open_more(self: &Arc<Self>, state: &mut State) {
-        let most = if state.each { OPENING } else { 1 };
+    fn open_more(self: &Arc<Self>, state: &mut PoolState) {
+        let most = if state.one_per_request { OPENING } else { 1 };
         while state.opening < state.waiting.len().min(most) {
             self.open_one(state);
         }
     }
 
-    fn open_one(self: &Arc<Self>, state: &mut State) {
+    fn open_one(self: &Arc<Self>, state: &mut PoolState) {
         state.opening += 1;
         let (pool, connector) = (Arc::downgrade(self), self.connector.clone());
         spawn(async move {
@@ -177,18 +177,18 @@ impl Pool {
         });
     }
 
-    fn opened(self: &Arc<Self>, opened: io::Result<Line>) {
+    fn opened(self: &Arc<Self>, opened: io::Result<PooledConnection>) {
         let mut state = self.state();
         state.opening -= 1;
         match opened {
-            Ok(Line::Shared(shared)) => {
+            Ok(PooledConnection::Shared(shared)) => {
                 for waiting in std::mem::take(&mut state.waiting) {
-                    let _ = waiting.reported.send(Ok(Line::Shared(shared.clone())));
+                    let _ = waiting.reported.send(Ok(PooledConnection::Shared(shared.clone())));
                 }
                 state.shared = Some(shared);
             }
-            Ok(Line::Own(sender)) => {
-                state.each = true;
+            Ok(PooledConnection::Own(sender)) => {
+                state.one_per_request = true;
                 self.take_in(&mut state, sender);
             }
             // At least as many requests wait as connections are being opened.
@@ -198,7 +198,7 @@ impl Pool {
                     let Some(waiting) = state.waiting.pop_front() else { break };
                     let reported = waiting.reported.send(Err(Arc::clone(&error))).is_ok();
                     // If one connection is opened for all requests, all of them fail.
-                    if reported && state.each {
+                    if reported && state.one_per_request {
                         break;
                     }
                 }
@@ -223,7 +223,7 @@ impl Pool {
         }
     }
 
-    fn take_in(self: &Arc<Self>, state: &mut State, sender: http1::SendRequest<Posted>) {
+    fn take_in(self: &Arc<Self>, state: &mut PoolState, sender: http1::SendRequest<Posted>) {
         state.take_in(sender);
         if state.sweeping.is_none() && !state.free.is_empty() {
             state.sweeping = Some(spawn(Self::sweep(Arc::downgrade(self))).abort_handle());
@@ -246,10 +246,10 @@ impl Pool {
     }
 
     /// Called when an event stream begins: from now on one connection is kept for urgent requests (L3).
-    pub(super) fn begin_going_on(self: &Arc<Self>) {
+    pub(super) fn stream_begins(self: &Arc<Self>) {
         let mut state = self.state();
-        state.going_on += 1;
-        let is_open = |free: &Free| !free.sender.is_closed();
+        state.open_streams += 1;
+        let is_open = |free: &IdleConnection| !free.sender.is_closed();
         if state.spare.as_ref().is_some_and(is_open) {
             return;
         }
@@ -259,17 +259,17 @@ impl Pool {
         }
     }
 
-    pub(super) fn end_going_on(&self) {
+    pub(super) fn stream_ends(&self) {
         let mut state = self.state();
-        state.going_on -= 1;
-        if state.going_on == 0 {
+        state.open_streams -= 1;
+        if state.open_streams == 0 {
             let spare = state.spare.take();
             state.free.extend(spare);
         }
     }
 }
 
-async fn open(connector: Connector) -> io::Result<Line> {
+async fn open(connector: Connector) -> io::Result<PooledConnection> {
     let socket = connector.open().await?;
     if socket.is_http2() {
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -284,7 +284,7 @@ async fn open(connector: Connector) -> io::Result<Line> {
                 tracing::debug!(error = %rescind_core::LogText::text(&error), "a connection broke");
             }
         });
-        return Ok(Line::Shared(sender));
+        return Ok(PooledConnection::Shared(sender));
     }
     let (mut sender, connection) = http1::Builder::new().handshake(socket).await.map_err(io::Error::other)?;
     spawn(async move {
@@ -294,27 +294,27 @@ async fn open(connector: Connector) -> io::Result<Line> {
         }
     });
     sender.ready().await.map_err(io::Error::other)?;
-    Ok(Line::Own(sender))
+    Ok(PooledConnection::Own(sender))
 }
 
-impl State {
+impl PoolState {
     /// Gives a free connection to the first waiting request, or keeps it.
     fn take_in(&mut self, sender: http1::SendRequest<Posted>) {
-        let mut line = Line::Own(sender);
-        let urgent = |waiting: &Waiting| waiting.urgency == Urgency::Urgent;
+        let mut connection = PooledConnection::Own(sender);
+        let urgent = |waiting: &WaitingRequest| waiting.urgency == Urgency::Urgent;
         while let Some(waiting) = self.waiting.front() {
-            if self.going_on > 0 && self.spare.is_none() && !urgent(waiting) {
+            if self.open_streams > 0 && self.spare.is_none() && !urgent(waiting) {
                 break;
             }
             let Some(waiting) = self.waiting.pop_front() else { break };
-            match waiting.reported.send(Ok(line)) {
-                Err(Ok(back)) => line = back,
+            match waiting.reported.send(Ok(connection)) {
+                Err(Ok(back)) => connection = back,
                 Ok(()) | Err(Err(_)) => return,
             }
         }
-        let Line::Own(sender) = line else { return };
-        let free = Free { sender, since: Instant::now() };
-        if self.going_on > 0 && self.spare.is_none() {
+        let PooledConnection::Own(sender) = connection else { return };
+        let free = IdleConnection { sender, since: Instant::now() };
+        if self.open_streams > 0 && self.spare.is_none() {
             self.spare = Some(free);
         } else {
             self.free.push(free);
@@ -334,10 +334,10 @@ impl Drop for Pool {
 pub(crate) struct ResponseBody {
     body: Incoming,
     ended: bool,
-    held: Option<Held>,
+    held: Option<BodyConnection>,
 }
 
-struct Held {
+struct BodyConnection {
     pool: Arc<Pool>,
     sender: http1::SendRequest<Posted>,
     /// Whether it is an event stream. While it is open, one connection is kept for urgent requests.
@@ -356,16 +356,16 @@ impl ResponseBody {
         goes_on: bool,
     ) -> Self {
         if goes_on {
-            pool.begin_going_on();
+            pool.stream_begins();
         }
-        let held = Held { pool: Arc::clone(pool), sender, goes_on };
+        let held = BodyConnection { pool: Arc::clone(pool), sender, goes_on };
         Self { body, ended: false, held: Some(held) }
     }
 
     fn end(&mut self) {
-        let Some(Held { pool, sender, goes_on }) = self.held.take() else { return };
+        let Some(BodyConnection { pool, sender, goes_on }) = self.held.take() else { return };
         if goes_on {
-            pool.end_going_on();
+            pool.stream_ends();
         }
         if self.is_end_stream() {
             pool.give_back(sender);
@@ -410,10 +410,10 @@ impl Drop for ResponseBody {
 }
 
 /// The error of a response without a complete message. `address` is the one that was asked first.
-pub(crate) fn unread(head: &Parts, address: &str, error: CollectError<hyper::Error>) -> Failed {
+pub(crate) fn body_error(head: &Parts, address: &str, error: CollectError<hyper::Error>) -> Failed {
     let error = match error {
-        CollectError::TooLarge(limit, read) => return over(head, address, limit, &read),
-        CollectError::Broken(error, read) => return cut(head, address, &error, &read),
+        CollectError::TooLarge(limit, read) => return error_too_large(head, address, limit, &read),
+        CollectError::Broken(error, read) => return error_cut_off(head, address, &error, &read),
         CollectError::Silent(read) => return silent(head, address, &read),
         CollectError::MemoryFull => {
             TransportError::new(TransportErrorKind::TooLarge, "the limit memory is reached")
@@ -444,17 +444,19 @@ mod tests {
         tokio::select! {
             biased;
             _ = usual.as_mut() => panic!("it waited longer, and is not urgent (L2)"),
-            line = pool.next(Urgency::Urgent) => assert!(matches!(line, Ok(Line::Own(_)))),
+            connection = pool.next(Urgency::Urgent) => assert!(matches!(connection, Ok(PooledConnection::Own(_)))),
         }
-        assert!(matches!(usual.await, Ok(Line::Own(_))));
+        assert!(matches!(usual.await, Ok(PooledConnection::Own(_))));
     }
 
     #[tokio::test]
     async fn one_connection_is_reserved_for_urgent_requests_while_a_response_streams() {
         let (_socket, pool) = pool().await;
         let first = pool.next(Urgency::Usual).await;
-        pool.begin_going_on();
-        let Ok(Line::Own(second)) = pool.next(Urgency::Usual).await else { panic!("it speaks HTTP/1.1") };
+        pool.stream_begins();
+        let Ok(PooledConnection::Own(second)) = pool.next(Urgency::Usual).await else {
+            panic!("it speaks HTTP/1.1")
+        };
         while pool.state().spare.is_none() {
             tokio::task::yield_now().await;
         }
@@ -462,7 +464,7 @@ mod tests {
         assert!(pool.free(Urgency::Urgent).is_some());
         pool.give_back(second);
         assert!(pool.free(Urgency::Usual).is_none(), "it takes the place of the one used");
-        pool.end_going_on();
+        pool.stream_ends();
         assert!(pool.free(Urgency::Usual).is_some(), "there is nothing to keep it for");
         drop(first);
     }

@@ -28,7 +28,7 @@ use rescind_core::{FrameKind, PeerInfo, TransportError, TransportErrorKind};
 
 use crate::client::connector::Connector;
 use crate::client::events::{Media, media_of};
-use crate::client::pool::{Line, Pool, ResponseBody, Urgency};
+use crate::client::pool::{Pool, PooledConnection, ResponseBody, Urgency};
 use crate::client::resend::{asks_for_more, kept, retry_after, sent_once};
 use crate::client::{HttpClient, peer_of};
 use crate::envelope::SILENCE;
@@ -192,9 +192,9 @@ impl Requester {
         let Target { pool, uri, .. } = &*self.0.base;
         let peer = peer_of(uri);
         match pool.next(Urgency::Usual).await {
-            Ok(Line::Own(sender)) => pool.give_back(sender),
+            Ok(PooledConnection::Own(sender)) => pool.give_back(sender),
             // The pool keeps it for all requests.
-            Ok(Line::Shared(_)) => {}
+            Ok(PooledConnection::Shared(_)) => {}
             Err(error) => {
                 let error = io::Error::new(error.kind(), format!("{peer}: {error}"));
                 return Err(TransportError::new(TransportErrorKind::Open, error));
@@ -334,12 +334,12 @@ impl Requester {
             let is_post = request.method() == Method::POST;
             let pool = &target.pool;
             loop {
-                let (line, is_used) = match pool.free(urgency) {
-                    Some(line) => (line, true),
+                let (connection, is_used) = match pool.free(urgency) {
+                    Some(connection) => (connection, true),
                     None => (pool.next(urgency).await.map_err(unopened)?, false),
                 };
-                let mut unsent = match line {
-                    Line::Own(mut sender) => {
+                let mut unsent = match connection {
+                    PooledConnection::Own(mut sender) => {
                         *request.uri_mut() = target.path.clone();
                         request.headers_mut().entry(HOST).or_insert_with(|| target.host.clone());
                         match sender.try_send_request(request).await {
@@ -347,7 +347,7 @@ impl Requester {
                             Err(unsent) => unsent,
                         }
                     }
-                    Line::Shared(mut sender) => {
+                    PooledConnection::Shared(mut sender) => {
                         *request.uri_mut() = target.uri.clone();
                         match sender.try_send_request(request).await {
                             Ok(response) => return Ok(response.map(ResponseBody::shared)),
@@ -358,7 +358,7 @@ impl Requester {
                 match unsent.take_message() {
                     // The connection was closed while it was unused: another one can carry the request.
                     Some(back) if is_used => request = back,
-                    back => return Err(unanswered(target, back.is_none(), &unsent.into_error())),
+                    back => return Err(no_response(target, back.is_none(), &unsent.into_error())),
                 }
             }
         }
@@ -408,7 +408,7 @@ pub(super) fn address_of(uri: &Uri) -> String {
 
 /// The error of a request without a response. A server that does not support HTTP/2 has not understood the request,
 /// so it counts as not sent.
-fn unanswered(target: &Target, sent: bool, error: &hyper::Error) -> Failed {
+fn no_response(target: &Target, sent: bool, error: &hyper::Error) -> Failed {
     let Target { pool, uri, .. } = target;
     if pool.was_misunderstood() {
         let error = TransportError::new(TransportErrorKind::Open, "the server does not speak HTTP/2");
@@ -514,7 +514,7 @@ pub(crate) fn encoding_of(headers: &HeaderMap) -> Option<String> {
 }
 
 /// The error of a response that broke off after this part of its body.
-pub(crate) fn cut(head: &Parts, address: &str, cause: &hyper::Error, body: &[u8]) -> Failed {
+pub(crate) fn error_cut_off(head: &Parts, address: &str, cause: &hyper::Error, body: &[u8]) -> Failed {
     incomplete(head, address, "broke off", &with_source(cause), body)
 }
 
@@ -523,7 +523,7 @@ fn with_source(error: &hyper::Error) -> String {
 }
 
 /// The error of a response above this limit, in bytes, that begins with this.
-pub(crate) fn over(head: &Parts, address: &str, limit: usize, body: &[u8]) -> Failed {
+pub(crate) fn error_too_large(head: &Parts, address: &str, limit: usize, body: &[u8]) -> Failed {
     let to = head.extensions.get::<RedirectedTo>().map_or(address, |to| &to.address);
     let mut text = format!("the response with {} is over the limit of {limit} bytes ({to})", head.status);
     push_excerpt(&mut text, body);

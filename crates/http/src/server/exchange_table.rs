@@ -371,7 +371,7 @@ impl<X> ExchangeTable<X> {
                         settings.counts.notification_dropped();
                         return Ok(());
                     }
-                    FrameKind::Request | FrameKind::Cancel => return Err(unread(out.exchange)),
+                    FrameKind::Request | FrameKind::Cancel => return Err(unread_limit_error(out.exchange)),
                     FrameKind::Answer => {}
                 }
             }
@@ -420,7 +420,7 @@ impl<X> ExchangeTable<X> {
     }
 }
 
-fn unread(exchange: ExchangeId) -> TransportError {
+fn unread_limit_error(exchange: ExchangeId) -> TransportError {
     let text = "the client reads no event stream, and what waits for it is at its bound";
     TransportError { exchange: Some(exchange), ..TransportError::new(TransportErrorKind::TooLarge, text) }
 }
@@ -431,7 +431,7 @@ const ENDED: usize = 16;
 impl<X> ExchangeTable<X> {
     /// Called when a response, or the future of a response, is dropped. The caller must report the returned exchanges as
     /// closed, under the same lock.
-    pub(crate) fn left(
+    pub(crate) fn reader_dropped(
         &mut self,
         stream: u64,
         token: u64,
@@ -444,7 +444,7 @@ impl<X> ExchangeTable<X> {
         }
         self.update_held(stream, held);
         wakes.add(self.driver.take());
-        self.lost(stream, settings)
+        self.after_reader_loss(stream, settings)
     }
 
     /// Removes the reader of a stream, as if it had disconnected.
@@ -452,11 +452,11 @@ impl<X> ExchangeTable<X> {
         let Some(held) = self.held_of(stream) else { return ExchangeList::new() };
         wakes.add(self.buffer(stream).and_then(ReplayBuffer::cut));
         self.update_held(stream, held);
-        self.lost(stream, settings)
+        self.after_reader_loss(stream, settings)
     }
 
     /// Called when a stream has lost its reader.
-    fn lost(&mut self, stream: u64, settings: &Settings) -> ExchangeList {
+    fn after_reader_loss(&mut self, stream: u64, settings: &Settings) -> ExchangeList {
         let Some(open) = self.open.get_mut(&stream) else { return ExchangeList::new() };
         match open.response {
             ResponseState::Undecided(_) | ResponseState::Decided(ResponseKind::EventStream) => {

@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{
     AbortOnDrop, Attempts, BEGINNING, ClientCore, EventStream, Failed, Fault, HttpClient, InFlightTasks,
-    Media, Resets, ResponseBody, beginning, closed, encoded, kept, may_have_page, media_of, refusal,
-    stream_refusal, unread,
+    Media, Resets, ResponseBody, beginning, body_error, closed, encoded, kept, may_have_page, media_of,
+    refusal, stream_refusal,
 };
 use crate::envelope::{BOTH, JSON, Reply, check_size, unmarked};
 use crate::stateless::mirror::Mirrors;
@@ -137,11 +137,11 @@ impl StatelessClientState {
 struct InFlight {
     task: AbortHandle,
     /// Whether it is a request.
-    asks: bool,
+    is_request: bool,
     /// Whether the head of its response has arrived.
-    headed: bool,
+    has_head: bool,
     /// Whether it counts in `leaving`.
-    leaves: bool,
+    counts_as_leaving: bool,
     given_up: CancellationToken,
 }
 
@@ -152,7 +152,7 @@ impl InFlight {
 
     /// Whether it must still reach the server although no answer is expected.
     fn has_to_arrive(&self) -> bool {
-        if self.asks { self.is_given_up() && !self.headed } else { true }
+        if self.is_request { self.is_given_up() && !self.has_head } else { true }
     }
 }
 
@@ -170,8 +170,8 @@ impl Client {
     fn remove(&self, key: u64) -> Option<InFlight> {
         self.step(|state| {
             let flight = state.in_flight.remove(&key);
-            state.requests -= usize::from(flight.as_ref().is_some_and(|flight| flight.asks));
-            state.leaving -= usize::from(flight.as_ref().is_some_and(|flight| flight.leaves));
+            state.requests -= usize::from(flight.as_ref().is_some_and(|flight| flight.is_request));
+            state.leaving -= usize::from(flight.as_ref().is_some_and(|flight| flight.counts_as_leaving));
             flight
         })
     }
@@ -244,8 +244,8 @@ impl Attempts for PostAttempts<'_> {
 
 impl Client {
     fn start(self: &Arc<Self>, out: Outbound) {
-        let asks = out.head.kind == FrameKind::Request;
-        let own = out.head.id.filter(|_| asks);
+        let is_request = out.head.kind == FrameKind::Request;
+        let own = out.head.id.filter(|_| is_request);
         let mut state = self.state();
         state.next += 1;
         let key = out.exchange.call().map_or(state.next, |_| out.exchange.0);
@@ -255,13 +255,20 @@ impl Client {
         let token = given_up.clone();
         let task = spawn(async move {
             let ended = client.run((key, own), exchange, body, trace, &token).await;
-            let asks = client.remove(key).is_some_and(|flight| flight.asks && !flight.is_given_up());
+            let is_request =
+                client.remove(key).is_some_and(|flight| flight.is_request && !flight.is_given_up());
             if let Err(failed) = ended {
-                client.report(exchange, asks, failed);
+                client.report(exchange, is_request, failed);
             }
         });
-        state.requests += usize::from(asks);
-        let flight = InFlight { task: task.abort_handle(), asks, headed: false, leaves: false, given_up };
+        state.requests += usize::from(is_request);
+        let flight = InFlight {
+            task: task.abort_handle(),
+            is_request,
+            has_head: false,
+            counts_as_leaving: false,
+            given_up,
+        };
         state.in_flight.insert(key, flight);
     }
 
@@ -287,7 +294,7 @@ impl Client {
             };
             if let Some(response) = sent {
                 let kind = if own.is_some() { FrameKind::Request } else { FrameKind::Notification };
-                (self.note_lost(kind, response)?, false)
+                (self.count_if_lost(kind, response)?, false)
             } else {
                 let Some(response) = Box::pin(self.wait_for_head(sending)).await else {
                     tracing::debug!(key, "a request was stopped before its response began");
@@ -298,7 +305,7 @@ impl Client {
         };
         let resets = response.version() >= Version::HTTP_2;
         if let Some(flight) = self.state().in_flight.get_mut(&key) {
-            flight.headed = true;
+            flight.has_head = true;
         }
         let mut reading = pin!(self.read(exchange, own.as_ref(), response));
         if !is_given_up {
@@ -340,7 +347,8 @@ impl Client {
         if state.resets.take().is_ok() {
             return true;
         }
-        let left = state.in_flight.get_mut(&key).is_some_and(|flight| std::mem::take(&mut flight.leaves));
+        let left =
+            state.in_flight.get_mut(&key).is_some_and(|flight| std::mem::take(&mut flight.counts_as_leaving));
         state.leaving -= usize::from(left);
         drop(state);
         self.step(|_| false)
@@ -373,20 +381,22 @@ impl Client {
         }
         let address = || self.requester.address();
         if let Some(failed) = encoded(&head, address) {
-            return Err(self.unanswered(failed));
+            return Err(self.count_unanswered(failed));
         }
         let (reply, last_sent) = match media {
             Some(Media::Events) => {
                 let (reply, last_sent, fault) = Box::pin(self.read_events(exchange, own, body)).await;
                 if let Some(fault) = fault.filter(|_| reply == Reply::Nothing && own.is_some()) {
                     let text = stream_refusal(&head, &address(), Some(&fault.shown(own)), &last_sent);
-                    return Err(self.unanswered(Failed::new(true, text)));
+                    return Err(self.count_unanswered(Failed::new(true, text)));
                 }
                 (reply, last_sent)
             }
             Some(Media::Json) => {
-                let read =
-                    self.whole_message(&mut body).await.map_err(|error| unread(&head, &address(), error))?;
+                let read = self
+                    .whole_message(&mut body)
+                    .await
+                    .map_err(|error| body_error(&head, &address(), error))?;
                 let read = unmarked(&self.inbound_queue, read);
                 (self.take(exchange, own, head.status, read.clone()).await, read)
             }
@@ -412,7 +422,7 @@ impl Client {
         let failed = Failed::new(true, text);
         // If the driver knows better what the answer means, it counts that.
         let is_counted = reply.is_unclear() || !head.status.is_success();
-        Err(if is_counted { failed } else { self.unanswered(failed) })
+        Err(if is_counted { failed } else { self.count_unanswered(failed) })
     }
 
     /// Reads a stream to its end. Returns whether the answer was on it, the last event that is not the answer, or what the
@@ -515,8 +525,9 @@ impl Sender for ClientSender {
         let Some(flight) = state.in_flight.get_mut(&exchange.0) else { return Ok(()) };
         flight.given_up.cancel();
         // Without a head, the request may need a while to end. Other frames do not wait for it.
-        let leaves = flight.headed && !std::mem::replace(&mut flight.leaves, flight.headed);
-        state.leaving += usize::from(leaves);
+        let begins_to_leave =
+            flight.has_head && !std::mem::replace(&mut flight.counts_as_leaving, flight.has_head);
+        state.leaving += usize::from(begins_to_leave);
         Ok(())
     }
 
@@ -532,7 +543,7 @@ impl Sender for ClientSender {
             state.in_flight.retain(|_, flight| {
                 let stays = flight.has_to_arrive();
                 if stays {
-                    requests += usize::from(flight.asks);
+                    requests += usize::from(flight.is_request);
                 } else {
                     flight.task.abort();
                 }

@@ -295,7 +295,7 @@ impl StatelessLink {
     /// The client has disconnected, or has read the whole response (N3).
     pub(super) fn left(&self, exchange: ExchangeId, token: u64) {
         self.exchanges.step(|table, wakes| {
-            let closed = table.left(exchange.0, token, &self.settings, wakes);
+            let closed = table.reader_dropped(exchange.0, token, &self.settings, wakes);
             self.push_closed(closed, wakes);
         });
     }

@@ -25,7 +25,7 @@ use crate::server::json_or_event_stream::{self, ResponseKind, StreamDelay, TimeF
 use crate::server::sessions::{Linked, Sessions};
 use crate::server::{AcceptQueue, Caller, RequestBody, Responder, Settings, replay_buffer};
 use crate::streamable::session;
-use crate::streamable::session::{StreamFeed, Waiting};
+use crate::streamable::session::{PendingResponse, StreamFeed};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// The methods and headers that web pages may use.
@@ -178,7 +178,7 @@ impl StreamableServer {
             session.inbound_queue.push_event(mark);
         }
         let stream = exchange.0;
-        let waiting = Waiting { feed: StreamFeed { session, stream }, token, left: false };
+        let waiting = PendingResponse { feed: StreamFeed { session, stream }, token, left: false };
         self.answer_post(waiting, primed, &body, entry).await
     }
 
@@ -196,14 +196,14 @@ impl StreamableServer {
             session.inbound_queue.push_event(mark);
         }
         let stream = exchange.0;
-        let waiting = Waiting { feed: StreamFeed { session, stream }, token, left: false };
+        let waiting = PendingResponse { feed: StreamFeed { session, stream }, token, left: false };
         // Without a body: nothing but the end of its messages decides the response.
         self.answer_post(waiting, primed, &Bytes::new(), Entry::Known).await
     }
 
     async fn answer_post(
         &self,
-        mut waiting: Waiting,
+        mut waiting: PendingResponse,
         primed: bool,
         body: &Bytes,
         entry: Entry,

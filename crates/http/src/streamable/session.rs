@@ -1,8 +1,4 @@
-//! One session on the server side: what its client does in it.
-//!
-//! # The link
-//!
-//! How a session sends the driver's frames, and how it ends.
+//! One session on the server side: what its client does in it, how it sends the driver's frames, and how it ends.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -250,7 +246,7 @@ impl SessionState {
     pub(super) fn left(&self, stream: u64, token: u64) {
         self.touch();
         self.exchanges.step(|table, wakes| {
-            let closed = table.left(stream, token, &self.settings, wakes);
+            let closed = table.reader_dropped(stream, token, &self.settings, wakes);
             self.report_closed(closed, wakes);
         });
     }
@@ -328,14 +324,14 @@ impl EventSource for StreamFeed {
 
 /// A POST that waits for the head of its response. If it is dropped before that, it reports that the client has left
 /// the exchange (S3).
-pub(super) struct Waiting {
+pub(super) struct PendingResponse {
     pub(super) feed: StreamFeed,
     pub(super) token: u64,
     /// Whether nothing is to be reported: the exchange is over, or the body of the response reports its end.
     pub(super) left: bool,
 }
 
-impl Waiting {
+impl PendingResponse {
     /// The response is taken, and is not a stream: the exchange is over.
     pub(super) fn answered(&mut self) {
         self.left = true;
@@ -343,7 +339,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingResponse {
     fn drop(&mut self) {
         if !self.left {
             self.feed.left(self.token);

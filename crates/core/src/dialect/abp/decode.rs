@@ -9,7 +9,7 @@ use super::{
 };
 use crate::broken_json;
 use crate::dialect::json::{self, PickedMembers, Shape};
-use crate::dialect::jsonrpc::{names_nothing, padded_number, respelled_number};
+use crate::dialect::jsonrpc::{is_placeholder_id, padded_number, respelled_number};
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::members::Part;
 use crate::message::{
@@ -41,7 +41,7 @@ pub(super) fn read(frame: &[u8]) -> Result<Incoming<'_>, BadMessage> {
         NOTIFICATION => read_notification(payload),
         PROGRESS | SHUTDOWN => Ok(Incoming::Notification { method: kind, params: object(payload)? }),
         // As in JSON-RPC, its error may be that of the only call, and its result is nobody's.
-        _ if is_answer(kind.as_bytes()) && id.is_none_or(|id| names_nothing(id.get())) => {
+        _ if is_answer(kind.as_bytes()) && id.is_none_or(|id| is_placeholder_id(id.get())) => {
             match read_answer(payload, kind.starts_with("capabilities/")) {
                 AnswerBody::Error(error) => Ok(Incoming::PeerError(error)),
                 AnswerBody::Value(_) | AnswerBody::Cancelled | AnswerBody::Malformed(_) => {

@@ -36,12 +36,16 @@ impl JsonRpc {
         let has_version = version.is_some_and(|version| is_two(version.get()));
         match (method, result, error) {
             (Some(method), None, None) if has_version => {
-                self.read_asked(method_name(method)?, params.and_then(Part::raw), id)
+                self.read_request_or_notification(method_name(method)?, params.and_then(Part::raw), id)
             }
             (Some(method), Some(_), _) | (Some(method), _, Some(_)) if !is_null(method) => {
                 // Some write all members of all kinds of messages.
                 if has_version && result.is_none_or(is_null) && error.is_none_or(is_null) {
-                    return self.read_asked(method_name(method)?, params.and_then(Part::raw), id);
+                    return self.read_request_or_notification(
+                        method_name(method)?,
+                        params.and_then(Part::raw),
+                        id,
+                    );
                 }
                 Err(if has_version { BadMessage::NoKind } else { BadMessage::WrongVersion })
             }
@@ -52,7 +56,7 @@ impl JsonRpc {
         }
     }
 
-    fn read_asked<'a>(
+    fn read_request_or_notification<'a>(
         &self,
         method: Cow<'a, str>,
         params: Option<&'a RawValue>,
@@ -86,11 +90,11 @@ impl JsonRpc {
     fn read_cancel(&self, name: CancelName, params: Option<&RawValue>) -> IncomingCancel {
         let (found, reason) = match self.reason {
             ReasonField::Nowhere => {
-                let [key] = named(params, [name.key]);
+                let [key] = cancel_members(params, [name.key]);
                 (key, None)
             }
             ReasonField::Param(place) => {
-                let [key, reason] = named(params, [name.key, place]);
+                let [key, reason] = cancel_members(params, [name.key, place]);
                 (key, reason.and_then(Part::raw))
             }
         };
@@ -141,7 +145,7 @@ impl JsonRpc {
             (_, Some(error)) => self.read_error(error),
             (None, None) => AnswerBody::Malformed(AnswerFault::new("it has neither a result nor an error")),
         };
-        match (id.filter(|id| !names_nothing(id.get())), body) {
+        match (id.filter(|id| !is_placeholder_id(id.get())), body) {
             (Some(id), body) => {
                 let (call, deviation) = if let Ok(number) = id.get().parse() {
                     (Some(CallNumber(number)), None)
@@ -276,7 +280,10 @@ fn token(params: Option<&RawValue>, name: &str) -> Option<RequestId> {
 }
 
 /// Members of a cancel's params. The first one names the request. It is `None` if one of these names occurs twice.
-fn named<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> [Option<Part<'a>>; N] {
+fn cancel_members<'a, const N: usize>(
+    params: Option<&'a RawValue>,
+    names: [&str; N],
+) -> [Option<Part<'a>>; N] {
     if let Some(members) = params.and_then(|params| members::scan(params.get(), names)) {
         return members;
     }
@@ -319,7 +326,7 @@ fn structured(params: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage
 
 /// Whether an id is one that no program sends with a request, as those that programs write into an answer when they could not
 /// read the id of the request.
-pub(in crate::dialect) fn names_nothing(json: &str) -> bool {
+pub(in crate::dialect) fn is_placeholder_id(json: &str) -> bool {
     // The last is that of the Python SDK of MCP.
     matches!(json, r#""""# | r#""null""# | r#""undefined""# | r#""None""# | r#""server-error""#)
         || (!json.starts_with(|first: char| first == '"' || first.is_ascii_digit())

@@ -16,7 +16,7 @@ use crate::dialect::rules::{CallFrame, Codec, Handshake, HandshakePart, Refusal,
 use crate::id::{CallNumber, RequestId};
 use crate::message::{AckStatus, AnswerFault, BadMessage, ErrorCode, ErrorObject, Incoming};
 
-pub(super) use crate::dialect::jsonrpc::decode::{names_nothing, padded_number, respelled_number};
+pub(super) use crate::dialect::jsonrpc::decode::{is_placeholder_id, padded_number, respelled_number};
 
 /// The JSON-RPC 2.0 codec. Its fields define what a protocol adds to the envelope.
 #[derive(Clone, Debug)]

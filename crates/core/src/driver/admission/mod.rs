@@ -24,11 +24,11 @@ pub(crate) struct Admission {
     pub(crate) limits: ServerLimits,
     pub(crate) clients: Clients,
     /// Permits in use: each handler has one until its task ends, and each request that is about to start.
-    alive: AtomicUsize,
+    permits_in_use: AtomicUsize,
     draining: AtomicUsize,
     /// The part of `draining` that counts for other clients: of each client up to its share.
     draining_shared: AtomicUsize,
-    sessions: AtomicUsize,
+    connections: AtomicUsize,
     pub(crate) slots: ConnectionSlots,
     /// The log that records all connections, while anyone reads it.
     request_log: Mutex<Weak<Shared>>,
@@ -43,10 +43,10 @@ impl Admission {
                 limits.ipv6_prefix,
                 ByteBudget::new(limits.max_memory_bytes),
             ),
-            alive: AtomicUsize::new(0),
+            permits_in_use: AtomicUsize::new(0),
             draining: AtomicUsize::new(0),
             draining_shared: AtomicUsize::new(0),
-            sessions: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
             slots: ConnectionSlots::default(),
             request_log: Mutex::new(Weak::new()),
         }
@@ -95,11 +95,11 @@ impl Admission {
             return Err("client_draining");
         }
         if !client.take(Resource::Running, self.limits.max_running_handlers) {
-            let is_full = self.alive() >= self.limits.max_running_handlers;
+            let is_full = self.permits_in_use() >= self.limits.max_running_handlers;
             return Err(if is_full { "server_running" } else { "client_running" });
         }
-        let take = |alive: usize| (alive < self.limits.max_running_handlers).then_some(alive + 1);
-        let taken = self.alive.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let take = |used: usize| (used < self.limits.max_running_handlers).then_some(used + 1);
+        let taken = self.permits_in_use.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map(drop).map_err(|_| {
             client.give_back(Resource::Running, 1);
             "server_running"
@@ -108,11 +108,11 @@ impl Admission {
 
     /// A handler starts for which no permit was taken.
     pub(crate) fn take_anyway(&self) {
-        self.alive.fetch_add(1, Ordering::Relaxed);
+        self.permits_in_use.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn give_back(&self, permits: usize) {
-        self.alive.fetch_sub(permits, Ordering::Relaxed);
+        self.permits_in_use.fetch_sub(permits, Ordering::Relaxed);
     }
 
     pub(crate) fn drains(&self, client: &Client) {
@@ -139,21 +139,21 @@ impl Admission {
     }
 
     /// Counts one more connection, if the limits allow it.
-    pub(crate) fn open_session(&self, client: &Arc<Client>) -> bool {
+    pub(crate) fn open_connection(&self, client: &Arc<Client>) -> bool {
         if !client.take(Resource::Sessions, self.limits.max_connections) {
             return false;
         }
         let open = |open: usize| (open < self.limits.max_connections).then_some(open + 1);
-        let opened = self.sessions.fetch_update(Ordering::AcqRel, Ordering::Relaxed, open).is_ok();
+        let opened = self.connections.fetch_update(Ordering::AcqRel, Ordering::Relaxed, open).is_ok();
         if !opened {
             client.give_back(Resource::Sessions, 1);
         }
         opened
     }
 
-    pub(crate) fn close_session(&self, client: &Client) {
+    pub(crate) fn close_connection(&self, client: &Client) {
         client.give_back(Resource::Sessions, 1);
-        self.sessions.fetch_sub(1, Ordering::AcqRel);
+        self.connections.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// The log that records all connections.
@@ -180,16 +180,16 @@ impl Admission {
         self.request_log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn alive(&self) -> usize {
-        self.alive.load(Ordering::Relaxed)
+    pub(crate) fn permits_in_use(&self) -> usize {
+        self.permits_in_use.load(Ordering::Relaxed)
     }
 
     pub(crate) fn draining(&self) -> usize {
         self.draining.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn sessions(&self) -> usize {
-        self.sessions.load(Ordering::Relaxed)
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 }
 
@@ -249,7 +249,7 @@ impl ServerCounts {
     /// refused at [`ServerLimits::max_running_handlers`](crate::ServerLimits::max_running_handlers).
     #[must_use]
     pub fn running(&self) -> usize {
-        self.0.alive()
+        self.0.permits_in_use()
     }
 
     /// Handlers that still run after their request is settled. New requests are refused above
@@ -270,7 +270,7 @@ impl ServerCounts {
     /// [`ServerLimits::max_connections`](crate::ServerLimits::max_connections).
     #[must_use]
     pub fn sessions(&self) -> usize {
-        self.0.sessions()
+        self.0.connections()
     }
 
     /// Unused connections that were closed to make room for others, since the server was built.
@@ -308,7 +308,7 @@ pub(crate) enum RequestClient<'a> {
 
 /// The state of a request's task, for the counts of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Task {
+pub(crate) enum HandlerPhase {
     NotStarted,
     Running,
     Draining,
@@ -322,7 +322,7 @@ pub(crate) enum Task {
 /// If the connection has one client, they are permits of that client too. If it carries several, a client's count
 /// changes at once, and a request that waited may exceed its client's share by one for each concurrent step.
 #[derive(Debug, Default)]
-pub(crate) struct Permits {
+pub(crate) struct StepPermits {
     held: usize,
 }
 
@@ -348,7 +348,7 @@ impl ClientPermit {
     }
 }
 
-impl Permits {
+impl StepPermits {
     /// The permit of a request that was admitted. Its client has counted it already.
     pub(crate) const fn admitted(&mut self, request_client: RequestClient<'_>) -> ClientPermit {
         self.held += 1;
@@ -390,12 +390,17 @@ impl Permits {
     }
 
     /// The task of a request has ended.
-    pub(crate) fn ends(&mut self, admission: &Admission, request_client: RequestClient<'_>, from: Task) {
+    pub(crate) fn ends(
+        &mut self,
+        admission: &Admission,
+        request_client: RequestClient<'_>,
+        from: HandlerPhase,
+    ) {
         let (RequestClient::OfConnection(client) | RequestClient::OfRequest(client)) = request_client;
         match from {
-            Task::NotStarted | Task::Ended => return,
-            Task::Running => {}
-            Task::Draining => admission.drained(client),
+            HandlerPhase::NotStarted | HandlerPhase::Ended => return,
+            HandlerPhase::Running => {}
+            HandlerPhase::Draining => admission.drained(client),
         }
         self.held += 1;
         if let RequestClient::OfRequest(client) = request_client {
@@ -433,13 +438,13 @@ impl Admission {
         client: &Arc<Client>,
         is_many: bool,
     ) -> Result<SessionPermit, &'static str> {
-        let open = || self.open_session(client);
+        let open = || self.open_connection(client);
         if !(open() || self.make_room(client) && open()) {
-            let is_full = self.sessions() >= self.limits.max_connections;
+            let is_full = self.connections() >= self.limits.max_connections;
             return Err(if is_full { "too many connections" } else { "too many connections of this client" });
         }
         let Some(slot) = self.slots.add(client, is_many) else {
-            self.close_session(client);
+            self.close_connection(client);
             return Err("the server is shutting down");
         };
         Ok(SessionPermit { admission: Arc::clone(self), slot })
@@ -458,7 +463,7 @@ impl Admission {
         if !self.slots.displace(slot) {
             return false;
         }
-        self.close_session(slot.client());
+        self.close_connection(slot.client());
         slot.request_end(EndReason::Displaced);
         true
     }
@@ -487,7 +492,7 @@ impl SessionPermit {
 impl Drop for SessionPermit {
     fn drop(&mut self) {
         if self.admission.slots.remove(&self.slot) {
-            self.admission.close_session(self.slot.client());
+            self.admission.close_connection(self.slot.client());
         }
     }
 }
@@ -526,7 +531,7 @@ mod tests {
         let admission = two();
         let client = any_client(&admission);
         let request_client = RequestClient::OfConnection(&client);
-        let (mut here, mut there) = (Permits::default(), Permits::default());
+        let (mut here, mut there) = (StepPermits::default(), StepPermits::default());
         for permits in [&mut here, &mut there] {
             assert_eq!(admission.admit(&client), Ok(()));
             let permit = permits.admitted(request_client);
@@ -534,8 +539,8 @@ mod tests {
             permits.give_back(&admission, Some(&client));
         }
         // In one step a handler ends here and the next one starts. Meanwhile a request arrives elsewhere.
-        Permits::drains(&admission, request_client);
-        here.ends(&admission, request_client, Task::Draining);
+        StepPermits::drains(&admission, request_client);
+        here.ends(&admission, request_client, HandlerPhase::Draining);
         assert_eq!(
             admission.admit(&client),
             Err("server_running"),
@@ -545,9 +550,9 @@ mod tests {
         here.give_back(&admission, Some(&client));
         assert_eq!(admission.admit(&client), Err("server_running"));
         // If no request waits, the permit is free for all.
-        here.ends(&admission, request_client, Task::Running);
+        here.ends(&admission, request_client, HandlerPhase::Running);
         here.give_back(&admission, Some(&client));
-        assert_eq!((admission.alive(), client.held(Resource::Running)), (1, 1));
+        assert_eq!((admission.permits_in_use(), client.held(Resource::Running)), (1, 1));
         assert_eq!(admission.admit(&client), Ok(()));
     }
 
@@ -555,7 +560,7 @@ mod tests {
     fn a_request_that_is_queued_or_refused_holds_no_permit() {
         let admission = two();
         let client = any_client(&admission);
-        let mut permits = Permits::default();
+        let mut permits = StepPermits::default();
         for request_client in [RequestClient::OfConnection(&client), RequestClient::OfRequest(&client)] {
             for _ in 0..10 {
                 assert_eq!(admission.admit(&client), Ok(()));
@@ -566,7 +571,7 @@ mod tests {
                 );
             }
             assert_eq!(
-                (admission.alive(), client.held(Resource::Running)),
+                (admission.permits_in_use(), client.held(Resource::Running)),
                 (0, 0),
                 "I3: a permit was not released"
             );
@@ -577,22 +582,23 @@ mod tests {
     fn requests_of_many_clients_on_one_connection_are_counted_for_each() {
         let admission = two();
         let (one, other) = (any_client(&admission), any_client(&admission));
-        let mut permits = Permits::default();
+        let mut permits = StepPermits::default();
         for client in [&one, &other] {
             assert_eq!(admission.admit(client), Ok(()));
             let permit = permits.admitted(RequestClient::OfRequest(client));
             permits.starts(&admission, RequestClient::OfRequest(client), permit);
             permits.give_back(&admission, None);
         }
-        let held = || (admission.alive(), one.held(Resource::Running), other.held(Resource::Running));
+        let held =
+            || (admission.permits_in_use(), one.held(Resource::Running), other.held(Resource::Running));
         assert_eq!(held(), (2, 1, 1));
         // A request of the first client ends, and a waiting request of the other client starts with its permit.
-        permits.ends(&admission, RequestClient::OfRequest(&one), Task::Running);
+        permits.ends(&admission, RequestClient::OfRequest(&one), HandlerPhase::Running);
         permits.starts(&admission, RequestClient::OfRequest(&other), ClientPermit::None);
         permits.give_back(&admission, None);
         assert_eq!(held(), (2, 0, 2));
         for _ in 0..2 {
-            permits.ends(&admission, RequestClient::OfRequest(&other), Task::Running);
+            permits.ends(&admission, RequestClient::OfRequest(&other), HandlerPhase::Running);
         }
         permits.give_back(&admission, None);
         assert_eq!(held(), (0, 0, 0), "I3: a permit was not released");
@@ -603,13 +609,13 @@ mod tests {
         let admission = of(ServerLimits { max_draining_handlers: 0, ..ServerLimits::default() });
         let client = any_client(&admission);
         let request_client = RequestClient::OfConnection(&client);
-        let mut permits = Permits::default();
+        let mut permits = StepPermits::default();
         permits.starts(&admission, request_client, ClientPermit::None);
-        Permits::drains(&admission, request_client);
+        StepPermits::drains(&admission, request_client);
         assert_eq!(admission.admit(&client), Err("server_draining"));
-        permits.ends(&admission, request_client, Task::Draining);
+        permits.ends(&admission, request_client, HandlerPhase::Draining);
         permits.give_back(&admission, Some(&client));
-        let left = (admission.alive(), admission.draining(), client.held(Resource::Running));
+        let left = (admission.permits_in_use(), admission.draining(), client.held(Resource::Running));
         assert_eq!((admission.admit(&client), left), (Ok(()), (0, 0, 0)));
     }
 
@@ -618,7 +624,7 @@ mod tests {
         let admission = Admission::new(ServerLimits { max_draining_handlers: 10, ..ServerLimits::default() });
         let [deaf, deafer, other] = [(); 3].map(|()| any_client(&admission));
         let drain = |client: &Client, handlers: usize| {
-            (0..handlers).for_each(|_| Permits::drains(&admission, RequestClient::OfConnection(client)));
+            (0..handlers).for_each(|_| StepPermits::drains(&admission, RequestClient::OfConnection(client)));
         };
         drain(&deaf, 5);
         assert_eq!(admission.admit(&deaf), Ok(()), "at its share");
@@ -628,10 +634,11 @@ mod tests {
         assert_eq!((admission.admit(&deafer), admission.admit(&other)), (Err("client_draining"), Ok(())));
         drain(&other, 1);
         assert_eq!(admission.admit(&other), Err("server_draining"), "I11: all of them together");
-        let mut permits = Permits::default();
+        let mut permits = StepPermits::default();
         let mut end = |client: &Client, handlers: usize| {
-            (0..handlers)
-                .for_each(|_| permits.ends(&admission, RequestClient::OfRequest(client), Task::Draining));
+            (0..handlers).for_each(|_| {
+                permits.ends(&admission, RequestClient::OfRequest(client), HandlerPhase::Draining);
+            });
         };
         for client in [&deaf, &deafer, &other] {
             client.take_anyway(Resource::Running);
@@ -671,8 +678,8 @@ mod tests {
     fn connections_never_exceed_the_limit() {
         let admission = of(ServerLimits { max_connections: 2, ..ServerLimits::default() });
         let client = any_client(&admission);
-        assert_eq!([(); 3].map(|()| admission.open_session(&client)), [true, true, false]);
-        admission.close_session(&client);
-        assert_eq!([(); 2].map(|()| admission.open_session(&client)), [true, false], "one was closed");
+        assert_eq!([(); 3].map(|()| admission.open_connection(&client)), [true, true, false]);
+        admission.close_connection(&client);
+        assert_eq!([(); 2].map(|()| admission.open_connection(&client)), [true, false], "one was closed");
     }
 }

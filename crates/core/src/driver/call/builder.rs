@@ -17,7 +17,7 @@ use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::dialect::{HandshakePart, TaskForm};
 use crate::driver::call::{Call, Starting};
 use crate::driver::call_table::lifecycle::{ForeignParent, place_child};
-use crate::driver::call_table::{CallSpan, CallTime, Extras, Setting, Settled, StagedCall, Started};
+use crate::driver::call_table::{CallSpan, CallTime, EntryExtras, Setting, Settled, StagedCall, Started};
 use crate::driver::context::CallContext;
 use crate::driver::json_text::Frame;
 use crate::driver::notifications::{Belongs, Inbox, Matcher, Notification};
@@ -289,7 +289,7 @@ impl<R> CallBuilder<R> {
             || self.in_order
             || task.is_some();
         let mut extras = has_extras.then(|| {
-            Box::new(Extras {
+            Box::new(EntryExtras {
                 foreign_parent: foreign.as_ref().and(parent.as_ref()).map(CallContext::request_key),
                 release_parent: foreign.map(ForeignParent::into_release),
                 inbox: inbox.clone(),
@@ -298,7 +298,7 @@ impl<R> CallBuilder<R> {
                 renewal: time.renewal,
                 span: span.clone(),
                 trace: trace_of(&self.connection, span.as_deref(), parent.as_ref()),
-                ..Extras::default()
+                ..EntryExtras::default()
             })
         });
         let (mut belongs, mut late) = (self.belongs, None);

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::cause::{Cause, CauseKind, Outcome};
-use crate::driver::call_table::{Settled, Users};
+use crate::driver::call_table::{EntryUsers, Settled};
 use crate::driver::notifications::{Inbox, Matcher, Notification, Notifications};
 use crate::driver::state::ConnectionInner;
 use crate::error::CallError;
@@ -83,7 +83,7 @@ impl<R> Call<R> {
         state: CallProgress,
         inbox: Option<Arc<Inbox>>,
     ) -> Self {
-        connection.hold();
+        connection.add_handle();
         Self { connection: Arc::clone(connection), method, state, inbox, answer: PhantomData }
     }
 
@@ -185,7 +185,7 @@ impl<R> Call<R> {
                 let mut state = self.connection.lock();
                 let Some(entry) = state.calls.get_mut(slot_key.0) else { return Poll::Pending };
                 if let Some(settled) = entry.settled.take() {
-                    entry.users.remove(Users::HANDLE);
+                    entry.users.remove(EntryUsers::HANDLE);
                     state.remove_if_done(slot_key);
                     return Poll::Ready(settled);
                 }
@@ -231,7 +231,7 @@ impl<R> Drop for Call<R> {
         if let CallProgress::Open(slot_key) = self.state {
             self.connection.step(|state, now, effects| state.drop_call(now, slot_key, effects));
         }
-        self.connection.release();
+        self.connection.drop_handle();
     }
 }
 

@@ -4,7 +4,8 @@
 //!
 //! The machine of the parent identifies the child by a number. The driver of the parent keeps, for that number, the
 //! action that cancels the child. The locks of two connections are never held together (D3), so the child is registered
-//! in three steps. A cancel that arrives between them is found by the last step.
+//! in three steps: `ForeignParent::adopt`, `start_call` on the child's connection, and `place_child`. A cancel that
+//! arrives between them is found by the last step.
 
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -14,7 +15,7 @@ use tracing::Level;
 
 use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::driver::call_table::{
-    AnswerContent, CallEntry, Extras, RemoteAction, Settled, StagedCall, Started, Users,
+    AnswerContent, CallEntry, EntryExtras, EntryUsers, RemoteAction, Settled, StagedCall, Started,
 };
 use crate::driver::effects::{Effects, Entry, end_of_call};
 use crate::driver::notifications::Matcher;
@@ -35,7 +36,7 @@ impl DriverState {
         now: Instant,
         spec: &CallSpec<'_>,
         mut frame: Box<StagedCall>,
-        extras: &mut Option<Box<Extras>>,
+        extras: &mut Option<Box<EntryExtras>>,
         effects: &mut Effects,
     ) -> Result<Started, CallRefused> {
         let (key, number) = self.session.local_call(now, spec)?;
@@ -56,7 +57,7 @@ impl DriverState {
             frame: Some(frame),
             settled: None,
             ended: false,
-            users: Users::HANDLE,
+            users: EntryUsers::HANDLE,
             method: index,
             made: self.last_stamp.of(now, connection.opened),
             waker: None,
@@ -108,7 +109,7 @@ impl DriverState {
     /// The handle of a call does not read it any more.
     pub(crate) fn release_call(&mut self, slot_key: SlotKey, effects: &mut Effects) {
         let Some(entry) = self.calls.get_mut(slot_key.0) else { return };
-        entry.users.remove(Users::HANDLE);
+        entry.users.remove(EntryUsers::HANDLE);
         effects.wakers.extend(entry.waker.take());
         self.remove_if_done(slot_key);
     }
@@ -164,11 +165,11 @@ impl DriverState {
         };
         entry.frame = None;
         // A handle that was dropped reads nothing.
-        entry.settled = entry.users.has(Users::HANDLE).then(|| Box::new(settled));
+        entry.settled = entry.users.has(EntryUsers::HANDLE).then(|| Box::new(settled));
         if !hold_back(entry, slot_key, &mut self.notices) {
             effects.wakers.extend(entry.waker.take().filter(|_| !forgotten));
         }
-        let waits = entry.users.has(Users::CANCEL);
+        let waits = entry.users.has(EntryUsers::CANCEL);
         if let Some(extras) = entry.extras.as_mut() {
             let readers = std::mem::take(&mut extras.readers);
             effects.wakers.extend(extras.ack_waker.take());
@@ -232,13 +233,13 @@ fn hold_back<H>(entry: &mut CallEntry, slot_key: SlotKey, notices: &mut Notifica
 
 impl ConnectionInner {
     /// Counts one more handle, which keeps the connection open.
-    pub(crate) fn hold(&self) {
+    pub(crate) fn add_handle(&self) {
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts one handle less. The last one closes the connection, unless this side serves. Detached calls may end
     /// first, within the drain deadline.
-    pub(crate) fn release(self: &Arc<Self>) {
+    pub(crate) fn drop_handle(self: &Arc<Self>) {
         if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 && !self.serves {
             self.step(|state, now, _| {
                 let drain = state.session.limits().drain_timeout;

@@ -40,22 +40,22 @@ pub(crate) struct CallEntry {
     /// Whether it has ended.
     pub(crate) ended: bool,
     /// The users of the entry besides the call itself.
-    pub(crate) users: Users,
+    pub(crate) users: EntryUsers,
     /// Its method, among those that the connection keeps.
     pub(crate) method: MethodIndex,
     /// When it was made.
     pub(crate) made: Stamp,
     pub(crate) waker: Option<Waker>,
     /// The data that only few calls have.
-    pub(crate) extras: Option<Box<Extras>>,
+    pub(crate) extras: Option<Box<EntryExtras>>,
 }
 
 /// What needs the entry of a call besides the call itself: its handle, which will read how it ended, and the mark of its
 /// cancel in the outbox. The machine has the details of the cancel. One byte, because there is an entry for each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Users(u8);
+pub(crate) struct EntryUsers(u8);
 
-impl Users {
+impl EntryUsers {
     /// Its handle alone.
     pub(crate) const HANDLE: Self = Self(1);
     /// The mark of its cancel alone.
@@ -79,7 +79,7 @@ impl Users {
 
 /// The data that only few calls have.
 #[derive(Default)]
-pub(crate) struct Extras {
+pub(crate) struct EntryExtras {
     /// The exchange of its request, if that is the exchange of its parent.
     pub(crate) exchange: Option<ExchangeId>,
     /// Whether it opens the session.
@@ -156,7 +156,7 @@ pub(crate) enum Settled {
 }
 
 impl CallEntry {
-    pub(crate) fn extras(&mut self) -> &mut Extras {
+    pub(crate) fn extras(&mut self) -> &mut EntryExtras {
         self.extras.get_or_insert_default()
     }
 
@@ -179,7 +179,7 @@ impl CallEntry {
 
     /// Whether the entry is not needed any more.
     pub(crate) fn is_done(&self) -> bool {
-        self.ended && self.users == Users(0)
+        self.ended && self.users == EntryUsers(0)
     }
 }
 

@@ -36,7 +36,7 @@ use tokio::time::Sleep;
 
 use crate::byte_budget::HeldBytes;
 use crate::dialect::{Dialect, Negotiation, negotiate};
-use crate::driver::admission::{SessionPermit, Task};
+use crate::driver::admission::{HandlerPhase, SessionPermit};
 use crate::driver::effects::start_one;
 use crate::driver::json_text::JsonText;
 use crate::driver::router::Router;
@@ -351,11 +351,11 @@ impl Future for ConnectionTask {
             if self.is_over() {
                 return Poll::Ready(());
             }
-            let walks = self.connection.walking.load(Ordering::Relaxed);
-            if walks {
+            let cascades = self.connection.cascading.load(Ordering::Relaxed);
+            if cascades {
                 self.connection.step(|state, now, _| state.session.advance(now));
             }
-            if more || walks {
+            if more || cascades {
                 self.do_what_is_due();
                 break;
             }
@@ -429,7 +429,7 @@ impl DriverState {
     ) {
         let Some(slot) = self.inbound.get(key.0) else { return };
         match waiting {
-            WaitingRequest { handler: Some(handler), params } if slot.task != Task::NotStarted => {
+            WaitingRequest { handler: Some(handler), params } if slot.task != HandlerPhase::NotStarted => {
                 quick.push_back(Start { handler, request: Arc::clone(&slot.request), params });
             }
             WaitingRequest { handler, params } => {

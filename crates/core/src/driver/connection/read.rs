@@ -590,7 +590,7 @@ impl ConnectionTask {
         }
         if let (true, Some(call)) = (reads_progress, exchange.call()) {
             // A notification on a call's own exchange belongs to the call, unless a token or a selection matches it.
-            if self.recv_for(call, method, params.as_ref()) {
+            if self.give_to_call(call, method, params.as_ref()) {
                 return;
             }
         }
@@ -602,7 +602,7 @@ impl ConnectionTask {
     fn recv_progress(&self, method: &str, params: Option<&JsonText>) -> bool {
         let raw = params.and_then(JsonText::as_raw);
         let Some(number) = self.connection.dialect.codec().progressed_call(method, raw) else { return false };
-        let is_read = self.recv_for(number, method, params);
+        let is_read = self.give_to_call(number, method, params);
         if is_read {
             self.connection.step(|state, now, _| {
                 let Some(call) = state.session.call_of(number) else { return };
@@ -615,7 +615,7 @@ impl ConnectionTask {
         is_read
     }
 
-    fn recv_for(&self, number: CallNumber, method: &str, params: Option<&JsonText>) -> bool {
+    fn give_to_call(&self, number: CallNumber, method: &str, params: Option<&JsonText>) -> bool {
         let inbox = {
             let mut state = self.connection.lock();
             let call = state.session.call_of(number).and_then(|call| state.entry_of(call));

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::cause::Cause;
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
-use crate::driver::call_table::{StagedCall, Users};
+use crate::driver::call_table::{EntryUsers, StagedCall};
 use crate::driver::connection::ConnectionTask;
 use crate::driver::effects::Effects;
 use crate::driver::outbox::{Answer, Control, DataFrame, MAX_CANCELS_IN_ROW, Notification};
@@ -130,25 +130,25 @@ impl ConnectionTask {
                 drop(call);
                 let head = FrameInfo { kind: FrameKind::Request, id: id_of(number), method, trace };
                 let sent = self.scratch.len() <= connection.max_frame
-                    && self.start_send(Lane::Data, exchange, head, Last::No)?;
+                    && self.start_send(Lane::Data, exchange, head, EndsExchange::No)?;
                 if !sent {
                     connection.step(|state, now, _| state.session.recv_call_failed(now, key, false));
                 }
                 Ok(())
             }
             Outgoing::Cancel { key, number, exchange, cancel, cause, task } => {
-                self.encode_cancel(number, cancel, &cause, task.as_deref());
                 if self.abort_exchange(exchange) {
                     // The answer could only have arrived on this exchange.
                     connection.step(|state, now, _| state.session.recv_call_failed(now, key, true));
                     return Ok(());
                 }
+                self.encode_cancel(number, cancel, &cause, task.as_deref());
                 // I12: on an exchange of the peer the cancel follows its request. An exchange of this side carries one
                 // message, so the cancel opens another.
                 let exchange = exchange.call().map_or(exchange, |_| ExchangeId::of_call(cancel));
                 let head =
                     FrameInfo { kind: FrameKind::Cancel, id: id_of(number), method: None, trace: None };
-                self.start_send(Lane::Control, exchange, head, Last::No).map(drop)
+                self.start_send(Lane::Control, exchange, head, EndsExchange::No).map(drop)
             }
             Outgoing::Control(control) => self.send_control(&connection, control),
             Outgoing::Answer { reply, answer } => self.send_answer(&connection, &reply, answer),
@@ -162,12 +162,12 @@ impl ConnectionTask {
                 drop(params);
                 let head =
                     FrameInfo { kind: FrameKind::Notification, id: None, method: Some(method), trace: None };
-                self.start_send(Lane::Data, exchange, head, Last::No).map(drop)
+                self.start_send(Lane::Data, exchange, head, EndsExchange::No).map(drop)
             }
         }
     }
 
-    /// Apart from the others, so that those stay short.
+    /// Encodes a cancel. Not inlined, so that the code for other frames stays short.
     #[inline(never)]
     fn encode_cancel(&mut self, number: CallNumber, cancel: CallNumber, cause: &Cause, task: Option<&Task>) {
         let connection = &self.connection;
@@ -192,7 +192,7 @@ impl ConnectionTask {
         let out = &mut self.scratch;
         let mut reason = None;
         let (written, exchange, id, otherwise) = match control {
-            // Its details were taken with it. A mark without details was disarmed.
+            // `take_control` has made an `Outgoing::Cancel` of it, or has dropped it.
             Control::Cancel(_) => return Ok(()),
             Control::Refuse { to, exchange, why } => {
                 let to = to.as_ref();
@@ -228,7 +228,7 @@ impl ConnectionTask {
         };
         self.note_rejection(exchange, reason.filter(|_| written));
         let head = FrameInfo { kind: FrameKind::Answer, id, method: None, trace: None };
-        if !written || !self.start_send(Lane::Control, exchange, head, Last::Yes)? {
+        if !written || !self.start_send(Lane::Control, exchange, head, EndsExchange::Yes)? {
             self.finish_exchange(exchange, otherwise);
         }
         Ok(())
@@ -308,7 +308,7 @@ impl ConnectionTask {
             method: None,
             trace: None,
         };
-        if !written || !self.start_send(Lane::Data, reply.exchange, head(&reply.id), Last::Yes)? {
+        if !written || !self.start_send(Lane::Data, reply.exchange, head(&reply.id), EndsExchange::Yes)? {
             self.finish_exchange(reply.exchange, ExchangeEnd::Refused);
             tracing::warn!(jsonrpc.request.id = %crate::log_text::LogText::name(&reply.id), "an answer could not be written");
         }
@@ -321,7 +321,7 @@ impl ConnectionTask {
         lane: Lane,
         exchange: ExchangeId,
         head: FrameInfo,
-        last: Last,
+        last: EndsExchange,
     ) -> Result<bool, TransportError> {
         let Some(tx) = &mut self.tx else { return Ok(false) };
         let body = if self.scratch.len() <= MAX_COPIED_BYTES {
@@ -342,7 +342,7 @@ impl ConnectionTask {
                 Some(exchange).filter(|exchange| exchange.is_peers()).unwrap_or(ExchangeId::NONE)
             }
         };
-        let last = last == Last::Yes && exchange.is_peers();
+        let last = last == EndsExchange::Yes && exchange.is_peers();
         let is_request = head.kind == FrameKind::Request;
         match tx.as_mut().start_send(Outbound { body, exchange, lane, head, last }) {
             Ok(()) => Ok(true),
@@ -360,7 +360,7 @@ impl ConnectionTask {
 
 /// Whether a frame is the last of its exchange.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Last {
+enum EndsExchange {
     Yes,
     No,
 }
@@ -428,7 +428,7 @@ impl DriverState {
             Control::Cancel(slot_key) => {
                 let entry = self.calls.get_mut(slot_key.0)?;
                 let key = entry.key;
-                if !entry.users.remove(Users::CANCEL) {
+                if !entry.users.remove(EntryUsers::CANCEL) {
                     return None;
                 }
                 let settled = entry.ended;

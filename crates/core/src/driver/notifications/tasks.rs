@@ -21,7 +21,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use crate::byte_budget::MEMORY;
-use crate::driver::admission::Task;
+use crate::driver::admission::HandlerPhase;
 use crate::driver::context::CallContext;
 use crate::driver::effects::Entry;
 use crate::driver::json_text::Frame;
@@ -121,7 +121,7 @@ impl ConnectionInner {
         }
         let beginning: Vec<_> = {
             let state = self.lock();
-            let requests = state.inbound.values().filter(|slot| slot.task == Task::Running);
+            let requests = state.inbound.values().filter(|slot| slot.task == HandlerPhase::Running);
             requests
                 .map(|slot| Arc::clone(&slot.request))
                 .filter(|request| request.data.came_after() < number && !request.data.has_begun())

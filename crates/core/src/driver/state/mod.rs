@@ -34,7 +34,7 @@ use crate::byte_budget::ByteBudget;
 use crate::clients::Client;
 use crate::collections::{SideTable, SlotMap};
 use crate::dialect::{Dialect, Role};
-use crate::driver::admission::{Admission, ClientPermit, Permits};
+use crate::driver::admission::{Admission, ClientPermit, StepPermits};
 use crate::driver::call_table::{AnswerContent, CallEntry, Interner, RemoteAction, Timeouts};
 use crate::driver::json_text::JsonText;
 use crate::driver::notifications::Subscriptions;
@@ -79,7 +79,7 @@ pub(crate) struct ConnectionInner {
     /// The connection must close. Read without the lock.
     pub(crate) closing: AtomicBool,
     /// A cascade has descendants left to cancel. Read without the lock.
-    pub(crate) walking: AtomicBool,
+    pub(crate) cascading: AtomicBool,
     /// Handlers that were started and not polled yet.
     pub(crate) beginning: AtomicUsize,
     /// Notified once, when the connection has closed.
@@ -265,7 +265,7 @@ pub(crate) struct DriverState {
     /// Requests that wait for a permit, each with the data to start it.
     pub(crate) queued: SideTable<WaitingRequest>,
     pub(crate) matchers: Subscriptions,
-    pub(crate) permits: Permits,
+    pub(crate) permits: StepPermits,
     /// The number of calls whose progress is read.
     pub(crate) progress_readers: usize,
     pub(crate) notices: NotificationQueue<Arc<dyn NotificationHandler>>,
@@ -308,7 +308,7 @@ impl ConnectionInner {
                 methods: Interner::default(),
                 outbound: SideTable::new(),
                 matchers: Subscriptions::default(),
-                permits: Permits::default(),
+                permits: StepPermits::default(),
                 progress_readers: 0,
                 notices: NotificationQueue::default(),
                 reported: ProgressTokens::default(),
@@ -332,7 +332,7 @@ impl ConnectionInner {
             opened: now(),
             handles: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
-            walking: AtomicBool::new(false),
+            cascading: AtomicBool::new(false),
             beginning: AtomicUsize::new(0),
             closed: Notify::new(),
         }

@@ -9,8 +9,8 @@ use tracing::Level;
 
 use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};
-use crate::driver::admission::{Permits, Task};
-use crate::driver::call_table::{CallEntry, Users};
+use crate::driver::admission::{HandlerPhase, StepPermits};
+use crate::driver::call_table::{CallEntry, EntryUsers};
 use crate::driver::effects::{Effects, Entry, name, outcome_of_reply};
 use crate::driver::outbox::{Answer, Control, DataFrame};
 use crate::driver::requests::{RequestData, Unserved};
@@ -123,15 +123,15 @@ impl DriverState {
             (Some(_), None) => true,
             (None, _) => false,
         };
-        let (closing, walking) = (self.close.is_some(), self.session.has_work());
+        let (closing, cascading) = (self.close.is_some(), self.session.has_work());
         if closing {
             connection.closing.store(true, Ordering::Relaxed);
         }
-        if walking != connection.walking.load(Ordering::Relaxed) {
-            connection.walking.store(walking, Ordering::Relaxed);
+        if cascading != connection.cascading.load(Ordering::Relaxed) {
+            connection.cascading.store(cascading, Ordering::Relaxed);
         }
         let over = self.end.is_some() && self.session.is_finished();
-        if self.outbox.take_news() || earlier || closing || walking || over {
+        if self.outbox.take_news() || earlier || closing || cascading || over {
             self.dirty = true;
             effects.driver = self.driver.take();
         }
@@ -216,7 +216,7 @@ impl DriverState {
             Output::SendCancel { call, number, cancel: _, cause } => {
                 if let Some((slot_key, entry)) = self.entry_of(call) {
                     let source = cause.kind();
-                    entry.users.add(Users::CANCEL);
+                    entry.users.add(EntryUsers::CANCEL);
                     let span = entry.span();
                     effects.log(Level::DEBUG, || Entry::CallCancelled { call: number, span, source });
                     self.outbox.push_control(Control::Cancel(slot_key));
@@ -276,7 +276,7 @@ impl DriverState {
                 slot.request.data.request_client(&connection.client),
                 permit,
             );
-            slot.task = Task::Running;
+            slot.task = HandlerPhase::Running;
             connection.beginning.fetch_add(1, Ordering::SeqCst);
             let exchange = slot.request.data.exchange();
             if let Some(arriving) = arriving {
@@ -322,9 +322,9 @@ impl DriverState {
 
     fn abort(&mut self, connection: &ConnectionInner, key: InboundKey, effects: &mut Effects) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
-        if slot.task == Task::Running {
-            Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
-            slot.task = Task::Draining;
+        if slot.task == HandlerPhase::Running {
+            StepPermits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
+            slot.task = HandlerPhase::Draining;
         }
         effects.rare().aborts.push(Arc::clone(&slot.request));
     }
@@ -355,9 +355,12 @@ impl DriverState {
                 },
                 Unserved::No => None,
             };
-            if slot.task == Task::Running && reply.body != ReplyBody::TaskHandle {
-                Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
-                slot.task = Task::Draining;
+            if slot.task == HandlerPhase::Running && reply.body != ReplyBody::TaskHandle {
+                StepPermits::drains(
+                    &connection.admission,
+                    slot.request.data.request_client(&connection.client),
+                );
+                slot.task = HandlerPhase::Draining;
             }
             let (request, outcome) = (&slot.request, outcome_of_reply(&reply.body));
             effects.log(Level::TRACE, || Entry::RequestAnswered { request: Arc::clone(request), outcome });
@@ -392,9 +395,9 @@ impl DriverState {
         effects: &mut Effects,
     ) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
-        if slot.task == Task::Running {
-            Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
-            slot.task = Task::Draining;
+        if slot.task == HandlerPhase::Running {
+            StepPermits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
+            slot.task = HandlerPhase::Draining;
         }
         let answer = match payload {
             Payload::Offer(answer) if cancelled.is_none() => answer.take(),
@@ -418,9 +421,12 @@ impl DriverState {
         effects: &mut Effects,
     ) {
         if let Some(slot) = self.inbound.get_mut(key.0) {
-            if slot.task == Task::Running {
-                Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
-                slot.task = Task::Draining;
+            if slot.task == HandlerPhase::Running {
+                StepPermits::drains(
+                    &connection.admission,
+                    slot.request.data.request_client(&connection.client),
+                );
+                slot.task = HandlerPhase::Draining;
             }
             if slot.take_frames() {
                 self.outbox.silence(key);
@@ -473,9 +479,12 @@ impl DriverState {
         effects: &mut Effects,
     ) -> impl Sized + use<> {
         for slot in self.inbound.values_mut() {
-            if slot.task == Task::Running {
-                Permits::drains(&connection.admission, slot.request.data.request_client(&connection.client));
-                slot.task = Task::Draining;
+            if slot.task == HandlerPhase::Running {
+                StepPermits::drains(
+                    &connection.admission,
+                    slot.request.data.request_client(&connection.client),
+                );
+                slot.task = HandlerPhase::Draining;
             }
         }
         let frames = self.outbox.clear();

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::inbound_queue::SendRefused;
 use crate::server::exchange_table::{
-    ExchangeTable, OWN, ResponseKind, ResponseState, Retention, Settings, WakeList, unread,
+    ExchangeTable, OWN, ResponseKind, ResponseState, Retention, Settings, WakeList, unread_limit_error,
 };
 use crate::server::replay_buffer::ReplayBuffer;
 
@@ -151,7 +151,9 @@ impl<X> ExchangeTable<X> {
                     settings.counts.notification_dropped();
                     Ok(Unrelated::Sent)
                 }
-                FrameKind::Request | FrameKind::Cancel | FrameKind::Answer => Err(unread(out.exchange)),
+                FrameKind::Request | FrameKind::Cancel | FrameKind::Answer => {
+                    Err(unread_limit_error(out.exchange))
+                }
             };
         }
         self.parked.push(Instant::now(), out);

@@ -180,7 +180,7 @@ pub(super) async fn take(
         }
         let text = shown("POST", target, status, head.headers.get(CONTENT_TYPE), &body);
         if asked {
-            return Err(client.unanswered(Failed::new(true, text)));
+            return Err(client.count_unanswered(Failed::new(true, text)));
         }
         client.note_page(&body, || text);
         return Ok(());

@@ -3,7 +3,8 @@
 //! - K1 POSTs have no order, so a frame that needs an order waits. A notification or a request waits until the server
 //!   has taken the notifications and cancels before it. A notification also waits until the responses to the requests
 //!   before it have begun, or for 250 ms.
-//! - K2 A cancel waits for its own request and for nothing else.
+//! - K2 A cancel waits for its own request. Besides it waits for what each frame waits for: the first message of the
+//!   session, a new session that is being opened, and with `in_order` the frame before it.
 //! - K3 A stream that breaks off before its answer is resumed if the server gave it an id. Without an id, or if that
 //!   fails, its call fails and counts as sent.
 //! - K4 The messages in the response to a cancel are passed on before the later messages of the cancelled call: as on a
@@ -154,7 +155,7 @@ impl StreamableTransport {
         let peer = client.requester.reach().await?;
         let sender = ClientSender::new(Arc::clone(&client));
         legacy::open(&client, self.client.connect_timeout).await?;
-        client.state().standing = Standing::Open;
+        client.state().standing = SessionPhase::Open;
         Ok(client.link(sender, false, peer))
     }
 
@@ -180,7 +181,7 @@ impl Transport for StreamableTransport {
 }
 
 struct Client {
-    core: ClientCore<State>,
+    core: ClientCore<StreamableClientState>,
     settings: ClientSettings,
     /// Sends POSTs to the endpoint of an event stream, if the server speaks the transport of 2024-11-05.
     legacy: OnceLock<Requester>,
@@ -190,8 +191,8 @@ struct Client {
     moved: Notify,
 }
 
-struct State {
-    standing: Standing,
+struct StreamableClientState {
+    standing: SessionPhase,
     /// The session id, after the server has named it.
     id: Option<HeaderValue>,
     version: Option<HeaderValue>,
@@ -223,7 +224,7 @@ struct State {
 }
 
 /// The state of the session.
-enum Standing {
+enum SessionPhase {
     /// Nothing was sent yet.
     Unopened,
     /// The response to the first frame has not begun.
@@ -252,8 +253,8 @@ struct InFlight {
 
 impl Client {
     fn new(client: &HttpClient, settings: ClientSettings) -> Self {
-        let state = State {
-            standing: Standing::Unopened,
+        let state = StreamableClientState {
+            standing: SessionPhase::Unopened,
             id: None,
             version: None,
             post_headers: None,
@@ -330,13 +331,14 @@ impl Client {
     /// Waits until none of these frames is pending. Never completes after the client has closed.
     async fn after(&self, frames: &[u64]) {
         if !frames.is_empty() {
-            let none_is_young = |state: &State| !frames.iter().any(|frame| state.is_pending(*frame));
+            let none_is_young =
+                |state: &StreamableClientState| !frames.iter().any(|frame| state.is_pending(*frame));
             self.until(&self.moved, |state| !state.closed && none_is_young(state)).await;
         }
     }
 }
 
-impl State {
+impl StreamableClientState {
     /// Whether a frame must not be sent again: it is cancelled, or the link closes.
     fn is_stopped(&self, frame: u64) -> bool {
         self.closing || self.in_flight.get(&frame).is_none_or(|flight| flight.cancelled)
@@ -376,14 +378,14 @@ impl State {
 }
 
 impl Deref for Client {
-    type Target = ClientCore<State>;
+    type Target = ClientCore<StreamableClientState>;
 
-    fn deref(&self) -> &ClientCore<State> {
+    fn deref(&self) -> &ClientCore<StreamableClientState> {
         &self.core
     }
 }
 
-impl InFlightTasks for State {
+impl InFlightTasks for StreamableClientState {
     type Tasks = AbortOnDrop;
 
     fn take_tasks(&mut self) -> AbortOnDrop {
@@ -451,7 +453,7 @@ impl Sender for ClientSender {
             return Err(closed());
         }
         check_size(&out, self.client.max_frame)?;
-        posts::start(&self.client, out);
+        posts::start_post(&self.client, out);
         Ok(())
     }
 

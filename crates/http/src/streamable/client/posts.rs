@@ -18,11 +18,11 @@ use super::renewal::Renewed;
 use super::streams;
 use super::{Order, legacy};
 use crate::client::{
-    Attempts, BEGINNING, Failed, Media, ResponseBody, beginning, encoded, kept, may_have_page, media_of,
-    not_kept, refusal, unread,
+    Attempts, BEGINNING, Failed, Media, ResponseBody, beginning, body_error, encoded, kept, may_have_page,
+    media_of, not_kept, refusal,
 };
 use crate::envelope::{CollectError, Envelope, MCP_SESSION_ID, Reply, unmarked};
-use crate::streamable::client::{Client, InFlight, Standing, State};
+use crate::streamable::client::{Client, InFlight, SessionPhase, StreamableClientState};
 use crate::sync::spawn;
 
 /// The first revision that has the header `MCP-Protocol-Version`.
@@ -46,7 +46,7 @@ struct RunningSend {
 
 impl RunningSend {
     /// The id of the request. If its response `begins`, the session of then is noted.
-    fn own(&self, begins: bool) -> Option<RequestId> {
+    fn begin_response(&self, begins: bool) -> Option<RequestId> {
         let mut state = self.client.state();
         let session = state.record.number;
         let flight = state.in_flight.get_mut(&self.number)?;
@@ -65,14 +65,14 @@ impl RunningSend {
 
 impl Client {
     /// The id and the exchange of a request in flight.
-    fn own(&self, number: u64) -> Option<(RequestId, ExchangeId)> {
+    fn id_and_exchange(&self, number: u64) -> Option<(RequestId, ExchangeId)> {
         let state = self.state();
         let flight = state.in_flight.get(&number)?;
         Some((flight.id.clone()?, flight.exchange?))
     }
 }
 
-impl State {
+impl StreamableClientState {
     fn mark_started(&mut self, number: u64, bytes: usize) {
         let pending = self.in_flight.get_mut(&number).map(|flight| &mut flight.pending);
         if pending.is_some_and(std::mem::take) {
@@ -108,7 +108,7 @@ impl Drop for Leaving {
 }
 
 /// Sends a frame in its own task.
-pub(super) fn start(client: &Arc<Client>, out: Outbound) {
+pub(super) fn start_post(client: &Arc<Client>, out: Outbound) {
     let kind = out.head.kind;
     let (number, waits, opens, leaves) = {
         let mut state = client.state();
@@ -119,15 +119,15 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         let mut waits: Vec<u64> = Vec::new();
         let bodies = client.settings.renewal;
         let shakes = kind == FrameKind::Request && out.head.method.as_deref() == Some(bodies.opening);
-        let opens = matches!(state.standing, Standing::Unopened) || (shakes && state.id.is_none());
+        let opens = matches!(state.standing, SessionPhase::Unopened) || (shakes && state.id.is_none());
         if client.settings.renews && matches!(kind, FrameKind::Request | FrameKind::Notification) {
             state.record.note(bodies, &out);
         }
-        if let Standing::FirstMessage(first) = state.standing {
+        if let SessionPhase::FirstMessage(first) = state.standing {
             waits.push(first);
         }
         if opens {
-            state.standing = Standing::FirstMessage(number);
+            state.standing = SessionPhase::FirstMessage(number);
         }
         if client.settings.order == Order::AsSent {
             waits.extend(state.latest.replace(number));
@@ -188,14 +188,14 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         trace: out.head.trace,
         leaving: leaves.then(|| Leaving(Arc::clone(client))),
     };
-    let task = spawn(run(send_guard, out.body, out.exchange, waits, opens));
+    let task = spawn(run_post(send_guard, out.body, out.exchange, waits, opens));
     if let Some(flight) = client.state().in_flight.get_mut(&number) {
         flight.task = Some(task.abort_handle());
     }
 }
 
 #[expect(clippy::manual_async_fn, reason = "the future of an `async fn` has its arguments twice")]
-fn run(
+fn run_post(
     mut send_guard: RunningSend,
     body: Bytes,
     exchange: ExchangeId,
@@ -216,7 +216,7 @@ fn run(
             Err(failed) => Some(failed),
             Ok(response) => {
                 let (head, body) = response.into_parts();
-                take(&send_guard, exchange, (&head, body), opens).await.err()
+                read_response(&send_guard, exchange, (&head, body), opens).await.err()
             }
         };
         send_guard.is_answered = failure.is_none();
@@ -280,7 +280,7 @@ async fn send_opening(send_guard: &mut RunningSend, body: Bytes) -> Result<Respo
         sent = client.poster().post(kind, &attempts, body, None).await;
     }
     settle_opening(client, number, sent.as_ref().ok());
-    client.note_lost(kind, sent)
+    client.count_if_lost(kind, sent)
 }
 
 /// How long a frame that needs no answer may hold back those after it: a server may never respond to its POST.
@@ -313,7 +313,7 @@ async fn send(send_guard: &mut RunningSend, body: Bytes) -> Result<Response<Resp
             never = delay => match never {},
         }
     };
-    let sent = client.note_lost(kind, sent)?;
+    let sent = client.count_if_lost(kind, sent)?;
     if sent.status() != StatusCode::NOT_FOUND || client.state().id.is_none() {
         return Ok(sent);
     }
@@ -339,10 +339,10 @@ async fn send_anew(
         }
         let (head, refused_with) = response.into_parts();
         let refused_with = beginning(refused_with, client.max_frame).await.0;
-        if let Some((id, exchange)) = client.own(attempts.number) {
+        if let Some((id, exchange)) = client.id_and_exchange(attempts.number) {
             let names_it = matches!(Reply::of(&refused_with, Some(&id)), Reply::Own | Reply::Unclear);
             if names_it && is_unknown_method(&refused_with) {
-                recv(client, attempts.number, exchange, refused_with.clone(), false).await;
+                pass_on(client, attempts.number, exchange, refused_with.clone(), false).await;
                 return Err(Failed::new(false, refusal(&head, &client.requester.address(), &refused_with)));
             }
         }
@@ -371,7 +371,8 @@ async fn send_anew(
             let text = "it was sent with the new session";
             return Err(Failed::new(true, text));
         }
-        response = client.note_lost(kind, client.requester.post(kind, attempts, body.clone(), None).await)?;
+        response =
+            client.count_if_lost(kind, client.requester.post(kind, attempts, body.clone(), None).await)?;
     }
     Ok(response)
 }
@@ -394,11 +395,11 @@ fn settle_opening(client: &Client, number: u64, response: Option<&Response<Respo
     let id = response.and_then(|response| session_id(client, response.headers()));
     let opened = id.is_some() || response.is_some_and(|response| response.status().is_success());
     client.step(|state| {
-        let is_first = matches!(state.standing, Standing::FirstMessage(first) if first == number);
+        let is_first = matches!(state.standing, SessionPhase::FirstMessage(first) if first == number);
         if state.closed || !is_first {
             return;
         }
-        state.standing = if opened { Standing::Open } else { Standing::Unopened };
+        state.standing = if opened { SessionPhase::Open } else { SessionPhase::Unopened };
         state.id = id;
         state.post_headers = None;
     });
@@ -424,7 +425,7 @@ pub(super) fn session_id(client: &Client, headers: &HeaderMap) -> Option<HeaderV
 }
 
 /// Reads the response to its end. A response to a request ends its call: if it does not hold the answer, with an error.
-async fn take(
+async fn read_response(
     send_guard: &RunningSend,
     exchange: ExchangeId,
     (head, mut body): (&Parts, ResponseBody),
@@ -454,12 +455,21 @@ async fn take(
         return Ok(());
     }
     if let Some(failed) = encoded(head, || client.requester.address()) {
-        return Err(client.unanswered(failed));
+        return Err(client.count_unanswered(failed));
     }
-    let own = send_guard.own(asked && status.is_success());
+    let own = send_guard.begin_response(asked && status.is_success());
     if status == StatusCode::OK && media == Some(Media::Events) {
         // Boxed, because otherwise the future of each request would reserve the space that a stream needs.
-        return Box::pin(streams::read(client, send_guard.number, exchange, head, body, opens, asked)).await;
+        return Box::pin(streams::read_answer_stream(
+            client,
+            send_guard.number,
+            exchange,
+            head,
+            body,
+            opens,
+            asked,
+        ))
+        .await;
     }
     let read = if media == Some(Media::Json) {
         unmarked(&client.inbound_queue, read_whole(client, head, &mut body).await?)
@@ -487,23 +497,27 @@ async fn take(
         if reply == Reply::Nothing {
             client.note_page(&read, || refusal(head, &client.requester.address(), &read));
         } else {
-            recv(client, send_guard.number, exchange, read, opens).await;
+            pass_on(client, send_guard.number, exchange, read, opens).await;
         }
         return Ok(());
     }
     if reply != Reply::Nothing {
-        recv(client, send_guard.number, exchange, read.clone(), opens).await;
+        pass_on(client, send_guard.number, exchange, read.clone(), opens).await;
     }
     // 409: the id is in use, possibly by the same request if an intermediary sent the POST twice.
-    let kept_out = status.is_client_error() && status != StatusCode::CONFLICT;
-    let sent = !kept_out && status != StatusCode::SERVICE_UNAVAILABLE;
+    let was_rejected = status.is_client_error() && status != StatusCode::CONFLICT;
+    let sent = !was_rejected && status != StatusCode::SERVICE_UNAVAILABLE;
     let text = refusal(head, &client.requester.address(), &read);
     let failed = Failed::new(sent, text);
     if !asked && reply == Reply::Nothing {
         client.refused(&failed);
     }
     // If the driver knows better what the answer means, it counts that.
-    Err(if !asked || reply.is_unclear() || !status.is_success() { failed } else { client.unanswered(failed) })
+    Err(if !asked || reply.is_unclear() || !status.is_success() {
+        failed
+    } else {
+        client.count_unanswered(failed)
+    })
 }
 
 /// The header with a revision, if that knows the header.
@@ -512,7 +526,13 @@ pub(super) fn version_header(version: &str) -> Option<HeaderValue> {
 }
 
 /// Passes on a message of an exchange.
-pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId, body: Bytes, opens: bool) {
+pub(super) async fn pass_on(
+    client: &Arc<Client>,
+    flight: u64,
+    exchange: ExchangeId,
+    body: Bytes,
+    opens: bool,
+) {
     client.after_its_cancel(flight).await;
     let answer = opens.then(|| Envelope::of(&body)).filter(Envelope::is_answer);
     if let Some(answer) = answer {
@@ -549,6 +569,6 @@ async fn read_whole(client: &Client, head: &Parts, body: &mut ResponseBody) -> R
                 head: Bytes::new(),
             });
         }
-        unread(head, &client.requester.address(), error)
+        body_error(head, &client.requester.address(), error)
     })
 }

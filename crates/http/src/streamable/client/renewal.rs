@@ -26,10 +26,10 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::client::{
-    BEGINNING, EventStream, Failed, Media, ResponseBody, beginning, encoded, media_of, refusal, unread,
+    BEGINNING, EventStream, Failed, Media, ResponseBody, beginning, body_error, encoded, media_of, refusal,
 };
 use crate::envelope::{Envelope, MCP_PROTOCOL_VERSION, MCP_SESSION_ID, Reply, text, whole};
-use crate::streamable::client::{Client, InFlight, Standing, streams};
+use crate::streamable::client::{Client, InFlight, SessionPhase, streams};
 
 /// The time in which a session is opened again at most once.
 const BETWEEN: Duration = Duration::from_secs(10);
@@ -314,7 +314,7 @@ impl Renewal {
             state.id = id;
             state.version = version;
             state.post_headers = None;
-            state.standing = Standing::Open;
+            state.standing = SessionPhase::Open;
             state.listens = false;
             state.record.renewed_at = Some(Instant::now());
             state.record.number += 1;
@@ -369,7 +369,7 @@ async fn ask(
         (true, Some(Media::Events)) => read_events(client, body, seen.id.as_ref()).await,
         (true, Some(Media::Json)) => {
             let read = whole(body, client.max_frame).await;
-            let read = read.map_err(|error| unread(&head, &address, error).error.source.to_string())?;
+            let read = read.map_err(|error| body_error(&head, &address, error).error.source.to_string())?;
             if Reply::of(&read, seen.id.as_ref()) != Reply::Own {
                 return Err(refusal(&head, &address, &read));
             }

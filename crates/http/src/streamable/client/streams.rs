@@ -17,7 +17,7 @@ use crate::client::{
     Event, EventStream, Failed, Fault, Media, ResponseBody, encoding_of, media_of, stream_refusal,
 };
 use crate::envelope::{EVENT_STREAM, LAST_EVENT_ID, Reply};
-use crate::streamable::client::{Client, InFlight, Standing, State, posts};
+use crate::streamable::client::{Client, InFlight, SessionPhase, StreamableClientState, posts};
 use crate::sync::spawn;
 
 /// After this number of failed connection attempts in a row, the server counts as lost.
@@ -26,7 +26,7 @@ pub(super) const UNREACHED: usize = 3;
 /// The state of a stream, across all its connections.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each says one thing of the stream")]
-struct Reading {
+struct StreamProgress {
     last: Option<HeaderValue>,
     retry: Duration,
     /// The frame of the request whose answer the stream has.
@@ -50,7 +50,7 @@ struct Reading {
     empty_since: Option<Instant>,
 }
 
-impl Reading {
+impl StreamProgress {
     /// The stream that answers the request of this frame, or that for messages that the server sends outside of a request.
     fn new(request: Option<u64>, retry: Duration) -> Self {
         Self {
@@ -165,7 +165,7 @@ impl Reading {
 }
 
 /// The result of an attempt to open a stream again.
-pub(super) enum Retry {
+pub(super) enum Reopened {
     Reads(ResponseBody),
     /// It may work later. The status, if there was a response.
     Later(Option<StatusCode>),
@@ -176,7 +176,7 @@ pub(super) enum Retry {
 }
 
 /// Requests an event stream. Whatever the answer is, it says nothing about the session.
-pub(super) async fn get(client: &Client, last: Option<&HeaderValue>) -> Retry {
+pub(super) async fn open_stream(client: &Client, last: Option<&HeaderValue>) -> Reopened {
     let mut headers = client.headers(EVENT_STREAM);
     if let Some(last) = last {
         headers.insert(LAST_EVENT_ID, last.clone());
@@ -185,21 +185,21 @@ pub(super) async fn get(client: &Client, last: Option<&HeaderValue>) -> Retry {
         Ok(response) => response,
         Err(failed) => {
             tracing::debug!(error = %rescind_core::LogText::text(&failed.error), "an event stream could not be opened");
-            return if failed.sent { Retry::Later(None) } else { Retry::Unreached };
+            return if failed.sent { Reopened::Later(None) } else { Reopened::Unreached };
         }
     };
     let status = response.status();
     match status {
         StatusCode::OK if is_events(&response) && encoding_of(response.headers()).is_none() => {
-            Retry::Reads(response.into_body())
+            Reopened::Reads(response.into_body())
         }
         StatusCode::CONFLICT
         | StatusCode::TOO_MANY_REQUESTS
         | StatusCode::REQUEST_TIMEOUT
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => Retry::Later(Some(status)),
-        _ => Retry::Never(Some(status)),
+        | StatusCode::GATEWAY_TIMEOUT => Reopened::Later(Some(status)),
+        _ => Reopened::Never(Some(status)),
     }
 }
 
@@ -209,7 +209,7 @@ fn is_events(response: &Response<ResponseBody>) -> bool {
 }
 
 /// Reads the stream that answers a request. If the server sends event ids, a cut stream is resumed (K3).
-pub(super) async fn read(
+pub(super) async fn read_answer_stream(
     client: &Arc<Client>,
     number: u64,
     exchange: ExchangeId,
@@ -218,14 +218,14 @@ pub(super) async fn read(
     opens: bool,
     asked: bool,
 ) -> Result<(), Failed> {
-    let mut reading = Reading::new(Some(number), client.settings.retry);
+    let mut reading = StreamProgress::new(Some(number), client.settings.retry);
     let own = client.state().in_flight.get(&number).and_then(|flight| flight.id.clone());
     let mut body = Some(body);
     let mut cut_at = Instant::now();
     let mut unreached = 0;
     loop {
         if let Some(body) = body.take() {
-            let each = |data| posts::recv(client, number, exchange, data, opens);
+            let each = |data| posts::pass_on(client, number, exchange, data, opens);
             reading.drain(client, (exchange, own.as_ref()), body, each).await;
             if std::mem::take(&mut reading.fresh) {
                 cut_at = Instant::now();
@@ -243,22 +243,22 @@ pub(super) async fn read(
         tokio::time::sleep(reading.pause()).await;
         reading.fault = None;
         let left = client.settings.give_up_after.saturating_sub(cut_at.elapsed());
-        let Ok(again) = tokio::time::timeout(left, get(client, Some(&last))).await else { break };
+        let Ok(again) = tokio::time::timeout(left, open_stream(client, Some(&last))).await else { break };
         match again {
-            Retry::Reads(again) => {
+            Reopened::Reads(again) => {
                 unreached = 0;
                 body = Some(again);
             }
-            Retry::Later(_) => {}
-            Retry::Unreached if unreached + 1 < UNREACHED => unreached += 1,
-            Retry::Unreached | Retry::Never(_) => break,
+            Reopened::Later(_) => {}
+            Reopened::Unreached if unreached + 1 < UNREACHED => unreached += 1,
+            Reopened::Unreached | Reopened::Never(_) => break,
         }
     }
     let why = reading.fault.map(|fault| fault.shown(own.as_ref()));
     let text = stream_refusal(head, &client.requester.address(), why.as_deref(), &reading.last_sent);
     let failed = Failed::new(true, text);
     let is_silent = reading.is_unclear || client.is_cancelled(number);
-    Err(if is_silent { failed } else { client.unanswered(failed) })
+    Err(if is_silent { failed } else { client.count_unanswered(failed) })
 }
 
 /// The shortest wait between two attempts, whatever the server asks for.
@@ -274,7 +274,7 @@ pub(super) fn listen(client: &Arc<Client>) {
     let mut state = client.state();
     // Without a session, and without a revision that has this stream, there is none to open.
     let has_none = state.id.is_none() && state.version.is_none();
-    if state.listens || has_none || state.closed || !matches!(state.standing, Standing::Open) {
+    if state.listens || has_none || state.closed || !matches!(state.standing, SessionPhase::Open) {
         return;
     }
     state.listens = true;
@@ -295,7 +295,7 @@ pub(super) fn listen_soon(client: &Arc<Client>) {
 /// Runs a task that ends with the client, and with the session if it belongs to one.
 pub(super) fn launch(
     client: &Arc<Client>,
-    state: &mut State,
+    state: &mut StreamableClientState,
     session: Option<u64>,
     task: impl Future<Output = ()> + Send + 'static,
 ) {
@@ -333,13 +333,13 @@ impl Drop for Launched {
 }
 
 async fn read_own_stream(client: Arc<Client>) {
-    let mut reading = Reading::new(None, client.settings.retry);
+    let mut reading = StreamProgress::new(None, client.settings.retry);
     let mut failing: Option<Instant> = None;
     let mut unreached = 0;
     let mut was_read = false;
     loop {
-        match get(&client, reading.last.as_ref()).await {
-            Retry::Reads(body) => {
+        match open_stream(&client, reading.last.as_ref()).await {
+            Reopened::Reads(body) => {
                 was_read = true;
                 failing = None;
                 unreached = 0;
@@ -360,24 +360,24 @@ async fn read_own_stream(client: Arc<Client>) {
                 tokio::time::sleep(reading.pause()).await;
             }
             // The missed events are lost, but new ones can still be read.
-            Retry::Never(_) if reading.last.is_some() && !client.inbound_queue.is_closed() => {
+            Reopened::Never(_) if reading.last.is_some() && !client.inbound_queue.is_closed() => {
                 reading.last = None;
             }
-            Retry::Never(Some(StatusCode::NOT_FOUND)) if is_lost(&client, was_read) => {
+            Reopened::Never(Some(StatusCode::NOT_FOUND)) if is_lost(&client, was_read) => {
                 client.lose("the server does not know the session any more");
                 return;
             }
-            Retry::Never(status) => return without_stream(status),
-            again @ (Retry::Later(_) | Retry::Unreached) => {
+            Reopened::Never(status) => return without_stream(status),
+            again @ (Reopened::Later(_) | Reopened::Unreached) => {
                 let since = *failing.get_or_insert_with(Instant::now);
                 let is_late = since.elapsed() >= client.settings.give_up_after;
                 match again {
-                    Retry::Later(status) if is_late => return without_stream(status),
-                    Retry::Unreached if is_late || unreached + 1 >= UNREACHED => {
+                    Reopened::Later(status) if is_late => return without_stream(status),
+                    Reopened::Unreached if is_late || unreached + 1 >= UNREACHED => {
                         client.lose("the server's event stream could not be opened again");
                         return;
                     }
-                    Retry::Unreached => unreached += 1,
+                    Reopened::Unreached => unreached += 1,
                     _ => unreached = 0,
                 }
                 let wait = reading.retry.max(since.elapsed() / 2).min(LONGEST);
@@ -406,7 +406,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn empty_responses_are_requested_less_and_less_often_and_never_before_the_server_says() {
-        let mut reading = Reading::new(None, SHORTEST);
+        let mut reading = StreamProgress::new(None, SHORTEST);
         assert_eq!(reading.pause(), SHORTEST, "the first time");
         reading.empty_since = Some(Instant::now());
         let (mut polls, since) = (0, Instant::now());
