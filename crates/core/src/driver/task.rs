@@ -17,7 +17,6 @@ use crate::dialect::tasks::{self as form, TaskDetails};
 use crate::dialect::{TaskForm, TaskStatus};
 use crate::driver::outbox::Answer;
 use crate::driver::task_store::{Pending, RecordedEnd, TaskRecord, millis, since_1970};
-use crate::driver::tasks::{Tasks, WeakTasks};
 use crate::id::{ExchangeId, Principal};
 use crate::message::{ErrorCode, ErrorObject};
 use crate::sync::{AbortHandle, Mutex, MutexGuard};
@@ -37,8 +36,18 @@ pub(crate) trait TaskWork: Send + Sync {
     fn waits_for_client(&self) -> bool;
 }
 
-/// The missing handler of a task that is only a record.
+/// The table that keeps a task.
+pub(crate) trait TaskTable: Send + Sync {
+    /// A task has ended, before anyone sees that.
+    fn ended(&self, task: &Arc<Task>);
+}
+
+/// The missing handler and table of a task that is only a record.
 struct NoWork;
+
+impl TaskTable for NoWork {
+    fn ended(&self, _: &Arc<Task>) {}
+}
 
 impl TaskWork for NoWork {
     fn cancel(self: Arc<Self>, _: Cause) -> bool {
@@ -63,6 +72,13 @@ pub(crate) struct TaskStart {
     pub(crate) work: Weak<dyn TaskWork>,
 }
 
+/// What its table gives to a task.
+pub(crate) struct TaskPlace {
+    pub(crate) id: Arc<str>,
+    pub(crate) poll_interval: Duration,
+    pub(crate) table: Weak<dyn TaskTable>,
+}
+
 /// A task.
 pub(crate) struct Task {
     pub(crate) id: Arc<str>,
@@ -77,8 +93,7 @@ pub(crate) struct Task {
     created: SystemTime,
     ttl: Duration,
     poll_interval: Duration,
-    /// The table that keeps it.
-    tasks: WeakTasks,
+    table: Weak<dyn TaskTable>,
     /// What does the work. It is gone when the handler has ended.
     work: Weak<dyn TaskWork>,
     state: Mutex<TaskState>,
@@ -163,10 +178,10 @@ struct Input {
 
 impl Task {
     /// A task that its table keeps.
-    pub(crate) fn new(start: TaskStart, id: Arc<str>, tasks: &Tasks) -> Self {
+    pub(crate) fn new(start: TaskStart, place: TaskPlace) -> Self {
         let created = SystemTime::now();
         Self {
-            id,
+            id: place.id,
             form: start.form,
             principal: start.principal,
             connection: start.connection,
@@ -174,8 +189,8 @@ impl Task {
             reader: AtomicU64::new(ExchangeId::NONE.0),
             created,
             ttl: start.ttl,
-            poll_interval: tasks.limits().poll_interval,
-            tasks: tasks.downgrade(),
+            poll_interval: place.poll_interval,
+            table: place.table,
             work: start.work,
             state: Mutex::new(TaskState { updated: created, inputs: Inputs::default() }),
             end: OnceLock::new(),
@@ -203,7 +218,7 @@ impl Task {
             created: time(record.created),
             ttl: Duration::from_millis(record.ttl_ms),
             poll_interval: Duration::from_millis(record.poll_interval_ms),
-            tasks: WeakTasks::default(),
+            table: Weak::<NoWork>::new(),
             work: Weak::<NoWork>::new(),
             state: Mutex::new(TaskState { updated, inputs: Inputs::default() }),
             end: OnceLock::from(end),
@@ -258,9 +273,8 @@ impl Task {
         };
         drop(inputs);
         self.ended.notify_waiters();
-        if let Some(tasks) = self.tasks.upgrade() {
-            tasks.count_result(self);
-            tasks.record(self);
+        if let Some(table) = self.table.upgrade() {
+            table.ended(self);
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::TaskForm;
 use crate::dialect::tasks::TaskOffer;
-use crate::driver::task::{Task, TaskStart};
+use crate::driver::task::{Task, TaskPlace, TaskStart, TaskTable};
 use crate::driver::task_store::{MAX_RECORDED_RESULT, TaskStore};
 use crate::id::Principal;
 use crate::machine::limits::limits;
@@ -74,16 +74,6 @@ const MAX_UNWRITTEN: usize = 16 << 20;
 #[derive(Clone, Default)]
 pub struct Tasks(Arc<Table>);
 
-/// The same table, which may be gone.
-#[derive(Clone, Default)]
-pub(crate) struct WeakTasks(Weak<Table>);
-
-impl WeakTasks {
-    pub(crate) fn upgrade(&self) -> Option<Tasks> {
-        self.0.upgrade().map(Tasks)
-    }
-}
-
 #[derive(Default)]
 struct Table {
     limits: TaskLimits,
@@ -130,45 +120,9 @@ impl Tasks {
         let _ = self.0.store.set(store);
     }
 
-    pub(crate) fn downgrade(&self) -> WeakTasks {
-        WeakTasks(Arc::downgrade(&self.0))
-    }
-
-    pub(crate) fn limits(&self) -> &TaskLimits {
-        &self.0.limits
-    }
-
-    /// Records a task that has begun or ended.
+    /// Records a task that has begun.
     pub(crate) fn record(&self, task: &Arc<Task>) {
-        let Some(store) = self.0.store.get() else { return };
-        // Outside of a runtime the program ends.
-        let Ok(runtime) = Handle::try_current() else { return };
-        let unwritten = Arc::clone(&self.0.unwritten);
-        let (all, result) = (unwritten.load(Ordering::Relaxed), task.result_bytes());
-        let with_result = result <= MAX_RECORDED_RESULT && all <= MAX_UNWRITTEN;
-        let bytes = RECORD_BYTES + if with_result { result } else { 0 };
-        unwritten.fetch_add(bytes, Ordering::Relaxed);
-        let (written, pending) = (store.record(task.record(with_result)), task.pending.begin());
-        let task = Arc::clone(task);
-        drop(runtime.spawn(async move {
-            if let Some(other) = written.await {
-                task.adopt(other);
-            }
-            unwritten.fetch_sub(bytes, Ordering::Relaxed);
-            drop(pending);
-        }));
-    }
-
-    /// A task is not kept any more: its records are removed.
-    fn forget_record(&self, task: Arc<Task>) {
-        task.end_expiry();
-        let (Some(store), Ok(runtime)) = (self.0.store.get(), Handle::try_current()) else { return };
-        let store = Arc::clone(store);
-        drop(runtime.spawn(async move {
-            // A record that is written later would stay.
-            task.pending.all_written().await;
-            store.forget(&task.id).await;
-        }));
+        self.0.record(task);
     }
 
     /// The task with this id that another process did, if this principal may see it.
@@ -190,7 +144,7 @@ impl Tasks {
     /// How many tasks are kept, ended ones included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lock().tasks.len()
+        self.0.lock().tasks.len()
     }
 
     /// Whether no task is kept.
@@ -199,20 +153,18 @@ impl Tasks {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, KeptTasks> {
-        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A new task, which is kept. `None`: there are too many, too many records wait for the store, or its id is in use.
     pub(crate) fn begin(&self, mut start: TaskStart) -> Option<Arc<Task>> {
         if self.0.unwritten.load(Ordering::Relaxed) > MAX_UNWRITTEN {
             return None;
         }
         let id = start.id.take().or_else(draw_id)?;
-        let task = Arc::new(Task::new(start, id, self));
-        let (is_kept, forgotten) = self.lock().keep(&task, &self.0.limits);
+        let table: Weak<dyn TaskTable> = Arc::<Table>::downgrade(&self.0);
+        let place = TaskPlace { id, poll_interval: self.0.limits.poll_interval, table };
+        let task = Arc::new(Task::new(start, place));
+        let (is_kept, forgotten) = self.0.lock().keep(&task, &self.0.limits);
         if let Some(forgotten) = forgotten {
-            self.forget_record(forgotten);
+            self.0.forget_record(forgotten);
         }
         is_kept.then_some(task)
     }
@@ -226,10 +178,10 @@ impl Tasks {
 
     /// The action that ends a task when its time is over.
     pub(crate) fn expiry(&self, task: &Arc<Task>) -> impl FnOnce() + Send + use<> {
-        let (table, task) = (self.downgrade(), Arc::downgrade(task));
+        let (table, task) = (Arc::downgrade(&self.0), Arc::downgrade(task));
         move || {
             let (Some(table), Some(task)) = (table.upgrade(), task.upgrade()) else { return };
-            if table.forget(&task) {
+            if Self(Arc::clone(&table)).forget(&task) {
                 task.cancel(Cause::new(CauseKind::Deadline));
                 table.forget_record(task);
             }
@@ -238,7 +190,7 @@ impl Tasks {
 
     /// The task with this id, if this principal may see it.
     pub(crate) fn find(&self, id: &str, principal: Option<&Principal>) -> Option<Arc<Task>> {
-        let kept = self.lock();
+        let kept = self.0.lock();
         let KeptTask { task, .. } = kept.by_id.get(id).and_then(|number| kept.tasks.get(number))?;
         (task.principal.as_ref() == principal).then(|| Arc::clone(task))
     }
@@ -251,7 +203,7 @@ impl Tasks {
         principal: &Principal,
         after: u64,
     ) -> (Vec<Arc<Task>>, Option<u64>) {
-        let kept = self.lock();
+        let kept = self.0.lock();
         let mut own = kept
             .tasks
             .range(after.saturating_add(1)..)
@@ -275,17 +227,63 @@ impl Tasks {
 
     /// Forgets a task. `true`: it was kept.
     pub(crate) fn forget(&self, task: &Arc<Task>) -> bool {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let number = kept.number_of(task);
         number.and_then(|number| kept.remove(number)).is_some()
     }
+}
+
+impl Table {
+    fn lock(&self) -> MutexGuard<'_, KeptTasks> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a task that has begun or ended.
+    fn record(&self, task: &Arc<Task>) {
+        let Some(store) = self.store.get() else { return };
+        // Outside of a runtime the program ends.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let unwritten = Arc::clone(&self.unwritten);
+        let (all, result) = (unwritten.load(Ordering::Relaxed), task.result_bytes());
+        let with_result = result <= MAX_RECORDED_RESULT && all <= MAX_UNWRITTEN;
+        let bytes = RECORD_BYTES + if with_result { result } else { 0 };
+        unwritten.fetch_add(bytes, Ordering::Relaxed);
+        let (written, pending) = (store.record(task.record(with_result)), task.pending.begin());
+        let task = Arc::clone(task);
+        drop(runtime.spawn(async move {
+            if let Some(other) = written.await {
+                task.adopt(other);
+            }
+            unwritten.fetch_sub(bytes, Ordering::Relaxed);
+            drop(pending);
+        }));
+    }
+
+    /// A task is not kept any more: its records are removed.
+    fn forget_record(&self, task: Arc<Task>) {
+        task.end_expiry();
+        let (Some(store), Ok(runtime)) = (self.store.get(), Handle::try_current()) else { return };
+        let store = Arc::clone(store);
+        drop(runtime.spawn(async move {
+            // A record that is written later would stay.
+            task.pending.all_written().await;
+            store.forget(&task.id).await;
+        }));
+    }
 
     /// Counts the bytes of a result. While there are too many, the oldest ended tasks of the client with most are forgotten.
-    pub(crate) fn count_result(&self, task: &Arc<Task>) {
-        let forgotten = self.lock().count_result(task, self.0.limits.max_result_bytes);
+    fn count_result(&self, task: &Arc<Task>) {
+        let forgotten = self.lock().count_result(task, self.limits.max_result_bytes);
         for task in forgotten {
             self.forget_record(task);
         }
+    }
+}
+
+impl TaskTable for Table {
+    fn ended(&self, task: &Arc<Task>) {
+        self.count_result(task);
+        self.record(task);
     }
 }
 
