@@ -46,6 +46,7 @@ mod bridge;
 mod passing;
 mod relay_dialect;
 mod session;
+mod tasks;
 
 pub use bridge::Bridge;
 pub use relay_dialect::NotBridged;

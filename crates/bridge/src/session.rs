@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use rescind_core::{
 };
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, watch};
+
+use crate::tasks::{TaskClient, Tasks};
 
 /// The time for the errors of open requests to be written, after the upstream is lost.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
@@ -50,6 +52,7 @@ pub(crate) struct Settings {
     pub(crate) on_deviation: Option<DeviationHook>,
     pub(crate) request_log: Option<RequestLog>,
     pub(crate) propagator: Propagator,
+    pub(crate) tasks: Arc<Tasks>,
 }
 
 impl Settings {
@@ -86,6 +89,8 @@ pub(crate) struct Routers {
 
 pub(crate) struct Session {
     settings: Arc<Settings>,
+    /// No other session of this process has it.
+    number: u64,
     routers: Routers,
     /// Until the first message arrives.
     opening: Mutex<Option<Opening>>,
@@ -118,8 +123,10 @@ enum PairState {
 
 impl Session {
     pub(crate) fn new(settings: &Arc<Settings>, opening: Opening, routers: Routers) -> Arc<Self> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             settings: Arc::clone(settings),
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             routers,
             opening: Mutex::new(Some(opening)),
             state: watch::Sender::new(PairState::Opening),
@@ -133,6 +140,12 @@ impl Session {
             fail_alone: AtomicBool::new(false),
             overflow: Notify::new(),
         })
+    }
+
+    /// The tasks of the bridge, the dialect of the server, and the client of this session.
+    pub(crate) fn tasks(&self, downstream: &Peer) -> (&Tasks, &Dialect, TaskClient) {
+        let client = TaskClient { principal: downstream.meta().principal.clone(), session: self.number };
+        (&self.settings.tasks, &self.settings.upstream, client)
     }
 
     /// The options of the downstream connection.

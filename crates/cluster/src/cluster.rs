@@ -20,14 +20,15 @@ use crate::engine::{Beat, Engine, EngineError, EngineEvents};
 use crate::hop::{Failed, send};
 use crate::hop::{Hello, HopKind};
 use crate::keys::CancelBus;
+use crate::keys::Jobs;
 use crate::keys::Keys;
-use crate::keys::{Jobs, TaskRecords};
 use crate::membership::{Located, Membership, OwnEntry, TIME_TO_LIVE};
 use crate::names::{Incarnation, NodeName};
 use crate::pool::{NodeBody, Pool};
 use crate::process::{Process, lock};
 use crate::secret::Secret;
 use crate::signals::Signals;
+use crate::task_records::TaskRecords;
 
 /// The most bytes of an answer to a question, a hello or one for a status.
 const MAX_ANSWER: usize = 64 * 1024;

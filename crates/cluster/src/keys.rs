@@ -7,9 +7,7 @@ use std::future::pending;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use rescind_core::{
-    BoxFuture, Cause, CauseKind, ClusterKeys, KeyedRequest, LogText, RequestKey, TaskRecord, TaskStore,
-};
+use rescind_core::{Cause, CauseKind, ClusterKeys, KeyedRequest, LogText, RequestKey};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -17,7 +15,6 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::EngineError;
-use crate::membership::Located;
 use crate::names::SignedName;
 use crate::process::{Process, lock};
 use crate::secret::Purpose;
@@ -363,116 +360,16 @@ impl Job {
     /// # Cancel safety
     /// If the future is dropped before it returns, the request may or may not see the end.
     pub async fn finish(self, result: &Value) -> Result<(), EngineError> {
-        first_value(&self.cluster, &finished(&self.queued.key), &result.to_string(), KEEP).await
-    }
-}
-
-// The records of tasks, with which any node tells how the task of a dead node has ended.
-
-/// The longest record of a task, in bytes. A NATS server takes messages of 1 MiB. A longer result is lost with its node.
-const MAX_RECORD: usize = 512 * 1024;
-
-/// Records the tasks of this node. It does not keep the cluster alive.
-pub(crate) struct TaskRecords(Weak<Process>);
-
-impl TaskRecords {
-    pub(crate) fn new(cluster: &Arc<Process>) -> Self {
-        Self(Arc::downgrade(cluster))
-    }
-}
-
-impl TaskStore for TaskRecords {
-    fn record(&self, record: &TaskRecord) -> BoxFuture<'static, ()> {
-        let (cluster, record) = (self.0.upgrade(), record.clone());
-        Box::pin(async move {
-            let Some(cluster) = cluster.filter(|cluster| !cluster.engine.is_list()) else { return };
-            if let Err(error) = write(&cluster, &record).await {
-                tracing::warn!(error = %LogText::text(&error), "a task was not recorded, and is lost with this node");
-            }
-        })
-    }
-
-    fn find(&self, id: &str) -> BoxFuture<'static, Result<Option<TaskRecord>, String>> {
-        let cluster = self.0.upgrade().filter(|cluster| !cluster.engine.is_list());
-        let named = cluster
-            .as_ref()
-            .and_then(|cluster| SignedName::parse(Purpose::Key, &cluster.secret, id))
-            // This process knows all of its own.
-            .filter(|named| cluster.as_ref().is_some_and(|cluster| cluster.incarnation != named.incarnation));
-        Box::pin(async move {
-            match cluster.zip(named) {
-                Some((cluster, named)) => find(&cluster, &named).await,
-                None => Ok(None),
-            }
-        })
-    }
-}
-
-/// Writes the record of a task that has begun or ended.
-async fn write(cluster: &Process, record: &TaskRecord) -> Result<(), EngineError> {
-    let Some(keep) = record.time_left() else { return Ok(()) };
-    let text = serde_json::to_string(record).unwrap_or_default();
-    if text.len() > MAX_RECORD {
-        let long = "the record of the task is longer than 512 KiB";
-        return Err(EngineError::Refused(long.to_owned()));
-    }
-    let name = if record.has_ended() { ended_task(record.id()) } else { begun_task(record.id()) };
-    first_value(cluster, &name, &text, keep).await
-}
-
-/// Records a value, also if the engine is away for a while. The first value stays, so it does no harm if an attempt was recorded
-/// whose answer is lost.
-async fn first_value(cluster: &Process, name: &str, value: &str, keep: Duration) -> Result<(), EngineError> {
-    let until = Instant::now() + RECORD_LIMIT;
-    loop {
-        match cluster.engine.signal(name, value, keep).await {
-            Err(EngineError::Away(_)) if Instant::now() < until => sleep(RETRY).await,
-            ended => return ended,
-        }
-    }
-}
-
-/// The record of a task whose node is dead. One that had not ended is recorded as lost, so that every node says the same.
-async fn find(cluster: &Process, named: &SignedName) -> Result<Option<TaskRecord>, String> {
-    let records = [ended_task(named.text()).into(), begun_task(named.text()).into()];
-    let away = |error: EngineError| format!("the record of the task cannot be read now: {error}");
-    let look = async || -> Result<[Option<TaskRecord>; 2], String> {
-        let found = cluster.engine.look(&records).await.map_err(away)?;
-        let read = |at: usize| found.get(at)?.as_deref().and_then(|text| serde_json::from_str(text).ok());
-        Ok([read(0), read(1)])
-    };
-    let begun = match look().await? {
-        [Some(ended), _] => return Ok(Some(ended)),
-        [None, None] => return Ok(None),
-        [None, Some(begun)] => begun,
-    };
-    match cluster.membership.locate_again(&named.node).await {
-        Located::Unknown => return Err("whether the node of the task lives is not known now".to_owned()),
-        Located::At(member) if member.incarnation.is_none_or(|life| life == named.incarnation) => {
-            // The engine shows a dead node for some seconds.
-            match cluster.lives(&member).await {
-                Some(true) => return Ok(None),
-                Some(false) => {}
-                None => return Err("the node of the task does not answer now".to_owned()),
+        let (name, value, until) =
+            (finished(&self.queued.key), result.to_string(), Instant::now() + RECORD_LIMIT);
+        loop {
+            // The first value stays, so it does no harm if an attempt was recorded whose answer is lost.
+            match self.cluster.engine.signal(&name, &value, KEEP).await {
+                Err(EngineError::Away(_)) if Instant::now() < until => sleep(RETRY).await,
+                ended => return ended,
             }
         }
-        Located::At(_) | Located::Gone => {}
     }
-    let lost = serde_json::to_string(&begun.lost()).unwrap_or_default();
-    cluster.engine.signal(&ended_task(named.text()), &lost, KEEP).await.map_err(away)?;
-    // Its node may have recorded its end before.
-    let [ended, _] = look().await?;
-    Ok(ended)
-}
-
-/// The name of the record of a task that has begun.
-fn begun_task(id: &str) -> String {
-    format!("task.{id}")
-}
-
-/// The name of the record of a task that has ended.
-fn ended_task(id: &str) -> String {
-    format!("task-ended.{id}")
 }
 
 /// The name of the signal of a job's end.

@@ -60,6 +60,7 @@ mod process;
 mod routing;
 mod secret;
 mod signals;
+mod task_records;
 
 pub use cluster::{Cluster, ClusterAddress, InvalidClusterAddress, JoinError};
 pub use engine::EngineError;

@@ -127,6 +127,16 @@ pub(crate) fn is_shared(signal: &str) -> bool {
     signal.starts_with(SHARED)
 }
 
+/// The names of the records of a task: of its end, and of its begin.
+pub(crate) fn task_records(id: &str) -> [Arc<str>; 2] {
+    [format!("task-ended.{id}").into(), format!("task.{id}").into()]
+}
+
+#[cfg(feature = "nats")]
+pub(crate) fn is_task_record(name: &str) -> bool {
+    name.starts_with("task-ended.") || name.starts_with("task.")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,7 +14,6 @@
 
 use std::borrow::Cow;
 use std::future::poll_fn;
-use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -311,11 +310,12 @@ pub(crate) enum CollectError<E> {
 ///
 /// # Cancel safety
 /// If the future is dropped, the bytes that were read are lost.
-pub(crate) async fn whole<B: Body<Data = Bytes>>(
-    body: B,
+#[expect(clippy::manual_async_fn, reason = "the future of an `async fn` has its arguments twice")]
+pub(crate) fn whole<B: Body<Data = Bytes> + Unpin>(
+    mut body: B,
     limit: usize,
-) -> Result<Bytes, CollectError<B::Error>> {
-    collect(body, limit, None, None::<fn(&[u8]) -> bool>).await.map(|(read, _)| read)
+) -> impl Future<Output = Result<Bytes, CollectError<B::Error>>> {
+    async move { collect(&mut body, limit, None, None::<fn(&[u8]) -> bool>).await.map(|(read, _)| read) }
 }
 
 /// The most bytes of a body that are read if it cannot be an answer.
@@ -338,8 +338,8 @@ pub(crate) const fn pause(was_looked_at: bool) -> Duration {
 ///
 /// # Cancel safety
 /// If the future is dropped, the bytes that were read are lost.
-pub(crate) fn whole_message<B: Body<Data = Bytes>>(
-    body: B,
+pub(crate) fn whole_message<B: Body<Data = Bytes> + Unpin>(
+    body: &mut B,
     limit: usize,
 ) -> impl Future<Output = Result<(Bytes, bool), CollectError<B::Error>>> {
     let is_enough = |text: &[u8]| {
@@ -351,21 +351,21 @@ pub(crate) fn whole_message<B: Body<Data = Bytes>>(
 }
 
 /// The same, with a budget that counts the bytes. If the budget is full, reading waits, except for small bodies.
-pub(crate) async fn whole_within<B: Body<Data = Bytes>>(
-    body: B,
+#[expect(clippy::manual_async_fn, reason = "the future of an `async fn` has its arguments twice")]
+pub(crate) fn whole_within<B: Body<Data = Bytes> + Unpin>(
+    mut body: B,
     limit: usize,
     budget: &ByteBudget,
-) -> Result<Bytes, CollectError<B::Error>> {
-    collect(body, limit, Some(budget), None::<fn(&[u8]) -> bool>).await.map(|(read, _)| read)
+) -> impl Future<Output = Result<Bytes, CollectError<B::Error>>> {
+    async move { collect(&mut body, limit, Some(budget), None::<fn(&[u8]) -> bool>).await.map(|(read, _)| read) }
 }
 
-async fn collect<B: Body<Data = Bytes>>(
-    body: B,
+async fn collect<B: Body<Data = Bytes> + Unpin>(
+    body: &mut B,
     limit: usize,
     budget: Option<&ByteBudget>,
     is_enough: Option<impl Fn(&[u8]) -> bool>,
 ) -> Result<(Bytes, bool), CollectError<B::Error>> {
-    let mut body = pin!(body);
     let announced = announced(&body.size_hint(), limit);
     let mut partial: Option<PartialFrame> = None;
     let mut first = Bytes::new();
@@ -676,7 +676,7 @@ mod tests {
             let frames = pieces.iter().map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes()))));
             let frames = stream::iter(frames).chain(stream::pending());
             let since = tokio::time::Instant::now();
-            let read = whole_message(StreamBody::new(Box::pin(frames)), 100).await;
+            let read = whole_message(&mut StreamBody::new(Box::pin(frames)), 100).await;
             match (read, enough) {
                 (Ok::<_, CollectError<Infallible>>((_, false)), Some(true)) => {
                     assert_eq!(since.elapsed(), PART_TIME);

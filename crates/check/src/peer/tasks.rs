@@ -79,6 +79,9 @@ pub(super) async fn run(
         return Ok(findings);
     }
     let ended = task.end(session, settings).await?;
+    // The answer to the cancel has the task, and may say already how it has ended.
+    let said = status_in(&cancelled.frame).filter(|status| !is_open(status));
+    let ended = said.or(ended);
     session.listen(session.now() + WATCH / 2).await?;
     counts.push(count(session, counter.as_ref(), settings).await?);
     let busy_after = if busy.is_some() { busy_share(session, leader).await? } else { None };

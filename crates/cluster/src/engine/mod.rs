@@ -84,6 +84,17 @@ pub(crate) trait Engine: Send + Sync {
     /// The recorded values of these signals, in their order.
     fn look<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, Vec<Option<String>>>;
 
+    /// Records a value for this time that nobody watches; [`look`](Self::look) finds it. The first value of a name stays, and is
+    /// returned if it is another one. A list of nodes keeps nothing.
+    fn keep<'a>(&'a self, _name: &'a str, _value: &'a str, _keep: Duration) -> Answer<'a, Option<String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Removes the values with these names that were recorded with [`keep`](Self::keep).
+    fn forget<'a>(&'a self, _names: &'a [Arc<str>]) -> Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Writes or renews the entry of a node, unless another one holds the name.
     fn beat<'a>(&'a self, node: &'a str, entry: &'a str, keep: Duration) -> Answer<'a, Beat>;
 

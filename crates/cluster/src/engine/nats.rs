@@ -7,6 +7,7 @@
 //! | the record of a signal | the key `<name>` of the key-value bucket `rescind-signals`, which keeps it for an hour |
 //! | the record of a signal that belongs to no node (servers without sessions) | the key `<name>` of the bucket `rescind-shared`, which keeps it for 2 s |
 //! | the doorbell of a signal | the subject `rescind.signal.<name>`; the message is the value |
+//! | the records of tasks | the keys `task.<id>` and `task-ended.<id>` of the bucket `rescind-tasks`, which keeps them for 24 h |
 //! | the entry of a node | the key `<name>` of the bucket `rescind-nodes`, which keeps it for 10 s |
 //! | jobs | the subject `rescind.jobs` of the work queue `rescind-jobs`, read by its consumer `workers` |
 //!
@@ -37,7 +38,7 @@ use tokio::time::{sleep, timeout};
 
 use super::nats_server::{Bucket, COMMAND_LIMIT, Changes, OPERATION, Put, Server};
 use super::{Answer, Beat, Engine, EngineError, EngineEvents, JOB_WAIT, Takes};
-use crate::names::is_shared;
+use crate::names::{is_shared, is_task_record};
 
 /// The most reads under way for one caller.
 const READS: usize = 64;
@@ -49,6 +50,7 @@ pub(crate) struct NatsEngine {
     server: Server,
     signals: Bucket,
     shared: Bucket,
+    tasks: Bucket,
     nodes: Bucket,
     jobs: PullConsumer,
     jobs_subject: String,
@@ -85,7 +87,7 @@ impl NatsEngine {
         let rings = rings.map_err(|error| server.refused(error))?;
         let layout = Layout { prefix: prefix.into(), lifetimes };
         // Its answer also shows that the server has the subscription.
-        let Open { signals, shared, nodes, jobs } = layout.open(&server).await?;
+        let Open { signals, shared, tasks, nodes, jobs } = layout.open(&server).await?;
         let jobs_subject = jobs_subject(prefix);
         let doorbells = Arc::new(Doorbells::new(server.clone(), doorbell, layout, events));
         let reader = tokio::spawn(Arc::clone(&doorbells).run(rings, changes));
@@ -93,6 +95,7 @@ impl NatsEngine {
             server,
             signals,
             shared,
+            tasks,
             nodes,
             jobs,
             jobs_subject,
@@ -104,9 +107,15 @@ impl NatsEngine {
 }
 
 impl NatsEngine {
-    /// Where a signal is recorded. Each bucket keeps all its records for the same time.
-    fn bucket_of(&self, signal: &str) -> &Bucket {
-        if is_shared(signal) { &self.shared } else { &self.signals }
+    /// Where a value is recorded. Each bucket keeps all its records for the same time.
+    fn bucket_of(&self, name: &str) -> &Bucket {
+        if is_task_record(name) {
+            &self.tasks
+        } else if is_shared(name) {
+            &self.shared
+        } else {
+            &self.signals
+        }
     }
 }
 
@@ -156,6 +165,43 @@ impl Engine for NatsEngine {
             Ok(self.bucket_of(&name).read(&name).await?.and_then(|record| record.value))
         };
         Box::pin(futures::iter(names.iter().cloned()).map(read).buffered(READS).try_collect())
+    }
+
+    fn keep<'a>(&'a self, name: &'a str, value: &'a str, _keep: Duration) -> Answer<'a, Option<String>> {
+        Box::pin(async move {
+            // The bucket may keep it for less.
+            let bucket = self.bucket_of(name);
+            let mut revision = 0;
+            for _ in 0..ATTEMPTS {
+                match bucket.put(name, value, revision).await? {
+                    Put::Stored => return Ok(None),
+                    Put::Conflict => {}
+                }
+                let Some(record) = bucket.read(name).await? else {
+                    // Its time ended meanwhile.
+                    revision = 0;
+                    continue;
+                };
+                if let Some(other) = record.value {
+                    return Ok(Some(other).filter(|other| other != value));
+                }
+                revision = record.revision;
+            }
+            Err(bucket.too_busy())
+        })
+    }
+
+    fn forget<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, ()> {
+        Box::pin(async move {
+            for name in names {
+                let bucket = self.bucket_of(name);
+                let Some(record) = bucket.read(name).await? else { continue };
+                if record.value.is_some() {
+                    bucket.delete(name, record.revision).await?;
+                }
+            }
+            Ok(())
+        })
     }
 
     fn beat<'a>(&'a self, node: &'a str, entry: &'a str, keep: Duration) -> Answer<'a, Beat> {
@@ -255,6 +301,7 @@ const JOB_ACK_LIMIT: Duration = Duration::from_secs(10);
 pub(super) struct Lifetimes {
     pub(super) signals: Duration,
     pub(super) shared: Duration,
+    pub(super) tasks: Duration,
     pub(super) nodes: Duration,
 }
 
@@ -263,6 +310,7 @@ impl Default for Lifetimes {
         Self {
             signals: Duration::from_secs(3600),
             shared: SHARED_CANCEL_KEPT,
+            tasks: Duration::from_secs(24 * 3600),
             nodes: Duration::from_secs(10),
         }
     }
@@ -279,6 +327,8 @@ struct Open {
     signals: Bucket,
     /// The signals that belong to no node.
     shared: Bucket,
+    /// The records of tasks, which ring no doorbell.
+    tasks: Bucket,
     nodes: Bucket,
     jobs: PullConsumer,
 }
@@ -301,9 +351,10 @@ impl Layout {
             Bucket::open(server, format!("{prefix}-signals"), lifetimes.signals, Some(&doorbell)).await?;
         let shared =
             Bucket::open(server, format!("{prefix}-shared"), lifetimes.shared, Some(&doorbell)).await?;
+        let tasks = Bucket::open(server, format!("{prefix}-tasks"), lifetimes.tasks, None).await?;
         let nodes = Bucket::open(server, format!("{prefix}-nodes"), lifetimes.nodes, None).await?;
         let jobs = open_jobs(server, format!("{prefix}-jobs"), jobs_subject(prefix)).await?;
-        Ok(Open { signals, shared, nodes, jobs })
+        Ok(Open { signals, shared, tasks, nodes, jobs })
     }
 }
 

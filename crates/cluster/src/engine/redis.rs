@@ -57,6 +57,11 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SADD', KEYS[2], ARGV[3])
 return false";
 
+/// Records a value, and returns the one that was there before.
+const KEEP: &str = "local held = redis.call('GET', KEYS[1])
+if not held then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+return held";
+
 /// Removes the entry of a node if it is this one.
 const LEAVE: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('SREM', KEYS[2], ARGV[2])
@@ -177,6 +182,26 @@ impl Engine for RedisEngine {
                 values.extend(found);
             }
             Ok(values)
+        })
+    }
+
+    fn keep<'a>(&'a self, name: &'a str, value: &'a str, keep: Duration) -> Answer<'a, Option<String>> {
+        Box::pin(async move {
+            let mut kept = redis::pipe();
+            kept.cmd("EVAL").arg(KEEP).arg(1).arg(self.signal_key(name)).arg(value).arg(milliseconds(keep));
+            let (other,): (Option<String>,) = self.run(&kept).await?;
+            Ok(other.filter(|other| other != value))
+        })
+    }
+
+    fn forget<'a>(&'a self, names: &'a [Arc<str>]) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let mut forget = redis::pipe();
+            forget.cmd("DEL");
+            for name in names {
+                forget.arg(self.signal_key(name));
+            }
+            self.run(forget.ignore()).await
         })
     }
 

@@ -91,7 +91,7 @@ async fn connect(
         }
         #[cfg(feature = "nats")]
         Program::Nats => {
-            let lifetimes = super::nats::Lifetimes { signals: keep, shared: SHORT, nodes: keep };
+            let lifetimes = super::nats::Lifetimes { signals: keep, shared: SHORT, tasks: keep, nodes: keep };
             Ok(Arc::new(super::nats::NatsEngine::connect_with(url, "rescind", events, lifetimes).await?))
         }
     }
@@ -174,6 +174,26 @@ async fn a_signal_of_no_node_is_kept_shorter_than_others(server: Server) {
         assert_eq!(watcher.rung().await, ("shared.x".into(), value.into()));
         until(|| node.engine.look(&signals), |found| *found == Ok(vec![None, Some("long".into())])).await;
     }
+}
+
+async fn a_kept_value_rings_for_nobody_and_is_removed_when_it_is_forgotten(server: Server) {
+    let (mut watcher, node) = (Node::connect(&server, LONG).await, Node::connect(&server, LONG).await);
+    let records = crate::names::task_records("n1.7.x");
+    let [ended, begun] = &records;
+    watcher.engine.subscribe(&records).await.unwrap();
+    watcher.engine.subscribe(&names(["last"])).await.unwrap();
+    assert_eq!(node.engine.keep(begun, "begun", LONG).await, Ok(None));
+    assert_eq!(node.engine.keep(ended, "first", LONG).await, Ok(None));
+    assert_eq!(node.engine.keep(ended, "first", LONG).await, Ok(None), "the same again");
+    assert_eq!(watcher.engine.keep(ended, "second", LONG).await, Ok(Some("first".into())));
+    assert_eq!(node.engine.look(&records).await.unwrap(), [Some("first".into()), Some("begun".into())]);
+    node.engine.forget(&records).await.unwrap();
+    node.engine.forget(&records).await.unwrap();
+    assert_eq!(watcher.engine.look(&records).await.unwrap(), [None, None]);
+    assert_eq!(watcher.engine.keep(ended, "third", LONG).await, Ok(None), "nothing is left of it");
+    assert_eq!(node.engine.look(&records).await.unwrap(), [Some("third".into()), None]);
+    node.engine.signal("last", "v", LONG).await.unwrap();
+    assert_eq!(watcher.rung().await.0, "last");
 }
 
 async fn no_interleaving_of_signal_and_watch_loses_it(server: Server) {
@@ -330,6 +350,7 @@ suite! {
     a_look_finds_each_signal_in_its_place (Usual),
     a_signal_ends_after_its_time (Usual),
     a_signal_of_no_node_is_kept_shorter_than_others (Usual),
+    a_kept_value_rings_for_nobody_and_is_removed_when_it_is_forgotten (Usual),
     no_interleaving_of_signal_and_watch_loses_it (Usual),
     of_ten_thousand_signals_none_is_lost (Usual),
     a_restart_of_the_server_is_reported_and_subscriptions_work_again (Usual),

@@ -15,7 +15,7 @@ use crate::driver::call_table::{CallSpan, RemoteAction};
 use crate::driver::notifications::{Inbox, Matcher};
 use crate::driver::request_log::Notified;
 use crate::driver::state::{ConnectionInner, Request, Start};
-use crate::driver::tasks::{Task, TaskEnd};
+use crate::driver::task::{Task, TaskEnd};
 use crate::id::CallNumber;
 use crate::log_text::LogText;
 use crate::machine::{Event, ReplyBody, Settlement};

@@ -20,6 +20,7 @@ use crate::driver::context::{CallContext, HandlerError};
 use crate::driver::json_text::{JsonText, read_params};
 use crate::driver::outbox::{Answer, Control};
 use crate::driver::state::{ConnectionInner, DriverState, Handler, HandlerKind, Payload, Request, now};
+use crate::driver::tasks::TaskSide;
 use crate::failpoint::{self, Failpoint};
 use crate::machine::HandlerResult;
 use crate::message::{Deviation, ErrorObject};
@@ -453,7 +454,11 @@ impl Guard {
     /// Prepares the answer: the handshake's result gets the declaration of this side, and an answer above the frame
     /// limit becomes an internal error.
     pub(crate) fn fit(&self, answer: Answer) -> Answer {
-        self.0.connection.fit(&self.0.data.method, answer)
+        let connection = &self.0.connection;
+        // Of a task it is a part of a later answer.
+        let task = self.0.data.task_side().and_then(TaskSide::task);
+        let limit = task.map_or(connection.max_frame, |task| task.max_result(connection.max_frame));
+        connection.fit(&self.0.data.method, answer, limit)
     }
 
     /// Offers the end of the handler when there is room for it, and reports the end of the task.
@@ -544,17 +549,17 @@ impl DriverState {
 }
 
 impl ConnectionInner {
-    fn fit(&self, method: &str, answer: Answer) -> Answer {
+    fn fit(&self, method: &str, answer: Answer, limit: usize) -> Answer {
         let Answer::Value(mut value) = answer else { return answer };
         if self.dialect.rules().handshake == Some(method) {
             let declared = self.dialect.codec().declare(HandshakePart::Result, &value, self.handles_cancels);
             value = declared.unwrap_or(value);
         }
-        if value.get().len() > self.max_frame {
+        if value.get().len() > limit {
             tracing::warn!(
                 rpc.method = %crate::log_text::LogText::name(method),
                 bytes = value.get().len(),
-                limit = self.max_frame,
+                limit,
                 "an answer is over the frame limit"
             );
             return Answer::Refused(crate::dialect::Refusal::Internal);

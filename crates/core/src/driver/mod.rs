@@ -20,6 +20,7 @@ mod requests;
 mod router;
 mod server;
 mod state;
+mod task;
 mod task_handle;
 mod task_methods;
 mod task_store;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
 use pin_project_lite::pin_project;
@@ -19,6 +19,7 @@ use crate::clients::Client;
 use crate::dialect::tasks::TaskOffer;
 use crate::driver::admission::{HandlerPhase, RequestClient};
 use crate::driver::request_log::{RequestKey, Stamp};
+use crate::driver::task;
 use crate::driver::tasks::TaskSide;
 use crate::id::{ExchangeId, InboundKey, RequestId};
 use crate::message::ErrorObject;
@@ -81,6 +82,8 @@ struct Late {
     span: Mutex<Option<tracing::Span>>,
     /// Its offer of a task, and the task that it became.
     task_side: OnceLock<Box<TaskSide>>,
+    /// The task for whose end it waits.
+    read_task: OnceLock<Weak<task::Task>>,
 }
 
 impl Late {
@@ -174,6 +177,12 @@ impl RequestData {
         }
     }
 
+    /// The client of the request, to keep.
+    pub(crate) fn shared_client(&self, connections: &Arc<Client>) -> Arc<Client> {
+        let own = self.apart.as_ref().and_then(|apart| apart.client.as_ref());
+        Arc::clone(own.unwrap_or(connections))
+    }
+
     pub(crate) fn came_after(&self) -> u64 {
         self.apart.as_ref().map_or(0, |apart| apart.after)
     }
@@ -264,6 +273,15 @@ impl RequestData {
 
     pub(crate) fn task_side(&self) -> Option<&TaskSide> {
         self.late.get()?.task_side.get().map(|side| &**side)
+    }
+
+    /// It waits for the end of this task, whose messages are sent on its exchange.
+    pub(crate) fn set_read_task(&self, task: &Arc<task::Task>) {
+        let _ = self.late().read_task.set(Arc::downgrade(task));
+    }
+
+    pub(crate) fn read_task(&self) -> Option<Arc<task::Task>> {
+        self.late.get()?.read_task.get()?.upgrade()
     }
 
     /// The exchange on which its frames go. Its own is over if it became a task.

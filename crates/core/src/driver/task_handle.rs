@@ -232,7 +232,8 @@ impl<R: DeserializeOwned> TaskHandle<R> {
             }
         }
         let question = Question { id, answers: None, meta: meta.as_deref() };
-        let ended = self.peer.call(form::RESULT, &question).await;
+        // It is answered when the task ends, which may take longer than any other call.
+        let ended = self.peer.call(form::RESULT, &question).no_timeout().await;
         match ended {
             // The task was cancelled while this waited: its answer is an error.
             Err(CallError::Failed(_)) if matches!(self.ask().await?, Told::Cancelled(_)) => Err(cancelled()),

@@ -14,7 +14,8 @@ use crate::driver::json_text::Frame;
 use crate::driver::outbox::Answer;
 use crate::driver::router::Router;
 use crate::driver::state::{Payload, Request};
-use crate::driver::tasks::{NotATask, Task, TaskSide, TaskStart, TaskWork, Tasks};
+use crate::driver::task::{Task, TaskStart, TaskWork};
+use crate::driver::tasks::{NotATask, TaskSide, Tasks};
 use crate::error::CallError;
 use crate::machine::NoTask;
 use crate::message::{ErrorCode, ErrorObject};
@@ -72,7 +73,7 @@ impl CallContext {
             form,
             principal,
             connection: connection.number,
-            client: data.request_client(&connection.client).number(),
+            client: data.shared_client(&connection.client),
             ttl: tasks.ttl(offer),
             work,
         };
@@ -92,13 +93,13 @@ impl CallContext {
             |_, _, became| became,
         );
         if let Err(why) = became {
-            tasks.forget(&task.id);
+            tasks.forget(&task);
             return Err(match why {
                 NoTask::Ended => NotATask::Ended(self.cause()),
                 NoTask::TooMany => NotATask::TooMany,
             });
         }
-        let end_task = tasks.expiry(&task.id);
+        let end_task = tasks.expiry(&task);
         let expiry = connection.runtime.spawn(async move {
             tokio::time::sleep(ttl).await;
             end_task();
@@ -156,24 +157,24 @@ impl Router {
     pub fn tasks(self, tasks: &Tasks) -> Self {
         self.with_tasks(tasks)
             .quick(form::GET, async |ctx: CallContext, params: Box<RawValue>| {
-                let (_, task) = named(&ctx, &params).await?;
-                let status = task.once_recorded(task.written(TaskForm::status)).await;
-                Ok(status.ok_or_else(ErrorObject::internal)?)
+                let (_, task) = find_task(&ctx, &params).await?;
+                Ok(task.reported(TaskForm::status).await.ok_or_else(ErrorObject::internal)?)
             })
             .quick(form::RESULT, async |ctx: CallContext, params: Box<RawValue>| {
-                let (_, task) = named(&ctx, &params).await?;
+                let (_, task) = find_task(&ctx, &params).await?;
                 // The requests of the task to its client are sent on this stream meanwhile ("Input Required Status").
                 let _reads = task.read_on(ctx.connection().number, ctx.data().exchange());
+                ctx.data().set_read_task(&task);
                 ctx.run_until_cancelled(task.ended()).await?;
-                Ok(task.once_recorded(task.outcome()).await?)
+                Ok(task.outcome().await?)
             })
             .quick(form::CANCEL, async |ctx: CallContext, params: Box<RawValue>| {
-                let (form, task) = named(&ctx, &params).await?;
+                let (form, task) = find_task(&ctx, &params).await?;
                 cancel(form, &task).await
             })
             .quick(form::LIST, async |ctx: CallContext, params: Box<RawValue>| list(&ctx, &params))
             .quick(form::UPDATE, async |ctx: CallContext, params: Box<RawValue>| {
-                let (_, task) = named(&ctx, &params).await?;
+                let (_, task) = find_task(&ctx, &params).await?;
                 task.take_answers(&params)?;
                 Ok(RawValue::from_string("{}".to_owned())?)
             })
@@ -201,9 +202,9 @@ impl Router {
 }
 
 /// The task that is named, if the peer may see it.
-async fn named(ctx: &CallContext, params: &RawValue) -> Result<(TaskForm, Arc<Task>), HandlerError> {
+async fn find_task(ctx: &CallContext, params: &RawValue) -> Result<(TaskForm, Arc<Task>), HandlerError> {
     let connection = ctx.connection();
-    let form = served(ctx)?;
+    let form = task_form(ctx)?;
     form.check_declared(Some(params))?;
     let id = form::task_id(Some(params))?;
     let principal = connection.lock().session.request_principal(ctx.data().key).cloned();
@@ -220,7 +221,7 @@ async fn named(ctx: &CallContext, params: &RawValue) -> Result<(TaskForm, Arc<Ta
 }
 
 /// The form of tasks in the connection's dialect, if it has the method.
-fn served(ctx: &CallContext) -> Result<TaskForm, ErrorObject> {
+fn task_form(ctx: &CallContext) -> Result<TaskForm, ErrorObject> {
     let form = ctx.connection().dialect.rules().tasks.filter(|form| form.has_method(ctx.method()));
     form.ok_or_else(|| ErrorObject::new(ErrorCode::METHOD_NOT_FOUND, "Method not found"))
 }
@@ -231,8 +232,7 @@ async fn cancel(form: TaskForm, task: &Task) -> Result<Box<RawValue>, HandlerErr
     match form {
         TaskForm::DecidedByServer => Ok(RawValue::from_string("{}".to_owned())?),
         TaskForm::AskedByClient if is_first => {
-            let status = task.once_recorded(task.written(TaskForm::status)).await;
-            Ok(status.ok_or_else(ErrorObject::internal)?)
+            Ok(task.reported(TaskForm::status).await.ok_or_else(ErrorObject::internal)?)
         }
         TaskForm::AskedByClient => {
             // Another step has ended it, and is about to report that.
@@ -252,7 +252,7 @@ fn list(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, HandlerEr
         #[serde(skip_serializing_if = "Option::is_none")]
         next_cursor: Option<String>,
     }
-    served(ctx)?;
+    let form = task_form(ctx)?;
     let connection = ctx.connection();
     let principal = connection.lock().session.request_principal(ctx.data().key).cloned();
     let (Some(tasks), Some(principal)) = (&connection.tasks, principal) else {
@@ -265,7 +265,7 @@ fn list(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, HandlerEr
             .and_then(|cursor| tasks.read_cursor(cursor, &principal))
             .ok_or_else(|| ErrorObject::invalid_params("`cursor` is not of this server"))?,
     };
-    let (page, last) = tasks.page(&principal, after);
+    let (page, last) = tasks.page(form, &principal, after);
     let page = Page {
         tasks: page.iter().filter_map(|task| task.written(TaskForm::status)).collect(),
         next_cursor: last.map(|last| tasks.cursor(last, &principal)),

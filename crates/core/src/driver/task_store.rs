@@ -16,11 +16,19 @@ pub trait TaskStore: Send + Sync {
     /// Records a task that has begun, or one that has ended. Of the records of one task that has ended the first counts. They are
     /// kept until the task's [time](TaskRecord::time_left) is over, or for less. The call must not block. The future ends when the
     /// record is written, or cannot be: then nobody knows the task when its process is gone. A client
-    /// receives the end of its task when the future has ended, or after a second.
+    /// receives the end of its task when the future has ended, or after a second. At most 16 MiB of records are begun and not ended.
+    ///
+    /// Returns the record that counts, if another process recorded an end of the task before: its node was taken for lost.
     ///
     /// # Cancel safety
     /// Dropping the future may leave the task without the record.
-    fn record(&self, record: &TaskRecord) -> BoxFuture<'static, ()>;
+    fn record(&self, record: TaskRecord) -> BoxFuture<'static, Option<TaskRecord>>;
+
+    /// Removes the records of a task of this process. They would be removed when its time is over, too.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave them.
+    fn forget(&self, id: &str) -> BoxFuture<'static, ()>;
 
     /// The record of a task that this process does not know. Of a task that had not ended when its process was lost it is
     /// [`lost`](TaskRecord::lost). `None`: there was no such task, or its process lives.
@@ -32,6 +40,10 @@ pub trait TaskStore: Send + Sync {
     /// Dropping the future loses nothing.
     fn find(&self, id: &str) -> BoxFuture<'static, Result<Option<TaskRecord>, String>>;
 }
+
+/// The longest result that is recorded, in bytes. A NATS server takes messages of 1 MiB. Of a task with a longer one other
+/// processes know nothing once its own is gone.
+pub(crate) const MAX_RECORDED_RESULT: usize = 512 * 1024;
 
 /// A task as a [`TaskStore`] records it. Its JSON may change with the version of the library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -57,6 +69,8 @@ pub(crate) enum RecordedEnd {
         by: String,
         reason: Option<String>,
     },
+    /// It has ended, and how is not kept: its process does not know the task any more, or its result is too long.
+    NotKept,
 }
 
 impl TaskRecord {
@@ -77,6 +91,13 @@ impl TaskRecord {
     pub fn time_left(&self) -> Option<Duration> {
         let end = UNIX_EPOCH + Duration::from_millis(self.created.saturating_add(self.ttl_ms));
         end.duration_since(SystemTime::now()).ok()
+    }
+
+    /// The same without its result, which is too long for the store: other processes do not know the task then.
+    #[must_use]
+    pub fn without_result(mut self) -> Self {
+        self.end = self.end.map(|_| RecordedEnd::NotKept);
+        self
     }
 
     /// The record of this task after the loss of its process: it has failed.
@@ -115,18 +136,20 @@ impl Pending {
     }
 
     /// Waits until all are written, or for a second.
-    pub(crate) async fn none(&self) {
-        let all_written = async {
-            loop {
-                let mut written = std::pin::pin!(self.0.written.notified());
-                written.as_mut().enable();
-                if self.0.count.load(Ordering::SeqCst) == 0 {
-                    return;
-                }
-                written.await;
+    pub(crate) async fn wait_until_written(&self) {
+        let _late = tokio::time::timeout(RECORD_WAIT, self.all_written()).await;
+    }
+
+    /// Waits until all are written.
+    pub(crate) async fn all_written(&self) {
+        loop {
+            let mut written = std::pin::pin!(self.0.written.notified());
+            written.as_mut().enable();
+            if self.0.count.load(Ordering::SeqCst) == 0 {
+                return;
             }
-        };
-        let _late = tokio::time::timeout(RECORD_WAIT, all_written).await;
+            written.await;
+        }
     }
 }
 

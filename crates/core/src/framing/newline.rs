@@ -813,9 +813,9 @@ mod tests {
             let text = format!("{beginning}{} x\n{{}}\n", part.repeat((512 << 10) / part.len()));
             let mut decoder = Newline::new(4 << 20);
             decoder.push(text.as_bytes());
-            let decoded = std::iter::from_fn(|| decoder.next_frame()).count();
-            assert!(decoded > 0 || decoder.is_collecting(), "{beginning:?}, {part:?}");
-            assert!(decoded <= text.len(), "{beginning:?}, {part:?}");
+            let count = std::iter::from_fn(|| decoder.next_frame()).count();
+            assert!(count > 0 || decoder.is_collecting(), "{beginning:?}, {part:?}");
+            assert!(count <= text.len(), "{beginning:?}, {part:?}");
         }
     }
 

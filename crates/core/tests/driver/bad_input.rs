@@ -415,6 +415,34 @@ async fn endless_noise_is_bounded_and_not_answered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_peer_that_writes_only_blank_lines_takes_no_memory_and_no_turn_of_others() {
+    for (before, blank) in [("", "\n"), ("", "\r\n"), ("", " \n"), ("starting {\n", "\n")] {
+        let mut raw = client(Framing::Newline);
+        let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+        raw.until("\"ask\"").await;
+        raw.write(before).await;
+        let mut other = client(Framing::Newline);
+        let flood = async {
+            let blanks = blank.repeat(32 * 1024);
+            for _ in 0..64 {
+                raw.write(&blanks).await;
+                assert!(raw.peer.queue_stats().memory <= 1 << 20, "{before:?}, {blank:?}");
+            }
+        };
+        let beside = async {
+            let call = other.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+            other.until("\"ask\"").await;
+            other.write(format!("{}\n", answer(1))).await;
+            is_answered(call, 1).await;
+        };
+        tokio::join!(flood, beside);
+        raw.write(format!("{}\n", answer(1))).await;
+        is_answered(call, 1).await;
+        assert!(raw.seen().len() <= 3, "{before:?}, {blank:?}: {:?}", raw.seen().len());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_length_that_counts_characters_ends_its_call_and_reading_goes_on() {
     let mut raw = client(Framing::ContentLength);
     let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());

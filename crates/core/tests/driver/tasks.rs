@@ -519,6 +519,67 @@ async fn results_above_the_limit_make_the_oldest_ended_tasks_be_forgotten() {
 }
 
 #[tokio::test]
+async fn a_list_has_the_tasks_of_its_own_protocol_only() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let connect = |dialect: &Dialect| {
+        let (near, mut far) = memory_pair();
+        far.meta.principal = Some(Principal("ada".into()));
+        let server = Peer::builder(dialect.clone()).serve(router(&tasks, &running)).attach(far).unwrap();
+        (Peer::builder(dialect.clone()).attach(near).unwrap(), server)
+    };
+    let ((old, _one), (new, _two)) = (connect(&MCP), connect(&MCP_2026));
+    let own = start(&old, "wait").await;
+    let _other = start(&new, "wait").await;
+    let page: Value = old.call("tasks/list", &json!({})).await.unwrap();
+    let listed = page.get("tasks").and_then(Value::as_array).unwrap();
+    assert_eq!(listed.len(), 1, "{page}");
+    assert_eq!(listed[0].get("taskId").and_then(Value::as_str), own.id());
+}
+
+#[tokio::test]
+async fn a_result_that_no_answer_about_its_task_has_room_for_fails_the_task() {
+    for dialect in BOTH {
+        // As a direct answer it has room.
+        for (bytes, status) in [(60_000, TaskStatus::Completed), (65_500, TaskStatus::Failed)] {
+            let (near, far) = tokio::io::duplex(1 << 20);
+            let [near, far] = [near, far].map(|end| ByteStream::whole(end).max_frame(64 * 1024).into_link());
+            let text = "x".repeat(bytes);
+            let router =
+                Router::new().tasks(&Tasks::default()).task("tools/call", move |_: CallContext, _: Value| {
+                    let result = json!({ "text": text });
+                    async move { Ok(result) }
+                });
+            let _server = Peer::builder(dialect.clone()).serve(router).attach(far).unwrap();
+            let client = Peer::builder(dialect.clone()).attach(near).unwrap();
+            let task = start(&client, "long").await;
+            assert_eq!(timeout(SOON, task.result()).await.unwrap().is_ok(), status == TaskStatus::Completed);
+            assert_eq!(task.status().await.unwrap().status, status, "{dialect:?}, {bytes}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_for_a_result_has_no_deadline_of_its_own() {
+    let (near, far) = memory_pair();
+    let router =
+        Router::new().tasks(&Tasks::default()).task("tools/call", async |ctx: CallContext, _: Value| {
+            let answer: Value = ctx.ask_client("elicitation/create", &json!({})).await?;
+            tokio::time::sleep(Duration::from_secs(3000)).await;
+            Ok(answer)
+        });
+    let _server = Peer::builder(MCP).serve(router).attach(far).unwrap();
+    let elicits = Router::new().method("elicitation/create", async |_: CallContext, _: Value| {
+        // The client asks about the task meanwhile, and then waits for the result.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        Ok(json!("ada"))
+    });
+    let client = Peer::builder(MCP).role(Role::Client).serve(elicits).attach(near).unwrap();
+    let call = client.call("tools/call", &tool("ask"));
+    let task: TaskHandle<Value> = call.task(Some(Duration::from_secs(10_000))).await.unwrap();
+    assert_eq!(task.result().await.unwrap(), json!("ada"));
+}
+
+#[tokio::test]
 async fn a_dialect_without_tasks_has_none() {
     let (tasks, running) = (Tasks::default(), Running::default());
     let (client, _server) = connect(&crate::dialect::ACP, router(&tasks, &running));
@@ -538,16 +599,23 @@ struct Shelf {
 }
 
 impl TaskStore for Shelf {
-    fn record(&self, record: &TaskRecord) -> BoxFuture<'static, ()> {
+    fn record(&self, record: TaskRecord) -> BoxFuture<'static, Option<TaskRecord>> {
         let (records, key) = (Arc::clone(&self.records), (record.id().to_owned(), record.has_ended()));
-        let text = serde_json::to_string(record).unwrap();
+        let text = serde_json::to_string(&record).unwrap();
         let allowed = self.allowed.clone().filter(|_| record.has_ended());
         Box::pin(async move {
             if let Some(allowed) = allowed {
                 allowed.acquire().await.unwrap().forget();
             }
-            records.lock().unwrap().entry(key).or_insert(text);
+            let mut records = records.lock().unwrap();
+            let first = records.entry(key).or_insert_with(|| text.clone());
+            (*first != text).then(|| serde_json::from_str(first).unwrap())
         })
+    }
+
+    fn forget(&self, id: &str) -> BoxFuture<'static, ()> {
+        self.records.lock().unwrap().retain(|(other, _), _| other != id);
+        Box::pin(async {})
     }
 
     fn find(&self, id: &str) -> BoxFuture<'static, Result<Option<TaskRecord>, String>> {
@@ -645,6 +713,81 @@ async fn the_end_of_a_task_is_told_once_it_is_recorded() {
     allowed.add_permits(1);
     timeout(SOON, cancelled).await.unwrap().unwrap();
     assert_eq!(shelf.records.lock().unwrap().len(), 2, "its begin and its end");
+}
+
+#[tokio::test]
+async fn the_records_of_a_task_that_is_forgotten_are_removed() {
+    let (shelf, running) = (Shelf::default(), Running::default());
+    let tasks = Tasks::new(TaskLimits::default().max_tasks_of_client(2));
+    tasks.set_store(Arc::new(shelf.clone()));
+    let (client, _server) = connect(&MCP, router(&tasks, &running));
+    for _ in 0..20 {
+        timeout(SOON, start(&client, "echo").await.result()).await.unwrap().unwrap();
+    }
+    timeout(SOON, async {
+        while shelf.records.lock().unwrap().len() > 4 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap_or_else(|_| panic!("I11: {} records of 2 tasks", shelf.records.lock().unwrap().len()));
+}
+
+#[tokio::test]
+async fn while_the_store_is_away_few_bytes_wait_for_it_and_no_end_is_forgotten() {
+    let allowed = Arc::new(tokio::sync::Semaphore::new(0));
+    let shelf = Shelf { allowed: Some(Arc::clone(&allowed)), ..Shelf::default() };
+    let tasks = stored(&shelf);
+    let router = Router::new()
+        .tasks(&tasks)
+        .task("tools/call", async |_: CallContext, _: Value| Ok(json!({ "text": "x".repeat(400_000) })));
+    let (client, _server) = connect(&MCP, router);
+    let mut begun = 0;
+    let refused = loop {
+        match client.call::<_, Value>("tools/call", &tool("long")).task(None).await {
+            Ok(_) => begun += 1,
+            Err(error) => break error,
+        }
+        assert!(begun < 100, "I11: the results of {begun} tasks wait for the store");
+    };
+    assert_eq!(code(Err::<(), _>(refused)), ErrorCode::INTERNAL_ERROR);
+    assert!(begun > 30, "{begun}");
+    allowed.add_permits(1000);
+    let ended = || shelf.records.lock().unwrap().keys().filter(|(_, ended)| *ended).count();
+    timeout(SOON, async {
+        while ended() < begun {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap_or_else(|_| panic!("{} of {begun} ends are recorded", ended()));
+    let _ = client.call::<_, Value>("tools/call", &tool("long")).task(None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_task_that_was_taken_for_lost_has_the_recorded_end_at_its_own_process_too() {
+    let (shelf, running) = (Shelf::default(), Running::default());
+    let (client, _server) = connect(&MCP, router(&stored(&shelf), &running));
+    let task = start(&client, "wait").await;
+    running.becomes(1).await;
+    let key = |ended| (task.id().unwrap().to_owned(), ended);
+    // Another process finds only the record of the begin, and takes this one for dead.
+    let begun = timeout(SOON, async {
+        loop {
+            if let Some(begun) = shelf.records.lock().unwrap().get(&key(false)).cloned() {
+                break begun;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    let lost = serde_json::from_str::<TaskRecord>(&begun.await.unwrap()).unwrap().lost();
+    shelf.records.lock().unwrap().insert(key(true), serde_json::to_string(&lost).unwrap());
+    let told: Value = client.call("tasks/cancel", &json!({ "taskId": task.id() })).await.unwrap();
+    assert_eq!(told.get("status"), Some(&json!("failed")), "{told}");
+    running.becomes(0).await;
+    let report = task.status().await.unwrap();
+    assert_eq!(report.status, TaskStatus::Failed);
+    assert!(report.message.unwrap().contains("was lost"));
 }
 
 #[tokio::test]

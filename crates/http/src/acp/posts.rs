@@ -211,12 +211,13 @@ impl Client {
         if status == StatusCode::NOT_FOUND && self.state().connection.is_some() {
             self.lose("the server does not know the connection any more");
         }
-        let (head, body) = response.into_parts();
+        let (head, mut body) = response.into_parts();
         let address = || self.requester.address();
         if let Some(failed) = encoded(&head, address) {
             return Err(failed);
         }
-        let body = self.whole_message(body).await.map_err(|error| body_error(&head, &address(), error))?;
+        let body =
+            self.whole_message(&mut body).await.map_err(|error| body_error(&head, &address(), error))?;
         let message = Message::of(&body, self.bodies);
         if status == StatusCode::OK {
             if let Some(connection) = self.named_by(&head.headers, &message) {

@@ -268,9 +268,9 @@ impl<S: InFlightTasks> ClientCore<S> {
     }
 
     /// Reads the body of a response to its end. If a whole message has no end, it is taken after 1 s, and counted.
-    pub(crate) async fn whole_message<B: Body<Data = Bytes>>(
+    pub(crate) async fn whole_message<B: Body<Data = Bytes> + Unpin>(
         &self,
-        body: B,
+        body: &mut B,
     ) -> Result<Bytes, CollectError<B::Error>> {
         let (read, has_end) = whole_message(body, self.max_frame).await?;
         if !has_end && matches!(read.first(), Some(b'{' | b'[')) {

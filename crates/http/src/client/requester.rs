@@ -217,7 +217,7 @@ impl Requester {
     ) -> Result<Response<ResponseBody>, Failed> {
         let target = self.target();
         let (request, shown) = self.request(&target, method.clone(), headers.clone(), body.clone(), None);
-        let response = self.send_one(&target, request, Urgency::Usual).await;
+        let response = Self::send_one(&target, request, Urgency::Usual).await;
         let response = response.inspect_err(|failed| self.note_failure(&target, failed))?;
         if !asks_for_more(response.status()) && Arc::ptr_eq(&target, &self.0.base) {
             return Ok(response);
@@ -254,7 +254,7 @@ impl Requester {
             FrameKind::Request | FrameKind::Notification => {
                 let headers = attempts.headers();
                 let (request, shown) = self.request(&target, Method::POST, headers, body, leaving);
-                let sent = self.send_one(&target, request, Urgency::Usual).await;
+                let sent = Self::send_one(&target, request, Urgency::Usual).await;
                 (Urgency::Usual, shown, sent.inspect_err(|failed| self.note_failure(&target, failed))?)
             }
         };
@@ -278,7 +278,7 @@ impl Requester {
         loop {
             let headers = attempts.headers();
             let (request, shown) = self.request(target, Method::POST, headers, body.clone(), leaving.take());
-            match self.send_one(target, request, urgency).await {
+            match Self::send_one(target, request, urgency).await {
                 Err(failed) if failed.sent && left > 0 => left -= 1,
                 sent => return sent.map(|response| (response, shown)),
             }
@@ -324,40 +324,42 @@ impl Requester {
         (request, shown)
     }
 
-    pub(super) async fn send_one(
-        &self,
+    #[expect(clippy::manual_async_fn, reason = "the future of an `async fn` has its arguments twice")]
+    pub(super) fn send_one(
         target: &Target,
         mut request: Request<Posted>,
         urgency: Urgency,
-    ) -> Result<Response<ResponseBody>, Failed> {
-        let is_post = request.method() == Method::POST;
-        let pool = &target.pool;
-        loop {
-            let (connection, is_used) = match pool.free(urgency) {
-                Some(connection) => (connection, true),
-                None => (pool.next(urgency).await.map_err(unopened)?, false),
-            };
-            let mut unsent = match connection {
-                PooledConnection::Own(mut sender) => {
-                    *request.uri_mut() = target.path.clone();
-                    request.headers_mut().entry(HOST).or_insert_with(|| target.host.clone());
-                    match sender.try_send_request(request).await {
-                        Ok(response) => return Ok(own(pool, response, sender, is_post)),
-                        Err(unsent) => unsent,
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Failed>> + Send {
+        async move {
+            let is_post = request.method() == Method::POST;
+            let pool = &target.pool;
+            loop {
+                let (connection, is_used) = match pool.free(urgency) {
+                    Some(connection) => (connection, true),
+                    None => (pool.next(urgency).await.map_err(unopened)?, false),
+                };
+                let mut unsent = match connection {
+                    PooledConnection::Own(mut sender) => {
+                        *request.uri_mut() = target.path.clone();
+                        request.headers_mut().entry(HOST).or_insert_with(|| target.host.clone());
+                        match sender.try_send_request(request).await {
+                            Ok(response) => return Ok(own(pool, response, sender, is_post)),
+                            Err(unsent) => unsent,
+                        }
                     }
-                }
-                PooledConnection::Shared(mut sender) => {
-                    *request.uri_mut() = target.uri.clone();
-                    match sender.try_send_request(request).await {
-                        Ok(response) => return Ok(response.map(ResponseBody::shared)),
-                        Err(unsent) => unsent,
+                    PooledConnection::Shared(mut sender) => {
+                        *request.uri_mut() = target.uri.clone();
+                        match sender.try_send_request(request).await {
+                            Ok(response) => return Ok(response.map(ResponseBody::shared)),
+                            Err(unsent) => unsent,
+                        }
                     }
+                };
+                match unsent.take_message() {
+                    // The connection was closed while it was unused: another one can carry the request.
+                    Some(back) if is_used => request = back,
+                    back => return Err(no_response(target, back.is_none(), &unsent.into_error())),
                 }
-            };
-            match unsent.take_message() {
-                // The connection was closed while it was unused: another one can carry the request.
-                Some(back) if is_used => request = back,
-                back => return Err(no_response(target, back.is_none(), &unsent.into_error())),
             }
         }
     }

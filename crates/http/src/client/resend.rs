@@ -126,7 +126,7 @@ impl Requester {
             let (request, now_shown) =
                 self.request(target, method.clone(), attempts.headers(), body.clone(), None);
             shown = now_shown;
-            response = self.send_one(target, request, urgency).await.map_err(|failed| {
+            response = Self::send_one(target, request, urgency).await.map_err(|failed| {
                 if is_redirect(status) { failed_at(target, status, &failed) } else { failed }
             })?;
         }

@@ -369,7 +369,7 @@ impl Client {
         own: Option<&RequestId>,
         response: Response<ResponseBody>,
     ) -> Result<(), Failed> {
-        let (head, body) = response.into_parts();
+        let (head, mut body) = response.into_parts();
         let media = head.headers.get(CONTENT_TYPE).map(media_of);
         let is_message = matches!(media, Some(Media::Events | Media::Json));
         // 202 does not answer a request.
@@ -393,8 +393,10 @@ impl Client {
                 (reply, last_sent)
             }
             Some(Media::Json) => {
-                let read =
-                    self.whole_message(body).await.map_err(|error| body_error(&head, &address(), error))?;
+                let read = self
+                    .whole_message(&mut body)
+                    .await
+                    .map_err(|error| body_error(&head, &address(), error))?;
                 let read = unmarked(&self.inbound_queue, read);
                 (self.take(exchange, own, head.status, read.clone()).await, read)
             }

@@ -1,5 +1,6 @@
 //! The envelope, good and bad, and the exact bytes of each JSON-RPC dialect.
 
+use proptest::prelude::*;
 use serde_json::value::RawValue;
 
 use crate::dialect::{
@@ -203,6 +204,47 @@ fn an_answer_with_another_spelling_of_its_id_or_without_a_version_is_that_answer
     assert!(matches!(MCP.codec().decode(request), Incoming::Request(_)));
     // Of a request the version is required: an answer to it would not be certain.
     assert_eq!(bad(&MCP, br#"{"id":2,"method":"m"}"#), Some(BadMessage::WrongVersion));
+}
+
+/// The number that this text of a JSON number is, if it is a whole one.
+fn whole(number: u64, fraction: &str, exponent: i32) -> Option<u64> {
+    let digits: u128 = format!("{number}{fraction}").parse().ok()?;
+    let shift = exponent - i32::try_from(fraction.len()).ok()?;
+    let power = 10_u128.checked_pow(shift.unsigned_abs())?;
+    let value = match shift {
+        0.. => digits.checked_mul(power)?,
+        _ if digits % power == 0 => digits / power,
+        _ => return None,
+    };
+    u64::try_from(value).ok()
+}
+
+proptest! {
+    // So no answer has two calls that it may mean.
+    #[test]
+    fn an_id_in_any_spelling_names_the_call_with_exactly_that_number(
+        number in prop_oneof![0..20_u64, (1_u64 << 53) - 3..(1 << 53) + 3, any::<u64>()],
+        fraction in "[05]{0,3}",
+        exponent in -3..4_i32,
+        is_text in any::<bool>(),
+    ) {
+        let point = if fraction.is_empty() { "" } else { "." };
+        let power = if exponent == 0 { String::new() } else { format!("e{exponent}") };
+        let mut id = format!("{number}{point}{fraction}{power}");
+        if is_text {
+            id = format!("\"{id}\"");
+        }
+        let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#);
+        let named = match LSP.codec().decode(frame.as_bytes()) {
+            Incoming::Answer { call, .. } => call.map(|call| call.0),
+            _ => None,
+        };
+        let meant = whole(number, &fraction, exponent);
+        prop_assert!(named.is_none() || named == meant, "{id} names {named:?} and is {meant:?}");
+        if (number, fraction.as_str(), exponent) == (number % 1000, "", 0) {
+            prop_assert_eq!(named, Some(number));
+        }
+    }
 }
 
 #[test]

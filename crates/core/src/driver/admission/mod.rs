@@ -306,15 +306,6 @@ pub(crate) enum RequestClient<'a> {
     OfRequest(&'a Client),
 }
 
-impl RequestClient<'_> {
-    /// The number of the client.
-    pub(crate) fn number(self) -> usize {
-        match self {
-            Self::OfConnection(client) | Self::OfRequest(client) => client.number(),
-        }
-    }
-}
-
 /// The state of a request's task, for the counts of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandlerPhase {

@@ -24,7 +24,7 @@ use crate::driver::context::CallContext;
 use crate::driver::json_text::Frame;
 use crate::driver::notifications::{Belongs, Inbox, Matcher, Notification};
 use crate::driver::state::{ConnectionInner, now};
-use crate::driver::tasks::Task;
+use crate::driver::task::Task;
 use crate::error::CallError;
 use crate::machine::{AfterCancel, CallRefused, CallSpec, ForeignChild};
 use crate::message::CancelExemption;

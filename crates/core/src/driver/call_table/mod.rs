@@ -16,7 +16,7 @@ use crate::dialect::{Role, Rules};
 use crate::driver::json_text::JsonText;
 use crate::driver::notifications::{Inbox, Seq};
 use crate::driver::request_log::{RequestKey, Stamp};
-use crate::driver::tasks::Task;
+use crate::driver::task::Task;
 use crate::id::{CallNumber, ExchangeId, OutboundKey, SlotKey};
 use crate::message::{AnswerBody, AnswerFault, ErrorObject};
 use crate::sync::AbortHandle;

@@ -360,10 +360,16 @@ impl ConnectionTask {
                 connection.step(|state, now, _| state.session.recv_half_close(now));
             }
             TransportEvent::ExchangeClosed { exchange } => {
-                connection.step(|state, now, _| state.session.recv_exchange_closed(now, exchange));
+                connection.step(|state, now, _| {
+                    state.tasks_read_on(exchange).for_each(|task| task.lose_reader(exchange));
+                    state.session.recv_exchange_closed(now, exchange);
+                });
             }
             TransportEvent::ExchangeResumed { exchange } => {
-                connection.step(|state, now, _| state.session.recv_exchange_resumed(now, exchange));
+                connection.step(|state, now, _| {
+                    state.tasks_read_on(exchange).for_each(|task| task.resume_reader(exchange));
+                    state.session.recv_exchange_resumed(now, exchange);
+                });
             }
             TransportEvent::ExchangeFailed { exchange, sent, error } => {
                 let Some(number) = exchange.call() else { return };

@@ -13,7 +13,7 @@ use crate::driver::connection::ConnectionTask;
 use crate::driver::effects::Effects;
 use crate::driver::outbox::{Answer, Control, DataFrame, MAX_CANCELS_IN_ROW, Notification};
 use crate::driver::state::{ConnectionInner, DriverState, now};
-use crate::driver::tasks::Task;
+use crate::driver::task::Task;
 use crate::id::{CallNumber, ExchangeId, OutboundKey, RequestId};
 use crate::machine::{Reply, ReplyBody};
 use crate::trace_context::TraceContext;

@@ -13,9 +13,10 @@ use crate::driver::admission::{HandlerPhase, StepPermits};
 use crate::driver::call_table::{CallEntry, EntryUsers};
 use crate::driver::effects::{Effects, Entry, name, outcome_of_reply};
 use crate::driver::outbox::{Answer, Control, DataFrame};
-use crate::driver::requests::Unserved;
+use crate::driver::requests::{RequestData, Unserved};
 use crate::driver::state::{ConnectionInner, DriverState, HandlerKind, Payload, Start, WaitingRequest, now};
-use crate::driver::tasks::{TaskEnd, TaskSide};
+use crate::driver::task::{self, TaskEnd};
+use crate::driver::tasks::TaskSide;
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, InboundKey, OutboundKey, SlotKey};
 use crate::machine::{CloseCause, Event, HandlerResult, Output, Reply, ReplyBody};
@@ -376,6 +377,12 @@ impl DriverState {
         self.end_waits_for_room(reply.key, effects);
         let answer = answer.filter(|_| is_written);
         self.outbox.push_data(DataFrame::Answer { reply, answer });
+    }
+
+    /// The tasks for whose ends requests wait on this exchange.
+    pub(crate) fn tasks_read_on(&self, exchange: ExchangeId) -> impl Iterator<Item = Arc<task::Task>> {
+        let requests = self.inbound.values().map(|slot| &slot.request.data);
+        requests.filter(move |data| data.exchange() == exchange).filter_map(RequestData::read_task)
     }
 
     /// The work of a task has ended for its clients. Its end is kept and not written.

@@ -194,37 +194,43 @@ pub(super) fn start_post(client: &Arc<Client>, out: Outbound) {
     }
 }
 
-async fn run_post(
+#[expect(clippy::manual_async_fn, reason = "the future of an `async fn` has its arguments twice")]
+fn run_post(
     mut send_guard: RunningSend,
     body: Bytes,
     exchange: ExchangeId,
     waits: Vec<u64>,
     opens: bool,
-) {
-    let client = Arc::clone(&send_guard.client);
-    client.after(&waits).await;
-    let sent = if opens {
-        // Boxed, because otherwise the future of each frame would reserve its space.
-        Box::pin(send_opening(&mut send_guard, body)).await
-    } else {
-        send(&mut send_guard, body).await
-    };
-    send_guard.mark_started();
-    let failure = match sent {
-        Err(failed) => Some(failed),
-        Ok(response) => read_response(&send_guard, exchange, response, opens).await.err(),
-    };
-    send_guard.is_answered = failure.is_none();
-    let Some(mut failure) = failure else { return };
-    if opens {
-        failure = legacy::explained(&client, failure);
-    }
-    let Failed { sent, error } = failure;
-    if send_guard.kind == FrameKind::Request {
-        let error = TransportError { exchange: Some(exchange), ..error };
-        client.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
-    } else {
-        tracing::debug!(kind = ?send_guard.kind, error = %rescind_core::LogText::text(&error), "a frame was not taken");
+) -> impl Future<Output = ()> + Send {
+    async move {
+        let client = Arc::clone(&send_guard.client);
+        client.after(&waits).await;
+        let sent = if opens {
+            // Boxed, because otherwise the future of each frame would reserve its space.
+            Box::pin(send_opening(&mut send_guard, body)).await
+        } else {
+            send(&mut send_guard, body).await
+        };
+        send_guard.mark_started();
+        let failure = match sent {
+            Err(failed) => Some(failed),
+            Ok(response) => {
+                let (head, body) = response.into_parts();
+                read_response(&send_guard, exchange, (&head, body), opens).await.err()
+            }
+        };
+        send_guard.is_answered = failure.is_none();
+        let Some(mut failure) = failure else { return };
+        if opens {
+            failure = legacy::explained(&client, failure);
+        }
+        let Failed { sent, error } = failure;
+        if send_guard.kind == FrameKind::Request {
+            let error = TransportError { exchange: Some(exchange), ..error };
+            client.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
+        } else {
+            tracing::debug!(kind = ?send_guard.kind, error = %rescind_core::LogText::text(&error), "a frame was not taken");
+        }
     }
 }
 
@@ -422,28 +428,33 @@ pub(super) fn session_id(client: &Client, headers: &HeaderMap) -> Option<HeaderV
 async fn read_response(
     send_guard: &RunningSend,
     exchange: ExchangeId,
-    response: Response<ResponseBody>,
+    (head, mut body): (&Parts, ResponseBody),
     opens: bool,
 ) -> Result<(), Failed> {
     let client = &send_guard.client;
     if let Some(endpoint) = client.legacy.get() {
         let asked = send_guard.kind == FrameKind::Request;
         // Boxed, because otherwise the future of each request would reserve its space.
-        return Box::pin(legacy::take(client, endpoint.uri(), (exchange, asked), response)).await;
+        return Box::pin(legacy::take(
+            client,
+            endpoint.uri(),
+            (exchange, asked),
+            Response::from_parts(head.clone(), body),
+        ))
+        .await;
     }
-    let (head, body) = response.into_parts();
     let (status, media) = (head.status, head.headers.get(CONTENT_TYPE).map(media_of));
     let asked = send_guard.kind == FrameKind::Request;
     let is_message = matches!(media, Some(Media::Events | Media::Json));
     if status.is_success() && !asked && !(status == StatusCode::OK && is_message) {
         streams::listen(client);
-        if may_have_page(&head, &body) {
+        if may_have_page(head, &body) {
             // Boxed, because otherwise the future of each message would reserve its space.
-            Box::pin(client.read_unasked(&head, body)).await;
+            Box::pin(client.read_unasked(head, body)).await;
         }
         return Ok(());
     }
-    if let Some(failed) = encoded(&head, || client.requester.address()) {
+    if let Some(failed) = encoded(head, || client.requester.address()) {
         return Err(client.count_unanswered(failed));
     }
     let own = send_guard.begin_response(asked && status.is_success());
@@ -453,7 +464,7 @@ async fn read_response(
             client,
             send_guard.number,
             exchange,
-            &head,
+            head,
             body,
             opens,
             asked,
@@ -461,7 +472,7 @@ async fn read_response(
         .await;
     }
     let read = if media == Some(Media::Json) {
-        unmarked(&client.inbound_queue, read_whole(client, &head, body).await?)
+        unmarked(&client.inbound_queue, read_whole(client, head, &mut body).await?)
     } else {
         // An answer is taken whatever its content type is, because nothing else looks like it.
         let limit = if asked && status.is_success() { client.max_frame } else { BEGINNING };
@@ -484,7 +495,7 @@ async fn read_response(
     }
     if reply == Reply::Own || (status.is_success() && !asked) {
         if reply == Reply::Nothing {
-            client.note_page(&read, || refusal(&head, &client.requester.address(), &read));
+            client.note_page(&read, || refusal(head, &client.requester.address(), &read));
         } else {
             pass_on(client, send_guard.number, exchange, read, opens).await;
         }
@@ -496,7 +507,7 @@ async fn read_response(
     // 409: the id is in use, possibly by the same request if an intermediary sent the POST twice.
     let was_rejected = status.is_client_error() && status != StatusCode::CONFLICT;
     let sent = !was_rejected && status != StatusCode::SERVICE_UNAVAILABLE;
-    let text = refusal(&head, &client.requester.address(), &read);
+    let text = refusal(head, &client.requester.address(), &read);
     let failed = Failed::new(sent, text);
     if !asked && reply == Reply::Nothing {
         client.refused(&failed);
@@ -547,7 +558,7 @@ pub(super) async fn pass_on(
 }
 
 /// Reads a body to its end. If a message is above the limit, the driver gets an event as well.
-async fn read_whole(client: &Client, head: &Parts, body: ResponseBody) -> Result<Bytes, Failed> {
+async fn read_whole(client: &Client, head: &Parts, body: &mut ResponseBody) -> Result<Bytes, Failed> {
     let limit = client.max_frame;
     client.whole_message(body).await.map_err(|error| {
         if matches!(error, CollectError::TooLarge(..)) {

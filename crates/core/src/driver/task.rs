@@ -1,0 +1,553 @@
+//! One task: a request that goes on after its first answer, how it has ended, and what it asks its client.
+//!
+//! Its lock is taken after that of its table, and is a leaf: no other lock is taken while it is held.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::sync::{Notify, oneshot};
+
+use crate::cause::{Cause, CauseKind};
+use crate::clients::Client;
+use crate::dialect::tasks::{self as form, TaskDetails};
+use crate::dialect::{TaskForm, TaskStatus};
+use crate::driver::outbox::Answer;
+use crate::driver::task_store::{Pending, RecordedEnd, TaskRecord, millis, since_1970};
+use crate::driver::tasks::{Tasks, WeakTasks};
+use crate::id::{ExchangeId, Principal};
+use crate::message::{ErrorCode, ErrorObject};
+use crate::sync::{AbortHandle, Mutex, MutexGuard};
+
+/// In milliseconds since 1970.
+const END_OF_9999: u64 = 253_402_300_799_999;
+
+/// The bytes of an answer about a task beside the result and the id.
+const ANSWER_BYTES: usize = 1024;
+
+/// The request that became a task, and whose handler does the work.
+pub(crate) trait TaskWork: Send + Sync {
+    /// Ends the work. `true`: it was not decided before.
+    fn cancel(self: Arc<Self>, cause: Cause) -> bool;
+
+    /// Whether a request that the handler sent to the client is not answered.
+    fn waits_for_client(&self) -> bool;
+}
+
+/// The missing handler of a task that is only a record.
+struct NoWork;
+
+impl TaskWork for NoWork {
+    fn cancel(self: Arc<Self>, _: Cause) -> bool {
+        false
+    }
+
+    fn waits_for_client(&self) -> bool {
+        false
+    }
+}
+
+/// A task before it is kept.
+pub(crate) struct TaskStart {
+    /// `None`: it gets a random id.
+    pub(crate) id: Option<Arc<str>>,
+    pub(crate) form: TaskForm,
+    pub(crate) principal: Option<Principal>,
+    /// The number of its connection.
+    pub(crate) connection: u64,
+    pub(crate) client: Arc<Client>,
+    pub(crate) ttl: Duration,
+    pub(crate) work: Weak<dyn TaskWork>,
+}
+
+/// A task.
+pub(crate) struct Task {
+    pub(crate) id: Arc<str>,
+    pub(crate) form: TaskForm,
+    pub(crate) principal: Option<Principal>,
+    /// The number of the connection on which it was created.
+    connection: u64,
+    /// The client that created it, which has the same number as long as it has tasks. `None`: it is only a record.
+    client: Option<Arc<Client>>,
+    /// The exchange of that connection on which its messages are sent, while its client waits there for its end.
+    reader: AtomicU64,
+    created: SystemTime,
+    ttl: Duration,
+    poll_interval: Duration,
+    /// The table that keeps it.
+    tasks: WeakTasks,
+    /// What does the work. It is gone when the handler has ended.
+    work: Weak<dyn TaskWork>,
+    state: Mutex<TaskState>,
+    /// How its handler, a cancel or its time has ended it.
+    end: OnceLock<Ended>,
+    /// How it has ended for every other process, if the store had another end before this one.
+    recorded_end: OnceLock<Ended>,
+    /// Notified when it has ended.
+    ended: Notify,
+    /// Its records that are not written.
+    pub(crate) pending: Pending,
+    /// The task of the runtime that ends it when its time is over.
+    pub(crate) expiry: OnceLock<AbortHandle>,
+}
+
+struct TaskState {
+    updated: SystemTime,
+    inputs: Inputs,
+}
+
+/// How a task has ended.
+pub(crate) enum TaskEnd {
+    Cancelled(Cause),
+    Answered(Answer),
+}
+
+impl From<Answer> for TaskEnd {
+    fn from(answer: Answer) -> Self {
+        Self::Answered(answer)
+    }
+}
+
+/// The end of a task, with what is asked about it often.
+struct Ended {
+    end: TaskEnd,
+    status: TaskStatus,
+    at: SystemTime,
+}
+
+impl Ended {
+    fn new(end: TaskEnd, form: TaskForm, at: SystemTime) -> Self {
+        let status = match &end {
+            TaskEnd::Cancelled(_) => TaskStatus::Cancelled,
+            TaskEnd::Answered(Answer::Value(value)) if !form.is_failure(value) => TaskStatus::Completed,
+            TaskEnd::Answered(_) => TaskStatus::Failed,
+        };
+        Self { end, status, at }
+    }
+
+    /// The end in a record. `None`: the record has none.
+    fn recorded(end: RecordedEnd, form: TaskForm, at: SystemTime) -> Option<Self> {
+        let end = match end {
+            RecordedEnd::Value(value) => RawValue::from_string(value)
+                .map_or_else(|_| Answer::Error(ErrorObject::internal()), Answer::Value)
+                .into(),
+            RecordedEnd::Error(error) => Answer::Error(error).into(),
+            RecordedEnd::Cancelled { by, reason } => {
+                let cause = Cause::new(CauseKind::by_name(&by).unwrap_or(CauseKind::Peer));
+                TaskEnd::Cancelled(match reason {
+                    Some(reason) => cause.with_reason(&reason),
+                    None => cause,
+                })
+            }
+            RecordedEnd::NotKept => return None,
+        };
+        Some(Self::new(end, form, at))
+    }
+}
+
+/// The requests to the client that wait for their answers. Only in the extension, where a server sends no requests.
+#[derive(Default)]
+struct Inputs {
+    asked: u64,
+    waiting: BTreeMap<String, Input>,
+}
+
+struct Input {
+    method: Arc<str>,
+    params: Option<Box<RawValue>>,
+    answer: oneshot::Sender<Box<RawValue>>,
+}
+
+impl Task {
+    /// A task that its table keeps.
+    pub(crate) fn new(start: TaskStart, id: Arc<str>, tasks: &Tasks) -> Self {
+        let created = SystemTime::now();
+        Self {
+            id,
+            form: start.form,
+            principal: start.principal,
+            connection: start.connection,
+            client: Some(start.client),
+            reader: AtomicU64::new(ExchangeId::NONE.0),
+            created,
+            ttl: start.ttl,
+            poll_interval: tasks.limits().poll_interval,
+            tasks: tasks.downgrade(),
+            work: start.work,
+            state: Mutex::new(TaskState { updated: created, inputs: Inputs::default() }),
+            end: OnceLock::new(),
+            recorded_end: OnceLock::new(),
+            ended: Notify::new(),
+            pending: Pending::default(),
+            expiry: OnceLock::new(),
+        }
+    }
+
+    /// The task of a record, without what does its work. `None`: its end is not kept.
+    pub(crate) fn recorded(record: TaskRecord) -> Option<Arc<Self>> {
+        let form = if record.asked_by_client { TaskForm::AskedByClient } else { TaskForm::DecidedByServer };
+        let updated = time(record.updated);
+        // A store gives the record of a task that works only once its process is lost.
+        let end = record.end.unwrap_or_else(|| RecordedEnd::Error(ErrorObject::internal()));
+        let end = Ended::recorded(end, form, updated)?;
+        Some(Arc::new(Self {
+            id: record.id.into(),
+            form,
+            principal: record.principal.map(|name| Principal(name.into())),
+            connection: 0,
+            client: None,
+            reader: AtomicU64::new(ExchangeId::NONE.0),
+            created: time(record.created),
+            ttl: Duration::from_millis(record.ttl_ms),
+            poll_interval: Duration::from_millis(record.poll_interval_ms),
+            tasks: WeakTasks::default(),
+            work: Weak::<NoWork>::new(),
+            state: Mutex::new(TaskState { updated, inputs: Inputs::default() }),
+            end: OnceLock::from(end),
+            recorded_end: OnceLock::new(),
+            ended: Notify::new(),
+            pending: Pending::default(),
+            expiry: OnceLock::new(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TaskState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn final_end(&self) -> Option<&Ended> {
+        self.recorded_end.get().or_else(|| self.end.get())
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.end.get().is_some()
+    }
+
+    /// The number of the client that created it.
+    pub(crate) fn client(&self) -> usize {
+        self.client.as_ref().map_or(0, |client| client.number())
+    }
+
+    /// The bytes of its result.
+    pub(crate) fn result_bytes(&self) -> usize {
+        match self.end.get().map(|ended| &ended.end) {
+            Some(TaskEnd::Answered(answer)) => answer.weight(),
+            Some(TaskEnd::Cancelled(_)) | None => 0,
+        }
+    }
+
+    /// The longest result that an answer about this task has room for, where a frame has room for `max_frame` bytes.
+    pub(crate) fn max_result(&self, max_frame: usize) -> usize {
+        max_frame.saturating_sub(ANSWER_BYTES + self.id.len())
+    }
+
+    /// It has ended. The machine reports that once (I16).
+    pub(crate) fn end(self: &Arc<Self>, end: TaskEnd) {
+        // Before anyone sees that it has ended.
+        let _pending = self.pending.begin();
+        let inputs = {
+            let mut state = self.lock();
+            state.updated = SystemTime::now().max(state.updated);
+            if self.end.set(Ended::new(end, self.form, state.updated)).is_err() {
+                return;
+            }
+            std::mem::take(&mut state.inputs.waiting)
+        };
+        drop(inputs);
+        self.ended.notify_waiters();
+        if let Some(tasks) = self.tasks.upgrade() {
+            tasks.count_result(self);
+            tasks.record(self);
+        }
+    }
+
+    /// Another process recorded an end before this one did: that end counts, so that every process says the same.
+    pub(crate) fn adopt(&self, record: TaskRecord) {
+        let at = time(record.updated);
+        let end = record.end.and_then(|end| Ended::recorded(end, self.form, at));
+        if let Some(end) = end {
+            let _ = self.recorded_end.set(end);
+        }
+    }
+
+    /// It as a store records it.
+    pub(crate) fn record(&self, with_result: bool) -> TaskRecord {
+        let updated = self.lock().updated;
+        let end = self.end.get().map(|ended| match &ended.end {
+            _ if !with_result => RecordedEnd::NotKept,
+            TaskEnd::Answered(Answer::Value(value)) => RecordedEnd::Value(value.get().to_owned()),
+            TaskEnd::Answered(Answer::Error(error)) => RecordedEnd::Error(error.clone()),
+            TaskEnd::Answered(Answer::Refused(_)) => RecordedEnd::Error(ErrorObject::internal()),
+            TaskEnd::Cancelled(cause) => RecordedEnd::Cancelled {
+                by: cause.kind().name().to_owned(),
+                reason: cause.reason().map(str::to_owned),
+            },
+        });
+        TaskRecord {
+            id: self.id.to_string(),
+            asked_by_client: self.form == TaskForm::AskedByClient,
+            principal: self.principal.as_ref().map(|principal| principal.0.to_string()),
+            created: since_1970(self.created),
+            updated: since_1970(updated),
+            ttl_ms: millis(self.ttl),
+            poll_interval_ms: millis(self.poll_interval),
+            end,
+        }
+    }
+
+    /// Waits until it has ended.
+    pub(crate) async fn ended(&self) {
+        loop {
+            let mut ended = std::pin::pin!(self.ended.notified());
+            ended.as_mut().enable();
+            if self.is_over() {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Ends the work. `true`: it was not decided before.
+    pub(crate) fn cancel(&self, cause: Cause) -> bool {
+        self.work.upgrade().is_some_and(|work| work.cancel(cause))
+    }
+
+    /// It is in no table any more.
+    pub(crate) fn end_expiry(&self) {
+        if let Some(expiry) = self.expiry.get() {
+            expiry.abort();
+        }
+    }
+
+    /// The exchange for messages of its handler.
+    pub(crate) fn exchange(&self) -> ExchangeId {
+        ExchangeId(self.reader.load(Ordering::Relaxed))
+    }
+
+    /// A client waits for its end on this exchange, until the result is dropped. Only on its own connection its handler's
+    /// messages can be sent there.
+    pub(crate) fn read_on(&self, connection: u64, exchange: ExchangeId) -> impl Drop + use<'_> {
+        if connection == self.connection && exchange.is_peers() {
+            self.reader.store(exchange.0, Ordering::Relaxed);
+        }
+        ReadOn { task: self, exchange }
+    }
+
+    /// The stream of that exchange is back, and it is read there again unless another one has taken its place.
+    pub(crate) fn resume_reader(&self, exchange: ExchangeId) {
+        let (from, to) = (ExchangeId::NONE.0, exchange.0);
+        let _ = self.reader.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The stream of that exchange is lost: the client may never open it again, so messages are not sent there.
+    pub(crate) fn lose_reader(&self, exchange: ExchangeId) {
+        let (from, to) = (exchange.0, ExchangeId::NONE.0);
+        let _ = self.reader.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// How far it is.
+    pub(crate) fn status(&self) -> TaskStatus {
+        let waits = self.waits_for_client();
+        self.status_at(!self.lock().inputs.waiting.is_empty() || waits)
+    }
+
+    fn status_at(&self, waits: bool) -> TaskStatus {
+        match self.final_end() {
+            Some(ended) => ended.status,
+            None if waits => TaskStatus::InputRequired,
+            None => TaskStatus::Working,
+        }
+    }
+
+    /// Whether a request that its handler sent to the client is not answered.
+    fn waits_for_client(&self) -> bool {
+        self.form.has_messages() && self.work.upgrade().is_some_and(|work| work.waits_for_client())
+    }
+
+    /// It as this function writes it, once the end that it may have is recorded, or after a second.
+    pub(crate) async fn reported(
+        &self,
+        write: fn(TaskForm, &TaskDetails<'_>) -> Option<Box<RawValue>>,
+    ) -> Option<Box<RawValue>> {
+        if !self.is_over() {
+            let written = self.written(write);
+            if !self.is_over() {
+                return written;
+            }
+        }
+        self.pending.wait_until_written().await;
+        self.written(write)
+    }
+
+    /// It at this moment, as this function writes it.
+    pub(crate) fn written(
+        &self,
+        write: fn(TaskForm, &TaskDetails<'_>) -> Option<Box<RawValue>>,
+    ) -> Option<Box<RawValue>> {
+        let created = humantime::format_rfc3339_millis(self.created).to_string();
+        let waits = self.waits_for_client();
+        let (asked, inputs) = {
+            let state = self.lock();
+            (state.updated, state.inputs.written())
+        };
+        // An open question has no meaning once it has ended.
+        let ended = self.final_end();
+        let updated = ended.map_or(asked, |ended| ended.at);
+        let updated = humantime::format_rfc3339_millis(updated).to_string();
+        let refused = ErrorObject::internal();
+        let (result, error, cause) = match ended.map(|ended| &ended.end) {
+            Some(TaskEnd::Answered(Answer::Value(value))) => (Some(&**value), None, None),
+            Some(TaskEnd::Answered(Answer::Error(error))) => (None, Some(error), None),
+            Some(TaskEnd::Answered(Answer::Refused(_))) => (None, Some(&refused), None),
+            Some(TaskEnd::Cancelled(cause)) => (None, None, Some(cause)),
+            None => (None, None, None),
+        };
+        let status = self.status_at(waits || inputs.is_some());
+        let message = cause.map(cancelled_message).or_else(|| error.map(|error| error.message.clone()));
+        let details = TaskDetails {
+            id: &self.id,
+            status,
+            message: message.as_deref(),
+            created: &created,
+            updated: &updated,
+            ttl: millis(self.ttl),
+            poll_interval: millis(self.poll_interval),
+            result,
+            error,
+            inputs: inputs.as_deref().filter(|_| status == TaskStatus::InputRequired),
+        };
+        write(self.form, &details)
+    }
+
+    /// The answer that its request would have had without a task, once that is recorded, or after a second.
+    pub(crate) async fn outcome(&self) -> Result<Box<RawValue>, ErrorObject> {
+        self.pending.wait_until_written().await;
+        match self.final_end().map(|ended| &ended.end) {
+            Some(TaskEnd::Answered(Answer::Value(value))) => Ok(self.form.related(value.clone(), &self.id)),
+            Some(TaskEnd::Answered(Answer::Error(error))) => Err(error.clone()),
+            Some(TaskEnd::Cancelled(cause)) => {
+                Err(ErrorObject::new(ErrorCode::REQUEST_CANCELLED, cancelled_message(cause)))
+            }
+            Some(TaskEnd::Answered(Answer::Refused(_))) | None => Err(ErrorObject::internal()),
+        }
+    }
+
+    /// Takes answers to what its handler asked the client. Keys that are not asked are ignored ("Task Update Requests").
+    ///
+    /// # Errors
+    /// They are not an object.
+    pub(crate) fn take_answers(&self, params: &RawValue) -> Result<(), ErrorObject> {
+        let answers = form::member(Some(params), "inputResponses");
+        let answers: HashMap<String, Box<RawValue>> = answers
+            .and_then(|answers| serde_json::from_str(answers.get()).ok())
+            .ok_or_else(|| ErrorObject::invalid_params("`inputResponses` must be an object"))?;
+        for (key, answer) in answers {
+            let input = self.lock().inputs.waiting.remove(&key);
+            if let Some(input) = input {
+                let _ = input.answer.send(answer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the client for something. `None`: it has ended. The answer comes unless what is returned is dropped before.
+    pub(crate) fn ask(&self, method: Arc<str>, params: Option<Box<RawValue>>) -> Option<PendingInput<'_>> {
+        let (answer, answered) = oneshot::channel();
+        let mut state = self.lock();
+        if self.is_over() {
+            return None;
+        }
+        // A key is never used twice ("Task Update Requests").
+        state.inputs.asked += 1;
+        let key = state.inputs.asked.to_string();
+        state.inputs.waiting.insert(key.clone(), Input { method, params, answer });
+        state.updated = SystemTime::now().max(state.updated);
+        drop(state);
+        Some(PendingInput { task: self, key, answered })
+    }
+}
+
+/// A later time than the year 9999 cannot be written.
+fn time(since_1970: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(since_1970.min(END_OF_9999))
+}
+
+impl Inputs {
+    /// The requests as one object, by their keys. `None`: there are none.
+    fn written(&self) -> Option<Box<RawValue>> {
+        #[derive(Serialize)]
+        struct Written<'a> {
+            method: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            params: Option<&'a RawValue>,
+        }
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let written: BTreeMap<_, _> = self
+            .waiting
+            .iter()
+            .map(|(key, input)| (key, Written { method: &input.method, params: input.params.as_deref() }))
+            .collect();
+        serde_json::value::to_raw_value(&written).ok()
+    }
+}
+
+fn cancelled_message(cause: &Cause) -> String {
+    let by = match cause.kind() {
+        CauseKind::Peer | CauseKind::Caller | CauseKind::Dropped => "The task was cancelled by request",
+        CauseKind::Deadline => "The task was cancelled because its time is over",
+        CauseKind::Shutdown => "The task was cancelled because its server shut down",
+        CauseKind::Operator => "The task was cancelled by an operator",
+        CauseKind::Parent | CauseKind::Disconnected | CauseKind::Limit | CauseKind::Local => {
+            "The task was cancelled by the server"
+        }
+    };
+    match cause.reason() {
+        Some(reason) => format!("{by}: {reason}"),
+        None => by.to_owned(),
+    }
+}
+
+/// A client waits for the end of a task on this exchange.
+struct ReadOn<'a> {
+    task: &'a Task,
+    exchange: ExchangeId,
+}
+
+impl Drop for ReadOn<'_> {
+    fn drop(&mut self) {
+        self.task.lose_reader(self.exchange);
+    }
+}
+
+/// A request to the client that waits for its answer.
+pub(crate) struct PendingInput<'a> {
+    task: &'a Task,
+    key: String,
+    answered: oneshot::Receiver<Box<RawValue>>,
+}
+
+impl PendingInput<'_> {
+    /// Waits for the answer. `None`: the task has ended.
+    pub(crate) async fn answer(mut self) -> Option<Box<RawValue>> {
+        (&mut self.answered).await.ok()
+    }
+}
+
+impl Drop for PendingInput<'_> {
+    fn drop(&mut self) {
+        let gone = {
+            let mut state = self.task.lock();
+            // The end was the last change of a task that has ended.
+            if !self.task.is_over() {
+                state.updated = SystemTime::now().max(state.updated);
+            }
+            state.inputs.waiting.remove(&self.key)
+        };
+        drop(gone);
+    }
+}
