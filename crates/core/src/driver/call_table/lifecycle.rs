@@ -128,15 +128,15 @@ impl DriverState {
         payload: &mut Payload<'_>,
         effects: &mut Effects,
     ) {
-        let said = match (&settlement, payload) {
-            (Settlement::Answered { .. }, Payload::AnswerContent(said)) => said.take(),
+        let content = match (&settlement, payload) {
+            (Settlement::Answered { .. }, Payload::AnswerContent(content)) => content.take(),
             (Settlement::Answered { .. }, Payload::None | Payload::Request(_) | Payload::Offer(_))
             | (Settlement::Cancelled { .. } | Settlement::Disconnected { .. }, _) => None,
         };
         // As `entry_of`, which would borrow the whole state.
         let Some(&slot_key) = self.outbound.get(call.0) else { return };
         let Some(entry) = self.calls.get_mut(slot_key.0) else { return };
-        let is_error = matches!(said, Some(AnswerContent::Error(_) | AnswerContent::Malformed(_)));
+        let is_error = matches!(content, Some(AnswerContent::Error(_) | AnswerContent::Malformed(_)));
         let forgotten = failpoint::active(Failpoint::ForgottenCallers)
             && matches!(settlement, Settlement::Disconnected { .. });
         // An open span is closed here, whatever the present level is.
@@ -149,7 +149,7 @@ impl DriverState {
             None => effects.log(Level::TRACE, || logged(None)),
         }
         entry.ended = true;
-        let settled = match (settlement, said) {
+        let settled = match (settlement, content) {
             (Settlement::Answered { cancelled }, Some(AnswerContent::Value(value))) => {
                 Settled::Value { value, after_cancel: cancelled.is_some() }
             }

@@ -390,7 +390,7 @@ impl ConnectionTask {
         let connection = &self.connection;
         let mount = self.own.router.route(&request.method);
         let codec = connection.dialect.codec();
-        let said = (connection.dialect.rules().handshake == Some(&*request.method))
+        let handshake_part = (connection.dialect.rules().handshake == Some(&*request.method))
             .then_some(request.params)
             .flatten()
             .map(|params| codec.read_handshake(HandshakePart::Params, params));
@@ -440,8 +440,8 @@ impl ConnectionTask {
                 if let Some(permit) = self.own.permit.as_ref().filter(|_| !is_handshake) {
                     permit.set_used();
                 }
-                if let Some(said) = &said {
-                    state.session.handshake(HandshakePart::Params, said);
+                if let Some(part) = &handshake_part {
+                    state.session.handshake(HandshakePart::Params, part);
                 }
                 let after = state.notices.last_open();
                 // If the connection carries several clients, the bytes count for the client alone.
@@ -520,10 +520,10 @@ impl ConnectionTask {
             AnswerBody::Value(value) => Some(*value),
             AnswerBody::Cancelled | AnswerBody::Error(_) | AnswerBody::Malformed(_) => None,
         };
-        let mut said = Some(AnswerContent::of_answer(frame, body));
+        let mut content = Some(AnswerContent::of_answer(frame, body));
         // An answer that the machine does not take is dropped without the lock.
         let is_unknown = connection.step_with(
-            Payload::AnswerContent(&mut said),
+            Payload::AnswerContent(&mut content),
             |state, now, _, _| {
                 let settled = state.session.recv_answer(now, call, kind);
                 let is_unknown =
@@ -534,8 +534,8 @@ impl ConnectionTask {
                 let shakes =
                     settled.and_then(|call| state.entry_of(call)).is_some_and(|(_, call)| call.shakes());
                 if let Some(value) = value.filter(|_| shakes) {
-                    let said = codec.read_handshake(HandshakePart::Result, value);
-                    state.session.handshake(HandshakePart::Result, &said);
+                    let part = codec.read_handshake(HandshakePart::Result, value);
+                    state.session.handshake(HandshakePart::Result, &part);
                 }
                 is_unknown
             },
