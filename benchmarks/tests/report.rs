@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rescind_benchmarks::counts::Counts;
 use rescind_benchmarks::report::{Tables, tables_page};
 use serde_json::Value;
 
@@ -168,4 +169,14 @@ fn other_libraries_are_measured_on_the_wires_that_their_users_choose() {
     ] {
         assert!(echo(library, wire), "{library} over {wire}: {:#?}", rows(&told, library));
     }
+}
+
+/// The budgets hold for what is counted, so this holds for it too.
+#[test]
+fn asking_about_a_task_takes_at_most_a_fifth_more_than_an_echo() {
+    let budgets = Counts::from_json(include_str!("../counts.json")).expect("it has the budgets");
+    let instructions = |name| budgets.of(name).and_then(|count| count.instructions).expect("it is counted");
+    let (echo, question) =
+        (instructions("echo over http-streamable"), instructions("tasks/get over http-streamable"));
+    assert!(question * 5 <= echo * 6, "{question} instructions, {echo} of an echo");
 }
