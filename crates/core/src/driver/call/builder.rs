@@ -17,16 +17,14 @@ use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::dialect::{HandshakePart, TaskForm};
 use crate::driver::call::{Call, Starting};
 use crate::driver::call_table::lifecycle::{ForeignParent, place_child};
-use crate::driver::call_table::{
-    CallSpan, CallTime, EntryExtras, Renewal, Setting, Settled, StagedCall, Started,
-};
+use crate::driver::call_table::{CallSpan, CallTime, EntryExtras, Setting, Settled, StagedCall, Started};
 use crate::driver::context::CallContext;
 use crate::driver::json_text::Frame;
 use crate::driver::notifications::{Belongs, Inbox, Matcher, Notification};
 use crate::driver::state::{ConnectionInner, now};
 use crate::driver::task::Task;
 use crate::error::CallError;
-use crate::machine::{AfterCancel, CallRefused, CallSpec, ForeignChild};
+use crate::machine::{AfterCancel, CallRefused, CallSpec};
 use crate::message::CancelExemption;
 use crate::trace_context::TraceContext;
 
@@ -241,14 +239,14 @@ impl<R> CallBuilder<R> {
         let mut frame = self.frame?;
         let exempt = exempt_of(&self.connection, &frame);
         let handshake = self.connection.dialect.rules().handshake == Some(&*frame.method);
-        let handshake_part = handshake.then(|| declare(&self.connection, &mut frame)).flatten();
+        let said = handshake.then(|| declare(&self.connection, &mut frame)).flatten();
         let method = Arc::clone(&frame.method);
-        let settled_before_start = |cause| {
+        let born = |cause| {
             let settled = Settled::Cancelled(Cancelled::new(cause, true));
             Ok(Call::settled(&self.connection, Arc::clone(&method), settled))
         };
         if self.tokens.iter().any(CancellationToken::is_cancelled) {
-            return settled_before_start(Cause::new(CauseKind::Caller));
+            return born(Cause::new(CauseKind::Caller));
         }
         let mut spec = CallSpec::new(&method);
         let (rules, role) = (self.connection.dialect.rules(), self.connection.role);
@@ -259,10 +257,8 @@ impl<R> CallBuilder<R> {
         let parent = self.parent.take().filter(|_| !self.detached);
         let task = name_task(&mut frame, parent.as_ref());
         let refuse = |refused| match (refused, &parent) {
-            (CallRefused::AlreadyCancelled(cause), Some(parent)) => {
-                refuse_child(parent, cause, settled_before_start)
-            }
-            (CallRefused::AlreadyCancelled(cause), None) => settled_before_start(cause),
+            (CallRefused::AlreadyCancelled(cause), Some(parent)) => refuse_child(parent, cause, born),
+            (CallRefused::AlreadyCancelled(cause), None) => born(cause),
             (refused, _) => refused_call(&self.connection, &method, refused),
         };
         let own = parent.as_ref().filter(|parent| Arc::ptr_eq(parent.connection(), &self.connection));
@@ -285,15 +281,31 @@ impl<R> CallBuilder<R> {
         });
         let reads = self.progress || self.partial;
         let inbox = (reads || self.belongs.is_some()).then(|| Inbox::new(reads));
-        let trace = trace_of(&self.connection, span.as_deref(), parent.as_ref());
-        let foreign = parent.as_ref().zip(foreign);
-        let mut extras =
-            extras_of(foreign, inbox.as_ref(), span.as_ref(), trace, task, self.in_order, time.renewal);
+        let traced = self.connection.propagator.is_some();
+        let has_extras = foreign.is_some()
+            || inbox.is_some()
+            || span.is_some()
+            || traced
+            || self.in_order
+            || task.is_some();
+        let mut extras = has_extras.then(|| {
+            Box::new(EntryExtras {
+                foreign_parent: foreign.as_ref().and(parent.as_ref()).map(CallContext::request_key),
+                release_parent: foreign.map(ForeignParent::into_release),
+                inbox: inbox.clone(),
+                in_order: self.in_order,
+                task,
+                renewal: time.renewal,
+                span: span.clone(),
+                trace: trace_of(&self.connection, span.as_deref(), parent.as_ref()),
+                ..EntryExtras::default()
+            })
+        });
         let (mut belongs, mut late) = (self.belongs, None);
         let started = self.connection.step(|state, now, effects| {
             let started = state.start_call(&self.connection, now, &spec, staged, &mut extras, effects)?;
-            if let Some(part) = &handshake_part {
-                state.session.handshake(HandshakePart::Params, part);
+            if let Some(said) = &said {
+                state.session.handshake(HandshakePart::Params, said);
             }
             state.progress_readers += usize::from(reads);
             if let (Some(parent), Some(token)) = (spec.parent, token.take()) {
@@ -310,66 +322,22 @@ impl<R> CallBuilder<R> {
             release();
         }
         match started {
-            Ok(started) => {
-                let foreign = parent.as_ref().zip(child);
-                Ok(open_call(&self.connection, started, span, foreign, inbox, self.tokens))
+            Ok(Started { slot_key, number, method }) => {
+                if let Some(span) = span {
+                    span.record("jsonrpc.request.id", tracing::field::display(number.0));
+                }
+                if let (Some(parent), Some(child)) = (&parent, child) {
+                    place_child(parent.connection(), child, &self.connection, slot_key);
+                }
+                let call = Call::started(&self.connection, method, slot_key, inbox);
+                for token in self.tokens {
+                    call.canceller().cancel_on(token);
+                }
+                Ok(call)
             }
             Err(refused) => refuse(refused),
         }
     }
-}
-
-/// The data that only few calls have. `None`: this call has none of it. `foreign`: its parent on another connection.
-fn extras_of(
-    foreign: Option<(&CallContext, ForeignParent)>,
-    inbox: Option<&Arc<Inbox>>,
-    span: Option<&Arc<tracing::Span>>,
-    trace: Option<Arc<TraceContext>>,
-    task: Option<Arc<Task>>,
-    in_order: bool,
-    renewal: Option<Renewal>,
-) -> Option<Box<EntryExtras>> {
-    let has_extras = foreign.is_some()
-        || inbox.is_some()
-        || span.is_some()
-        || trace.is_some()
-        || in_order
-        || task.is_some();
-    has_extras.then(|| {
-        Box::new(EntryExtras {
-            foreign_parent: foreign.as_ref().map(|(parent, _)| parent.request_key()),
-            release_parent: foreign.map(|(_, foreign)| foreign.into_release()),
-            inbox: inbox.cloned(),
-            in_order,
-            task,
-            renewal,
-            span: span.cloned(),
-            trace,
-            ..EntryExtras::default()
-        })
-    })
-}
-
-/// The handle of a call that has started. `foreign`: its parent on another connection.
-fn open_call<R>(
-    connection: &Arc<ConnectionInner>,
-    Started { slot_key, number, method }: Started,
-    span: CallSpan,
-    foreign: Option<(&CallContext, ForeignChild)>,
-    inbox: Option<Arc<Inbox>>,
-    tokens: Vec<CancellationToken>,
-) -> Call<R> {
-    if let Some(span) = span {
-        span.record("jsonrpc.request.id", tracing::field::display(number.0));
-    }
-    if let Some((parent, child)) = foreign {
-        place_child(parent.connection(), child, connection, slot_key);
-    }
-    let call = Call::started(connection, method, slot_key, inbox);
-    for token in tokens {
-        call.canceller().cancel_on(token);
-    }
-    call
 }
 
 /// A call that belongs to a task has the task's name.
@@ -403,12 +371,12 @@ fn refused_call<R>(
 fn refuse_child<R>(
     parent: &CallContext,
     cause: Cause,
-    settled_before_start: impl FnOnce(Cause) -> Result<Call<R>, CallError>,
+    born: impl FnOnce(Cause) -> Result<Call<R>, CallError>,
 ) -> Result<Call<R>, CallError> {
     if cause.kind() == CauseKind::Parent && !parent.is_cancelled() {
         return Err(CallError::Ended);
     }
-    settled_before_start(cause)
+    born(cause)
 }
 
 /// Whether the params contain the member that makes a call uncancellable (MCP: `task`).
