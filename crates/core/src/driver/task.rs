@@ -263,12 +263,16 @@ impl Task {
     pub(crate) fn end(self: &Arc<Self>, end: TaskEnd) {
         // Before anyone sees that it has ended.
         let _pending = self.pending.begin();
+        // Reads the result, which may be long, without the lock.
+        let mut ended = Ended::new(end, self.form, SystemTime::now());
         let inputs = {
             let mut state = self.lock();
-            state.updated = SystemTime::now().max(state.updated);
-            if self.end.set(Ended::new(end, self.form, state.updated)).is_err() {
+            ended.at = ended.at.max(state.updated);
+            let at = ended.at;
+            if self.end.set(ended).is_err() {
                 return;
             }
+            state.updated = at;
             std::mem::take(&mut state.inputs.waiting)
         };
         drop(inputs);
