@@ -54,8 +54,8 @@ fn upstream_router(session: &Arc<Session>, downstream: &Peer) -> Router {
 async fn ask_upstream(session: &Arc<Session>, ctx: CallContext, params: &RawValue) -> Answer {
     let _open = session.count_open();
     let _token = session.downstream_tokens.register(&ctx);
-    let (tasks, dialect, client) = session.tasks(&ctx.peer());
-    tasks.check(dialect, &client, ctx.method(), params)?;
+    let (owners, dialect, client) = session.task_owners(&ctx.peer());
+    owners.check(dialect, &client, ctx.method(), params)?;
     let start = async {
         // Taken in the order of arrival, also while the upstream is being opened.
         let _turn = session.turns.lock().await;
@@ -69,7 +69,7 @@ async fn ask_upstream(session: &Arc<Session>, ctx: CallContext, params: &RawValu
         if exchange.is_some() { named(&ctx, &why).into() } else { why }
     };
     let answer = answer(&ctx, call, session.upstream_name(), lost).await?;
-    Ok(tasks.answered(dialect, &client, (ctx.method(), params), answer))
+    Ok(owners.answered(dialect, &client, (ctx.method(), params), answer))
 }
 
 async fn ask(session: &Arc<Session>, to: &Peer, ctx: &CallContext, params: &RawValue) -> Answer {

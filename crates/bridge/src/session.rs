@@ -16,7 +16,7 @@ use rescind_core::{
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, watch};
 
-use crate::tasks::{TaskClient, Tasks};
+use crate::tasks::{TaskClient, TaskOwners};
 
 /// The time for the errors of open requests to be written, after the upstream is lost.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub(crate) struct Settings {
     pub(crate) on_deviation: Option<DeviationHook>,
     pub(crate) request_log: Option<RequestLog>,
     pub(crate) propagator: Propagator,
-    pub(crate) tasks: Arc<Tasks>,
+    pub(crate) task_owners: Arc<TaskOwners>,
 }
 
 impl Settings {
@@ -142,10 +142,10 @@ impl Session {
         })
     }
 
-    /// The tasks of the bridge, the dialect of the server, and the client of this session.
-    pub(crate) fn tasks(&self, downstream: &Peer) -> (&Tasks, &Dialect, TaskClient) {
+    /// The owners of the bridge's tasks, the dialect of the server, and the client of this session.
+    pub(crate) fn task_owners(&self, downstream: &Peer) -> (&TaskOwners, &Dialect, TaskClient) {
         let client = TaskClient { principal: downstream.meta().principal.clone(), session: self.number };
-        (&self.settings.tasks, &self.settings.upstream, client)
+        (&self.settings.task_owners, &self.settings.upstream, client)
     }
 
     /// The options of the downstream connection.

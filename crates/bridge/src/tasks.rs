@@ -2,6 +2,7 @@
 //! and Access Control": "receivers **MUST** ensure the returned task list includes only tasks associated with the requestor's
 //! authorization context").
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,12 +14,12 @@ use serde_json::value::RawValue;
 /// The most tasks that a bridge knows; above it the oldest is forgotten.
 const MAX_TASKS: usize = 10_240;
 
-/// The tasks of a bridge whose clients are known.
+/// The clients of a bridge by their tasks, as far as they are known.
 #[derive(Default)]
-pub(crate) struct Tasks(Mutex<Owners>);
+pub(crate) struct TaskOwners(Mutex<OwnerTable>);
 
 #[derive(Default)]
-struct Owners {
+struct OwnerTable {
     by_id: HashMap<Arc<str>, TaskClient>,
     ids: VecDeque<Arc<str>>,
 }
@@ -48,10 +49,20 @@ struct Handle<'a> {
 #[serde(rename_all = "camelCase")]
 struct TaskId<'a> {
     #[serde(borrow)]
-    task_id: std::borrow::Cow<'a, str>,
+    task_id: Cow<'a, str>,
 }
 
-impl Tasks {
+/// A result of the extension that is a task.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TaskResult<'a> {
+    #[serde(borrow)]
+    result_type: Cow<'a, str>,
+    #[serde(borrow)]
+    task_id: Cow<'a, str>,
+}
+
+impl TaskOwners {
     /// Checks a request about a task.
     ///
     /// # Errors
@@ -95,8 +106,12 @@ impl Tasks {
             // The extension has no list, and a task is its client's who knows the id.
             Some(TaskForm::DecidedByServer) if client.principal.is_some() => {
                 if answer.get().contains("\"resultType\"") {
-                    if let Ok(task) = serde_json::from_str::<TaskId<'_>>(answer.get()) {
-                        self.note(client, &task.task_id);
+                    // Other answers name tasks too, which others may have created.
+                    match serde_json::from_str::<TaskResult<'_>>(answer.get()) {
+                        Ok(TaskResult { result_type, task_id }) if result_type == "task" => {
+                            self.note(client, &task_id);
+                        }
+                        Ok(_) | Err(_) => {}
                     }
                 }
                 answer
