@@ -7,7 +7,7 @@ step="${0##*/}"
 # Variables that the caller set for other runs (fewer seeds, a planted bug) must not affect CI.
 unset ${!RESCIND_@}
 
-say() { printf '== %s: %s\n' "$step" "$*"; }
+say() { printf '== %s, %d s: %s\n' "$step" "$SECONDS" "$*"; }
 fail() {
     printf '%s failed: %s\n' "$step" "$*" >&2
     exit 1
