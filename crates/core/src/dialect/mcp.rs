@@ -44,6 +44,9 @@ pub static MCP_2026_BODIES: MirroredBodies = MirroredBodies {
     tool_call: TOOL_CALL,
 };
 
+/// "Receiving Notifications": the member of `_meta` that names the listen request to which a message belongs.
+pub(super) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+
 const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 /// The member of `_meta` with the capabilities of a client.
 pub(super) const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
@@ -164,7 +167,7 @@ static MCP_2026_CODEC: JsonRpc = JsonRpc {
     // RULE-11: each result names its type.
     result_mark: Some(("resultType", "complete")),
     // The schema's result of a listen request repeats the request's id.
-    graceful_id: Some("io.modelcontextprotocol/subscriptionId"),
+    graceful_id: Some(SUBSCRIPTION),
     opening: FirstMessage::MetaVersion(META_VERSION),
     ..JsonRpc::new(CANCELLED)
 };

@@ -4,12 +4,15 @@
 //! extension `io.modelcontextprotocol/tasks` of 2026-07-28 the server decides, and the client says in each request whether
 //! it can take one.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::json::{self, PickedMembers, Shape, push, push_string};
-use super::mcp::CAPABILITIES;
+use super::mcp::{CAPABILITIES, SUBSCRIPTION};
 use super::rules::{TaskForm, TaskStatus};
+use crate::id::RequestId;
 use crate::message::{ErrorCode, ErrorObject};
 
 /// What a request says about a task as its answer.
@@ -52,6 +55,8 @@ pub(crate) struct TaskSeen<'a> {
 
 /// The member of `_meta` that names the task of a message (2025-11-25, "Related Task Metadata").
 const RELATED: &str = "io.modelcontextprotocol/related-task";
+/// The most tasks of one listen request.
+const MAX_LISTENED: usize = 128;
 /// The extension's name (2026-07-28).
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 /// "Missing Required Client Capability" (2026-07-28).
@@ -63,13 +68,17 @@ pub(crate) const RESULT: &str = "tasks/result";
 pub(crate) const LIST: &str = "tasks/list";
 pub(crate) const CANCEL: &str = "tasks/cancel";
 pub(crate) const UPDATE: &str = "tasks/update";
+/// The method by which a client asks for the changes of tasks, and the notifications on its stream.
+pub(crate) const LISTEN: &str = "subscriptions/listen";
+pub(crate) const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
+pub(crate) const CHANGED: &str = "notifications/tasks";
 
 impl TaskForm {
     /// Whether the form has this method.
     pub(crate) fn has_method(self, method: &str) -> bool {
         match self {
             Self::AskedByClient => [GET, RESULT, LIST, CANCEL].contains(&method),
-            Self::DecidedByServer => [GET, UPDATE, CANCEL].contains(&method),
+            Self::DecidedByServer => [GET, UPDATE, CANCEL, LISTEN].contains(&method),
         }
     }
 
@@ -349,6 +358,41 @@ pub(crate) fn task_id(params: Option<&RawValue>) -> Result<String, ErrorObject> 
     let id = json::member(params, "taskId").and_then(json::string);
     id.map(std::borrow::Cow::into_owned)
         .ok_or_else(|| ErrorObject::invalid_params("`taskId` must be the id of a task"))
+}
+
+/// The ids of the tasks whose changes a listen request asks for. `None`: it asks for none.
+///
+/// # Errors
+/// They cannot be read.
+pub(crate) fn listened(params: &RawValue) -> Result<Option<BTreeSet<String>>, ErrorObject> {
+    let Some(ids) = json::member(json::member(Some(params), "notifications"), "taskIds") else {
+        return Ok(None);
+    };
+    let ids: BTreeSet<String> = serde_json::from_str(ids.get())
+        .map_err(|_| ErrorObject::invalid_params("`taskIds` must be the ids of tasks"))?;
+    if ids.len() > MAX_LISTENED {
+        return Err(ErrorObject::invalid_params(format_args!("`taskIds` has more than {MAX_LISTENED} ids")));
+    }
+    Ok(Some(ids))
+}
+
+/// The first message of a subscription: the tasks whose changes it will have.
+pub(crate) fn acknowledged(subscription: &RequestId, ids: &[&str]) -> Option<Box<RawValue>> {
+    let notifications = serde_json::json!({ "notifications": { "taskIds": ids } });
+    of_subscription(subscription, &serde_json::value::to_raw_value(&notifications).ok()?)
+}
+
+/// An object with the subscription to which it belongs ("Receiving Notifications").
+pub(crate) fn of_subscription(subscription: &RequestId, value: &RawValue) -> Option<Box<RawValue>> {
+    let mut out = Vec::with_capacity(value.get().len() + 128);
+    json::push_with_member(&mut out, value.get(), |out| {
+        push(out, r#""_meta":{"#);
+        push_string(out, SUBSCRIPTION);
+        out.push(b':');
+        subscription.write_json(out);
+        out.push(b'}');
+    });
+    json::into_raw(out)
 }
 
 /// One member of params.

@@ -292,6 +292,21 @@ impl Router {
         self
     }
 
+    /// Serves a method that has no handler.
+    #[must_use]
+    pub(crate) fn unless_served<F, P, R, Fut>(self, name: &'static str, handler: F) -> Self
+    where
+        F: Fn(CallContext, P) -> Fut + Send + Sync + 'static,
+        P: DeserializeOwned + Send + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+        R: Serialize + Send + 'static,
+    {
+        if self.methods.get(name).is_some_and(|route| route.handler.is_some()) {
+            return self;
+        }
+        self.method(name, handler)
+    }
+
     pub(crate) const fn kept_tasks(&self) -> Option<&Tasks> {
         self.tasks.as_ref()
     }

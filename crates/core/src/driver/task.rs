@@ -111,7 +111,35 @@ pub(crate) struct Task {
 
 struct TaskState {
     updated: SystemTime,
+    /// How often it has changed.
+    changes: u64,
+    /// Notified at each change.
+    listeners: Vec<Weak<Notify>>,
     inputs: Inputs,
+}
+
+impl TaskState {
+    const fn new(updated: SystemTime) -> Self {
+        Self {
+            updated,
+            changes: 0,
+            listeners: Vec::new(),
+            inputs: Inputs { asked: 0, waiting: BTreeMap::new() },
+        }
+    }
+
+    /// It changes at this time. Returns whom to notify once the lock is released.
+    fn change(&mut self, at: SystemTime) -> Vec<Weak<Notify>> {
+        self.updated = at.max(self.updated);
+        self.changes += 1;
+        self.listeners.clone()
+    }
+}
+
+fn notify_all(listeners: &[Weak<Notify>]) {
+    for listener in listeners.iter().filter_map(Weak::upgrade) {
+        listener.notify_one();
+    }
 }
 
 /// How a task has ended.
@@ -164,7 +192,6 @@ impl Ended {
 }
 
 /// The requests to the client that wait for their answers. Only in the extension, where a server sends no requests.
-#[derive(Default)]
 struct Inputs {
     asked: u64,
     waiting: BTreeMap<String, Input>,
@@ -192,7 +219,7 @@ impl Task {
             poll_interval: place.poll_interval,
             table: place.table,
             work: start.work,
-            state: Mutex::new(TaskState { updated: created, inputs: Inputs::default() }),
+            state: Mutex::new(TaskState::new(created)),
             end: OnceLock::new(),
             recorded_end: OnceLock::new(),
             ended: Notify::new(),
@@ -220,7 +247,7 @@ impl Task {
             poll_interval: Duration::from_millis(record.poll_interval_ms),
             table: Weak::<NoWork>::new(),
             work: Weak::<NoWork>::new(),
-            state: Mutex::new(TaskState { updated, inputs: Inputs::default() }),
+            state: Mutex::new(TaskState::new(updated)),
             end: OnceLock::from(end),
             recorded_end: OnceLock::new(),
             ended: Notify::new(),
@@ -265,21 +292,21 @@ impl Task {
         let _pending = self.pending.begin();
         // Reads the result, which may be long, without the lock.
         let mut ended = Ended::new(end, self.form, SystemTime::now());
-        let inputs = {
+        let (inputs, listeners) = {
             let mut state = self.lock();
             ended.at = ended.at.max(state.updated);
             let at = ended.at;
             if self.end.set(ended).is_err() {
                 return;
             }
-            state.updated = at;
-            std::mem::take(&mut state.inputs.waiting)
+            (std::mem::take(&mut state.inputs.waiting), state.change(at))
         };
         drop(inputs);
         self.ended.notify_waiters();
         if let Some(table) = self.table.upgrade() {
             table.ended(self);
         }
+        notify_all(&listeners);
     }
 
     /// Another process recorded an end before this one did: that end counts, so that every process says the same.
@@ -364,6 +391,18 @@ impl Task {
     pub(crate) fn lose_reader(&self, exchange: ExchangeId) {
         let (from, to) = (exchange.0, ExchangeId::NONE.0);
         let _ = self.reader.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Notifies this one at each change, until it is dropped.
+    pub(crate) fn notify_changes(&self, listener: &Arc<Notify>) {
+        let listeners = &mut self.lock().listeners;
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(Arc::downgrade(listener));
+    }
+
+    /// How often it has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.lock().changes
     }
 
     /// How far it is.
@@ -482,8 +521,9 @@ impl Task {
         state.inputs.asked += 1;
         let key = state.inputs.asked.to_string();
         state.inputs.waiting.insert(key.clone(), Input { method, params, answer });
-        state.updated = SystemTime::now().max(state.updated);
+        let listeners = state.change(SystemTime::now());
         drop(state);
+        notify_all(&listeners);
         Some(PendingInput { task: self, key, answered })
     }
 }
@@ -558,14 +598,14 @@ impl PendingInput<'_> {
 
 impl Drop for PendingInput<'_> {
     fn drop(&mut self) {
-        let gone = {
+        let (gone, listeners) = {
             let mut state = self.task.lock();
             // The end was the last change of a task that has ended.
-            if !self.task.is_over() {
-                state.updated = SystemTime::now().max(state.updated);
-            }
-            state.inputs.waiting.remove(&self.key)
+            let over = self.task.is_over();
+            let listeners = if over { Vec::new() } else { state.change(SystemTime::now()) };
+            (state.inputs.waiting.remove(&self.key), listeners)
         };
         drop(gone);
+        notify_all(&listeners);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+use tokio::sync::Notify;
 
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::TaskForm;
@@ -153,6 +154,9 @@ impl Router {
     /// Requests of methods that the protocol supports may become tasks then: [`task`](Self::task),
     /// [`CallContext::become_task`]. Pass the same tasks to the routers of all connections. What a server declares about
     /// tasks is part of its handshake, which the application writes.
+    ///
+    /// In MCP 2026-07-28 it also serves `subscriptions/listen` for the changes of tasks, unless the router has a handler of
+    /// its own for that method.
     #[must_use]
     pub fn tasks(self, tasks: &Tasks) -> Self {
         self.with_tasks(tasks)
@@ -177,6 +181,9 @@ impl Router {
                 let (_, task) = find_task(&ctx, &params).await?;
                 task.take_answers(&params)?;
                 Ok(RawValue::from_string("{}".to_owned())?)
+            })
+            .unless_served(form::LISTEN, async |ctx: CallContext, params: Box<RawValue>| {
+                listen(&ctx, &params).await
             })
     }
 
@@ -203,21 +210,25 @@ impl Router {
 
 /// The task that is named, if the peer may see it.
 async fn find_task(ctx: &CallContext, params: &RawValue) -> Result<(TaskForm, Arc<Task>), HandlerError> {
-    let connection = ctx.connection();
     let form = task_form(ctx)?;
     form.check_declared(Some(params))?;
-    let id = form::task_id(Some(params))?;
+    let task = look_up(ctx, form, &form::task_id(Some(params))?).await?;
+    Ok((form, task.ok_or_else(|| ErrorObject::invalid_params("there is no such task"))?))
+}
+
+/// The task with this id, if the peer may see it.
+async fn look_up(ctx: &CallContext, form: TaskForm, id: &str) -> Result<Option<Arc<Task>>, ErrorObject> {
+    let connection = ctx.connection();
     let principal = connection.lock().session.request_principal(ctx.data().key).cloned();
     let task = match &connection.tasks {
         None => None,
-        Some(tasks) => match tasks.find(&id, principal.as_ref()) {
+        Some(tasks) => match tasks.find(id, principal.as_ref()) {
             Some(task) => Some(task),
-            None => tasks.find_recorded(&id, principal.as_ref()).await?,
+            None => tasks.find_recorded(id, principal.as_ref()).await?,
         },
     };
     // It may have a form of its own: one table may serve connections in several dialects.
-    let task = task.filter(|task| task.form == form);
-    Ok((form, task.ok_or_else(|| ErrorObject::invalid_params("there is no such task"))?))
+    Ok(task.filter(|task| task.form == form))
 }
 
 /// The form of tasks in the connection's dialect, if it has the method.
@@ -241,6 +252,49 @@ async fn cancel(form: TaskForm, task: &Task) -> Result<Box<RawValue>, HandlerErr
             Err(ErrorObject::invalid_params(format_args!("the task is {status} already")).into())
         }
     }
+}
+
+/// Reports each change of the tasks that are named on the stream of this request, until all have ended ("Task Status
+/// Notifications" of the extension). Tasks that are not known here are not in the acknowledgement.
+async fn listen(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, HandlerError> {
+    let form = task_form(ctx)?;
+    let Some(ids) = form::listened(params)? else {
+        return Err(
+            ErrorObject::new(ErrorCode::METHOD_NOT_FOUND, "Only the changes of tasks are served").into()
+        );
+    };
+    form.check_declared(Some(params))?;
+    let (changed, subscription) = (Arc::new(Notify::new()), ctx.request_id());
+    // Each with the number of changes that are reported, until its end is.
+    let mut listened = Vec::new();
+    for id in ids {
+        if let Some(task) = look_up(ctx, form, &id).await? {
+            task.notify_changes(&changed);
+            listened.push((task, Some(0)));
+        }
+    }
+    let agreed: Vec<&str> = listened.iter().map(|(task, _)| &*task.id).collect();
+    ctx.notify(form::ACKNOWLEDGED, &form::acknowledged(subscription, &agreed)).await?;
+    loop {
+        for (task, reported) in &mut listened {
+            // The state that a client finds when it begins to listen is the first change.
+            let changes = task.changes() + 1;
+            if *reported == Some(changes) {
+                continue;
+            }
+            let status = task.reported(TaskForm::status).await.ok_or_else(ErrorObject::internal)?;
+            let is_final = form.read_status(&status).is_some_and(|seen| seen.status.is_final());
+            *reported = (!is_final).then_some(changes);
+            ctx.notify(form::CHANGED, &form::of_subscription(subscription, &status)).await?;
+        }
+        listened.retain(|(_, reported)| reported.is_some());
+        if listened.is_empty() {
+            break;
+        }
+        ctx.run_until_cancelled(changed.notified()).await?;
+    }
+    let ended = form::of_subscription(subscription, &RawValue::from_string("{}".to_owned())?);
+    Ok(ended.ok_or_else(ErrorObject::internal)?)
 }
 
 /// A page of the principal's tasks. Without a principal there is no list: whoever knows an id may use it.

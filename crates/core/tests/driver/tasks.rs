@@ -240,6 +240,151 @@ async fn a_question_of_a_task_is_answered_by_an_update() {
     assert_eq!(timeout(SOON, task.result()).await.unwrap().unwrap(), json!({ "name": "Ada" }));
 }
 
+/// A listen request for the changes of these tasks.
+fn listen_params(ids: &Value) -> Value {
+    let capabilities = json!({ "extensions": { "io.modelcontextprotocol/tasks": {} } });
+    json!({
+        "_meta": { "io.modelcontextprotocol/clientCapabilities": capabilities },
+        "notifications": { "taskIds": ids },
+    })
+}
+
+/// "Task Status Notifications" of the extension, and "Acknowledgment", "Receiving Notifications" and "Graceful Closure" of
+/// subscriptions.
+#[tokio::test]
+async fn a_client_that_listens_is_sent_each_change_of_its_tasks() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (near, far) = memory_pair();
+    let _server = Peer::builder(MCP_2026.clone()).serve(router(&tasks, &running)).attach(far).unwrap();
+    let (told, mut came) = tokio::sync::mpsc::unbounded_channel();
+    let listener = Router::new().notification_fallback(move |_, method, params: Value| {
+        told.send((method.to_string(), params)).unwrap();
+        async {}
+    });
+    let client = Peer::builder(MCP_2026.clone()).serve(listener).attach(near).unwrap();
+    let mut next = async || timeout(SOON, came.recv()).await.unwrap().unwrap();
+
+    let (asks, waits, over) =
+        (start(&client, "ask").await, start(&client, "wait").await, start(&client, "echo").await);
+    over.result().await.unwrap();
+    let ids = json!([asks.id(), waits.id(), over.id(), "of nobody"]);
+    let listen = client.call::<_, Value>("subscriptions/listen", &listen_params(&ids)).start().unwrap();
+    let of = |params: &Value| params["_meta"]["io.modelcontextprotocol/subscriptionId"].clone();
+    let (method, params) = next().await;
+    assert_eq!(method, "notifications/subscriptions/acknowledged");
+    let (subscription, agreed) = (of(&params), params["notifications"]["taskIds"].as_array().unwrap());
+    assert!(subscription.is_number(), "{params}");
+    assert_eq!(agreed.len(), 3, "{params}");
+    assert!(!agreed.contains(&json!("of nobody")), "{params}");
+
+    let mut seen = std::collections::HashMap::<String, Vec<String>>::new();
+    let mut see = |(method, params): (String, Value)| {
+        assert_eq!((method.as_str(), of(&params)), ("notifications/tasks", subscription.clone()), "{params}");
+        let status = params["status"].as_str().unwrap().to_owned();
+        let statuses = seen.entry(params["taskId"].as_str().unwrap().to_owned()).or_default();
+        statuses.push(status);
+        (params, statuses.clone())
+    };
+    // The state of each at the beginning.
+    for _ in 0..3 {
+        see(next().await);
+    }
+    // Each change after it: one ends with an answer of the client, the other by a cancel.
+    let update = json!({
+        "_meta": { "io.modelcontextprotocol/clientCapabilities": { "extensions": { "io.modelcontextprotocol/tasks": {} } } },
+        "taskId": asks.id(),
+        "inputResponses": { "1": { "name": "Ada" } },
+    });
+    let _: Value = client.call("tasks/update", &update).await.unwrap();
+    waits.cancel().await.unwrap();
+    let ended: Value = timeout(SOON, async {
+        let mut listen = std::pin::pin!(listen);
+        loop {
+            tokio::select! {
+                biased;
+                notification = came.recv() => { see(notification.unwrap()); }
+                ended = &mut listen => return ended.unwrap(),
+            }
+        }
+    })
+    .await
+    .unwrap();
+    while let Ok(notification) = came.try_recv() {
+        see(notification);
+    }
+    assert_eq!((&ended["resultType"], of(&ended)), (&json!("complete"), subscription.clone()), "{ended}");
+    assert_eq!(seen[over.id().unwrap()], ["completed"]);
+    assert_eq!(seen[waits.id().unwrap()].last().unwrap(), "cancelled", "{seen:?}");
+    assert_eq!(seen[waits.id().unwrap()].iter().filter(|status| *status == "cancelled").count(), 1, "{seen:?}");
+    assert_eq!(seen[asks.id().unwrap()].first().unwrap(), "input_required", "{seen:?}");
+    assert_eq!(seen[asks.id().unwrap()].last().unwrap(), "completed", "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_declare_the_extension_cannot_listen_and_bad_ids_are_errors() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (client, _server) = connect(&MCP_2026, router(&tasks, &running));
+    let ask = async |params: Value| client.call::<_, Value>("subscriptions/listen", &params).await;
+    let plain = json!({ "_meta": { "io.modelcontextprotocol/clientCapabilities": {} } });
+    let with = |notifications: Value| {
+        let mut params = plain.clone();
+        params["notifications"] = notifications;
+        params
+    };
+    assert_eq!(code(ask(with(json!({ "taskIds": ["1"] }))).await), ErrorCode(-32021));
+    // A server of tasks has no notifications of this.
+    assert_eq!(code(ask(with(json!({ "toolsListChanged": true }))).await), ErrorCode::METHOD_NOT_FOUND);
+    assert_eq!(code(ask(plain.clone()).await), ErrorCode::METHOD_NOT_FOUND);
+    let many: Vec<String> = (0..129).map(|number| number.to_string()).collect();
+    for bad in [json!("1"), json!([1]), json!({ "1": 1 }), json!(many)] {
+        assert_eq!(code(ask(listen_params(&bad)).await), ErrorCode::INVALID_PARAMS, "{bad}");
+    }
+    // Nothing to report: it ends at once.
+    assert_eq!(ask(listen_params(&json!(["of nobody"]))).await.unwrap()["resultType"], "complete");
+    // A handler of the application has precedence.
+    let own = Router::new()
+        .method("subscriptions/listen", async |_: CallContext, _: Value| Ok(json!({ "own": 1 })));
+    let (client, _server) = connect(&MCP_2026, own.tasks(&tasks));
+    let answer: Value = client.call("subscriptions/listen", &plain).await.unwrap();
+    assert_eq!(answer["own"], 1);
+    // 2025-11-25 has no such method.
+    let (client, _server) = connect(&MCP, router(&tasks, &running));
+    let refused = client.call::<_, Value>("subscriptions/listen", &listen_params(&json!(["1"]))).await;
+    assert_eq!(code(refused), ErrorCode::METHOD_NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_client_that_stops_to_listen_leaves_nothing_and_its_task_runs_on() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (client, server) = connect(&MCP_2026, router(&tasks, &running));
+    let task = start(&client, "wait").await;
+    for _ in 0..3 {
+        let listen = client
+            .call::<_, Value>("subscriptions/listen", &listen_params(&json!([task.id()])))
+            .start()
+            .unwrap();
+        timeout(SOON, async {
+            while server.requests().len() < 2 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .unwrap();
+        drop(listen);
+        timeout(SOON, async {
+            while server.requests().len() > 1 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .unwrap();
+    }
+    assert_eq!(task.status().await.unwrap().status, TaskStatus::Working);
+    running.becomes(1).await;
+    task.cancel().await.unwrap();
+    running.becomes(0).await;
+}
+
 #[tokio::test]
 async fn a_task_that_asks_its_client_needs_input_where_servers_send_requests() {
     let (tasks, running) = (Tasks::default(), Running::default());
