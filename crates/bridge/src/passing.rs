@@ -60,15 +60,23 @@ async fn ask_upstream(session: &Arc<Session>, ctx: CallContext, params: &RawValu
         // Taken in the order of arrival, also while the upstream is being opened.
         let _turn = session.turns.lock().await;
         let upstream = session.upstream(|| ctx.peer()).await.map_err(|lost| failed(&lost))?;
-        start(&upstream, &ctx, params)
+        session.subscriptions.start(
+            &ctx,
+            dialect,
+            || start(&upstream, &ctx, params),
+            |started| started.call.id(),
+        )
     };
-    let call = ctx.run_until_cancelled(start).await??;
+    let (call, subscription) = ctx.run_until_cancelled(start).await??;
     let exchange = if session.may_fail_alone() { call.call.exchange() } else { None };
     let lost = async || {
         let why = session.lost(exchange).await;
         if exchange.is_some() { named(&ctx, &why).into() } else { why }
     };
-    let answer = answer(&ctx, call, session.upstream_name(), lost).await?;
+    let mut answer = answer(&ctx, call, session.upstream_name(), lost).await?;
+    if let Some(subscription) = subscription {
+        answer = subscription.answered(&ctx, answer);
+    }
     Ok(owners.answered(dialect, &client, (ctx.method(), params), answer))
 }
 
@@ -160,6 +168,9 @@ async fn tell_upstream(session: &Arc<Session>, from: &Peer, method: Arc<str>, pa
 }
 
 async fn tell_downstream(session: &Arc<Session>, to: &Peer, method: Arc<str>, params: &RawValue) {
+    if let Some((request, params)) = session.subscriptions.told(to.dialect(), params) {
+        return told(request.notify(method, &params).await);
+    }
     match session.downstream_tokens.reported(to.dialect(), &method, params) {
         // Progress of a request that has ended is of no use to anyone.
         Some(request) => told(request.notify(method, params).await),

@@ -16,6 +16,7 @@ use rescind_core::{
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, watch};
 
+use crate::subscriptions::Subscriptions;
 use crate::tasks::{TaskClient, TaskOwners};
 
 /// The time for the errors of open requests to be written, after the upstream is lost.
@@ -101,6 +102,7 @@ pub(crate) struct Session {
     /// The name of the upstream, once it is open.
     name: OnceLock<String>,
     pub(crate) downstream_tokens: ProgressTokens,
+    pub(crate) subscriptions: Subscriptions,
     /// Requests of the downstream side whose handlers run.
     open: watch::Sender<usize>,
     /// Why requests of the upstream failed alone, with the exchange of each, the newest last.
@@ -134,6 +136,7 @@ impl Session {
             downstream: OnceLock::new(),
             name: OnceLock::new(),
             downstream_tokens: ProgressTokens::default(),
+            subscriptions: Subscriptions::default(),
             open: watch::Sender::new(0),
             failures: Mutex::default(),
             client_failure: Mutex::new(None),

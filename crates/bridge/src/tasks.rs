@@ -52,6 +52,20 @@ struct TaskId<'a> {
     task_id: Cow<'a, str>,
 }
 
+/// The params of a listen request.
+#[derive(Deserialize)]
+struct Listen<'a> {
+    #[serde(borrow)]
+    notifications: Listened<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Listened<'a> {
+    #[serde(borrow, default)]
+    task_ids: Vec<Cow<'a, str>>,
+}
+
 /// A result of the extension that is a task.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -74,17 +88,25 @@ impl TaskOwners {
         method: &str,
         params: &RawValue,
     ) -> Result<(), ErrorObject> {
-        if dialect.rules().tasks.is_none() || !method.starts_with("tasks/") {
-            return Ok(());
-        }
-        let Ok(TaskId { task_id }) = serde_json::from_str(params.get()) else { return Ok(()) };
-        let owners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match owners.by_id.get(&*task_id) {
-            Some(owner) if owner.principal != client.principal => {
-                Err(ErrorObject::new(ErrorCode::INVALID_PARAMS, "there is no such task"))
+        let named: Vec<Cow<'_, str>> = match dialect.rules().tasks {
+            Some(_) if method.starts_with("tasks/") => {
+                serde_json::from_str(params.get()).map(|TaskId { task_id }| vec![task_id]).unwrap_or_default()
             }
-            Some(_) | None => Ok(()),
+            Some(TaskForm::DecidedByServer) if method == "subscriptions/listen" => {
+                serde_json::from_str(params.get())
+                    .map(|Listen { notifications }| notifications.task_ids)
+                    .unwrap_or_default()
+            }
+            Some(_) | None => return Ok(()),
+        };
+        let owners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_others = |id: &Cow<'_, str>| {
+            owners.by_id.get(&**id).is_some_and(|owner| owner.principal != client.principal)
+        };
+        if named.iter().any(is_others) {
+            return Err(ErrorObject::new(ErrorCode::INVALID_PARAMS, "there is no such task"));
         }
+        Ok(())
     }
 
     /// Notes the task that the upstream has made of a request, and takes the tasks of others out of a list.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rescind_bridge::{Bridge, NotBridged, Upstream};
-use rescind_core::dialect::{ABP, ACP, ALL, LSP, MCP, MCP_2026, TaskStatus};
+use rescind_core::dialect::{ABP, ACP, ALL, Dialect, LSP, MCP, MCP_2026, TaskStatus};
 use rescind_core::{
     CallContext, CallError, ErrorCode, Limits, Peer, Principal, Router, TaskHandle, Tasks, memory_listener,
     memory_pair,
@@ -52,6 +52,53 @@ async fn params_and_results_pass_byte_for_byte_in_both_directions() {
             ends.client.expect(&notification).await;
         }
     }
+}
+
+/// MCP 2026-07-28, "Receiving Notifications" and "Graceful Closure": each message of a subscription names the listen request by its
+/// id, which is another one on each side of a bridge.
+#[tokio::test]
+async fn the_messages_of_a_subscription_have_the_id_that_its_request_has_on_each_side() {
+    let mut ends = Ends::in_dialect(MCP_2026).await;
+    let member = "io.modelcontextprotocol/subscriptionId";
+    let listen = |id: &str| {
+        let meta = r#"{"io.modelcontextprotocol/clientCapabilities":{}}"#;
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"subscriptions/listen","params":{{"_meta":{meta},"notifications":{{}}}}}}"#
+        )
+    };
+    // On the other side the second one is request 2, and there is a request with the name "1" on this side only.
+    for (own, other) in [("\"mine\"", "1"), ("\"1\"", "2")] {
+        ends.client.send(&listen(own)).await;
+        ends.server.expect(&listen(other)).await;
+    }
+    let told = |method: &str, id: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"{method}","params":{{ "uri":1.0, "_meta":{{"{member}" : {id}}}, "{member}":1 }}}}"#
+        )
+    };
+    for method in ["notifications/subscriptions/acknowledged", "notifications/resources/updated"] {
+        for (own, other) in [("\"1\"", "2"), ("\"mine\"", "1")] {
+            ends.server.send(&told(method, other)).await;
+            ends.client.expect(&told(method, own)).await;
+        }
+    }
+    // Of no request: unchanged.
+    for odd in ["3", "\"2\"", "null", "[1]"] {
+        ends.server.send(&told("notifications/resources/updated", odd)).await;
+        ends.client.expect(&told("notifications/resources/updated", odd)).await;
+    }
+    let ended = |id: &str, named: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete","_meta":{{"{member}":{named}}}}}}}"#
+        )
+    };
+    ends.server.send(&ended("1", "1")).await;
+    ends.client.expect(&ended("\"mine\"", "\"mine\"")).await;
+    // It has ended, and its id with it.
+    ends.server.send(&told("notifications/resources/updated", "1")).await;
+    ends.client.expect(&told("notifications/resources/updated", "1")).await;
+    ends.server.send(&ended("2", "3")).await;
+    ends.client.expect(&ended("\"1\"", "3")).await;
 }
 
 #[tokio::test]
@@ -366,6 +413,10 @@ async fn a_server_that_does_not_read_ends_its_session_before_a_notification_is_l
 
 /// A client of this bridge, whose server takes all clients for one, as behind one token.
 async fn client_of_tasks(bridge: &Bridge, tasks: &Tasks, principal: Option<&str>) -> Peer {
+    client_in(MCP, bridge, tasks, principal).await
+}
+
+async fn client_in(dialect: Dialect, bridge: &Bridge, tasks: &Tasks, principal: Option<&str>) -> Peer {
     let (client, mut downstream) = memory_pair();
     downstream.meta.principal = principal.map(|name| Principal(name.into()));
     let (upstream, mut server) = memory_pair();
@@ -374,9 +425,43 @@ async fn client_of_tasks(bridge: &Bridge, tasks: &Tasks, principal: Option<&str>
         ctx.cancelled().await;
         Ok(json!({}))
     });
-    Peer::builder(MCP).serve(router).attach(server).unwrap();
+    Peer::builder(dialect.clone()).serve(router).attach(server).unwrap();
     bridge.between(downstream, Upstream::new("the server", upstream)).await.unwrap();
-    Peer::builder(MCP).attach(client).unwrap()
+    Peer::builder(dialect).attach(client).unwrap()
+}
+
+/// The extension's "Task Status Notifications", of a server that takes all clients for one.
+#[tokio::test]
+async fn a_client_listens_to_its_own_tasks_and_not_to_anothers() {
+    let (bridge, tasks) = (Bridge::new(MCP_2026).unwrap(), Tasks::default());
+    let ada = client_in(MCP_2026, &bridge, &tasks, Some("ada")).await;
+    let bob = client_in(MCP_2026, &bridge, &tasks, Some("bob")).await;
+    let meta = json!({ "io.modelcontextprotocol/clientCapabilities": {} });
+    let call = ada.call::<_, Value>("tools/call", &json!({ "name": "wait", "_meta": meta })).task(None);
+    let task: TaskHandle<Value> = call.await.unwrap();
+    let declared = json!({ "extensions": { "io.modelcontextprotocol/tasks": {} } });
+    let params = json!({
+        "_meta": { "io.modelcontextprotocol/clientCapabilities": declared },
+        "notifications": { "taskIds": [task.id()] },
+    });
+    match bob.call::<_, Value>("subscriptions/listen", &params).await {
+        Err(CallError::Failed(error)) => assert_eq!(error.code, ErrorCode::INVALID_PARAMS),
+        other => panic!("{other:?}"),
+    }
+    let listen = ada
+        .call::<_, Value>("subscriptions/listen", &params)
+        .notifications_where(|told| told.method() == "notifications/tasks")
+        .start()
+        .unwrap();
+    let mut told = listen.notifications();
+    let mut status = async || {
+        let told: Value = told.next().await.unwrap().params().unwrap();
+        told["status"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(status().await, "working");
+    task.cancel().await.unwrap();
+    assert_eq!(status().await, "cancelled");
+    assert_eq!(listen.await.unwrap()["resultType"], "complete");
 }
 
 #[tokio::test]

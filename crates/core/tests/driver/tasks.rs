@@ -315,7 +315,11 @@ async fn a_client_that_listens_is_sent_each_change_of_its_tasks() {
     assert_eq!((&ended["resultType"], of(&ended)), (&json!("complete"), subscription.clone()), "{ended}");
     assert_eq!(seen[over.id().unwrap()], ["completed"]);
     assert_eq!(seen[waits.id().unwrap()].last().unwrap(), "cancelled", "{seen:?}");
-    assert_eq!(seen[waits.id().unwrap()].iter().filter(|status| *status == "cancelled").count(), 1, "{seen:?}");
+    assert_eq!(
+        seen[waits.id().unwrap()].iter().filter(|status| *status == "cancelled").count(),
+        1,
+        "{seen:?}"
+    );
     assert_eq!(seen[asks.id().unwrap()].first().unwrap(), "input_required", "{seen:?}");
     assert_eq!(seen[asks.id().unwrap()].last().unwrap(), "completed", "{seen:?}");
 }

@@ -17,7 +17,7 @@ use crate::driver::call_table::{EntryUsers, Settled};
 use crate::driver::notifications::{Inbox, Matcher, Notification, Notifications};
 use crate::driver::state::ConnectionInner;
 use crate::error::CallError;
-use crate::id::{ExchangeId, SlotKey};
+use crate::id::{ExchangeId, RequestId, SlotKey};
 use crate::machine::CancelResult;
 use crate::message::Deviation;
 
@@ -150,6 +150,16 @@ impl<R> Call<R> {
         let state = self.connection.lock();
         let entry = state.calls.get(slot_key.0)?;
         state.session.call_number(entry.key).map(|number| entry.exchange(number))
+    }
+
+    /// The id of the call's request, as it is written. `None`: the call has ended.
+    #[must_use]
+    pub fn id(&self) -> Option<RequestId> {
+        let slot_key = self.slot_key()?;
+        let state = self.connection.lock();
+        let entry = state.calls.get(slot_key.0)?;
+        let number = state.session.call_number(entry.key)?;
+        i64::try_from(number.0).ok().map(RequestId::number)
     }
 
     /// Drops the handle without cancelling the call. Its parent does not cancel it either.
