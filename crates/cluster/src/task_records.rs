@@ -1,4 +1,4 @@
-//! The records of tasks, with which any node tells how the task of a dead node has ended.
+//! The records of tasks, with which any node reports and cancels the tasks of others.
 //!
 //! A task has a record of its begin and one of its end. Its own node forgets both with the task. Another node that finds a begin
 //! without an end, and whose node is not a member any more, records the task as lost. If that node lives all the same, because it
@@ -76,6 +76,15 @@ impl TaskStore for TaskRecords {
             }
         })
     }
+
+    fn cancel(&self, id: &str, cause: Cause) -> BoxFuture<'static, Result<(), String>> {
+        let (cluster, id) = (self.cluster(), id.to_owned());
+        Box::pin(async move {
+            let cluster = cluster.ok_or_else(|| "this node has left its cluster".to_owned())?;
+            let asked = CancelBus(cluster).cancel(&id, &cause).await;
+            asked.map(drop).map_err(|error| format!("the task cannot be cancelled now: {error}"))
+        })
+    }
 }
 
 fn text_of(record: &TaskRecord) -> String {
@@ -108,7 +117,8 @@ async fn write(cluster: &Process, mut record: TaskRecord) -> Option<TaskRecord> 
     }
 }
 
-/// The record of a task whose node is dead. One that had not ended is recorded as lost, so that every node says the same.
+/// The record of a task of another node. If that node is dead, a task that had not ended is recorded as lost, so that every node says
+/// the same.
 async fn find(cluster: Arc<Process>, key: &SignedName) -> Result<Option<TaskRecord>, String> {
     let names = task_records(key.text());
     let away = |error: EngineError| format!("the record of the task cannot be read now: {error}");
@@ -125,7 +135,7 @@ async fn find(cluster: Arc<Process>, key: &SignedName) -> Result<Option<TaskReco
         Located::At(member) if member.incarnation.is_none_or(|life| life == key.incarnation) => {
             // The engine shows a dead node for some seconds.
             match cluster.lives(&member).await {
-                Some(true) => return Ok(None),
+                Some(true) => return Ok(Some(begun)),
                 Some(false) => {}
                 None => return Err("the node of the task does not answer now".to_owned()),
             }

@@ -232,9 +232,10 @@ impl Task {
     pub(crate) fn recorded(record: TaskRecord) -> Option<Arc<Self>> {
         let form = if record.asked_by_client { TaskForm::AskedByClient } else { TaskForm::DecidedByServer };
         let updated = time(record.updated);
-        // A store gives the record of a task that works only once its process is lost.
-        let end = record.end.unwrap_or_else(|| RecordedEnd::Error(ErrorObject::internal()));
-        let end = Ended::recorded(end, form, updated)?;
+        let end = OnceLock::new();
+        if let Some(recorded) = record.end {
+            let _ = end.set(Ended::recorded(recorded, form, updated)?);
+        }
         Some(Arc::new(Self {
             id: record.id.into(),
             form,
@@ -248,12 +249,22 @@ impl Task {
             table: Weak::<NoWork>::new(),
             work: Weak::<NoWork>::new(),
             state: Mutex::new(TaskState::new(updated)),
-            end: OnceLock::from(end),
+            end,
             recorded_end: OnceLock::new(),
             ended: Notify::new(),
             pending: Pending::default(),
             expiry: OnceLock::new(),
         }))
+    }
+
+    /// Whether another process does its work: this is only its record, and never changes.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.client.is_none() && !self.is_over()
+    }
+
+    /// The suggested time between two questions about it.
+    pub(crate) const fn poll_interval(&self) -> Duration {
+        self.poll_interval
     }
 
     fn lock(&self) -> MutexGuard<'_, TaskState> {

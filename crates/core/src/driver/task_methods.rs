@@ -1,15 +1,17 @@
 //! How a request becomes a task, and the methods with which clients ask about tasks.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::cause::{Cause, CauseKind};
-use crate::dialect::TaskForm;
 use crate::dialect::tasks as form;
+use crate::dialect::{TaskForm, TaskStatus};
 use crate::driver::context::{CallContext, HandlerError};
 use crate::driver::json_text::Frame;
 use crate::driver::outbox::Answer;
@@ -20,6 +22,11 @@ use crate::driver::tasks::{NotATask, TaskSide, Tasks};
 use crate::error::CallError;
 use crate::machine::NoTask;
 use crate::message::{ErrorCode, ErrorObject};
+
+/// The longest time between two looks at the record of a task that another process does.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How long the answer to a cancel waits for the end of a task that another process does.
+const END_ELSEWHERE: Duration = Duration::from_secs(5);
 
 impl TaskWork for Request {
     fn cancel(self: Arc<Self>, cause: Cause) -> bool {
@@ -165,7 +172,10 @@ impl Router {
                 Ok(task.reported(TaskForm::status).await.ok_or_else(ErrorObject::internal)?)
             })
             .quick(form::RESULT, async |ctx: CallContext, params: Box<RawValue>| {
-                let (_, task) = find_task(&ctx, &params).await?;
+                let (form, mut task) = find_task(&ctx, &params).await?;
+                if task.is_elsewhere() {
+                    task = ctx.run_until_cancelled(end_elsewhere(&ctx, form, &task)).await??;
+                }
                 // The requests of the task to its client are sent on this stream meanwhile ("Input Required Status").
                 let _reads = task.read_on(ctx.connection().number, ctx.data().exchange());
                 ctx.data().set_read_task(&task);
@@ -174,11 +184,18 @@ impl Router {
             })
             .quick(form::CANCEL, async |ctx: CallContext, params: Box<RawValue>| {
                 let (form, task) = find_task(&ctx, &params).await?;
+                if task.is_elsewhere() {
+                    return cancel_elsewhere(&ctx, form, &task).await;
+                }
                 cancel(form, &task).await
             })
             .quick(form::LIST, async |ctx: CallContext, params: Box<RawValue>| list(&ctx, &params))
             .quick(form::UPDATE, async |ctx: CallContext, params: Box<RawValue>| {
                 let (_, task) = find_task(&ctx, &params).await?;
+                if task.is_elsewhere() {
+                    let why = "the work of this task is done at another node, which must be asked";
+                    return Err(ErrorObject::new(ErrorCode::INTERNAL_ERROR, why).into());
+                }
                 task.take_answers(&params)?;
                 Ok(RawValue::from_string("{}".to_owned())?)
             })
@@ -254,6 +271,47 @@ async fn cancel(form: TaskForm, task: &Task) -> Result<Box<RawValue>, HandlerErr
     }
 }
 
+/// Waits for the end of a task whose work another process does, by its record.
+async fn end_elsewhere(ctx: &CallContext, form: TaskForm, task: &Task) -> Result<Arc<Task>, HandlerError> {
+    loop {
+        // A store that is away for a moment says nothing about the task.
+        if let Ok(found) = look_up(ctx, form, &task.id).await {
+            let found = found.ok_or_else(|| ErrorObject::invalid_params("there is no such task"))?;
+            if found.is_over() {
+                return Ok(found);
+            }
+        }
+        tokio::time::sleep(task.poll_interval().min(LOOK_AGAIN)).await;
+    }
+}
+
+/// Has the process that does the work of a task end it. The answer of 2025-11-25 has the task's end, which is recorded there once
+/// the work is signalled (I17).
+async fn cancel_elsewhere(
+    ctx: &CallContext,
+    form: TaskForm,
+    task: &Task,
+) -> Result<Box<RawValue>, HandlerError> {
+    if let Some(tasks) = &ctx.connection().tasks {
+        tasks.cancel_elsewhere(task, Cause::new(CauseKind::Peer)).await?;
+    }
+    if form == TaskForm::DecidedByServer {
+        return Ok(RawValue::from_string("{}".to_owned())?);
+    }
+    let ended = ctx.run_until_cancelled(timeout(END_ELSEWHERE, end_elsewhere(ctx, form, task))).await?;
+    let Ok(ended) = ended else {
+        let why = "the node that does the task was asked to cancel it, and has not recorded its end";
+        return Err(ErrorObject::new(ErrorCode::INTERNAL_ERROR, why).into());
+    };
+    let ended = ended?;
+    match ended.status() {
+        TaskStatus::Cancelled => Ok(ended.written(TaskForm::status).ok_or_else(ErrorObject::internal)?),
+        other => {
+            Err(ErrorObject::invalid_params(format_args!("the task is {} already", other.name())).into())
+        }
+    }
+}
+
 /// Reports each change of the tasks that are named on the stream of this request, until all have ended ("Task Status
 /// Notifications" of the extension). Tasks that are not known here are not in the acknowledgement.
 async fn listen(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, HandlerError> {
@@ -268,7 +326,7 @@ async fn listen(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, H
     // Each with the number of changes that are reported, until its end is.
     let mut listened = Vec::new();
     for id in ids {
-        if let Some(task) = look_up(ctx, form, &id).await? {
+        if let Some(task) = look_up(ctx, form, &id).await?.filter(|task| !task.is_elsewhere()) {
             task.notify_changes(&changed);
             listened.push((task, Some(0)));
         }

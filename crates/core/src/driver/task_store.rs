@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
+use crate::cause::Cause;
 use crate::message::{ErrorCode, ErrorObject};
 use crate::transport::BoxFuture;
 
@@ -31,7 +32,7 @@ pub trait TaskStore: Send + Sync {
     fn forget(&self, id: &str) -> BoxFuture<'static, ()>;
 
     /// The record of a task that this process does not know. Of a task that had not ended when its process was lost it is
-    /// [`lost`](TaskRecord::lost). `None`: there was no such task, or its process lives.
+    /// [`lost`](TaskRecord::lost). A record without an end is that of a task whose process lives. `None`: there was no such task.
     ///
     /// # Errors
     /// The store does not answer, with a sentence for the client.
@@ -39,6 +40,18 @@ pub trait TaskStore: Send + Sync {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     fn find(&self, id: &str) -> BoxFuture<'static, Result<Option<TaskRecord>, String>>;
+
+    /// Asks the process of a task that this process does not know to cancel it. Whether it did is in the task's record.
+    ///
+    /// # Errors
+    /// The store does not answer, with a sentence for the client; by default always.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the task may be cancelled all the same.
+    fn cancel(&self, id: &str, cause: Cause) -> BoxFuture<'static, Result<(), String>> {
+        let _ = (id, cause);
+        Box::pin(async { Err("a task of another process cannot be cancelled here".to_owned()) })
+    }
 }
 
 /// The longest result that is recorded, in bytes. A NATS server takes messages of 1 MiB. Of a task with a longer one other

@@ -125,7 +125,19 @@ impl Tasks {
         self.0.record(task);
     }
 
-    /// The task with this id that another process did, if this principal may see it.
+    /// Asks the process that does a task to cancel it.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub(crate) async fn cancel_elsewhere(&self, task: &Task, cause: Cause) -> Result<(), ErrorObject> {
+        let asked = match self.0.store.get() {
+            Some(store) => store.cancel(&task.id, cause).await,
+            None => Ok(()),
+        };
+        asked.map_err(|why| ErrorObject::new(ErrorCode::INTERNAL_ERROR, why))
+    }
+
+    /// The task with this id that another process does or did, if this principal may see it.
     ///
     /// # Errors
     /// The store does not answer.

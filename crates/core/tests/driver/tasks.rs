@@ -745,6 +745,8 @@ struct Shelf {
     records: Arc<std::sync::Mutex<std::collections::HashMap<(String, bool), String>>>,
     allowed: Option<Arc<tokio::sync::Semaphore>>,
     is_away: Arc<std::sync::atomic::AtomicBool>,
+    /// A client of the process that does the tasks, as long as that process lives.
+    owner: Arc<std::sync::OnceLock<Peer>>,
 }
 
 impl TaskStore for Shelf {
@@ -772,10 +774,25 @@ impl TaskStore for Shelf {
         let read = |ended| -> Option<TaskRecord> {
             serde_json::from_str(records.get(&(id.to_owned(), ended))?).unwrap()
         };
-        let found = read(true).or_else(|| Some(read(false)?.lost()));
+        let lives = self.owner.get().is_some();
+        let found = read(true).or_else(|| Some(if lives { read(false)? } else { read(false)?.lost() }));
         let is_away = self.is_away.load(Ordering::SeqCst);
         Box::pin(async move { if is_away { Err("the store is away".to_owned()) } else { Ok(found) } })
     }
+
+    fn cancel(&self, id: &str, _: crate::Cause) -> BoxFuture<'static, Result<(), String>> {
+        let meta = declared();
+        let task =
+            self.owner.get().map(|owner| TaskHandle::<Value>::with_id(owner, id, Some(&meta)).unwrap());
+        Box::pin(async move {
+            let task = task.ok_or("its process is gone")?;
+            task.cancel().await.map_err(|error| error.to_string())
+        })
+    }
+}
+
+fn declared() -> Value {
+    json!({"io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}})
 }
 
 /// The tasks of a process, with the store of its cluster.
@@ -804,7 +821,7 @@ async fn another_process_tells_from_the_record_how_a_task_has_ended() {
         }
 
         let (other, _other_server) = connect(&dialect, router(&stored(&shelf), &running));
-        let meta = json!({"io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}});
+        let meta = declared();
         let of = |task: &TaskHandle<Value>| {
             TaskHandle::<Value>::with_id(&other, task.id().unwrap(), Some(&meta)).unwrap()
         };
@@ -823,6 +840,58 @@ async fn another_process_tells_from_the_record_how_a_task_has_ended() {
         assert_eq!(code(unknown.status().await), ErrorCode::INVALID_PARAMS);
         shelf.is_away.store(true, Ordering::SeqCst);
         assert_eq!(code(of(&lost).status().await), ErrorCode::INTERNAL_ERROR, "nobody knows");
+    }
+}
+
+#[tokio::test]
+async fn a_task_of_another_process_is_reported_awaited_and_cancelled_there() {
+    for dialect in BOTH {
+        let (shelf, running) = (Shelf::default(), Running::default());
+        let (client, _server) = connect(&dialect, router(&stored(&shelf), &running));
+        shelf.owner.set(client.clone()).unwrap();
+        let (other, _other_server) = connect(&dialect, router(&stored(&shelf), &running));
+        let meta = declared();
+        let of = |task: &TaskHandle<Value>| {
+            TaskHandle::<Value>::with_id(&other, task.id().unwrap(), Some(&meta)).unwrap()
+        };
+        let (first, second) = (start(&client, "wait").await, start(&client, "ignore").await);
+        while shelf.records.lock().unwrap().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(of(&first).status().await.unwrap().status, TaskStatus::Working, "{dialect:?}");
+        running.becomes(2).await;
+
+        let task = of(&first);
+        let result = tokio::spawn(async move { task.result().await });
+        of(&first).cancel().await.unwrap();
+        // In the later revision the end may follow the answer.
+        running.becomes(1).await;
+        assert!(matches!(timeout(SOON, result).await.unwrap().unwrap(), Err(CallError::Cancelled(_))));
+        assert_eq!(of(&first).status().await.unwrap().status, TaskStatus::Cancelled);
+        assert_eq!(first.status().await.unwrap().status, TaskStatus::Cancelled, "the same at its own");
+        match of(&first).cancel().await {
+            Ok(()) => assert_eq!(dialect.name(), MCP_2026.name()),
+            late => assert_eq!(code(late), ErrorCode::INVALID_PARAMS, "it has ended"),
+        }
+        // Its handler returns a value after the cancel.
+        of(&second).cancel().await.unwrap();
+        running.becomes(0).await;
+        if dialect.name() == MCP.name() {
+            assert_eq!(of(&second).status().await.unwrap().status, TaskStatus::Cancelled);
+        } else {
+            let update =
+                json!({ "_meta": meta, "taskId": start(&client, "wait").await.id(), "inputResponses": {} });
+            while shelf.records.lock().unwrap().len() < 5 {
+                tokio::task::yield_now().await;
+            }
+            // The answers would be lost.
+            assert_eq!(
+                code(other.call::<_, Value>("tasks/update", &update).await),
+                ErrorCode::INTERNAL_ERROR
+            );
+        }
+        shelf.is_away.store(true, Ordering::SeqCst);
+        assert_eq!(code(of(&first).cancel().await), ErrorCode::INTERNAL_ERROR, "nobody knows");
     }
 }
 
