@@ -46,6 +46,7 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             an_early_cancel_finds_its_request_without_a_session,
             a_late_cancel_is_forgotten_without_a_session,
             a_task_is_reached_through_every_replica,
+            a_task_is_cancelled_from_a_session_at_another_node,
             a_task_of_a_dead_replica_is_no_hang;
         sessions: a_forwarded_request_is_never_forwarded_again,
             a_hop_that_is_not_signed_for_this_node_is_refused,

@@ -296,6 +296,43 @@ pub(crate) async fn a_task_of_a_dead_replica_is_no_hang(backend: Backend) {
     }
 }
 
+/// A task of a session at one node is reported, awaited and cancelled in a session at another, as MCP 2025-11-25 has it. A list of
+/// nodes keeps no records, so there it is unknown.
+pub(crate) async fn a_task_is_cancelled_from_a_session_at_another_node(backend: Backend) {
+    let replicas = Replicas::start(backend).await;
+    let all = replicas.addresses();
+    let (own, other) =
+        (Session::open(all[0], Binding::Streamable).await, Session::open(all[1], Binding::Streamable).await);
+    let call = json!({ "name": "wait", "arguments": {}, "task": { "ttl": 60_000 } });
+    let answer = own.ask(all[0], 1, "tools/call", call).await;
+    let task = json!({ "taskId": answer["result"]["task"]["taskId"] });
+    assert!(task["taskId"].is_string(), "{answer}");
+    if backend == Backend::List {
+        let answer = other.ask(all[1], 2, "tasks/get", task).await;
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+        return;
+    }
+    poll_until("its begin is recorded", async || {
+        let answer = other.ask(all[1], 2, "tasks/get", task.clone()).await;
+        answer["result"]["status"] == "working"
+    })
+    .await;
+    let result = other.begin(all[1], 3, "tasks/result", &task).await.unwrap();
+    let answer = other.ask(all[1], 4, "tasks/cancel", task.clone()).await;
+    assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
+    // The work was signalled before the answer.
+    let stats = own.ask(all[0], 5, "tools/call", json!({ "name": "stats", "arguments": {} })).await;
+    assert_eq!(stats["result"]["structuredContent"]["running"], 0, "{stats}");
+    let answer = in_time("tasks/result", result.answer(3)).await.unwrap().unwrap();
+    assert!(answer["error"].is_object(), "{answer}");
+    for (session, at) in [(&own, all[0]), (&other, all[1]), (&other, all[2])] {
+        let answer = session.ask(at, 6, "tasks/get", task.clone()).await;
+        assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
+        let answer = session.ask(at, 7, "tasks/cancel", task.clone()).await;
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    }
+}
+
 // `rescind worker`: work that a request hands to another process stops with its request.
 
 /// A running worker. It is killed on drop.
