@@ -322,12 +322,12 @@ async fn listen(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, H
         );
     };
     form.check_declared(Some(params))?;
-    let (changed, subscription) = (Arc::new(Notify::new()), ctx.request_id());
+    let (wake, subscription) = (Arc::new(Notify::new()), ctx.request_id());
     // Each with the number of changes that are reported, until its end is.
     let mut listened = Vec::new();
     for id in ids {
         if let Some(task) = look_up(ctx, form, &id).await?.filter(|task| !task.is_elsewhere()) {
-            task.notify_changes(&changed);
+            task.notify_changes(&wake);
             listened.push((task, Some(0)));
         }
     }
@@ -349,7 +349,7 @@ async fn listen(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, H
         if listened.is_empty() {
             break;
         }
-        ctx.run_until_cancelled(changed.notified()).await?;
+        ctx.run_until_cancelled(wake.notified()).await?;
     }
     let ended = form::of_subscription(subscription, &RawValue::from_string("{}".to_owned())?);
     Ok(ended.ok_or_else(ErrorObject::internal)?)
