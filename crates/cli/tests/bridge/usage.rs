@@ -441,8 +441,8 @@ async fn a_task_of_a_child_is_shown_and_stopped_there() {
         assert_eq!((&row["method"], &row["about"]), (&json!("tools/call"), &json!("wait")), "{row}");
         assert_eq!(row["stoppable"], true, "{row}");
         assert!(response.starts_with("HTTP/1.1 204"), "{response}");
-        let status = soon("the status", task.status()).await.unwrap().status;
-        assert_eq!(status, TaskStatus::Cancelled, "{dialect}");
+        let report = soon("the status", task.status()).await.unwrap();
+        assert_eq!(report.status, TaskStatus::Cancelled, "{dialect}");
         let stats = client.call::<_, Value>("test/stats", &json!({"_meta": meta}));
         let stats = soon("the counters", stats).await.unwrap();
         assert_eq!((&stats["cancelled"], &stats["running"]), (&json!(1), &json!(0)), "{stats}");
