@@ -40,7 +40,7 @@ impl Bridge {
             on_deviation: None,
             request_log: None,
             propagator: Arc::new(()),
-            task_owners: Arc::default(),
+            tasks: Arc::default(),
         })))
     }
 

@@ -46,6 +46,7 @@ mod bridge;
 mod passing;
 mod relay_dialect;
 mod session;
+mod shown_tasks;
 mod subscriptions;
 mod tasks;
 

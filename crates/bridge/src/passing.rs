@@ -9,6 +9,8 @@ use rescind_core::{
 use serde_json::value::RawValue;
 
 use crate::session::{CLIENT, Routers, Session};
+use crate::shown_tasks::{self, Question};
+use crate::tasks::NewTask;
 
 /// Unread notifications of the upstream side at which reading from it stops, until the downstream side has taken half
 /// of them.
@@ -26,7 +28,7 @@ fn downstream_router(session: &Arc<Session>) -> Router {
         .in_order()
         .fallback(move |ctx: CallContext, params: Box<RawValue>| {
             let session = Arc::clone(&requests);
-            async move { ask_upstream(&session, ctx, &params).await }
+            async move { ask_upstream(&session, ctx, params).await }
         })
         .notification_fallback(move |peer, method, params: Box<RawValue>| {
             let session = Arc::clone(&notifications);
@@ -47,23 +49,40 @@ fn upstream_router(session: &Arc<Session>, downstream: &Peer) -> Router {
         })
         .notification_fallback(move |_, method, params: Box<RawValue>| {
             let (session, downstream) = (Arc::clone(&notifications), told.clone());
-            async move { tell_downstream(&session, &downstream, method, &params).await }
+            async move {
+                session.tasks().notified(session.upstream_dialect(), &method, &params);
+                tell_downstream(&session, &downstream, method, &params).await;
+            }
         })
 }
 
-async fn ask_upstream(session: &Arc<Session>, ctx: CallContext, params: &RawValue) -> Answer {
+async fn ask_upstream(session: &Arc<Session>, ctx: CallContext, params: Box<RawValue>) -> Answer {
+    let (answer, task) = upstream_answer(session, &ctx, &params).await?;
+    let Some(task) = task.filter(|_| session.is_shown()) else { return Ok(answer) };
+    let Some(question) = Question::about(&task.id, &params) else { return Ok(answer) };
+    // A task may run for long.
+    drop(params);
+    shown_tasks::show(session, &ctx, (answer, task), question).await
+}
+
+/// The answer of the upstream, and the task that it has made of the request.
+async fn upstream_answer(
+    session: &Arc<Session>,
+    ctx: &CallContext,
+    params: &RawValue,
+) -> Result<(Box<RawValue>, Option<NewTask>), HandlerError> {
     let _open = session.count_open();
-    let _token = session.downstream_tokens.register(&ctx);
-    let (owners, dialect, client) = session.task_owners(&ctx.peer());
-    owners.check(dialect, &client, ctx.method(), params)?;
+    let _token = session.downstream_tokens.register(ctx);
+    let (tasks, dialect, client) = (session.tasks(), session.upstream_dialect(), session.client(&ctx.peer()));
+    tasks.check(dialect, &client, ctx.method(), params)?;
     let start = async {
         // Taken in the order of arrival, also while the upstream is being opened.
         let _turn = session.turns.lock().await;
         let upstream = session.upstream(|| ctx.peer()).await.map_err(|lost| failed(&lost))?;
         session.subscriptions.start(
-            &ctx,
+            ctx,
             dialect,
-            || start(&upstream, &ctx, params),
+            || start(&upstream, ctx, params),
             |started| started.call.id(),
         )
     };
@@ -71,17 +90,19 @@ async fn ask_upstream(session: &Arc<Session>, ctx: CallContext, params: &RawValu
     let exchange = if session.may_fail_alone() { call.call.exchange() } else { None };
     let lost = async || {
         let why = session.lost(exchange).await;
-        if exchange.is_some() { named(&ctx, &why).into() } else { why }
+        if exchange.is_some() { named(ctx, &why).into() } else { why }
     };
-    let mut answer = answer(&ctx, call, session.upstream_name(), lost).await?;
+    let request = (ctx.method(), params);
+    let refused = |error: &ErrorObject| tasks.refused(dialect, request, error);
+    let mut answer = answer(ctx, call, session.upstream_name(), refused, lost).await?;
     if let Some(subscription) = subscription {
-        answer = subscription.answered(&ctx, answer);
+        answer = subscription.answered(ctx, answer);
     }
-    Ok(owners.answered(dialect, &client, (ctx.method(), params), answer))
+    Ok(tasks.answered(dialect, &client, request, answer, || ctx.peer().use_mark()))
 }
 
 async fn ask(session: &Arc<Session>, to: &Peer, ctx: &CallContext, params: &RawValue) -> Answer {
-    answer(ctx, start(to, ctx, params)?, CLIENT, || session.client_lost()).await
+    answer(ctx, start(to, ctx, params)?, CLIENT, |_| {}, || session.client_lost()).await
 }
 
 /// A call to the other side.
@@ -106,11 +127,13 @@ fn start(to: &Peer, ctx: &CallContext, params: &RawValue) -> Result<Started, Han
     Ok(Started { call: started?, late })
 }
 
-/// Waits for the answer of the other side, which has this name in errors. `lost`: why it did not answer.
+/// Waits for the answer of the other side, which has this name in errors. `refused`: it answers with an error, and was not asked to
+/// cancel. `lost`: why it did not answer.
 async fn answer<L: Future<Output = Arc<str>>>(
     ctx: &CallContext,
     started: Started,
     other: &str,
+    refused: impl FnOnce(&ErrorObject),
     lost: impl FnOnce() -> L,
 ) -> Answer {
     let Started { call, late } = started;
@@ -121,7 +144,12 @@ async fn answer<L: Future<Output = Arc<str>>>(
     }
     match call.outcome().await {
         Outcome::Completed(value) | Outcome::CompletedAfterCancel(value) => Ok(value),
-        Outcome::Failed(error) => Err(error_of(ctx, error)),
+        Outcome::Failed(error) => {
+            if !ctx.is_cancelled() {
+                refused(&error);
+            }
+            Err(error_of(ctx, error))
+        }
         // The session has ended on this side.
         Outcome::Cancelled(cancelled)
             if cancelled.cause.kind() == CauseKind::Shutdown && !ctx.is_cancelled() =>

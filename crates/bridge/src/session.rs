@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{Notify, watch};
 
 use crate::subscriptions::Subscriptions;
-use crate::tasks::{TaskClient, TaskOwners};
+use crate::tasks::{KnownTasks, TaskClient};
 
 /// The time for the errors of open requests to be written, after the upstream is lost.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     pub(crate) on_deviation: Option<DeviationHook>,
     pub(crate) request_log: Option<RequestLog>,
     pub(crate) propagator: Propagator,
-    pub(crate) task_owners: Arc<TaskOwners>,
+    pub(crate) tasks: Arc<KnownTasks>,
 }
 
 impl Settings {
@@ -145,10 +145,24 @@ impl Session {
         })
     }
 
-    /// The owners of the bridge's tasks, the dialect of the server, and the client of this session.
-    pub(crate) fn task_owners(&self, downstream: &Peer) -> (&TaskOwners, &Dialect, TaskClient) {
-        let client = TaskClient { principal: downstream.meta().principal.clone(), session: self.number };
-        (&self.settings.task_owners, &self.settings.upstream, client)
+    /// The tasks of the bridge.
+    pub(crate) fn tasks(&self) -> &KnownTasks {
+        &self.settings.tasks
+    }
+
+    /// The client of this session.
+    pub(crate) fn client(&self, downstream: &Peer) -> TaskClient {
+        TaskClient { principal: downstream.meta().principal.clone(), session: self.number }
+    }
+
+    /// The dialect of the server.
+    pub(crate) fn upstream_dialect(&self) -> &Dialect {
+        &self.settings.upstream
+    }
+
+    /// Whether a log shows the requests of this session.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.settings.request_log.is_some()
     }
 
     /// The options of the downstream connection.
@@ -185,6 +199,21 @@ impl Session {
             Ok(PairState::Lost(why)) => Err(Arc::clone(why)),
             Ok(PairState::Opening) | Err(_) => Err("the session has ended".into()),
         }
+    }
+
+    /// The upstream, while it is open.
+    pub(crate) fn open_upstream(&self) -> Option<Peer> {
+        match &*self.state.borrow() {
+            PairState::Open(peer) => Some(peer.clone()),
+            PairState::Opening | PairState::Lost(_) => None,
+        }
+    }
+
+    /// Waits until the upstream is gone.
+    pub(crate) async fn over(&self) {
+        let mut state = self.state.subscribe();
+        // The sender exists as long as `self`.
+        let _ = state.wait_for(|state| matches!(state, PairState::Lost(_))).await;
     }
 
     /// The name of the upstream in errors.

@@ -335,8 +335,8 @@ pub(crate) struct BridgeArgs {
     /// The most sessions at once.
     #[arg(long, help_heading = LISTEN, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) max_sessions: u32,
-    /// End a session that nobody uses after this many seconds. One whose event stream is read, or for whose request a
-    /// client waits, is in use. [default: 1800 over HTTP, else never]
+    /// End a session that nobody uses after this many seconds. One whose event stream is read, whose task runs, or for whose
+    /// request a client waits, is in use. [default: 1800 over HTTP, else never]
     #[arg(long, help_heading = LISTEN, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub(crate) idle: Option<u64>,
     /// How many seconds running requests have to end after SIGTERM or SIGINT, before they are cancelled. They have 2 s more

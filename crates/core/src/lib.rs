@@ -71,7 +71,7 @@ pub use trace_context::TraceContext;
 pub use transport::{
     BoxFuture, Capabilities, CloseReason, Endpoint, ExchangeEnd, FrameInfo, FrameKind, Inbound, Lane, Link,
     Listener, Outbound, PeerInfo, Receiver, RejectReason, Sender, Transport, TransportError,
-    TransportErrorKind, TransportEvent, Unsupported,
+    TransportErrorKind, TransportEvent, Unsupported, UseMark,
 };
 #[cfg(feature = "tokio")]
 pub use transport::{

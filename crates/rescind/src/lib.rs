@@ -120,7 +120,7 @@ pub mod transport {
         ContentLength, Decoded, Decoder, ExchangeEnd, ExchangeId, FrameInfo, FrameKind, HeldBytes, Inbound,
         Lane, Link, Listener, MEMORY, MemoryFull, Newline, Outbound, PartialFrame, PeerInfo, Receiver,
         RejectReason, Resource, Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
-        Unsupported,
+        Unsupported, UseMark,
     };
     pub use rescind_net::{HostRefusal, OriginRefused, PeerCertificates, RequestHost};
 }

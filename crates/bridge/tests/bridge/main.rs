@@ -4,6 +4,7 @@
 mod cancelling;
 mod ends;
 mod passing;
+mod tasks;
 
 use std::time::Duration;
 

@@ -3,12 +3,8 @@
 use std::time::Duration;
 
 use rescind_bridge::{Bridge, NotBridged, Upstream};
-use rescind_core::dialect::{ABP, ACP, ALL, Dialect, LSP, MCP, MCP_2026, TaskStatus};
-use rescind_core::{
-    CallContext, CallError, ErrorCode, Limits, Peer, Principal, Router, TaskHandle, Tasks, memory_listener,
-    memory_pair,
-};
-use serde_json::{Value, json};
+use rescind_core::dialect::{ABP, ACP, ALL, LSP, MCP, MCP_2026};
+use rescind_core::{Limits, Peer, memory_listener, memory_pair};
 use tokio::sync::oneshot;
 
 use crate::{End, Ends};
@@ -409,94 +405,4 @@ async fn a_server_that_does_not_read_ends_its_session_before_a_notification_is_l
     ends.client.closed().await;
     ends.bridge.ended().await;
     assert!(Peer::is_closed(&ends.downstream));
-}
-
-/// A client of this bridge, whose server takes all clients for one, as behind one token.
-async fn client_of_tasks(bridge: &Bridge, tasks: &Tasks, principal: Option<&str>) -> Peer {
-    client_in(MCP, bridge, tasks, principal).await
-}
-
-async fn client_in(dialect: Dialect, bridge: &Bridge, tasks: &Tasks, principal: Option<&str>) -> Peer {
-    let (client, mut downstream) = memory_pair();
-    downstream.meta.principal = principal.map(|name| Principal(name.into()));
-    let (upstream, mut server) = memory_pair();
-    server.meta.principal = Some(Principal("the bridge".into()));
-    let router = Router::new().tasks(tasks).task("tools/call", async |ctx: CallContext, _: Value| {
-        ctx.cancelled().await;
-        Ok(json!({}))
-    });
-    Peer::builder(dialect.clone()).serve(router).attach(server).unwrap();
-    bridge.between(downstream, Upstream::new("the server", upstream)).await.unwrap();
-    Peer::builder(dialect).attach(client).unwrap()
-}
-
-/// The extension's "Task Status Notifications", of a server that takes all clients for one.
-#[tokio::test]
-async fn a_client_listens_to_its_own_tasks_and_not_to_anothers() {
-    let (bridge, tasks) = (Bridge::new(MCP_2026).unwrap(), Tasks::default());
-    let ada = client_in(MCP_2026, &bridge, &tasks, Some("ada")).await;
-    let bob = client_in(MCP_2026, &bridge, &tasks, Some("bob")).await;
-    let meta = json!({ "io.modelcontextprotocol/clientCapabilities": {} });
-    let call = ada.call::<_, Value>("tools/call", &json!({ "name": "wait", "_meta": meta })).task(None);
-    let task: TaskHandle<Value> = call.await.unwrap();
-    let declared = json!({ "extensions": { "io.modelcontextprotocol/tasks": {} } });
-    let params = json!({
-        "_meta": { "io.modelcontextprotocol/clientCapabilities": declared },
-        "notifications": { "taskIds": [task.id()] },
-    });
-    match bob.call::<_, Value>("subscriptions/listen", &params).await {
-        Err(CallError::Failed(error)) => assert_eq!(error.code, ErrorCode::INVALID_PARAMS),
-        other => panic!("{other:?}"),
-    }
-    let listen = ada
-        .call::<_, Value>("subscriptions/listen", &params)
-        .notifications_where(|told| told.method() == "notifications/tasks")
-        .start()
-        .unwrap();
-    let mut told = listen.notifications();
-    let mut status = async || {
-        let told: Value = told.next().await.unwrap().params().unwrap();
-        told["status"].as_str().unwrap().to_owned()
-    };
-    assert_eq!(status().await, "working");
-    task.cancel().await.unwrap();
-    assert_eq!(status().await, "cancelled");
-    assert_eq!(listen.await.unwrap()["resultType"], "complete");
-}
-
-#[tokio::test]
-async fn a_client_sees_its_own_tasks_of_a_server_that_takes_all_clients_for_one() {
-    for names in [[None, None], [Some("ada"), Some("bob")]] {
-        let (bridge, tasks) = (Bridge::new(MCP).unwrap(), Tasks::default());
-        let first = client_of_tasks(&bridge, &tasks, names[0]).await;
-        let second = client_of_tasks(&bridge, &tasks, names[1]).await;
-        let start = async |client: &Peer| -> TaskHandle<Value> {
-            client.call("tools/call", &json!({ "name": "wait" })).task(None).await.unwrap()
-        };
-        let (own, other) = (start(&first).await, start(&second).await);
-        for (client, task) in [(&first, &own), (&second, &other)] {
-            let page: Value = client.call("tasks/list", &json!({})).await.unwrap();
-            let listed = page.get("tasks").and_then(Value::as_array).unwrap();
-            assert_eq!(listed.len(), 1, "{page}");
-            assert_eq!(listed[0].get("taskId").and_then(Value::as_str), task.id());
-        }
-        let question = json!({ "taskId": own.id() });
-        if names[0].is_some() {
-            for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
-                match second.call::<_, Value>(method, &question).await {
-                    Err(CallError::Failed(error)) => assert_eq!(error.code, ErrorCode::INVALID_PARAMS),
-                    other => panic!("{method}: {other:?}"),
-                }
-            }
-            // The same client in another session.
-            let again = client_of_tasks(&bridge, &tasks, names[0]).await;
-            again.call::<_, Value>("tasks/get", &question).await.unwrap();
-        } else {
-            // An id is enough: the client may have connected again.
-            let told: Value = second.call("tasks/get", &question).await.unwrap();
-            assert_eq!(told.get("status"), Some(&json!("working")));
-        }
-        own.cancel().await.unwrap();
-        assert_eq!(other.status().await.unwrap().status, TaskStatus::Working);
-    }
 }

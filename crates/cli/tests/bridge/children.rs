@@ -1,5 +1,6 @@
 //! Programs behind a bridge that fail, and clients and bridges that leave.
 
+use rescind::dialect::TaskStatus;
 use rescind::{Outcome, Peer};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -336,6 +337,27 @@ async fn an_idle_session_ends_with_its_child() {
     let more = [&["--idle", "1"], words(&child).as_slice()].concat();
     let bridge = Bridge::listen("acp", WS, &more);
     let (client, life) = tokio::join!(bridge.client("acp"), lives.begun());
+    life.ended().await;
+    drop(soon("the close", client.closed()).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_outlives_its_idle_time_while_a_task_of_its_child_runs() {
+    let lives = Lives::new();
+    let child = lives.child(&fixture_script("mcp"));
+    let more = [&["--idle", "2"], words(&child).as_slice()].concat();
+    let bridge = Bridge::listen("mcp", WS, &more);
+    let (client, life) = tokio::join!(bridge.client("mcp"), lives.begun());
+    let wait = client.call::<_, Value>("tools/call", &json!({"name": "wait", "arguments": {}}));
+    let task = soon("the task", wait.task(None)).await.unwrap();
+    // A request at another bridge is the clock.
+    let other = Bridge::listen("mcp", WS, &words(&fixture("mcp")));
+    let clock = other.client("mcp").await;
+    let sleep = json!({"ms": 6000, "value": 1});
+    soon("six seconds", clock.call::<_, Value>("test/sleep", &sleep)).await.unwrap();
+    let status = soon("the status", task.status()).await.unwrap().status;
+    assert_eq!(status, TaskStatus::Working);
+    soon("the cancel", task.cancel()).await.unwrap();
     life.ended().await;
     drop(soon("the close", client.closed()).await);
 }

@@ -448,12 +448,16 @@ fn a_host_is_served_if_it_is_allowed_by_name() {
 }
 
 #[test]
-fn a_session_whose_stream_is_read_outlives_its_idle_time() {
+fn a_session_whose_stream_is_read_or_whose_task_runs_outlives_its_idle_time() {
     let program = fixture("mcp");
     let more = [&["--idle", "4"], words(&program).as_slice()].concat();
     let bridge = Bridge::listen("mcp", HTTP, &more);
     let (read, _) = open(&bridge, "2025-11-25");
     let (unread, _) = open(&bridge, "2025-11-25");
+    let (busy, _) = open(&bridge, "2025-11-25");
+    let call = json!({"name": "wait", "arguments": {}, "task": {}});
+    let task = ask(&bridge, "POST", &[("Mcp-Session-Id", &busy)], &message(&json!(1), "tools/call", &call));
+    assert!(task.text().contains(r#""status":"working""#));
     let stream = ask(&bridge, "GET", &[("Mcp-Session-Id", &read)], "");
     assert_eq!(stream.status, 200);
     // A request of another session is the clock. That session is in use meanwhile.
@@ -462,7 +466,7 @@ fn a_session_whose_stream_is_read_outlives_its_idle_time() {
     let slept = ask(&bridge, "POST", &[("Mcp-Session-Id", &clock)], &sleep);
     assert!(slept.text().contains(r#""value":1"#));
     let ping = message(&json!(2), "ping", &json!({}));
-    for (session, status) in [(&read, 200), (&unread, 404), (&clock, 200)] {
+    for (session, status) in [(&read, 200), (&unread, 404), (&busy, 200), (&clock, 200)] {
         assert_eq!(ask(&bridge, "POST", &[("Mcp-Session-Id", session)], &ping).status, status, "{session}");
     }
 }

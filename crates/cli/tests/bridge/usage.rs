@@ -6,6 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use rescind::Outcome;
+use rescind::dialect::TaskStatus;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -407,6 +408,45 @@ async fn a_request_is_shown_with_its_call_and_stopped_at_the_child() {
     assert_eq!(&*error.message, "Request cancelled by an operator");
     let stats: Value = soon("the counters", client.call("test/stats", &json!({}))).await.unwrap();
     assert_eq!((&stats["cancelled"], &stats["running"]), (&json!(1), &json!(0)), "{stats}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_of_a_child_is_shown_and_stopped_there() {
+    for (dialect, arguments, meta) in [
+        ("mcp", json!({}), json!({})),
+        ("mcp-2026", json!({"as_task": true}), rescind_testkit::support::mcp_meta()),
+    ] {
+        let bridge = WithPage::start(dialect);
+        let client = connect(dialect, transport(&bridge.endpoint)).await;
+        if dialect == "mcp" {
+            soon("the handshake", client.call::<_, Value>("initialize", &hello(dialect))).await.unwrap();
+        }
+        let wait = json!({"name": "wait", "arguments": arguments, "_meta": meta});
+        let task = soon("the task", client.call::<_, Value>("tools/call", &wait).task(None)).await.unwrap();
+        let shown = tokio::task::spawn_blocking(move || {
+            let row = |view: &Value| {
+                let requests = view["requests"].as_array().unwrap();
+                requests.iter().find(|request| request["status"] == "task").cloned()
+            };
+            let view = bridge.view(|view| row(view).is_some());
+            let row = row(&view).unwrap();
+            let response = bridge.stop(row["key"].as_str().unwrap());
+            bridge.view(|view| {
+                let ended = view["ended"].as_array().unwrap().iter();
+                ended.clone().any(|ended| ended["request"]["key"] == row["key"])
+            });
+            (bridge, row, response)
+        });
+        let (_bridge, row, response) = soon("the end on the page", shown).await.unwrap();
+        assert_eq!((&row["method"], &row["about"]), (&json!("tools/call"), &json!("wait")), "{row}");
+        assert_eq!(row["stoppable"], true, "{row}");
+        assert!(response.starts_with("HTTP/1.1 204"), "{response}");
+        let report = soon("the status", task.status()).await.unwrap();
+        assert_eq!(report.status, TaskStatus::Cancelled, "{dialect}");
+        let stats = client.call::<_, Value>("test/stats", &json!({"_meta": meta}));
+        let stats = soon("the counters", stats).await.unwrap();
+        assert_eq!((&stats["cancelled"], &stats["running"]), (&json!(1), &json!(0)), "{stats}");
+    }
 }
 
 #[test]

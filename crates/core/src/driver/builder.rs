@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::clients::Clients;
@@ -314,6 +314,7 @@ impl PeerBuilder {
             meta: link.meta.clone(),
             framing: link.framing(),
             budget: link.budget.clone(),
+            use_mark: link.use_mark.clone().map(OnceLock::from).unwrap_or_default(),
             handles_cancels,
             in_order,
             timeouts: self.timeouts,

@@ -16,7 +16,7 @@ use crate::driver::state::ConnectionInner;
 use crate::error::{CallError, ConnectionError};
 use crate::machine::Stats;
 use crate::registry::{Registry, SessionId};
-use crate::transport::PeerInfo;
+use crate::transport::{PeerInfo, UseMark};
 
 /// The other side of a connection. A clone is the same connection.
 ///
@@ -226,6 +226,13 @@ impl Peer {
     #[must_use]
     pub fn dialect(&self) -> &Dialect {
         &self.0.dialect
+    }
+
+    /// The mark of use of the connection. A program sets it that does work for the peer while no message passes, such as
+    /// a task, so that the connection does not end as unused.
+    #[must_use]
+    pub fn use_mark(&self) -> UseMark {
+        self.0.use_mark.get_or_init(UseMark::default).clone()
     }
 
     /// What the transport knows about the peer.

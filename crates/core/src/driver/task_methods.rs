@@ -117,6 +117,39 @@ impl CallContext {
         side.task().map(|task| &*task.id).ok_or(NotATask::Ended(None))
     }
 
+    /// Passes on a task that another server made of this request. The client gets this handle as the answer, unchanged, and
+    /// the handler goes on: until it knows that the task has ended, or is cancelled. Then it ends the other server's task. From
+    /// now on the request is cancelled as a task is: [`become_task`](Self::become_task).
+    ///
+    /// # Errors
+    /// The handle, which the handler returns as its value: the request was cancelled before, or too many requests are tasks.
+    pub fn pass_task(&self, handle: Box<RawValue>) -> Result<(), Box<RawValue>> {
+        let (connection, data) = (self.connection(), self.data());
+        if connection.dialect.rules().tasks.is_none() || handle.get().len() > connection.max_frame / 2 {
+            return Err(handle);
+        }
+        let mut answer = Some(Answer::Value(handle));
+        let became = connection.step_with(
+            Payload::Offer(&mut answer),
+            |state, now, _, _| state.session.local_become_task(now, data.key),
+            |_, _, became| became,
+        );
+        match (became, answer) {
+            (Err(_), Some(Answer::Value(handle))) => Err(handle),
+            (Ok(()) | Err(_), _) => Ok(()),
+        }
+    }
+
+    /// The task that this request passes on was cancelled for this cause. The handler should end now.
+    pub fn passed_task_cancelled(&self, cause: Cause) {
+        let key = self.data().key;
+        self.connection().step(|state, now, _| {
+            if state.session.is_task(key) {
+                state.session.local_cancel(now, key, cause);
+            }
+        });
+    }
+
     /// Asks the client for something that the work of this request needs, and waits for the answer. Where servers send
     /// requests, it is one, as of [`call`](Self::call). In MCP 2026-07-28, where they do not, the request must be a task:
     /// `tasks/get` shows what is asked, and `tasks/update` brings the answer.

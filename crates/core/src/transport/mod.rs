@@ -19,8 +19,9 @@ use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::ops::DerefMut;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -29,6 +30,7 @@ use crate::clients::Clients;
 use crate::framing::{BadFrame, Framing};
 use crate::id::{ExchangeId, Principal, RequestId};
 use crate::message::Deviation;
+use crate::sync::Mutex;
 use crate::trace_context::TraceContext;
 
 #[cfg(feature = "tokio")]
@@ -446,6 +448,8 @@ pub struct Link {
     pub meta: PeerInfo,
     /// The bytes that are held for this connection. A transport that holds frames counts them here.
     pub budget: ByteBudget,
+    /// The mark of use that the transport reads. `None`: it ends no connection that is not used.
+    pub use_mark: Option<UseMark>,
     /// The framing of a byte stream, while it is not decided.
     framed: Option<Framed>,
 }
@@ -459,13 +463,20 @@ impl Link {
         meta: PeerInfo,
     ) -> Self {
         let budget = ByteBudget::default();
-        Self { rx: Box::pin(rx), tx: Box::pin(tx), traits, meta, budget, framed: None }
+        Self { rx: Box::pin(rx), tx: Box::pin(tx), traits, meta, budget, use_mark: None, framed: None }
     }
 
     /// Sets the budget in which the halves count the bytes that they hold.
     #[must_use]
     pub fn with_budget(mut self, budget: ByteBudget) -> Self {
         self.budget = budget;
+        self
+    }
+
+    /// Sets the mark of use that the transport reads before it ends a connection that is not used.
+    #[must_use]
+    pub fn with_use_mark(mut self, mark: UseMark) -> Self {
+        self.use_mark = Some(mark);
         self
     }
 
@@ -498,9 +509,9 @@ impl Link {
         R: Receiver + 'static,
         S: Sender + 'static,
     {
-        let Self { rx, tx, traits, meta, budget, framed } = self;
+        let Self { rx, tx, traits, meta, budget, use_mark, framed } = self;
         let (rx, tx) = wrap(rx, tx);
-        Self { rx: Box::pin(rx), tx: Box::pin(tx), traits, meta, budget, framed }
+        Self { rx: Box::pin(rx), tx: Box::pin(tx), traits, meta, budget, use_mark, framed }
     }
 }
 
@@ -565,6 +576,24 @@ impl PeerInfo {
     #[must_use]
     pub fn of_peer(peer: &str) -> Self {
         Self { peer: Some(peer.into()), ..Self::default() }
+    }
+}
+
+/// Until when a connection counts as used, also if no message passes. A rule that ends unused connections reads it:
+/// [`ServerLimits::idle_timeout`](crate::ServerLimits), and the idle limit of HTTP sessions. A clone is the same mark.
+#[derive(Clone, Debug, Default)]
+pub struct UseMark(Arc<Mutex<Option<Instant>>>);
+
+impl UseMark {
+    /// The connection counts as used until then. This replaces the time that was set before.
+    pub fn set(&self, until: Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+    }
+
+    /// The time that was set last.
+    #[must_use]
+    pub fn until(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,6 +12,7 @@ use rescind_core::{
     RequestEvent, RequestId, RequestInfo, RequestLog, RequestOutcome, RequestStatus, RequestWatch, Router,
     Server, memory_listener, memory_pair,
 };
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, Semaphore};
@@ -637,4 +638,56 @@ async fn neither_a_call_nor_a_handshake_nor_another_connections_request_can_be_s
     assert!(!client.stop_request(made.key, ""), "a call is its caller's");
     assert!(!client.stop_request(handshake.key, ""), "it is another connection's");
     drop(call);
+}
+
+/// A client of a gateway whose only method passes on the task of another server. Its handler then reports a cancel of that task,
+/// or returns the handle if it cannot be passed on.
+fn gateway(dialect: &Dialect, log: &RequestLog) -> (Peer, Peer) {
+    let (near, far) = memory_pair();
+    let router = Router::new().method("tools/call", async |ctx: CallContext, params: Value| {
+        let handle = to_raw_value(&json!({ "task": {"taskId": "t"} })).unwrap();
+        if params.get("late").is_some() {
+            ctx.cancelled().await;
+            assert!(ctx.pass_task(handle.clone()).is_err(), "it is cancelled");
+        }
+        if let Err(handle) = ctx.pass_task(handle) {
+            return Ok(handle);
+        }
+        assert!(ctx.pass_task(to_raw_value(&1).unwrap()).is_err(), "it is a task already");
+        ctx.passed_task_cancelled(Cause::new(CauseKind::Peer));
+        ctx.passed_task_cancelled(Cause::new(CauseKind::Shutdown));
+        let cause = ctx.cancelled().await;
+        ctx.stopped(cause)
+    });
+    let server = Peer::builder(dialect.clone()).serve(router).request_log(log).attach(far).unwrap();
+    (Peer::builder(dialect.clone()).attach(near).unwrap(), server)
+}
+
+#[tokio::test]
+async fn a_task_of_another_server_is_passed_on_only_where_there_are_tasks_and_before_a_cancel() {
+    for (dialect, outcome) in [(MCP, RequestOutcome::Cancelled), (ACP, RequestOutcome::Completed)] {
+        let log = RequestLog::new();
+        let (client, _server) = gateway(&dialect, &log);
+        let answer: Value = client.call("tools/call", &json!({})).await.unwrap();
+        assert_eq!(answer, json!({ "task": {"taskId": "t"} }), "{dialect:?}");
+        while log.ended().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let ended = log.ended().remove(0);
+        let cause = ended.request.cancel.map(|cancel| cancel.cause.kind());
+        let by_peer = (outcome == RequestOutcome::Cancelled).then_some(CauseKind::Peer);
+        assert_eq!((ended.outcome, cause), (outcome, by_peer), "the first cause counts");
+    }
+    let log = RequestLog::new();
+    let (client, server) = gateway(&MCP, &log);
+    let call = client.call::<_, Value>("tools/call", &json!({"late": 1})).start().unwrap();
+    while server.requests().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    call.canceller().cancel("");
+    drop(call.outcome().await);
+    while log.ended().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((server.stats().cancelled, server.stats().tasks, server.stats().panics), (1, 0, 0));
 }

@@ -245,7 +245,7 @@ impl<B: ServerBinding> HttpServer<B> {
     }
 
     /// The longest time for which an unused session is kept. Default: 30 min. A session is in use while its own event
-    /// stream is read, and while a client waits for one of its requests.
+    /// stream is read, while a client waits for one of its requests, and until its [`UseMark`](rescind_core::UseMark).
     pub const fn session_idle(mut self, timeout: Duration) -> Self {
         self.settings.session_idle = timeout;
         self

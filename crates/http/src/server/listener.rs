@@ -38,9 +38,9 @@ impl AcceptQueue {
     }
 
     /// Puts a link into the queue. Returns the link if the listener has ended or too many links wait.
-    pub(crate) fn hand(&self, link: Link) -> Result<(), Link> {
+    pub(crate) fn hand(&self, link: Link) -> Result<(), Box<Link>> {
         self.0.try_send(link).map_err(|refused| match refused {
-            mpsc::error::TrySendError::Full(link) | mpsc::error::TrySendError::Closed(link) => link,
+            mpsc::error::TrySendError::Full(link) | mpsc::error::TrySendError::Closed(link) => Box::new(link),
         })
     }
 }

@@ -12,6 +12,7 @@ use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
     ByteBudget, ExchangeEnd, ExchangeId, FrameKind, HeldBytes, Inbound, Link, MCP_RENEWAL, Outbound,
     PeerInfo, Principal, RejectReason, TraceContext, TransportError, TransportErrorKind, TransportEvent,
+    UseMark,
 };
 use tokio::time::Instant;
 
@@ -46,6 +47,8 @@ pub(super) struct SessionState {
     used: AtomicBool,
     pub(super) exchanges: Exchanges<()>,
     used_at: Mutex<Instant>,
+    /// Until when it counts as used, also without its client.
+    use_mark: UseMark,
     /// The revision that the answer to the opening message names.
     revision: OnceLock<Box<str>>,
     /// Whether messages of this side may wait for a stream.
@@ -103,6 +106,7 @@ impl SessionState {
             used: AtomicBool::new(false),
             exchanges,
             used_at: Mutex::new(Instant::now()),
+            use_mark: UseMark::default(),
             revision: OnceLock::new(),
             has_parked: AtomicBool::new(false),
             serves,
@@ -368,7 +372,7 @@ pub(super) fn link(session: &Arc<SessionState>) -> Link {
     peer.address = session.address;
     let mut link = ServerLink::open(session, IdlingReceiver::new(session), peer);
     link.traits.ordered = failpoint::active(Failpoint::PostsCountAsOrdered);
-    link.with_budget(session.budget.clone())
+    link.with_budget(session.budget.clone()).with_use_mark(session.use_mark.clone())
 }
 
 impl Linked for SessionState {
@@ -501,7 +505,12 @@ impl IdleSession for SessionState {
         let in_use = table.own.as_ref().is_some_and(ReplayBuffer::has_reader)
             || table.open.values().any(|open| open.buffer.has_reader());
         drop(table);
-        (!in_use).then(|| self.used_at() + self.settings.session_idle)
+        if in_use {
+            return None;
+        }
+        let marked = self.use_mark.until().map(Instant::from_std);
+        let used_at = marked.map_or(self.used_at(), |until| until.min(Instant::now()).max(self.used_at()));
+        Some(used_at + self.settings.session_idle)
     }
 
     fn parked_until(&self) -> Option<Instant> {
@@ -576,6 +585,23 @@ mod tests {
             assert!(session.exchanges.lock().open.is_empty());
             assert!(session.idle_at().is_some(), "the session would never idle");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mark_of_use_delays_the_idle_time_and_can_be_set_back() {
+        let session =
+            SessionState::new("session".into(), None, None, &Arc::default(), Weak::new(), Serves::Client);
+        let (begun, idle) = (Instant::now(), session.settings.session_idle);
+        let mark = link(&session).use_mark.expect("the link has it");
+        let (hour, second) = (Duration::from_secs(3600), Duration::from_secs(1));
+        mark.set((begun + 24 * hour).into_std());
+        tokio::time::advance(hour).await;
+        assert_eq!(session.idle_at(), Some(begun + hour + idle), "it is in use now");
+        mark.set((begun + hour + second).into_std());
+        tokio::time::advance(idle).await;
+        assert_eq!(session.idle_at(), Some(begun + hour + second + idle));
+        session.touch();
+        assert_eq!(session.idle_at(), Some(begun + hour + 2 * idle), "its client was there later");
     }
 
     /// A session of a client, and its batch of so many messages.

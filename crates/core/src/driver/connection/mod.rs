@@ -47,7 +47,7 @@ use crate::machine::{CloseCause, DisconnectPolicy};
 use crate::sync::atomic::Ordering;
 use crate::transport::{
     CloseReason, ExchangeEnd, FrameInfo, FrameKind, Inbound, Lane, Link, Outbound, Receiver, RejectReason,
-    Sender, TransportError, TransportErrorKind, TransportEvent,
+    Sender, TransportError, TransportErrorKind, TransportEvent, UseMark,
 };
 
 /// The most frames that are read before the task writes and yields.
@@ -321,7 +321,8 @@ impl ConnectionTask {
         let Some(idle) = self.idle.as_mut().filter(|_| self.rx.is_some()) else { return false };
         let moved = std::mem::take(&mut self.moved) || self.unflushed;
         let in_use = moved || self.connection.lock().session.has_requests_or_calls();
-        if idle.poll(cx, in_use).is_pending() {
+        let mark = || self.connection.use_mark.get().and_then(UseMark::until);
+        if idle.poll(cx, in_use, mark).is_pending() {
             return false;
         }
         self.idle = None;
@@ -409,12 +410,27 @@ impl Idle {
         Some(Self { after, timer: Box::pin(tokio::time::sleep(after)) })
     }
 
-    /// Ready once the connection was idle for the whole time. `in_use`: it is in use, or was since the last call.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, in_use: bool) -> Poll<()> {
+    /// Ready once the connection was idle for the whole time. `in_use`: it is in use, or was since the last call. `mark`: until
+    /// when it counts as used all the same.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        in_use: bool,
+        mark: impl Fn() -> Option<Instant>,
+    ) -> Poll<()> {
         if in_use {
             self.timer.as_mut().reset(tokio::time::Instant::now() + self.after);
         }
-        self.timer.as_mut().poll(cx)
+        while self.timer.as_mut().poll(cx).is_ready() {
+            let now = tokio::time::Instant::now();
+            // Not later than `after`: the mark may be set back.
+            let used = mark().map(|until| tokio::time::Instant::from_std(until).min(now));
+            match used.map(|used| used + self.after).filter(|idle_at| *idle_at > now) {
+                Some(idle_at) => self.timer.as_mut().reset(idle_at),
+                None => return Poll::Ready(()),
+            }
+        }
+        Poll::Pending
     }
 }
 

@@ -23,8 +23,8 @@ pub(crate) mod step;
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -51,7 +51,7 @@ use crate::message::{Deviation, DeviationReport};
 use crate::registry::{Registry, SessionHash, SessionId};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{AbortHandle, Handle, Mutex};
-use crate::transport::{BoxFuture, Capabilities, Inbound, PeerInfo, TransportError};
+use crate::transport::{BoxFuture, Capabilities, Inbound, PeerInfo, TransportError, UseMark};
 
 /// A function that is called for each event of a connection.
 pub(crate) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
@@ -102,6 +102,8 @@ pub(crate) struct Config {
     pub(crate) framing: Option<Framing>,
     /// The byte budget of the connection.
     pub(crate) budget: ByteBudget,
+    /// Until when the connection counts as used, once the transport or the application asks for it.
+    pub(crate) use_mark: OnceLock<UseMark>,
     pub(crate) handles_cancels: bool,
     /// Handlers start after the notifications before their requests are handled.
     pub(crate) in_order: bool,
