@@ -489,6 +489,13 @@ impl Task {
     }
 }
 
+impl Drop for Task {
+    /// Its table may be gone before its time is over.
+    fn drop(&mut self) {
+        self.end_expiry();
+    }
+}
+
 /// A later time than the year 9999 cannot be written.
 fn time(since_1970: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(since_1970.min(END_OF_9999))

@@ -348,6 +348,27 @@ async fn a_thousand_polls_around_a_cancel_never_see_the_task_go_back() {
     }
 }
 
+/// They would wait for the end of a day.
+#[tokio::test]
+async fn nothing_waits_for_the_time_of_tasks_that_no_server_keeps() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (client, server) = connect(&MCP, router(&tasks, &running));
+    for name in ["wait", "echo", "fail"] {
+        let _task = start(&client, name).await;
+    }
+    assert_eq!(tasks.len(), 3);
+    client.shutdown(Duration::ZERO).await;
+    server.shutdown(Duration::ZERO).await;
+    drop((tasks, client, server));
+    let runtime = tokio::runtime::Handle::current();
+    let none = timeout(SOON, async {
+        while runtime.metrics().num_alive_tasks() > 0 {
+            tokio::task::yield_now().await;
+        }
+    });
+    none.await.unwrap_or_else(|_| panic!("I3: {} are left", runtime.metrics().num_alive_tasks()));
+}
+
 /// A store that keeps the length of each record and finds nothing, if it may look.
 #[derive(Clone, Default)]
 struct SlowStore {
