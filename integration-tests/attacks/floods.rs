@@ -62,21 +62,21 @@ fn on_two_workers<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'sta
 
 /// The wires that carry a client's own ids and have sessions. The other bindings and versions of HTTP share their
 /// code.
-fn floodable() -> impl Iterator<Item = Wire> {
+pub(crate) fn floodable() -> impl Iterator<Item = Wire> {
     WIRES.into_iter().filter(|wire| !matches!(wire.name, "http2-streamable" | "http-acp"))
 }
 
 /// How many handlers exist, regardless of the machine's counters.
 #[derive(Clone, Default)]
-struct Alive {
-    now: Arc<AtomicUsize>,
-    most: Arc<AtomicUsize>,
+pub(crate) struct Alive {
+    pub(crate) now: Arc<AtomicUsize>,
+    pub(crate) most: Arc<AtomicUsize>,
 }
 
-struct One(Alive);
+pub(crate) struct One(Alive);
 
 impl Alive {
-    fn enter(&self) -> One {
+    pub(crate) fn enter(&self) -> One {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
         One(self.clone())
@@ -113,30 +113,30 @@ fn router(alive: &Alive) -> Router {
         })
 }
 
-fn kept_open() -> Setting {
+pub(crate) fn kept_open() -> Setting {
     Setting { idle: Duration::from_secs(3600), ..Setting::default() }
 }
 
 /// The memory at the beginning, and the most after that.
-struct Memory {
+pub(crate) struct Memory {
     begun: usize,
     most: usize,
 }
 
 impl Memory {
     /// The process has by now allocated what it needs once.
-    fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         let now = resident();
         Self { begun: now, most: now }
     }
 
-    fn look(&mut self, done: usize) {
+    pub(crate) fn look(&mut self, done: usize) {
         if done % 256 == 0 {
             self.most = self.most.max(resident());
         }
     }
 
-    fn is_within(&self, limit: usize, what: &str) {
+    pub(crate) fn is_within(&self, limit: usize, what: &str) {
         let grown = self.most - self.begun;
         eprintln!("counted: {what}: {} KiB more", grown / 1024);
         assert!(grown <= limit, "I11: {grown} bytes more");
@@ -168,7 +168,7 @@ fn is_set(name: &str) -> bool {
 
 /// The million of the table. Over HTTP, where each frame is a POST with a separate response, it is the number that
 /// takes about 40 s of two cores, unless [`FULL`] is set. All of them are multiples of `TOGETHER`.
-fn million_over(wire: &Wire) -> usize {
+pub(crate) fn million_over(wire: &Wire) -> usize {
     match (cfg!(debug_assertions), wire.kind) {
         _ if is_set(FULL) => 1_000_000,
         (true, Kind::Connection) => 5_120,
@@ -235,7 +235,7 @@ const WHILE: Duration = Duration::from_secs(3);
 const KEPT: usize = 100_000;
 
 /// The 99th percentile of the time of echoes, one after another; of the last [`KEPT`] if there are more.
-async fn echoes(peer: Peer, go_on: impl Fn(usize) -> bool) -> Duration {
+pub(crate) async fn echoes(peer: Peer, go_on: impl Fn(usize) -> bool) -> Duration {
     // Allocated completely before memory is read.
     let mut times = vec![Duration::ZERO; KEPT];
     let mut done = 0;
@@ -481,7 +481,7 @@ const MEMORY: usize = MIB;
 const PARKED: u64 = 256;
 /// How many are sent before memory is read: as many as a debug build sends over HTTP afterwards, so that what a busy machine has
 /// under way at once has been allocated. A debug build takes ten times as long for each.
-const WARM_UP: usize = if cfg!(debug_assertions) { 2048 } else { 5000 };
+pub(crate) const WARM_UP: usize = if cfg!(debug_assertions) { 2048 } else { 5000 };
 
 async fn unknown_cancels(wire: Wire) {
     let count = million_over(&wire);

@@ -30,6 +30,7 @@ mod raw;
 mod raw_client;
 mod slow_senders;
 mod table;
+mod tasks;
 #[path = "../matrix/faults/trial.rs"]
 mod trial;
 mod user_code;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         many_messages::reason_trials,
         blocked_sides::trials,
         slow_senders::trials,
+        tasks::trials,
         user_code::trials,
     ];
     let mut trials: Vec<_> = attacks.into_iter().flat_map(|trials| trials()).collect();

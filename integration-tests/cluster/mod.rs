@@ -21,6 +21,7 @@ mod nodes;
 mod operation;
 mod sessionless;
 mod sessions;
+mod tasks;
 mod trial;
 
 use std::env;
@@ -44,8 +45,8 @@ fn of_each(backend: Backend) -> Vec<Trial> {
         sessionless: a_cancel_finds_its_request_without_a_session,
             a_cancel_of_another_principal_has_no_effect,
             an_early_cancel_finds_its_request_without_a_session,
-            a_late_cancel_is_forgotten_without_a_session,
-            a_task_is_reached_through_every_replica,
+            a_late_cancel_is_forgotten_without_a_session;
+        tasks: a_task_is_reached_through_every_replica,
             a_task_is_cancelled_from_a_session_at_another_node,
             a_task_of_a_dead_replica_is_no_hang;
         sessions: a_forwarded_request_is_never_forwarded_again,

@@ -163,7 +163,14 @@ fn wires() -> Result<(), Failed> {
             *played.entry(wire).or_insert(0) += usize::from(not_asked(wire, scenario)?.is_none());
         }
     }
-    for wire in ["http-stateless", "http-acp", "http-legacy-sse", "bridge:http-acp>stdio", "http-acp@3"] {
+    for wire in [
+        "http-stateless",
+        "http-acp",
+        "http-legacy-sse",
+        "bridge:http-acp>stdio",
+        "http-stateless@3",
+        "http-acp@3",
+    ] {
         assert_eq!(played.remove(wire), Some(0), "{wire}");
     }
     assert_eq!(played.len(), 10, "{played:?}");

@@ -169,7 +169,7 @@ Each cell: scenarios that held / asked, and the median time from a cancel to its
 ";
 
 /// The most columns of a line.
-const MAX_WIDTH: usize = 100;
+const MAX_WIDTH: usize = 110;
 /// The beginning of the names of bridges: `bridge:websocket>stdio`.
 const BRIDGE: &str = "bridge:";
 
@@ -442,7 +442,7 @@ mod tests {
         let report = Report::new(cells);
         let text = grid(&report, &WIRES, Colour::Off) + &totals(&report);
         assert!(text.lines().count() <= 30, "{text}");
-        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+        assert!(text.lines().all(|line| line.len() <= MAX_WIDTH), "{text}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod cluster {
     mod threats;
 }
 mod sessionless;
+mod tasks;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -101,7 +102,7 @@ impl Drop for Node {
     }
 }
 
-async fn who(request: AuthRequest) -> Result<Credential, AuthRefusal> {
+pub(crate) async fn who(request: AuthRequest) -> Result<Credential, AuthRefusal> {
     match request.header("Authorization").and_then(|header| header.strip_prefix("Bearer ")) {
         Some(name) => Ok(Credential::of(Principal(name.into()))),
         None => Ok(Credential::anonymous()),

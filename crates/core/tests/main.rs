@@ -26,6 +26,7 @@ mod driver {
     mod requests;
     mod router;
     mod serving;
+    mod task_faults;
     mod tasks;
     mod wire;
 }

@@ -9,6 +9,7 @@ mod legacy_sse;
 mod refusals;
 mod stateless;
 mod streamable;
+mod tasks;
 
 use std::sync::Arc;
 

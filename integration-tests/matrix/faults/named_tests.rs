@@ -24,7 +24,7 @@ pub(crate) fn rows() -> Vec<Row> {
     let table: BTreeMap<String, Vec<Row>> =
         toml::from_str(include_str!("../../attacks/rows.toml")).expect("the table");
     let rows: Vec<_> = table.into_values().flatten().collect();
-    assert_eq!(rows.len(), 23, "the rows of the attack table");
+    assert_eq!(rows.len(), 26, "the rows of the attack table");
     rows
 }
 

@@ -86,7 +86,7 @@ pub(crate) struct Task {
     pub(crate) principal: Option<Principal>,
     /// The number of the connection on which it was created.
     connection: u64,
-    /// The client that created it, which has the same number as long as it has tasks. `None`: it is only a record.
+    /// The client that created it. `None`: it is only a record.
     client: Option<Arc<Client>>,
     /// The exchange of that connection on which its messages are sent, while its client waits there for its end.
     reader: AtomicU64,
@@ -279,9 +279,10 @@ impl Task {
         self.end.get().is_some()
     }
 
-    /// The number of the client that created it.
+    /// What identifies the client that created it, as long as it has tasks. It is not its number: each peer that no server
+    /// admitted has a table of clients of its own, and their numbers are the same.
     pub(crate) fn client(&self) -> usize {
-        self.client.as_ref().map_or(0, |client| client.number())
+        self.client.as_ref().map_or(0, |client| Arc::as_ptr(client).addr())
     }
 
     /// The bytes of its result.
@@ -536,6 +537,13 @@ impl Task {
         drop(state);
         notify_all(&listeners);
         Some(PendingInput { task: self, key, answered })
+    }
+}
+
+impl Drop for Task {
+    /// Its table may be gone before its time is over.
+    fn drop(&mut self) {
+        self.end_expiry();
     }
 }
 

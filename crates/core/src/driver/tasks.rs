@@ -90,7 +90,7 @@ struct KeptTasks {
     by_id: HashMap<Arc<str>, u64>,
     /// In the order of their creation.
     tasks: BTreeMap<u64, KeptTask>,
-    /// By the numbers of the clients.
+    /// By what identifies the clients.
     clients: HashMap<usize, TasksOfClient>,
     next: u64,
     result_bytes: usize,

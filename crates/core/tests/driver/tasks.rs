@@ -14,19 +14,23 @@ use crate::{
     Router, TaskHandle, TaskLimits, TaskRecord, TaskStore, Tasks, memory_pair,
 };
 
-const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 /// How many handlers run.
 #[derive(Clone, Default)]
-struct Running(Arc<AtomicUsize>);
+pub(crate) struct Running(Arc<AtomicUsize>);
 
 impl Running {
-    fn enter(&self) -> Entered {
+    pub(crate) fn enter(&self) -> Entered {
         self.0.fetch_add(1, Ordering::SeqCst);
         Entered(Arc::clone(&self.0))
     }
 
-    async fn becomes(&self, count: usize) {
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    pub(crate) async fn becomes(&self, count: usize) {
         timeout(SOON, async {
             while self.0.load(Ordering::SeqCst) != count {
                 tokio::task::yield_now().await;
@@ -37,7 +41,7 @@ impl Running {
     }
 }
 
-struct Entered(Arc<AtomicUsize>);
+pub(crate) struct Entered(Arc<AtomicUsize>);
 
 impl Drop for Entered {
     fn drop(&mut self) {
@@ -47,7 +51,7 @@ impl Drop for Entered {
 
 /// A router whose tool calls become tasks: `wait` until it is cancelled, `ask` the client, `ignore` the cancel, `fail`, or
 /// return at once.
-fn router(tasks: &Tasks, running: &Running) -> Router {
+pub(crate) fn router(tasks: &Tasks, running: &Running) -> Router {
     let running = running.clone();
     Router::new().tasks(tasks).task("tools/call", move |ctx: CallContext, params: Value| {
         let running = running.clone();
@@ -77,29 +81,29 @@ fn router(tasks: &Tasks, running: &Running) -> Router {
     })
 }
 
-fn connect(dialect: &Dialect, router: Router) -> (Peer, Peer) {
+pub(crate) fn connect(dialect: &Dialect, router: Router) -> (Peer, Peer) {
     let (near, far) = memory_pair();
     let server = Peer::builder(dialect.clone()).serve(router).attach(far).unwrap();
     (Peer::builder(dialect.clone()).attach(near).unwrap(), server)
 }
 
 /// Params of a tool call, with what the later revision requires of each request.
-fn tool(name: &str) -> Value {
+pub(crate) fn tool(name: &str) -> Value {
     json!({ "name": name, "arguments": {}, "_meta": {"io.modelcontextprotocol/clientCapabilities": {}} })
 }
 
-async fn start(peer: &Peer, name: &str) -> TaskHandle<Value> {
+pub(crate) async fn start(peer: &Peer, name: &str) -> TaskHandle<Value> {
     peer.call("tools/call", &tool(name)).task(Some(Duration::from_secs(60))).await.unwrap()
 }
 
-fn code(result: Result<impl std::fmt::Debug, CallError>) -> ErrorCode {
+pub(crate) fn code(result: Result<impl std::fmt::Debug, CallError>) -> ErrorCode {
     match result {
         Err(CallError::Failed(error)) => error.code,
         other => panic!("{other:?}"),
     }
 }
 
-const BOTH: [Dialect; 2] = [MCP, MCP_2026];
+pub(crate) const BOTH: [Dialect; 2] = [MCP, MCP_2026];
 
 #[tokio::test]
 async fn a_task_has_the_result_of_its_handler() {

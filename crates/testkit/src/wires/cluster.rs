@@ -12,8 +12,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST, HeaderValue, TRANSFER_ENCODING};
@@ -24,6 +25,7 @@ use hyper_util::server::conn::auto;
 use rescind_cluster::{Cluster, NodeList, NodeName, Secret};
 use rescind_core::{BoxFuture, Capabilities, Endpoint, Link, Listener, Transport, TransportError};
 use rescind_http::{HttpClient, HttpListener, ServerBinding};
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
@@ -33,14 +35,15 @@ use super::in_process::{Http, late};
 use super::stdio::OptionsFile;
 use super::{Program, Served, Wire};
 use crate::dialects::HttpBinding;
+use crate::support::mcp_meta;
 use crate::vector::Scenario;
 
 /// The names of the replicas.
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// The time in which a replica must start.
 const START: Duration = Duration::from_secs(20);
-/// The time between two attempts to replace the list.
-const RENAME_INTERVAL: Duration = Duration::from_millis(5);
+/// The time between two attempts to replace the list, and between two looks whether the replicas know each other.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Three replicas that serve a binding.
 pub(super) struct Replicas<B, T> {
@@ -69,6 +72,14 @@ impl<B: ServerBinding + Send + Sync, T: Transport + Clone + Sync> Wire for Repli
             let replicas = <[Replica; 3]>::from(replicas);
             list.write(NODES.into_iter().zip(&replicas).map(|(name, replica)| (name, replica.address)))
                 .await?;
+            if self.binding == HttpBinding::Stateless {
+                // No session is looked for, which would make a replica read the list.
+                let known = replicas.iter().map(|replica| knows_the_others(replica.address));
+                tokio::time::timeout(START, try_join_all(known))
+                    .await
+                    .map_err(|_| "the replicas did not find each other in time".to_owned())?
+                    .map_err(|error| error.to_string())?;
+            }
             let addresses = replicas.iter().map(|replica| replica.address).collect();
             let balancer = Balancer::start(addresses).await.map_err(|error| error.to_string())?;
             let client = client(&balancer)?;
@@ -167,6 +178,37 @@ impl<B: ServerBinding + Send, T> Replicas<B, T> {
     }
 }
 
+/// Asks a replica of MCP 2026-07-28 for the counters of all until it counts each of them.
+async fn knows_the_others(address: SocketAddr) -> Result<(), Failed> {
+    // The runner leaves out requests with such an id.
+    let body = json!({
+        "jsonrpc": "2.0", "id": "runner-0", "method": "test/stats", "params": {"_meta": mcp_meta()},
+    });
+    loop {
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(TcpStream::connect(address).await?)).await?;
+        tokio::spawn(connection);
+        let request = Request::post("/")
+            .header(HOST, address.to_string())
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream")
+            .header("mcp-protocol-version", "2026-07-28")
+            .header("mcp-method", "test/stats")
+            .body(Full::new(Bytes::from(body.to_string())))?;
+        let answer = sender.send_request(request).await?.into_body().collect().await?.to_bytes();
+        // It is an event if it took a while.
+        let text = String::from_utf8_lossy(&answer);
+        let counted = text.lines().any(|line| {
+            let message = serde_json::from_str::<Value>(line.strip_prefix("data: ").unwrap_or(line));
+            message.is_ok_and(|message| message.pointer("/result/fixtures") == Some(&NODES.len().into()))
+        });
+        if counted {
+            return Ok(());
+        }
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+}
+
 fn client(balancer: &Balancer) -> Result<HttpClient, String> {
     HttpClient::new(&format!("http://{}/", balancer.address())).map_err(|error| error.to_string())
 }
@@ -203,7 +245,7 @@ impl ListFile {
             match std::fs::rename(&part, &self.0) {
                 // Not every Windows replaces a file while a replica reads it.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied && Instant::now() < late => {
-                    tokio::time::sleep(RENAME_INTERVAL).await;
+                    tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 renamed => return renamed.map_err(failed),
             }

@@ -38,7 +38,7 @@ pub const WIRES: [&str; ROWS.len()] = {
     names
 };
 
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 16] = [
     Row {
         name: "memory",
         carries: every_dialect,
@@ -75,7 +75,7 @@ const ROWS: [Row; 15] = [
         name: "http-stateless",
         carries: |facts| facts.is_carried_by(HttpBinding::Stateless),
         kind: Kind::Exchanges,
-        lacks: &[(Lack::HalfClose, "a POST's input ends with the POST")],
+        lacks: &[NO_INPUT_OF_A_POST],
         changes: &[],
         wire: |_| Box::new(in_process::HTTP_STATELESS),
     },
@@ -154,6 +154,16 @@ const ROWS: [Row; 15] = [
         },
     },
     Row {
+        name: "http-stateless@3",
+        carries: |facts| facts.is_carried_by(HttpBinding::Stateless),
+        kind: Kind::Exchanges,
+        lacks: &[NO_INPUT_OF_A_POST, MANY_SERVERS],
+        changes: &[],
+        wire: |program| {
+            Box::new(cluster::Replicas::new(program, HttpBinding::Stateless, in_process::HTTP_STATELESS))
+        },
+    },
+    Row {
         name: "http-acp@3",
         carries: http_acp,
         kind: Kind::Opened,
@@ -168,6 +178,9 @@ const ONE_SESSION: (Lack, &str) =
 const BOTH_DIRECTIONS: (Lack, &str) =
     (Lack::HalfClose, "a WebSocket closes in both directions at once: a close frame is answered by one");
 const NO_INPUT: (Lack, &str) = (Lack::HalfClose, "a connection over HTTP has no input that could end alone");
+const NO_INPUT_OF_A_POST: (Lack, &str) = (Lack::HalfClose, "a POST's input ends with the POST");
+const MANY_SERVERS: (Lack, &str) =
+    (Lack::Calls, "the scenario is one server, and without sessions each request may reach another");
 
 /// A wire of the matrix.
 struct Row {
@@ -222,6 +235,8 @@ enum Lack {
     HalfClose,
     /// Connecting again to the same agent.
     ManySessions,
+    /// Our calls to a scenario that acts as their server.
+    Calls,
 }
 
 fn every_dialect(_: &DialectFacts) -> bool {
@@ -382,6 +397,7 @@ impl Row {
         let found = self.lacks.iter().find(|(lack, _)| match lack {
             Lack::HalfClose => requirements.half_close,
             Lack::ManySessions => requirements.many_lines,
+            Lack::Calls => scenario.vector.role == Part::Call,
         });
         found.map(|(_, why)| *why)
     }

@@ -1,0 +1,157 @@
+//! Tasks: the id of a task names its node. Without sessions each replica passes questions about it on.
+
+use rescind_testkit::support::in_time;
+use serde_json::{Value, json};
+
+use super::client::{Binding, Session, send};
+use super::nodes::{Backend, Replicas, Setup};
+use super::trial::poll_until;
+
+/// Sends a request of that revision, and returns the status and the answer.
+async fn ask_stateless(replicas: &Replicas, at: usize, method: &str, params: &Value) -> (u16, Value) {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
+    });
+    let name = params["taskId"].as_str().or(params["name"].as_str()).unwrap_or_default().to_owned();
+    let mut params = params.clone();
+    params["_meta"] = meta;
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+    let headers = [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", method), ("Mcp-Name", &name)];
+    let response = in_time(method, send(replicas.nodes[at].address, "POST", &headers, &body)).await.unwrap();
+    let status = response.status;
+    (status, in_time(method, response.answer(1)).await.unwrap().unwrap_or_default())
+}
+
+async fn begin_task(replicas: &Replicas, at: usize) -> Value {
+    begin_tool(replicas, at, "wait", &json!({ "as_task": true })).await
+}
+
+async fn begin_tool(replicas: &Replicas, at: usize, tool: &str, arguments: &Value) -> Value {
+    let call = json!({ "name": tool, "arguments": arguments });
+    let (status, answer) = ask_stateless(replicas, at, "tools/call", &call).await;
+    assert_eq!((status, &answer["result"]["resultType"]), (200, &json!("task")), "{answer}");
+    json!({ "taskId": answer["result"]["taskId"] })
+}
+
+async fn status_of_task(replicas: &Replicas, at: usize, task: &Value) -> Value {
+    let (_, answer) = ask_stateless(replicas, at, "tasks/get", task).await;
+    answer["result"]["status"].clone()
+}
+
+async fn running_of_all(replicas: &Replicas, at: usize) -> Value {
+    let call = json!({ "name": "stats", "arguments": {} });
+    let (_, answer) = ask_stateless(replicas, at, "tools/call", &call).await;
+    answer["result"]["structuredContent"]["running"].clone()
+}
+
+/// A task is known on every replica, and a cancel at any of them stops its work.
+pub(crate) async fn a_task_is_reached_through_every_replica(backend: Backend) {
+    let setup = Setup { binding: Binding::Stateless, ..Setup::default() };
+    let replicas = Replicas::start_with(backend, setup).await;
+    for (begins, cancels) in [(0, 0), (0, 1), (1, 2), (2, 0)] {
+        let task = begin_task(&replicas, begins).await;
+        for at in 0..replicas.nodes.len() {
+            poll_until("the replicas know each other", async || {
+                status_of_task(&replicas, at, &task).await == "working"
+            })
+            .await;
+        }
+        let (status, answer) = ask_stateless(&replicas, cancels, "tasks/cancel", &task).await;
+        assert_eq!((status, &answer["result"]["resultType"]), (200, &json!("complete")), "{answer}");
+        for at in 0..replicas.nodes.len() {
+            assert_eq!(status_of_task(&replicas, at, &task).await, "cancelled");
+        }
+        poll_until("its work has stopped", async || running_of_all(&replicas, begins).await == 0).await;
+    }
+    // Ids that no node of this cluster made are unknown everywhere.
+    let forged = json!({ "taskId": "n1.0000000000000000.00000000000000000000000000000000.0000" });
+    let (_, answer) = ask_stateless(&replicas, 1, "tasks/get", &forged).await;
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+}
+
+/// A task whose node is dead has failed on every replica, and one that had ended before keeps its end. Without an engine the
+/// questions are answered with an error at once.
+pub(crate) async fn a_task_of_a_dead_replica_is_no_hang(backend: Backend) {
+    let setup = Setup { binding: Binding::Stateless, ..Setup::default() };
+    let mut replicas = Replicas::start_with(backend, setup).await;
+    let task = begin_task(&replicas, 0).await;
+    let ended = begin_tool(&replicas, 0, "echo", &json!({ "as_task": true, "value": 7 })).await;
+    let cancelled = begin_task(&replicas, 0).await;
+    ask_stateless(&replicas, 0, "tasks/cancel", &cancelled).await;
+    poll_until("the replicas know each other", async || {
+        status_of_task(&replicas, 1, &task).await == "working"
+    })
+    .await;
+    poll_until("they end", async || {
+        status_of_task(&replicas, 1, &ended).await == "completed"
+            && status_of_task(&replicas, 1, &cancelled).await == "cancelled"
+    })
+    .await;
+    replicas.nodes[0].kill().await;
+    if backend == Backend::List {
+        for method in ["tasks/get", "tasks/cancel"] {
+            let (status, answer) = ask_stateless(&replicas, 1, method, &task).await;
+            assert!([404, 502, 503].contains(&status) && answer["error"].is_object(), "{status}: {answer}");
+        }
+        return;
+    }
+    for at in [1, 2] {
+        // A connection to the dead node may still be open.
+        poll_until("its death is noticed", async || {
+            let (status, answer) = ask_stateless(&replicas, at, "tasks/get", &task).await;
+            assert!([200, 500, 502, 503].contains(&status), "{status}: {answer}");
+            answer["result"].is_object()
+        })
+        .await;
+    }
+    for at in [1, 2, 1] {
+        let (status, answer) = ask_stateless(&replicas, at, "tasks/get", &task).await;
+        assert_eq!((status, &answer["result"]["status"]), (200, &json!("failed")), "{answer}");
+        assert!(answer["result"]["error"]["message"].as_str().unwrap().contains("was lost"), "{answer}");
+        let (status, answer) = ask_stateless(&replicas, at, "tasks/cancel", &task).await;
+        assert_eq!((status, answer["error"].is_null()), (200, true), "{answer}");
+        let (_, answer) = ask_stateless(&replicas, at, "tasks/get", &ended).await;
+        assert_eq!(answer["result"]["status"], "completed", "{answer}");
+        assert_eq!(answer["result"]["result"]["structuredContent"]["value"], 7, "{answer}");
+        assert_eq!(status_of_task(&replicas, at, &cancelled).await, "cancelled");
+    }
+}
+
+/// A task of a session at one node is reported, awaited and cancelled in a session at another, as MCP 2025-11-25 has it. A list of
+/// nodes keeps no records, so there it is unknown.
+pub(crate) async fn a_task_is_cancelled_from_a_session_at_another_node(backend: Backend) {
+    let replicas = Replicas::start(backend).await;
+    let all = replicas.addresses();
+    let (own, other) =
+        (Session::open(all[0], Binding::Streamable).await, Session::open(all[1], Binding::Streamable).await);
+    let call = json!({ "name": "wait", "arguments": {}, "task": { "ttl": 60_000 } });
+    let answer = own.ask(all[0], 1, "tools/call", call).await;
+    let task = json!({ "taskId": answer["result"]["task"]["taskId"] });
+    assert!(task["taskId"].is_string(), "{answer}");
+    if backend == Backend::List {
+        let answer = other.ask(all[1], 2, "tasks/get", task).await;
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+        return;
+    }
+    poll_until("its begin is recorded", async || {
+        let answer = other.ask(all[1], 2, "tasks/get", task.clone()).await;
+        answer["result"]["status"] == "working"
+    })
+    .await;
+    let result = other.begin(all[1], 3, "tasks/result", &task).await.unwrap();
+    let answer = other.ask(all[1], 4, "tasks/cancel", task.clone()).await;
+    assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
+    // The work was signalled before the answer.
+    let stats = own.ask(all[0], 5, "tools/call", json!({ "name": "stats", "arguments": {} })).await;
+    assert_eq!(stats["result"]["structuredContent"]["running"], 0, "{stats}");
+    let answer = in_time("tasks/result", result.answer(3)).await.unwrap().unwrap();
+    assert!(answer["error"].is_object(), "{answer}");
+    for (session, at) in [(&own, all[0]), (&other, all[1]), (&other, all[2])] {
+        let answer = session.ask(at, 6, "tasks/get", task.clone()).await;
+        assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
+        let answer = session.ask(at, 7, "tasks/cancel", task.clone()).await;
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    }
+}
