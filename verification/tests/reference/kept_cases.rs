@@ -61,5 +61,10 @@ pub(super) fn all() -> Vec<Kept> {
             &[AskForTask(0), BecomeTask(0), CancelTask(0, CauseKind::Peer), End(0, HandlerResult::Value)],
         ),
         kept(Failpoint::TaskKeepsId, MCP_2026, &[Ask(0), BecomeTask(0), Cancel(0)]),
+        kept(
+            Failpoint::TaskCancelTakesId,
+            MCP,
+            &[AskForTask(0), BecomeTask(0), Ask(0), CancelTask(0, CauseKind::Peer)],
+        ),
     ]
 }
