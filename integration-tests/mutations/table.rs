@@ -24,6 +24,6 @@ pub(crate) fn mutations() -> Vec<Row> {
         Row { failpoint: *failpoint.unwrap_or_else(|| panic!("no bug is named {bug}")), test, says }
     };
     let rows: Vec<_> = table(include_str!("table.txt")).map(row).collect();
-    assert_eq!(rows.len(), Failpoint::ALL.len() + 31, "the rows of the table");
+    assert_eq!(rows.len(), Failpoint::ALL.len() + 41, "the rows of the table");
     rows
 }

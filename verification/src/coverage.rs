@@ -109,7 +109,10 @@ pub const ENGINES: [Engine; 9] = [
         drives: "the real machine and a simple model: random events, and failures are shrunk",
         run: "--release -p rescind-verification --test reference",
         depth: Depth::Reported,
-        checks: &["I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I10", "I12", "I13", "I14", "L1", "L3"],
+        checks: &[
+            "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I10", "I12", "I13", "I14", "I16", "I17", "L1",
+            "L3",
+        ],
     },
     Engine {
         name: "fuzz",
@@ -141,7 +144,8 @@ pub const ENGINES: [Engine; 9] = [
         run: "--release -p rescind-verification --test sim",
         depth: Depth::Reported,
         checks: &[
-            "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I12", "I13", "I14", "L1", "L3", "L4",
+            "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I12", "I13", "I14", "I16", "I17", "L1",
+            "L3", "L4",
         ],
     },
     Engine {

@@ -24,7 +24,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, RngSeed};
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 use rescind_core::dialect::{CancelFrom, Role};
-use rescind_core::{AfterCancel, AnswerKind, HandlerResult};
+use rescind_core::{AfterCancel, AnswerKind, CauseKind, HandlerResult};
 use rescind_verification::Tally;
 use rescind_verification::coverage::{self, ENGINES};
 
@@ -74,12 +74,28 @@ fn events(state: &Reference) -> BoxedStrategy<Event> {
     if !alive.is_empty() {
         let some = prop::sample::select(alive);
         drawn.push(of(24, (some.clone(), ends()).prop_map(|(number, end)| Event::End(number, end))));
-        drawn.push(of(16, some.prop_map(Event::Gone)));
+        drawn.push(of(16, some.clone().prop_map(Event::Gone)));
+        if state.has_tasks {
+            drawn.push(of(16, some.prop_map(Event::BecomeTask)));
+        }
+    }
+    let mut tasks: Vec<usize> =
+        (0..state.asked.len()).filter(|number| state.asked[*number].is_task).collect();
+    if !tasks.is_empty() {
+        // Also of tasks that have ended, and of those whose requests had ids that are used again.
+        let task = prop::sample::select(tasks.split_off(tasks.len().saturating_sub(RECENT)));
+        let cause = prop_oneof![3 => Just(CauseKind::Peer), 1 => Just(CauseKind::Deadline)];
+        drawn.push(of(16, (task, cause).prop_map(|(number, cause)| Event::CancelTask(number, cause))));
     }
     if !state.lost {
         drawn.push(of(32, (0..IDS).prop_map(Event::Ask)));
         drawn.push(of(32, (0..IDS).prop_map(Event::Cancel)));
         drawn.push(of(1, Just(Event::Lost)));
+        if state.asks_for_tasks {
+            drawn.push(of(16, (0..IDS).prop_map(Event::AskForTask)));
+        }
+    } else if state.has_tasks {
+        drawn.push(of(1, Just(Event::ShutDown)));
     }
     drawn.extend(own_events(state).into_iter().map(|(weight, own)| of(weight, own.prop_map(Event::Own))));
     prop::strategy::Union::new_weighted(drawn).boxed()
@@ -132,10 +148,12 @@ fn own_events(state: &Reference) -> Vec<(u32, BoxedStrategy<Own>)> {
 fn can_happen(state: &Reference, event: Event) -> bool {
     let call = |number: usize| state.caller.calls.get(number);
     match event {
-        Event::Ask(_) | Event::Cancel(_) | Event::Lost => !state.lost,
-        Event::End(number, _) | Event::Gone(number) => {
+        Event::Ask(_) | Event::AskForTask(_) | Event::Cancel(_) | Event::Lost => !state.lost,
+        Event::End(number, _) | Event::Gone(number) | Event::BecomeTask(number) => {
             state.asked.get(number).is_some_and(|asked| asked.alive)
         }
+        Event::CancelTask(number, _) => state.asked.get(number).is_some_and(|asked| asked.is_task),
+        Event::ShutDown => state.lost,
         Event::Pass(_) => true,
         Event::Own(own) => match own {
             Own::Call(parent, ..) => {
@@ -240,11 +258,17 @@ macro_rules! references {
 }
 
 /// The invariants that the page claims for this engine. If only clients may cancel, a client gets no cancels that
-/// name requests, so it cannot get one for an unknown request (I8).
+/// name requests, so it cannot get one for an unknown request (I8). Tasks are part of some protocols, and here a server
+/// does them (I16, I17).
 fn claimed(case: &Case) -> BTreeSet<&'static str> {
     let engine = ENGINES.iter().find(|engine| engine.name == "reference").expect("it is there");
     let is_called = case.role == Role::Client && case.dialect.rules().cancel_from == CancelFrom::Client;
-    engine.checks.iter().copied().filter(|invariant| !(is_called && *invariant == "I8")).collect()
+    let has_subject = |invariant: &&str| match *invariant {
+        "I8" => !is_called,
+        "I16" | "I17" => case.has_tasks(),
+        _ => true,
+    };
+    engine.checks.iter().copied().filter(has_subject).collect()
 }
 
 /// Cases for each dialect, unless the environment sets the number. In release it is the number that the design

@@ -83,10 +83,12 @@ failpoints! {
     AckTwice = "ack-twice",
     /// Machine: a task is reported as cancelled, and its handler is not signalled.
     TaskGoesOn = "task-goes-on",
-    /// Machine: a task that was cancelled is reported as ended again when its handler ends.
+    /// Machine: a task that was cancelled is reported as ended again when its handler ends, and the later end is kept.
     TaskEndsTwice = "task-ends-twice",
     /// Machine: a task keeps the id of its request, and the cancel of that id reaches it.
     TaskKeepsId = "task-keeps-id",
+    /// Machine: the cancel of a task reaches the request that has the id of the task's first request now.
+    TaskCancelTakesId = "task-cancel-takes-id",
     /// Driver: a cancel that arrives before its handler was polled is lost.
     LateRegistration = "late-registration",
     /// Driver: no task is woken for frames that are put into the outbox.

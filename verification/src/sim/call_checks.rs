@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use rescind_core::dialect::TaskForm;
 use rescind_core::{CallContext, CallError, CancelResult, CauseKind, Limits, Outcome};
 use serde_json::Value;
 
@@ -195,6 +196,10 @@ impl Judge {
         state.holds_and_counts(is_there, waiting.is_empty(), "I13", || {
             format!("the connection is closed, and these calls of the {side} wait: {waiting:?}")
         });
+        let questions = if side == Side::Client { state.questions } else { 0 };
+        state.holds_and_counts(false, questions == 0, "I13", || {
+            format!("the connection is closed, and {questions} questions about tasks wait")
+        });
     }
 }
 
@@ -239,9 +244,11 @@ impl Judge {
         });
     }
 
-    pub(super) fn leaves(&self, side: Side, nonce: u64, end: WorkEnd) {
+    /// `was_task`: its request became a task.
+    pub(super) fn leaves(&self, side: Side, nonce: u64, end: WorkEnd, was_task: bool) {
         let mut state = self.state();
         *state.live.of_mut(side) -= 1;
+        state.live_tasks -= usize::from(was_task);
         let now = state.now();
         let Some(work) = state.works.get_mut(&nonce) else { return };
         work.end = Some(end);
@@ -251,8 +258,11 @@ impl Judge {
         state.check_told(side, nonce, (work, end), cause);
         state.check_grace(side, nonce, work);
         state.check_silence(side, nonce);
+        state.check_task_left(nonce, cause);
         if cause == Some(CauseKind::Peer) {
-            state.check_asked(side, nonce);
+            if !was_task {
+                state.check_asked(side, nonce);
+            }
             state.tally.saw(SimEvent::Signalled);
         }
         state.note(|| format!("{side} leaves {nonce}: {end:?}, cause {cause:?}"));
@@ -304,7 +314,8 @@ impl JudgeState {
         let grace = self.limits.of(side).cancel_grace + shield;
         let most = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).saturating_add(LATE);
         let cancelled = self.cancelled_at(side, nonce).filter(|_| self.is_open);
-        let gone = self.gone.of(side).filter(|_| !self.resumes);
+        // A task outlives its connection.
+        let gone = self.gone.of(side).filter(|_| !self.resumes && !self.is_task(Some(nonce)));
         let now = self.now();
         for (at, why) in [(cancelled, "was cancelled"), (gone, "lost its connection")] {
             let Some(at) = at else { continue };
@@ -318,9 +329,9 @@ impl JudgeState {
     /// Whether the handler returned a value that still was its answer: it was not cancelled, or some of its grace was
     /// left.
     pub(super) fn has_value(&self, side: Side, nonce: u64) -> bool {
-        let Some(work) = self.works.get(&nonce).filter(|work| work.end == Some(WorkEnd::Value)) else {
-            return false;
-        };
+        // The answer to a request that became a task is its handle.
+        let has_ended = |work: &&WorkSeen| work.end == Some(WorkEnd::Value) && !self.is_task(Some(nonce));
+        let Some(work) = self.works.get(&nonce).filter(has_ended) else { return false };
         let grace = u64::try_from(self.limits.of(side).cancel_grace.as_millis()).unwrap_or(u64::MAX);
         let over = self.cancelled_at(side, nonce).map(|at| at.saturating_add(grace));
         match work.cause {
@@ -340,6 +351,16 @@ impl JudgeState {
     /// A handler tried to send a notification. `taken`: it was accepted. After the answer or the silent end it is not
     /// (I2). A request that was refused for now and came again is not over until its second answer.
     pub(super) fn check_notified(&mut self, side: Side, nonce: u64, taken: bool) {
+        if self.is_task(Some(nonce)) {
+            // Where tasks have no notifications, they are dropped.
+            if self.task_form == Some(TaskForm::AskedByClient) && !self.repeats {
+                let over = self.is_known_to_be_over(nonce);
+                self.holds_and_counts(over, !over || !taken, "I2", || {
+                    format!("{side} takes a notification for the task {nonce}, whose end is known")
+                });
+            }
+            return;
+        }
         let written = self.written.of(side.other());
         let Some(id) = written.by_nonce.get(&nonce) else { return };
         let answered = written
@@ -434,7 +455,14 @@ impl JudgeState {
     /// Whether the caller of this request's call has cancelled it.
     pub(super) fn is_given_up(&self, nonce: Option<u64>) -> bool {
         let call = nonce.and_then(|nonce| self.calls.get(&nonce));
-        call.is_some_and(|call| call.cancelled_at(self.now()).is_some())
+        let task = nonce.and_then(|nonce| self.tasks.get(&nonce));
+        task.is_some_and(|task| task.is_given_up)
+            || call.is_some_and(|call| call.cancelled_at(self.now()).is_some())
+    }
+
+    /// Whether nobody may wait for the answer to this request, so that over HTTP it may be lost.
+    pub(super) fn is_moot(&self, request: &RequestSeen) -> bool {
+        request.about.is_some() || self.is_given_up(request.nonce)
     }
 
     /// Checks that what this side wrote before this time has arrived at the other. Returns whether it wrote anything.
@@ -457,11 +485,17 @@ impl JudgeState {
                 Kind::Notification { of } => ("I1", *of),
                 Kind::Other => ("I7", None),
             };
+            let request = match &frame.kind {
+                Kind::Request { id } | Kind::Cancel { id } => written.requests.get(id),
+                Kind::Answer { id } => self.written.of(side.other()).requests.get(id),
+                Kind::Notification { .. } | Kind::Other => None,
+            };
+            let is_moot = request.is_some_and(|request| request.about.is_some());
             // Over HTTP a response for which no caller waits is closed, and the rest of it is lost. A request that is refused for
             // now is sent once more, and its caller does not see the refusal.
             let is_repeated = !self.ordered
                 && serde_json::from_slice(&frame.body).is_ok_and(|answer| is_refused_for_now(&answer));
-            if self.ordered || !(is_repeated || self.is_given_up(nonce)) {
+            if self.ordered || !(is_repeated || is_moot || self.is_given_up(nonce)) {
                 missing = Some((invariant, frame.at, frame.kind.clone()));
                 break;
             }

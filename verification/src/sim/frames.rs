@@ -47,7 +47,8 @@ impl Judge {
         let said_again = !ordered && state.cut;
         // A request that was refused for now (429, 503) is sent once more, because it has not begun.
         let asked = serde_json::from_slice::<Value>(body).ok().and_then(|frame| nonce_of(&frame));
-        let has_begun = asked.is_none_or(|nonce| state.works.contains_key(&nonce));
+        let is_question = state.is_question(body);
+        let has_begun = asked.is_none_or(|nonce| state.works.contains_key(&nonce)) && !is_question;
         let written = state.written.of_mut(from);
         let next = written.received;
         written.received += 1;
@@ -157,6 +158,12 @@ impl JudgeState {
         }
     }
 
+    /// Whether a frame asks about a task.
+    fn is_question(&self, body: &Bytes) -> bool {
+        let frame = self.task_form.and_then(|_| serde_json::from_slice::<Value>(body).ok());
+        frame.is_some_and(|frame| self.task_of_question(&frame).is_some())
+    }
+
     fn request_sent(&mut self, side: Side, frame: &Value, id: &Value) -> Kind {
         let (id, nonce) = (id.to_string(), nonce_of(frame));
         let call = nonce.and_then(|nonce| self.calls.get(&nonce));
@@ -173,6 +180,9 @@ impl JudgeState {
         if returned {
             self.breaks("I13", || format!("{side} writes {id}, whose caller already has its outcome"));
         }
+        let method = frame.get("method").or_else(|| frame.get("type")).and_then(Value::as_str);
+        let is_handshake = method == self.speech.opening().map(|(method, _)| method);
+        let about = self.task_of_question(frame);
         let written = self.written.of_mut(side);
         if let Some(name) = call_name(frame) {
             written.names.insert(name.to_string(), id.clone());
@@ -182,6 +192,8 @@ impl JudgeState {
         }
         let request = RequestSeen {
             nonce,
+            is_handshake,
+            about,
             received: 0,
             received_at: None,
             cancels: 0,
@@ -199,22 +211,25 @@ impl JudgeState {
     }
 
     fn cancel_sent(&mut self, side: Side, key: &Value) -> Kind {
+        if side == Side::Client && self.late_cancels.contains(&key.to_string()) {
+            return Kind::Cancel { id: key.to_string() };
+        }
         let written = self.written.of_mut(side);
         let key = key.to_string();
         let id = written.names.get(&key).cloned().unwrap_or(key);
         let seen = written.requests.get_mut(&id).map(|request| {
             request.cancels += 1;
-            (request.cancels, request.answer_received_at.is_some(), request.nonce)
+            (request.cancels, request.answer_received_at.is_some(), request.is_handshake)
         });
         self.holds(seen.is_some(), "I12", || format!("{side} cancels {id}, which it never wrote"));
-        if let Some((cancels, answered, nonce)) = seen {
+        if let Some((cancels, answered, is_handshake)) = seen {
             if cancels > 1 {
                 self.breaks("I7", || format!("{side} cancels {id} {cancels} times"));
             }
             if answered {
                 self.breaks("I2", || format!("{side} cancels {id}, whose answer it has read"));
             }
-            if nonce.is_none() {
+            if is_handshake {
                 self.breaks("I9", || format!("{side} cancels its handshake"));
             }
         }
@@ -238,12 +253,12 @@ impl JudgeState {
         let seen = self.written.of_mut(side.other()).requests.get_mut(&id).map(|request| {
             request.answers += 1;
             request.refusals += u32::from(refused);
-            (request.received, request.answers, request.nonce)
+            (request.received, request.answers, request.nonce, request.about)
         });
         if seen.is_none() {
             self.breaks("I4", || format!("{side} answers {id}, which nobody asked"));
         }
-        if let Some((received, answers, nonce)) = seen {
+        if let Some((received, answers, nonce, about)) = seen {
             if received == 1 && !acked && nonce.is_some_and(|nonce| self.has_value(side, nonce)) {
                 let is_there = self.is_given_up(nonce);
                 self.holds_and_counts(is_there, value.is_some(), "I6", || {
@@ -254,7 +269,7 @@ impl JudgeState {
                 self.breaks("I4", || format!("{side} answers {id} before it came"));
             }
             self.holds(answers <= received, "I1", || format!("{side} answers {id} {answers} times"));
-            let own = value.is_none() || value == nonce;
+            let own = value.is_none() || value == nonce || value == about;
             let is_there = value.is_some() && self.cancels > 0;
             self.holds_and_counts(is_there, own, "I4", || {
                 format!("{side} answers {id}, which is {nonce:?}, with {value:?}")
@@ -266,7 +281,7 @@ impl JudgeState {
     /// At the end: for a handshake that its caller cancelled, no cancel was written (I9).
     pub(super) fn check_handshake(&mut self) {
         let mut requests = self.written.client.requests.values();
-        let cancelled = requests.any(|request| request.nonce.is_none() && request.cancels > 0);
+        let cancelled = requests.any(|request| request.is_handshake && request.cancels > 0);
         self.holds_and_counts(self.handshake_cancelled, !cancelled, "I9", || {
             "the client cancels its handshake".to_owned()
         });
@@ -275,7 +290,12 @@ impl JudgeState {
     fn notification_sent(&mut self, side: Side, frame: &Value) -> Kind {
         let nonce = nonce_of(frame);
         let id = nonce.and_then(|nonce| self.written.of(side.other()).by_nonce.get(&nonce).cloned());
-        if let Some(id) = id {
+        if let Some(nonce) = nonce.filter(|nonce| self.is_task(Some(*nonce))) {
+            let over = self.is_known_to_be_over(nonce) && !self.repeats;
+            self.holds_and_counts(false, !over, "I16", || {
+                format!("{side} notifies for the task {nonce}, whose end is known")
+            });
+        } else if let Some(id) = id {
             let request = self.written.of(side.other()).requests.get(&id);
             // A repeated request runs again, and its second handler may send notifications after the answer of the
             // first one.
@@ -315,6 +335,11 @@ impl JudgeState {
     /// The cancel of a request of this side has arrived at the other.
     fn cancel_received(&mut self, from: Side, id: &str) {
         let now = self.now();
+        let nonce = self.written.of(from).requests.get(id).and_then(|request| request.nonce);
+        // The message is too late for a request that became a task.
+        if self.is_task(nonce) {
+            return;
+        }
         let Some(request) = self.written.of_mut(from).requests.get_mut(id) else { return };
         if request.received == 0 {
             request.overtaken_at.get_or_insert(now);
@@ -339,7 +364,7 @@ impl JudgeState {
     /// requires no answer.
     pub(super) fn is_silenced(&self, side: Side, id: &str) -> bool {
         let request = self.written.of(side.other()).requests.get(id);
-        let Some(request) = request.filter(|_| self.silence) else {
+        let Some(request) = request.filter(|request| self.silence && !self.is_task(request.nonce)) else {
             return false;
         };
         if request.owed_silence && request.received <= 1 {
@@ -362,7 +387,7 @@ impl JudgeState {
         let (mut open, mut is_there) = (Vec::new(), false);
         for (id, request) in &self.written.of(side.other()).requests {
             // Over HTTP it may run twice, and a response for which no caller waits is closed.
-            let moot = !self.ordered && (self.repeats || self.is_given_up(request.nonce));
+            let moot = !self.ordered && (self.repeats || self.is_moot(request));
             let silenced = self.is_silenced(side, id) || (self.silence && request.cancels > 0);
             let owed = request.received > 0 && !moot && !silenced;
             is_there |= owed;
@@ -383,6 +408,11 @@ fn nonce_of(frame: &Value) -> Option<u64> {
 /// A frame without the parts that differ between two runs of a seed.
 fn describe(frame: &Value) -> String {
     let mut frame = frame.clone();
+    for place in ["/result", "/result/task"] {
+        if let Some(task) = frame.pointer_mut(place).and_then(Value::as_object_mut) {
+            task.retain(|name, _| !["createdAt", "lastUpdatedAt"].contains(&name.as_str()));
+        }
+    }
     if let Some(members) = frame.as_object_mut() {
         members.remove("timestamp");
         members.remove("jsonrpc");

@@ -1,18 +1,20 @@
 //! Checks the observations of callers, handlers and the transport against the invariants, during a run and at its
 //! end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rescind_core::dialect::{CancelFrom, CancelledReply, Dialect, EarlyCancel};
-use rescind_core::{CallContext, CancelResult, CauseKind, ErrorObject, ExchangeId, Limits};
+use rescind_core::dialect::{CancelFrom, CancelledReply, Dialect, EarlyCancel, TaskForm, TaskStatus};
+use rescind_core::{
+    CallContext, CancelResult, CauseKind, ErrorObject, ExchangeId, Limits, TaskLimits, Tasks,
+};
 use rescind_testkit::wire_format::WireFormat;
 use tokio::time::Instant;
 
 use super::Wire;
-use super::plan::{Caller, PerSide, Side, Work};
+use super::plan::{Caller, PerSide, Plan, Side, Work};
 use crate::{Broken, invariants};
 
 /// How late a timer may be, in milliseconds: the step of the clock, and a turn of each task involved.
@@ -42,6 +44,19 @@ pub(super) struct JudgeState {
     pub(super) works: BTreeMap<u64, WorkSeen>,
     pub(super) written: PerSide<Written>,
     pub(super) live: PerSide<usize>,
+    /// The handlers of the server that do the work of tasks.
+    pub(super) live_tasks: usize,
+    /// The tasks that the server keeps. `None`: its protocol has none.
+    pub(super) kept: Option<Tasks>,
+    pub(super) task_form: Option<TaskForm>,
+    /// How long tasks are kept.
+    pub(super) task_ttl: u64,
+    /// The tasks that the client started, by the nonces of their calls.
+    pub(super) tasks: BTreeMap<u64, TaskSeen>,
+    /// How many questions about tasks, and calls that start them, have no answer yet.
+    pub(super) questions: usize,
+    /// The ids of the client's requests that it cancels although they are answered with tasks.
+    pub(super) late_cancels: BTreeSet<String>,
     /// Whether a side started to shut down.
     pub(super) shut: PerSide<bool>,
     /// Whether the transport was disturbed, or a side left it.
@@ -71,7 +86,7 @@ pub(super) struct JudgeState {
 }
 
 impl Judge {
-    pub(super) fn new(wire: Wire, dialect: &Dialect, speech: WireFormat, limits: &PerSide<Limits>) -> Self {
+    pub(super) fn new(wire: Wire, dialect: &Dialect, speech: WireFormat, plan: &Plan) -> Self {
         Self(Arc::new(Mutex::new(JudgeState {
             begun: Instant::now(),
             speech,
@@ -79,11 +94,18 @@ impl Judge {
             parks: dialect.rules().early != EarlyCancel::Never,
             ordered: true,
             repeats: false,
-            limits: limits.clone(),
+            limits: plan.limits.clone(),
             calls: BTreeMap::new(),
             works: BTreeMap::new(),
             written: PerSide::default(),
             live: PerSide::default(),
+            live_tasks: 0,
+            kept: dialect.rules().tasks.map(|_| kept_tasks(plan)),
+            task_form: dialect.rules().tasks,
+            task_ttl: plan.task_ttl,
+            tasks: BTreeMap::new(),
+            questions: 0,
+            late_cancels: BTreeSet::new(),
             shut: PerSide::default(),
             lost: false,
             cut: false,
@@ -197,6 +219,15 @@ impl Judge {
     pub(super) fn live(&self, side: Side) -> usize {
         *self.state().live.of(side)
     }
+
+    /// How many handlers of this side end with their connection: those that do no work of tasks.
+    pub(super) fn live_with_connection(&self, side: Side) -> usize {
+        let state = self.state();
+        match side {
+            Side::Client => state.live.client,
+            Side::Server => state.live.server - state.live_tasks,
+        }
+    }
 }
 
 impl JudgeState {
@@ -219,7 +250,8 @@ impl JudgeState {
     pub(super) fn cancelled_at(&self, side: Side, nonce: u64) -> Option<u64> {
         let written = self.written.of(side.other());
         let request = written.requests.get(written.by_nonce.get(&nonce)?)?;
-        request.cancelled_at.filter(|_| !self.repeats)
+        // A request that became a task is not cancelled by a message, nor by the end of its stream.
+        request.cancelled_at.filter(|_| !self.repeats && !self.is_task(Some(nonce)))
     }
 
     /// Whether the connection may be ending or have ended.
@@ -339,6 +371,54 @@ pub(super) struct CallSeen {
     pub(super) stillborn: bool,
 }
 
+/// The tasks of a run's server.
+fn kept_tasks(plan: &Plan) -> Tasks {
+    let mut limits = TaskLimits::default();
+    let ttl = Duration::from_millis(plan.task_ttl);
+    (limits.default_ttl, limits.max_ttl) = (ttl, ttl);
+    Tasks::new(limits)
+}
+
+/// A task, from the view of its client and of its handler.
+#[derive(Debug)]
+pub(super) struct TaskSeen {
+    pub(super) begun: u64,
+    /// Its id, once the client has its handle.
+    pub(super) id: Option<String>,
+    pub(super) handed_at: Option<u64>,
+    /// When its handler made its request a task.
+    pub(super) became_at: Option<u64>,
+    /// Whether no client waits for the answer to its request.
+    pub(super) is_given_up: bool,
+    pub(super) known: Option<Known>,
+    /// Whether a client cancels it with the method for that.
+    pub(super) is_cancelled: bool,
+    /// How many cancels were answered as effective (2025-11-25).
+    pub(super) effective: u32,
+    /// Since when a client knows that it is cancelled.
+    pub(super) reported_at: Option<u64>,
+}
+
+/// The latest status of a task that a client knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    Open,
+    /// It has ended, and the client does not know how.
+    Over,
+    Ended(TaskStatus),
+}
+
+impl Known {
+    /// Whether this status may follow.
+    pub(super) fn allows(self, status: TaskStatus) -> bool {
+        match self {
+            Self::Open => true,
+            Self::Over => status.is_final(),
+            Self::Ended(ended) => status == ended,
+        }
+    }
+}
+
 /// How a handler's code ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkEnd {
@@ -366,6 +446,9 @@ pub(super) struct WorkSeen {
 #[derive(Debug)]
 pub(super) struct RequestSeen {
     pub(super) nonce: Option<u64>,
+    pub(super) is_handshake: bool,
+    /// The task that it asks about.
+    pub(super) about: Option<u64>,
     /// How often it arrived, and when it arrived first.
     pub(super) received: u32,
     pub(super) received_at: Option<u64>,

@@ -1,8 +1,8 @@
 //! Simulation: the real drivers, framings and transports of both sides in one task queue, on a paused clock, over a
 //! network that splits, joins, delays, stalls, cuts and half-closes. One seed decides everything.
 //!
-//! The seed of a run determines the calls of each side, the behaviour of handlers, the times of cancels, drops and
-//! shutdowns, and the disturbances of the network. A judge checks the observations of callers, handlers and the
+//! The seed of a run determines the calls of each side, the tasks of the client, the behaviour of handlers, the times of
+//! cancels, drops and shutdowns, and the disturbances of the network. A judge checks the observations of callers, handlers and the
 //! transport against the invariants. A run that does not end on the paused clock is a failure too. The same seed
 //! gives the same trace.
 
@@ -12,6 +12,7 @@ mod judge;
 mod net;
 mod plan;
 mod run;
+mod tasks;
 mod wires;
 mod work;
 
@@ -94,6 +95,11 @@ impl Case {
     /// Whether either side may call the other.
     fn serves_both(&self) -> bool {
         self.speech.facts.opening.is_some()
+    }
+
+    /// Whether requests of the client may become tasks.
+    fn has_tasks(&self) -> bool {
+        self.dialect.rules().tasks.is_some()
     }
 
     /// The seed for this case, so that the same seed gives different runs in different cases.
@@ -246,6 +252,8 @@ fn least(invariant: &str, wire: Wire) -> u64 {
         "I12" => 4_000,
         "I13" => 7_300,
         "I14" => 2_600,
+        "I16" => 370,
+        "I17" => 200,
         "L1" => 280,
         "L3" => 470,
         // Each run ends, once (L4). Other claimed invariants need a separate line.
@@ -263,6 +271,7 @@ impl Case {
             // A request has descendants if its handler may call its caller.
             "I5" => self.serves_both(),
             "I9" => self.speech.opening().is_some(),
+            "I16" | "I17" => self.has_tasks(),
             _ => true,
         })
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use rescind_core::Limits;
+use rescind_core::dialect::TaskForm;
 use serde::{Deserialize, Serialize};
 
 use super::Wire;
@@ -14,6 +15,10 @@ use super::Wire;
 pub(super) struct Plan {
     pub(super) limits: PerSide<Limits>,
     pub(super) calls: Vec<Planned>,
+    /// The tasks of the client.
+    pub(super) tasks: Vec<PlannedTask>,
+    /// How long they are kept.
+    pub(super) task_ttl: u64,
     /// The behaviour of the handshake's caller.
     pub(super) opening: Caller,
     pub(super) disturbances: Vec<(u64, Disturbance)>,
@@ -43,6 +48,35 @@ pub(super) struct Job {
     /// The work that it requests from its caller.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) child: Option<Box<Job>>,
+    /// When it becomes a task, if it does.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) becomes_task: Option<u64>,
+}
+
+/// A task, and the behaviour of its client.
+#[derive(Clone, Debug)]
+pub(super) struct PlannedTask {
+    pub(super) at: u64,
+    pub(super) job: Job,
+    /// When the client drops the call that starts it, if it does.
+    pub(super) dropped_after: Option<u64>,
+    /// When the client sends the cancel message of that call, counted from its answer, if it does.
+    pub(super) late_cancel: Option<u64>,
+    /// The times between its questions.
+    pub(super) polls: Vec<u64>,
+    /// The times between its cancels.
+    pub(super) cancels: Vec<u64>,
+    pub(super) waiting: Waiting,
+}
+
+/// How a client waits for the end of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    No,
+    /// It asks again and again.
+    Polls,
+    /// By a request that is answered at the end (2025-11-25).
+    InResult,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,7 +213,7 @@ impl Plan {
         own + stalls.sum::<u64>() + turns * self.weather.delay
     }
 
-    pub(super) fn draw(seed: u64, wire: Wire, serves_both: bool) -> Self {
+    pub(super) fn draw(seed: u64, wire: Wire, serves_both: bool, tasks: Option<TaskForm>) -> Self {
         let mut rng = Rng::new(seed);
         let mut next_nonce = 1;
         let spread = rng.pick(5, &[0, 40, 400]);
@@ -214,7 +248,11 @@ impl Plan {
             _ => Ending::Cut,
         };
         let limits = PerSide { client: limits(&mut rng), server: limits(&mut rng) };
-        Self { limits, calls, opening, disturbances, end: (after, ending), weather }
+        // Last, so that the other draws do not depend on them.
+        let task_ttl = rng.pick(30_000, &[1_000, 5_000, 350_000]);
+        let count = if tasks.is_some() { rng.length(0, 2) } else { 0 };
+        let tasks = (0..count).map(|_| task(&mut rng, &mut next_nonce, spread, tasks)).collect();
+        Self { limits, calls, tasks, task_ttl, opening, disturbances, end: (after, ending), weather }
     }
 }
 
@@ -264,7 +302,50 @@ fn job(rng: &mut Rng, next_nonce: &mut u64, depth: u32) -> Job {
         18 => Caller::Never,
         _ => Caller::Detaches,
     };
-    Job { nonce, work, ms: rng.pick(0, &[1, 1, 5, 30, 400, 3_000]), caller, child }
+    Job { nonce, work, ms: rng.pick(0, &[1, 1, 5, 30, 400, 3_000]), caller, child, becomes_task: None }
+}
+
+fn task(rng: &mut Rng, next_nonce: &mut u64, spread: u64, form: Option<TaskForm>) -> PlannedTask {
+    let nonce = *next_nonce;
+    *next_nonce += 1;
+    let work = rng.pick(
+        Work::Quick,
+        &[
+            Work::Sleep,
+            Work::Sleep,
+            Work::Wait,
+            Work::Wait,
+            Work::Partial,
+            Work::Ignore,
+            Work::Deaf,
+            Work::Fail,
+            Work::Panic,
+            Work::Progress,
+            Work::Straggler,
+            Work::Shield,
+            Work::Local,
+        ],
+    );
+    let ms = rng.pick(0, &[1, 5, 30, 400, 3_000]);
+    let becomes_task = Some(rng.pick(0, &[0, 1, 5, 50]));
+    let job = Job { nonce, work, ms, caller: Caller::Waits, child: None, becomes_task };
+    let soon = [0, 0, 1, 5, 30, 400, 3_000];
+    let polls = (0..rng.length(0, 5)).map(|_| rng.pick(0, &soon)).collect();
+    let cancels = (0..rng.length(0, 3)).map(|_| rng.pick(0, &soon)).collect();
+    let waiting = match rng.below(4) {
+        0 => Waiting::Polls,
+        1 if form == Some(TaskForm::AskedByClient) => Waiting::InResult,
+        _ => Waiting::No,
+    };
+    PlannedTask {
+        at: rng.below(spread + 1),
+        job,
+        dropped_after: rng.percent(15).then(|| rng.pick(0, &[1, 5, 30])),
+        late_cancel: rng.percent(40).then(|| rng.pick(0, &[0, 5, 400])),
+        polls,
+        cancels,
+        waiting,
+    }
 }
 
 fn disturbances(rng: &mut Rng, spread: u64) -> Vec<(u64, Disturbance)> {

@@ -15,6 +15,7 @@ use super::Case;
 use super::judge::{Judge, SimEvent};
 use super::net::Net;
 use super::plan::{Caller, Disturbance, Ending, PerSide, Plan, Planned, Rng, Side};
+use super::tasks;
 use super::wires::{Opened, PeerOpened, Setting};
 use super::work::{self, CallFrom};
 use crate::Broken;
@@ -31,8 +32,9 @@ const TICK: Duration = Duration::from_millis(500);
 
 /// Plays the seed. The judge reports violations.
 pub(super) async fn play(case: &Case, seed: u64, watch: &Watch) -> Judge {
-    let plan = Arc::new(Plan::draw(case.mix(seed), case.wire, case.serves_both()));
-    let judge = Judge::new(case.wire, &case.dialect, case.speech, &plan.limits);
+    let plan =
+        Arc::new(Plan::draw(case.mix(seed), case.wire, case.serves_both(), case.dialect.rules().tasks));
+    let judge = Judge::new(case.wire, &case.dialect, case.speech, &plan);
     watch.begins(seed, &judge);
     judge.note(|| format!("seed {seed}: {:?}, ends at {:?}", plan.weather, plan.end));
     if case.wire.has_connections() && plan.is_slow() {
@@ -108,6 +110,14 @@ async fn talk(case: &Case, plan: &Plan, judge: &Judge, mut opened: Opened) {
         calls.spawn(async move {
             sleep_until(begun + Duration::from_millis(planned.at)).await;
             make(&planned, &judge, &client, &server).await;
+        });
+    }
+    for planned in &plan.tasks {
+        let (planned, judge, client) = (planned.clone(), judge.clone(), client.clone());
+        let ttl = plan.task_ttl;
+        calls.spawn(async move {
+            sleep_until(begun + Duration::from_millis(planned.at)).await;
+            tasks::follow(&planned, &judge, &client, ttl).await;
         });
     }
     let (at, ending) = plan.end;
@@ -212,7 +222,7 @@ async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, endin
     for side in Side::BOTH {
         if let Some(peer) = peers.of(side) {
             leave(case, plan, judge, &peers, side).await;
-            is_over(plan, judge, side, peer).await;
+            is_over(case, plan, judge, side, peer).await;
         }
     }
     if let Some(side) = flushed.filter(|_| !judge.state().cut) {
@@ -247,7 +257,7 @@ async fn shut_down(plan: &Plan, judge: &Judge, peers: &PerSide<Option<Peer>>, si
 }
 
 /// The connection of a side closes, its callers get their results, its handlers end, and nothing of them is left.
-async fn is_over(plan: &Plan, judge: &Judge, side: Side, peer: &Peer) {
+async fn is_over(case: &Case, plan: &Plan, judge: &Judge, side: Side, peer: &Peer) {
     if judged(judge, "L3", "to close", peer.closed()).await.is_none() {
         return;
     }
@@ -255,16 +265,19 @@ async fn is_over(plan: &Plan, judge: &Judge, side: Side, peer: &Peer) {
     // Each caller needs a turn to see it.
     sleep(Duration::from_millis(5)).await;
     judge.all_returned(side);
-    let (limits, is_there) = (plan.limits.of(side), judge.live(side) > 0);
+    let (limits, is_there) = (plan.limits.of(side), judge.live_with_connection(side) > 0);
     let resumes = if judge.resumes() { limits.detach_grace } else { judge.shields(side) };
     let most = Instant::now() + resumes + limits.cancel_grace + SLACK;
-    while judge.live(side) > 0 && Instant::now() < most {
+    while judge.live_with_connection(side) > 0 && Instant::now() < most {
         sleep_until(most.min(Instant::now() + TICK)).await;
     }
-    let live = judge.live(side);
+    let live = judge.live_with_connection(side);
     judge.state().holds_and_counts(is_there, live == 0, "L3", || {
         format!("{live} handlers of the {side} outlive their connection")
     });
+    if side == Side::Server {
+        tasks_are_over(case, plan, judge).await;
+    }
     sleep(SLACK).await;
     let (stats, load) = (peer.stats(), peer.queue_stats());
     let kept = [stats.running, stats.draining, stats.queued, stats.slots, stats.calls];
@@ -280,6 +293,22 @@ async fn is_over(plan: &Plan, judge: &Judge, side: Side, peer: &Peer) {
     if !peer.registry().is_empty() {
         seen.breaks("I3", || format!("the {side}'s registry: {:?}", peer.registry()));
     }
+}
+
+/// Tasks that the server's connection left go on. Another client cancels those that it can know, and the others end when their
+/// time is over.
+async fn tasks_are_over(case: &Case, plan: &Plan, judge: &Judge) {
+    if judged(judge, "L3", "to ask about the tasks", tasks::ask_elsewhere(case, judge)).await.is_none() {
+        return;
+    }
+    let limits = &plan.limits.server;
+    let time = Duration::from_millis(plan.task_ttl) + limits.cancel_grace + limits.max_shield_time + SLACK;
+    let (is_there, most) = (judge.live(Side::Server) > 0, Instant::now() + time);
+    while judge.live(Side::Server) > 0 && Instant::now() < most {
+        sleep_until(most.min(Instant::now() + TICK)).await;
+    }
+    let live = judge.live(Side::Server);
+    judge.state().holds_and_counts(is_there, live == 0, "L3", || format!("{live} tasks outlive their time"));
 }
 
 /// Checks that no task is left.

@@ -23,6 +23,7 @@ use tokio::sync::{Notify, mpsc};
 use super::judge::{Judge, SimEvent};
 use super::net::{Net, Splits};
 use super::plan::{Plan, Rng, Side};
+use super::tasks::CountedKeys;
 use super::work::router;
 use super::{Case, Wire};
 
@@ -111,6 +112,7 @@ impl Setting<'_> {
         let serving = Server::builder([self.case.dialect.clone()])
             .serve(Arc::new(router(Side::Server, self.judge)))
             .limits(self.plan.limits.server.clone())
+            .cluster_keys(Arc::new(CountedKeys::default()))
             .on_peer(move |peer| tell.tell(peer))
             .listen(listener)
             .run();
@@ -232,6 +234,7 @@ pub(super) fn builder(side: Side, setting: &Setting<'_>) -> PeerBuilder {
     Peer::builder(setting.case.dialect.clone())
         .serve(Arc::new(router(side, setting.judge)))
         .limits(setting.plan.limits.of(side).clone())
+        .cluster_keys(Arc::new(CountedKeys::default()))
         .role(role)
 }
 

@@ -1,11 +1,11 @@
 //! The handlers and the callers of a run.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use rescind_core::{
     AfterCancel, Call, CallBuilder, CallContext, Cause, CauseKind, ErrorCode, ErrorObject, HandlerError,
-    Outcome, Peer, Router,
+    NotATask, Outcome, Peer, Router,
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -15,36 +15,72 @@ use super::call_checks::Left;
 use super::judge::{Judge, WorkEnd};
 use super::plan::{Caller, Job, Side, Work};
 
-/// The only method of a run. Its work is in its params.
+/// The method of all calls of a run. Its work is in its params.
 const METHOD: &str = "sim/work";
+/// The method whose requests become tasks, with the same params.
+pub(super) const START: &str = "tools/call";
 /// Its notification.
 pub(super) const TICK: &str = "sim/tick";
 
 /// The methods of a side.
 pub(super) fn router(side: Side, judge: &Judge) -> Router {
-    let (for_work, opening) = (judge.clone(), judge.state().speech.opening_result());
-    Router::new()
+    let (kept, opening) = {
+        let state = judge.state();
+        (state.kept.clone().filter(|_| side == Side::Server), state.speech.opening_result())
+    };
+    let opening = if kept.is_some() { with_tasks(opening) } else { opening };
+    let router = Router::new()
         .method("initialize", move |_: CallContext, _: Value| {
             let answer = opening.clone();
             async move { Ok::<_, HandlerError>(answer) }
         })
-        .method(METHOD, move |ctx: CallContext, job: Job| {
-            let judge = for_work.clone();
-            async move {
-                let mut life = Life { judge: judge.clone(), side, nonce: job.nonce, end: WorkEnd::Dropped };
-                judge.enters(side, &job, &ctx);
-                let done = act(side, &judge, &ctx, &job).await;
-                life.end = match &done {
-                    Done::Value => WorkEnd::Value,
-                    Done::Stopped(_) => WorkEnd::Stopped,
-                    Done::Failed => WorkEnd::Failed,
-                    Done::Panics => WorkEnd::Panicked,
-                };
-                drop(life);
-                done.into_result(job.nonce)
-            }
+        .method(METHOD, serve(side, judge))
+        .notification_fallback(|_: Peer, _, _: Value| async {});
+    match kept {
+        Some(kept) => router.method(START, serve(side, judge)).tasks(&kept),
+        None => router,
+    }
+}
+
+/// A server's answer to the handshake that declares tasks.
+fn with_tasks(mut opening: Value) -> Value {
+    if let Some(capabilities) = opening.get_mut("capabilities").and_then(Value::as_object_mut) {
+        let requests = json!({ "tools": { "call": {} } });
+        capabilities.insert("tasks".to_owned(), json!({ "cancel": {}, "requests": requests }));
+    }
+    opening
+}
+
+type Served = Pin<Box<dyn Future<Output = Result<Value, HandlerError>> + Send>>;
+
+fn serve(side: Side, judge: &Judge) -> impl Fn(CallContext, Job) -> Served + Send + Sync + 'static + use<> {
+    let judge = judge.clone();
+    move |ctx, job| {
+        let judge = judge.clone();
+        Box::pin(async move {
+            let end = WorkEnd::Dropped;
+            let mut life = Life { judge: judge.clone(), side, nonce: job.nonce, end, is_task: false };
+            judge.enters(side, &job, &ctx);
+            let goes_on = match job.becomes_task {
+                Some(after) => become_task(&judge, &ctx, &job, after).await,
+                None => true,
+            };
+            life.is_task = ctx.task_id().is_some();
+            let done = if goes_on {
+                act(side, &judge, &ctx, &job).await
+            } else {
+                Done::Stopped(ctx.cancelled().await)
+            };
+            life.end = match &done {
+                Done::Value => WorkEnd::Value,
+                Done::Stopped(_) => WorkEnd::Stopped,
+                Done::Failed => WorkEnd::Failed,
+                Done::Panics => WorkEnd::Panicked,
+            };
+            drop(life);
+            done.into_result(job.nonce)
         })
-        .notification_fallback(|_: Peer, _, _: Value| async {})
+    }
 }
 
 /// A handler's future, from its first poll to its end.
@@ -53,11 +89,12 @@ struct Life {
     side: Side,
     nonce: u64,
     end: WorkEnd,
+    is_task: bool,
 }
 
 impl Drop for Life {
     fn drop(&mut self) {
-        self.judge.leaves(self.side, self.nonce, self.end);
+        self.judge.leaves(self.side, self.nonce, self.end, self.is_task);
     }
 }
 
@@ -84,6 +121,30 @@ impl Done {
 fn notify(side: Side, judge: &Judge, ctx: &CallContext, nonce: u64) {
     let taken = ctx.try_notify(TICK, &json!({ "nonce": nonce })).is_ok();
     judge.state().check_notified(side, nonce, taken);
+}
+
+/// Makes the request a task. `false`: its handler was cancelled before.
+async fn become_task(judge: &Judge, ctx: &CallContext, job: &Job, after: u64) -> bool {
+    if after > 0 {
+        tokio::select! {
+            biased;
+            _ = ctx.cancelled() => return false,
+            () = sleep(Duration::from_millis(after)) => {}
+        }
+    }
+    let nonce = job.nonce;
+    match ctx.become_task() {
+        Ok(id) => judge.state().becomes_task(nonce, id),
+        Err(NotATask::Ended(Some(_))) => return false,
+        // Its connection ends, or there are too many: it goes on as a request.
+        Err(why @ (NotATask::Ended(None) | NotATask::TooMany)) => {
+            judge.note(|| format!("{nonce} does not become a task: {why}"));
+        }
+        Err(why) => {
+            judge.breaks("I1", || format!("{nonce} asks for a task, and does not become one: {why}"));
+        }
+    }
+    true
 }
 
 async fn act(side: Side, judge: &Judge, ctx: &CallContext, job: &Job) -> Done {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use rescind_core::dialect::{ABP, ACP, Dialect, LSP, MCP, Role};
+use rescind_core::dialect::{ABP, ACP, Dialect, LSP, MCP, MCP_2026, Role};
 use rescind_core::failpoint::Failpoint;
-use rescind_core::{AfterCancel, AnswerKind, HandlerResult};
+use rescind_core::{AfterCancel, AnswerKind, CauseKind, HandlerResult};
 
 use super::caller::Own;
 use super::model::{Case, EARLY, Event};
@@ -23,7 +23,7 @@ fn kept(bug: Failpoint, dialect: Dialect, events: &[Event]) -> Kept {
 
 /// All of them.
 pub(super) fn all() -> Vec<Kept> {
-    use Event::{Ask, Cancel, End, Pass};
+    use Event::{Ask, AskForTask, BecomeTask, Cancel, CancelTask, End, Pass};
     let own = Event::Own;
     let call = |parent, deadline| own(Own::Call(parent, deadline, None));
     let short = Duration::from_millis(500);
@@ -53,6 +53,18 @@ pub(super) fn all() -> Vec<Kept> {
                 own(Own::WriteCancel(0)),
                 own(Own::Answer(0, AnswerKind::Value)),
             ],
+        ),
+        kept(Failpoint::TaskGoesOn, MCP, &[Ask(0), BecomeTask(0), CancelTask(0, CauseKind::Deadline)]),
+        kept(
+            Failpoint::TaskEndsTwice,
+            MCP,
+            &[AskForTask(0), BecomeTask(0), CancelTask(0, CauseKind::Peer), End(0, HandlerResult::Value)],
+        ),
+        kept(Failpoint::TaskKeepsId, MCP_2026, &[Ask(0), BecomeTask(0), Cancel(0)]),
+        kept(
+            Failpoint::TaskCancelTakesId,
+            MCP,
+            &[AskForTask(0), BecomeTask(0), Ask(0), CancelTask(0, CauseKind::Peer)],
         ),
     ]
 }

@@ -2,12 +2,13 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rescind_core::dialect::{AckStyle, CancelFrom, Handshake, HandshakePart, Role};
 use rescind_core::{
-    CallNumber, CallRefused, CallSpec, Cause, CauseKind, DisconnectPolicy, Event as Noted, InboundKey,
-    InboundRequest, Origin, OutboundKey, Output, ReplyBody, RequestId, Session, SessionConfig, Settlement,
+    CallNumber, CallRefused, CallSpec, CancelExemption, Cause, CauseKind, DisconnectPolicy, Event as Noted,
+    InboundKey, InboundRequest, NoTask, Origin, OutboundKey, Output, ReplyBody, RequestId, Session,
+    SessionConfig, Settlement,
 };
 use rescind_verification::{Kind, Ledger, holds as claim_holds};
 
@@ -63,7 +64,8 @@ impl Machine {
         let from = self.seen.len();
         let mut last = None;
         match event {
-            Event::Ask(id) => self.ask(id),
+            Event::Ask(id) => self.ask(id, Kind::Work),
+            Event::AskForTask(id) => self.ask(id, Kind::CancelExemption),
             Event::Cancel(id) => self.cancel(id),
             Event::End(number, end) => {
                 let key = self.requests[number].0;
@@ -76,6 +78,17 @@ impl Machine {
                 let key = self.requests[number].0;
                 self.ledger.end(key);
                 self.session.local_ended(self.now, key);
+            }
+            Event::BecomeTask(number) => self.become_task(number),
+            Event::CancelTask(number, cause) => {
+                let key = self.requests[number].0;
+                self.ledger.cancel(key, cause);
+                let took_effect = self.session.local_cancel(self.now, key, Cause::new(cause));
+                self.seen.push(Seen::TaskCancelled(number, took_effect));
+            }
+            Event::ShutDown => {
+                self.ledger.ending.shutdown = true;
+                self.session.local_shutdown(self.now, Duration::ZERO);
             }
             Event::Own(own) => last = self.own(own),
             Event::Lost => {
@@ -104,17 +117,40 @@ impl Machine {
         self.ledger.check(&self.session, &inspection).unwrap_or_else(|broken| panic!("{broken}"));
     }
 
-    fn ask(&mut self, id: u8) {
-        let arrival = InboundRequest::new(RequestId::number(id.into()), "work");
+    fn ask(&mut self, id: u8, kind: Kind) {
+        let mut arrival = InboundRequest::new(RequestId::number(id.into()), "work");
+        if kind == Kind::CancelExemption {
+            arrival.exempt = CancelExemption::FromCancelMessages;
+        }
         if let Some(key) = self.session.recv_request(self.now, arrival) {
-            let accepted = self.ledger.accept(key, RequestId::number(id.into()).into(), Kind::Work);
+            let accepted = self.ledger.accept(key, RequestId::number(id.into()).into(), kind);
             accepted.unwrap_or_else(|broken| panic!("{broken}"));
             self.requests.push((key, id));
         }
     }
 
+    fn become_task(&mut self, number: usize) {
+        let key = self.requests[number].0;
+        match self.session.local_become_task(self.now, key) {
+            Ok(()) => self.ledger.served.get_mut(&key).expect("it runs").is_task = true,
+            Err(NoTask::Ended) => self.seen.push(Seen::NotATask(number)),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    /// Whether this request became a task, or has ended as one.
+    fn is_task(&self, key: InboundKey) -> bool {
+        self.ledger.served.get(&key).is_some_and(|served| served.is_task)
+    }
+
     fn cancel(&mut self, id: u8) {
-        let named = self.requests.iter().rev().find(|(_, asked)| *asked == id);
+        let is_named = |key: InboundKey| {
+            self.ledger
+                .served
+                .get(&key)
+                .is_some_and(|served| !served.is_task && served.kind != Kind::CancelExemption)
+        };
+        let named = self.requests.iter().rev().find(|(key, asked)| *asked == id && is_named(*key));
         if let (Some((key, _)), true) = (named, self.hears_cancels) {
             self.ledger.cancel(*key, CauseKind::Peer);
         }
@@ -186,19 +222,26 @@ impl Machine {
     fn see(&mut self, event: Event, output: &Output) {
         let seen = match output {
             Output::Start(key) => Seen::Started(self.request(*key)),
+            Output::Signal { key, .. } if self.is_task(*key) => Seen::TaskSignalled(self.request(*key)),
             Output::Signal { key, .. } => Seen::Signalled(self.request(*key)),
+            Output::TaskEnded { key, cancelled } => {
+                Seen::TaskEnded(self.request(*key), cancelled.as_ref().map(Cause::kind))
+            }
             Output::Abort(key) => Seen::Aborted(self.request(*key)),
             Output::Silence { key, .. } => Seen::Silence(self.request(*key)),
             Output::Reply(reply) => {
                 let number = self.request(reply.key);
                 match reply.body {
-                    ReplyBody::Handler | ReplyBody::TaskHandle => Seen::Value(number),
+                    ReplyBody::Handler => Seen::Value(number),
+                    ReplyBody::TaskHandle => Seen::Handed(number),
                     ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => Seen::Cancelled(number),
                     ReplyBody::Refused(_) => Seen::Failed(number),
                 }
             }
             Output::Refuse { .. } | Output::RefuseCancelled { .. } => {
-                let Event::Ask(id) = event else { panic!("{output:?} in {event:?}") };
+                let (Event::Ask(id) | Event::AskForTask(id)) = event else {
+                    panic!("{output:?} in {event:?}")
+                };
                 if matches!(output, Output::Refuse { .. }) { Seen::Refused(id) } else { Seen::Unborn(id) }
             }
             Output::Ack { status, .. } => Seen::Acknowledged(*status),

@@ -25,20 +25,35 @@ pub(super) struct Case {
     pub(super) ordered: bool,
 }
 
+impl Case {
+    /// Whether requests of the peer may become tasks.
+    pub(super) fn has_tasks(&self) -> bool {
+        self.dialect.rules().tasks.is_some() && self.role == Role::Server
+    }
+}
+
 /// An event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     Ask(u8),
+    /// The same, with params that ask for a task: no cancel message cancels it.
+    AskForTask(u8),
     /// With any id: one in use, one that was used, or one of a later request.
     Cancel(u8),
     /// The handler of the n-th request reports its result.
     End(usize, HandlerResult),
     /// Its task has ended.
     Gone(usize),
+    /// The handler of the n-th request makes it a task.
+    BecomeTask(usize),
+    /// The task that the n-th request became is cancelled with this cause: by a client, or because its time is over.
+    CancelTask(usize, CauseKind),
     /// An event of a call of this side.
     Own(Own),
-    /// The connection is gone.
+    /// The connection is gone. Tasks go on.
     Lost,
+    /// The server of the connection that is gone shuts down.
+    ShutDown,
     Pass(Duration),
 }
 
@@ -65,6 +80,16 @@ pub(super) enum Seen {
     Unheard,
     /// The status of an acknowledgement of a cancel.
     Acknowledged(AckStatus),
+    /// The answer is the handle of a task.
+    Handed(usize),
+    /// It did not become a task.
+    NotATask(usize),
+    /// The task has ended for its clients: with this cause, or by its handler.
+    TaskEnded(usize, Option<CauseKind>),
+    /// The handler of the task is signalled.
+    TaskSignalled(usize),
+    /// Whether a cancel of the task took effect.
+    TaskCancelled(usize, bool),
     /// An observation of a call of this side.
     CallEvent(CallEvent),
 }
@@ -73,7 +98,14 @@ impl Seen {
     /// The invariant that requires it.
     pub(super) const fn invariant(self) -> &'static str {
         match self {
-            Self::Started(_) | Self::Failed(_) | Self::Cancelled(_) | Self::Silence(_) => "I1",
+            Self::Started(_)
+            | Self::Failed(_)
+            | Self::Cancelled(_)
+            | Self::Silence(_)
+            | Self::Handed(_)
+            | Self::NotATask(_) => "I1",
+            Self::TaskEnded(..) | Self::TaskCancelled(..) => "I16",
+            Self::TaskSignalled(_) => "I17",
             Self::Signalled(_) => "L1",
             Self::Value(_) => "I6",
             Self::Aborted(_) => "L3",
@@ -109,8 +141,13 @@ impl Seen {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Asked {
     pub(super) id: u8,
+    /// Whether no cancel message cancels it.
+    exempt: bool,
+    /// Whether it became a task. Its id is free then, and it is settled when the task has ended.
+    pub(super) is_task: bool,
     signalled_at: Option<Duration>,
     settled: bool,
     aborted: bool,
@@ -126,6 +163,9 @@ pub(super) struct Reference {
     hears_cancels: bool,
     acknowledges: bool,
     waits_for_requests: bool,
+    pub(super) has_tasks: bool,
+    /// Whether params can ask for a task.
+    pub(super) asks_for_tasks: bool,
     pub(super) now: Duration,
     pub(super) asked: Vec<Asked>,
     pub(super) caller: Caller,
@@ -158,6 +198,8 @@ impl Reference {
                 EarlyCancel::WhereUnordered => !case.ordered,
                 EarlyCancel::Always => true,
             },
+            has_tasks: case.has_tasks(),
+            asks_for_tasks: case.has_tasks() && rules.uncancellable_param.is_some(),
             now: Duration::ZERO,
             asked: Vec::new(),
             caller: Caller::new(!client_alone || case.role == Role::Client, silence, acknowledges),
@@ -171,7 +213,7 @@ impl Reference {
     }
 
     pub(super) fn occupied(&self, id: u8) -> Option<usize> {
-        self.asked.iter().position(|asked| asked.alive && asked.id == id)
+        self.asked.iter().position(|asked| asked.alive && !asked.is_task && asked.id == id)
     }
 
     /// Whether nothing runs and no call is open, on a connection that is gone.
@@ -235,6 +277,10 @@ impl Reference {
             return;
         }
         match named.map(|number| (number, self.asked[number])) {
+            Some((_, Asked { exempt: true, .. })) => {
+                self.seen.push(Seen::Unheard);
+                self.acknowledge(AckStatus::NotCancellable);
+            }
             Some((number, Asked { settled: false, signalled_at: None, .. })) => {
                 self.acknowledge(AckStatus::Cancelled);
                 self.signal(number);
@@ -258,7 +304,7 @@ impl Reference {
         }
     }
 
-    fn ask(&mut self, id: u8) {
+    fn ask(&mut self, id: u8, exempt: bool) {
         if let Some(number) = self.occupied(id) {
             self.seen.push(Seen::Refused(id));
             // Its handler only drains: its status is remembered again for the full time.
@@ -268,18 +314,35 @@ impl Reference {
             }
             return;
         }
-        if self.early.remove(&id).is_some_and(|since| self.now.saturating_sub(since) < EARLY) {
+        let waited = self.early.remove(&id).is_some_and(|since| self.now.saturating_sub(since) < EARLY);
+        if waited && exempt {
+            self.seen.push(Seen::Unheard);
+        } else if waited {
             self.settled.insert(id, (self.now, true));
             self.seen.push(if self.silence { Seen::UnbornInSilence(id) } else { Seen::Unborn(id) });
             return;
         }
-        self.asked.push(Asked { id, signalled_at: None, settled: false, aborted: false, alive: true });
+        self.asked.push(Asked {
+            id,
+            exempt,
+            is_task: false,
+            signalled_at: None,
+            settled: false,
+            aborted: false,
+            alive: true,
+        });
         self.seen.push(Seen::Started(self.asked.len() - 1));
     }
 
     fn end(&mut self, number: usize, end: HandlerResult) {
         let asked = self.asked[number];
         if !asked.alive || asked.settled {
+            return;
+        }
+        if asked.is_task {
+            // A handler that stops without a cancel has cancelled its task.
+            let cause = (end == HandlerResult::Stopped).then_some(CauseKind::Local);
+            self.end_task(number, cause);
             return;
         }
         match (asked.signalled_at, end) {
@@ -291,6 +354,37 @@ impl Reference {
             (None, HandlerResult::Stopped) => self.answer(number, Seen::Cancelled(number), true),
             (Some(_), _) => self.cancelled(number),
         }
+    }
+
+    /// A running request whose connection is open becomes a task: it is answered, and its id is free.
+    fn become_task(&mut self, number: usize) {
+        let asked = &mut self.asked[number];
+        let runs = asked.alive && !asked.is_task && !asked.settled && asked.signalled_at.is_none();
+        if !runs || self.lost {
+            self.seen.push(Seen::NotATask(number));
+            return;
+        }
+        asked.is_task = true;
+        self.settled.insert(asked.id, (self.now, false));
+        self.seen.push(Seen::Handed(number));
+    }
+
+    fn end_task(&mut self, number: usize, cause: Option<CauseKind>) {
+        self.asked[number].settled = true;
+        self.over.push(number);
+        self.seen.push(Seen::TaskEnded(number, cause));
+    }
+
+    fn cancel_task(&mut self, number: usize, cause: CauseKind) {
+        self.end_task(number, Some(cause));
+        self.asked[number].signalled_at = Some(self.now);
+        self.seen.push(Seen::TaskSignalled(number));
+    }
+
+    /// Whether it is a task that has not ended.
+    fn is_open_task(&self, number: usize) -> bool {
+        let asked = self.asked[number];
+        asked.is_task && asked.alive && !asked.settled
     }
 
     fn pass(&mut self, time: Duration) {
@@ -316,7 +410,7 @@ impl Reference {
         self.caller.lose(&mut self.seen);
         for number in 0..self.asked.len() {
             let asked = self.asked[number];
-            if asked.alive && !asked.settled && asked.signalled_at.is_none() {
+            if asked.alive && !asked.is_task && !asked.settled && asked.signalled_at.is_none() {
                 self.signal(number);
             }
         }
@@ -325,18 +419,34 @@ impl Reference {
     pub(super) fn happen(&mut self, event: Event) {
         let from = self.seen.len();
         match event {
-            Event::Ask(id) => self.ask(id),
+            Event::Ask(id) => self.ask(id, false),
+            Event::AskForTask(id) => self.ask(id, true),
             Event::Cancel(id) => self.cancel(id),
             Event::End(number, end) => self.end(number, end),
             Event::Gone(number) => {
                 self.end(number, HandlerResult::Panicked);
                 self.asked[number].alive = false;
             }
+            Event::BecomeTask(number) => self.become_task(number),
+            Event::CancelTask(number, cause) => {
+                let is_open = self.is_open_task(number);
+                self.seen.push(Seen::TaskCancelled(number, is_open));
+                if is_open {
+                    self.cancel_task(number, cause);
+                }
+            }
             Event::Own(Own::Call(Some(parent), ..)) if !self.lost && !self.may_have_children(parent) => {
                 self.seen.push(Seen::CallEvent(CallEvent::AlreadyCancelled));
             }
             Event::Own(own) => self.caller.happen(own, self.now, self.lost, &mut self.seen),
             Event::Lost => self.lose(),
+            Event::ShutDown => {
+                for number in
+                    (0..self.asked.len()).filter(|number| self.is_open_task(*number)).collect::<Vec<_>>()
+                {
+                    self.cancel_task(number, CauseKind::Shutdown);
+                }
+            }
             Event::Pass(time) => self.pass(time),
         }
         for parent in std::mem::take(&mut self.over) {
@@ -353,7 +463,7 @@ impl Reference {
 
 /// Events that are due at the same time, and the effects of a lost connection, have no order.
 pub(super) fn in_no_order(event: Event, seen: &mut [Seen]) {
-    if matches!(event, Event::Pass(_) | Event::Lost) {
+    if matches!(event, Event::Pass(_) | Event::Lost | Event::ShutDown) {
         seen.sort_by_cached_key(|seen| format!("{seen:?}"));
     }
 }

@@ -17,6 +17,7 @@ use crate::dialect::tasks::{self as form, TaskDetails};
 use crate::dialect::{TaskForm, TaskStatus};
 use crate::driver::outbox::Answer;
 use crate::driver::task_store::{Pending, RecordedEnd, TaskRecord, millis, since_1970};
+use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, Principal};
 use crate::message::{ErrorCode, ErrorObject};
 use crate::sync::{AbortHandle, Mutex, MutexGuard};
@@ -308,7 +309,10 @@ impl Task {
             let mut state = self.lock();
             ended.at = ended.at.max(state.updated);
             let at = ended.at;
-            if self.end.set(ended).is_err() {
+            if let Err(again) = self.end.set(ended) {
+                if failpoint::active(Failpoint::TaskEndsTwice) {
+                    let _ = self.recorded_end.set(again);
+                }
                 return;
             }
             (std::mem::take(&mut state.inputs.waiting), state.change(at))

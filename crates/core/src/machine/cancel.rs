@@ -92,6 +92,11 @@ impl Session {
         }
         match request.state {
             RequestState::Queued | RequestState::Running => self.accept_cancel(now, key, cause, None),
+            RequestState::Task if failpoint::active(Failpoint::TaskCancelTakesId) => {
+                let (scope, id) = (request.origin().scope, request.id.clone());
+                let named = self.request_named(scope, &id).map(|(key, _)| key);
+                return named.is_some_and(|key| self.local_cancel(now, key, cause));
+            }
             RequestState::Task => self.cancel_task(now, key, cause),
             RequestState::CancelPending
             | RequestState::Cancelling
