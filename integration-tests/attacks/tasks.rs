@@ -57,13 +57,13 @@ fn router(tasks: &Tasks, alive: &Alive) -> Router {
 }
 
 /// The server of this wire: each connection is a client of its own.
-struct Served {
+struct Place {
     door: Door,
     tasks: Tasks,
     alive: Alive,
 }
 
-impl Served {
+impl Place {
     async fn start(wire: Wire) -> Self {
         let limits = TaskLimits::default().max_tasks(ALL).max_tasks_of_client(OF_CLIENT);
         Self { door: wire.listen(kept_open()).await, tasks: Tasks::new(limits), alive: Alive::default() }
@@ -134,9 +134,9 @@ async fn is_served(client: &Peer) {
 
 async fn creations(wire: Wire) {
     let count = million_over(&wire);
-    let mut served = Served::start(wire).await;
-    let (mut stranger, server) = served.stranger().await;
-    let (client, other) = served.other().await;
+    let mut place = Place::start(wire).await;
+    let (mut stranger, server) = place.stranger().await;
+    let (client, other) = place.other().await;
     let params = |_| json!({ "name": "wait", "task": {"ttl": 86_400_000} });
     let mut begun = 0;
     let mut read = |answer: Value| {
@@ -166,18 +166,18 @@ async fn creations(wire: Wire) {
     memory.is_within(MEMORY, "creations");
     assert_eq!(begun, OF_CLIENT, "I11: the tasks of the client that floods");
     assert_eq!(server.stats().tasks, OF_CLIENT as u64, "I11: {:?}", server.stats());
-    assert!(served.tasks.len() <= ALL, "I11: {:?}", served.tasks);
+    assert!(place.tasks.len() <= ALL, "I11: {:?}", place.tasks);
     // A request that is refused has none. The other client has one.
-    let most = served.alive.most.load(Ordering::SeqCst);
+    let most = place.alive.most.load(Ordering::SeqCst);
     assert!(most <= OF_CLIENT + 1, "I11: {most} handlers");
-    end(served, stranger, [server, other], &client).await;
+    end(place, stranger, [server, other], &client).await;
 }
 
 async fn polls(wire: Wire) {
     let count = million_over(&wire);
-    let mut served = Served::start(wire).await;
-    let (mut stranger, server) = served.stranger().await;
-    let (client, other) = served.other().await;
+    let mut place = Place::start(wire).await;
+    let (mut stranger, server) = place.stranger().await;
+    let (client, other) = place.other().await;
     stranger.request(&json!("task"), "tools/call", &json!({ "name": "wait", "task": {} })).await;
     let answer = stranger.hear().await;
     let id = answer.pointer("/result/task/taskId").expect("a task").clone();
@@ -214,15 +214,15 @@ async fn polls(wire: Wire) {
     assert_eq!(known, asked / 2, "each is answered");
     let stats = server.stats();
     assert_eq!((stats.tasks, stats.slots), (1, 1), "I3: only the task is left: {stats:?}");
-    end(served, stranger, [server, other], &client).await;
+    end(place, stranger, [server, other], &client).await;
 }
 
 /// The tasks end with their server.
-async fn end(served: Served, stranger: RawClient, servers: [Peer; 2], client: &Peer) {
+async fn end(place: Place, stranger: RawClient, servers: [Peer; 2], client: &Peer) {
     stranger.leave();
     in_time("the client's end", client.shutdown(Duration::ZERO)).await;
     for server in servers {
         in_time("L3: the end", server.shutdown(Duration::ZERO)).await;
     }
-    until("I3: no handler is left", || served.alive.now.load(Ordering::SeqCst) == 0).await;
+    until("I3: no handler is left", || place.alive.now.load(Ordering::SeqCst) == 0).await;
 }

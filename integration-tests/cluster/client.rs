@@ -59,6 +59,20 @@ pub(crate) async fn connect(to: SocketAddr) -> io::Result<BufReader<TcpStream>> 
     Ok(BufReader::new(stream))
 }
 
+/// Makes a request on an open connection, and returns the body of its response.
+pub(crate) async fn ask_on(
+    stream: &mut Option<BufReader<TcpStream>>,
+    to: SocketAddr,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Vec<u8> {
+    let response = exchange(stream.take().unwrap(), to, "POST", headers, body).await.unwrap();
+    assert_eq!(response.status, 200);
+    let (text, open) = response.whole().await.unwrap();
+    *stream = Some(open);
+    text
+}
+
 /// Sends a request on this connection and waits for the head of its response.
 async fn exchange(
     mut stream: BufReader<TcpStream>,
@@ -345,13 +359,7 @@ impl Session {
         to: SocketAddr,
         body: &str,
     ) -> Vec<u8> {
-        let taken = stream.take().unwrap();
-        let header = [(self.binding.session_header(), self.id.as_str())];
-        let response = exchange(taken, to, "POST", &header, body).await.unwrap();
-        assert_eq!(response.status, 200);
-        let (text, taken) = response.whole().await.unwrap();
-        *stream = Some(taken);
-        text
+        ask_on(stream, to, &[(self.binding.session_header(), self.id.as_str())], body).await
     }
 
     /// The status of an echo.

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use rescind::{Cause, CauseKind};
 use rescind_testkit::support::in_time;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
 use super::bulk::{Heard, Members};
-use super::client::{connect, message};
-use super::nodes::Replicas;
-use super::nodes::{Backend, EngineServer};
+use super::client::{Binding, ask_on, connect, message};
+use super::nodes::{Backend, EngineServer, Replicas, Setup};
+use super::tasks;
 use super::trial::tell;
 
 /// How often each is measured.
@@ -43,8 +43,7 @@ pub(crate) async fn a_cancel_reaches_another_member_within_its_budget(backend: B
     };
     let cause = Cause::new(CauseKind::Operator);
     for _ in 0..TIMES {
-        let call =
-            members.all[0].client.call::<_, serde_json::Value>("work", &json!({ "n": 0 })).start().unwrap();
+        let call = members.all[0].client.call::<_, Value>("work", &json!({ "n": 0 })).start().unwrap();
         let heard = in_time("it begins", members.all[0].heard.recv()).await.unwrap();
         let Heard::Began(_, key) = heard else { panic!("{heard:?}") };
         // The other member knows nothing of the key before.
@@ -167,4 +166,54 @@ pub(crate) async fn a_forwarded_echo_is_within_its_budget(backend: Backend) {
         micros(forwarded.1),
     ));
     assert!(cfg!(debug_assertions) || ratio <= FORWARDED, "{ratio}");
+}
+
+/// `tasks/cancel` at another node than the task's beside an echo at the task's own, in turns, on open connections. The ratio has no
+/// limit here: the records of the tasks are written meanwhile. Instructions are not counted, because nodes reach each other by TCP
+/// alone, and on sockets they do not repeat.
+pub(crate) async fn a_cancel_of_a_task_at_another_node_stops_it_and_is_measured(backend: Backend) {
+    let replicas =
+        Replicas::start_with(backend, Setup { binding: Binding::Stateless, ..Setup::default() }).await;
+    let all = replicas.addresses();
+    let mut streams = [Some(connect(all[0]).await.unwrap()), Some(connect(all[1]).await.unwrap())];
+    let mut ask = async |at: usize, method: &str, params: &Value| {
+        let (body, name) = tasks::request(method, params);
+        let begun = Instant::now();
+        let headers = tasks::headers(method, &name);
+        let text = in_time(method, ask_on(&mut streams[at], all[at], &headers, &body)).await;
+        let took = begun.elapsed();
+        let text = String::from_utf8(text).unwrap();
+        // An event, if it took a while.
+        let message =
+            text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap_or(&text);
+        let answer: Value = serde_json::from_str(message).unwrap_or_else(|error| panic!("{error}: {text:?}"));
+        assert!(answer["error"].is_null(), "{answer}");
+        (took, answer["result"].clone())
+    };
+    let call = |tool: &str, arguments: Value| json!({ "name": tool, "arguments": arguments });
+    let waits = call("wait", json!({ "as_task": true }));
+    tasks::know_each_other(&replicas).await;
+    let mut times = [Vec::new(), Vec::new()];
+    for number in 0..TIMES + 50 {
+        let (direct, _) = ask(0, "tools/call", &call("echo", json!({ "value": number }))).await;
+        let (_, begun) = ask(0, "tools/call", &waits).await;
+        let task = json!({ "taskId": begun["taskId"] });
+        let (forwarded, _) = ask(1, "tasks/cancel", &task).await;
+        assert_eq!(ask(0, "tasks/get", &task).await.1["status"], "cancelled", "I17");
+        // The first ones open connections.
+        if number >= 50 {
+            times[0].push(direct);
+            times[1].push(forwarded);
+        }
+    }
+    let [direct, forwarded] = times.map(median_and_p99);
+    let ratio = forwarded.0.as_secs_f64() / direct.0.as_secs_f64();
+    tell(&format!(
+        "measured: {}: echo: median {}, p99 {}; cancel of a task at another node: median {}, p99 {}; ratio {ratio:.2}",
+        backend.name(),
+        micros(direct.0),
+        micros(direct.1),
+        micros(forwarded.0),
+        micros(forwarded.1),
+    ));
 }

@@ -63,7 +63,8 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             a_request_that_outlives_the_drain_is_told_so,
             a_node_is_not_ready_before_it_drains;
         measures: a_cancel_reaches_another_member_within_its_budget,
-            a_forwarded_echo_is_within_its_budget;
+            a_forwarded_echo_is_within_its_budget,
+            a_cancel_of_a_task_at_another_node_stops_it_and_is_measured;
         bulk: each_of_many_sessions_is_reached_through_every_node;
         bulk: each_cancel_in_bulk_reaches_exactly_its_request;
         operation: an_operator_cancels_a_request,
@@ -101,6 +102,8 @@ fn of_engines(backend: Backend) -> Vec<Trial> {
             a_slow_engine_slows_cancels_only,
             a_full_engine_is_no_silent_success,
             a_node_without_its_engine_still_serves;
+        tasks: a_task_needs_no_engine_while_its_replica_lives,
+            a_full_engine_keeps_no_task_and_stops_none;
         sessionless: a_cancel_without_the_engine_is_no_silent_success;
         sessionless: a_worker_stops_with_its_request,
             a_worker_that_begins_late_stops_at_once,

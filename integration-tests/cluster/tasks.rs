@@ -4,11 +4,11 @@ use rescind_testkit::support::in_time;
 use serde_json::{Value, json};
 
 use super::client::{Binding, Session, send};
-use super::nodes::{Backend, Replicas, Setup};
+use super::nodes::{Backend, Replicas, ServerOptions, Setup};
 use super::trial::poll_until;
 
-/// Sends a request of that revision, and returns the status and the answer.
-async fn ask_stateless(replicas: &Replicas, at: usize, method: &str, params: &Value) -> (u16, Value) {
+/// A request of that revision, and what it names.
+pub(crate) fn request(method: &str, params: &Value) -> (String, String) {
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
@@ -17,8 +17,18 @@ async fn ask_stateless(replicas: &Replicas, at: usize, method: &str, params: &Va
     let name = params["taskId"].as_str().or(params["name"].as_str()).unwrap_or_default().to_owned();
     let mut params = params.clone();
     params["_meta"] = meta;
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
-    let headers = [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", method), ("Mcp-Name", &name)];
+    (json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string(), name)
+}
+
+/// Its headers.
+pub(crate) fn headers<'a>(method: &'a str, name: &'a str) -> [(&'static str, &'a str); 3] {
+    [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", method), ("Mcp-Name", name)]
+}
+
+/// Sends a request of that revision, and returns the status and the answer.
+async fn ask_stateless(replicas: &Replicas, at: usize, method: &str, params: &Value) -> (u16, Value) {
+    let (body, name) = request(method, params);
+    let headers = headers(method, &name);
     let response = in_time(method, send(replicas.nodes[at].address, "POST", &headers, &body)).await.unwrap();
     let status = response.status;
     (status, in_time(method, response.answer(1)).await.unwrap().unwrap_or_default())
@@ -44,6 +54,39 @@ async fn running_of_all(replicas: &Replicas, at: usize) -> Value {
     let call = json!({ "name": "stats", "arguments": {} });
     let (_, answer) = ask_stateless(replicas, at, "tools/call", &call).await;
     answer["result"]["structuredContent"]["running"].clone()
+}
+
+/// Three replicas without sessions that know each other.
+async fn start(backend: Backend, server: ServerOptions) -> Replicas {
+    let setup = Setup { binding: Binding::Stateless, server, ..Setup::default() };
+    let replicas = Replicas::start_with(backend, setup).await;
+    know_each_other(&replicas).await;
+    replicas
+}
+
+/// Waits until each replica reaches each other one.
+pub(crate) async fn know_each_other(replicas: &Replicas) {
+    let all = 0..replicas.nodes.len();
+    for begins in all.clone() {
+        let task = begin_task(replicas, begins).await;
+        for at in all.clone() {
+            poll_until("the replicas know each other", async || {
+                status_of_task(replicas, at, &task).await == "working"
+            })
+            .await;
+        }
+        is_stopped(replicas, &task, begins).await;
+    }
+}
+
+/// A cancel at this replica stops the work of the only task that runs, as every replica says.
+async fn is_stopped(replicas: &Replicas, task: &Value, at: usize) {
+    let (status, answer) = ask_stateless(replicas, at, "tasks/cancel", task).await;
+    assert_eq!((status, &answer["result"]["resultType"]), (200, &json!("complete")), "{answer}");
+    for at in 0..replicas.nodes.len() {
+        assert_eq!(status_of_task(replicas, at, task).await, "cancelled", "I17");
+    }
+    poll_until("its work has stopped", async || running_of_all(replicas, at).await == 0).await;
 }
 
 /// A task is known on every replica, and a cancel at any of them stops its work.
@@ -153,5 +196,65 @@ pub(crate) async fn a_task_is_cancelled_from_a_session_at_another_node(backend: 
         assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
         let answer = session.ask(at, 7, "tasks/cancel", task.clone()).await;
         assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    }
+}
+
+/// Without their engine the replicas ask each other: a task begins, is found, and is stopped through each of them.
+pub(crate) async fn a_task_needs_no_engine_while_its_replica_lives(backend: Backend) {
+    let mut replicas = start(backend, ServerOptions::Usual).await;
+    let before = begin_task(&replicas, 0).await;
+    replicas.engine.as_mut().unwrap().end();
+    is_stopped(&replicas, &before, 2).await;
+    for (begins, cancels) in [(0, 1), (1, 1)] {
+        let task = begin_task(&replicas, begins).await;
+        for at in 0..replicas.nodes.len() {
+            assert_eq!(status_of_task(&replicas, at, &task).await, "working");
+        }
+        is_stopped(&replicas, &task, cancels).await;
+    }
+    replicas.engine.as_mut().unwrap().start_again();
+    let task = begin_task(&replicas, 2).await;
+    is_stopped(&replicas, &task, 0).await;
+    assert_eq!(status_of_task(&replicas, 1, &before).await, "cancelled", "I16");
+}
+
+/// A task whose records the engine refuses is asked and stopped as any other. Once its replica is dead, it is unknown: nobody says
+/// how it has ended.
+pub(crate) async fn a_full_engine_keeps_no_task_and_stops_none(backend: Backend) {
+    let mut replicas = start(backend, ServerOptions::Full).await;
+    let bus = replicas.bus().await;
+    // Cancels by key fill it, at last with records that are as small as those of tasks.
+    for reason in ["x".repeat(1000), String::new()] {
+        let cause = rescind::Cause::new(rescind::CauseKind::Operator).with_reason(&reason);
+        let mut count = 0;
+        loop {
+            let task = begin_task(&replicas, 0).await;
+            let Err(refused) = bus.cancel(task["taskId"].as_str().unwrap(), &cause).await else {
+                count += 1;
+                assert!(count < 5000, "it is never full");
+                continue;
+            };
+            assert!(refused.to_string().starts_with("the engine of the cluster refused"), "{refused}");
+            is_stopped(&replicas, &task, 1).await;
+            break;
+        }
+    }
+    let task = begin_task(&replicas, 0).await;
+    for at in 0..replicas.nodes.len() {
+        assert_eq!(status_of_task(&replicas, at, &task).await, "working");
+    }
+    is_stopped(&replicas, &task, 2).await;
+    let lost = begin_task(&replicas, 0).await;
+    replicas.nodes[0].kill().await;
+    for at in [1, 2] {
+        poll_until("its death is noticed", async || {
+            let (status, answer) = ask_stateless(&replicas, at, "tasks/get", &lost).await;
+            assert!(
+                answer["result"].is_null() && [200, 404, 502, 503].contains(&status),
+                "{status}: {answer}"
+            );
+            [200, 404].contains(&status)
+        })
+        .await;
     }
 }
