@@ -261,15 +261,18 @@ impl Newline {
         if self.state != State::Line || self.partial() == 0 {
             return None;
         }
-        let beginning = match self.text.take() {
-            Some(text) => head(&text.lines),
-            None => self.head_of_line(),
-        };
+        let beginning = self.beginning();
+        self.text = None;
         if self.begun() > 0 {
             self.state = State::Dropping;
             self.forget();
         }
         Some(beginning)
+    }
+
+    /// The beginning of a line or text that is not complete: at most 1 KiB.
+    pub(crate) fn beginning(&self) -> Bytes {
+        self.text.as_ref().map_or_else(|| self.head_of_line(), |text| head(&text.lines))
     }
 
     fn head_of_line(&self) -> Bytes {

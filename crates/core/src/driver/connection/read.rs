@@ -313,6 +313,20 @@ impl ConnectionTask {
         left.is_some()
     }
 
+    /// Ends the call whose answer has begun and does not go on. If its rest comes all the same, it is a late answer.
+    fn recv_stalled(&self, head: &Bytes) {
+        let connection = &self.connection;
+        let Some((named, fault)) = connection.dialect.codec().unreadable_answer(head, BadMessage::NotJson)
+        else {
+            return;
+        };
+        let call = named.or_else(|| self.only_call(ExchangeId::NONE));
+        if let Some(call) = call.filter(|call| connection.lock().session.awaits_answer(*call)) {
+            connection.deviates(Deviation::InvalidAnswer, head);
+            self.pass_answer(head, Some(call), AnswerBody::Malformed(fault.stalled()));
+        }
+    }
+
     /// Receives the beginning of input that is not a frame. A call that is named by a frame without an end learns why the
     /// input has ended.
     fn recv_rejected(&mut self, inbound: &Inbound, why: BadFrame) {
@@ -355,6 +369,7 @@ impl ConnectionTask {
             TransportEvent::Rejected { exchange, why, head } => {
                 self.recv_rejected(&Inbound { exchange, ..Inbound::new(head) }, why);
             }
+            TransportEvent::Stalled { head } => self.recv_stalled(&head),
             TransportEvent::Deviation { deviation, sent } => self.connection.deviates(deviation, &sent),
             TransportEvent::HalfClosed => {
                 connection.step(|state, now, _| state.session.recv_half_close(now));
