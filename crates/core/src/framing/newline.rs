@@ -7,8 +7,8 @@ use memchr::{memchr, memchr_iter};
 use serde::de::IgnoredAny;
 
 use super::printed_json::{
-    Brackets, Object, begins_text, ends_with_message, is_own_message, last_message, messages_of_line,
-    objects_of_array, opens_object, trim,
+    Brackets, Object, begins_text, ends_with_message, is_own_message, last_message, message_behind_half,
+    messages_of_line, objects_of_array, opens_object, trim,
 };
 use super::{
     BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, Unended, compact, head, is_one_line,
@@ -220,6 +220,12 @@ impl Newline {
     /// The objects with which an array begins that is not JSON or has too many values. The last one may be cut off.
     pub fn objects_of_array(text: &[u8]) -> impl Iterator<Item = &[u8]> {
         objects_of_array(text)
+    }
+
+    /// A whole message at the end of a text that is cut off, behind half of another.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn message_behind_half(text: &[u8]) -> Option<&[u8]> {
+        message_behind_half(text)
     }
 
     /// A text without what is before its first object.

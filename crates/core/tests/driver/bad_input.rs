@@ -366,6 +366,22 @@ async fn an_answer_that_stops_in_its_middle_ends_its_call_after_five_seconds() {
     }
 }
 
+/// It may be a value of the half, so it is not taken as it is.
+#[tokio::test(start_paused = true)]
+async fn an_answer_where_half_a_message_has_a_value_ends_its_call() {
+    for rest in ["\n", "\n{\"jsonrpc\":\"2.0\",\"method\":\"note\"}\n"] {
+        let mut raw = client(Framing::Newline);
+        let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+        raw.until("\"id\":2").await;
+        let [first, second] = calls;
+        let start = Instant::now();
+        raw.write(format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"a\":{}{rest}", answer(2))).await;
+        assert!(unreadable(first).await.contains("it is cut off"));
+        assert_eq!(unreadable(second).await, "it is behind half of another message");
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_slowly_is_waited_for() {
     for framing in [Framing::Newline, Framing::ContentLength] {
