@@ -345,8 +345,8 @@ impl ContentLength {
     }
 
     /// The beginning of a body that is not complete: at most 1 KiB.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn beginning(&self) -> Bytes {
+    #[must_use]
+    pub fn beginning(&self) -> Bytes {
         match self.state {
             State::Body { .. } => head(&self.buffer),
             State::Header(_) | State::Behind { .. } | State::Skipping { .. } | State::Failed => Bytes::new(),

@@ -341,8 +341,8 @@ impl Decoder {
     }
 
     /// The beginning of a frame that is not complete: at most 1 KiB.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn beginning(&self) -> Bytes {
+    #[must_use]
+    pub fn beginning(&self) -> Bytes {
         match self {
             Self::Newline(decoder) => decoder.beginning(),
             Self::ContentLength(decoder) => decoder.beginning(),

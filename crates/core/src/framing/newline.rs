@@ -223,8 +223,8 @@ impl Newline {
     }
 
     /// A whole message at the end of a text that is cut off, behind half of another.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn message_behind_half(text: &[u8]) -> Option<&[u8]> {
+    #[must_use]
+    pub fn message_behind_half(text: &[u8]) -> Option<&[u8]> {
         message_behind_half(text)
     }
 
@@ -277,7 +277,8 @@ impl Newline {
     }
 
     /// The beginning of a line or text that is not complete: at most 1 KiB.
-    pub(crate) fn beginning(&self) -> Bytes {
+    #[must_use]
+    pub fn beginning(&self) -> Bytes {
         self.text.as_ref().map_or_else(|| self.head_of_line(), |text| head(&text.lines))
     }
 

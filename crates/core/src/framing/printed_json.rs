@@ -195,7 +195,6 @@ fn message_after_half(line: &[u8]) -> Option<Vec<&[u8]>> {
 }
 
 /// A message at the end of a text that is cut off, where it may be a value of that text.
-#[cfg(feature = "tokio")]
 pub(super) fn message_behind_half(text: &[u8]) -> Option<&[u8]> {
     let (half, message) = text.split_at(last_message(text)?);
     let is_cut = |text: &[u8]| serde_json::from_slice::<IgnoredAny>(text).is_err_and(|error| error.is_eof());
