@@ -1,4 +1,4 @@
-//! Habits of real programs that their protocol does not allow, as data: children behind `rescind bridge` (`children.json`),
+//! Habits of real programs that their protocol does not allow, as data: children and servers behind `rescind bridge` (`children.json`),
 //! servers over HTTP behind it (`servers.json`), and clients before `rescind fixture` (`clients.json`). Each entry is
 //! played on every binding and transport where it can occur, and says what the other side must see. A new habit is one entry;
 //! README.md has the form.
@@ -13,6 +13,7 @@
 )]
 
 mod peers;
+mod upstreams;
 
 use std::process::ExitCode;
 
@@ -26,6 +27,6 @@ pub(crate) fn run(words: &[&str]) -> Option<ExitCode> {
 
 /// All trials.
 pub(crate) fn trials() -> Vec<Trial> {
-    let others = peers::server_trials().into_iter().chain(peers::client_trials());
+    let others = peers::server_trials().into_iter().chain(peers::client_trials()).chain(upstreams::trials());
     peers::child_trials().into_iter().chain(others).collect()
 }

@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 // Children behind a bridge: a client makes the call `work`, which the child answers as its entry says, and then `echo`, which
 // it answers as it should.
 
-const CHILDREN: &str = include_str!("children.json");
+pub(super) const CHILDREN: &str = include_str!("children.json");
 /// The argument with which this program is a child.
 pub(crate) const ROLE: &str = "--as-child";
 
@@ -85,6 +85,10 @@ async fn play_child(entry: &Value, dialect: &str, over: &str) {
     for text in words(entry, "stderr", &[]) {
         let _line = bridge.line(&text);
     }
+    if !entry["next"].is_null() {
+        let answer = ask(&client, "echo").await;
+        assert!(is_seen(&entry["next"], &answer), "{name}: the next call sees {answer}");
+    }
     if entry["then"] != "ended" {
         assert_eq!(ask(&client, "echo").await["result"], json!({"echo": true}), "{name}: the next call");
     }
@@ -108,20 +112,23 @@ pub(crate) fn run(dialect: &str, name: &str) -> ExitCode {
     let mut input = std::io::stdin().lock();
     let mut output = std::io::stdout().lock();
     while let Some(message) = read_frame(&mut input, is_lsp) {
-        let id = &message["id"];
-        let answer = |result: Value| json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
-        let items = match message["method"].as_str() {
-            Some("initialize") => vec![json!({"frame": answer(opening(dialect).1)})],
-            Some("echo") => vec![json!({"frame": answer(json!({"echo": true}))})],
-            Some("work") => entry["writes"].as_array().expect("a child writes something").clone(),
-            _ => Vec::new(),
-        };
-        for item in &items {
-            output.write_all(&bytes_of(item, is_lsp, id)).unwrap();
+        for item in &items_for(entry, dialect, &message) {
+            output.write_all(&bytes_of(item, is_lsp, &message["id"])).unwrap();
         }
         output.flush().unwrap();
     }
     ExitCode::SUCCESS
+}
+
+/// The items that a child or a server writes after a message.
+pub(super) fn items_for(entry: &Value, dialect: &str, message: &Value) -> Vec<Value> {
+    let answer = |result: Value| json!({"jsonrpc": "2.0", "id": message["id"], "result": result}).to_string();
+    match message["method"].as_str() {
+        Some("initialize") => vec![json!({"frame": answer(opening(dialect).1)})],
+        Some("echo") => vec![json!({"frame": answer(json!({"echo": true}))})],
+        Some("work") => entry["writes"].as_array().expect("a child writes something").clone(),
+        _ => Vec::new(),
+    }
 }
 
 fn read_frame(input: &mut impl std::io::BufRead, is_lsp: bool) -> Option<Value> {
@@ -248,11 +255,11 @@ struct State {
     wrong: Vec<String>,
 }
 
-struct Request {
-    http: String,
-    path: String,
+pub(super) struct Request {
+    pub(super) http: String,
+    pub(super) path: String,
     headers: Vec<(String, String)>,
-    message: Value,
+    pub(super) message: Value,
 }
 
 struct Response {
@@ -356,7 +363,7 @@ impl Server {
     }
 }
 
-async fn read(stream: &mut tokio::io::BufReader<TcpStream>) -> Option<Request> {
+pub(super) async fn read(stream: &mut tokio::io::BufReader<TcpStream>) -> Option<Request> {
     let mut line = String::new();
     stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
     let mut words = line.split(' ');
@@ -432,10 +439,10 @@ fn over_stdio(entry: &Value, dialect: &str) {
 }
 
 /// The next message in either framing. `None`: the output has ended.
-fn message(output: &mut impl std::io::BufRead, is_lsp: bool) -> Option<Value> {
+pub(super) fn message(output: &mut impl std::io::BufRead, is_lsp: bool) -> Option<Value> {
     let mut line = String::new();
     if !is_lsp {
-        return (output.read_line(&mut line).unwrap() > 0).then(|| serde_json::from_str(&line).unwrap());
+        return (output.read_line(&mut line).unwrap() > 0).then(|| parsed(&line));
     }
     let mut length = 0;
     loop {
@@ -450,7 +457,12 @@ fn message(output: &mut impl std::io::BufRead, is_lsp: bool) -> Option<Value> {
     }
     let mut body = vec![0; length];
     output.read_exact(&mut body).unwrap();
-    Some(serde_json::from_slice(&body).unwrap())
+    Some(parsed(std::str::from_utf8(&body).unwrap()))
+}
+
+/// A message. Half a character is passed on as it is, and a text of Rust cannot hold it.
+fn parsed(message: &str) -> Value {
+    serde_json::from_str(&message.replace("\\ud800", "\\ufffd")).unwrap()
 }
 
 /// Whether a message has all members that are expected. A text is expected as a part of the text.
@@ -517,7 +529,7 @@ async fn over_http(entry: &Value) {
 // What the three sides share: what is written, what must be seen, and the programs.
 
 /// A test of one entry.
-fn trial<F: Future<Output = ()>>(name: &str, play: impl FnOnce() -> F + Send + 'static) -> Trial {
+pub(super) fn trial<F: Future<Output = ()>>(name: &str, play: impl FnOnce() -> F + Send + 'static) -> Trial {
     Trial::test(format!("habits::{name}"), move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(play());
@@ -527,12 +539,12 @@ fn trial<F: Future<Output = ()>>(name: &str, play: impl FnOnce() -> F + Send + '
 }
 
 /// The entries of a file.
-fn entries(json: &str) -> Vec<Value> {
+pub(super) fn entries(json: &str) -> Vec<Value> {
     serde_json::from_str(json).expect("a file of habits is an array of entries")
 }
 
 /// The texts of a list, or those that count if there is none.
-fn words(entry: &Value, name: &str, otherwise: &[&str]) -> Vec<String> {
+pub(super) fn words(entry: &Value, name: &str, otherwise: &[&str]) -> Vec<String> {
     match entry[name].as_array() {
         Some(list) => list.iter().map(|word| word.as_str().unwrap().to_owned()).collect(),
         None => otherwise.iter().map(|&word| word.to_owned()).collect(),
@@ -541,7 +553,7 @@ fn words(entry: &Value, name: &str, otherwise: &[&str]) -> Vec<String> {
 
 /// The bytes of one item of `writes`: `frame`, a message in the framing of the dialect; `characters`, one whose length
 /// counts characters; `raw`, bytes as they are. `<id>` is the id as it came, `<number>` its digits, and `<ff>` one byte.
-fn bytes_of(item: &Value, is_lsp: bool, id: &Value) -> Vec<u8> {
+pub(super) fn bytes_of(item: &Value, is_lsp: bool, id: &Value) -> Vec<u8> {
     let (kind, text) = item.as_object().and_then(|item| item.iter().next()).expect("an item has a kind");
     let text = text.as_str().unwrap().replace("<id>", &id.to_string());
     let text = text.replace("<number>", id.to_string().trim_matches('"'));
@@ -574,7 +586,7 @@ fn bytes_of(item: &Value, is_lsp: bool, id: &Value) -> Vec<u8> {
 }
 
 /// Whether an answer is what an entry says: `result` is the result, `error` has texts that the error's message contains.
-fn is_seen(sees: &Value, answer: &Value) -> bool {
+pub(super) fn is_seen(sees: &Value, answer: &Value) -> bool {
     match (&sees["result"], sees["error"].as_array()) {
         (Value::Null, Some(texts)) => {
             let message = answer["error"]["message"].as_str().unwrap_or_default();
@@ -586,8 +598,8 @@ fn is_seen(sees: &Value, answer: &Value) -> bool {
 }
 
 /// A running `rescind`. It is killed on drop.
-struct Program {
-    child: Child,
+pub(super) struct Program {
+    pub(super) child: Child,
     lines: mpsc::Receiver<String>,
     /// The lines of its stderr so far.
     seen: Vec<String>,
@@ -595,7 +607,7 @@ struct Program {
 
 impl Program {
     /// Starts `rescind` with these arguments, and with pipes for its input and output.
-    fn start(arguments: &[&str]) -> Self {
+    pub(super) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rescind"));
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -624,7 +636,7 @@ impl Program {
     }
 
     /// Waits for a line of its stderr that contains this text.
-    fn line(&mut self, text: &str) -> String {
+    pub(super) fn line(&mut self, text: &str) -> String {
         if let Some(line) = self.seen.iter().find(|line| line.contains(text)) {
             return line.clone();
         }
@@ -651,7 +663,7 @@ impl Drop for Program {
 }
 
 /// Every wait ends: a test that hangs has failed.
-const HANG: Duration = Duration::from_secs(40);
+pub(super) const HANG: Duration = Duration::from_secs(40);
 
 async fn soon<F: IntoFuture>(what: &str, future: F) -> F::Output {
     let Ok(output) = tokio::time::timeout(HANG, future).await else { panic!("{what} does not come") };
@@ -659,7 +671,7 @@ async fn soon<F: IntoFuture>(what: &str, future: F) -> F::Output {
 }
 
 /// The opening request of a dialect: its params, and the result of a right server.
-fn opening(dialect: &str) -> (Value, Value) {
+pub(super) fn opening(dialect: &str) -> (Value, Value) {
     use serde_json::json;
     match dialect {
         "mcp" => (

@@ -237,6 +237,8 @@ pub enum AnswerBody<'a> {
 const CUT_OFF: &str = "it is cut off";
 #[cfg(feature = "tokio")]
 const CUT_OFF_BY_LENGTH: &str = "it is cut off (a Content-Length counts bytes and not characters)";
+#[cfg(feature = "tokio")]
+const STALLED: &str = "it stopped in its middle, and nothing more of it came within 5 s";
 
 /// Why an answer cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -311,6 +313,12 @@ impl AnswerFault {
     pub(crate) fn with_length(self) -> Self {
         let what = if self.what == CUT_OFF { CUT_OFF_BY_LENGTH } else { self.what };
         Self { what, ..self }
+    }
+
+    /// The same, of an answer whose rest has not come.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn stalled(self) -> Self {
+        Self { what: STALLED, at: None, ..self }
     }
 
     /// The place of the fault. Everything before it is JSON.

@@ -525,9 +525,11 @@ impl Dialogue {
                     self.link.tx.as_mut().finish_exchange(exchange, ExchangeEnd::Silent);
                     Heard::StreamClosed(id)
                 }
-                Some(Ok(TransportEvent::ExchangeResumed { .. } | TransportEvent::ExchangeFailed { .. })) => {
-                    continue;
-                }
+                Some(Ok(
+                    TransportEvent::Stalled { .. }
+                    | TransportEvent::ExchangeResumed { .. }
+                    | TransportEvent::ExchangeFailed { .. },
+                )) => continue,
                 Some(Ok(_) | Err(_)) | None => Heard::Closed,
             };
         }

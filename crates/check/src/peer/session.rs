@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rescind_core::Deviation;
 use rescind_testkit::pattern::Bindings;
 use rescind_testkit::runner::{
     DeviationSeen, Direction, Line, LinkSubject, Seen, Subject, SubjectError, TraceLine, as_meant,
@@ -360,6 +361,9 @@ impl PeerSession {
                             if self.is_no_message(&frame) {
                                 self.noise.push(frame.to_string());
                             }
+                            if self.answers_nothing(&frame) {
+                                self.deviates(DeviationSeen::new(Deviation::UnknownId, frame.to_string()));
+                            }
                             self.received.push(Received { at, frame });
                         }
                     }
@@ -409,6 +413,15 @@ impl PeerSession {
         let is_answer = ["id", "result", "error"].into_iter().any(|name| frame.get(name).is_some());
         let is_other = self.wire_format.shape(frame) == Shape::Other;
         self.wire_format.is_json_rpc() && is_other && !is_answer && !frame.is_array()
+    }
+
+    /// Whether it is a result with an id that no request had. An error may be about something that could not be read.
+    fn answers_nothing(&self, frame: &Value) -> bool {
+        let Shape::Answer { id } = self.wire_format.shape(frame) else { return false };
+        self.wire_format.is_json_rpc()
+            && !id.is_null()
+            && frame.get("result").is_some()
+            && !self.sent_ids().contains(&id)
     }
 
     /// Answers a request of the peer's own: as the profile says, as every peer must, or with "method not found".

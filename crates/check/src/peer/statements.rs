@@ -113,7 +113,7 @@ impl Question {
     /// not make them right.
     pub(super) const fn of_deviation(deviation: Deviation) -> Self {
         match deviation {
-            Deviation::IdSpelling | Deviation::NoId => Self::RepeatsIds,
+            Deviation::IdSpelling | Deviation::NoId | Deviation::UnknownId => Self::RepeatsIds,
             Deviation::NoVersion => Self::NamesVersion,
             Deviation::BatchOfAnswers | Deviation::InvalidAnswer => Self::AnswerForm,
             Deviation::LoneSurrogate => Self::WholeCharacters,
@@ -310,6 +310,7 @@ mod tests {
         for (deviation, name, says) in [
             (Deviation::IdSpelling, "repeats_ids", "the same value as the id"),
             (Deviation::NoId, "repeats_ids", "the same value as the id"),
+            (Deviation::UnknownId, "repeats_ids", "the same value as the id"),
             (Deviation::NoVersion, "names_version", "exactly the text \"2.0\""),
             (Deviation::BatchOfAnswers, "answer_form", "an array of answers"),
             (Deviation::InvalidAnswer, "answer_form", "either a result or an error"),

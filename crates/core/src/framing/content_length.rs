@@ -344,6 +344,15 @@ impl ContentLength {
         Some(beginning)
     }
 
+    /// The beginning of a body that is not complete: at most 1 KiB.
+    #[must_use]
+    pub fn beginning(&self) -> Bytes {
+        match self.state {
+            State::Body { .. } => head(&self.buffer),
+            State::Header(_) | State::Behind { .. } | State::Skipping { .. } | State::Failed => Bytes::new(),
+        }
+    }
+
     fn fail(&mut self) {
         (self.state, self.unended) = (State::Failed, None);
         self.buffer = BytesMut::new();

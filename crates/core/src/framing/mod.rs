@@ -340,6 +340,15 @@ impl Decoder {
         }
     }
 
+    /// The beginning of a frame that is not complete: at most 1 KiB.
+    #[must_use]
+    pub fn beginning(&self) -> Bytes {
+        match self {
+            Self::Newline(decoder) => decoder.beginning(),
+            Self::ContentLength(decoder) => decoder.beginning(),
+        }
+    }
+
     /// Drops the frame that has begun, and the rest of it when it arrives. Returns its beginning. `None`: no frame has
     /// begun, or its end is not known.
     pub fn skip_frame(&mut self) -> Option<Bytes> {

@@ -7,8 +7,8 @@ use memchr::{memchr, memchr_iter};
 use serde::de::IgnoredAny;
 
 use super::printed_json::{
-    Brackets, Object, begins_text, ends_with_message, is_own_message, last_message, messages_of_line,
-    objects_of_array, opens_object, trim,
+    Brackets, Object, begins_text, ends_with_message, is_own_message, last_message, message_behind_half,
+    messages_of_line, objects_of_array, opens_object, trim,
 };
 use super::{
     BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, Unended, compact, head, is_one_line,
@@ -222,6 +222,12 @@ impl Newline {
         objects_of_array(text)
     }
 
+    /// A whole message at the end of a text that is cut off, behind half of another.
+    #[must_use]
+    pub fn message_behind_half(text: &[u8]) -> Option<&[u8]> {
+        message_behind_half(text)
+    }
+
     /// A text without what is before its first object.
     #[must_use]
     pub fn beginning_with_object(text: &[u8]) -> Option<&[u8]> {
@@ -261,15 +267,19 @@ impl Newline {
         if self.state != State::Line || self.partial() == 0 {
             return None;
         }
-        let beginning = match self.text.take() {
-            Some(text) => head(&text.lines),
-            None => self.head_of_line(),
-        };
+        let beginning = self.beginning();
+        self.text = None;
         if self.begun() > 0 {
             self.state = State::Dropping;
             self.forget();
         }
         Some(beginning)
+    }
+
+    /// The beginning of a line or text that is not complete: at most 1 KiB.
+    #[must_use]
+    pub fn beginning(&self) -> Bytes {
+        self.text.as_ref().map_or_else(|| self.head_of_line(), |text| head(&text.lines))
     }
 
     fn head_of_line(&self) -> Bytes {

@@ -194,6 +194,13 @@ fn message_after_half(line: &[u8]) -> Option<Vec<&[u8]>> {
     (begins_text(half) && is_cut(half) && !is_cut(line)).then(|| vec![message, half])
 }
 
+/// A message at the end of a text that is cut off, where it may be a value of that text.
+pub(super) fn message_behind_half(text: &[u8]) -> Option<&[u8]> {
+    let (half, message) = text.split_at(last_message(text)?);
+    let is_cut = |text: &[u8]| serde_json::from_slice::<IgnoredAny>(text).is_err_and(|error| error.is_eof());
+    (begins_text(half) && is_cut(text)).then_some(message)
+}
+
 fn closed_messages(mut line: &[u8]) -> Vec<&[u8]> {
     let (mut messages, mut unreadable, whole) = (Vec::new(), Vec::new(), line.len());
     let mut has_quote = false;

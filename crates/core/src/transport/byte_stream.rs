@@ -385,6 +385,19 @@ impl<W: AsyncWrite + Send> Sender for ByteSender<W> {
 
 // The receiver.
 
+/// How long the rest of a frame may be silent until its call is not waited for any more.
+const STALL_TIME: Duration = Duration::from_secs(5);
+
+/// A frame that is not whole.
+struct Stall {
+    /// The bytes of it that are here. 0: there is none.
+    length: usize,
+    /// When it has stalled, if nothing more comes. `None`: that was reported.
+    ends_at: Option<Instant>,
+    /// It may end earlier, so that it is not set again for each read.
+    timer: Pin<Box<Sleep>>,
+}
+
 /// After this many reads without a frame the other tasks get their turn.
 const MAX_READS_PER_POLL: usize = 32;
 
@@ -400,6 +413,8 @@ struct ByteReceiver<R> {
     partial: PartialFrame,
     /// The end of the time for a text over several lines, for a line end, or for a refused frame.
     text_time: Option<Pin<Box<Sleep>>>,
+    /// Set when a frame was not whole for the first time.
+    stall: Option<Box<Stall>>,
     /// The body of a message whose deviation was returned.
     after_report: Bytes,
     state: ReceiverState,
@@ -441,6 +456,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
             closing,
             partial,
             text_time: None,
+            stall: None,
             after_report: Bytes::new(),
             state: ReceiverState::Beginning,
         }
@@ -473,22 +489,21 @@ impl<R: AsyncRead> ByteReceiver<R> {
         Poll::Ready(Ok(()))
     }
 
-    /// The next frame or refusal. `None`: the input has ended.
-    fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Decoded>, TransportError>> {
+    /// The event of the next frame or refusal. `None`: the input has ended.
+    fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<TransportEvent>, TransportError>> {
         for _ in 0..MAX_READS_PER_POLL {
             if let Some(decoded) = self.decoder.next_frame() {
-                self.partial.finish();
-                return Poll::Ready(Ok(Some(decoded)));
+                return Poll::Ready(Ok(Some(self.decoded(decoded))));
             }
             match self.partial.poll_grow(self.decoder.partial(), READ_BUFFER, cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(MemoryFull)) => {
                     // If nothing can be skipped, the bytes are a header block, which is small.
                     if let Some(head) = self.decoder.skip_frame() {
-                        return Poll::Ready(Ok(Some(Decoded::Bad(BadFrame::MemoryFull, head))));
+                        return Poll::Ready(Ok(Some(self.event(Decoded::Bad(BadFrame::MemoryFull, head)))));
                     }
                 }
-                Poll::Pending => return self.poll_text_time(cx).map(|decoded| Ok(Some(decoded))),
+                Poll::Pending => return self.poll_text_time(cx).map(|event| Ok(Some(event))),
             }
             self.decoder.make_room();
             match poll_read_buf(self.reader.as_mut(), cx, self.decoder.buffer_mut()) {
@@ -498,15 +513,18 @@ impl<R: AsyncRead> ByteReceiver<R> {
                 }
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-                Poll::Pending => return self.poll_text_time(cx).map(|decoded| Ok(Some(decoded))),
+                Poll::Pending => {
+                    let event = self.poll_text_time(cx);
+                    return if event.is_pending() { self.poll_stall(cx) } else { event }
+                        .map(|event| Ok(Some(event)));
+                }
             }
         }
         if let Some(decoded) = self.decoder.next_frame() {
-            self.partial.finish();
-            return Poll::Ready(Ok(Some(decoded)));
+            return Poll::Ready(Ok(Some(self.decoded(decoded))));
         }
-        if let Poll::Ready(decoded) = self.poll_text_time(cx) {
-            return Poll::Ready(Ok(Some(decoded)));
+        if let Poll::Ready(event) = self.poll_text_time(cx) {
+            return Poll::Ready(Ok(Some(event)));
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -514,7 +532,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
 
     /// Waits until the time is over for a text over several lines, for a line end, or for a refused frame. It is asked only when
     /// what has arrived was read, so a text that is here is complete however late this task runs.
-    fn poll_text_time(&mut self, cx: &mut Context<'_>) -> Poll<Decoded> {
+    fn poll_text_time(&mut self, cx: &mut Context<'_>) -> Poll<TransportEvent> {
         if !self.decoder.is_collecting() {
             return Poll::Pending;
         }
@@ -528,12 +546,41 @@ impl<R: AsyncRead> ByteReceiver<R> {
         ready!(timer.as_mut().poll(cx));
         self.text_time = None;
         match self.decoder.give_up() {
-            Some(decoded) => {
-                self.partial.finish();
-                Poll::Ready(decoded)
-            }
+            Some(decoded) => Poll::Ready(self.decoded(decoded)),
             None => Poll::Pending,
         }
+    }
+
+    /// Waits until a frame has begun of which nothing more has come for some time. It is asked only when nothing can be read.
+    fn poll_stall(&mut self, cx: &mut Context<'_>) -> Poll<TransportEvent> {
+        let length = self.decoder.partial();
+        if length == 0 {
+            return Poll::Pending;
+        }
+        let now = Instant::now();
+        let stall = self.stall.get_or_insert_with(|| {
+            let timer = Box::pin(tokio::time::sleep_until(now + STALL_TIME));
+            Box::new(Stall { length: 0, ends_at: None, timer })
+        });
+        if stall.length != length {
+            (stall.length, stall.ends_at) = (length, Some(now + STALL_TIME));
+        }
+        let Some(end) = stall.ends_at else { return Poll::Pending };
+        while Instant::now() < end {
+            ready!(stall.timer.as_mut().poll(cx));
+            stall.timer.as_mut().reset(end);
+        }
+        stall.ends_at = None;
+        Poll::Ready(TransportEvent::Stalled { head: self.decoder.beginning() })
+    }
+
+    /// The event of what was decoded. A frame that had begun is over.
+    fn decoded(&mut self, decoded: Decoded) -> TransportEvent {
+        self.partial.finish();
+        if let Some(stall) = &mut self.stall {
+            stall.length = 0;
+        }
+        self.event(decoded)
     }
 
     /// The event about a message, which comes before the message itself.
@@ -588,7 +635,7 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
                     }
                 }
                 ReceiverState::Reading => match ready!(self.poll_decoded(cx)) {
-                    Ok(Some(decoded)) => return Poll::Ready(Some(Ok(self.event(decoded)))),
+                    Ok(Some(event)) => return Poll::Ready(Some(Ok(event))),
                     Ok(None) => {}
                     Err(error) => {
                         self.state = ReceiverState::Closed;

@@ -325,6 +325,115 @@ async fn a_text_that_never_completes_ends_its_call_after_a_second() {
     assert_eq!(raw.seen().first().map(|(deviation, _)| *deviation), Some(Deviation::InvalidAnswer));
 }
 
+/// Half of an answer in each framing, and the rest of it.
+fn halves(framing: Framing, id: u64) -> [String; 2] {
+    let whole = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"a\":{{}},\"b\":[1,2]}}}}");
+    let (first, rest) = whole.split_at(whole.len() - 9);
+    match framing {
+        Framing::Newline => [first.to_owned(), format!("{rest}\n")],
+        Framing::ContentLength => {
+            [format!("Content-Length: {}\r\n\r\n{first}", whole.len()), rest.to_owned()]
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_stops_in_its_middle_ends_its_call_after_five_seconds() {
+    for framing in [Framing::Newline, Framing::ContentLength] {
+        let mut raw = client(framing);
+        let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+        raw.until("\"id\":2").await;
+        let [first, second] = calls;
+        let [half, rest] = halves(framing, 2);
+        let start = Instant::now();
+        raw.write(half).await;
+        let what = unreadable(second).await;
+        assert!(what.contains("it stopped in its middle, and nothing more of it came within 5 s"), "{what}");
+        let took = start.elapsed();
+        assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(7), "{took:?}");
+        assert_eq!(
+            raw.seen().iter().map(|(deviation, _)| *deviation).collect::<Vec<_>>(),
+            [Deviation::InvalidAnswer]
+        );
+        // The rest is a late answer, and the next one is read.
+        let [half, end] = halves(framing, 1);
+        raw.write(rest).await;
+        raw.write(half).await;
+        raw.write(end).await;
+        let Outcome::Completed(value) = outcome(first).await else { panic!("it was not answered") };
+        assert_eq!(value, json!({"a": {}, "b": [1, 2]}));
+        assert!(!raw.read.contains("error"), "{}", raw.read);
+    }
+}
+
+/// It may be a value of the half, so it is not taken as it is.
+#[tokio::test(start_paused = true)]
+async fn an_answer_where_half_a_message_has_a_value_ends_its_call() {
+    for rest in ["\n", "\n{\"jsonrpc\":\"2.0\",\"method\":\"note\"}\n"] {
+        let mut raw = client(Framing::Newline);
+        let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+        raw.until("\"id\":2").await;
+        let [first, second] = calls;
+        let start = Instant::now();
+        raw.write(format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"a\":{}{rest}", answer(2))).await;
+        assert!(unreadable(first).await.contains("it is cut off"));
+        assert_eq!(unreadable(second).await, "it is behind half of another message");
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_slowly_is_waited_for() {
+    for framing in [Framing::Newline, Framing::ContentLength] {
+        let mut raw = client(framing);
+        let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+        raw.until("\"ask\"").await;
+        for byte in halves(framing, 1).concat().bytes() {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            raw.write([byte]).await;
+        }
+        let Outcome::Completed(value) = outcome(call).await else { panic!("it was not answered") };
+        assert_eq!(value, json!({"a": {}, "b": [1, 2]}));
+        assert_eq!(raw.seen(), []);
+    }
+}
+
+/// A frame of the same length long after another one that was slow.
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_half_answer_is_not_that_of_the_one_before() {
+    let mut raw = client(Framing::Newline);
+    for id in [1, 2] {
+        let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+        raw.until(&format!("\"id\":{id}")).await;
+        let [half, rest] = halves(Framing::Newline, id);
+        raw.write(half).await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        raw.write(rest).await;
+        assert!(matches!(outcome(call).await, Outcome::Completed(_)));
+        tokio::time::sleep(Duration::from_secs(10)).await;
+    }
+    assert_eq!(raw.seen(), []);
+}
+
+/// The id of a request of the peer may be that of a call, and its method may come last.
+#[tokio::test(start_paused = true)]
+async fn half_a_request_of_the_peer_ends_no_call() {
+    for half in [
+        "{\"jsonrpc\":\"2.0\",\"method\":\"echo\",\"id\":1,",
+        "{\"id\":1,\"jsonrpc\":\"2.0\",\"params\":{\"a\":1}",
+        "{\"id\":1,\"params\":{\"a\"",
+    ] {
+        let mut raw = client(Framing::Newline);
+        let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+        raw.until("\"ask\"").await;
+        raw.write(half).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(raw.seen(), [], "{half}");
+        raw.write(format!("\n{}\n", answer(1))).await;
+        is_answered(call, 1).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cancel_does_not_wait_for_a_text_that_is_not_complete() {
     let mut raw = server(Framing::Newline);

@@ -208,7 +208,8 @@ impl Client {
         if status == StatusCode::ACCEPTED {
             return Ok(());
         }
-        if status == StatusCode::NOT_FOUND && self.state().connection.is_some() {
+        let is_of_connection = self.requester.is_of_session_server(response.extensions());
+        if status == StatusCode::NOT_FOUND && is_of_connection && self.state().connection.is_some() {
             self.lose("the server does not know the connection any more");
         }
         let (head, mut body) = response.into_parts();
@@ -219,8 +220,9 @@ impl Client {
         let body =
             self.whole_message(&mut body).await.map_err(|error| body_error(&head, &address(), error))?;
         let message = Message::of(&body, self.bodies);
-        if status == StatusCode::OK {
+        if status == StatusCode::OK && (is_of_connection || !self.is_named()) {
             if let Some(connection) = self.named_by(&head.headers, &message) {
+                self.requester.note_session_server(&head.extensions);
                 self.state().connection = Some(connection);
                 self.listen(None);
             }

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::fmt::{self, Write as _};
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,9 +29,9 @@ use rescind_core::{FrameKind, PeerInfo, TransportError, TransportErrorKind};
 use crate::client::connector::Connector;
 use crate::client::events::{Media, media_of};
 use crate::client::pool::{Pool, PooledConnection, ResponseBody, Urgency};
-use crate::client::resend::{asks_for_more, kept, retry_after, sent_once};
+use crate::client::resend::{asks_for_more, is_same_origin, kept, retry_after, sent_once};
 use crate::client::{HttpClient, peer_of};
-use crate::envelope::SILENCE;
+use crate::envelope::{ACP_CONNECTION_ID, ACP_SESSION_ID, MCP_SESSION_ID, SILENCE};
 use crate::inbound_queue::InboundQueue;
 use crate::sync::Mutex;
 
@@ -52,6 +52,8 @@ pub(super) struct Shared {
     pub(super) moved: Mutex<Option<Arc<Target>>>,
     /// The connections to other servers that it redirected to, the newest last.
     pub(super) others: Mutex<Vec<Arc<Target>>>,
+    /// The server that opened the session. Unset or `None`: the one that the client was given.
+    session_server: OnceLock<Mutex<Option<Uri>>>,
     /// Gets the deviations of the server.
     pub(super) inbound_queue: Arc<InboundQueue>,
 }
@@ -161,6 +163,7 @@ impl Requester {
             base: Arc::new(Target::new(pool, client.uri.clone(), client.http2, true)),
             moved: Mutex::default(),
             others: Mutex::default(),
+            session_server: OnceLock::new(),
             inbound_queue: Arc::clone(inbound_queue),
         }))
     }
@@ -182,6 +185,7 @@ impl Requester {
             base: Arc::new(Target::new(Arc::clone(&base.pool), uri, client.http2, true)),
             moved: Mutex::default(),
             others: Mutex::default(),
+            session_server: OnceLock::new(),
             inbound_queue: Arc::clone(inbound_queue),
         }))
     }
@@ -286,7 +290,7 @@ impl Requester {
     }
 
     /// A request to this address, and the number of the credentials that it shows. Another server gets none, nor the
-    /// headers of the client, which may be credentials too.
+    /// headers of the client, which may be credentials too. The id of a session goes only to the server that opened it.
     pub(super) fn request(
         &self,
         target: &Target,
@@ -309,6 +313,11 @@ impl Requester {
         } else {
             headers.remove(HOST);
             headers.remove(COOKIE);
+        }
+        if (!target.is_own || self.0.session_server.get().is_some()) && !self.opened_session(target) {
+            for id in [MCP_SESSION_ID, ACP_CONNECTION_ID, ACP_SESSION_ID] {
+                headers.remove(id);
+            }
         }
         if !headers.contains_key(ACCEPT_ENCODING) {
             headers.insert(ACCEPT_ENCODING, IDENTITY);
@@ -371,6 +380,30 @@ impl Requester {
             headers.entry(HOST).or_insert_with(|| base.host.clone());
         }
         headers.insert(ACCEPT_ENCODING, IDENTITY);
+    }
+
+    /// Notes that the server of this response has opened the session.
+    pub(crate) fn note_session_server(&self, extensions: &http::Extensions) {
+        let server = other_server(extensions).cloned();
+        if server.is_some() || self.0.session_server.get().is_some() {
+            let known = self.0.session_server.get_or_init(Mutex::default);
+            *known.lock().unwrap_or_else(PoisonError::into_inner) = server;
+        }
+    }
+
+    /// Whether a response came from the server that has opened the session.
+    pub(crate) fn is_of_session_server(&self, extensions: &http::Extensions) -> bool {
+        let own = &self.0.base.uri;
+        is_same_origin(other_server(extensions).unwrap_or(own), self.session_server().as_ref().unwrap_or(own))
+    }
+
+    fn opened_session(&self, target: &Target) -> bool {
+        self.session_server().map_or(target.is_own, |server| is_same_origin(&server, &target.uri))
+    }
+
+    /// The server that opened the session. `None`: the one that the client was given.
+    fn session_server(&self) -> Option<Uri> {
+        self.0.session_server.get()?.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Where requests are sent.
@@ -450,12 +483,17 @@ const READING: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(super) struct RedirectedTo {
     pub(super) address: String,
-    pub(super) is_other_origin: bool,
+    /// The same, if it is of another server than the one that the client was given.
+    pub(super) other_server: Option<Uri>,
 }
 
 /// Whether the response came from another server than the one that the client was given.
 pub(crate) fn is_of_another_origin(extensions: &http::Extensions) -> bool {
-    extensions.get::<RedirectedTo>().is_some_and(|to| to.is_other_origin)
+    other_server(extensions).is_some()
+}
+
+fn other_server(extensions: &http::Extensions) -> Option<&Uri> {
+    extensions.get::<RedirectedTo>()?.other_server.as_ref()
 }
 
 /// Names the status and the media type of the body, the address, and what the body begins with. The address is the one
@@ -478,7 +516,7 @@ pub(crate) fn refusal(head: &Parts, address: &str, body: &[u8]) -> String {
     }
     let redirected = head.extensions.get::<RedirectedTo>();
     let _ = write!(text, " ({})", redirected.map_or(address, |to| &to.address));
-    if redirected.is_some_and(|to| to.is_other_origin) && status == http::StatusCode::UNAUTHORIZED {
+    if redirected.is_some_and(|to| to.other_server.is_some()) && status == http::StatusCode::UNAUTHORIZED {
         text.push_str(", to which no credentials are sent, because it is not the server that they are for");
     }
     push_excerpt(&mut text, body);

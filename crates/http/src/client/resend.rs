@@ -207,7 +207,8 @@ impl Requester {
             *self.0.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(target));
         }
         if !Arc::ptr_eq(target, &self.0.base) {
-            let to = RedirectedTo { address: address_of(&target.uri), is_other_origin: !target.is_own };
+            let other_server = (!target.is_own).then(|| target.uri.clone());
+            let to = RedirectedTo { address: address_of(&target.uri), other_server };
             response.extensions_mut().insert(to);
         }
         response

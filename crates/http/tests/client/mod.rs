@@ -396,7 +396,7 @@ async fn another_server_gets_no_credentials() {
     let asked = other.all();
     assert_eq!(asked.len(), 2);
     for asked in asked {
-        let names = ["authorization", "cookie", "x-api-key"];
+        let names = ["authorization", "cookie", "x-api-key", "mcp-session-id"];
         assert!(names.iter().all(|name| asked.header(name).is_none()), "{asked:?}");
         assert_eq!(
             asked.header("host"),
@@ -409,6 +409,118 @@ async fn another_server_gets_no_credentials() {
             (Some("Bearer secret"), Some("a=b"))
         );
     }
+}
+
+#[tokio::test]
+async fn the_id_of_a_session_goes_only_to_the_server_that_opened_it() {
+    for status in ["307 Temporary", "308 Permanent"] {
+        let mut other = RawServer::start(|asked| match asked.what() {
+            "initialize" => Some(opened(asked, "two")),
+            _ => Some(well(asked)),
+        })
+        .await;
+        let to = other.url.clone();
+        let server = RawServer::start(move |_| Some(moved(status, &to))).await;
+        let client = Client::open(&server.url).await;
+        client.works().await;
+        other.next("GET").await;
+        client.peer.shutdown(std::time::Duration::ZERO).await;
+        other.next("DELETE").await;
+        for asked in other.all().iter().filter(|asked| asked.what() != "initialize") {
+            assert_eq!(asked.header("mcp-session-id"), Some("two"), "{asked:?}");
+        }
+        assert!(server.all().iter().all(|asked| asked.header("mcp-session-id").is_none()));
+    }
+}
+
+/// The new server refuses a request without its own session, with either status that MCP has for it.
+#[tokio::test]
+async fn a_session_whose_server_moves_to_another_is_opened_again_there() {
+    for refusal in ["400 Bad Request", "404 Not Found"] {
+        let other = RawServer::start(move |asked| match (asked.what(), asked.header("mcp-session-id")) {
+            ("initialize", None) => Some(opened(asked, "two")),
+            (_, Some("two")) => Some(well(asked)),
+            _ => {
+                let error =
+                    json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "no session"}});
+                Some(response(refusal, &[JSON], &error.to_string()))
+            }
+        })
+        .await;
+        let to = other.url.clone();
+        let has_moved = Arc::new(AtomicUsize::new(0));
+        let moves = Arc::clone(&has_moved);
+        let server = RawServer::start(move |asked| match moves.load(Ordering::SeqCst) {
+            0 => Some(well(asked)),
+            _ => Some(moved("308 Permanent", &to)),
+        })
+        .await;
+        let client = Client::open(&server.url).await;
+        client.works().await;
+        has_moved.store(1, Ordering::SeqCst);
+        client.works().await;
+        client.works().await;
+        assert!(other.all().iter().all(|asked| asked.header("mcp-session-id") != Some("one")), "{refusal}");
+        assert_eq!(
+            server.all().iter().filter(|asked| asked.header("mcp-session-id") == Some("two")).count(),
+            0
+        );
+    }
+}
+
+/// A refusal that names the request is its answer, and says nothing about the session.
+#[tokio::test]
+async fn an_error_of_another_server_for_a_request_is_its_answer() {
+    let other = RawServer::start(|asked| {
+        let error =
+            json!({"jsonrpc": "2.0", "id": asked.body["id"], "error": {"code": -32602, "message": "no"}});
+        Some(response("400 Bad Request", &[JSON], &error.to_string()))
+    })
+    .await;
+    let to = other.url.clone();
+    let server = RawServer::start(move |asked| match asked.what() {
+        "work" => Some(moved("307 Temporary", &to)),
+        _ => Some(well(asked)),
+    })
+    .await;
+    let client = Client::open(&server.url).await;
+    assert_eq!(client.error("work").await.code.0, -32602);
+    client.works().await;
+    assert_eq!((other.count("work"), server.count("initialize")), (1, 1));
+}
+
+#[tokio::test]
+async fn the_id_of_a_connection_of_acp_goes_only_to_the_server_that_opened_it() {
+    let with_id = |asked: &Asked, id: &str| {
+        well(asked).replacen("\r\n", &format!("\r\nAcp-Connection-Id: {id}\r\n"), 1)
+    };
+    let other = RawServer::start(move |asked| match asked.what() {
+        "away" => Some(with_id(asked, "two")),
+        _ => Some(well(asked)),
+    })
+    .await;
+    let to = other.url.clone();
+    let server = RawServer::start(move |asked| match asked.what() {
+        "initialize" => Some(with_id(asked, "one")),
+        "away" => Some(moved("307 Temporary", &to)),
+        _ => Some(well(asked)),
+    })
+    .await;
+    let transport = AcpTransport::new(HttpClient::new(&server.url).unwrap()).http1();
+    let client = Client::connect(transport, ACP).await;
+    for method in ["initialize", "away", "last"] {
+        let params = json!({"sessionId": "s"});
+        in_time(method, client.peer.call::<_, Value>(method, &params)).await.unwrap();
+    }
+    let ids = |asked: &Asked| {
+        let known = |name| asked.header(name).map(ToOwned::to_owned);
+        (known("acp-connection-id"), known("acp-session-id"))
+    };
+    let away: Vec<_> = other.all().iter().map(ids).collect();
+    assert_eq!(away, [(None, None)]);
+    let all = server.all();
+    let last = all.iter().find(|asked| asked.what() == "last").unwrap();
+    assert_eq!(ids(last), (Some("one".to_owned()), Some("s".to_owned())));
 }
 
 /// A cookie of another server is not kept for the first one.

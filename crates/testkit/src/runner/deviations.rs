@@ -3,7 +3,11 @@
 //! The library takes an answer whose meaning is certain. So a peer is judged by what it answers, and the report says
 //! beside it what its messages do against the protocol.
 
+use std::fmt;
+
 use rescind_core::Deviation;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 
 use super::foreign::without_what_is_null;
@@ -69,7 +73,21 @@ pub fn as_meant(
             note(Deviation::BatchOfAnswers);
             members
         }
-        frame => vec![frame],
+        Value::Array(members) => {
+            if let [Value::Array(inner)] = &members[..] {
+                if are_answers(wire_format, inner) {
+                    note(Deviation::InvalidAnswer);
+                }
+            }
+            vec![Value::Array(members)]
+        }
+        frame => {
+            let is_answer = matches!(wire_format.shape(&frame), Shape::Answer { .. });
+            if wire_format.is_json_rpc() && is_answer && has_a_member_twice(plain) {
+                note(Deviation::InvalidAnswer);
+            }
+            vec![frame]
+        }
     };
     for mut message in members {
         without_what_is_null(&mut message);
@@ -96,10 +114,13 @@ fn form_of(message: &Value, note: &mut impl FnMut(Deviation)) {
     if message.get("jsonrpc") != Some(&json!("2.0")) {
         note(Deviation::NoVersion);
     }
+    let (result, error) = (message.get("result"), message.get("error"));
     if message.get("method").is_some() {
+        if result.is_some() || error.is_some() {
+            note(Deviation::InvalidAnswer);
+        }
         return;
     }
-    let (result, error) = (message.get("result"), message.get("error"));
     // An error with the id null answers what could not be read.
     match message.get("id") {
         None if result.is_some() || error.is_some() => note(Deviation::NoId),
@@ -109,6 +130,38 @@ fn form_of(message: &Value, note: &mut impl FnMut(Deviation)) {
         }
         _ => {}
     }
+}
+
+/// Whether a text is an object with two members of one name.
+fn has_a_member_twice(text: &str) -> bool {
+    struct Names;
+
+    impl<'de> Visitor<'de> for Names {
+        type Value = bool;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<bool, A::Error> {
+            let (mut names, mut is_twice) = (Vec::<String>::new(), false);
+            while let Some((name, IgnoredAny)) = members.next_entry::<String, IgnoredAny>()? {
+                is_twice |= names.contains(&name);
+                names.push(name);
+            }
+            Ok(is_twice)
+        }
+    }
+
+    struct IsTwice(bool);
+
+    impl<'de> Deserialize<'de> for IsTwice {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_map(Names).map(Self)
+        }
+    }
+
+    serde_json::from_str::<IsTwice>(text).is_ok_and(|IsTwice(is_twice)| is_twice)
 }
 
 /// Gives an answer the id of the request that it can only mean.
@@ -226,6 +279,9 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":null,"result":{}}"#, Deviation::NoId),
             (r#"{"jsonrpc":"2.0","id":1}"#, Deviation::InvalidAnswer),
             (r#"{"jsonrpc":"2.0","id":1,"error":"no"}"#, Deviation::InvalidAnswer),
+            (r#"{"jsonrpc":"2.0","id":1,"result":1,"result":2}"#, Deviation::InvalidAnswer),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{},"result":1}"#, Deviation::InvalidAnswer),
+            (r#"[[{"jsonrpc":"2.0","id":1,"result":1}]]"#, Deviation::InvalidAnswer),
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":""}}"#,
                 Deviation::InvalidAnswer,

@@ -249,11 +249,14 @@ impl Subject for LinkSubject {
                 Ok(Ok(open)) => timeout(within, open.next()).await,
             };
             match event {
-                // The end of the exchange follows, or the answer from where the request was redirected to.
-                Ok(Some(Ok(TransportEvent::Deviation {
-                    deviation: Deviation::NoAnswer | Deviation::Redirect,
-                    ..
-                }))) => {}
+                // The end of the exchange follows, or the answer from where the request was redirected to, or the rest of the
+                // frame.
+                Ok(Some(Ok(
+                    TransportEvent::Stalled { .. }
+                    | TransportEvent::Deviation {
+                        deviation: Deviation::NoAnswer | Deviation::Redirect, ..
+                    },
+                ))) => {}
                 event => break event,
             }
         };

@@ -233,7 +233,7 @@ fn read_broken(frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, Ans
     let mut fault = AnswerFault::of(frame, why);
     let (mut id, mut certain, mut is_one) = (None, true, true);
     let (mut has_version, mut has_method, mut has_answer) = (false, false, false);
-    let (mut names_answer, mut has_other) = (false, false);
+    let (mut names_answer, mut has_other, mut has_params) = (false, false, false);
     let end = fault.place().unwrap_or(frame.len());
     let broken = broken_json::members(frame, end, |name, value| match name {
         b"id" => is_one &= id.replace(value).is_none_or(|former| former == value),
@@ -246,12 +246,17 @@ fn read_broken(frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, Ans
         // An escape may spell any of these.
         name => {
             has_other = true;
+            has_params |= name == b"params";
             certain &= !name.contains(&b'\\');
         }
     });
     if has_method {
         certain &= has_answer && matches!(why, BadMessage::NoKind | BadMessage::WrongVersion);
         fault = AnswerFault::new("it has a method beside its result or error");
+    }
+    if why == BadMessage::NotJson && (has_params || broken == Some(b"params")) && !names_answer {
+        // The method of a request may be behind its params.
+        return None;
     }
     if why == BadMessage::WrongVersion && has_other && !has_version && !names_answer {
         // A line of a log may have a member `id` too.

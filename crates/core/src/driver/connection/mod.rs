@@ -527,7 +527,8 @@ impl PendingNegotiation {
                     finish(link, exchange);
                 }
                 Some(Ok(
-                    TransportEvent::Deviation { .. }
+                    TransportEvent::Stalled { .. }
+                    | TransportEvent::Deviation { .. }
                     | TransportEvent::ExchangeClosed { .. }
                     | TransportEvent::ExchangeResumed { .. }
                     | TransportEvent::ExchangeFailed { .. },

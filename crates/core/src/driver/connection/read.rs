@@ -80,8 +80,11 @@ impl ConnectionTask {
             Incoming::Bad(why) => {
                 let took_messages = (why == BadMessage::NotJson && self.recv_messages_of_line(inbound))
                     || self.recv_unreadable_batch(inbound, why);
-                if !took_messages && !self.recv_unreadable(inbound, why) {
-                    self.recv_no_message(inbound, why);
+                if !took_messages {
+                    let ended = self.recv_unreadable(inbound, why);
+                    if !self.recv_behind_half(inbound, why) && !ended {
+                        self.recv_no_message(inbound, why);
+                    }
                 }
             }
         }
@@ -253,8 +256,9 @@ impl ConnectionTask {
             BadMessage::NoId => Some((None, AnswerFault::of(&inbound.body, why))),
             _ => codec.unreadable_answer(&inbound.body, why),
         };
-        let is_body =
-            connection.framing == Some(Framing::ContentLength) && !matches!(why, BadMessage::Frame(_));
+        let has_length = connection.framing == Some(Framing::ContentLength);
+        // With lines, it may be printed.
+        let is_body = connection.framing != Some(Framing::Newline) && !matches!(why, BadMessage::Frame(_));
         let answer = match &answer {
             None | Some((None, _)) if is_body => answer_inside(codec, &inbound.body)
                 .or(answer)
@@ -266,11 +270,31 @@ impl ConnectionTask {
         let Some(call) = call.filter(|call| connection.lock().session.awaits_answer(*call)) else {
             return false;
         };
-        let fault = if is_body { fault.with_length() } else { fault };
+        let fault = if is_body && has_length { fault.with_length() } else { fault };
         self.connection.deviates(Deviation::InvalidAnswer, &inbound.body);
         self.pass_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
         self.accept(inbound.exchange);
         true
+    }
+
+    /// Ends the call of a whole answer that is behind half of another message. It may be a value of that message, whose end never
+    /// came, so it is not taken as it is. `false`: there is none.
+    fn recv_behind_half(&self, inbound: &Inbound, why: BadMessage) -> bool {
+        if why != BadMessage::NotJson {
+            return false;
+        }
+        let Some(message) = Newline::message_behind_half(&inbound.body) else { return false };
+        let Incoming::Answer { call: Some(call), .. } = self.connection.dialect.codec().decode(message)
+        else {
+            return false;
+        };
+        let awaits = self.connection.lock().session.awaits_answer(call);
+        if awaits {
+            let fault = AnswerFault::new("it is behind half of another message");
+            self.connection.deviates(Deviation::InvalidAnswer, &inbound.body);
+            self.pass_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
+        }
+        awaits
     }
 
     /// Takes a whole body that is not JSON for an answer, if it can be neither a request nor a notification and names no id: a
@@ -282,6 +306,11 @@ impl ConnectionTask {
     ) -> Option<(Option<CallNumber>, AnswerFault)> {
         let is_broken = matches!(why, BadMessage::NotJson | BadMessage::NotUtf8);
         if !is_broken || self.connection.role != Role::Client || body.trim_ascii().is_empty() {
+            return None;
+        }
+        // A message of its own transport may be a sign of life.
+        let is_length = self.connection.framing == Some(Framing::ContentLength);
+        if !is_length && !matches!(body.trim_ascii_start().first(), Some(b'{' | b'[')) {
             return None;
         }
         // The method may be in the part that is cut off.
@@ -311,6 +340,20 @@ impl ConnectionTask {
         let left = state.notifications_written.checked_sub(1);
         state.notifications_written = left.unwrap_or_default();
         left.is_some()
+    }
+
+    /// Ends the call whose answer has begun and does not go on. If its rest comes all the same, it is a late answer.
+    fn recv_stalled(&self, head: &Bytes) {
+        let connection = &self.connection;
+        let Some((named, fault)) = connection.dialect.codec().unreadable_answer(head, BadMessage::NotJson)
+        else {
+            return;
+        };
+        let call = named.or_else(|| self.only_call(ExchangeId::NONE));
+        if let Some(call) = call.filter(|call| connection.lock().session.awaits_answer(*call)) {
+            connection.deviates(Deviation::InvalidAnswer, head);
+            self.pass_answer(head, Some(call), AnswerBody::Malformed(fault.stalled()));
+        }
     }
 
     /// Receives the beginning of input that is not a frame. A call that is named by a frame without an end learns why the
@@ -355,6 +398,7 @@ impl ConnectionTask {
             TransportEvent::Rejected { exchange, why, head } => {
                 self.recv_rejected(&Inbound { exchange, ..Inbound::new(head) }, why);
             }
+            TransportEvent::Stalled { head } => self.recv_stalled(&head),
             TransportEvent::Deviation { deviation, sent } => self.connection.deviates(deviation, &sent),
             TransportEvent::HalfClosed => {
                 connection.step(|state, now, _| state.session.recv_half_close(now));

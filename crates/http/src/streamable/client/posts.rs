@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::response::Parts;
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode};
 use rescind_core::{
     BadFrame, Deviation, ErrorCode, ExchangeId, FrameKind, Inbound, Outbound, RequestId, TraceContext,
     TransportError, TransportEvent,
@@ -314,10 +314,20 @@ async fn send(send_guard: &mut RunningSend, body: Bytes) -> Result<Response<Resp
         }
     };
     let sent = client.count_if_lost(kind, sent)?;
-    if sent.status() != StatusCode::NOT_FOUND || client.state().id.is_none() {
+    if !refuses_session(client, &sent) || client.state().id.is_none() {
         return Ok(sent);
     }
     Box::pin(send_anew(&attempts, kind, sent, kept)).await
+}
+
+/// Whether a server does not know the session. One that was not shown it, because the request was redirected to it, may say
+/// that with status 400.
+fn refuses_session(client: &Client, response: &Response<ResponseBody>) -> bool {
+    match response.status() {
+        StatusCode::NOT_FOUND => true,
+        StatusCode::BAD_REQUEST => !client.requester.is_of_session_server(response.extensions()),
+        _ => false,
+    }
 }
 
 /// Sends a frame once more whose session the server does not know, in a new session.
@@ -330,7 +340,7 @@ async fn send_anew(
     let client = attempts.client;
     let is_of_old = matches!(kind, FrameKind::Cancel | FrameKind::Answer);
     for _ in 0..SESSIONS {
-        if response.status() != StatusCode::NOT_FOUND || is_of_old {
+        if !refuses_session(client, &response) || is_of_old {
             break;
         }
         if let Some(flight) = client.state().in_flight.get_mut(&attempts.number) {
@@ -340,8 +350,10 @@ async fn send_anew(
         let (head, refused_with) = response.into_parts();
         let refused_with = beginning(refused_with, client.max_frame).await.0;
         if let Some((id, exchange)) = client.id_and_exchange(attempts.number) {
-            let names_it = matches!(Reply::of(&refused_with, Some(&id)), Reply::Own | Reply::Unclear);
-            if names_it && is_unknown_method(&refused_with) {
+            let reply = Reply::of(&refused_with, Some(&id));
+            let names_it = matches!(reply, Reply::Own | Reply::Unclear);
+            let is_answer = head.status == StatusCode::BAD_REQUEST && reply == Reply::Own;
+            if is_answer || names_it && is_unknown_method(&refused_with) {
                 pass_on(client, attempts.number, exchange, refused_with.clone(), false).await;
                 return Err(Failed::new(false, refusal(&head, &client.requester.address(), &refused_with)));
             }
@@ -392,7 +404,7 @@ fn stopped() -> Failed {
 
 /// Called when the response to the first message has begun or has failed.
 fn settle_opening(client: &Client, number: u64, response: Option<&Response<ResponseBody>>) {
-    let id = response.and_then(|response| session_id(client, response.headers()));
+    let id = response.and_then(|response| session_id(client, response.headers(), response.extensions()));
     let opened = id.is_some() || response.is_some_and(|response| response.status().is_success());
     client.step(|state| {
         let is_first = matches!(state.standing, SessionPhase::FirstMessage(first) if first == number);
@@ -408,8 +420,13 @@ fn settle_opening(client: &Client, number: u64, response: Option<&Response<Respo
 /// The id of the session that a response opens. MCP allows only visible ASCII characters in it: "The session ID MUST only
 /// contain visible ASCII characters (ranging from 0x21 to 0x7E)." Another one is valid in a header too, so the server gets
 /// back what it sent.
-pub(super) fn session_id(client: &Client, headers: &HeaderMap) -> Option<HeaderValue> {
+pub(super) fn session_id(
+    client: &Client,
+    headers: &HeaderMap,
+    extensions: &Extensions,
+) -> Option<HeaderValue> {
     let id = headers.get(MCP_SESSION_ID)?;
+    client.requester.note_session_server(extensions);
     let bytes = id.as_bytes();
     let wrong = bytes.iter().position(|byte| !byte.is_ascii_graphic());
     if bytes.is_empty() || wrong.is_some() {

@@ -262,7 +262,7 @@ impl Renewal {
         let Some(version) = read.result_text(bodies.revision) else {
             return Err(refusal(&head, &client.requester.address(), &answer));
         };
-        let id = super::posts::session_id(client, &head.headers);
+        let id = super::posts::session_id(client, &head.headers, &head.extensions);
         let number = self.adopt(id, super::posts::version_header(&version));
         client
             .inbound_queue
