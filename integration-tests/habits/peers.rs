@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::future::Future;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -400,7 +401,10 @@ pub(crate) fn client_trials() -> Vec<Trial> {
         }
         for dialect in words(&entry, "dialects", &["mcp", "acp", "lsp"]) {
             let (entry, name) = (entry.clone(), format!("clients::{name}::{dialect}_over_stdio"));
-            trials.push(trial(&name, move || async move { over_stdio(&entry, &dialect) }));
+            trials.push(trial(&name, move || async move {
+                let played = tokio::task::spawn_blocking(move || over_stdio(&entry, &dialect));
+                soon("the end of the test", played).await.unwrap();
+            }));
         }
     }
     trials
@@ -532,8 +536,12 @@ async fn over_http(entry: &Value) {
 pub(super) fn trial<F: Future<Output = ()>>(name: &str, play: impl FnOnce() -> F + Send + 'static) -> Trial {
     Trial::test(format!("habits::{name}"), move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(play());
+        let played = catch_unwind(AssertUnwindSafe(|| runtime.block_on(play())));
+        // A thread may still wait for a program that answers nothing.
         runtime.shutdown_timeout(Duration::from_secs(1));
+        if let Err(panic) = played {
+            resume_unwind(panic);
+        }
         Ok::<_, Failed>(())
     })
 }

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::session::{CLIENT, Routers, Session};
 use crate::shown_tasks::{self, Question};
+use crate::subscriptions::Told;
 use crate::tasks::NewTask;
 
 /// Unread notifications of the upstream side at which reading from it stops, until the downstream side has taken half
@@ -50,7 +51,8 @@ fn upstream_router(session: &Arc<Session>, downstream: &Peer) -> Router {
         .notification_fallback(move |_, method, params: Box<RawValue>| {
             let (session, downstream) = (Arc::clone(&notifications), told.clone());
             async move {
-                session.tasks().notified(session.upstream_dialect(), &method, &params);
+                let client = session.client(&downstream);
+                session.tasks().notified(session.upstream_dialect(), &client, &method, &params);
                 tell_downstream(&session, &downstream, method, &params).await;
             }
         })
@@ -93,7 +95,7 @@ async fn upstream_answer(
         if exchange.is_some() { named(ctx, &why).into() } else { why }
     };
     let request = (ctx.method(), params);
-    let refused = |error: &ErrorObject| tasks.refused(dialect, request, error);
+    let refused = |error: &ErrorObject| tasks.refused(dialect, &client, request, error);
     let mut answer = answer(ctx, call, session.upstream_name(), refused, lost).await?;
     if let Some(subscription) = subscription {
         answer = subscription.answered(ctx, answer);
@@ -196,8 +198,10 @@ async fn tell_upstream(session: &Arc<Session>, from: &Peer, method: Arc<str>, pa
 }
 
 async fn tell_downstream(session: &Arc<Session>, to: &Peer, method: Arc<str>, params: &RawValue) {
-    if let Some((request, params)) = session.subscriptions.told(to.dialect(), params) {
-        return told(request.notify(method, &params).await);
+    match session.subscriptions.told(to.dialect(), params) {
+        Told::Open(request, params) => return told(request.notify(method, &params).await),
+        Told::Ended => return,
+        Told::Other => {}
     }
     match session.downstream_tokens.reported(to.dialect(), &method, params) {
         // Progress of a request that has ended is of no use to anyone.

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rescind_core::{CallContext, Cause, CauseKind, ErrorObject, HandlerError, LogText, Outcome};
+use rescind_core::{CallContext, Cause, CauseKind, ErrorObject, HandlerError, LogText, Outcome, UseMark};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::session::Session;
-use crate::tasks::{NewTask, TaskEnd};
+use crate::tasks::{NewTask, TaskClient, TaskEnd};
 
 const CANCEL: &str = "tasks/cancel";
 
@@ -65,7 +65,6 @@ pub(crate) async fn show(
     if let Err(handle) = ctx.pass_task(handle) {
         return Ok(handle);
     }
-    let NewTask { until, end, .. } = task;
     let cancelled = |kind| {
         ctx.passed_task_cancelled(Cause::new(kind));
         ctx.stopped(Cause::new(kind))
@@ -75,22 +74,22 @@ pub(crate) async fn show(
         cause = ctx.cancelled() => {
             if cause.kind() == CauseKind::Operator {
                 // It goes on if this handler is aborted.
-                let _ended = tokio::spawn(stop(Arc::clone(session), question)).await;
+                let _ended = tokio::spawn(stop(Arc::clone(session), session.client(&ctx.peer()), question)).await;
             }
             ctx.stopped(cause)
         }
-        Ok(end) = end => match end {
-            TaskEnd::Completed => Ok(RawValue::NULL.to_owned()),
-            TaskEnd::Failed(code) => Err(ErrorObject::new(code, "the task has failed").into()),
-            TaskEnd::Cancelled => cancelled(CauseKind::Peer),
+        end = task.ended() => match end {
+            Some(TaskEnd::Completed) => Ok(RawValue::NULL.to_owned()),
+            Some(TaskEnd::Failed(code)) => Err(ErrorObject::new(code, "the task has failed").into()),
+            Some(TaskEnd::Cancelled) => cancelled(CauseKind::Peer),
+            None => cancelled(CauseKind::Deadline),
         },
         () = session.over() => cancelled(CauseKind::Disconnected),
-        () = tokio::time::sleep_until(until) => cancelled(CauseKind::Deadline),
     }
 }
 
 /// Sends `tasks/cancel` to the server.
-async fn stop(session: Arc<Session>, question: Question) {
+async fn stop(session: Arc<Session>, client: TaskClient, question: Question) {
     let Some(upstream) = session.open_upstream() else { return };
     let Ok(question) = serde_json::value::to_raw_value(&question) else { return };
     let call = upstream.call::<_, Box<RawValue>>(CANCEL, &question).timeout(CANCEL_TIME);
@@ -99,9 +98,12 @@ async fn stop(session: Arc<Session>, question: Question) {
         Err(error) => return tracing::warn!(%error, "an operator's `tasks/cancel` was not sent"),
     };
     match outcome {
-        Outcome::Completed(answer) | Outcome::CompletedAfterCancel(answer) => session.tasks().saw(&answer),
+        Outcome::Completed(answer) | Outcome::CompletedAfterCancel(answer) => {
+            let request = (CANCEL, &*question);
+            session.tasks().answered(session.upstream_dialect(), &client, request, answer, UseMark::default);
+        }
         Outcome::Failed(error) => {
-            session.tasks().refused(session.upstream_dialect(), (CANCEL, &question), &error);
+            session.tasks().refused(session.upstream_dialect(), &client, (CANCEL, &question), &error);
             let error = LogText::text(&error.message).to_string();
             tracing::warn!(%error, "the server refused an operator's `tasks/cancel`");
         }

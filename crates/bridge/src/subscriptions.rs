@@ -11,9 +11,27 @@ use serde_json::value::RawValue;
 
 type Members<'a> = HashMap<Cow<'a, str>, &'a RawValue>;
 
-/// The open listen requests of the downstream side, by the ids that they have upstream.
+/// The listen requests of the downstream side.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Subscriptions(Arc<Mutex<HashMap<RequestId, CallContext>>>);
+pub(crate) struct Subscriptions(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The open ones, by the ids that they have upstream.
+    open: HashMap<RequestId, CallContext>,
+    /// The highest of these ids that there was.
+    newest: i64,
+}
+
+/// To which subscription a notification belongs.
+pub(crate) enum Told {
+    /// To none.
+    Other,
+    /// To this request, with these params, which name it by the id that it has downstream.
+    Open(CallContext, Box<RawValue>),
+    /// To one that has ended. Downstream its id may be that of another one.
+    Ended,
+}
 
 /// A listen request, until it ends.
 pub(crate) struct Subscription {
@@ -38,21 +56,30 @@ impl Subscriptions {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let call = start()?;
         let subscription = id(&call).map(|upstream| {
-            kept.insert(upstream.clone(), request.clone());
+            kept.newest = kept.newest.max(upstream.as_number().unwrap_or(0));
+            kept.open.insert(upstream.clone(), request.clone());
             Subscription { all: self.clone(), upstream, member }
         });
         Ok((call, subscription))
     }
 
-    /// The listen request to which a notification belongs, and its params with the id that this request has downstream.
-    pub(crate) fn told(&self, dialect: &Dialect, params: &RawValue) -> Option<(CallContext, Box<RawValue>)> {
-        let member = member(dialect)?;
-        let named = named(member, params)?;
+    /// The subscription to which a notification belongs.
+    pub(crate) fn told(&self, dialect: &Dialect, params: &RawValue) -> Told {
+        let named = member(dialect).and_then(|member| named(member, params));
+        let Some((id, part)) = named.and_then(|part| Some((RequestId::from_json(part.get()).ok()?, part)))
+        else {
+            return Told::Other;
+        };
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let request = kept.get(&RequestId::from_json(named.get()).ok()?)?.clone();
+        let Some(request) = kept.open.get(&id).cloned() else {
+            let was_given = id.as_number().is_some_and(|id| (1..=kept.newest).contains(&id));
+            return if was_given { Told::Ended } else { Told::Other };
+        };
         drop(kept);
-        let params = replaced(params, named, request.request_id())?;
-        Some((request, params))
+        match replaced(params, part, request.request_id()) {
+            Some(params) => Told::Open(request, params),
+            None => Told::Other,
+        }
     }
 }
 
@@ -67,7 +94,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let removed = self.all.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.upstream);
+        let removed = self.all.0.lock().unwrap_or_else(PoisonError::into_inner).open.remove(&self.upstream);
         drop(removed);
     }
 }

@@ -15,11 +15,13 @@ use rescind_core::dialect::{Dialect, TaskForm, TaskStatus};
 use rescind_core::{ErrorCode, ErrorObject, Principal, UseMark};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-/// The most tasks that a bridge knows; above it an ended one is forgotten, or else the oldest.
+/// The most tasks that a bridge knows, and the most of one client. Above it one of the client with most is forgotten: one that has ended,
+/// or else the oldest.
 const MAX_TASKS: usize = 10_240;
+const MAX_TASKS_OF_CLIENT: usize = 1024;
 /// The longest id of a task that is known, in bytes.
 const MAX_ID_BYTES: usize = 512;
 /// How long a task counts as running at most, also if its server keeps it longer.
@@ -33,28 +35,48 @@ pub(crate) struct KnownTasks(Mutex<TaskTable>);
 
 #[derive(Default)]
 struct TaskTable {
-    by_id: HashMap<Arc<str>, KnownTask>,
-    /// Those that have not ended, in the order of their creation.
-    running: BTreeMap<u64, Arc<str>>,
-    /// Those that have ended, the first first.
-    ended: VecDeque<Arc<str>>,
+    /// By their numbers, in the order of their creation.
+    tasks: HashMap<u64, KnownTask>,
+    /// Servers of different sessions may give the same id.
+    by_id: HashMap<Arc<str>, Vec<u64>>,
+    clients: HashMap<ClientKey, TasksOfClient>,
     /// The times of those that have not ended, by their sessions.
     times: HashMap<u64, BTreeSet<(Instant, u64)>>,
-    early_ends: VecDeque<(Arc<str>, TaskEnd)>,
+    early_ends: VecDeque<(u64, Arc<str>, TaskEnd)>,
     created: u64,
 }
 
+/// A client with a principal is the same in every session.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum ClientKey {
+    Principal(Principal),
+    Session(u64),
+}
+
+#[derive(Default)]
+struct TasksOfClient {
+    /// Those that have not ended, and those that have, the first first.
+    running: BTreeSet<u64>,
+    ended: VecDeque<u64>,
+}
+
+impl TasksOfClient {
+    fn len(&self) -> usize {
+        self.running.len() + self.ended.len()
+    }
+}
+
 struct KnownTask {
+    id: Arc<str>,
     client: TaskClient,
+    created: Instant,
     /// `None`: it has ended.
     run: Option<TaskRun>,
 }
 
 struct TaskRun {
-    /// Its number in the order of creation.
-    number: u64,
     /// When it does not count as running any more.
-    until: Instant,
+    until: watch::Sender<Instant>,
     /// The mark of its session.
     mark: UseMark,
     end: oneshot::Sender<TaskEnd>,
@@ -72,9 +94,30 @@ pub(crate) enum TaskEnd {
 pub(crate) struct NewTask {
     pub(crate) id: Arc<str>,
     /// When it does not count as running any more.
-    pub(crate) until: Instant,
+    until: watch::Receiver<Instant>,
     /// An error if the task was forgotten.
-    pub(crate) end: oneshot::Receiver<TaskEnd>,
+    end: oneshot::Receiver<TaskEnd>,
+}
+
+impl NewTask {
+    /// Waits for its end. `None`: its time is over, or it is forgotten.
+    pub(crate) async fn ended(self) -> Option<TaskEnd> {
+        let Self { mut until, end, .. } = self;
+        let time = async {
+            loop {
+                let end = *until.borrow_and_update();
+                tokio::select! {
+                    () = tokio::time::sleep_until(end) => return,
+                    Ok(()) = until.changed() => {}
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            end = end => end.ok(),
+            () = time => None,
+        }
+    }
 }
 
 /// The client of a request, as far as the bridge knows it.
@@ -87,8 +130,8 @@ pub(crate) struct TaskClient {
 }
 
 impl TaskClient {
-    fn is_same(&self, other: &Self) -> bool {
-        self.principal == other.principal && (self.principal.is_some() || self.session == other.session)
+    fn key(&self) -> ClientKey {
+        self.principal.clone().map_or(ClientKey::Session(self.session), ClientKey::Principal)
     }
 }
 
@@ -127,11 +170,11 @@ struct TaskId<'a> {
 /// The params of a listen request.
 #[derive(Deserialize)]
 struct Listen<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     notifications: Listened<'a>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Listened<'a> {
     #[serde(borrow, default)]
@@ -175,7 +218,8 @@ impl KnownTasks {
     /// Checks a request about a task.
     ///
     /// # Errors
-    /// The task is another principal's. Without a principal whoever knows the id may ask.
+    /// The task is another principal's, or cannot be read here and might be by the server. Without a principal whoever knows the id may
+    /// ask.
     pub(crate) fn check(
         &self,
         dialect: &Dialect,
@@ -183,18 +227,22 @@ impl KnownTasks {
         method: &str,
         params: &RawValue,
     ) -> Result<(), ErrorObject> {
-        let named: Vec<Cow<'_, str>> = match dialect.rules().tasks {
-            Some(_) if method.starts_with("tasks/") => id_in(params).into_iter().collect(),
+        let unreadable =
+            || ErrorObject::new(ErrorCode::INVALID_PARAMS, "the task that is named cannot be read");
+        let named = match dialect.rules().tasks {
+            Some(_) if ["tasks/get", "tasks/result", "tasks/cancel", "tasks/update"].contains(&method) => {
+                vec![id_in(params).ok_or_else(unreadable)?]
+            }
             Some(TaskForm::DecidedByServer) if method == "subscriptions/listen" => {
-                serde_json::from_str(params.get())
-                    .map(|Listen { notifications }| notifications.task_ids)
-                    .unwrap_or_default()
+                let listen = serde_json::from_str::<Listen<'_>>(params.get());
+                listen.map_err(|_| unreadable())?.notifications.task_ids
             }
             Some(_) | None => return Ok(()),
         };
-        let known = self.lock();
+        let table = self.lock();
         let is_others = |id: &Cow<'_, str>| {
-            known.by_id.get(&**id).is_some_and(|task| task.client.principal != client.principal)
+            let mut known = table.known(id).peekable();
+            known.peek().is_some() && known.all(|(_, task)| task.client.principal != client.principal)
         };
         if named.iter().any(is_others) {
             return Err(ErrorObject::new(ErrorCode::INVALID_PARAMS, "there is no such task"));
@@ -216,8 +264,14 @@ impl KnownTasks {
         match method {
             "tasks/list" if form == TaskForm::AskedByClient => return (self.own(client, answer), None),
             // It waits for the end. How the task has ended is not known: a result may say that it is an error.
-            "tasks/result" if form == TaskForm::AskedByClient => self.ended(params, TaskEnd::Completed),
-            "tasks/get" | "tasks/cancel" => self.saw(&answer),
+            "tasks/result" if form == TaskForm::AskedByClient => {
+                self.ended(client, params, TaskEnd::Completed)
+            }
+            // The answer says nothing, and the client may never ask again.
+            "tasks/cancel" if form == TaskForm::DecidedByServer => {
+                self.ended(client, params, TaskEnd::Cancelled);
+            }
+            "tasks/get" | "tasks/cancel" => self.saw(client, &answer),
             _ => {
                 let task = match form {
                     TaskForm::AskedByClient if params.get().contains("\"task\"") => {
@@ -237,52 +291,62 @@ impl KnownTasks {
         (answer, None)
     }
 
-    /// Notes what an error of the server says about a task.
+    /// Notes what an error of the server says about a task of this session.
     pub(crate) fn refused(
         &self,
         dialect: &Dialect,
+        client: &TaskClient,
         (method, params): (&str, &RawValue),
         error: &ErrorObject,
     ) {
-        if dialect.rules().tasks.is_none() {
+        // A reason in the data is that of a server that cannot answer now.
+        let of_server = error.code == ErrorCode::METHOD_NOT_FOUND
+            || error.data.as_ref().is_some_and(|data| data.get().contains("\"reason\""));
+        if dialect.rules().tasks.is_none() || of_server {
             return;
         }
-        match method {
+        let end = match method {
             // The error of the task, or there is no such task.
-            "tasks/result" => self.ended(params, TaskEnd::Failed(error.code)),
+            "tasks/result" => TaskEnd::Failed(error.code),
             // There is no such task any more. To a cancel: or it has ended.
-            "tasks/get" | "tasks/cancel" if error.code == ErrorCode::INVALID_PARAMS => {
-                self.ended(params, TaskEnd::Completed);
-            }
-            _ => {}
+            "tasks/get" | "tasks/cancel" if error.code == ErrorCode::INVALID_PARAMS => TaskEnd::Completed,
+            _ => return,
+        };
+        let Some(id) = id_in(params) else { return };
+        let mut table = self.lock();
+        // The server of another session may not know it.
+        let of_session = table.known(&id).find(|(_, task)| task.client.session == client.session);
+        if let Some(number) = of_session.map(|(number, _)| number) {
+            table.end(number, end);
         }
     }
 
     /// Notes what a notification of the server says about a task.
-    pub(crate) fn notified(&self, dialect: &Dialect, method: &str, params: &RawValue) {
+    pub(crate) fn notified(&self, dialect: &Dialect, client: &TaskClient, method: &str, params: &RawValue) {
         let name = match dialect.rules().tasks {
             Some(TaskForm::AskedByClient) => "notifications/tasks/status",
             Some(TaskForm::DecidedByServer) => "notifications/tasks",
             None => return,
         };
         if method == name {
-            self.saw(params);
+            self.saw(client, params);
         }
     }
 
-    /// Notes the state of a task.
-    pub(crate) fn saw(&self, task: &RawValue) {
-        if let Ok(seen) = serde_json::from_str::<SeenTask<'_>>(task.get()) {
-            if let Some(end) = seen.end() {
-                self.lock().end(&seen.task_id, end);
-            }
+    /// Notes the state of a task, as the server of this client's session reports it.
+    pub(crate) fn saw(&self, client: &TaskClient, task: &RawValue) {
+        let Ok(seen) = serde_json::from_str::<SeenTask<'_>>(task.get()) else { return };
+        let mut table = self.lock();
+        match seen.end() {
+            Some(end) => table.end_of(client, &seen.task_id, end),
+            None => table.renew(client, &seen),
         }
     }
 
     /// The task of a request with these params has ended.
-    fn ended(&self, params: &RawValue, end: TaskEnd) {
+    pub(crate) fn ended(&self, client: &TaskClient, params: &RawValue, end: TaskEnd) {
         if let Some(id) = id_in(params) {
-            self.lock().end(&id, end);
+            self.lock().end_of(client, &id, end);
         }
     }
 
@@ -294,13 +358,12 @@ impl KnownTasks {
         let listed = page.get("tasks").map(|tasks| serde_json::from_str::<Vec<Box<RawValue>>>(tasks.get()));
         let Some(Ok(mut tasks)) = listed else { return answer };
         for task in &tasks {
-            self.saw(task);
+            self.saw(client, task);
         }
         {
-            let table = self.lock();
+            let (table, own) = (self.lock(), client.key());
             tasks.retain(|task| {
-                let known = id_in(task).and_then(|id| table.by_id.get(&*id));
-                known.is_some_and(|known| known.client.is_same(client))
+                id_in(task).is_some_and(|id| table.known(&id).any(|(_, task)| task.client.key() == own))
             });
         }
         let written = serde_json::value::to_raw_value(&tasks).and_then(|tasks| {
@@ -316,60 +379,121 @@ impl KnownTasks {
 }
 
 impl TaskTable {
+    /// The tasks with this id, with their numbers.
+    fn known(&self, id: &str) -> impl Iterator<Item = (u64, &KnownTask)> {
+        let numbers = self.by_id.get(id).map(Vec::as_slice).unwrap_or_default();
+        numbers.iter().filter_map(|number| Some((*number, self.tasks.get(number)?)))
+    }
+
+    /// The task of which the server of this client's session speaks: that of the session, else one of the same client, which may share
+    /// its server with other sessions.
+    fn meant(&self, client: &TaskClient, id: &str) -> Option<u64> {
+        let of_session = self.known(id).find(|(_, task)| task.client.session == client.session);
+        let own = client.key();
+        let found = of_session.or_else(|| self.known(id).find(|(_, task)| task.client.key() == own));
+        found.map(|(number, _)| number)
+    }
+
     /// A task was created. `None`: it is known, or it is not to be known.
     fn add(&mut self, client: &TaskClient, seen: &SeenTask<'_>, mark: UseMark) -> Option<NewTask> {
-        if seen.task_id.len() > MAX_ID_BYTES || self.by_id.contains_key(&*seen.task_id) {
+        let is_known = self.known(&seen.task_id).any(|(_, task)| task.client.session == client.session);
+        if seen.task_id.len() > MAX_ID_BYTES || is_known {
             return None;
         }
-        if self.by_id.len() >= MAX_TASKS {
-            self.forget_one();
+        let own = client.key();
+        if self.clients.get(&own).is_some_and(|tasks| tasks.len() >= MAX_TASKS_OF_CLIENT) {
+            self.forget_one(&own);
+        } else if self.tasks.len() >= MAX_TASKS {
+            let most =
+                self.clients.iter().max_by_key(|(_, tasks)| tasks.len()).map(|(client, _)| client.clone());
+            if let Some(most) = most {
+                self.forget_one(&most);
+            }
         }
         self.created += 1;
         let (id, number): (Arc<str>, u64) = (seen.task_id.as_ref().into(), self.created);
-        let until = Instant::now() + seen.time();
+        let created = Instant::now();
+        let (until, times) = watch::channel(created + seen.time());
         let (sender, end) = oneshot::channel();
-        let run = TaskRun { number, until, mark, end: sender };
-        self.running.insert(number, Arc::clone(&id));
-        self.times.entry(client.session).or_default().insert((until, number));
-        self.set_mark(client.session, &run.mark);
-        self.by_id.insert(Arc::clone(&id), KnownTask { client: client.clone(), run: Some(run) });
-        let early = self.early_ends.iter().find(|(of, _)| *of == id).map(|(_, end)| *end);
-        if let Some(known) = early.or_else(|| seen.end()) {
-            self.end(&id, known);
+        self.times.entry(client.session).or_default().insert((created + seen.time(), number));
+        self.set_mark(client.session, &mark);
+        self.clients.entry(own).or_default().running.insert(number);
+        self.by_id.entry(Arc::clone(&id)).or_default().push(number);
+        let run = Some(TaskRun { until, mark, end: sender });
+        self.tasks.insert(number, KnownTask { id: Arc::clone(&id), client: client.clone(), created, run });
+        let early = self.early_ends.iter().find(|(session, of, _)| (*session, of) == (client.session, &id));
+        if let Some(known) = early.map(|(_, _, end)| *end).or_else(|| seen.end()) {
+            self.end(number, known);
         }
-        Some(NewTask { id, until, end })
+        Some(NewTask { id, until: times, end })
     }
 
-    fn end(&mut self, id: &str, end: TaskEnd) {
-        let Some(task) = self.by_id.get_mut(id) else {
-            if id.len() <= MAX_ID_BYTES {
-                if self.early_ends.len() >= MAX_EARLY_ENDS {
-                    self.early_ends.pop_front();
-                }
-                self.early_ends.push_back((id.into(), end));
-            }
+    /// A task has not ended. Its server may keep it longer or shorter than it said ("ttlMs").
+    fn renew(&mut self, client: &TaskClient, seen: &SeenTask<'_>) {
+        if seen.ttl.or(seen.ttl_ms).is_none() {
             return;
-        };
-        let (session, Some(run)) = (task.client.session, task.run.take()) else { return };
-        self.stop_counting(session, &run);
-        self.ended.extend(self.running.remove(&run.number));
+        }
+        let Some(number) = self.meant(client, &seen.task_id) else { return };
+        let Some(KnownTask { created, run: Some(run), client, .. }) = self.tasks.get(&number) else { return };
+        let (session, mark, until) = (client.session, run.mark.clone(), *created + seen.time());
+        let former = run.until.send_replace(until);
+        if let Some(times) = self.times.get_mut(&session) {
+            times.remove(&(former, number));
+            times.insert((until, number));
+        }
+        self.set_mark(session, &mark);
+    }
+
+    /// The task of which the server of this client's session speaks has ended.
+    fn end_of(&mut self, client: &TaskClient, id: &str, end: TaskEnd) {
+        if let Some(number) = self.meant(client, id) {
+            self.end(number, end);
+        } else if id.len() <= MAX_ID_BYTES {
+            if self.early_ends.len() >= MAX_EARLY_ENDS {
+                self.early_ends.pop_front();
+            }
+            self.early_ends.push_back((client.session, id.into(), end));
+        }
+    }
+
+    fn end(&mut self, number: u64, end: TaskEnd) {
+        let Some(task) = self.tasks.get_mut(&number) else { return };
+        let (client, Some(run)) = (task.client.clone(), task.run.take()) else { return };
+        self.stop_counting(client.session, number, &run);
+        if let Some(tasks) = self.clients.get_mut(&client.key()) {
+            tasks.running.remove(&number);
+            tasks.ended.push_back(number);
+        }
         // Nobody may wait for it.
         let _ = run.end.send(end);
     }
 
-    /// Forgets one that has ended, or else the oldest.
-    fn forget_one(&mut self) {
-        let id = self.ended.pop_front().or_else(|| self.running.pop_first().map(|(_, id)| id));
-        let Some(KnownTask { client, run }) = id.and_then(|id| self.by_id.remove(&id)) else { return };
-        if let Some(run) = run {
-            self.stop_counting(client.session, &run);
+    /// Forgets a task of this client that has ended, or else its oldest.
+    fn forget_one(&mut self, of: &ClientKey) {
+        let Some(tasks) = self.clients.get_mut(of) else { return };
+        let number = tasks.ended.pop_front().or_else(|| tasks.running.pop_first());
+        if tasks.len() == 0 {
+            self.clients.remove(of);
+        }
+        let Some((number, task)) = number.and_then(|number| Some((number, self.tasks.remove(&number)?)))
+        else {
+            return;
+        };
+        if let Some(numbers) = self.by_id.get_mut(&task.id) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                self.by_id.remove(&task.id);
+            }
+        }
+        if let Some(run) = task.run {
+            self.stop_counting(task.client.session, number, &run);
         }
     }
 
     /// A task does not count as running any more.
-    fn stop_counting(&mut self, session: u64, run: &TaskRun) {
+    fn stop_counting(&mut self, session: u64, number: u64, run: &TaskRun) {
         if let Some(times) = self.times.get_mut(&session) {
-            times.remove(&(run.until, run.number));
+            times.remove(&(*run.until.borrow(), number));
             if times.is_empty() {
                 self.times.remove(&session);
             }
@@ -409,47 +533,137 @@ mod tests {
     fn sizes(tasks: &KnownTasks) -> (usize, usize, usize, usize) {
         let table = tasks.lock();
         let times = table.times.values().map(BTreeSet::len).sum();
-        (table.by_id.len(), table.running.len() + table.ended.len(), times, table.early_ends.len())
+        assert_eq!(table.tasks.len(), table.by_id.values().map(Vec::len).sum::<usize>());
+        let of_clients = table.clients.values().map(TasksOfClient::len).sum();
+        (table.by_id.len(), of_clients, times, table.early_ends.len())
+    }
+
+    fn says(tasks: &KnownTasks, session: u64, task: &str) {
+        tasks.saw(&client(session), &raw(task));
     }
 
     #[test]
-    fn a_server_with_a_hundred_thousand_tasks_holds_a_bounded_number() {
+    fn a_server_with_a_hundred_thousand_tasks_holds_a_bounded_number_and_displaces_no_others() {
         let (tasks, mark) = (KnownTasks::default(), UseMark::default());
-        let kept = created(&tasks, 1, "ended", &mark).expect("it is new");
-        tasks.saw(&raw(r#"{"taskId":"ended","status":"completed"}"#));
+        let other = created(&tasks, 1, "another's", &mark).expect("it is new");
+        let kept = created(&tasks, 2, "ended", &mark).expect("it is new");
+        says(&tasks, 2, r#"{"taskId":"ended","status":"completed"}"#);
         assert_eq!(kept.end.blocking_recv(), Ok(TaskEnd::Completed));
         for number in 0..100_000 {
             assert!(created(&tasks, 2, &format!("task {number}"), &mark).is_some());
             // Ends of unknown tasks.
-            tasks.saw(&raw(&format!(r#"{{"taskId":"other {number}","status":"failed"}}"#)));
+            says(&tasks, 2, &format!(r#"{{"taskId":"other {number}","status":"failed"}}"#));
         }
-        assert_eq!(sizes(&tasks), (MAX_TASKS, MAX_TASKS, MAX_TASKS, MAX_EARLY_ENDS));
+        let all = MAX_TASKS_OF_CLIENT + 1;
+        assert_eq!(sizes(&tasks), (all, all, all, MAX_EARLY_ENDS));
         assert!(!tasks.lock().by_id.contains_key("ended"), "those that have ended are forgotten first");
         for number in 0..100_000 {
-            tasks.saw(&raw(&format!(r#"{{"taskId":"task {number}","status":"cancelled"}}"#)));
+            says(&tasks, 2, &format!(r#"{{"taskId":"task {number}","status":"cancelled"}}"#));
         }
-        assert_eq!(sizes(&tasks), (MAX_TASKS, MAX_TASKS, 0, MAX_EARLY_ENDS));
+        assert_eq!(sizes(&tasks), (all, all, 1, MAX_EARLY_ENDS));
+        says(&tasks, 1, r#"{"taskId":"another's","status":"completed"}"#);
+        assert_eq!(other.end.blocking_recv(), Ok(TaskEnd::Completed), "it was not forgotten");
         assert!(tasks.lock().times.is_empty(), "no session is left");
+        // Many clients, each below its share.
+        for session in 10..40 {
+            for number in 0..1000 {
+                assert!(created(&tasks, session, &format!("task {session} {number}"), &mark).is_some());
+            }
+        }
+        assert_eq!(sizes(&tasks).1, MAX_TASKS);
         let long = "x".repeat(MAX_ID_BYTES + 1);
         assert!(created(&tasks, 3, &long, &mark).is_none());
-        tasks.saw(&raw(&format!(r#"{{"taskId":"{long}","status":"failed"}}"#)));
-        assert!(tasks.lock().early_ends.iter().all(|(id, _)| id.len() <= MAX_ID_BYTES));
+        says(&tasks, 3, &format!(r#"{{"taskId":"{long}","status":"failed"}}"#));
+        assert!(tasks.lock().early_ends.iter().all(|(_, id, _)| id.len() <= MAX_ID_BYTES));
+    }
+
+    #[test]
+    fn servers_of_two_sessions_may_give_the_same_id() {
+        let (tasks, marks) = (KnownTasks::default(), [UseMark::default(), UseMark::default()]);
+        let names = ["ada", "bob"].map(|name| TaskClient {
+            principal: Some(Principal(name.into())),
+            session: u64::from(name == "bob"),
+        });
+        let handle = r#"{"task":{"taskId":"1","status":"working","ttl":60000}}"#;
+        let mut ends = names.iter().zip(&marks).map(|(client, mark)| {
+            let request = ("tools/call", &*raw(r#"{"task":{}}"#));
+            let (_, new) = tasks.answered(&MCP, client, request, raw(handle), || mark.clone());
+            new.expect("each is new")
+        });
+        let (mut first, mut second) = (ends.next().unwrap(), ends.next().unwrap());
+        let question = raw(r#"{"taskId":"1"}"#);
+        for client in &names {
+            tasks.check(&MCP, client, "tasks/get", &question).expect("its own");
+            let list = raw(r#"{"tasks":[{"taskId":"1","status":"working"}]}"#);
+            let (listed, _) =
+                tasks.answered(&MCP, client, ("tasks/list", &question), list.clone(), UseMark::default);
+            assert_eq!(listed.get(), list.get());
+        }
+        tasks.saw(&names[1], &raw(r#"{"taskId":"1","status":"completed"}"#));
+        assert_eq!(second.end.try_recv(), Ok(TaskEnd::Completed));
+        assert!(first.end.try_recv().is_err(), "that of the other session runs");
+        // A third session of the same client, whose server does not know it.
+        let elsewhere = TaskClient { session: 9, ..names[0].clone() };
+        let unknown = ErrorObject::new(ErrorCode::INVALID_PARAMS, "unknown");
+        tasks.refused(&MCP, &elsewhere, ("tasks/get", &question), &unknown);
+        assert!(first.end.try_recv().is_err());
+        tasks.refused(&MCP, &names[0], ("tasks/get", &question), &unknown);
+        assert_eq!(first.end.try_recv(), Ok(TaskEnd::Completed));
+    }
+
+    #[test]
+    fn an_error_of_the_server_is_not_the_end_of_the_task() {
+        let (tasks, mark) = (KnownTasks::default(), UseMark::default());
+        let mut task = created(&tasks, 1, "a", &mark).expect("it is new");
+        let question = raw(r#"{"taskId":"a"}"#);
+        let overloaded = ErrorObject::new(ErrorCode::INTERNAL_ERROR, "Overloaded")
+            .with_data(&serde_json::json!({ "reason": "overloaded" }));
+        let unknown_method = ErrorObject::new(ErrorCode::METHOD_NOT_FOUND, "Method not found");
+        for error in [&overloaded, &unknown_method] {
+            tasks.refused(&MCP, &client(1), ("tasks/result", &question), error);
+            assert!(task.end.try_recv().is_err(), "{error:?}");
+        }
+        let own = ErrorObject::new(ErrorCode(-5), "it fails");
+        tasks.refused(&MCP, &client(1), ("tasks/result", &question), &own);
+        assert_eq!(task.end.try_recv(), Ok(TaskEnd::Failed(ErrorCode(-5))));
+    }
+
+    #[test]
+    fn a_task_that_is_named_in_a_way_that_cannot_be_read_is_refused() {
+        let tasks = KnownTasks::default();
+        for (dialect, method, params) in [
+            (&MCP, "tasks/cancel", r#"{"taskId":"a","taskId":"b"}"#),
+            (&MCP, "tasks/get", r#"{"taskId":1}"#),
+            (&MCP_2026, "tasks/update", "{}"),
+            (&MCP_2026, "subscriptions/listen", r#"{"notifications":{"taskIds":["a",5]}}"#),
+            (&MCP_2026, "subscriptions/listen", r#"{"notifications":{"taskIds":["a"],"taskIds":["b"]}}"#),
+        ] {
+            let refused = tasks.check(dialect, &client(1), method, &raw(params)).expect_err(params);
+            assert_eq!(refused.code, ErrorCode::INVALID_PARAMS, "{params}");
+        }
+        for params in [r#"{"notifications":{"toolsListChanged":true}}"#, "{}"] {
+            tasks.check(&MCP_2026, &client(1), "subscriptions/listen", &raw(params)).expect(params);
+        }
+        tasks.check(&MCP, &client(1), "tasks/list", &raw("{}")).expect("it names none");
     }
 
     #[test]
     fn the_mark_of_a_session_is_the_last_time_of_its_tasks_that_run() {
         let (tasks, mark, other) = (KnownTasks::default(), UseMark::default(), UseMark::default());
-        let first = created(&tasks, 1, "a", &mark).expect("it is new").until.into_std();
-        let second = created(&tasks, 1, "b", &mark).expect("it is new").until.into_std();
-        let third = created(&tasks, 2, "c", &other).expect("it is new").until.into_std();
+        let first = created(&tasks, 1, "a", &mark).expect("it is new").until.borrow().into_std();
+        let second = created(&tasks, 1, "b", &mark).expect("it is new").until.borrow().into_std();
+        let third = created(&tasks, 2, "c", &other).expect("it is new").until.borrow().into_std();
         assert_eq!((mark.until(), other.until()), (Some(second), Some(third)));
-        tasks.saw(&raw(r#"{"taskId":"b","status":"completed"}"#));
+        says(&tasks, 1, r#"{"taskId":"b","status":"completed"}"#);
         assert_eq!(mark.until(), Some(first));
-        tasks.saw(&raw(r#"{"taskId":"b","status":"working"}"#));
+        says(&tasks, 1, r#"{"taskId":"b","status":"working"}"#);
         assert_eq!(mark.until(), Some(first), "an end is final");
-        tasks.saw(&raw(r#"{"taskId":"a","status":"input_required"}"#));
+        says(&tasks, 1, r#"{"taskId":"a","status":"input_required"}"#);
         assert_eq!(mark.until(), Some(first));
-        tasks.saw(&raw(r#"{"taskId":"a","status":"failed"}"#));
+        // Its server keeps it longer now.
+        says(&tasks, 1, r#"{"taskId":"a","status":"working","ttl":120000}"#);
+        assert_eq!(mark.until(), Some(first + Duration::from_secs(60)));
+        says(&tasks, 1, r#"{"taskId":"a","status":"failed"}"#);
         assert!(mark.until() < Some(first), "nothing runs");
         assert_eq!(other.until(), Some(third));
     }
@@ -457,7 +671,12 @@ mod tests {
     #[test]
     fn an_end_that_is_known_before_its_task_counts() {
         let (tasks, mark) = (KnownTasks::default(), UseMark::default());
-        tasks.notified(&MCP, "notifications/tasks/status", &raw(r#"{"taskId":"a","status":"failed"}"#));
+        tasks.notified(
+            &MCP,
+            &client(1),
+            "notifications/tasks/status",
+            &raw(r#"{"taskId":"a","status":"failed"}"#),
+        );
         let task = created(&tasks, 1, "a", &mark).expect("it is new");
         assert_eq!(task.end.blocking_recv(), Ok(TaskEnd::Failed(ErrorCode::INTERNAL_ERROR)));
         assert_eq!(sizes(&tasks).2, 0);

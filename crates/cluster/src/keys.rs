@@ -231,6 +231,8 @@ fn cancelled(key: &str) -> String {
 fn cause_of(value: &str) -> Cause {
     let recorded: Option<Recorded> = serde_json::from_str(value).ok();
     let known = [
+        // The client of a task, at another node.
+        CauseKind::Caller,
         CauseKind::Deadline,
         CauseKind::Parent,
         CauseKind::Disconnected,

@@ -81,6 +81,9 @@ impl TaskStore for TaskRecords {
         let (cluster, id) = (self.cluster(), id.to_owned());
         Box::pin(async move {
             let cluster = cluster.ok_or_else(|| "this node has left its cluster".to_owned())?;
+            // The bus has no peer: a request that is no task would not be answered then.
+            let by_client = cause.kind() == CauseKind::Peer;
+            let cause = if by_client { Cause::new(CauseKind::Caller) } else { cause };
             let asked = CancelBus(cluster).cancel(&id, &cause).await;
             asked.map(drop).map_err(|error| format!("the task cannot be cancelled now: {error}"))
         })

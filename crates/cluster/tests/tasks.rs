@@ -123,7 +123,7 @@ fn code(answer: &Value) -> &Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cancels_at_two_nodes_at_once_signal_a_task_once() {
+async fn cancels_at_two_nodes_at_once_stop_a_task_and_are_both_answered() {
     let [one, two, three] = three().await;
     for round in 1..=20 {
         let task = one.begin("ada").await;

@@ -19,21 +19,28 @@ use crate::auth::{Binding, Client, Http, request};
 struct Served {
     address: String,
     running: Arc<AtomicUsize>,
-    /// The first token of Ada is not valid any more.
+    /// The first token of Ada is valid for a moment only.
+    expires_soon: Arc<AtomicBool>,
+    /// It is not valid any more.
     is_revoked: Arc<AtomicBool>,
     _serving: Serving,
 }
 
-/// How long the first token of Ada is valid for a request.
+/// How long the first token of Ada is valid for a request then.
 const VALID: Duration = Duration::from_millis(300);
 
 /// Ada has two tokens, Bob has one.
-fn guarded<B: ServerBinding>(server: HttpServer<B>, is_revoked: &Arc<AtomicBool>) -> HttpServer<B> {
-    let is_revoked = Arc::clone(is_revoked);
+fn guarded<B: ServerBinding>(
+    server: HttpServer<B>,
+    [expires_soon, is_revoked]: [&Arc<AtomicBool>; 2],
+) -> HttpServer<B> {
+    let (expires_soon, is_revoked) = (Arc::clone(expires_soon), Arc::clone(is_revoked));
     server.auth(move |request: AuthRequest| {
         let of = |name: &str| Credential::of(Principal(name.into()));
         let credential = match request.header("Authorization") {
-            Some("Bearer ada-1") if !is_revoked.load(Ordering::SeqCst) => Some(of("ada").expires_in(VALID)),
+            Some("Bearer ada-1") if is_revoked.load(Ordering::SeqCst) => None,
+            Some("Bearer ada-1") if expires_soon.load(Ordering::SeqCst) => Some(of("ada").expires_in(VALID)),
+            Some("Bearer ada-1") => Some(of("ada")),
             Some("Bearer ada-2") => Some(of("ada")),
             Some("Bearer bob") => Some(of("bob")),
             _ => None,
@@ -44,12 +51,11 @@ fn guarded<B: ServerBinding>(server: HttpServer<B>, is_revoked: &Arc<AtomicBool>
 
 /// A server whose tool calls are tasks that wait for their cancel.
 async fn serve(binding: Binding) -> Served {
-    let is_revoked = Arc::default();
+    let (expires_soon, is_revoked) = (Arc::default(), Arc::default());
+    let flags = [&expires_soon, &is_revoked];
     let listener = match binding {
-        Binding::Stateless => {
-            guarded(HttpServer::new(Stateless::new()), &is_revoked).bind("127.0.0.1:0").await
-        }
-        _ => guarded(HttpServer::new(Streamable::new()), &is_revoked).bind("127.0.0.1:0").await,
+        Binding::Stateless => guarded(HttpServer::new(Stateless::new()), flags).bind("127.0.0.1:0").await,
+        _ => guarded(HttpServer::new(Streamable::new()), flags).bind("127.0.0.1:0").await,
     };
     let listener = listener.unwrap();
     let address = listener.endpoint().0.split('/').nth(2).unwrap().to_owned();
@@ -72,7 +78,7 @@ async fn serve(binding: Binding) -> Served {
         });
     let server = Server::builder([MCP_2026, MCP]).serve(router).listen(listener);
     let serving = Serving::spawn(async move { server.run().await.unwrap() });
-    Served { address, running, is_revoked, _serving: serving }
+    Served { address, running, expires_soon, is_revoked, _serving: serving }
 }
 
 /// A client with a token, and its session where the binding has sessions.
@@ -147,7 +153,9 @@ async fn a_task_outlives_the_session_and_the_token_that_began_it_and_stays_its_p
         until(HANG, "it runs", || served.running.load(Ordering::SeqCst) == 1).await;
         if let Some(session) = &first.session {
             // The credential expires while its client waits for the result: the stream ends without an answer.
+            served.expires_soon.store(true, Ordering::SeqCst);
             let waits = first.post("tasks/result", task.clone()).await;
+            served.expires_soon.store(false, Ordering::SeqCst);
             assert_eq!(waits.header("content-type"), ["text/event-stream"]);
             let text = waits.text().await;
             assert!(!text.contains("\"result\"") && !text.contains("\"error\""), "{text}");

@@ -235,7 +235,8 @@ async fn answers_that_say_that_a_task_is_gone_end_its_use() {
         (&MCP, "tasks/get", r#""result":{"taskId":"t","status":"working"}"#, true),
         (&MCP, "tasks/list", r#""result":{"tasks":[{"taskId":"t","status":"completed"}]}"#, false),
         (&MCP_2026, "tasks/get", r#""result":{"taskId":"t","status":"failed","error":{"code":-1}}"#, false),
-        (&MCP_2026, "tasks/cancel", r#""result":{"resultType":"complete"}"#, true),
+        // "Clients MAY delete all state associated with the task as soon as they send a cancellation": nobody may ask again.
+        (&MCP_2026, "tasks/cancel", r#""result":{"resultType":"complete"}"#, false),
     ] {
         let (mut client, mut server) = played(dialect).await;
         let handle = match dialect.name() {

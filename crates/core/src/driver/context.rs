@@ -313,7 +313,13 @@ impl KeyedRequest for CallContext {
     }
 
     fn cancel_with(&self, cause: BoxFuture<'static, Cause>) {
-        Self::cancel_with(self, cause);
+        let context = self.clone();
+        Self::cancel_with(self, async move {
+            let cause = cause.await;
+            // The client of a task may be at another node.
+            let by_client = cause.kind() == CauseKind::Caller && context.task_id().is_some();
+            if by_client { Cause::new(CauseKind::Peer) } else { cause }
+        });
     }
 }
 

@@ -263,11 +263,6 @@ impl Task {
         self.client.is_none() && !self.is_over()
     }
 
-    /// The suggested time between two questions about it.
-    pub(crate) const fn poll_interval(&self) -> Duration {
-        self.poll_interval
-    }
-
     fn lock(&self) -> MutexGuard<'_, TaskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

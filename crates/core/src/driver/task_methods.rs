@@ -23,8 +23,10 @@ use crate::error::CallError;
 use crate::machine::NoTask;
 use crate::message::{ErrorCode, ErrorObject};
 
-/// The longest time between two looks at the record of a task that another process does.
+/// The times between two looks at the record of a task that another process does: the first, and the longest of who waits for its
+/// result.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// How long the answer to a cancel waits for the end of a task that another process does.
 const END_ELSEWHERE: Duration = Duration::from_secs(5);
 
@@ -207,7 +209,7 @@ impl Router {
             .quick(form::RESULT, async |ctx: CallContext, params: Box<RawValue>| {
                 let (form, mut task) = find_task(&ctx, &params).await?;
                 if task.is_elsewhere() {
-                    task = ctx.run_until_cancelled(end_elsewhere(&ctx, form, &task)).await??;
+                    task = ctx.run_until_cancelled(end_elsewhere(&ctx, form, &task, LONGEST_WAIT)).await??;
                 }
                 // The requests of the task to its client are sent on this stream meanwhile ("Input Required Status").
                 let _reads = task.read_on(ctx.connection().number, ctx.data().exchange());
@@ -281,6 +283,13 @@ async fn look_up(ctx: &CallContext, form: TaskForm, id: &str) -> Result<Option<A
     Ok(task.filter(|task| task.form == form))
 }
 
+/// The same of the tasks of this process.
+fn known_here(ctx: &CallContext, form: TaskForm, id: &str) -> Option<Arc<Task>> {
+    let connection = ctx.connection();
+    let principal = connection.lock().session.request_principal(ctx.data().key).cloned();
+    connection.tasks.as_ref()?.find(id, principal.as_ref()).filter(|task| task.form == form)
+}
+
 /// The form of tasks in the connection's dialect, if it has the method.
 fn task_form(ctx: &CallContext) -> Result<TaskForm, ErrorObject> {
     let form = ctx.connection().dialect.rules().tasks.filter(|form| form.has_method(ctx.method()));
@@ -304,8 +313,14 @@ async fn cancel(form: TaskForm, task: &Task) -> Result<Box<RawValue>, HandlerErr
     }
 }
 
-/// Waits for the end of a task whose work another process does, by its record.
-async fn end_elsewhere(ctx: &CallContext, form: TaskForm, task: &Task) -> Result<Arc<Task>, HandlerError> {
+/// Waits for the end of a task whose work another process does, by its record. The time between two looks doubles up to the longest.
+async fn end_elsewhere(
+    ctx: &CallContext,
+    form: TaskForm,
+    task: &Task,
+    longest: Duration,
+) -> Result<Arc<Task>, HandlerError> {
+    let mut wait = LOOK_AGAIN;
     loop {
         // A store that is away for a moment says nothing about the task.
         if let Ok(found) = look_up(ctx, form, &task.id).await {
@@ -314,7 +329,8 @@ async fn end_elsewhere(ctx: &CallContext, form: TaskForm, task: &Task) -> Result
                 return Ok(found);
             }
         }
-        tokio::time::sleep(task.poll_interval().min(LOOK_AGAIN)).await;
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(longest);
     }
 }
 
@@ -331,7 +347,8 @@ async fn cancel_elsewhere(
     if form == TaskForm::DecidedByServer {
         return Ok(RawValue::from_string("{}".to_owned())?);
     }
-    let ended = ctx.run_until_cancelled(timeout(END_ELSEWHERE, end_elsewhere(ctx, form, task))).await?;
+    let ended =
+        ctx.run_until_cancelled(timeout(END_ELSEWHERE, end_elsewhere(ctx, form, task, LOOK_AGAIN))).await?;
     let Ok(ended) = ended else {
         let why = "the node that does the task was asked to cancel it, and has not recorded its end";
         return Err(ErrorObject::new(ErrorCode::INTERNAL_ERROR, why).into());
@@ -346,7 +363,7 @@ async fn cancel_elsewhere(
 }
 
 /// Reports each change of the tasks that are named on the stream of this request, until all have ended ("Task Status
-/// Notifications" of the extension). Tasks that are not known here are not in the acknowledgement.
+/// Notifications" of the extension). Tasks that are not done here are not in the acknowledgement.
 async fn listen(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, HandlerError> {
     let form = task_form(ctx)?;
     let Some(ids) = form::listened(params)? else {
@@ -356,29 +373,34 @@ async fn listen(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, H
     };
     form.check_declared(Some(params))?;
     let (wake, subscription) = (Arc::new(Notify::new()), ctx.request_id());
-    // Each with the number of changes that are reported, until its end is.
+    // Each with the number of changes that are reported, until its end is. A task that its table forgets is not kept here.
     let mut listened = Vec::new();
     for id in ids {
-        if let Some(task) = look_up(ctx, form, &id).await?.filter(|task| !task.is_elsewhere()) {
+        if let Some(task) = known_here(ctx, form, &id) {
             task.notify_changes(&wake);
-            listened.push((task, Some(0)));
+            listened.push((Arc::clone(&task.id), Arc::downgrade(&task), Some(0)));
         }
     }
-    let agreed: Vec<&str> = listened.iter().map(|(task, _)| &*task.id).collect();
+    let agreed: Vec<&str> = listened.iter().map(|(id, ..)| &**id).collect();
     ctx.notify(form::ACKNOWLEDGED, &form::acknowledged(subscription, &agreed)).await?;
     loop {
-        for (task, reported) in &mut listened {
+        for (_, task, reported) in &mut listened {
+            let Some(task) = task.upgrade() else {
+                *reported = None;
+                continue;
+            };
             // The state that a client finds when it begins to listen is the first change.
             let changes = task.changes() + 1;
             if *reported == Some(changes) {
                 continue;
             }
             let status = task.reported(TaskForm::status).await.ok_or_else(ErrorObject::internal)?;
+            drop(task);
             let is_final = form.read_status(&status).is_some_and(|seen| seen.status.is_final());
             *reported = (!is_final).then_some(changes);
             ctx.notify(form::CHANGED, &form::of_subscription(subscription, &status)).await?;
         }
-        listened.retain(|(_, reported)| reported.is_some());
+        listened.retain(|(_, _, reported)| reported.is_some());
         if listened.is_empty() {
             break;
         }

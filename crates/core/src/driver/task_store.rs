@@ -54,8 +54,8 @@ pub trait TaskStore: Send + Sync {
     }
 }
 
-/// The longest result that is recorded, in bytes. A NATS server takes messages of 1 MiB. Of a task with a longer one other
-/// processes know nothing once its own is gone.
+/// The longest result that is recorded, in bytes. A NATS server takes messages of 1 MiB. A task with a longer one is unknown to other
+/// processes once it has ended.
 pub(crate) const MAX_RECORDED_RESULT: usize = 512 * 1024;
 
 /// A task as a [`TaskStore`] records it. Its JSON may change with the version of the library.

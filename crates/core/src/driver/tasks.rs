@@ -134,7 +134,7 @@ impl Tasks {
             Some(store) => store.cancel(&task.id, cause).await,
             None => Ok(()),
         };
-        asked.map_err(|why| ErrorObject::new(ErrorCode::INTERNAL_ERROR, why))
+        asked.map_err(store_away)
     }
 
     /// The task with this id that another process does or did, if this principal may see it.
@@ -148,7 +148,7 @@ impl Tasks {
     ) -> Result<Option<Arc<Task>>, ErrorObject> {
         let Some(store) = self.0.store.get() else { return Ok(None) };
         let found = store.find(id).await;
-        let found = found.map_err(|why| ErrorObject::new(ErrorCode::INTERNAL_ERROR, why))?;
+        let found = found.map_err(store_away)?;
         let found = found.filter(|record| record.time_left().is_some()).and_then(Task::recorded);
         Ok(found.filter(|task| task.principal.as_ref() == principal))
     }
@@ -243,6 +243,12 @@ impl Tasks {
         let number = kept.number_of(task);
         number.and_then(|number| kept.remove(number)).is_some()
     }
+}
+
+/// The error of a question about a task whose store does not answer. It says nothing about the task.
+fn store_away(why: String) -> ErrorObject {
+    let data = serde_json::json!({ "reason": "store_away" });
+    ErrorObject::new(ErrorCode::INTERNAL_ERROR, why).with_data(&data)
 }
 
 impl Table {

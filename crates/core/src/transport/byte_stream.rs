@@ -392,8 +392,10 @@ const STALL_TIME: Duration = Duration::from_secs(5);
 struct Stall {
     /// The bytes of it that are here. 0: there is none.
     length: usize,
-    /// When it has stalled, if nothing more comes. `None`: that was reported.
-    ends_at: Option<Instant>,
+    /// When it has stalled, if nothing more comes.
+    ends_at: Instant,
+    /// That was reported, once for each frame.
+    reported: bool,
     /// It may end earlier, so that it is not set again for each read.
     timer: Pin<Box<Sleep>>,
 }
@@ -555,32 +557,48 @@ impl<R: AsyncRead> ByteReceiver<R> {
     fn poll_stall(&mut self, cx: &mut Context<'_>) -> Poll<TransportEvent> {
         let length = self.decoder.partial();
         if length == 0 {
+            self.end_stall();
             return Poll::Pending;
         }
-        let now = Instant::now();
+        let end = Instant::now() + STALL_TIME;
         let stall = self.stall.get_or_insert_with(|| {
-            let timer = Box::pin(tokio::time::sleep_until(now + STALL_TIME));
-            Box::new(Stall { length: 0, ends_at: None, timer })
+            Box::new(Stall {
+                length: 0,
+                ends_at: end,
+                reported: false,
+                timer: Box::pin(tokio::time::sleep_until(end)),
+            })
         });
         if stall.length != length {
-            (stall.length, stall.ends_at) = (length, Some(now + STALL_TIME));
+            (stall.length, stall.ends_at) = (length, end);
         }
-        let Some(end) = stall.ends_at else { return Poll::Pending };
-        while Instant::now() < end {
+        if stall.reported {
+            return Poll::Pending;
+        }
+        // The clock alone says nothing: this thread may have been busy, and the rest may be here. When the timer ends, the runtime has
+        // looked at the input too.
+        loop {
             ready!(stall.timer.as_mut().poll(cx));
-            stall.timer.as_mut().reset(end);
+            if stall.timer.deadline() >= stall.ends_at {
+                break;
+            }
+            stall.timer.as_mut().reset(stall.ends_at);
         }
-        stall.ends_at = None;
+        stall.reported = true;
         Poll::Ready(TransportEvent::Stalled { head: self.decoder.beginning() })
     }
 
     /// The event of what was decoded. A frame that had begun is over.
     fn decoded(&mut self, decoded: Decoded) -> TransportEvent {
         self.partial.finish();
-        if let Some(stall) = &mut self.stall {
-            stall.length = 0;
-        }
+        self.end_stall();
         self.event(decoded)
+    }
+
+    fn end_stall(&mut self) {
+        if let Some(stall) = &mut self.stall {
+            (stall.length, stall.reported) = (0, false);
+        }
     }
 
     /// The event about a message, which comes before the message itself.

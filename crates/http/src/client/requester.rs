@@ -397,6 +397,12 @@ impl Requester {
         is_same_origin(other_server(extensions).unwrap_or(own), self.session_server().as_ref().unwrap_or(own))
     }
 
+    /// Whether the server that has opened the session has moved to the one that has answered, which does not know the session.
+    pub(crate) fn has_moved(&self, extensions: &http::Extensions) -> bool {
+        let is_permanent = extensions.get::<RedirectedTo>().is_some_and(|to| to.is_permanent);
+        is_permanent && !self.is_of_session_server(extensions)
+    }
+
     fn opened_session(&self, target: &Target) -> bool {
         self.session_server().map_or(target.is_own, |server| is_same_origin(&server, &target.uri))
     }
@@ -485,6 +491,8 @@ pub(super) struct RedirectedTo {
     pub(super) address: String,
     /// The same, if it is of another server than the one that the client was given.
     pub(super) other_server: Option<Uri>,
+    /// The server has moved there for good.
+    pub(super) is_permanent: bool,
 }
 
 /// Whether the response came from another server than the one that the client was given.

@@ -208,7 +208,7 @@ impl Requester {
         }
         if !Arc::ptr_eq(target, &self.0.base) {
             let other_server = (!target.is_own).then(|| target.uri.clone());
-            let to = RedirectedTo { address: address_of(&target.uri), other_server };
+            let to = RedirectedTo { address: address_of(&target.uri), other_server, is_permanent };
             response.extensions_mut().insert(to);
         }
         response

@@ -3,6 +3,7 @@
 //! The library takes an answer whose meaning is certain. So a peer is judged by what it answers, and the report says
 //! beside it what its messages do against the protocol.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use rescind_core::Deviation;
@@ -144,10 +145,9 @@ fn has_a_member_twice(text: &str) -> bool {
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<bool, A::Error> {
-            let (mut names, mut is_twice) = (Vec::<String>::new(), false);
+            let (mut names, mut is_twice) = (HashSet::<String>::new(), false);
             while let Some((name, IgnoredAny)) = members.next_entry::<String, IgnoredAny>()? {
-                is_twice |= names.contains(&name);
-                names.push(name);
+                is_twice |= !names.insert(name);
             }
             Ok(is_twice)
         }

@@ -254,8 +254,9 @@ fn read_broken(frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, Ans
         certain &= has_answer && matches!(why, BadMessage::NoKind | BadMessage::WrongVersion);
         fault = AnswerFault::new("it has a method beside its result or error");
     }
-    if why == BadMessage::NotJson && (has_params || broken == Some(b"params")) && !names_answer {
-        // The method of a request may be behind its params.
+    let begins_answer = names_answer || matches!(broken, Some(b"result" | b"error"));
+    if broken.is_some() && !begins_answer && (has_params || matches!(broken, Some(b"params" | b"method"))) {
+        // It is a request: its method is broken, or behind its params.
         return None;
     }
     if why == BadMessage::WrongVersion && has_other && !has_version && !names_answer {

@@ -161,7 +161,9 @@ impl ConnectionTask {
             } else {
                 let Some(rx) = &mut self.rx else { return false };
                 let event = rx.as_mut().poll_event(cx);
-                self.moved |= event.is_ready();
+                // Bytes that are no frame are no use of the connection.
+                self.moved |= event.is_ready()
+                    && !matches!(event, Poll::Ready(Some(Ok(TransportEvent::Stalled { .. }))));
                 match event {
                     Poll::Pending => return false,
                     Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => self.recv(&inbound),

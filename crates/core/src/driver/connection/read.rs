@@ -342,15 +342,17 @@ impl ConnectionTask {
         left.is_some()
     }
 
-    /// Ends the call whose answer has begun and does not go on. If its rest comes all the same, it is a late answer.
+    /// Ends the call that an answer names which has begun and does not go on. If its rest comes all the same, it is a late answer. One
+    /// that names no call may name it in its rest, and what has neither a result nor an error may be a request.
     fn recv_stalled(&self, head: &Bytes) {
         let connection = &self.connection;
-        let Some((named, fault)) = connection.dialect.codec().unreadable_answer(head, BadMessage::NotJson)
-        else {
+        let has = |name: &str| memchr::memmem::find(head, name.as_bytes()).is_some();
+        if !has("\"result\"") && !has("\"error\"") {
             return;
-        };
-        let call = named.or_else(|| self.only_call(ExchangeId::NONE));
-        if let Some(call) = call.filter(|call| connection.lock().session.awaits_answer(*call)) {
+        }
+        let named = connection.dialect.codec().unreadable_answer(head, BadMessage::NotJson);
+        let Some((Some(call), fault)) = named else { return };
+        if connection.lock().session.awaits_answer(call) {
             connection.deviates(Deviation::InvalidAnswer, head);
             self.pass_answer(head, Some(call), AnswerBody::Malformed(fault.stalled()));
         }

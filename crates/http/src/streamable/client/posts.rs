@@ -320,12 +320,11 @@ async fn send(send_guard: &mut RunningSend, body: Bytes) -> Result<Response<Resp
     Box::pin(send_anew(&attempts, kind, sent, kept)).await
 }
 
-/// Whether a server does not know the session. One that was not shown it, because the request was redirected to it, may say
-/// that with status 400.
+/// Whether a server does not know the session. One to which the server has moved was not shown it, and may say that with status 400.
 fn refuses_session(client: &Client, response: &Response<ResponseBody>) -> bool {
     match response.status() {
         StatusCode::NOT_FOUND => true,
-        StatusCode::BAD_REQUEST => !client.requester.is_of_session_server(response.extensions()),
+        StatusCode::BAD_REQUEST => client.requester.has_moved(response.extensions()),
         _ => false,
     }
 }

@@ -1,6 +1,6 @@
 //! A session that its server has forgotten is opened again.
 //!
-//! - R1 Only the 404 of a POST with a session id says so. However many POSTs get it, one new session is opened: the
+//! - R1 Only the 404 of a POST with a session id says so, or the 400 of a server to which the old one has moved for good. However many POSTs get it, one new session is opened: the
 //!   others wait for it.
 //! - R2 The new session is opened with the messages that opened the old one, and gets the settings and subscriptions that
 //!   were seen there. Their answers are not passed on: the driver had answers to them before.
