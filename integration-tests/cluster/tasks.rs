@@ -186,6 +186,7 @@ pub(crate) async fn a_task_is_cancelled_from_a_session_at_another_node(backend: 
     let result = other.begin(all[1], 3, "tasks/result", &task).await.unwrap();
     let answer = other.ask(all[1], 4, "tasks/cancel", task.clone()).await;
     assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
+    assert_eq!(answer["result"]["statusMessage"], "The task was cancelled by request", "{answer}");
     // The work was signalled before the answer.
     let stats = own.ask(all[0], 5, "tools/call", json!({ "name": "stats", "arguments": {} })).await;
     assert_eq!(stats["result"]["structuredContent"]["running"], 0, "{stats}");

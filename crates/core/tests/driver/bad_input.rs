@@ -366,6 +366,25 @@ async fn an_answer_that_stops_in_its_middle_ends_its_call_after_five_seconds() {
     }
 }
 
+/// Its rest may name any call, also one that begins later.
+#[tokio::test(start_paused = true)]
+async fn half_an_answer_that_names_no_call_ends_none() {
+    let mut raw = client(Framing::Newline);
+    let first = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"id\":1").await;
+    raw.write("{\"jsonrpc\":\"2.0\",\"result\":{\"a\":").await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let second = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    raw.until("\"id\":2").await;
+    raw.write("[1,").await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    raw.write(format!("2]}},\"id\":1}}\n{}\n", answer(2))).await;
+    for call in [first, second] {
+        assert!(matches!(outcome(call).await, Outcome::Completed(_)));
+    }
+    assert_eq!(raw.seen(), []);
+}
+
 /// It may be a value of the half, so it is not taken as it is.
 #[tokio::test(start_paused = true)]
 async fn an_answer_where_half_a_message_has_a_value_ends_its_call() {
@@ -422,6 +441,7 @@ async fn half_a_request_of_the_peer_ends_no_call() {
         "{\"jsonrpc\":\"2.0\",\"method\":\"echo\",\"id\":1,",
         "{\"id\":1,\"jsonrpc\":\"2.0\",\"params\":{\"a\":1}",
         "{\"id\":1,\"params\":{\"a\"",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"sampling/cre",
     ] {
         let mut raw = client(Framing::Newline);
         let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use crate::dialect::{
     ACP, ACP_DRAFT, ACP_V2, CallFrame, Dialect, HandshakePart, LSP, MCP, MCP_2026, Refusal, ReplyTo,
 };
+use crate::framing::BadFrame;
 use crate::message::{AnswerBody, CancelExemption, Incoming};
 use crate::{
     AckStatus, BadMessage, CallNumber, Cause, CauseKind, Deviation, ErrorCode, ErrorObject, InvalidId,
@@ -269,6 +270,17 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         ),
     ] {
         assert_eq!(unreadable(frame), Some((7, text.into())), "{}", String::from_utf8_lossy(frame));
+    }
+    // A request of the peer, whose id may be that of a call: its method is broken, or is behind its params.
+    for (head, why) in [
+        (r#"{"jsonrpc":"2.0","id":7,"method":"sampling/cre"#, BadMessage::NotJson),
+        (
+            r#"{"jsonrpc":"2.0","id":7,"params":{"text":"lo"#,
+            BadMessage::Frame(BadFrame::TooLarge { limit: 1024 }),
+        ),
+        (r#"{"jsonrpc":"2.0","id":7,"params":{"text":"lo"#, BadMessage::Frame(BadFrame::MemoryFull)),
+    ] {
+        assert_eq!(MCP.codec().unreadable_answer(head.as_bytes(), why), None, "{head}");
     }
     let deep = format!(r#"{{"jsonrpc":"2.0","id":7,"result":{}1{}}}"#, "[".repeat(200), "]".repeat(200));
     assert_eq!(unreadable(deep.as_bytes()), Some((7, "it is nested too deep".into())));
