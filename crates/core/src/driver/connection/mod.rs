@@ -161,7 +161,7 @@ impl ConnectionTask {
             } else {
                 let Some(rx) = &mut self.rx else { return false };
                 let event = rx.as_mut().poll_event(cx);
-                // Bytes that are no frame are no use of the connection.
+                // A frame that is not whole is no use of the connection.
                 self.moved |= event.is_ready()
                     && !matches!(event, Poll::Ready(Some(Ok(TransportEvent::Stalled { .. }))));
                 match event {
