@@ -265,7 +265,7 @@ impl KnownTasks {
             "tasks/list" if form == TaskForm::AskedByClient => return (self.own(client, answer), None),
             // It waits for the end. How the task has ended is not known: a result may say that it is an error.
             "tasks/result" if form == TaskForm::AskedByClient => {
-                self.ended(client, params, TaskEnd::Completed)
+                self.ended(client, params, TaskEnd::Completed);
             }
             // The answer says nothing, and the client may never ask again.
             "tasks/cancel" if form == TaskForm::DecidedByServer => {

@@ -40,8 +40,7 @@ fn guarded<B: ServerBinding>(
         let credential = match request.header("Authorization") {
             Some("Bearer ada-1") if is_revoked.load(Ordering::SeqCst) => None,
             Some("Bearer ada-1") if expires_soon.load(Ordering::SeqCst) => Some(of("ada").expires_in(VALID)),
-            Some("Bearer ada-1") => Some(of("ada")),
-            Some("Bearer ada-2") => Some(of("ada")),
+            Some("Bearer ada-1" | "Bearer ada-2") => Some(of("ada")),
             Some("Bearer bob") => Some(of("bob")),
             _ => None,
         };
