@@ -415,6 +415,8 @@ struct ByteReceiver<R> {
     partial: PartialFrame,
     /// The end of the time for a text over several lines, for a line end, or for a refused frame.
     text_time: Option<Pin<Box<Sleep>>>,
+    /// The last read found nothing.
+    waits_for_input: bool,
     /// Set when a frame was not whole for the first time.
     stall: Option<Box<Stall>>,
     /// The body of a message whose deviation was returned.
@@ -458,6 +460,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
             closing,
             partial,
             text_time: None,
+            waits_for_input: false,
             stall: None,
             after_report: Bytes::new(),
             state: ReceiverState::Beginning,
@@ -491,21 +494,22 @@ impl<R: AsyncRead> ByteReceiver<R> {
         Poll::Ready(Ok(()))
     }
 
-    /// The event of the next frame or refusal. `None`: the input has ended.
-    fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<TransportEvent>, TransportError>> {
+    /// The next frame or refusal. `None`: the input has ended.
+    fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Decoded>, TransportError>> {
         for _ in 0..MAX_READS_PER_POLL {
             if let Some(decoded) = self.decoder.next_frame() {
-                return Poll::Ready(Ok(Some(self.decoded(decoded))));
+                self.partial.finish();
+                return Poll::Ready(Ok(Some(decoded)));
             }
             match self.partial.poll_grow(self.decoder.partial(), READ_BUFFER, cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(MemoryFull)) => {
                     // If nothing can be skipped, the bytes are a header block, which is small.
                     if let Some(head) = self.decoder.skip_frame() {
-                        return Poll::Ready(Ok(Some(self.event(Decoded::Bad(BadFrame::MemoryFull, head)))));
+                        return Poll::Ready(Ok(Some(Decoded::Bad(BadFrame::MemoryFull, head))));
                     }
                 }
-                Poll::Pending => return self.poll_text_time(cx).map(|event| Ok(Some(event))),
+                Poll::Pending => return self.poll_text_time(cx).map(|decoded| Ok(Some(decoded))),
             }
             self.decoder.make_room();
             match poll_read_buf(self.reader.as_mut(), cx, self.decoder.buffer_mut()) {
@@ -516,17 +520,17 @@ impl<R: AsyncRead> ByteReceiver<R> {
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
                 Poll::Pending => {
-                    let event = self.poll_text_time(cx);
-                    return if event.is_pending() { self.poll_stall(cx) } else { event }
-                        .map(|event| Ok(Some(event)));
+                    self.waits_for_input = true;
+                    return self.poll_text_time(cx).map(|decoded| Ok(Some(decoded)));
                 }
             }
         }
         if let Some(decoded) = self.decoder.next_frame() {
-            return Poll::Ready(Ok(Some(self.decoded(decoded))));
+            self.partial.finish();
+            return Poll::Ready(Ok(Some(decoded)));
         }
-        if let Poll::Ready(event) = self.poll_text_time(cx) {
-            return Poll::Ready(Ok(Some(event)));
+        if let Poll::Ready(decoded) = self.poll_text_time(cx) {
+            return Poll::Ready(Ok(Some(decoded)));
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -534,7 +538,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
 
     /// Waits until the time is over for a text over several lines, for a line end, or for a refused frame. It is asked only when
     /// what has arrived was read, so a text that is here is complete however late this task runs.
-    fn poll_text_time(&mut self, cx: &mut Context<'_>) -> Poll<TransportEvent> {
+    fn poll_text_time(&mut self, cx: &mut Context<'_>) -> Poll<Decoded> {
         if !self.decoder.is_collecting() {
             return Poll::Pending;
         }
@@ -548,12 +552,16 @@ impl<R: AsyncRead> ByteReceiver<R> {
         ready!(timer.as_mut().poll(cx));
         self.text_time = None;
         match self.decoder.give_up() {
-            Some(decoded) => Poll::Ready(self.decoded(decoded)),
+            Some(decoded) => {
+                self.partial.finish();
+                Poll::Ready(decoded)
+            }
             None => Poll::Pending,
         }
     }
 
-    /// Waits until a frame has begun of which nothing more has come for some time. It is asked only when nothing can be read.
+    /// Waits until a frame has begun of which nothing more has come for some time.
+    #[cold]
     fn poll_stall(&mut self, cx: &mut Context<'_>) -> Poll<TransportEvent> {
         let length = self.decoder.partial();
         if length == 0 {
@@ -586,13 +594,6 @@ impl<R: AsyncRead> ByteReceiver<R> {
         }
         stall.reported = true;
         Poll::Ready(TransportEvent::Stalled { head: self.decoder.beginning() })
-    }
-
-    /// The event of what was decoded. A frame that had begun is over.
-    fn decoded(&mut self, decoded: Decoded) -> TransportEvent {
-        self.partial.finish();
-        self.end_stall();
-        self.event(decoded)
     }
 
     fn end_stall(&mut self) {
@@ -652,10 +653,23 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
                         return Poll::Ready(Some(Err(error)));
                     }
                 }
-                ReceiverState::Reading => match ready!(self.poll_decoded(cx)) {
-                    Ok(Some(event)) => return Poll::Ready(Some(Ok(event))),
-                    Ok(None) => {}
-                    Err(error) => {
+                ReceiverState::Reading => match self.poll_decoded(cx) {
+                    Poll::Ready(Ok(Some(decoded))) => {
+                        if self.stall.is_some() {
+                            self.end_stall();
+                        }
+                        return Poll::Ready(Some(Ok(self.event(decoded))));
+                    }
+                    Poll::Ready(Ok(None)) => {}
+                    Poll::Pending => {
+                        // Other waits are not for the peer.
+                        let waits_for_input = std::mem::take(&mut self.waits_for_input);
+                        if !waits_for_input || self.stall.is_none() && self.decoder.partial() == 0 {
+                            return Poll::Pending;
+                        }
+                        return self.poll_stall(cx).map(|event| Some(Ok(event)));
+                    }
+                    Poll::Ready(Err(error)) => {
                         self.state = ReceiverState::Closed;
                         return Poll::Ready(Some(Err(error)));
                     }

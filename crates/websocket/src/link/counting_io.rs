@@ -199,11 +199,10 @@ fn masked(text: Bytes, key: [u8; 4]) -> Bytes {
     for (byte, key) in repeated.iter_mut().zip(key.into_iter().cycle()) {
         *byte = key;
     }
-    let key = u128::from_ne_bytes(repeated);
     let mut words = payload.chunks_exact_mut(repeated.len());
     for word in &mut words {
-        if let Ok(bytes) = <[u8; 16]>::try_from(&*word) {
-            word.copy_from_slice(&(u128::from_ne_bytes(bytes) ^ key).to_ne_bytes());
+        for (byte, key) in word.iter_mut().zip(repeated) {
+            *byte ^= key;
         }
     }
     for (byte, key) in words.into_remainder().iter_mut().zip(repeated) {
