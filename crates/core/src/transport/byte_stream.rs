@@ -392,11 +392,11 @@ const STALL_TIME: Duration = Duration::from_secs(5);
 struct Stall {
     /// The bytes of it that are here. 0: there is none.
     length: usize,
-    /// When it has stalled, if nothing more comes.
-    ends_at: Instant,
-    /// That was reported, once for each frame.
+    /// More of it has come since the timer was set. Then the timer is set again at its end, and not at each read: a stall is reported
+    /// after one to two times of the timer.
+    has_grown: bool,
+    /// That it has stalled was reported, once for each frame.
     reported: bool,
-    /// It may end earlier, so that it is not set again for each read.
     timer: Pin<Box<Sleep>>,
 }
 
@@ -568,29 +568,22 @@ impl<R: AsyncRead> ByteReceiver<R> {
             self.end_stall();
             return Poll::Pending;
         }
-        let end = Instant::now() + STALL_TIME;
         let stall = self.stall.get_or_insert_with(|| {
-            Box::new(Stall {
-                length: 0,
-                ends_at: end,
-                reported: false,
-                timer: Box::pin(tokio::time::sleep_until(end)),
-            })
+            let timer = Box::pin(tokio::time::sleep(STALL_TIME));
+            Box::new(Stall { length, has_grown: false, reported: false, timer })
         });
         if stall.length != length {
-            (stall.length, stall.ends_at) = (length, end);
+            (stall.length, stall.has_grown) = (length, true);
         }
         if stall.reported {
             return Poll::Pending;
         }
         // The clock alone says nothing: this thread may have been busy, and the rest may be here. When the timer ends, the runtime has
         // looked at the input too.
-        loop {
+        ready!(stall.timer.as_mut().poll(cx));
+        while std::mem::take(&mut stall.has_grown) {
+            stall.timer.as_mut().reset(Instant::now() + STALL_TIME);
             ready!(stall.timer.as_mut().poll(cx));
-            if stall.timer.deadline() >= stall.ends_at {
-                break;
-            }
-            stall.timer.as_mut().reset(stall.ends_at);
         }
         stall.reported = true;
         Poll::Ready(TransportEvent::Stalled { head: self.decoder.beginning() })

@@ -163,7 +163,7 @@ pub enum TransportEvent {
         /// The beginning of the input, if it is known. At most some hundred bytes of it are looked at.
         head: Bytes,
     },
-    /// A frame has begun, and for 5 s nothing more of it has come. It is not dropped: its end may still come.
+    /// A frame has begun, and for 5 to 10 s nothing more of it has come. It is not dropped: its end may still come.
     Stalled {
         /// The beginning of the frame: at most 1 KiB.
         head: Bytes,
