@@ -82,7 +82,8 @@ impl RawClient {
             }
         };
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
             runtime.block_on(async {
                 tokio::select! { () = reading => {}, _ = &mut left => {} }
             });

@@ -39,6 +39,8 @@ pub(super) const DEFAULT_MAX_FRAME: usize = 16 * 1024 * 1024;
 /// after which the next one cannot be found is returned as [`Rejected`](super::TransportEvent::Rejected) and ends the
 /// input. Other output than frames is dropped and reported as [`Deviation`](super::TransportEvent::Deviation). Closing shuts the writer down and drops it, because some writers end only when they are dropped.
 ///
+/// The receiver needs a runtime of tokio with timers.
+///
 /// ```
 /// # use rescind_core::{ByteStream, Link};
 /// let (ours, _theirs) = tokio::io::duplex(4096);
