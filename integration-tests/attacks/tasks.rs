@@ -132,38 +132,51 @@ async fn is_served(client: &Peer) {
     status(TaskStatus::Cancelled).await;
 }
 
+/// So many requests of this method, after some that warm up. Another client is served meanwhile, and the memory is bounded. `what`: what
+/// they are called in messages.
+async fn flood(
+    (stranger, client, server): (&mut RawClient, &Peer, &Peer),
+    count: usize,
+    (method, what, wire): (&'static str, &str, &str),
+    params: impl Fn(usize) -> Value + Copy,
+    mut read: impl FnMut(Value),
+) {
+    for n in (0..WARM_UP).step_by(TOGETHER) {
+        ask(stranger, n..n + TOGETHER, method, params, &mut read).await;
+    }
+    let (is_over, echoing) = beside(client);
+    let mut memory = Memory::begin();
+    for n in (0..count).step_by(TOGETHER) {
+        let first = WARM_UP.next_multiple_of(TOGETHER) + n;
+        ask(stranger, first..first + TOGETHER, method, params, &mut read).await;
+        memory.look(n);
+        if n == 0 {
+            is_served(client).await;
+        }
+    }
+    is_served(client).await;
+    is_over.store(true, Ordering::SeqCst);
+    let slow = echoing.await.expect("others are served");
+    eprintln!("counted: {count} {what} over {wire}: others' p99 {slow:?}, {:?}", server.stats());
+    memory.is_within(MEMORY, what);
+}
+
 async fn creations(wire: Wire) {
-    let count = million_over(&wire);
+    let (count, wire_name) = (million_over(&wire), wire.name);
     let mut place = Place::start(wire).await;
     let (mut stranger, server) = place.stranger().await;
     let (client, other) = place.other().await;
     let params = |_| json!({ "name": "wait", "task": {"ttl": 86_400_000} });
     let mut begun = 0;
-    let mut read = |answer: Value| {
+    let read = |answer: Value| {
         if answer.pointer("/result/task/taskId").is_some() {
             begun += 1;
         } else {
             assert_eq!(answer.pointer("/error/data/limit"), Some(&json!("tasks")), "{answer}");
         }
     };
-    for n in (0..WARM_UP).step_by(TOGETHER) {
-        ask(&mut stranger, n..n + TOGETHER, "tools/call", params, &mut read).await;
-    }
-    let (is_over, echoing) = beside(&client);
-    let mut memory = Memory::begin();
-    for n in (0..count).step_by(TOGETHER) {
-        let first = WARM_UP.next_multiple_of(TOGETHER) + n;
-        ask(&mut stranger, first..first + TOGETHER, "tools/call", params, &mut read).await;
-        memory.look(n);
-        if n == 0 {
-            is_served(&client).await;
-        }
-    }
-    is_served(&client).await;
-    is_over.store(true, Ordering::SeqCst);
-    let slow = echoing.await.expect("others are served");
-    eprintln!("counted: {count} creations over {}: others' p99 {slow:?}, {:?}", wire.name, server.stats());
-    memory.is_within(MEMORY, "creations");
+    let sides = (&mut stranger, &client, &server);
+    flood(sides, count, ("tools/call", "creations", wire_name), params, read).await;
     assert_eq!(begun, OF_CLIENT, "I11: the tasks of the client that floods");
     assert_eq!(server.stats().tasks, OF_CLIENT as u64, "I11: {:?}", server.stats());
     assert!(place.tasks.len() <= ALL, "I11: {:?}", place.tasks);
@@ -174,7 +187,7 @@ async fn creations(wire: Wire) {
 }
 
 async fn polls(wire: Wire) {
-    let count = million_over(&wire);
+    let (count, wire_name) = (million_over(&wire), wire.name);
     let mut place = Place::start(wire).await;
     let (mut stranger, server) = place.stranger().await;
     let (client, other) = place.other().await;
@@ -185,31 +198,15 @@ async fn polls(wire: Wire) {
     let params =
         |n: usize| if n % 2 == 0 { json!({ "taskId": id }) } else { json!({ "taskId": format!("{n}") }) };
     let mut known = 0;
-    let mut read = |answer: Value| match answer.pointer("/result/status") {
+    let read = |answer: Value| match answer.pointer("/result/status") {
         Some(status) => {
             assert_eq!(status, "working");
             known += 1;
         }
         None => assert_eq!(answer.pointer("/error/code"), Some(&json!(-32602)), "{answer}"),
     };
-    for n in (0..WARM_UP).step_by(TOGETHER) {
-        ask(&mut stranger, n..n + TOGETHER, "tasks/get", params, &mut read).await;
-    }
-    let (is_over, echoing) = beside(&client);
-    let mut memory = Memory::begin();
-    for n in (0..count).step_by(TOGETHER) {
-        let first = WARM_UP.next_multiple_of(TOGETHER) + n;
-        ask(&mut stranger, first..first + TOGETHER, "tasks/get", params, &mut read).await;
-        memory.look(n);
-        if n == 0 {
-            is_served(&client).await;
-        }
-    }
-    is_served(&client).await;
-    is_over.store(true, Ordering::SeqCst);
-    let slow = echoing.await.expect("others are served");
-    eprintln!("counted: {count} polls over {}: others' p99 {slow:?}, {:?}", wire.name, server.stats());
-    memory.is_within(MEMORY, "polls");
+    let sides = (&mut stranger, &client, &server);
+    flood(sides, count, ("tasks/get", "polls", wire_name), params, read).await;
     let asked = WARM_UP.next_multiple_of(TOGETHER) + count;
     assert_eq!(known, asked / 2, "each is answered");
     let stats = server.stats();

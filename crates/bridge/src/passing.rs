@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::session::{CLIENT, Routers, Session};
 use crate::shown_tasks::{self, Question};
-use crate::subscriptions::Told;
+use crate::subscriptions::SubscriptionOf;
 use crate::tasks::NewTask;
 
 /// Unread notifications of the upstream side at which reading from it stops, until the downstream side has taken half
@@ -198,10 +198,10 @@ async fn tell_upstream(session: &Arc<Session>, from: &Peer, method: Arc<str>, pa
 }
 
 async fn tell_downstream(session: &Arc<Session>, to: &Peer, method: Arc<str>, params: &RawValue) {
-    match session.subscriptions.told(to.dialect(), params) {
-        Told::Open(request, params) => return told(request.notify(method, &params).await),
-        Told::Ended => return,
-        Told::Other => {}
+    match session.subscriptions.subscription_of(to.dialect(), params) {
+        SubscriptionOf::Open(request, params) => return told(request.notify(method, &params).await),
+        SubscriptionOf::Ended => return,
+        SubscriptionOf::None => {}
     }
     match session.downstream_tokens.reported(to.dialect(), &method, params) {
         // Progress of a request that has ended is of no use to anyone.

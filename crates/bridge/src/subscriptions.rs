@@ -13,23 +13,23 @@ type Members<'a> = HashMap<Cow<'a, str>, &'a RawValue>;
 
 /// The listen requests of the downstream side.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Subscriptions(Arc<Mutex<Kept>>);
+pub(crate) struct Subscriptions(Arc<Mutex<ListenRequests>>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct ListenRequests {
     /// The open ones, by the ids that they have upstream.
     open: HashMap<RequestId, CallContext>,
     /// The highest of these ids that there was.
     newest: i64,
 }
 
-/// To which subscription a notification belongs.
-pub(crate) enum Told {
-    /// To none.
-    Other,
-    /// To this request, with these params, which name it by the id that it has downstream.
+/// The subscription to which a notification belongs.
+pub(crate) enum SubscriptionOf {
+    /// None.
+    None,
+    /// That of this request, with params that name it by the id that it has downstream.
     Open(CallContext, Box<RawValue>),
-    /// To one that has ended. Downstream its id may be that of another one.
+    /// One that has ended. Downstream its id may be that of another one.
     Ended,
 }
 
@@ -64,21 +64,21 @@ impl Subscriptions {
     }
 
     /// The subscription to which a notification belongs.
-    pub(crate) fn told(&self, dialect: &Dialect, params: &RawValue) -> Told {
+    pub(crate) fn subscription_of(&self, dialect: &Dialect, params: &RawValue) -> SubscriptionOf {
         let named = member(dialect).and_then(|member| named(member, params));
         let Some((id, part)) = named.and_then(|part| Some((RequestId::from_json(part.get()).ok()?, part)))
         else {
-            return Told::Other;
+            return SubscriptionOf::None;
         };
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(request) = kept.open.get(&id).cloned() else {
             let was_given = id.as_number().is_some_and(|id| (1..=kept.newest).contains(&id));
-            return if was_given { Told::Ended } else { Told::Other };
+            return if was_given { SubscriptionOf::Ended } else { SubscriptionOf::None };
         };
         drop(kept);
         match replaced(params, part, request.request_id()) {
-            Some(params) => Told::Open(request, params),
-            None => Told::Other,
+            Some(params) => SubscriptionOf::Open(request, params),
+            None => SubscriptionOf::None,
         }
     }
 }

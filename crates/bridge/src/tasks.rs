@@ -334,7 +334,7 @@ impl KnownTasks {
     }
 
     /// Notes the state of a task, as the server of this client's session reports it.
-    pub(crate) fn saw(&self, client: &TaskClient, task: &RawValue) {
+    fn saw(&self, client: &TaskClient, task: &RawValue) {
         let Ok(seen) = serde_json::from_str::<SeenTask<'_>>(task.get()) else { return };
         let mut table = self.lock();
         match seen.end() {
@@ -344,7 +344,7 @@ impl KnownTasks {
     }
 
     /// The task of a request with these params has ended.
-    pub(crate) fn ended(&self, client: &TaskClient, params: &RawValue, end: TaskEnd) {
+    fn ended(&self, client: &TaskClient, params: &RawValue, end: TaskEnd) {
         if let Some(id) = id_in(params) {
             self.lock().end_of(client, &id, end);
         }

@@ -20,6 +20,7 @@ use crate::driver::state::{Payload, Request};
 use crate::driver::task::{Task, TaskStart, TaskWork};
 use crate::driver::tasks::{NotATask, TaskSide, Tasks};
 use crate::error::CallError;
+use crate::id::Principal;
 use crate::machine::NoTask;
 use crate::message::{ErrorCode, ErrorObject};
 
@@ -77,11 +78,10 @@ impl CallContext {
         }
         let offer = side.offer.clone().map_err(NotATask::Invalid)?;
         let work: Weak<dyn TaskWork> = Arc::<Request>::downgrade(self.shared());
-        let principal = connection.lock().session.request_principal(data.key).cloned();
         let start = TaskStart {
             id: self.cluster_key(),
             form,
-            principal,
+            principal: principal_of(self),
             connection: connection.number,
             client: data.shared_client(&connection.client),
             ttl: tasks.ttl(offer),
@@ -270,24 +270,20 @@ async fn find_task(ctx: &CallContext, params: &RawValue) -> Result<(TaskForm, Ar
 
 /// The task with this id, if the peer may see it.
 async fn look_up(ctx: &CallContext, form: TaskForm, id: &str) -> Result<Option<Arc<Task>>, ErrorObject> {
-    let connection = ctx.connection();
-    let principal = connection.lock().session.request_principal(ctx.data().key).cloned();
-    let task = match &connection.tasks {
-        None => None,
-        Some(tasks) => match tasks.find(id, principal.as_ref()) {
-            Some(task) => Some(task),
-            None => tasks.find_recorded(id, principal.as_ref()).await?,
-        },
-    };
-    // It may have a form of its own: one table may serve connections in several dialects.
-    Ok(task.filter(|task| task.form == form))
+    let known = known_here(ctx, form, id);
+    let (None, Some(tasks)) = (&known, &ctx.connection().tasks) else { return Ok(known) };
+    let found = tasks.find_recorded(id, principal_of(ctx).as_ref()).await?;
+    Ok(found.filter(|task| task.form == form))
 }
 
-/// The same of the tasks of this process.
+/// The same of the tasks of this process. It may have a form of its own: one table may serve connections in several dialects.
 fn known_here(ctx: &CallContext, form: TaskForm, id: &str) -> Option<Arc<Task>> {
-    let connection = ctx.connection();
-    let principal = connection.lock().session.request_principal(ctx.data().key).cloned();
-    connection.tasks.as_ref()?.find(id, principal.as_ref()).filter(|task| task.form == form)
+    let tasks = ctx.connection().tasks.as_ref()?;
+    tasks.find(id, principal_of(ctx).as_ref()).filter(|task| task.form == form)
+}
+
+fn principal_of(ctx: &CallContext) -> Option<Principal> {
+    ctx.connection().lock().session.request_principal(ctx.data().key).cloned()
 }
 
 /// The form of tasks in the connection's dialect, if it has the method.
@@ -421,8 +417,7 @@ fn list(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, HandlerEr
     }
     let form = task_form(ctx)?;
     let connection = ctx.connection();
-    let principal = connection.lock().session.request_principal(ctx.data().key).cloned();
-    let (Some(tasks), Some(principal)) = (&connection.tasks, principal) else {
+    let (Some(tasks), Some(principal)) = (&connection.tasks, principal_of(ctx)) else {
         return Err(ErrorObject::new(ErrorCode::METHOD_NOT_FOUND, "Method not found").into());
     };
     let after = match form::member(Some(params), "cursor") {

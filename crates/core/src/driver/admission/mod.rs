@@ -222,8 +222,8 @@ limits! {
         /// The longest time without a frame in either direction and with nothing in flight. After it the connection is
         /// shut down, which counts as [`Event::LimitReached`](crate::Event::LimitReached) with `idle`. Default: `None`:
         /// idle connections stay open. Set it where unknown clients could hold connections without using them. Pings of
-        /// a transport do not count as frames. A [`UseMark`](crate::UseMark) delays it. The limit does not apply to a transport where one link carries all
-        /// clients (stateless HTTP). HTTP sessions have an idle limit of their own.
+        /// a transport do not count as frames. A [`UseMark`](crate::UseMark) delays it. The limit does not apply to a
+        /// transport where one link carries all clients (stateless HTTP). HTTP sessions have an idle limit of their own.
         pub idle_timeout: Option<Duration> = None,
         /// The share of `max_running_handlers`, `max_draining_handlers` and `max_connections` that one client may use,
         /// also while it is the only client. Default: one half. [`Share::ALL`] disables the share: set it where all
