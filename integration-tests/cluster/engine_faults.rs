@@ -166,7 +166,7 @@ pub(crate) async fn a_slow_engine_slows_cancels_only(backend: Backend) {
 
 /// The engine can store nothing more: a cancel is no silent success, and sessions work.
 pub(crate) async fn a_full_engine_is_no_silent_success(backend: Backend) {
-    let replicas =
+    let mut replicas =
         Replicas::start_with(backend, Setup { server: ServerOptions::Full, ..Setup::default() }).await;
     let all = replicas.addresses();
     let (session, waiting, key) = running(&replicas).await;
@@ -194,6 +194,11 @@ pub(crate) async fn a_full_engine_is_no_silent_success(backend: Backend) {
     assert_eq!(stats(&session, all[0]).await["running"], 3, "a cancel that was refused cancelled nothing");
     session.cancel(all[2], 10).await;
     assert_eq!(in_time("a forwarded cancel", waiting.answer(10)).await.unwrap(), None);
+    // Nobody renews an entry, and a dead process is known all the same: nobody listens at its address.
+    replicas.nodes[0].kill().await;
+    for at in &all[1..] {
+        poll_until("its death is noticed", async || session.status(*at).await == 404).await;
+    }
 }
 
 /// One node and the engine do not reach each other.

@@ -115,6 +115,11 @@ impl Membership {
     /// Whether the engine could be read the last time. While it is away, the members that were read last are used.
     #[must_use]
     pub fn is_current(&self) -> bool {
+        self.is_readable() && !self.0.is_refused.load(Ordering::Relaxed)
+    }
+
+    /// The same, even if the engine takes no heartbeats, so that entries may be missing or old.
+    pub(crate) fn is_readable(&self) -> bool {
         self.view(|view| !view.is_away && view.read_at.is_some())
     }
 
@@ -128,7 +133,7 @@ impl Membership {
             Ok(entries) => {
                 let is_refused = self.0.is_refused.load(Ordering::Relaxed);
                 let keeps = |seen: &Seen| is_refused || now.duration_since(seen.at) < LINGER;
-                view.is_away = is_refused;
+                view.is_away = false;
                 view.members.retain(|_, seen| !self.0.engine.is_list() && keeps(seen));
                 let found = entries.iter().filter_map(|(name, entry)| self.member(name, entry));
                 view.members.extend(found.map(|member| (member.name.clone(), Seen { member, at: now })));
@@ -192,8 +197,8 @@ impl Membership {
         self.refresh().await;
         match self.cached(name) {
             Some(member) => Located::At(member),
-            None if self.view(|view| view.is_away) => Located::Unknown,
-            None => Located::Gone,
+            None if self.is_current() => Located::Gone,
+            None => Located::Unknown,
         }
     }
 

@@ -204,8 +204,9 @@ async fn answer_from_record(
 async fn relocate(cluster: &Process, member: &Member, is_refused: bool) -> Located {
     match cluster.membership.locate_again(&member.name).await {
         Located::At(again) if again.url == member.url && is_refused => {
-            // The engine may show a dead node for some seconds. Without the engine it may as well have moved.
-            if cluster.membership.is_current() { Located::Gone } else { Located::Unknown }
+            // The engine may show a dead node for some seconds, and as long as it is full. A node that moved while it was full is
+            // another process. Without the engine the node may as well have moved.
+            if cluster.membership.is_readable() { Located::Gone } else { Located::Unknown }
         }
         located => located,
     }
