@@ -42,6 +42,7 @@ pub struct LinkSubject {
     unreached: Option<String>,
     patience: Duration,
     facts: &'static DialectFacts,
+    streams_of_requests: bool,
 }
 
 impl LinkSubject {
@@ -69,6 +70,7 @@ impl LinkSubject {
             unreached: None,
             patience: DEFAULT_TIMEOUT,
             facts: &dialects::ACP,
+            streams_of_requests: false,
         }
     }
 
@@ -121,6 +123,13 @@ impl LinkSubject {
     #[must_use]
     pub const fn with_usual_opening_only(mut self) -> Self {
         self.abilities.bare = false;
+        self
+    }
+
+    /// Each request has a stream of its own, which the subject ends after a cancel without an answer.
+    #[must_use]
+    pub const fn with_streams_of_requests(mut self) -> Self {
+        self.streams_of_requests = true;
         self
     }
 
@@ -316,6 +325,10 @@ impl Subject for LinkSubject {
             *open = None;
         }
         Ok(())
+    }
+
+    fn has_streams_of_requests(&self) -> bool {
+        self.streams_of_requests
     }
 
     async fn pause(&mut self) {

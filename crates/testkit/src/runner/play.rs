@@ -311,6 +311,31 @@ impl<'a, S: Subject> Play<'a, S> {
         Ok(())
     }
 
+    /// Where each request has a stream of its own, frames on it may come after the answer to a barrier. After this the streams of all
+    /// cancelled requests have ended.
+    pub(crate) async fn streams_of_cancelled_end(&mut self) -> Result<(), Stop> {
+        if !self.subject.has_streams_of_requests() || self.is_foreign() {
+            return Ok(());
+        }
+        let until = self.subject.now() + self.settings.deadline;
+        let wire_format = self.wire_format;
+        loop {
+            let line = self.line()?;
+            let has_ended = |id: &Value| line.unanswered.iter().any(|(of, _)| of == id);
+            let mut cancelled =
+                self.asked.iter().filter(|id| self.silenced.contains(&wire_format.cancel_key(id)));
+            if cancelled.all(has_ended) {
+                return Ok(());
+            }
+            match self.receive(until).await? {
+                Next::Silence => {}
+                Next::Frame(frame) => self.keep(frame).await?,
+                Next::Closed(how) => return Err(closed("the end of a cancelled request's stream", how)),
+                Next::Nothing => return Err(self.timed_out("the end of a cancelled request's stream")),
+            }
+        }
+    }
+
     /// The last cancel has had a visible effect.
     pub(crate) fn cancel_showed(&mut self) {
         if let (Some(at), None) = (self.cancel_at, self.cancel) {

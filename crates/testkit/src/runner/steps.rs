@@ -224,6 +224,7 @@ impl<S: Subject> Play<'_, S> {
 
     async fn skip(&mut self, pattern: &Value) -> Result<(), Stop> {
         self.barrier().await?;
+        self.streams_of_cancelled_end().await?;
         let choices = self.choices(pattern);
         let bindings = self.bindings.clone();
         let skipped =

@@ -124,6 +124,12 @@ pub trait Subject: Send {
     /// Closes the connection.
     fn disconnect(&mut self, line: Line) -> impl Future<Output = Result<(), SubjectError>> + Send;
 
+    /// Whether each request has a stream of its own, whose end is seen after a cancel without an answer
+    /// ([`Seen::Unanswered`]).
+    fn has_streams_of_requests(&self) -> bool {
+        false
+    }
+
     /// Waits briefly between two reads of a counter.
     fn pause(&mut self) -> impl Future<Output = ()> + Send;
 

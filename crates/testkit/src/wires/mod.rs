@@ -90,7 +90,7 @@ const ROWS: [Row; 16] = [
     Row {
         name: "http-legacy-sse",
         carries: |facts| facts.is_carried_by(HttpBinding::LegacySse),
-        kind: Kind::Posts,
+        kind: Kind::Unordered,
         lacks: &[NO_INPUT],
         changes: &[],
         wire: |_| Box::new(in_process::HTTP_LEGACY_SSE),
@@ -122,7 +122,7 @@ const ROWS: [Row; 16] = [
     Row {
         name: "bridge:stdio>http-streamable",
         carries: |facts| bridge::carries(facts) && streamable(facts),
-        kind: Kind::Posts,
+        kind: Kind::Unordered,
         lacks: &[ONE_SESSION],
         changes: &[bridge::CHANGES, bridge::CHANGES_BEFORE_HTTP],
         wire: |program| bridge::started(stdio::Stdio::new(program), in_process::HTTP_STREAMABLE),
@@ -199,9 +199,11 @@ struct Row {
 enum Kind {
     /// Frames keep their order, and ids belong to the connection.
     Connection,
-    /// Each frame is a separate post, without order. Ids belong to the session.
+    /// Frames have no order, and ids belong to the session.
+    Unordered,
+    /// The same, and each request has a stream of its own, whose end the runner sees.
     Posts,
-    /// The same, and the opening must come first.
+    /// Frames have no order, and the opening must come first.
     Opened,
     /// Each frame is a separate post. Ids belong to the post.
     Exchanges,
@@ -211,7 +213,7 @@ impl Kind {
     fn abilities(self) -> Abilities {
         let (ordered, exchange_scoped) = match self {
             Self::Connection => (true, false),
-            Self::Posts | Self::Opened => (false, false),
+            Self::Unordered | Self::Posts | Self::Opened => (false, false),
             Self::Exchanges => (false, true),
         };
         Abilities {
@@ -360,6 +362,9 @@ impl Row {
         match scenario.vector.role {
             Part::Serve => {
                 let Reached { mut subject, end } = wire.fixture(scenario).await?.reach(scenario);
+                if self.kind == Kind::Posts {
+                    subject = subject.with_streams_of_requests();
+                }
                 let played = play(scenario, &mut subject, settings).await;
                 drop(subject);
                 end.await;
