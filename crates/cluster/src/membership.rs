@@ -202,6 +202,18 @@ impl Membership {
         }
     }
 
+    /// Where a node is that does not answer at its address. Nobody listens there (`is_refused`): it is dead, unless it has moved.
+    pub(crate) async fn relocate(&self, member: &Member, is_refused: bool) -> Located {
+        match self.locate_again(&member.name).await {
+            Located::At(again) if again.url == member.url && is_refused => {
+                // The engine may show a dead node for some seconds, and as long as it is full. A node that moved while it was full
+                // is another process. Without the engine the node may as well have moved.
+                if self.is_readable() { Located::Gone } else { Located::Unknown }
+            }
+            located => located,
+        }
+    }
+
     /// Reads the members after this call began.
     pub(crate) async fn refresh(&self) {
         let asked = Instant::now();
@@ -368,6 +380,20 @@ mod tests {
         membership.read().await.unwrap();
         let names: Vec<_> = membership.members().into_iter().map(|member| member.name.to_string()).collect();
         assert_eq!(names, ["n1"], "the others are those of another cluster, of another node, or no entries");
+    }
+
+    #[tokio::test]
+    async fn a_dead_process_is_known_while_the_engine_refuses_heartbeats() {
+        let secret = Secret::of_loopback();
+        let text = entry("n1", "http://127.0.0.1:1/", &secret);
+        let (membership, _) = membership(vec![("n1".to_owned(), text.clone())], &secret);
+        let name: NodeName = "n1".parse().unwrap();
+        let Located::At(member) = membership.locate(&name).await else { panic!("it is a member") };
+        assert!(membership.beat(&OwnEntry { name, text }).await.is_err() && !membership.is_current());
+        assert_eq!(membership.relocate(&member, true).await, Located::Gone);
+        assert_eq!(membership.relocate(&member, false).await, Located::At(member));
+        // The entry of a node that lives may have been refused.
+        assert_eq!(membership.locate(&"n2".parse().unwrap()).await, Located::Unknown);
     }
 
     #[tokio::test]

@@ -155,12 +155,12 @@ async fn forward(
                 return Err(refuse_lost());
             }
             Err(Unsent::Refused(request)) => {
-                located = relocate(&cluster, &member, true).await;
+                located = cluster.membership.relocate(&member, true).await;
                 *request
             }
             Err(Unsent::Unreachable(request, error)) => {
                 tracing::debug!(node = %member.name, error = %LogText::text(&error), "a node cannot be reached");
-                located = relocate(&cluster, &member, false).await;
+                located = cluster.membership.relocate(&member, false).await;
                 *request
             }
         };
@@ -197,18 +197,6 @@ async fn answer_from_record(
     match cluster.pool.send(&own.url, request).await {
         Ok(response) => Ok(from_node(response)),
         Err(_) => Err(refuse_gone()),
-    }
-}
-
-/// Where a node is that does not answer at its address. Nobody listens there (`is_refused`): it is dead, unless it has moved.
-async fn relocate(cluster: &Process, member: &Member, is_refused: bool) -> Located {
-    match cluster.membership.locate_again(&member.name).await {
-        Located::At(again) if again.url == member.url && is_refused => {
-            // The engine may show a dead node for some seconds, and as long as it is full. A node that moved while it was full is
-            // another process. Without the engine the node may as well have moved.
-            if cluster.membership.is_readable() { Located::Gone } else { Located::Unknown }
-        }
-        located => located,
     }
 }
 
