@@ -1,8 +1,9 @@
 //! The arguments of the command line. Scripts rely on the names.
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use rescind_testkit::dialects::DialectFacts;
 use rescind_testkit::wires::WIRES;
 
@@ -13,6 +14,7 @@ use crate::cluster::{CancelArgs, ClusterArgs, WorkerArgs};
 use crate::endpoint::{Endpoint, Flags, WireOptions, dialect};
 use crate::serving::PageArgs;
 use crate::token::NamedToken;
+use crate::{Exit, Failure};
 
 /// Cancel single requests between two programs, with the same outcome on every wire.
 #[derive(Debug, Parser)]
@@ -71,6 +73,20 @@ pub(crate) enum Command {
     Cancel(CancelArgs),
     /// Do the jobs that `test/remote` of a fixture hands out, and print an event a line.
     Worker(WorkerArgs),
+    /// Print the completions for a shell to stdout.
+    #[command(
+        after_help = "Example, for bash:\n\n    rescind completions bash > ~/.local/share/bash-completion/completions/rescind"
+    )]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a folder: one of the program, and one of each command.
+    #[command(after_help = "Example:\n\n    rescind man ~/.local/share/man/man1 && man rescind-bridge")]
+    Man {
+        /// The folder. It is created if it does not exist.
+        folder: PathBuf,
+    },
     /// Copy between this process's stdin and stdout and a loopback address. Used by `matrix` and `check --client`.
     #[command(hide = true)]
     Relay(Relay),
@@ -78,6 +94,35 @@ pub(crate) enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     Child(ChildArgs),
+}
+
+/// The command line without the commands that are hidden, which `clap_complete` would offer.
+fn without_hidden() -> clap::Command {
+    let whole = Cli::command();
+    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set());
+    clap::Command::new("rescind")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(whole.get_about().cloned().unwrap_or_default())
+        .after_help(whole.get_after_help().cloned().unwrap_or_default())
+        .args(whole.get_arguments())
+        .subcommands(shown)
+}
+
+/// `rescind completions`.
+pub(crate) fn print_completions(shell: clap_complete::Shell) -> Result<Exit, Failure> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut without_hidden(), "rescind", &mut text);
+    let written = std::io::stdout().lock().write_all(&text);
+    written.map(|()| Exit::Held).map_err(|error| format!("the completions could not be written: {error}"))
+}
+
+/// `rescind man`.
+pub(crate) fn write_man_pages(folder: &Path) -> Result<Exit, Failure> {
+    let written = std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(without_hidden().disable_help_subcommand(true), folder));
+    written
+        .map(|()| Exit::Held)
+        .map_err(|error| format!("the man pages could not be written to {}: {error}", folder.display()))
 }
 
 /// `rescind matrix`.

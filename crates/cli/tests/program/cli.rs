@@ -441,3 +441,46 @@ fn an_html_page_that_cannot_be_written_is_reported_before_any_scenario() {
         assert!(done.stdout.is_empty());
     }
 }
+
+/// The commands that `rescind --help` shows.
+const COMMANDS: [&str; 8] =
+    ["matrix", "check", "fixture", "bridge", "cancel", "worker", "completions", "man"];
+
+#[test]
+fn shells_complete_every_command_and_none_that_is_hidden() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let printed = output(&["completions", shell]);
+        assert!(printed.status.success() && printed.stderr.is_empty(), "{printed:?}");
+        let script = String::from_utf8(printed.stdout).unwrap();
+        for command in COMMANDS {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+        assert!(script.contains("problem-matcher") && !script.contains("relay"), "{shell}");
+    }
+    let unknown = output(&["completions", "cmd"]);
+    assert_eq!(unknown.status.code(), Some(2));
+}
+
+#[test]
+fn man_pages_are_written_for_the_program_and_each_command() {
+    let folder = std::env::temp_dir().join(format!("rescind-man-{}", std::process::id()));
+    let write = |folder: PathBuf| rescind(&["man"]).arg(folder).output().unwrap();
+    let written = write(folder.join("man1"));
+    assert!(written.status.success() && written.stdout.is_empty(), "{written:?}");
+    let mut names: Vec<_> = std::fs::read_dir(folder.join("man1"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let mut expected: Vec<_> = COMMANDS.iter().map(|command| format!("rescind-{command}.1")).collect();
+    expected.push("rescind.1".to_owned());
+    expected.sort();
+    assert_eq!(names, expected);
+    let page = std::fs::read_to_string(folder.join("man1/rescind-bridge.1")).unwrap();
+    assert!(page.contains(".TH rescind-bridge 1") && page.contains(r"\fB\-\-allow\-host\fR"), "{page}");
+    // A file is no folder.
+    let refused = write(folder.join("man1/rescind.1"));
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("could not be written"), "{refused:?}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
