@@ -46,8 +46,7 @@ struct Shared {
     view: RwLock<View>,
     /// Held while the engine is read for a node that is not known.
     reading: tokio::sync::Mutex<()>,
-    /// The engine refused the last heartbeat, for example because it is full. So it may refuse those of the others, and the
-    /// end of an entry says nothing.
+    /// The engine refused the last heartbeat, for example because it is full.
     is_refused: AtomicBool,
     has_lost_its_name: AtomicBool,
 }
@@ -57,6 +56,9 @@ struct View {
     members: HashMap<NodeName, Seen>,
     /// The last reading failed, so nodes may be missing, and dead ones may be left.
     is_away: bool,
+    /// At the last reading the engine refused heartbeats. It may refuse those of others too, so the end of an entry says nothing. A
+    /// node that refuses connections is dead all the same: a life keeps its address.
+    is_refused: bool,
     read_at: Option<Instant>,
 }
 
@@ -128,7 +130,7 @@ impl Membership {
             Ok(entries) => {
                 let is_refused = self.0.is_refused.load(Ordering::Relaxed);
                 let keeps = |seen: &Seen| is_refused || now.duration_since(seen.at) < LINGER;
-                view.is_away = is_refused;
+                (view.is_away, view.is_refused) = (false, is_refused);
                 view.members.retain(|_, seen| !self.0.engine.is_list() && keeps(seen));
                 let found = entries.iter().filter_map(|(name, entry)| self.member(name, entry));
                 view.members.extend(found.map(|member| (member.name.clone(), Seen { member, at: now })));
@@ -192,7 +194,7 @@ impl Membership {
         self.refresh().await;
         match self.cached(name) {
             Some(member) => Located::At(member),
-            None if self.view(|view| view.is_away) => Located::Unknown,
+            None if self.view(|view| view.is_away || view.is_refused) => Located::Unknown,
             None => Located::Gone,
         }
     }
@@ -274,24 +276,27 @@ impl fmt::Debug for Membership {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     //! The members, as an engine has them whose every reading is counted.
 
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
     use crate::engine::Answer;
 
     /// An engine with these entries.
-    struct Counted {
-        entries: Vec<(String, String)>,
+    pub(crate) struct Counted {
+        entries: Mutex<Vec<(String, String)>>,
         readings: AtomicU32,
+        /// It refuses heartbeats.
+        is_full: AtomicBool,
     }
 
     impl Engine for Counted {
         fn members(&self) -> Answer<'_, Vec<(String, String)>> {
             self.readings.fetch_add(1, Ordering::Relaxed);
-            Box::pin(async { Ok(self.entries.clone()) })
+            Box::pin(async { Ok(self.entries.lock().unwrap().clone()) })
         }
 
         fn signal<'a>(&'a self, _: &'a str, _: &'a str, _: Duration) -> Answer<'a, ()> {
@@ -311,7 +316,7 @@ mod tests {
         }
 
         fn beat<'a>(&'a self, _: &'a str, _: &'a str, _: Duration) -> Answer<'a, Beat> {
-            unused()
+            if self.is_full.load(Ordering::Relaxed) { unused() } else { Box::pin(async { Ok(Beat::Held) }) }
         }
 
         fn leave<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, ()> {
@@ -332,8 +337,25 @@ mod tests {
     }
 
     fn membership(entries: Vec<(String, String)>, secret: &Secret) -> (Membership, Arc<Counted>) {
-        let engine = Arc::new(Counted { entries, readings: AtomicU32::new(0) });
+        let engine =
+            Counted { entries: entries.into(), readings: AtomicU32::new(0), is_full: AtomicBool::new(false) };
+        let engine = Arc::new(engine);
         (Membership::new(Arc::clone(&engine) as _, secret.clone()), engine)
+    }
+
+    /// What a node sees of `n1`, at this URL, after a heartbeat of its own that a full engine has refused.
+    pub(crate) async fn with_a_full_engine(url: &'static str, secret: &Secret) -> (Membership, Arc<Counted>) {
+        let (membership, engine) = membership(vec![("n1".to_owned(), entry("n1", url, secret))], secret);
+        engine.is_full.store(true, Ordering::Relaxed);
+        beat_and_read(&membership, secret).await;
+        (membership, engine)
+    }
+
+    async fn beat_and_read(membership: &Membership, secret: &Secret) {
+        let (name, url) = ("n2".parse().unwrap(), Uri::from_static("http://127.0.0.1:2/"));
+        let own = OwnEntry::new(&name, &url, Incarnation::new().unwrap(), secret);
+        let _ = membership.beat(&own).await;
+        membership.read().await.unwrap();
     }
 
     fn entry(name: &str, url: &'static str, secret: &Secret) -> String {
@@ -390,5 +412,19 @@ mod tests {
         let most = begun.elapsed().as_millis() / BETWEEN_READINGS.as_millis() + 1;
         assert!(u128::from(readings) <= most, "{readings} readings for {lookups} look-ups, at most {most}");
         assert!(lookups > readings, "look-ups at the same time share a reading");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_the_engine_is_full_members_stay_and_other_nodes_are_unknown() {
+        let secret = Secret::of_loopback();
+        let (membership, engine) = with_a_full_engine("http://127.0.0.1:1/", &secret).await;
+        engine.entries.lock().unwrap().clear();
+        for _ in 0..10 {
+            tokio::time::advance(BEAT).await;
+            beat_and_read(&membership, &secret).await;
+            assert!(matches!(membership.locate(&"n1".parse().unwrap()).await, Located::At(_)));
+            assert_eq!(membership.locate(&"n3".parse().unwrap()).await, Located::Unknown);
+            assert!(membership.is_current(), "it can be read");
+        }
     }
 }

@@ -388,8 +388,37 @@ fn watch_shared(cluster: &Process, principal: &Principal, id: &RequestId) -> Box
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, OnceLock};
+
     use super::*;
-    use crate::names::is_shared;
+    use crate::membership::tests::with_a_full_engine;
+    use crate::names::{Incarnation, is_shared};
+    use crate::pool::Pool;
+
+    #[tokio::test]
+    async fn a_node_that_refuses_connections_is_dead_also_while_the_engine_is_full() {
+        let secret = Secret::of_loopback();
+        let (membership, engine) = with_a_full_engine("http://127.0.0.1:1/", &secret).await;
+        let process = Process {
+            node: None,
+            incarnation: Incarnation::new().unwrap(),
+            secret,
+            engine,
+            signals: Arc::default(),
+            membership,
+            pool: Pool::default(),
+            keys: Mutex::default(),
+            tasks: Mutex::default(),
+            own: Mutex::default(),
+            status: OnceLock::new(),
+        };
+        let Located::At(member) = process.membership.locate(&"n1".parse().unwrap()).await else {
+            panic!("it is a member")
+        };
+        assert_eq!(relocate(&process, &member, true).await, Located::Gone);
+        // It may only be slow.
+        assert_eq!(relocate(&process, &member, false).await, Located::At(member));
+    }
 
     #[test]
     fn a_signal_is_of_one_principal_and_one_id_in_type_and_value() {
