@@ -129,9 +129,14 @@ impl Membership {
         match read {
             Ok(entries) => {
                 let is_refused = self.0.is_refused.load(Ordering::Relaxed);
-                let keeps = |seen: &Seen| is_refused || now.duration_since(seen.at) < LINGER;
                 (view.is_away, view.is_refused) = (false, is_refused);
-                view.members.retain(|_, seen| !self.0.engine.is_list() && keeps(seen));
+                view.members.retain(|_, seen| {
+                    if is_refused {
+                        // When the engine takes heartbeats again, those of the others may come later than the one of this node.
+                        seen.at = now;
+                    }
+                    !self.0.engine.is_list() && now.duration_since(seen.at) < LINGER
+                });
                 let found = entries.iter().filter_map(|(name, entry)| self.member(name, entry));
                 view.members.extend(found.map(|member| (member.name.clone(), Seen { member, at: now })));
                 Ok(())
@@ -415,7 +420,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_the_engine_is_full_members_stay_and_other_nodes_are_unknown() {
+    async fn members_stay_while_the_engine_is_full_and_until_their_next_heartbeats() {
         let secret = Secret::of_loopback();
         let (membership, engine) = with_a_full_engine("http://127.0.0.1:1/", &secret).await;
         engine.entries.lock().unwrap().clear();
@@ -426,5 +431,14 @@ pub(crate) mod tests {
             assert_eq!(membership.locate(&"n3".parse().unwrap()).await, Located::Unknown);
             assert!(membership.is_current(), "it can be read");
         }
+        // The next heartbeat of n1 may come up to 3 s after this one.
+        engine.is_full.store(false, Ordering::Relaxed);
+        beat_and_read(&membership, &secret).await;
+        tokio::time::advance(BEAT).await;
+        beat_and_read(&membership, &secret).await;
+        assert!(matches!(membership.locate(&"n1".parse().unwrap()).await, Located::At(_)));
+        tokio::time::advance(BEAT).await;
+        beat_and_read(&membership, &secret).await;
+        assert_eq!(membership.locate(&"n1".parse().unwrap()).await, Located::Gone);
     }
 }
