@@ -46,8 +46,7 @@ struct Shared {
     view: RwLock<View>,
     /// Held while the engine is read for a node that is not known.
     reading: tokio::sync::Mutex<()>,
-    /// The engine refused the last heartbeat, for example because it is full. So it may refuse those of the others, and the
-    /// end of an entry says nothing.
+    /// The engine refused the last heartbeat, for example because it is full.
     is_refused: AtomicBool,
     has_lost_its_name: AtomicBool,
 }
@@ -57,6 +56,9 @@ struct View {
     members: HashMap<NodeName, Seen>,
     /// The last reading failed, so nodes may be missing, and dead ones may be left.
     is_away: bool,
+    /// At the last reading the engine refused heartbeats. It may refuse those of others too, so the end of an entry says nothing. A
+    /// node that refuses connections is dead all the same: a life keeps its address.
+    is_refused: bool,
     read_at: Option<Instant>,
 }
 
@@ -115,11 +117,6 @@ impl Membership {
     /// Whether the engine could be read the last time. While it is away, the members that were read last are used.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        self.is_readable() && !self.0.is_refused.load(Ordering::Relaxed)
-    }
-
-    /// The same, even if the engine takes no heartbeats, so that entries may be missing or old.
-    pub(crate) fn is_readable(&self) -> bool {
         self.view(|view| !view.is_away && view.read_at.is_some())
     }
 
@@ -132,9 +129,14 @@ impl Membership {
         match read {
             Ok(entries) => {
                 let is_refused = self.0.is_refused.load(Ordering::Relaxed);
-                let keeps = |seen: &Seen| is_refused || now.duration_since(seen.at) < LINGER;
-                view.is_away = false;
-                view.members.retain(|_, seen| !self.0.engine.is_list() && keeps(seen));
+                (view.is_away, view.is_refused) = (false, is_refused);
+                view.members.retain(|_, seen| {
+                    if is_refused {
+                        // When the engine takes heartbeats again, those of the others may come later than the one of this node.
+                        seen.at = now;
+                    }
+                    !self.0.engine.is_list() && now.duration_since(seen.at) < LINGER
+                });
                 let found = entries.iter().filter_map(|(name, entry)| self.member(name, entry));
                 view.members.extend(found.map(|member| (member.name.clone(), Seen { member, at: now })));
                 Ok(())
@@ -197,20 +199,8 @@ impl Membership {
         self.refresh().await;
         match self.cached(name) {
             Some(member) => Located::At(member),
-            None if self.is_current() => Located::Gone,
-            None => Located::Unknown,
-        }
-    }
-
-    /// Where a node is that does not answer at its address. Nobody listens there (`is_refused`): it is dead, unless it has moved.
-    pub(crate) async fn relocate(&self, member: &Member, is_refused: bool) -> Located {
-        match self.locate_again(&member.name).await {
-            Located::At(again) if again.url == member.url && is_refused => {
-                // The engine may show a dead node for some seconds, and as long as it is full. A node that moved while it was full
-                // is another process. Without the engine the node may as well have moved.
-                if self.is_readable() { Located::Gone } else { Located::Unknown }
-            }
-            located => located,
+            None if self.view(|view| view.is_away || view.is_refused) => Located::Unknown,
+            None => Located::Gone,
         }
     }
 
@@ -291,24 +281,27 @@ impl fmt::Debug for Membership {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     //! The members, as an engine has them whose every reading is counted.
 
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
     use crate::engine::Answer;
 
     /// An engine with these entries.
-    struct Counted {
-        entries: Vec<(String, String)>,
+    pub(crate) struct Counted {
+        entries: Mutex<Vec<(String, String)>>,
         readings: AtomicU32,
+        /// It refuses heartbeats.
+        is_full: AtomicBool,
     }
 
     impl Engine for Counted {
         fn members(&self) -> Answer<'_, Vec<(String, String)>> {
             self.readings.fetch_add(1, Ordering::Relaxed);
-            Box::pin(async { Ok(self.entries.clone()) })
+            Box::pin(async { Ok(self.entries.lock().unwrap().clone()) })
         }
 
         fn signal<'a>(&'a self, _: &'a str, _: &'a str, _: Duration) -> Answer<'a, ()> {
@@ -328,7 +321,7 @@ mod tests {
         }
 
         fn beat<'a>(&'a self, _: &'a str, _: &'a str, _: Duration) -> Answer<'a, Beat> {
-            unused()
+            if self.is_full.load(Ordering::Relaxed) { unused() } else { Box::pin(async { Ok(Beat::Held) }) }
         }
 
         fn leave<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, ()> {
@@ -349,8 +342,25 @@ mod tests {
     }
 
     fn membership(entries: Vec<(String, String)>, secret: &Secret) -> (Membership, Arc<Counted>) {
-        let engine = Arc::new(Counted { entries, readings: AtomicU32::new(0) });
+        let engine =
+            Counted { entries: entries.into(), readings: AtomicU32::new(0), is_full: AtomicBool::new(false) };
+        let engine = Arc::new(engine);
         (Membership::new(Arc::clone(&engine) as _, secret.clone()), engine)
+    }
+
+    /// What a node sees of `n1`, at this URL, after a heartbeat of its own that a full engine has refused.
+    pub(crate) async fn with_a_full_engine(url: &'static str, secret: &Secret) -> (Membership, Arc<Counted>) {
+        let (membership, engine) = membership(vec![("n1".to_owned(), entry("n1", url, secret))], secret);
+        engine.is_full.store(true, Ordering::Relaxed);
+        beat_and_read(&membership, secret).await;
+        (membership, engine)
+    }
+
+    async fn beat_and_read(membership: &Membership, secret: &Secret) {
+        let (name, url) = ("n2".parse().unwrap(), Uri::from_static("http://127.0.0.1:2/"));
+        let own = OwnEntry::new(&name, &url, Incarnation::new().unwrap(), secret);
+        let _ = membership.beat(&own).await;
+        membership.read().await.unwrap();
     }
 
     fn entry(name: &str, url: &'static str, secret: &Secret) -> String {
@@ -383,20 +393,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_process_is_known_while_the_engine_refuses_heartbeats() {
-        let secret = Secret::of_loopback();
-        let text = entry("n1", "http://127.0.0.1:1/", &secret);
-        let (membership, _) = membership(vec![("n1".to_owned(), text.clone())], &secret);
-        let name: NodeName = "n1".parse().unwrap();
-        let Located::At(member) = membership.locate(&name).await else { panic!("it is a member") };
-        assert!(membership.beat(&OwnEntry { name, text }).await.is_err() && !membership.is_current());
-        assert_eq!(membership.relocate(&member, true).await, Located::Gone);
-        assert_eq!(membership.relocate(&member, false).await, Located::At(member));
-        // The entry of a node that lives may have been refused.
-        assert_eq!(membership.locate(&"n2".parse().unwrap()).await, Located::Unknown);
-    }
-
-    #[tokio::test]
     async fn a_flood_of_unknown_nodes_reads_the_engine_five_times_a_second() {
         let secret = Secret::of_loopback();
         let (membership, engine) = membership(Vec::new(), &secret);
@@ -421,5 +417,28 @@ mod tests {
         let most = begun.elapsed().as_millis() / BETWEEN_READINGS.as_millis() + 1;
         assert!(u128::from(readings) <= most, "{readings} readings for {lookups} look-ups, at most {most}");
         assert!(lookups > readings, "look-ups at the same time share a reading");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn members_stay_while_the_engine_is_full_and_until_their_next_heartbeats() {
+        let secret = Secret::of_loopback();
+        let (membership, engine) = with_a_full_engine("http://127.0.0.1:1/", &secret).await;
+        engine.entries.lock().unwrap().clear();
+        for _ in 0..10 {
+            tokio::time::advance(BEAT).await;
+            beat_and_read(&membership, &secret).await;
+            assert!(matches!(membership.locate(&"n1".parse().unwrap()).await, Located::At(_)));
+            assert_eq!(membership.locate(&"n3".parse().unwrap()).await, Located::Unknown);
+            assert!(membership.is_current(), "it can be read");
+        }
+        // The next heartbeat of n1 may come up to 3 s after this one.
+        engine.is_full.store(false, Ordering::Relaxed);
+        beat_and_read(&membership, &secret).await;
+        tokio::time::advance(BEAT).await;
+        beat_and_read(&membership, &secret).await;
+        assert!(matches!(membership.locate(&"n1".parse().unwrap()).await, Located::At(_)));
+        tokio::time::advance(BEAT).await;
+        beat_and_read(&membership, &secret).await;
+        assert_eq!(membership.locate(&"n1".parse().unwrap()).await, Located::Gone);
     }
 }

@@ -155,12 +155,12 @@ async fn forward(
                 return Err(refuse_lost());
             }
             Err(Unsent::Refused(request)) => {
-                located = cluster.membership.relocate(&member, true).await;
+                located = relocate(&cluster, &member, true).await;
                 *request
             }
             Err(Unsent::Unreachable(request, error)) => {
                 tracing::debug!(node = %member.name, error = %LogText::text(&error), "a node cannot be reached");
-                located = cluster.membership.relocate(&member, false).await;
+                located = relocate(&cluster, &member, false).await;
                 *request
             }
         };
@@ -197,6 +197,17 @@ async fn answer_from_record(
     match cluster.pool.send(&own.url, request).await {
         Ok(response) => Ok(from_node(response)),
         Err(_) => Err(refuse_gone()),
+    }
+}
+
+/// Where a node is that does not answer at its address. Nobody listens there (`is_refused`): it is dead, unless it has moved.
+async fn relocate(cluster: &Process, member: &Member, is_refused: bool) -> Located {
+    match cluster.membership.locate_again(&member.name).await {
+        Located::At(again) if again.url == member.url && is_refused => {
+            // The engine may show a dead node for some seconds. Without the engine it may as well have moved.
+            if cluster.membership.is_current() { Located::Gone } else { Located::Unknown }
+        }
+        located => located,
     }
 }
 
@@ -377,8 +388,37 @@ fn watch_shared(cluster: &Process, principal: &Principal, id: &RequestId) -> Box
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, OnceLock};
+
     use super::*;
-    use crate::names::is_shared;
+    use crate::membership::tests::with_a_full_engine;
+    use crate::names::{Incarnation, is_shared};
+    use crate::pool::Pool;
+
+    #[tokio::test]
+    async fn a_node_that_refuses_connections_is_dead_also_while_the_engine_is_full() {
+        let secret = Secret::of_loopback();
+        let (membership, engine) = with_a_full_engine("http://127.0.0.1:1/", &secret).await;
+        let process = Process {
+            node: None,
+            incarnation: Incarnation::new().unwrap(),
+            secret,
+            engine,
+            signals: Arc::default(),
+            membership,
+            pool: Pool::default(),
+            keys: Mutex::default(),
+            tasks: Mutex::default(),
+            own: Mutex::default(),
+            status: OnceLock::new(),
+        };
+        let Located::At(member) = process.membership.locate(&"n1".parse().unwrap()).await else {
+            panic!("it is a member")
+        };
+        assert_eq!(relocate(&process, &member, true).await, Located::Gone);
+        // It may only be slow.
+        assert_eq!(relocate(&process, &member, false).await, Located::At(member));
+    }
 
     #[test]
     fn a_signal_is_of_one_principal_and_one_id_in_type_and_value() {
