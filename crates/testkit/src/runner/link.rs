@@ -42,6 +42,7 @@ pub struct LinkSubject {
     unreached: Option<String>,
     patience: Duration,
     facts: &'static DialectFacts,
+    streams_of_requests: bool,
 }
 
 impl LinkSubject {
@@ -69,6 +70,7 @@ impl LinkSubject {
             unreached: None,
             patience: DEFAULT_TIMEOUT,
             facts: &dialects::ACP,
+            streams_of_requests: false,
         }
     }
 
@@ -121,6 +123,14 @@ impl LinkSubject {
     #[must_use]
     pub const fn with_usual_opening_only(mut self) -> Self {
         self.abilities.bare = false;
+        self
+    }
+
+    /// Each request has a response stream of its own, and the transport reports its end
+    /// ([`TransportEvent::ExchangeFailed`]).
+    #[must_use]
+    pub const fn with_streams_of_requests(mut self) -> Self {
+        self.streams_of_requests = true;
         self
     }
 
@@ -203,6 +213,10 @@ impl fmt::Debug for LinkSubject {
 impl Subject for LinkSubject {
     fn abilities(&self) -> Abilities {
         self.abilities
+    }
+
+    fn has_streams_of_requests(&self) -> bool {
+        self.streams_of_requests
     }
 
     fn now(&self) -> Instant {

@@ -102,6 +102,11 @@ pub trait Subject: Send {
     /// What it supports.
     fn abilities(&self) -> Abilities;
 
+    /// Whether each request has a response stream of its own, whose end is a [`Seen::Unanswered`] if no answer came on it.
+    fn has_streams_of_requests(&self) -> bool {
+        false
+    }
+
     /// The subject's time.
     fn now(&self) -> Instant;
 
@@ -214,6 +219,10 @@ impl<C: Caller> CallingSubject<C> {
 impl<C: Caller> Subject for CallingSubject<C> {
     fn abilities(&self) -> Abilities {
         Abilities { calls: true, options: true, ..self.wire.abilities() }
+    }
+
+    fn has_streams_of_requests(&self) -> bool {
+        self.wire.has_streams_of_requests()
     }
 
     fn now(&self) -> Instant {

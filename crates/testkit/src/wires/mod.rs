@@ -66,7 +66,7 @@ const ROWS: [Row; 16] = [
     Row {
         name: "http-streamable",
         carries: streamable,
-        kind: Kind::Posts,
+        kind: Kind::Streams,
         lacks: &[NO_INPUT],
         changes: &[],
         wire: |_| Box::new(in_process::HTTP_STREAMABLE),
@@ -114,7 +114,7 @@ const ROWS: [Row; 16] = [
     Row {
         name: "bridge:http-streamable>stdio",
         carries: |facts| bridge::carries(facts) && streamable(facts),
-        kind: Kind::Posts,
+        kind: Kind::Streams,
         lacks: &[NO_INPUT, bridge::A_CHILD_EACH],
         changes: &[bridge::CHANGES, bridge::CHANGES_OVER_HTTP],
         wire: |program| bridge::listening(in_process::HTTP_STREAMABLE, stdio::Stdio::new(program)),
@@ -146,7 +146,7 @@ const ROWS: [Row; 16] = [
     Row {
         name: "http-streamable@3",
         carries: streamable,
-        kind: Kind::Posts,
+        kind: Kind::Streams,
         lacks: &[NO_INPUT],
         changes: &[],
         wire: |program| {
@@ -201,7 +201,9 @@ enum Kind {
     Connection,
     /// Each frame is a separate post, without order. Ids belong to the session.
     Posts,
-    /// The same, and the opening must come first.
+    /// The same, and each request has a response stream of its own.
+    Streams,
+    /// As `Posts`, and the opening must come first.
     Opened,
     /// Each frame is a separate post. Ids belong to the post.
     Exchanges,
@@ -211,7 +213,7 @@ impl Kind {
     fn abilities(self) -> Abilities {
         let (ordered, exchange_scoped) = match self {
             Self::Connection => (true, false),
-            Self::Posts | Self::Opened => (false, false),
+            Self::Posts | Self::Streams | Self::Opened => (false, false),
             Self::Exchanges => (false, true),
         };
         Abilities {
@@ -359,7 +361,9 @@ impl Row {
     ) -> Result<Played, String> {
         match scenario.vector.role {
             Part::Serve => {
-                let Reached { mut subject, end } = wire.fixture(scenario).await?.reach(scenario);
+                let Reached { subject, end } = wire.fixture(scenario).await?.reach(scenario);
+                let mut subject =
+                    if self.kind == Kind::Streams { subject.with_streams_of_requests() } else { subject };
                 let played = play(scenario, &mut subject, settings).await;
                 drop(subject);
                 end.await;
