@@ -224,7 +224,7 @@ pub(crate) fn form(session: &mut Session) -> Asked {
     for id in ids {
         let answer = session.answer(&id)?;
         ensure(answer["jsonrpc"] == "2.0", || format!("the version is missing: {answer}"))?;
-        let error = answer.get("error").filter(|error| !error.is_null());
+        let error = answer.get("error");
         ensure(error.is_none_or(Value::is_object), || format!("the error is no object: {answer}"))?;
     }
     Ok(())

@@ -261,7 +261,7 @@ const LSP: &[&str] = &["lsp"];
 const ACP: &[&str] = &["acp"];
 
 #[rustfmt::skip]
-pub(crate) const WRONG: [Row; 56] = [
+pub(crate) const WRONG: [Row; 57] = [
     Row { fault: "ignores-cancel", with: &[], does: "a cancelled request runs to its normal end", dialects: MCP, question: "cancelled", told: &[("cancels_running", "wire"), ("stays_silent", "wire"), ("stops_work", "progress")], also: &[], exit: 0 },
     Row { fault: "ignores-cancel", with: &[], does: "a cancelled request runs to its normal end", dialects: LSP, question: "cancelled", told: &[("cancels_running", "wire"), ("stops_work", "progress")], also: &[], exit: 0 },
     Row { fault: "ignores-cancel", with: &[], does: "a cancelled request and a cancelled turn run to their normal end", dialects: ACP, question: "cancelled", told: &[("cancels_running", "wire"), ("stops_work", "progress"), ("turn_cancelled", "wire"), ("turn_ends_soon", "wire")], also: &[], exit: 1 },
@@ -303,6 +303,7 @@ pub(crate) const WRONG: [Row; 56] = [
     Row { fault: "error-is-text", with: &[], does: "an error is a text", dialects: MCP, question: "form", told: &[("answer_form", "wire")], also: &[], exit: 1 },
     Row { fault: "error-is-text", with: &[], does: "an error is a text, and has no code", dialects: LSP, question: "form", told: &[("answer_form", "wire"), ("cancelled_code", "wire"), ("reserved_method_refused", "wire")], also: &[], exit: 1 },
     Row { fault: "error-is-text", with: &[], does: "an error is a text, and has no code", dialects: ACP, question: "form", told: &[("answer_form", "wire"), ("cancelled_code", "wire")], also: &[], exit: 1 },
+    Row { fault: "error-null", with: &[], does: "a result has `error: null` beside it", dialects: ALL, question: "form", told: &[("answer_form", "wire")], also: &[], exit: 1 },
     Row { fault: "byte-order-mark", with: &[], does: "a byte order mark is before each message", dialects: ALL, question: "form", told: &[("clean_output", "wire")], also: &[], exit: 1 },
     Row { fault: "lone-surrogate", with: &[], does: "a text has half of a surrogate pair", dialects: ALL, question: "form", told: &[("whole_characters", "wire")], also: &[], exit: 0 },
     Row { fault: "cancels-oldest", with: &[], does: "whichever request is named, the oldest one is cancelled", dialects: ALL, question: "newest", told: &[("siblings_untouched", "wire")], also: &[], exit: 1 },
@@ -330,7 +331,7 @@ pub(crate) struct RightRow {
 const NOTHING: &[&str] = &[];
 
 #[rustfmt::skip]
-pub(crate) const RIGHT: [RightRow; 29] = [
+pub(crate) const RIGHT: [RightRow; 28] = [
     RightRow { flags: &[], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--serial"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--busy"], dialects: ALL, but: NOTHING },
@@ -348,7 +349,6 @@ pub(crate) const RIGHT: [RightRow; 29] = [
     RightRow { flags: &["--needs-setup"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--stderr-noise"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--forks"], dialects: ALL, but: NOTHING },
-    RightRow { flags: &["--error-null"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--answers-bad-json"], dialects: ALL, but: NOTHING },
     RightRow { flags: &["--one-at-a-time"], dialects: ALL, but: &["siblings", "newest", "other turns", "slots", "cancelled", "id zero", "survival"] },
     RightRow { flags: &["--other-framing", "--pieces"], dialects: ALL, but: NOTHING },

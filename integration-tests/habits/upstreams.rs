@@ -43,6 +43,15 @@ pub(super) fn trials() -> Vec<Trial> {
             }
         }
     }
+    for dialect in ["mcp", "acp", "lsp"] {
+        let entry = json!({
+            "writes": [{"frame": "Internal Server Error"}, {"frame": r#"{"jsonrpc":"2.0","id":<id>,"result":5}"#}],
+            "sees": {"result": 5},
+            "stderr": ["output that is not a message was dropped: Internal Server Error"],
+        });
+        let name = format!("upstreams::text_that_names_no_call::{dialect}_over_ws");
+        trials.push(peers::trial(&name, move || async move { play(&entry, dialect, "ws").await }));
+    }
     trials
 }
 
@@ -104,7 +113,8 @@ fn call(entry: &Value, dialect: &str, over: &str, address: &str) {
         assert!(said.contains(address) && said.ends_with("(request 2)"), "{said}");
     }
     for text in words(entry, "stderr", &[]) {
-        let _line = bridge.line(&text);
+        let line = bridge.line(&text);
+        assert!(line.contains(address), "the line names the server: {line}");
     }
     assert_eq!(ask(3, "echo", json!({}))["result"], json!({"echo": true}), "the next call");
 }

@@ -463,6 +463,8 @@ pub enum Deviation {
     IdSpelling,
     /// An answer does not name its protocol version.
     NoVersion,
+    /// An answer has both a result and an error, and one of them is null. The other one was taken.
+    NullMember,
     /// Answers came as an array, where the dialect or its revision has no batches.
     BatchOfAnswers,
     /// An answer has no id. It was taken as the answer of the only call that was open.
@@ -513,6 +515,7 @@ impl Deviation {
         match self {
             Self::IdSpelling
             | Self::NoVersion
+            | Self::NullMember
             | Self::BatchOfAnswers
             | Self::NoId
             | Self::LoneSurrogate
@@ -538,7 +541,7 @@ impl Deviation {
 
     /// The number of kinds.
     #[cfg(feature = "tokio")]
-    pub(crate) const KINDS: usize = 22;
+    pub(crate) const KINDS: usize = 23;
 
     /// The number of its kind.
     #[cfg(feature = "tokio")]
@@ -566,6 +569,7 @@ impl Deviation {
             Self::Unaccepted => 19,
             Self::SessionId => 20,
             Self::LongRetry => 21,
+            Self::NullMember => 22,
         }
     }
 }
@@ -575,6 +579,7 @@ impl fmt::Display for Deviation {
         f.write_str(match self {
             Self::IdSpelling => "an answer spells the id of its request differently",
             Self::NoVersion => "an answer does not name its protocol version",
+            Self::NullMember => "an answer has a null result or error beside the other; that one was taken",
             Self::BatchOfAnswers => "answers came as a batch, which this protocol does not have",
             Self::NoId => "an answer has no id; it was taken for the only open call",
             Self::UnknownId => "an answer to a request that was never sent was dropped",

@@ -26,6 +26,7 @@ struct Scripted {
     /// The number of frames after the end of its input.
     too_late: usize,
     half_closed: bool,
+    streams_of_requests: bool,
 }
 
 impl Scripted {
@@ -37,6 +38,7 @@ impl Scripted {
             abilities: Abilities { options: true, ..NOTHING },
             too_late: 0,
             half_closed: false,
+            streams_of_requests: false,
         }
     }
 }
@@ -56,6 +58,10 @@ const NOTHING: Abilities = Abilities {
 impl Subject for Scripted {
     fn abilities(&self) -> Abilities {
         self.abilities
+    }
+
+    fn has_streams_of_requests(&self) -> bool {
+        self.streams_of_requests
     }
 
     fn now(&self) -> Instant {
@@ -490,6 +496,52 @@ async fn a_failed_exchange_of_an_unknown_request_is_reported_at_the_deadline() {
     let played = asked(scenario("cancel_running"), &mut Scripted::new([vec![failed]])).await;
     assert!(why(&played).starts_with("waited 5s for the answer to `initialize`"), "{played:?}");
     assert!(why(&played).ends_with("ended without an answer: the server answered with 400"), "{played:?}");
+}
+
+/// The vector's barriers are answered before what is still on the stream of the cancelled request.
+#[tokio::test]
+async fn what_is_left_on_the_stream_of_a_cancelled_request_is_before_a_barrier() {
+    let answer = |own: u64, result: &str| {
+        frame(&format!(r#"{{"jsonrpc":"2.0","id":"runner-{own}","result":{result}}}"#))
+    };
+    let counts = r#"{"running":0,"draining":0,"slots":0,"cancelled":0,"started":0,"finished":0}"#;
+    let cancelled = r#"{"running":0,"draining":0,"slots":0,"cancelled":1,"started":1,"finished":1}"#;
+    let progress = || {
+        frame(
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"token-1","progress":1}}"#,
+        )
+    };
+    let ended = || Seen::Unanswered { id: 1.into(), why: Some("the stream ended".to_owned()) };
+    let scenario =
+        scenarios_of("mcp").find(|scenario| scenario.vector.name == "progress_never_after").unwrap();
+    let play_with = async |after_barrier: Vec<Seen>, then: Vec<Seen>| {
+        let mut barrier = vec![answer(3, r#"{"value":"barrier"}"#)];
+        barrier.extend(after_barrier);
+        let mut second = vec![answer(4, r#"{"value":"barrier"}"#)];
+        second.extend(then);
+        let script = [
+            vec![answer(1, r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#)],
+            vec![],
+            vec![answer(2, counts)],
+            vec![progress(), progress()],
+            vec![],
+            barrier,
+            second,
+            vec![answer(5, cancelled)],
+            vec![answer(6, r#"{"value":"barrier"}"#)],
+            vec![answer(7, r#"{"value":"barrier"}"#)],
+            vec![answer(8, r#"{"entering":0,"handlers":[]}"#)],
+        ];
+        let mut subject = Scripted::new(script);
+        subject.streams_of_requests = true;
+        play(scenario, &mut subject, &Settings::default()).await
+    };
+    let played = play_with(vec![progress(), ended()], vec![]).await;
+    assert_eq!(played.verdict, Verdict::Held, "{played:?}");
+    let played = play_with(vec![ended()], vec![progress()]).await;
+    assert!(why(&played).contains("this came, and"), "{played:?}");
+    let played = play_with(vec![], vec![]).await;
+    assert!(why(&played).contains("the end of the stream of the cancelled request 1"), "{played:?}");
 }
 
 /// Answers every request at once, with `{"value": ..}` or an empty object. Disconnects after `limit` frames.

@@ -130,7 +130,7 @@ impl Mcp {
             tasks.len() - 1
         };
         let handle = Answer::Result(json!({"task": task(at, "working")}));
-        peer.output.send(&handle.message(&request.id, false));
+        peer.output.send(&handle.message(&request.id));
         let argument =
             |name: &str| request.params.pointer(&format!("/arguments/{name}")).and_then(Value::as_u64);
         let steps = argument("steps").and_then(|it| u32::try_from(it).ok()).unwrap_or(10).max(1);

@@ -30,8 +30,6 @@ pub(super) enum Manner {
     StderrNoise,
     /// Has a child process, which does the work if it is `Busy`.
     Forks,
-    /// Writes `error: null` beside a result.
-    ErrorNull,
     /// Answers a frame that is not JSON.
     AnswersBadJson,
     /// Refuses a second slow request while one runs.
@@ -119,6 +117,8 @@ pub(super) enum Fault {
     AnswersInArray,
     /// An error is its message, and no object.
     ErrorIsText,
+    /// `error: null` is beside each result.
+    ErrorNull,
     /// A byte order mark precedes each message.
     ByteOrderMark,
     /// A text in each answer has half of a surrogate pair.
@@ -151,7 +151,7 @@ pub(super) enum Fault {
     TaskUnknownFound,
 }
 
-const MANNERS: [(&str, Manner); 24] = [
+const MANNERS: [(&str, Manner); 23] = [
     ("--serial", Manner::Serial),
     ("--busy", Manner::Busy),
     ("--slices", Manner::Slices),
@@ -164,7 +164,6 @@ const MANNERS: [(&str, Manner); 24] = [
     ("--needs-setup", Manner::NeedsSetup),
     ("--stderr-noise", Manner::StderrNoise),
     ("--forks", Manner::Forks),
-    ("--error-null", Manner::ErrorNull),
     ("--answers-bad-json", Manner::AnswersBadJson),
     ("--one-at-a-time", Manner::OneAtATime),
     ("--other-framing", Manner::OtherFraming),
@@ -178,7 +177,7 @@ const MANNERS: [(&str, Manner); 24] = [
     ("--tasks", Manner::Tasks),
 ];
 
-const FAULTS: [(&str, Fault); 45] = [
+const FAULTS: [(&str, Fault); 46] = [
     ("--ignores-cancel", Fault::IgnoresCancel),
     ("--answers-twice", Fault::AnswersTwice),
     ("--answers-twice-late", Fault::AnswersTwiceLate),
@@ -209,6 +208,7 @@ const FAULTS: [(&str, Fault); 45] = [
     ("--no-version", Fault::NoVersion),
     ("--answers-in-array", Fault::AnswersInArray),
     ("--error-is-text", Fault::ErrorIsText),
+    ("--error-null", Fault::ErrorNull),
     ("--byte-order-mark", Fault::ByteOrderMark),
     ("--lone-surrogate", Fault::LoneSurrogate),
     ("--cancels-oldest", Fault::CancelsOldest),

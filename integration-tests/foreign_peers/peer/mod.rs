@@ -152,7 +152,7 @@ impl Peer {
                 Notice::Known => None,
                 Notice::Unknown => {
                     if self.flags.has(Fault::AnswersNotification) {
-                        self.output.send(&Answer::method_not_found(&method).message(&Value::Null, false));
+                        self.output.send(&Answer::method_not_found(&method).message(&Value::Null));
                     }
                     None
                 }
@@ -166,13 +166,13 @@ impl Peer {
             }
             Message::Invalid => {
                 let answer = Answer::error(wire::INVALID_REQUEST, "this is no message of JSON-RPC 2.0");
-                self.output.send(&answer.message(&Value::Null, false));
+                self.output.send(&answer.message(&Value::Null));
                 None
             }
             Message::NotJson => {
                 if self.flags.is(Manner::AnswersBadJson) {
                     let answer = Answer::error(wire::PARSE_ERROR, "this is no JSON");
-                    self.output.send(&answer.message(&Value::Null, false));
+                    self.output.send(&answer.message(&Value::Null));
                 }
                 None
             }
@@ -192,7 +192,7 @@ impl Peer {
             Taken::Refused => {
                 let answer =
                     Answer::error(wire::BUSY, "a request of this kind is running, and one is the limit");
-                self.output.send(&answer.message(&id, false));
+                self.output.send(&answer.message(&id));
             }
             Taken::Queued(is_first) => {
                 if is_first {

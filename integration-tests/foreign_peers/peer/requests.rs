@@ -158,7 +158,7 @@ impl Peer {
             older.cancel = Some(Cancel::Request);
             older.is_answered = true;
             let answer = Answer::error(wire::CONTENT_MODIFIED, "a newer request has taken its place");
-            self.output.send(&answer.message(&older.answer_id, false));
+            self.output.send(&answer.message(&older.answer_id));
         }
         self.changed.notify_all();
     }
@@ -335,7 +335,7 @@ impl Peer {
             let id = entry.answer_id.clone();
             drop(state);
             if let Some(answer) = self.protocol.cancelled(&self.flags, cancel, None) {
-                self.output.send(&answer.message(&id, false));
+                self.output.send(&answer.message(&id));
             }
         }
     }
@@ -365,7 +365,7 @@ impl Peer {
             (Ended::Cancelled(_), None) => None,
         };
         if let Some(answer) = answer.filter(|_| !silent) {
-            let message = answer.message(&entry.answer_id, self.flags.is(Manner::ErrorNull));
+            let message = answer.message(&entry.answer_id);
             self.output.send(&message);
             let doubles = was_cancelled || self.answers_cancels_by_silence();
             if entry.slow && doubles && self.flags.has(Fault::AnswersTwice) {

@@ -151,11 +151,8 @@ impl Answer {
     }
 
     /// The message that answers the request with this id.
-    pub(super) fn message(self, id: &Value, error_null: bool) -> Value {
+    pub(super) fn message(self, id: &Value) -> Value {
         match self {
-            Self::Result(result) if error_null => {
-                json!({"jsonrpc": "2.0", "id": id, "result": result, "error": null})
-            }
             Self::Result(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
             Self::Error(code, message) => {
                 json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
@@ -181,12 +178,13 @@ pub(super) struct Output {
     whole: Mutex<()>,
 }
 
-const FORMS: [Fault; 7] = [
+const FORMS: [Fault; 8] = [
     Fault::TextIds,
     Fault::FractionIds,
     Fault::NoVersion,
     Fault::AnswersInArray,
     Fault::ErrorIsText,
+    Fault::ErrorNull,
     Fault::ByteOrderMark,
     Fault::LoneSurrogate,
 ];
@@ -228,6 +226,9 @@ impl Output {
                     if let Some(error) = members.get_mut("error") {
                         *error = error.get("message").cloned().unwrap_or_default();
                     }
+                }
+                (Fault::ErrorNull, _) if members.contains_key("result") => {
+                    drop(members.insert("error".to_owned(), Value::Null));
                 }
                 (Fault::LoneSurrogate, _) => {
                     if let Some(result) = members.get_mut("result").and_then(Value::as_object_mut) {

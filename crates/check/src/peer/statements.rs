@@ -115,7 +115,7 @@ impl Question {
         match deviation {
             Deviation::IdSpelling | Deviation::NoId | Deviation::UnknownId => Self::RepeatsIds,
             Deviation::NoVersion => Self::NamesVersion,
-            Deviation::BatchOfAnswers | Deviation::InvalidAnswer => Self::AnswerForm,
+            Deviation::NullMember | Deviation::BatchOfAnswers | Deviation::InvalidAnswer => Self::AnswerForm,
             Deviation::LoneSurrogate => Self::WholeCharacters,
             // Also whatever else a transport drops.
             _ => Self::CleanOutput,
@@ -250,6 +250,9 @@ pub(super) fn deviation_source(deviation: Deviation, facts: &DialectFacts) -> Op
             let named = |name| statement(facts.statements, name);
             named("one_line").or_else(|| named("content_length")).map(|(_, source)| source)
         }
+        Deviation::NullMember => Some(
+            "JSON-RPC 2.0: the error of an answer must not exist if there was none, and its result must not exist beside an error.",
+        ),
         Deviation::BatchOfAnswers => {
             Some("JSON-RPC 2.0: an array of answers answers an array of requests, and none was sent.")
         }
@@ -312,6 +315,7 @@ mod tests {
             (Deviation::NoId, "repeats_ids", "the same value as the id"),
             (Deviation::UnknownId, "repeats_ids", "the same value as the id"),
             (Deviation::NoVersion, "names_version", "exactly the text \"2.0\""),
+            (Deviation::NullMember, "answer_form", "must not exist"),
             (Deviation::BatchOfAnswers, "answer_form", "an array of answers"),
             (Deviation::InvalidAnswer, "answer_form", "either a result or an error"),
             (Deviation::ByteOrderMark, "clean_output", "a byte order mark must not be added"),

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use rescind_core::dialect::{self, ACP, Dialect, LSP, Role};
 use rescind_core::{
-    BadFrame, BadMessage, ByteStream, Call, CallContext, Deviation, Framing, Link, Outcome, Peer, Router,
+    BadFrame, BadMessage, ByteStream, Call, CallContext, Deviation, ErrorCode, ErrorObject, Framing, Link,
+    Outcome, Peer, Router,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
@@ -765,6 +766,12 @@ async fn each_answer_to_the_first_call_ends_it() {
         (r#"{"jsonrpc":"2.0","id":"1","result":5}"#, completed(), Deviation::IdSpelling),
         (r#"{"jsonrpc":"2.0","id":1.0,"result":5}"#, completed(), Deviation::IdSpelling),
         (r#"{"id":1,"result":5}"#, completed(), Deviation::NoVersion),
+        (r#"{"jsonrpc":"2.0","id":1,"result":5,"error":null}"#, completed(), Deviation::NullMember),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":-1,"message":"m"}}"#,
+            Outcome::Failed(ErrorObject::new(ErrorCode(-1), "m")),
+            Deviation::NullMember,
+        ),
         (r#"[{"jsonrpc":"2.0","id":1,"result":5}]"#, completed(), Deviation::BatchOfAnswers),
         (
             r#"{"jsonrpc":"2.0","id":1,"result":5,"error":{"code":1,"message":"m"}}"#,

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 
-use super::foreign::without_what_is_null;
+use super::foreign::remove_null_member;
 use crate::wire_format::{Shape, WireFormat};
 
 /// What a foreign peer did against the form of messages.
@@ -91,8 +91,11 @@ pub fn as_meant(
         }
     };
     for mut message in members {
-        without_what_is_null(&mut message);
+        let had_null = remove_null_member(&mut message);
         if wire_format.is_json_rpc() && message.is_object() {
+            if had_null {
+                note(Deviation::NullMember);
+            }
             form_of(&message, &mut note);
             if let Some(members) = message.as_object_mut() {
                 members.insert("jsonrpc".to_owned(), json!("2.0"));
@@ -249,8 +252,22 @@ mod tests {
             assert_eq!(messages, [serde_json::from_str::<Value>(text).unwrap()], "{text}");
             assert!(deviations.is_empty(), "{text}: {deviations:?}");
         }
-        let both = r#"{"jsonrpc":"2.0","id":1,"result":{},"error":null}"#;
-        assert_eq!(read(both), (vec![json!({"jsonrpc": "2.0", "id": 1, "result": {}})], vec![]));
+    }
+
+    #[test]
+    fn a_null_error_beside_a_result_is_told_and_so_is_a_null_result_beside_an_error() {
+        for (text, meant) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{},"error":null}"#,
+                json!({"jsonrpc": "2.0", "id": 1, "result": {}}),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":1,"message":""}}"#,
+                json!({"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": ""}}),
+            ),
+        ] {
+            assert_eq!(read(text), (vec![meant], vec![Deviation::NullMember]), "{text}");
+        }
     }
 
     #[test]

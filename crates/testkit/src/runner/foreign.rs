@@ -235,16 +235,16 @@ fn by_code(pattern: &Value) -> Value {
     pattern
 }
 
-/// Removes a `null` result or error, which some peers send in addition.
-pub(crate) fn without_what_is_null(frame: &mut Value) {
-    let Some(members) = frame.as_object_mut() else { return };
+/// Removes a `null` result or error, which some peers send in addition. Returns whether there was one.
+pub(crate) fn remove_null_member(frame: &mut Value) -> bool {
+    let Some(members) = frame.as_object_mut() else { return false };
     let is_null = |name: &str| members.get(name).is_some_and(Value::is_null);
     let spare = match (members.contains_key("result"), is_null("result"), members.contains_key("error")) {
         (true, _, true) if is_null("error") => "error",
         (true, true, true) => "result",
-        _ => return,
+        _ => return false,
     };
-    members.remove(spare);
+    members.remove(spare).is_some()
 }
 
 impl<S: Subject> Play<'_, S> {

@@ -126,7 +126,8 @@ impl LinkSubject {
         self
     }
 
-    /// Each request has a stream of its own, which the subject ends after a cancel without an answer.
+    /// Each request has a response stream of its own, and the transport reports its end
+    /// ([`TransportEvent::ExchangeFailed`]).
     #[must_use]
     pub const fn with_streams_of_requests(mut self) -> Self {
         self.streams_of_requests = true;
@@ -212,6 +213,10 @@ impl fmt::Debug for LinkSubject {
 impl Subject for LinkSubject {
     fn abilities(&self) -> Abilities {
         self.abilities
+    }
+
+    fn has_streams_of_requests(&self) -> bool {
+        self.streams_of_requests
     }
 
     fn now(&self) -> Instant {
@@ -325,10 +330,6 @@ impl Subject for LinkSubject {
             *open = None;
         }
         Ok(())
-    }
-
-    fn has_streams_of_requests(&self) -> bool {
-        self.streams_of_requests
     }
 
     async fn pause(&mut self) {

@@ -311,29 +311,24 @@ impl<'a, S: Subject> Play<'a, S> {
         Ok(())
     }
 
-    /// Where each request has a stream of its own, frames on it may come after the answer to a barrier. After this the streams of all
-    /// cancelled requests have ended.
-    pub(crate) async fn streams_of_cancelled_end(&mut self) -> Result<(), Stop> {
-        if !self.subject.has_streams_of_requests() || self.is_foreign() {
+    /// A barrier also for the cancelled requests that have streams of their own: those end without an answer, and the answer to
+    /// another request can overtake what is still on them. The streams of a foreign peer may stay open.
+    pub(crate) async fn barrier_on_every_stream(&mut self) -> Result<(), Stop> {
+        self.barrier().await?;
+        let are_owed = self.wire_format.owes_silence() && !self.is_foreign();
+        if !are_owed || !self.subject.has_streams_of_requests() {
             return Ok(());
         }
-        let until = self.subject.now() + self.settings.deadline;
-        let wire_format = self.wire_format;
-        loop {
-            let line = self.line()?;
-            let has_ended = |id: &Value| line.unanswered.iter().any(|(of, _)| of == id);
-            let mut cancelled =
-                self.asked.iter().filter(|id| self.silenced.contains(&wire_format.cancel_key(id)));
-            if cancelled.all(has_ended) {
-                return Ok(());
-            }
-            match self.receive(until).await? {
+        while let Some(id) = self.line()?.cancelled.first() {
+            let what = format!("the end of the stream of the cancelled request {id}");
+            match self.receive(self.until).await? {
                 Next::Silence => {}
                 Next::Frame(frame) => self.keep(frame).await?,
-                Next::Closed(how) => return Err(closed("the end of a cancelled request's stream", how)),
-                Next::Nothing => return Err(self.timed_out("the end of a cancelled request's stream")),
+                Next::Closed(how) => return Err(closed(&what, how)),
+                Next::Nothing => return Err(self.timed_out(&what)),
             }
         }
+        Ok(())
     }
 
     /// The last cancel has had a visible effect.
@@ -389,6 +384,8 @@ impl<S: Subject> Play<'_, S> {
                     for one in self.slow.iter_mut().filter(|one| wire_format.cancel_key(&one.id) == key) {
                         one.cancelled = true;
                     }
+                    on.cancelled
+                        .extend(on.open.iter().filter(|id| wire_format.cancel_key(id) == key).cloned());
                     self.silenced.push(key);
                     self.has_sent_a_cancel = true;
                 }
@@ -398,6 +395,8 @@ impl<S: Subject> Play<'_, S> {
                         self.asked.push(id.clone());
                     }
                     on.unanswered.retain(|(of, _)| *of != id);
+                    on.stream_ended(&id);
+                    on.open.push(id.clone());
                     let sent = self.subject.now();
                     if self.translator.is_slow(&id) {
                         self.slow.push(SlowRequest {
@@ -457,7 +456,11 @@ impl<S: Subject> Play<'_, S> {
                 let reported = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
                 let text = format!("(stream closed: that of {id} ended without an answer{reported})");
                 self.trace.push(TraceLine::new(Direction::Received, text));
-                self.line_mut()?.unanswered.extend(why.map(|why| (id, why)));
+                let on = self.line_mut()?;
+                if why.is_some() {
+                    on.stream_ended(&id);
+                }
+                on.unanswered.extend(why.map(|why| (id, why)));
                 return Ok(Next::Silence);
             }
             Seen::GivenUp(id) => {
@@ -528,6 +531,11 @@ impl<S: Subject> Play<'_, S> {
         if let Some(on) = self.lines.get(self.current) {
             self.outcomes.received(&on.name, self.wire_format, &frame);
         }
+        if let (Shape::Answer { id }, Some(on)) =
+            (self.wire_format.shape(&frame), self.lines.get_mut(self.current))
+        {
+            on.stream_ended(&id);
+        }
         self.note_a_normal_end(&frame);
         if self.is_cancelled_without_answer(&frame) {
             return Next::Silence;
@@ -589,6 +597,10 @@ pub(crate) struct LineState {
     pub(crate) closed: Closed,
     /// Requests that cannot be answered any more, with the transport's reason. `null`: the request is unknown.
     pub(crate) unanswered: Vec<(Value, String)>,
+    /// Requests whose streams are open.
+    open: Vec<Value>,
+    /// Those of them that were cancelled.
+    cancelled: Vec<Value>,
 }
 
 /// Whether a connection can still be used.
@@ -610,7 +622,17 @@ impl LineState {
             inbox: VecDeque::new(),
             closed: Closed::No,
             unanswered: Vec::new(),
+            open: Vec::new(),
+            cancelled: Vec::new(),
         }
+    }
+}
+
+impl LineState {
+    /// The stream of the last request with this id is no longer waited for.
+    fn stream_ended(&mut self, id: &Value) {
+        self.open.retain(|open| open != id);
+        self.cancelled.retain(|cancelled| cancelled != id);
     }
 }
 

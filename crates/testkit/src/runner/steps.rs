@@ -200,7 +200,7 @@ impl<S: Subject> Play<'_, S> {
     }
 
     async fn expect_nothing(&mut self, unwanted: &Unwanted) -> Result<(), Stop> {
-        self.barrier().await?;
+        self.barrier_on_every_stream().await?;
         let about = unwanted.about.as_ref().map(|id| self.bindings.fill(id));
         let like = unwanted.like.as_ref().map(|pattern| self.choices(pattern));
         let wire_format = self.wire_format;
@@ -223,8 +223,7 @@ impl<S: Subject> Play<'_, S> {
     }
 
     async fn skip(&mut self, pattern: &Value) -> Result<(), Stop> {
-        self.barrier().await?;
-        self.streams_of_cancelled_end().await?;
+        self.barrier_on_every_stream().await?;
         let choices = self.choices(pattern);
         let bindings = self.bindings.clone();
         let skipped =

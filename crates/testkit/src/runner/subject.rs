@@ -102,6 +102,11 @@ pub trait Subject: Send {
     /// What it supports.
     fn abilities(&self) -> Abilities;
 
+    /// Whether each request has a response stream of its own, whose end is a [`Seen::Unanswered`] if no answer came on it.
+    fn has_streams_of_requests(&self) -> bool {
+        false
+    }
+
     /// The subject's time.
     fn now(&self) -> Instant;
 
@@ -123,12 +128,6 @@ pub trait Subject: Send {
 
     /// Closes the connection.
     fn disconnect(&mut self, line: Line) -> impl Future<Output = Result<(), SubjectError>> + Send;
-
-    /// Whether each request has a stream of its own, whose end is seen after a cancel without an answer
-    /// ([`Seen::Unanswered`]).
-    fn has_streams_of_requests(&self) -> bool {
-        false
-    }
 
     /// Waits briefly between two reads of a counter.
     fn pause(&mut self) -> impl Future<Output = ()> + Send;
@@ -220,6 +219,10 @@ impl<C: Caller> CallingSubject<C> {
 impl<C: Caller> Subject for CallingSubject<C> {
     fn abilities(&self) -> Abilities {
         Abilities { calls: true, options: true, ..self.wire.abilities() }
+    }
+
+    fn has_streams_of_requests(&self) -> bool {
+        self.wire.has_streams_of_requests()
     }
 
     fn now(&self) -> Instant {

@@ -66,7 +66,7 @@ const ROWS: [Row; 16] = [
     Row {
         name: "http-streamable",
         carries: streamable,
-        kind: Kind::Posts,
+        kind: Kind::Streams,
         lacks: &[NO_INPUT],
         changes: &[],
         wire: |_| Box::new(in_process::HTTP_STREAMABLE),
@@ -90,7 +90,7 @@ const ROWS: [Row; 16] = [
     Row {
         name: "http-legacy-sse",
         carries: |facts| facts.is_carried_by(HttpBinding::LegacySse),
-        kind: Kind::Unordered,
+        kind: Kind::Posts,
         lacks: &[NO_INPUT],
         changes: &[],
         wire: |_| Box::new(in_process::HTTP_LEGACY_SSE),
@@ -114,7 +114,7 @@ const ROWS: [Row; 16] = [
     Row {
         name: "bridge:http-streamable>stdio",
         carries: |facts| bridge::carries(facts) && streamable(facts),
-        kind: Kind::Posts,
+        kind: Kind::Streams,
         lacks: &[NO_INPUT, bridge::A_CHILD_EACH],
         changes: &[bridge::CHANGES, bridge::CHANGES_OVER_HTTP],
         wire: |program| bridge::listening(in_process::HTTP_STREAMABLE, stdio::Stdio::new(program)),
@@ -122,7 +122,7 @@ const ROWS: [Row; 16] = [
     Row {
         name: "bridge:stdio>http-streamable",
         carries: |facts| bridge::carries(facts) && streamable(facts),
-        kind: Kind::Unordered,
+        kind: Kind::Posts,
         lacks: &[ONE_SESSION],
         changes: &[bridge::CHANGES, bridge::CHANGES_BEFORE_HTTP],
         wire: |program| bridge::started(stdio::Stdio::new(program), in_process::HTTP_STREAMABLE),
@@ -146,7 +146,7 @@ const ROWS: [Row; 16] = [
     Row {
         name: "http-streamable@3",
         carries: streamable,
-        kind: Kind::Posts,
+        kind: Kind::Streams,
         lacks: &[NO_INPUT],
         changes: &[],
         wire: |program| {
@@ -199,11 +199,11 @@ struct Row {
 enum Kind {
     /// Frames keep their order, and ids belong to the connection.
     Connection,
-    /// Frames have no order, and ids belong to the session.
-    Unordered,
-    /// The same, and each request has a stream of its own, whose end the runner sees.
+    /// Each frame is a separate post, without order. Ids belong to the session.
     Posts,
-    /// Frames have no order, and the opening must come first.
+    /// The same, and each request has a response stream of its own.
+    Streams,
+    /// As `Posts`, and the opening must come first.
     Opened,
     /// Each frame is a separate post. Ids belong to the post.
     Exchanges,
@@ -213,7 +213,7 @@ impl Kind {
     fn abilities(self) -> Abilities {
         let (ordered, exchange_scoped) = match self {
             Self::Connection => (true, false),
-            Self::Unordered | Self::Posts | Self::Opened => (false, false),
+            Self::Posts | Self::Streams | Self::Opened => (false, false),
             Self::Exchanges => (false, true),
         };
         Abilities {
@@ -361,10 +361,9 @@ impl Row {
     ) -> Result<Played, String> {
         match scenario.vector.role {
             Part::Serve => {
-                let Reached { mut subject, end } = wire.fixture(scenario).await?.reach(scenario);
-                if self.kind == Kind::Posts {
-                    subject = subject.with_streams_of_requests();
-                }
+                let Reached { subject, end } = wire.fixture(scenario).await?.reach(scenario);
+                let mut subject =
+                    if self.kind == Kind::Streams { subject.with_streams_of_requests() } else { subject };
                 let played = play(scenario, &mut subject, settings).await;
                 drop(subject);
                 end.await;

@@ -157,7 +157,15 @@ impl JsonRpc {
                     }
                     (call, call.map(|_| Deviation::IdSpelling))
                 };
-                let deviation = if has_version { deviation } else { Some(Deviation::NoVersion) };
+                let deviation = match (result, error, &body) {
+                    _ if !has_version => Some(Deviation::NoVersion),
+                    (
+                        Some(_),
+                        Some(_),
+                        AnswerBody::Value(_) | AnswerBody::Cancelled | AnswerBody::Error(_),
+                    ) => deviation.or(Some(Deviation::NullMember)),
+                    _ => deviation,
+                };
                 Ok(Incoming::Answer { call, body, deviation })
             }
             (None, AnswerBody::Error(error)) => Ok(Incoming::PeerError(error)),
@@ -196,7 +204,9 @@ impl JsonRpc {
         let Some((text, fault)) = json::reencoded(frame) else { return read_broken(frame, why) };
         match self.read(text.as_bytes()) {
             Ok(Incoming::Answer {
-                call: Some(call), deviation: None | Some(Deviation::IdSpelling), ..
+                call: Some(call),
+                deviation: None | Some(Deviation::IdSpelling | Deviation::NullMember),
+                ..
             }) => Some((Some(call), fault)),
             Ok(_) => None,
             Err(why) => read_broken(text.as_bytes(), why).map(|(call, _)| (call, fault)),

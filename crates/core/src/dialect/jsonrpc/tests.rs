@@ -199,7 +199,8 @@ fn an_answer_with_another_spelling_of_its_id_or_without_a_version_is_that_answer
         assert_eq!(deviation(&MCP, &frame), Some(Deviation::NoVersion), "{version}");
     }
     for members in [r#""result":1,"error":null"#, r#""method":null,"params":null,"result":1,"error":null"#] {
-        assert_eq!(deviation(&MCP, &format!(r#"{{"jsonrpc":"2.0","id":2,{members}}}"#)), None, "{members}");
+        let frame = format!(r#"{{"jsonrpc":"2.0","id":2,{members}}}"#);
+        assert_eq!(deviation(&MCP, &frame), Some(Deviation::NullMember), "{members}");
     }
     let request = br#"{"jsonrpc":"2.0","id":"2","method":"m","params":{},"result":null,"error":null}"#;
     assert!(matches!(MCP.codec().decode(request), Incoming::Request(_)));
