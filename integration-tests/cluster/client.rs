@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rescind_testkit::support::http1::request;
 use rescind_testkit::support::in_time;
@@ -364,8 +365,11 @@ impl Session {
 
     /// The status of an echo.
     pub(crate) async fn status(&self, through: SocketAddr) -> u16 {
+        // The one before may still run: its answer is not read.
+        static NEXT: AtomicU64 = AtomicU64::new(3_000_000);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let params = json!({ "value": 1 });
-        in_time("an echo", self.begin(through, 999, "test/echo", &params)).await.unwrap().status
+        in_time("an echo", self.begin(through, id, "test/echo", &params)).await.unwrap().status
     }
 
     /// Cancels a request, as its protocol does.
