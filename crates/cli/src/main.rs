@@ -65,12 +65,6 @@ fn main() -> ExitCode {
     if let Command::Child(args) = &cli.command {
         return bridge::replace_by_child(args);
     }
-    // These need no runtime.
-    match &cli.command {
-        Command::Completions { shell } => return ended(args::print_completions(*shell)),
-        Command::Man { folder } => return ended(args::write_man_pages(folder)),
-        _ => {}
-    }
     let mut builder = match &cli.command {
         // A bridge passes requests on in their order, and starts its children by the thread that lives longest.
         Command::Bridge(_) | Command::Matrix(_) => tokio::runtime::Builder::new_current_thread(),
@@ -94,7 +88,8 @@ fn main() -> ExitCode {
             Command::Cancel(args) => cluster::run_cancel(args).await,
             Command::Worker(args) => cluster::run_worker(args).await,
             Command::Relay(args) => client_check::run_relay(args).await,
-            Command::Completions { .. } | Command::Man { .. } => Ok(Exit::Held),
+            Command::Completions { shell } => args::print_completions(shell),
+            Command::Man { folder } => args::write_man_pages(&folder),
             #[cfg(target_os = "linux")]
             Command::Child(_) => Ok(Exit::Held),
         }
@@ -102,11 +97,6 @@ fn main() -> ExitCode {
     // A handler on a blocking thread that does not stop must not keep the program running.
     runtime.shutdown_timeout(std::time::Duration::from_millis(100));
     output::finish_notes();
-    ended(done)
-}
-
-/// The exit code of a run, whose failure is said on stderr.
-fn ended(done: Result<Exit, Failure>) -> ExitCode {
     match done {
         Ok(exit) => exit.into(),
         Err(failure) => {

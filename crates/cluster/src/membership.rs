@@ -57,7 +57,7 @@ struct View {
     /// The last reading failed, so nodes may be missing, and dead ones may be left.
     is_away: bool,
     /// At the last reading the engine refused heartbeats. It may refuse those of others too, so the end of an entry says nothing. A
-    /// node that refuses connections is dead all the same: a life keeps its address.
+    /// node that refuses connections is dead all the same: a process keeps its address.
     is_refused: bool,
     read_at: Option<Instant>,
 }
