@@ -75,16 +75,16 @@ pub(crate) enum Command {
     Worker(WorkerArgs),
     /// Print the completions for a shell to stdout.
     #[command(
-        after_help = "Example, for bash:\n\n    rescind completions bash > ~/.local/share/bash-completion/completions/rescind"
+        after_help = "Example:\n\n    rescind completions bash > ~/.local/share/bash-completion/completions/rescind"
     )]
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Write the man pages into a folder: one of the program, and one of each command.
+    /// Write the man pages into a folder.
     #[command(after_help = "Example:\n\n    rescind man ~/.local/share/man/man1 && man rescind-bridge")]
     Man {
-        /// The folder. It is created if it does not exist.
+        /// Created if it does not exist.
         folder: PathBuf,
     },
     /// Copy between this process's stdin and stdout and a loopback address. Used by `matrix` and `check --client`.

@@ -204,7 +204,7 @@ async fn answer_from_record(
 async fn relocate(cluster: &Process, member: &Member, is_refused: bool) -> Located {
     match cluster.membership.locate_again(&member.name).await {
         Located::At(again) if again.url == member.url && is_refused => {
-            // The engine may show a dead node for some seconds. Without the engine it may as well have moved.
+            // The engine may show a dead node for some seconds, or while it is full. Without it the node may have moved.
             if cluster.membership.is_current() { Located::Gone } else { Located::Unknown }
         }
         located => located,
