@@ -118,6 +118,11 @@ pub(crate) async fn passes(from: &mut Link, to: &mut Link, text: &str) {
     assert_eq!(frames::body(to).await, text);
 }
 
+/// Between fork and exec a new process has all descriptors of this one: a connection that is dropped in that moment looks half closed,
+/// and a program that is being copied is "Text file busy". A test that starts a process takes this lock to write, one that expects the
+/// end of a connection takes it to read.
+pub(crate) static STARTS: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
+
 pub(crate) async fn event(link: &mut Link) -> Option<Result<TransportEvent, TransportError>> {
     let event = poll_fn(|cx| link.rx.as_mut().poll_event(cx));
     tokio::time::timeout(Duration::from_secs(30), event).await.unwrap()

@@ -9,7 +9,7 @@ use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress, Pip
 use rescind_testkit::support::{frames, in_time};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::common::{TempPath, accept, event, names_are_exclusive, open, pair, passes};
+use crate::common::{STARTS, TempPath, accept, event, names_are_exclusive, open, pair, passes};
 
 /// The environment variable of the process with the pipe to which it connects.
 const PIPE: &str = "RESCIND_TEST_PIPE";
@@ -58,6 +58,7 @@ async fn the_error_for_a_missing_pipe_contains_its_path() {
 
 #[tokio::test]
 async fn a_peer_that_is_gone_ends_the_connection_although_nothing_is_written() {
+    let _no_process_starts = STARTS.read().await;
     let (far, mut link) = pair().await;
     drop(far);
     assert!(event(&mut link).await.is_none(), "a peer that is gone is no peer that only ended its output");
@@ -65,6 +66,7 @@ async fn a_peer_that_is_gone_ends_the_connection_although_nothing_is_written() {
 
 #[tokio::test]
 async fn frames_sent_before_a_disconnect_are_read_first() {
+    let _no_process_starts = STARTS.read().await;
     let (mut far, mut link) = pair().await;
     far.write_all(b"{\"n\":1}\n{\"n\":2}\n").await.unwrap();
     drop(far);
@@ -144,6 +146,7 @@ async fn frames_larger_than_the_buffers_of_the_system_pass_whole() {
 
 #[tokio::test]
 async fn a_large_frame_before_a_close_arrives_whole_from_either_side() {
+    let _no_process_starts = STARTS.read().await;
     for from_listener in [true, false] {
         let place = TempPath::new();
         let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
@@ -179,6 +182,7 @@ fn the_peer_process() {
 async fn a_peer_process_that_is_killed_ends_the_connection() {
     let place = TempPath::new();
     let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
+    let starts = STARTS.write().await;
     let mut peer = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "connections::the_peer_process", "--test-threads=1"])
         .env(PIPE, place.file())
@@ -186,6 +190,7 @@ async fn a_peer_process_that_is_killed_ends_the_connection() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
+    drop(starts);
     let mut link = in_time("the peer", accept(&mut listener)).await.unwrap();
     assert_eq!(frames::body(&mut link).await, "{}");
     peer.kill().unwrap();

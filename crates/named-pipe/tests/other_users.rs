@@ -9,13 +9,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 
 use rescind_core::{Transport as _, TransportError};
 use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport};
 use rescind_testkit::support::in_time;
 
-use crate::common::{TempPath, accept, skipped};
+use crate::common::{STARTS, TempPath, accept, skipped};
 
 /// The user `nobody` on most systems.
 const STRANGER: u32 = 65_534;
@@ -55,11 +54,8 @@ fn program(place: &Path) -> PathBuf {
     program
 }
 
-/// Starts one process at a time: a process that another test forks during the copy would hold the file open, and a
-/// program that is open for writing cannot be started ("Text file busy").
-fn start(role: &str, socket: &Path, place: &Path) -> Child {
-    static STARTING: Mutex<()> = Mutex::new(());
-    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+async fn start(role: &str, socket: &Path, place: &Path) -> Child {
+    let _alone = STARTS.write().await;
     let mut command = Command::new(program(place));
     command.args(["--exact", "other_users::the_stranger", "--nocapture"]).env(ROLE, role).env(SOCKET, socket);
     command.current_dir("/").stdout(Stdio::piped()).uid(STRANGER).gid(STRANGER).spawn().unwrap()
@@ -88,7 +84,7 @@ async fn a_client_of_another_user_is_refused_and_ours_is_served() {
     let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
     open_to_all(place.as_ref(), 0o711);
     open_to_all(&place.file(), 0o666);
-    let mut stranger = start("client", &place.file(), place.as_ref());
+    let mut stranger = start("client", &place.file(), place.as_ref()).await;
     let refused = in_time("a client", accept(&mut listener)).await;
     is_refused(&refused.expect_err("another user is served"));
     assert!(stranger.wait().unwrap().success(), "it came through to the socket, and was hung up on");
@@ -107,7 +103,7 @@ async fn a_server_of_another_user_is_refused() {
     fs::create_dir(&theirs).unwrap();
     chown(&theirs, Some(STRANGER), Some(STRANGER)).unwrap();
     let socket = theirs.join("agent.sock");
-    let mut stranger = start("server", &socket, place.as_ref());
+    let mut stranger = start("server", &socket, place.as_ref()).await;
     let mut said = std::io::BufReader::new(stranger.stdout.take().unwrap());
     let mut line = String::new();
     while line.trim() != "ready" {

@@ -12,7 +12,7 @@ use rescind_core::{Listener as _, TransportEvent};
 use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress, PipeError};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::common::{TempPath, accept, event, open, pair, passes};
+use crate::common::{STARTS, TempPath, accept, event, open, pair, passes};
 
 async fn works(place: &TempPath, listener: &mut NamedPipeListener) {
     let mut near = open(NamedPipeTransport::new(place.address())).await.unwrap();
@@ -203,6 +203,7 @@ async fn a_client_waits_for_room_in_a_full_queue() {
 
 #[tokio::test]
 async fn a_peer_that_goes_after_it_ended_its_output_ends_the_connection() {
+    let _no_process_starts = STARTS.read().await;
     let (mut far, mut link) = pair().await;
     far.write_all(b"{}\n").await.unwrap();
     far.shutdown().await.unwrap();
