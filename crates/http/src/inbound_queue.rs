@@ -49,6 +49,10 @@ struct QueueState {
     forsaken: bool,
     /// The exchanges of the messages that waited then, and that nobody will read.
     unread: Vec<ExchangeId>,
+    /// The exchange of the message that the driver took last, until it asks for the next one: then it has processed it.
+    taken: Option<ExchangeId>,
+    /// The tasks that wait until the driver has processed the message of an exchange.
+    waits: Vec<(ExchangeId, Waker)>,
     reader: Option<Waker>,
     /// Whether a task may wait for room.
     is_awaited: bool,
@@ -245,8 +249,26 @@ impl InboundQueue {
         taken.is_some()
     }
 
+    /// Ready once the driver has processed the message of an exchange. Until then it may end without having read it.
+    pub(crate) fn poll_processed(&self, exchange: ExchangeId, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        let is_processed = state.taken != Some(exchange)
+            && !state.unread.contains(&exchange)
+            && !state.queue.iter().any(|waiting| waiting.exchange() == Some(exchange));
+        if is_processed {
+            return Poll::Ready(());
+        }
+        match state.waits.iter_mut().find(|(of, _)| *of == exchange) {
+            Some((_, waker)) => waker.clone_from(cx.waker()),
+            None => state.waits.push((exchange, cx.waker().clone())),
+        }
+        Poll::Pending
+    }
+
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<TransportEvent, TransportError>>> {
-        let (polled, held) = self.poll_waiting(cx);
+        let mut processed = None;
+        let (polled, held) = self.poll_waiting(cx, &mut processed);
+        wake(processed);
         drop(held);
         polled
     }
@@ -254,13 +276,19 @@ impl InboundQueue {
     fn poll_waiting(
         &self,
         cx: &mut Context<'_>,
+        processed: &mut Option<Waker>,
     ) -> (Poll<Option<Result<TransportEvent, TransportError>>>, Option<HeldBytes>) {
         let mut state = self.state();
+        if let Some(taken) = state.taken.take() {
+            let at = state.waits.iter().position(|(exchange, _)| *exchange == taken);
+            *processed = at.map(|at| state.waits.swap_remove(at).1);
+        }
         match state.queue.pop_front() {
             Some(QueuedItem { item, held }) => {
                 if let Ok(TransportEvent::Message(inbound)) = &item {
                     state.messages -= 1;
                     state.bytes -= inbound.body.len();
+                    state.taken = Some(inbound.exchange);
                     // Only the reading tasks of a client wait here, each for room for its own next message.
                     if std::mem::take(&mut state.is_awaited) {
                         self.room.notify_waiters();

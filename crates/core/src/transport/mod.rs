@@ -370,6 +370,8 @@ pub enum RejectReason {
     NotInitialized,
     /// Something failed on this side.
     Internal,
+    /// The connection was closing when it arrived. The answer says that it is cancelled, but it has not begun, and never will.
+    Closing,
 }
 
 /// Why a connection closes.

@@ -5,11 +5,11 @@
 //! The rules of the core's transports that the conformance tests do not check: their exact limits in bytes, their
 //! names, and the tasks that are woken when an end is dropped.
 
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
-use crate::driver::wire::{TRAITS, cancel, client, open, request};
+use crate::driver::wire::{TRAITS, cancel, client, open, request, wire};
 
 #[tokio::test(start_paused = true)]
 async fn each_exchange_of_the_peer_is_begun_with_its_handler_and_ended_once() {
@@ -211,6 +211,51 @@ async fn a_call_is_cancelled_by_a_message_or_by_closing_its_exchange_if_ids_are_
         let ended = tokio::time::timeout(Duration::from_secs(1), call.outcome()).await;
         assert_eq!(ended.is_ok(), given_up, "{traits:?}: {ended:?}");
     }
+}
+
+/// A connection is shut down in the moment in which it reads its first frame, as by another thread.
+struct ShutWhileItReads {
+    rx: Pin<Box<dyn Receiver>>,
+    peer: Arc<OnceLock<Peer>>,
+}
+
+impl Receiver for ShutWhileItReads {
+    fn poll_event(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        let read = self.rx.as_mut().poll_event(cx);
+        if let (Poll::Ready(_), Some(peer)) = (&read, self.peer.get()) {
+            let mut shutdown = pin!(peer.shutdown(Duration::ZERO));
+            assert!(shutdown.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        read
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_comes_while_its_connection_closes_is_refused_as_not_begun() {
+    let (mut link, wire) = wire(TRAITS);
+    let peer = Arc::new(OnceLock::new());
+    link.rx = Box::pin(ShutWhileItReads { rx: link.rx, peer: Arc::clone(&peer) });
+    let router = Router::new().method("work", |_ctx, _: Value| async { Ok(json!({})) });
+    assert!(peer.set(Peer::builder(MCP).serve(router).attach(link).unwrap()).is_ok());
+    wire.says(3, &request(1, "work", &json!({})));
+    assert_eq!(wire.recorded().await, ["fault 3 Closing", "Control Answer 1 on 3, last", "close"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_comes_during_a_drain_is_refused_as_cancelled() {
+    let (peer, wire) = open(MCP, TRAITS, Limits::default());
+    wire.says(3, &request(1, "wait", &json!({})));
+    wire.recorded().await;
+    let shutdown = tokio::spawn(async move { peer.shutdown(Duration::from_secs(60)).await });
+    wire.recorded().await;
+    wire.says(4, &request(2, "step", &json!({})));
+    assert_eq!(wire.recorded().await, ["Control Answer 2 on 4, last"], "its session goes on");
+    wire.says(5, &cancel(1));
+    assert_eq!(wire.recorded().await, ["finish 5 Accepted", "finish 3 Silent", "close"]);
+    assert_eq!(shutdown.await.unwrap(), 0);
 }
 
 /// The declaration about cancels in an answer.

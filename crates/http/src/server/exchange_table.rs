@@ -92,6 +92,11 @@ pub(crate) struct Exchange<X> {
 }
 
 impl<X> Exchange<X> {
+    /// Whether its request is to be answered on a stream. One that has not begun is not.
+    fn is_due(&self) -> bool {
+        self.progress.is_due && self.reason != Some(RejectReason::Closing)
+    }
+
     /// The bytes that its client has not taken yet.
     pub(crate) fn waiting_bytes(&self) -> usize {
         let answer = match &self.response {
@@ -192,6 +197,13 @@ impl<X> ExchangeTable<X> {
         Ok(kind)
     }
 
+    /// Notes that the time is over after which the response to a request becomes an event stream.
+    pub(crate) fn note_due(&mut self, exchange: ExchangeId) {
+        if let Some(open) = self.open.get_mut(&exchange.0) {
+            open.progress.is_due = true;
+        }
+    }
+
     /// Turns the response to a POST into an event stream, if nothing is decided yet.
     pub(crate) fn open_stream(&mut self, exchange: ExchangeId, settings: &Settings, wakes: &mut WakeList) {
         if let Some(open) = self.open.get_mut(&exchange.0) {
@@ -272,7 +284,7 @@ impl<X> ExchangeTable<X> {
             };
         };
         match (&open.response, out.last) {
-            (ResponseState::Undecided(_), true) => {
+            (ResponseState::Undecided(_), true) if !open.is_due() => {
                 let status = (self.rules.status)(open.reason, &out.body);
                 self.held += self.rules.counted(&out.body);
                 wakes.add(open.buffer.end());
@@ -284,7 +296,7 @@ impl<X> ExchangeTable<X> {
                 return Ok(());
             }
             (ResponseState::Gone, false) if !self.rules.resumable => return Ok(()),
-            (ResponseState::Undecided(_), false) => {
+            (ResponseState::Undecided(_), _) => {
                 wakes.add(open.response.decide(ResponseKind::EventStream));
                 self.carry_parked_if_running(stream, settings, wakes);
             }

@@ -29,6 +29,8 @@ pub(crate) struct Progress {
     pub(crate) started: Option<Instant>,
     /// Whether its handler awaits something.
     pub(crate) waits: bool,
+    /// Whether its time is over: its response becomes an event stream as soon as the driver has read it.
+    pub(crate) is_due: bool,
 }
 
 /// The time after which the response to a request becomes an event stream.
@@ -170,25 +172,25 @@ impl ResponseState {
 }
 
 /// Waits for the response to a POST. `poll` polls it, and returns the progress of the request while it is pending. If the
-/// timer ends first, `open_stream` decides.
+/// timer ends first, `open_stream` decides, as soon as it is ready.
 pub(crate) async fn decided(
     mut poll: impl FnMut(&mut Context<'_>) -> Result<ResponseKind, Progress>,
     mut timer: StreamTimer<'_>,
-    open_stream: impl FnOnce(),
+    mut open_stream: impl FnMut(&mut Context<'_>) -> Poll<()>,
 ) -> ResponseKind {
-    let mut open_stream = Some(open_stream);
+    let mut is_open = false;
     poll_fn(|cx| {
         loop {
             let progress = match poll(cx) {
                 Ok(kind) => return Poll::Ready(kind),
                 Err(progress) => progress,
             };
-            if open_stream.is_none() || timer.poll(progress, cx).is_pending() {
+            if is_open {
                 return Poll::Pending;
             }
-            if let Some(open_stream) = open_stream.take() {
-                open_stream();
-            }
+            ready!(timer.poll(progress, cx));
+            ready!(open_stream(cx));
+            is_open = true;
         }
     })
     .await

@@ -32,7 +32,7 @@ pub(crate) struct AcceptQueue(mpsc::Sender<Link>);
 
 impl AcceptQueue {
     /// A queue, and its receiving end.
-    pub(super) fn new() -> (Self, mpsc::Receiver<Link>) {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Link>) {
         let (sender, receiver) = mpsc::channel(BACKLOG);
         (Self(sender), receiver)
     }

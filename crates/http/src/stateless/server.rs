@@ -139,7 +139,10 @@ impl StatelessServer {
         let (table, exchange) = (&feed.exchanges.exchanges, feed.exchange);
         let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
         let timer = self.stream_delay.timer(TimeFrom::Start);
-        let open_stream = || table.step(|table, wakes| table.open_stream(exchange, &self.settings, wakes));
+        let open_stream = |_: &mut Context<'_>| {
+            table.step(|table, wakes| table.open_stream(exchange, &self.settings, wakes));
+            Poll::Ready(())
+        };
         let kind_of_response = json_or_event_stream::decided(poll, timer, open_stream).await;
         if !matches!(kind_of_response, ResponseKind::EventStream) {
             // The response is taken: the exchange is over.

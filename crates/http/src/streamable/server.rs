@@ -3,7 +3,7 @@
 use std::future::ready;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::task::Context;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -247,14 +247,19 @@ impl StreamableServer {
     }
 
     /// Waits for the response to a POST. A request that is not answered soon gets the head of an event stream, so that
-    /// the client knows that the request has arrived.
+    /// the client knows that the request has arrived. The driver has read it then: if the session ends before, the client gets
+    /// 404 and may send the request in a new session.
     async fn response_kind(&self, session: &SessionState, exchange: ExchangeId, body: &[u8]) -> ResponseKind {
         let table = &session.exchanges;
         let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
-        let open_stream = || {
-            if Envelope::of(body).is_request() {
+        let mut is_request = None;
+        let open_stream = |cx: &mut Context<'_>| {
+            if *is_request.get_or_insert_with(|| Envelope::of(body).is_request()) {
+                table.lock().note_due(exchange);
+                ready!(session.inbound_queue.poll_processed(exchange, cx));
                 table.step(|table, wakes| table.open_stream(exchange, &self.settings, wakes));
             }
+            Poll::Ready(())
         };
         json_or_event_stream::decided(poll, self.stream_delay.timer(TimeFrom::Arrival), open_stream).await
     }
@@ -483,4 +488,104 @@ fn ended() -> Refused {
 
 fn session_id<'a>(fields: &HeadFields<'a>) -> Result<Option<&'a str>, Refused> {
     fields.mcp_session.single(MCP_SESSION_ID.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::{Pin, pin};
+    use std::task::Waker;
+    use std::time::Duration;
+
+    use rescind_core::{FrameInfo, FrameKind, Lane, Link, Outbound, RejectReason};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    type Answered = Result<Response<ResponseBody>, Refused>;
+
+    const REQUEST: &[u8] = br#"{"jsonrpc":"2.0","id":1,"method":"work"}"#;
+    /// Longer than a request waits for its stream.
+    const LONG: Duration = Duration::from_secs(1);
+
+    /// A server whose sessions the test drives.
+    fn server(config: Streamable) -> (StreamableServer, mpsc::Receiver<Link>) {
+        let (accept_queue, links) = AcceptQueue::new();
+        (StreamableServer::new(config, &Arc::default(), accept_queue), links)
+    }
+
+    /// Posts a request in a new session.
+    fn post(server: &StreamableServer, session: &Arc<SessionState>) -> impl Future<Output = Answered> {
+        let (session, body) = (Arc::clone(session), Bytes::from_static(REQUEST));
+        let held = session.budget.hold(body.len());
+        server.pass(session, Entry::Known, (body, held), true, (None, None))
+    }
+
+    fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// The driver asks for a message.
+    fn asks(link: &mut Link) -> bool {
+        link.rx.as_mut().poll_event(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    fn status_of(answered: Answered) -> u16 {
+        answered.unwrap_or_else(Refused::into_response).status().as_u16()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_its_session_has_not_read_gets_404_however_long_it_waited() {
+        for config in [Streamable::new(), Streamable::new().stream_after(Duration::ZERO)] {
+            let (server, mut links) = server(config);
+            let session = server.open(None, None, Serves::Client).unwrap();
+            let mut posted = pin!(post(&server, &session));
+            assert!(poll(posted.as_mut()).is_pending());
+            tokio::time::advance(LONG).await;
+            assert!(
+                poll(posted.as_mut()).is_pending(),
+                "it gets an event stream that would end without an answer"
+            );
+            drop(links.recv().await);
+            assert_eq!(status_of(posted.await), 404);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_gets_its_stream_when_its_session_has_read_it() {
+        let (server, mut links) = server(Streamable::new());
+        let session = server.open(None, None, Serves::Client).unwrap();
+        let mut link = links.recv().await.unwrap();
+        let mut posted = pin!(post(&server, &session));
+        assert!(poll(posted.as_mut()).is_pending());
+        tokio::time::advance(LONG).await;
+        assert!(poll(posted.as_mut()).is_pending());
+        assert!(asks(&mut link));
+        assert!(poll(posted.as_mut()).is_pending(), "it may still be refused");
+        // The task that waits is woken: nothing else happens.
+        let answered = tokio::join!(posted, async { assert!(!asks(&mut link)) }).0;
+        assert_eq!(status_of(answered), 200);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_came_while_its_session_closes_gets_404() {
+        for config in [Streamable::new(), Streamable::new().stream_after(Duration::ZERO)] {
+            let (server, mut links) = server(config);
+            let session = server.open(None, None, Serves::Client).unwrap();
+            let mut link = links.recv().await.unwrap();
+            let mut posted = pin!(post(&server, &session));
+            assert!(poll(posted.as_mut()).is_pending());
+            tokio::time::advance(LONG).await;
+            assert!(poll(posted.as_mut()).is_pending());
+            assert!(asks(&mut link));
+            let exchange = ExchangeId(OWN + 1);
+            link.tx.as_mut().note_rejection(exchange, RejectReason::Closing);
+            let head = FrameInfo { kind: FrameKind::Answer, id: None, method: None, trace: None };
+            let body = Bytes::from_static(b"{}");
+            let answer = Outbound { body, exchange, lane: Lane::Control, head, last: true };
+            link.tx.as_mut().start_send(answer).unwrap();
+            drop(link);
+            assert_eq!(status_of(posted.await), 404);
+        }
+    }
 }

@@ -417,6 +417,10 @@ impl Linked for SessionState {
     }
 
     fn note_rejection(&self, exchange: ExchangeId, reason: RejectReason) {
+        if reason == RejectReason::Closing && self.serves == Serves::OneRequest {
+            // Its client knows of no session that could have ended.
+            return;
+        }
         self.exchanges.lock().note_rejection(exchange, reason);
     }
 
@@ -539,11 +543,13 @@ fn unanswerable(exchange: ExchangeId) -> TransportError {
     TransportError { exchange: Some(exchange), ..TransportError::new(TransportErrorKind::Closed, text) }
 }
 
-/// The HTTP status of an answer. An answer with an id always gets 200.
+/// The HTTP status of an answer. An answer with an id gets 200, unless its session ended before its request could begin.
 fn status(reason: Option<RejectReason>, _: &[u8]) -> StatusCode {
     match reason {
         Some(RejectReason::BadMessage) => StatusCode::BAD_REQUEST,
         Some(RejectReason::DuplicateId) => StatusCode::CONFLICT,
+        // The client may send it again in a new session.
+        Some(RejectReason::Closing) => StatusCode::NOT_FOUND,
         Some(_) | None => StatusCode::OK,
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::cause::Cause;
+use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
 use crate::driver::call_table::{EntryUsers, StagedCall};
 use crate::driver::connection::ConnectionTask;
@@ -16,6 +16,7 @@ use crate::driver::state::{ConnectionInner, DriverState, now};
 use crate::driver::task::Task;
 use crate::id::{CallNumber, ExchangeId, OutboundKey, RequestId};
 use crate::machine::{Reply, ReplyBody};
+use crate::sync::atomic::Ordering;
 use crate::trace_context::TraceContext;
 use crate::transport::{ExchangeEnd, FrameInfo, FrameKind, Lane, Outbound, RejectReason, TransportError};
 
@@ -202,6 +203,8 @@ impl ConnectionTask {
                 (written, exchange, to.map(|(id, _)| id.clone()), ExchangeEnd::Refused)
             }
             Control::RefuseCancelled { id, tag, server_cancellable, exchange, graceful, cause } => {
+                let is_closing = connection.closing.load(Ordering::Relaxed);
+                reason = (is_closing && cause.kind() == CauseKind::Shutdown).then_some(RejectReason::Closing);
                 let to = ReplyTo { id: &id, tag, server_cancellable };
                 match graceful {
                     Some(result) => codec.encode_graceful(rules, out, &to, result),
