@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tracing::Level;
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 
@@ -28,13 +27,13 @@ use crate::sync::AbortHandle;
 /// There is one for each step, so it is small: most steps have one effect or none.
 #[derive(Default)]
 pub(crate) struct Effects {
-    /// The first request that is signalled. Further ones are among the rare effects.
+    /// The first of each kind. Further ones are among the rare effects.
     signal: Option<Arc<Request>>,
-    pub(crate) starts: SmallVec<[Start; 1]>,
-    pub(crate) wakers: SmallVec<[Waker; 1]>,
+    start: Option<Start>,
+    waker: Option<Waker>,
     pub(crate) driver: Option<Waker>,
-    /// Requests whose slots were removed. Their contexts may still share them.
-    pub(crate) gone: SmallVec<[Arc<Request>; 1]>,
+    /// A request whose slot was removed. Its contexts may still share it.
+    gone: Option<Arc<Request>>,
     rare: Option<Box<RareEffects>>,
 }
 
@@ -42,7 +41,9 @@ pub(crate) struct Effects {
 #[derive(Default)]
 pub(crate) struct RareEffects {
     signals: Vec<Arc<Request>>,
+    starts: Vec<Start>,
     pub(crate) aborts: Vec<Arc<Request>>,
+    wakers: Vec<Waker>,
     pub(crate) watches: Vec<AbortHandle>,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
     pub(crate) matchers: Vec<Matcher>,
@@ -58,6 +59,7 @@ pub(crate) struct RareEffects {
     /// The connection has closed.
     pub(crate) closed: bool,
     pub(crate) log: Vec<Entry>,
+    gone: Vec<Arc<Request>>,
 }
 
 impl Effects {
@@ -70,6 +72,31 @@ impl Effects {
         match self.signal {
             None => self.signal = Some(request),
             Some(_) => self.rare().signals.push(request),
+        }
+    }
+
+    /// Starts a handler.
+    pub(crate) fn start(&mut self, start: Start) {
+        match self.start {
+            None => self.start = Some(start),
+            Some(_) => self.rare().starts.push(start),
+        }
+    }
+
+    pub(crate) fn wake(&mut self, wakers: impl IntoIterator<Item = Waker>) {
+        for waker in wakers {
+            match self.waker {
+                None => self.waker = Some(waker),
+                Some(_) => self.rare().wakers.push(waker),
+            }
+        }
+    }
+
+    /// Drops a request.
+    pub(crate) fn drop_request(&mut self, request: Arc<Request>) {
+        match self.gone {
+            None => self.gone = Some(request),
+            Some(_) => self.rare().gone.push(request),
         }
     }
 
@@ -90,16 +117,20 @@ impl Effects {
                 request.data.wake_signalled();
             }
         }
-        if !self.starts.is_empty() {
-            start_all(self.starts);
+        if let Some(first) = self.start {
+            let more = self.rare.as_mut().map(|rare| std::mem::take(&mut rare.starts));
+            start_all(first, more.unwrap_or_default());
         }
         if let Some(rare) = &mut self.rare {
             for request in rare.aborts.drain(..) {
                 request.data.abort();
             }
         }
-        if !self.wakers.is_empty() {
-            for waker in self.wakers {
+        if let Some(waker) = self.waker {
+            waker.wake();
+        }
+        if let Some(rare) = &mut self.rare {
+            for waker in rare.wakers.drain(..) {
                 waker.wake();
             }
         }
@@ -151,6 +182,7 @@ impl RareEffects {
         for entry in self.log {
             entry.write();
         }
+        drop(self.gone);
     }
 }
 
@@ -161,17 +193,18 @@ thread_local! {
 
 /// Starts handlers one after another. A runtime that shuts down drops a task during its start, which ends its request
 /// and may start the next one. Such starts run in turn and not inside each other.
-fn start_all(starts: SmallVec<[Start; 1]>) {
+fn start_all(first: Start, more: Vec<Start>) {
     let first = STARTING.with_borrow_mut(|starting| {
         if let Some(later) = starting {
-            later.extend(starts);
+            later.push(first);
+            later.extend(more);
             return None;
         }
-        *starting = Some(Vec::new());
-        Some(starts)
+        *starting = Some(more);
+        Some(first)
     });
     let Some(first) = first else { return };
-    first.into_iter().for_each(start_one);
+    start_one(first);
     loop {
         let turn = STARTING.with_borrow_mut(|starting| match starting {
             Some(later) if !later.is_empty() => std::mem::take(later),

@@ -487,7 +487,7 @@ impl Drop for Guard {
         if !request.end_is_reported() {
             self.begin();
             connection.step(|state, now, effects| {
-                effects.wakers.extend(state.notices.take_turn_of(request.key));
+                effects.wake(state.notices.take_turn_of(request.key));
                 state.end_task(&self.0, now);
             });
         }

@@ -250,7 +250,8 @@ impl<R> CallBuilder<R> {
         }
         let mut spec = CallSpec::new(&method);
         let (rules, role) = (self.connection.dialect.rules(), self.connection.role);
-        let time = self.time.begin(now(), self.connection.timeouts, rules, role, &method);
+        let now = now();
+        let time = self.time.begin(now, self.connection.timeouts, rules, role, &method);
         spec.deadline = time.deadline;
         spec.exempt = exempt;
         spec.after_cancel = self.after_cancel;
@@ -302,7 +303,7 @@ impl<R> CallBuilder<R> {
             })
         });
         let (mut belongs, mut late) = (self.belongs, None);
-        let started = self.connection.step(|state, now, effects| {
+        let started = self.connection.step_at(now, |state, now, effects| {
             let started = state.start_call(&self.connection, now, &spec, staged, &mut extras, effects)?;
             if let Some(said) = &said {
                 state.session.handshake(HandshakePart::Params, said);

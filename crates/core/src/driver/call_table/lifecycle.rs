@@ -110,7 +110,7 @@ impl DriverState {
     pub(crate) fn release_call(&mut self, slot_key: SlotKey, effects: &mut Effects) {
         let Some(entry) = self.calls.get_mut(slot_key.0) else { return };
         entry.users.remove(EntryUsers::HANDLE);
-        effects.wakers.extend(entry.waker.take());
+        effects.wake(entry.waker.take());
         self.remove_if_done(slot_key);
     }
 
@@ -167,12 +167,12 @@ impl DriverState {
         // A handle that was dropped reads nothing.
         entry.settled = entry.users.has(EntryUsers::HANDLE).then(|| Box::new(settled));
         if !hold_back(entry, slot_key, &mut self.notices) {
-            effects.wakers.extend(entry.waker.take().filter(|_| !forgotten));
+            effects.wake(entry.waker.take().filter(|_| !forgotten));
         }
         let waits = entry.users.has(EntryUsers::CANCEL);
         if let Some(extras) = entry.extras.as_mut() {
             let readers = std::mem::take(&mut extras.readers);
-            effects.wakers.extend(extras.ack_waker.take());
+            effects.wake(extras.ack_waker.take());
             effects.rare().watches.append(&mut extras.watches);
             effects.rare().parent_releases.extend(extras.release_parent.take());
             if let Some(inbox) = extras.inbox.take() {

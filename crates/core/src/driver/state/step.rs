@@ -193,7 +193,7 @@ impl DriverState {
                         effects.rare().watches.extend(extras.watches);
                     }
                     self.queued.remove(key.0);
-                    effects.gone.push(slot.request);
+                    effects.drop_request(slot.request);
                 }
             }
             Output::Refuse { to, exchange, why } => {
@@ -234,7 +234,7 @@ impl DriverState {
                 if let Some((_, entry)) = self.entry_of(call) {
                     let extras = entry.extras();
                     extras.acknowledged = Some(cancelled);
-                    effects.wakers.extend(extras.ack_waker.take());
+                    effects.wake(extras.ack_waker.take());
                 }
             }
             Output::Settle { call, settlement } => {
@@ -289,7 +289,7 @@ impl DriverState {
             } else if exchange.is_peers() {
                 self.outbox.push_control(Control::Begin(exchange));
             }
-            effects.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
+            effects.start(Start { handler, request: Arc::clone(&slot.request), params });
         } else {
             // The method is not served: it is answered here, without a task.
             let lifecycle = connection.dialect.rules().lifecycle;
@@ -313,7 +313,7 @@ impl DriverState {
         });
         slot.request.data.set_cancelled(cause);
         if connection.in_order {
-            effects.wakers.extend(self.notices.take_turn_of(key));
+            effects.wake(self.notices.take_turn_of(key));
         }
         let request = &slot.request;
         connection.registry.record(request.session_hash(), request.session(), &request.data.id);
@@ -506,17 +506,17 @@ impl DriverState {
         for key in self.waiting_for_room.drain(..) {
             let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
             let waker = extras.and_then(|extras| extras.waits_for_room.take());
-            effects.wakers.extend(waker);
+            effects.wake(waker);
         }
-        effects.wakers.extend(self.notifiers.take());
+        effects.wake(self.notifiers.take());
     }
 
     /// A request is answered, or must not be answered: none of its tasks waits for room any more.
     pub(crate) fn end_waits_for_room(&mut self, key: InboundKey, effects: &mut Effects) {
-        effects.wakers.extend(self.notifiers.take_of(key));
+        effects.wake(self.notifiers.take_of(key));
         let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
         if let Some(waker) = extras.and_then(|extras| extras.waits_for_room.take()) {
-            effects.wakers.push(waker);
+            effects.wake([waker]);
             self.waiting_for_room.retain(|waiting| *waiting != key);
         }
     }
