@@ -280,7 +280,7 @@ impl Cluster {
     async fn take_name(&self, name: &NodeName, own: &OwnEntry) -> Result<(), JoinError> {
         let inner = &self.0;
         let patience = tokio::time::Instant::now() + TIME_TO_LIVE + RETRY_NAME;
-        while let Beat::Taken(entry) = inner.membership.beat(own).await? {
+        while let Beat::Taken(entry) = inner.membership.first_beat(own, patience).await? {
             let Some(holder) = inner.membership.read_entry(name, &entry) else {
                 // Its address may lead anywhere. An entry that nobody renews ends after its time to live.
                 if tokio::time::Instant::now() > patience {

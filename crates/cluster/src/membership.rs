@@ -235,6 +235,20 @@ impl Membership {
         beat
     }
 
+    /// Writes the entry of a node that starts. An engine that was just started answers before it can keep records, so it is asked
+    /// again until this time.
+    pub(crate) async fn first_beat(&self, entry: &OwnEntry, until: Instant) -> Result<Beat, EngineError> {
+        loop {
+            match self.beat(entry).await {
+                Err(EngineError::Away(error)) if Instant::now() < until => {
+                    tracing::debug!(error = %LogText::text(&error), "the engine is not ready");
+                    tokio::time::sleep(BETWEEN_READINGS).await;
+                }
+                beat => return beat,
+            }
+        }
+    }
+
     /// Renews the entry of this node and reads those of the others, until it is dropped.
     pub(crate) async fn keep(self, own: OwnEntry) {
         let mut due = tokio::time::interval(BEAT);
@@ -296,6 +310,8 @@ pub(crate) mod tests {
         readings: AtomicU32,
         /// It refuses heartbeats.
         is_full: AtomicBool,
+        /// How many heartbeats it does not answer.
+        away: AtomicU32,
     }
 
     impl Engine for Counted {
@@ -321,7 +337,15 @@ pub(crate) mod tests {
         }
 
         fn beat<'a>(&'a self, _: &'a str, _: &'a str, _: Duration) -> Answer<'a, Beat> {
-            if self.is_full.load(Ordering::Relaxed) { unused() } else { Box::pin(async { Ok(Beat::Held) }) }
+            let is_away =
+                self.away.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            if is_away.is_ok() {
+                Box::pin(async { Err(EngineError::Away("no stream found for given subject".to_owned())) })
+            } else if self.is_full.load(Ordering::Relaxed) {
+                unused()
+            } else {
+                Box::pin(async { Ok(Beat::Held) })
+            }
         }
 
         fn leave<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, ()> {
@@ -342,9 +366,12 @@ pub(crate) mod tests {
     }
 
     fn membership(entries: Vec<(String, String)>, secret: &Secret) -> (Membership, Arc<Counted>) {
-        let engine =
-            Counted { entries: entries.into(), readings: AtomicU32::new(0), is_full: AtomicBool::new(false) };
-        let engine = Arc::new(engine);
+        let engine = Arc::new(Counted {
+            entries: entries.into(),
+            readings: AtomicU32::new(0),
+            is_full: AtomicBool::new(false),
+            away: AtomicU32::new(0),
+        });
         (Membership::new(Arc::clone(&engine) as _, secret.clone()), engine)
     }
 
@@ -356,9 +383,31 @@ pub(crate) mod tests {
         (membership, engine)
     }
 
-    async fn beat_and_read(membership: &Membership, secret: &Secret) {
+    fn own_entry(secret: &Secret) -> OwnEntry {
         let (name, url) = ("n2".parse().unwrap(), Uri::from_static("http://127.0.0.1:2/"));
-        let own = OwnEntry::new(&name, &url, Incarnation::new().unwrap(), secret);
+        OwnEntry::new(&name, &url, Incarnation::new().unwrap(), secret)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_starts_although_its_engine_keeps_no_records_at_first() {
+        let secret = Secret::of_loopback();
+        let (membership, engine) = membership(Vec::new(), &secret);
+        let own = own_entry(&secret);
+        engine.away.store(20, Ordering::Relaxed);
+        let began = Instant::now();
+        let until = began + TIME_TO_LIVE;
+        assert!(matches!(membership.first_beat(&own, until).await, Ok(Beat::Held)));
+        assert_eq!(began.elapsed(), 20 * BETWEEN_READINGS);
+        engine.away.store(u32::MAX, Ordering::Relaxed);
+        assert!(matches!(membership.first_beat(&own, until).await, Err(EngineError::Away(_))));
+        assert_eq!(began.elapsed(), TIME_TO_LIVE, "it is not asked for ever");
+        engine.away.store(0, Ordering::Relaxed);
+        engine.is_full.store(true, Ordering::Relaxed);
+        assert!(matches!(membership.first_beat(&own, until).await, Err(EngineError::Refused(_))));
+    }
+
+    async fn beat_and_read(membership: &Membership, secret: &Secret) {
+        let own = own_entry(secret);
         let _ = membership.beat(&own).await;
         membership.read().await.unwrap();
     }

@@ -134,7 +134,6 @@ impl Server {
         EngineError::Refused(self.text(error))
     }
 
-    /// A stream could not be created, or a request of `JetStream` had no answer.
     /// Opens a stream, or creates it. Another process may create the same one at that moment, which the server refuses as an
     /// overlap until it can be opened.
     pub(super) async fn stream(&self, config: Config) -> Result<Stream, EngineError> {
