@@ -447,7 +447,6 @@ pub trait Library: Send + Sync + 'static {
 
 /// Sends these cancels of unknown requests one after another, with an echo after every few, so that the library's
 /// queue does not grow because of the speed of the benchmark.
-#[cfg(feature = "peers")]
 pub(crate) async fn one_by_one<L: Library, F: Future<Output = ()>>(
     library: &L,
     count: usize,

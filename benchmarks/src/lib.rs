@@ -12,6 +12,7 @@ pub mod generic_driver;
 pub mod harness;
 pub mod limits;
 pub mod load_test;
+pub mod lsp_client;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod raw;

@@ -34,6 +34,19 @@ pub const IDLE_HTTP: f64 = 24.0;
 pub const ECHO_64_KIB: f64 = 1.2;
 /// W1 and W2 in memory, and W8: multiple of the best of the others.
 pub const BEST_OF_OTHERS: f64 = 1.0;
+/// W1 in memory, the third round's limit: multiple of the best of the others with their own client.
+pub const ECHO_OF_OTHERS: f64 = 0.8;
+/// W1 in memory on one thread with quick handlers, the third round's limit: the same multiple.
+pub const QUICK_ECHO_OF_OTHERS: f64 = 0.7;
+/// The same: multiple of the floor.
+pub const QUICK_ECHO_IN_FLOORS: f64 = 2.8;
+/// W2 in memory on one thread, the third round's limit: multiple of the time of the best of the others, which is 1.5 times as many
+/// requests.
+pub const FLIGHT_OF_OTHERS: f64 = 0.667;
+/// W2 in memory with two workers, the third round's limit: twice as many requests.
+pub const FLIGHT_OF_OTHERS_ON_TWO: f64 = 0.5;
+/// W1 and W2 in memory, the server alone under a raw client: multiple of the best of the others' servers.
+pub const SERVER_OF_OTHERS: f64 = 1.0;
 /// The same, as the first round hoped for and did not ask for.
 pub const BEST_OF_OTHERS_DREAM: f64 = 0.5;
 /// W1 and W2 in memory: multiple of rmcp and of agent-client-protocol.

@@ -443,7 +443,7 @@ fn child(name: Name, slots: usize) -> (Ends, Child) {
 /// The competitor with this library and configuration.
 #[must_use]
 pub fn find(library: &str, configuration: &str) -> Option<Competitor> {
-    let mut all = subjects::all().into_iter().chain(subjects::variants());
+    let mut all = subjects::all().into_iter().chain(subjects::variants()).chain(subjects::servers());
     all.find(|one| one.name.library == library && one.name.configuration == configuration)
 }
 

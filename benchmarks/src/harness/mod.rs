@@ -148,8 +148,12 @@ pub fn measure(run: &Run, part: &str) -> Results {
             "W11" | "clock" => {}
             "machine" => allocation_figures::machine(run, &mut results),
             "W1" | "W2" => {
-                let echoing: Vec<_> = competitors.iter().copied().chain(subjects::TYPED).collect();
-                workloads::measure(run, one, &echoing, &mut results);
+                let echoing = competitors.iter().copied().chain(subjects::TYPED).chain(subjects::servers());
+                workloads::measure(run, one, &echoing.collect::<Vec<_>>(), &mut results);
+            }
+            "W3" => {
+                let cancelling = competitors.iter().copied().chain(subjects::servers());
+                workloads::measure(run, one, &cancelling.collect::<Vec<_>>(), &mut results);
             }
             _ => workloads::measure(run, one, &competitors, &mut results),
         }

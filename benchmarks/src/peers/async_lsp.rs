@@ -1,6 +1,7 @@
 //! async-lsp, with its own client (`MainLoop::new_client`). The two are connected as in its test `unit_test`.
 
 use std::borrow::Cow;
+use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,11 +16,14 @@ use ::async_lsp::panic::CatchUnwindLayer;
 use ::async_lsp::router::Router;
 use ::async_lsp::server::LifecycleLayer;
 use ::async_lsp::{Error, ErrorCode, LspService, MainLoop, ResponseError, ServerSocket};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::compat::{TokioAsyncReadCompatExt as _, TokioAsyncWriteCompatExt as _};
 use tower::ServiceBuilder;
 
 use crate::generic_driver::{End, Halves, Library, Returned, Signals, Slots, Tasks, begun, one_by_one};
+use crate::lsp_client::{self, SERVER_ALONE};
 use crate::subject::{BoxFuture, Carries, Competitor, Name, Told};
 
 const fn name(configuration: &'static str) -> Name {
@@ -32,6 +36,26 @@ pub const DEFAULT: Competitor = halves!(name("default"), Layers::Default);
 
 /// Only the layer that cancelling needs: `ConcurrencyLayer`, with as many slots as needed.
 pub const BEST: Competitor = halves!(name("best"), Layers::Needed);
+
+/// The server of [`BEST`] under a client that writes its frames by hand.
+pub const SERVER: Competitor = halves!(name(SERVER_ALONE), ServerAlone);
+
+#[derive(Clone, Copy, Debug)]
+struct ServerAlone;
+
+impl Halves for ServerAlone {
+    const BUFFER: usize = <Layers as Halves>::BUFFER;
+
+    async fn serve<E: End>(self, end: E, slots: usize, signals: Arc<Signals>) {
+        let slots = NonZeroUsize::new(slots).expect("a slot at least");
+        let layers = ServiceBuilder::new().layer(ConcurrencyLayer::new(slots));
+        serving(layers.service(router::<InList>(&signals)), end).await;
+    }
+
+    async fn connect<E: End>(self, end: E, slots: usize) -> (impl Library, Tasks) {
+        lsp_client::connect(end, slots).await
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layers {
@@ -46,7 +70,7 @@ impl Halves for Layers {
     const BUFFER: usize = 8 << 20;
 
     async fn serve<E: End>(self, end: E, slots: usize, signals: Arc<Signals>) {
-        let router = router(&signals);
+        let router = router::<Alone>(&signals);
         match self {
             Self::Default => {
                 let layers = ServiceBuilder::new()
@@ -83,18 +107,46 @@ impl Halves for Layers {
     }
 }
 
-enum Echo {}
+/// How a text stands in params: alone, or in a list.
+trait Params: Send + 'static {
+    type Params: DeserializeOwned + Serialize + Send + Sync + 'static;
 
-impl Request for Echo {
+    fn text(params: Self::Params) -> String;
+}
+
+enum Alone {}
+
+impl Params for Alone {
     type Params = Cow<'static, str>;
+
+    fn text(params: Self::Params) -> String {
+        params.into_owned()
+    }
+}
+
+/// As the raw client sends it.
+enum InList {}
+
+impl Params for InList {
+    type Params = [Cow<'static, str>; 1];
+
+    fn text([text]: Self::Params) -> String {
+        text.into_owned()
+    }
+}
+
+struct Echo<P = Alone>(PhantomData<P>);
+
+impl<P: Params> Request for Echo<P> {
+    type Params = P::Params;
     type Result = String;
     const METHOD: &'static str = "echo";
 }
 
-enum Park {}
+struct Park<P = Alone>(PhantomData<P>);
 
-impl Request for Park {
-    type Params = Cow<'static, str>;
+impl<P: Params> Request for Park<P> {
+    type Params = P::Params;
     type Result = ();
     const METHOD: &'static str = "park";
 }
@@ -106,13 +158,13 @@ impl Notification for Initialized {
     const METHOD: &'static str = "initialized";
 }
 
-fn router(signals: &Arc<Signals>) -> Router<Arc<Signals>> {
+fn router<P: Params>(signals: &Arc<Signals>) -> Router<Arc<Signals>> {
     let mut router = Router::new(Arc::clone(signals));
     router
         .request::<Initialize, _>(|_, _| async { Ok(InitializeResult::default()) })
         .notification::<Initialized>(|_, ()| ControlFlow::Continue(()))
-        .request::<Echo, _>(|_, text| async { Ok(text.into_owned()) })
-        .request::<Park, _>(|signals, _| {
+        .request::<Echo<P>, _>(|_, params| async { Ok(P::text(params)) })
+        .request::<Park<P>, _>(|signals, _| {
             let signals = Arc::clone(signals);
             async move {
                 // A cancelled handler is dropped.

@@ -46,6 +46,12 @@ pub fn all() -> Vec<Competitor> {
     ]
 }
 
+/// Their servers alone, under a client that writes frames by hand. tower-lsp-server, which has no client, is such a one already.
+#[must_use]
+pub fn servers() -> Vec<Competitor> {
+    vec![async_lsp::SERVER]
+}
+
 /// Those on transports between two processes, each on the transports that its users would choose.
 #[must_use]
 pub fn on_wires() -> Vec<WireSubject> {

@@ -25,6 +25,17 @@ pub fn all() -> Vec<Competitor> {
 /// This library with texts that are serialized and parsed on both sides. They also echo in W1 and W2.
 pub const TYPED: [Competitor; 2] = [rescind::TYPED, rescind::QUICK_TYPED];
 
+/// Servers alone, under a client that writes frames by hand: this library's, and those of the others. They play in W1 to W3.
+#[must_use]
+pub fn servers() -> Vec<Competitor> {
+    let ours = [rescind::SERVER, rescind::QUICK_SERVER];
+    #[cfg(feature = "peers")]
+    let all = ours.into_iter().chain(crate::peers::servers());
+    #[cfg(not(feature = "peers"))]
+    let all = ours.into_iter();
+    all.collect()
+}
+
 /// This library with other settings, which W5 compares with the default.
 #[must_use]
 pub fn variants() -> Vec<Competitor> {
@@ -36,5 +47,6 @@ pub fn variants() -> Vec<Competitor> {
 pub fn all_of_ours() -> Vec<Name> {
     let ours = [floors::FRAMES, floors::CHANNELS, rescind::COMPETITOR, rescind::QUICK];
     let ours = ours.into_iter().chain(variants()).map(|competitor| competitor.name);
-    ours.chain([wire_subjects::ENVELOPES.name]).collect()
+    let servers = [rescind::SERVER.name, rescind::QUICK_SERVER.name];
+    ours.chain(servers).chain([wire_subjects::ENVELOPES.name]).collect()
 }

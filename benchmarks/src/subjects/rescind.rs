@@ -4,16 +4,21 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rescind_core::dialect::{ACP, Role};
+use rescind_core::dialect::{ACP, LSP, Role};
 use rescind_core::{
-    Call, CallContext, CallError, Declaration, HandlerError, Limits, Link, Outcome, Peer, Router, memory_pair,
+    ByteStream, Call, CallContext, CallError, Declaration, HandlerError, Limits, Link, Outcome, Peer, Router,
+    memory_pair,
 };
+use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use super::floors::{self, Frames};
-use crate::generic_driver::{Driven, Due, Library, Returned, Signals, Slots, Tasks, Text, Watch};
+use crate::generic_driver::{
+    self, Driven, Due, End, Halves, Library, Returned, Signals, Slots, Tasks, Text, Watch,
+};
+use crate::lsp_client::{self, SERVER_ALONE, SERVER_ALONE_QUICK};
 use crate::subject::{Carries, Competitor, Ends, Name, Setup, Subject, Told, Tree};
 use crate::{clock, params};
 
@@ -68,6 +73,44 @@ pub const TOKENS: Competitor = Competitor {
     open: |setup| Box::pin(open::<&'static RawValue>(setup, Settings { tokens: Tokens::Used, ..DEFAULT })),
     serve: None,
 };
+
+/// The server alone in the dialect of LSP, under a client that writes its frames by hand. It parses and writes texts.
+pub const SERVER: Competitor = Competitor {
+    name: Name { configuration: SERVER_ALONE, ..COMPETITOR.name },
+    open: |setup| Box::pin(generic_driver::open(ServerAlone(Handlers::Tasks), setup)),
+    serve: Some(|setup| Box::pin(generic_driver::serve(ServerAlone(Handlers::Tasks), setup))),
+};
+
+/// The same with quick handlers.
+pub const QUICK_SERVER: Competitor = Competitor {
+    name: Name { configuration: SERVER_ALONE_QUICK, ..COMPETITOR.name },
+    open: |setup| Box::pin(generic_driver::open(ServerAlone(Handlers::Quick), setup)),
+    serve: Some(|setup| Box::pin(generic_driver::serve(ServerAlone(Handlers::Quick), setup))),
+};
+
+#[derive(Clone, Copy, Debug)]
+struct ServerAlone(Handlers);
+
+impl Halves for ServerAlone {
+    async fn serve<E: End>(self, end: E, slots: usize, signals: Arc<Signals>) {
+        let (input, output) = end.split();
+        let echo = |_: CallContext, [text]: [String; 1]| async move { Ok(text) };
+        let park = move |context, _: Box<RawValue>| parked(context, Arc::clone(&signals));
+        let initialize = |_: CallContext, _: Box<RawValue>| async { Ok(json!({"capabilities": {}})) };
+        let router = Router::new().method("initialize", initialize);
+        let router = match self.0 {
+            Handlers::Tasks => router.method("echo", echo).method("park", park),
+            Handlers::Quick => router.quick("echo", echo).quick("park", park),
+        };
+        let serving = Peer::builder(LSP).limits(limits(slots)).serve(router).role(Role::Server);
+        let peer = serving.attach(ByteStream::new(input, output).into_link()).expect("the runtime runs");
+        let _ = peer.closed().await;
+    }
+
+    async fn connect<E: End>(self, end: E, slots: usize) -> (impl Library, Tasks) {
+        lsp_client::connect(end, slots).await
+    }
+}
 
 /// Whether callers and handlers have tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,8 @@ use crate::harness::other_runs::{APART, CLONE, ECHO, LOST, TIMED, TOOK, load_cas
 use crate::harness::{Place, instructions, wires};
 use crate::limits;
 use crate::subject::{Carries, Name};
-use crate::subjects::rescind::{COMPETITOR, QUICK, QUICK_TYPED, TOKENS, TYPED, WITHHELD};
+use crate::subjects;
+use crate::subjects::rescind::{COMPETITOR, QUICK, QUICK_TYPED, SERVER, TOKENS, TYPED, WITHHELD};
 use crate::wire_subjects::ENVELOPES;
 
 pub(super) const TRIP: &str = "round trip";
@@ -21,10 +22,14 @@ pub(super) fn of(court: &mut Court<'_>, part: &str) {
         "W1" => {
             round_trips(court);
             against_others(court, "W1", &["64 B", "4 KiB", "64 KiB"], TRIP);
+            third_round(court, "W1", "64 B", TRIP, [limits::ECHO_OF_OTHERS; 2]);
+            quick_echo(court);
         }
         "W2" => {
             against_others(court, "W2", &["64 in flight", "1024 in flight"], EACH);
             quick_requests(court);
+            let limits = [limits::FLIGHT_OF_OTHERS, limits::FLIGHT_OF_OTHERS_ON_TWO];
+            third_round(court, "W2", "64 in flight", EACH, limits);
         }
         "W3" => cancels(court),
         "W4" => saturated(court),
@@ -101,6 +106,44 @@ fn against_others(court: &mut Court<'_>, workload: &str, cases: &[&str], measure
     }
 }
 
+/// The third round's lines: both sides beside the best other library with a client of its own, and the server alone beside the
+/// best other server. `limits`: of both sides, on one thread and with two workers.
+fn third_round(court: &mut Court<'_>, workload: &str, case: &str, measure: &str, limits: [f64; 2]) {
+    for (place, limit) in [ONE, TWO].into_iter().zip(limits) {
+        let both = format!("{workload} {case} against the best other, third round, {place}");
+        let server = format!("{workload} {case}, the server alone against the best other, {place}");
+        if !court.build.peers {
+            court.leave(both, limit, "x", WITHOUT_OTHERS);
+            court.leave(server, limits::SERVER_OF_OTHERS, "x", WITHOUT_OTHERS);
+            continue;
+        }
+        let at = At::new(workload, case, place, measure);
+        court.hold(both, beside(court, at, |name| name.carries == Carries::Bytes), limit, "x");
+        let found = multiple(court.figure(SERVER.name, at), court.best_server(at));
+        court.hold(server, found, limits::SERVER_OF_OTHERS, "x");
+    }
+}
+
+fn quick_echo(court: &mut Court<'_>) {
+    let at = At::new("W1", "64 B", ONE, TRIP);
+    let beside = format!("W1 64 B against the best other, quick handlers, third round, {ONE}");
+    if court.build.peers {
+        let best = court.best_of_others(at, |name| name.carries == Carries::Bytes);
+        let found = multiple(court.figure(QUICK_TYPED.name, at), best);
+        court.hold(beside, found, limits::QUICK_ECHO_OF_OTHERS, "x");
+    } else {
+        court.leave(beside, limits::QUICK_ECHO_OF_OTHERS, "x", WITHOUT_OTHERS);
+    }
+    let floor = court.floor(at).map(|floor| (floor, subjects::FLOOR.name));
+    let found = multiple(court.figure(QUICK_TYPED.name, at), floor);
+    court.hold(
+        format!("W1 64 B in floors, quick handlers, third round, {ONE}"),
+        found,
+        limits::QUICK_ECHO_IN_FLOORS,
+        "x",
+    );
+}
+
 /// 400,000 requests a second, or twice as many as the best of the others: the longer of the two times is the limit.
 fn quick_requests(court: &mut Court<'_>) {
     const NAME: &str = "W2 64 in flight, quick handlers, memory, one thread";
@@ -120,7 +163,11 @@ fn quick_requests(court: &mut Court<'_>) {
 
 /// The figure of this library as a multiple of the best of these.
 fn beside(court: &Court<'_>, at: At<'_>, of: impl Fn(Name) -> bool) -> Found {
-    let (ours, (best, name)) = (court.figure(TYPED.name, at)?, court.best_of_others(at, of)?);
+    multiple(court.figure(TYPED.name, at), court.best_of_others(at, of))
+}
+
+fn multiple(ours: Result<f64, String>, best: Result<(f64, Name), String>) -> Found {
+    let (ours, (best, name)) = (ours?, best?);
     Ok((ours / best, format!("{:.2} us, {} {:.2} us", ours / 1e3, name.library, best / 1e3)))
 }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::figures::{Figure, Row};
 use super::{Place, Results};
+use crate::lsp_client::SERVER_ALONE;
 use crate::subject::Name;
 use crate::subjects;
 
@@ -153,8 +154,10 @@ fn failures(court: &mut Court<'_>) {
 
 // The lookup of figures and the judgement of lines.
 
-/// It has a server only. Its client is part of this benchmark and writes frames by hand, so no budget is compared with it.
-const WITHOUT_CLIENT: &str = "tower-lsp-server";
+/// Whether the client is a part of this benchmark, which writes frames by hand. tower-lsp-server has no other.
+fn is_server_alone(name: Name) -> bool {
+    name.library == "tower-lsp-server" || name.configuration == SERVER_ALONE
+}
 
 struct Court<'a> {
     results: &'a Results,
@@ -222,9 +225,18 @@ impl<'a> Court<'a> {
 
     /// The best of the others in a case: its figure and its name. Only competitors with their own client count.
     fn best_of_others(&self, at: At<'_>, of: impl Fn(Name) -> bool) -> Result<(f64, Name), String> {
+        self.best(at, |name| !is_server_alone(name) && of(name))
+    }
+
+    /// The best of the others' servers under a raw client.
+    fn best_server(&self, at: At<'_>) -> Result<(f64, Name), String> {
+        self.best(at, is_server_alone)
+    }
+
+    fn best(&self, at: At<'_>, of: impl Fn(Name) -> bool) -> Result<(f64, Name), String> {
         let ours = subjects::all_of_ours();
         let rows = self.results.rows.iter().filter(|row| at.is_of(row) && !ours.contains(&row.name));
-        let others = rows.filter(|row| row.name.library != WITHOUT_CLIENT && of(row.name));
+        let others = rows.filter(|row| of(row.name));
         let valued = others.filter_map(|row| Some((row.figure.value()?, row.name)));
         let best = valued.min_by(|a, b| a.0.total_cmp(&b.0));
         best.ok_or_else(|| format!("none of the others has a figure: {}", at.measure))

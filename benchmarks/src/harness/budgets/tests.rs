@@ -1,12 +1,15 @@
 use super::*;
 use crate::cross_process::Wire;
 use crate::harness::{Distribution, Growth, PARTS};
+use crate::lsp_client::SERVER_ALONE;
 use crate::subject::{Carries, Name};
 use crate::subjects::FLOOR;
-use crate::subjects::rescind::{COMPETITOR, QUICK, QUICK_TYPED, TOKENS, TYPED, WITHHELD};
+use crate::subjects::rescind::{COMPETITOR, QUICK, QUICK_TYPED, SERVER, TOKENS, TYPED, WITHHELD};
 use crate::wire_subjects::ENVELOPES;
 
 const ALL: Build = Build { counts: true, peers: true };
+const OTHER_SERVER: Name =
+    Name { library: "async-lsp", version: "", configuration: SERVER_ALONE, carries: Carries::Bytes };
 const OTHER: Name = Name { library: "rmcp", version: "", configuration: "", carries: Carries::Bytes };
 
 fn row(
@@ -34,6 +37,13 @@ fn complete() -> Results {
         rows.extend([ours, FLOOR.name].map(|who| row(who, "W1", case, place, TRIP, 100.0)));
     }
     rows.push(row(QUICK.name, "W1", "64 B", ONE, TRIP, 100.0));
+    rows.push(row(QUICK_TYPED.name, "W1", "64 B", ONE, TRIP, 10.0));
+    for place in [ONE, TWO] {
+        for (who, value) in [(SERVER.name, 10.0), (OTHER_SERVER, 20.0)] {
+            rows.push(row(who, "W1", "64 B", place, TRIP, value));
+            rows.push(row(who, "W2", "64 in flight", place, EACH, value));
+        }
+    }
     rows.push(row(QUICK_TYPED.name, "W2", "64 in flight", ONE, EACH, 10.0));
     for place in [ONE, TWO, PIPES] {
         for what in ["to handler", "to caller", "an echo between"] {
@@ -226,7 +236,7 @@ fn every_part_has_its_lines_and_their_limits_though_nothing_was_measured() {
 #[test]
 fn a_figure_that_is_missing_or_no_number_takes_a_line_from_met_to_not_met() {
     let complete = complete();
-    assert_eq!(rulings(&complete), vec![Ruling::Met; 215]);
+    assert_eq!(rulings(&complete), vec![Ruling::Met; 225]);
     for place in 0..complete.rows.len() {
         let mut without = complete.clone();
         let row = without.rows.remove(place);
@@ -250,8 +260,8 @@ fn a_figure_that_is_missing_or_no_number_takes_a_line_from_met_to_not_met() {
 fn values_that_this_build_cannot_measure_are_not_judged() {
     for (build, expected) in [
         (Build { counts: false, peers: true }, 19),
-        (Build { counts: true, peers: false }, 60),
-        (Build { counts: false, peers: false }, 71),
+        (Build { counts: true, peers: false }, 69),
+        (Build { counts: false, peers: false }, 80),
     ] {
         let verdicts = judge_of(&empty(&PARTS), build);
         let left: Vec<_> = verdicts.iter().filter(|verdict| verdict.ruling == Ruling::NotJudged).collect();
