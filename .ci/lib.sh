@@ -64,6 +64,77 @@ debian_rust() {
     [ -z "$missing" ] || fail "the unpacked compiler needs libraries that are not here: $missing"
 }
 
+# cross_rust NAME: Debian's compilers for other targets than this machine's, building in the folder NAME of the target folder. Sets
+# $place to the folder. `musl_tools` and `windows_tools` bring what their targets need.
+cross_rust() {
+    place=${CARGO_TARGET_DIR:-$root/target}/$1
+    mkdir -p "$place"
+    debian_rust 1.96 rust-web-src
+}
+
+# there TARGET COMMAND ARG..: cargo, for this target, with the flags $there_flags besides.
+there() {
+    local target=$1 command=$2 flags="-D warnings${there_flags:+ $there_flags}"
+    shift 2
+    printf '+ cargo %s --target %s %s\n' "$command" "$target" "$*"
+    LD_LIBRARY_PATH="$libraries" RUSTC="$compiler/rustc" RUSTDOC="$compiler/rustdoc" RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$place/build" \
+        CC_x86_64_unknown_linux_musl=musl-gcc CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER="$place/musl-link" \
+        CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_RUSTFLAGS="$flags -C target-feature=+crt-static -C link-self-contained=no -L native=$place" \
+        CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="$flags" \
+        CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=x86_64-w64-mingw32-gcc CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUSTFLAGS="$flags" \
+        CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER="$place/wine" \
+        "$compiler/cargo" "$command" --locked --target "$target" -Z build-std=std,panic_unwind,test "$@"
+}
+
+# musl_tools: what `there` needs for x86_64-unknown-linux-musl. The standard library asks for the unwinder of LLVM, which Debian has for
+# glibc only. That of gcc has the same functions, and asks glibc for the unwind table of an address, which this finds.
+musl_tools() {
+    command -v musl-gcc >/dev/null || apt_get install -qq -y --no-install-recommends musl-tools
+    cat >"$place/find_object.c" <<'C'
+#define _GNU_SOURCE
+#include <link.h>
+#include <pthread.h>
+/* It names these weakly, and a static library gives only what is asked for. */
+__attribute__((used)) static void *const needed[] = { pthread_once, pthread_mutex_lock, pthread_mutex_unlock, pthread_key_create,
+    pthread_getspecific, pthread_setspecific };
+struct found { unsigned long long flags; void *start, *end; struct link_map *map; void *table; unsigned long long reserved[7]; };
+struct search { unsigned long pc; struct found *found; };
+static int look(struct dl_phdr_info *object, size_t size, void *data) {
+    struct search *search = data;
+    const ElfW(Phdr) *table = 0, *holds = 0;
+    (void)size;
+    for (int at = 0; at < object->dlpi_phnum; at++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[at];
+        if (part->p_type == PT_GNU_EH_FRAME) table = part;
+        if (part->p_type == PT_LOAD && search->pc - (object->dlpi_addr + part->p_vaddr) < part->p_memsz) holds = part;
+    }
+    if (!holds || !table) return 0;
+    search->found->start = (void *)(object->dlpi_addr + holds->p_vaddr);
+    search->found->end = (char *)search->found->start + holds->p_memsz;
+    search->found->table = (void *)(object->dlpi_addr + table->p_vaddr);
+    return 1;
+}
+int _dl_find_object(void *pc, struct found *found) {
+    struct search search = { (unsigned long)pc, found };
+    *found = (struct found){ 0 };
+    return dl_iterate_phdr(look, &search) ? 0 : -1;
+}
+C
+    # musl-gcc knows no static program that can be loaded at any address.
+    printf '#!/bin/bash\nexec musl-gcc "${@/#-static-pie/-static}"\n' >"$place/musl-link"
+    chmod +x "$place/musl-link"
+    run musl-gcc -O1 -fPIC -c -o "$place/find_object.o" "$place/find_object.c"
+    printf 'GROUP ( %s %s %s )\n' "$(gcc -print-file-name=libgcc_eh.a)" "$place/find_object.o" "$(gcc -print-file-name=libgcc.a)" >"$place/libunwind.a"
+}
+
+# windows_tools: what `there` needs for x86_64-pc-windows-gnu. The C library of mingw and the unwinder of its gcc are Debian's. So the
+# standard library is built here.
+windows_tools() {
+    command -v x86_64-w64-mingw32-gcc >/dev/null || apt_get install -qq -y --no-install-recommends gcc-mingw-w64-x86-64-win32
+    need x86_64-w64-mingw32-gcc "It is in Debian's gcc-mingw-w64-x86-64-win32."
+}
+
 # npm_packages: the packages of the lock file in the working directory, unless they are there.
 npm_packages() {
     [ node_modules/.package-lock.json -nt package-lock.json ] || run npm ci --ignore-scripts --no-audit --no-fund
