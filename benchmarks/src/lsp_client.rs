@@ -23,12 +23,12 @@ pub const SERVER_ALONE: &str = "server alone, raw client";
 /// The same for a server whose handlers are quick.
 pub const SERVER_ALONE_QUICK: &str = "server alone, raw client, quick handlers";
 
-/// An initialized client at this end, and the task that reads. `slots`: how many handlers the server runs at once.
+/// An initialized client at this end, and the task that reads. It sends no `initialized`, for which each library has other params.
+/// `slots`: how many handlers the server runs at once.
 pub async fn connect(end: impl End, slots: usize) -> (impl Library, Tasks) {
     let (client, tasks) = client(end);
     let initialized = client.ask("initialize", json!({"capabilities": {}})).await.answered().await;
     assert!(initialized.result.is_some(), "the server is initialized: {initialized:?}");
-    client.notify("initialized", json!({})).await;
     (Connected { client, slots }, tasks)
 }
 

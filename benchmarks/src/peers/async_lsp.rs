@@ -107,7 +107,7 @@ impl Halves for Layers {
     }
 }
 
-/// How a text stands in params: alone, or in a list.
+/// How a text is passed in params: alone, or in a list.
 trait Params: Send + 'static {
     type Params: DeserializeOwned + Serialize + Send + Sync + 'static;
 

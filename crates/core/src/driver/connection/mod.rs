@@ -37,6 +37,7 @@ use tokio::time::Sleep;
 use crate::byte_budget::HeldBytes;
 use crate::dialect::{Dialect, Negotiation, negotiate};
 use crate::driver::admission::{HandlerPhase, SessionPermit};
+use crate::driver::connection::write::SharedBuffer;
 use crate::driver::effects::start_one;
 use crate::driver::json_text::JsonText;
 use crate::driver::router::Router;
@@ -66,6 +67,7 @@ pub(crate) struct ConnectionTask {
     pub(crate) pending: VecDeque<Inbound>,
     /// The buffer in which frames are encoded.
     pub(crate) scratch: Vec<u8>,
+    pub(crate) shared: SharedBuffer,
     pub(crate) unflushed: bool,
     /// Bytes passed to the transport since its last flush.
     pub(crate) written: usize,
@@ -134,6 +136,7 @@ impl ConnectionTask {
             tx: Some(link.tx),
             pending,
             scratch: Vec::new(),
+            shared: SharedBuffer::default(),
             unflushed: false,
             written: 0,
             written_held,
