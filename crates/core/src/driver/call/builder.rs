@@ -249,8 +249,7 @@ impl<R> CallBuilder<R> {
             return born(Cause::new(CauseKind::Caller));
         }
         let mut spec = CallSpec::new(&method);
-        let (rules, role) = (self.connection.dialect.rules(), self.connection.role);
-        let now = now();
+        let (now, rules, role) = (now(), self.connection.dialect.rules(), self.connection.role);
         let time = self.time.begin(now, self.connection.timeouts, rules, role, &method);
         spec.deadline = time.deadline;
         spec.exempt = exempt;

@@ -331,10 +331,12 @@ impl ConnectionTask {
         last: EndsExchange,
     ) -> Result<bool, TransportError> {
         let Some(tx) = &mut self.tx else { return Ok(false) };
-        let body = match self.scratch.len() {
-            ..=MAX_SHARING_BYTES => self.shared.cut(&self.scratch),
-            ..=MAX_COPIED_BYTES => Bytes::copy_from_slice(&self.scratch),
-            _ => Bytes::from(std::mem::take(&mut self.scratch)),
+        let body = if self.scratch.len() <= MAX_SHARING_BYTES {
+            self.shared.cut(&self.scratch)
+        } else if self.scratch.len() <= MAX_COPIED_BYTES {
+            Bytes::copy_from_slice(&self.scratch)
+        } else {
+            Bytes::from(std::mem::take(&mut self.scratch))
         };
         (self.unflushed, self.moved) = (true, true);
         self.written += body.len();
