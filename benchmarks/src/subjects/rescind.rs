@@ -95,7 +95,14 @@ impl Halves for ServerAlone {
     async fn serve<E: End>(self, end: E, slots: usize, signals: Arc<Signals>) {
         let (input, output) = end.split();
         let echo = |_: CallContext, [text]: [String; 1]| async move { Ok(text) };
-        let park = move |context, _: Box<RawValue>| parked(context, Arc::clone(&signals));
+        // The raw client asserts that a cancelled request is answered as cancelled.
+        let park = move |context: CallContext, _: Box<RawValue>| {
+            let signals = Arc::clone(&signals);
+            async move {
+                let _waiting = signals.wait();
+                Ok(context.run_until_cancelled(std::future::pending::<()>()).await?)
+            }
+        };
         let initialize = |_: CallContext, _: Box<RawValue>| async { Ok(json!({"capabilities": {}})) };
         let router = Router::new().method("initialize", initialize);
         let router = match self.0 {
