@@ -218,7 +218,7 @@ fn loss(group: &[&Row]) -> Option<String> {
     let mut others: Vec<_> = group
         .iter()
         .filter(|row| !all_of_ours.contains(&row.name))
-        // Half of a library is compared with the half of ours, by the budgets.
+        // The budgets compare servers alone with servers alone.
         .filter(|row| row.name.configuration != SERVER_ALONE)
         .filter_map(|row| Some((of_merit(row)?, row.name)))
         .collect();

@@ -31,13 +31,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::time::Sleep;
 
 use crate::byte_budget::HeldBytes;
 use crate::dialect::{Dialect, Negotiation, negotiate};
 use crate::driver::admission::{HandlerPhase, SessionPermit};
-use crate::driver::connection::write::SharedBuffer;
 use crate::driver::effects::start_one;
 use crate::driver::json_text::JsonText;
 use crate::driver::router::Router;
@@ -55,6 +54,9 @@ use crate::transport::{
 const MAX_FRAMES_PER_ROUND: usize = 16;
 /// The most rounds before the task yields although there is more to do.
 const MAX_ROUNDS_PER_POLL: usize = 16;
+
+/// The size of the buffer of which small frames are parts. A connection that has sent something keeps one.
+const SHARED_BYTES: usize = 512;
 
 /// The task of one connection.
 pub(crate) struct ConnectionTask {
@@ -376,6 +378,21 @@ impl Future for ConnectionTask {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+/// A buffer of which small frames are parts, so that most of them take no allocation of their own.
+#[derive(Default)]
+pub(crate) struct SharedBuffer(BytesMut);
+
+impl SharedBuffer {
+    pub(crate) fn cut(&mut self, frame: &[u8]) -> Bytes {
+        if self.0.capacity() < frame.len() {
+            // If no frame of it is left, it is used from its beginning.
+            self.0.reserve(SHARED_BYTES);
+        }
+        self.0.extend_from_slice(frame);
+        self.0.split().freeze()
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
@@ -22,8 +22,6 @@ use crate::transport::{ExchangeEnd, FrameInfo, FrameKind, Lane, Outbound, Reject
 
 /// Up to this size a frame is a part of a buffer that several frames share.
 const MAX_SHARING_BYTES: usize = 256;
-/// The size of this buffer. A connection that has sent something keeps one.
-const SHARED_BYTES: usize = 512;
 /// Above this size a frame's buffer is moved to the transport and not copied.
 const MAX_COPIED_BYTES: usize = 16 * 1024;
 /// Unflushed bytes of the transport are counted in the budget from this size on.
@@ -364,21 +362,6 @@ impl ConnectionTask {
             }
             Err(error) => Err(error),
         }
-    }
-}
-
-/// A buffer of which small frames are parts, so that most of them take no allocation of their own.
-#[derive(Default)]
-pub(crate) struct SharedBuffer(BytesMut);
-
-impl SharedBuffer {
-    fn cut(&mut self, frame: &[u8]) -> Bytes {
-        if self.0.capacity() < frame.len() {
-            // If no frame of it is left, it is used from its beginning.
-            self.0.reserve(SHARED_BYTES);
-        }
-        self.0.extend_from_slice(frame);
-        self.0.split().freeze()
     }
 }
 
