@@ -27,7 +27,7 @@ use crate::sync::AbortHandle;
 /// There is one for each step, so it is small: most steps have one effect or none.
 #[derive(Default)]
 pub(crate) struct Effects {
-    /// The first of each kind. Further ones are among the rare effects.
+    /// The first signal, as of each kind below. Further ones are among the rare effects.
     signal: Option<Arc<Request>>,
     start: Option<Start>,
     waker: Option<Waker>,

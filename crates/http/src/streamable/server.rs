@@ -525,6 +525,13 @@ mod tests {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
+    /// The request is not answered, and gets no event stream, which would end without an answer.
+    async fn waits_long(mut posted: Pin<&mut impl Future<Output = Answered>>) {
+        assert!(poll(posted.as_mut()).is_pending());
+        tokio::time::advance(LONG).await;
+        assert!(poll(posted).is_pending());
+    }
+
     /// The driver asks for a message.
     fn asks(link: &mut Link) -> bool {
         link.rx.as_mut().poll_event(&mut Context::from_waker(Waker::noop())).is_ready()
@@ -540,12 +547,7 @@ mod tests {
             let (server, mut links) = server(config);
             let session = server.open(None, None, Serves::Client).unwrap();
             let mut posted = pin!(post(&server, &session));
-            assert!(poll(posted.as_mut()).is_pending());
-            tokio::time::advance(LONG).await;
-            assert!(
-                poll(posted.as_mut()).is_pending(),
-                "it gets an event stream that would end without an answer"
-            );
+            waits_long(posted.as_mut()).await;
             drop(links.recv().await);
             assert_eq!(status_of(posted.await), 404);
         }
@@ -557,9 +559,7 @@ mod tests {
         let session = server.open(None, None, Serves::Client).unwrap();
         let mut link = links.recv().await.unwrap();
         let mut posted = pin!(post(&server, &session));
-        assert!(poll(posted.as_mut()).is_pending());
-        tokio::time::advance(LONG).await;
-        assert!(poll(posted.as_mut()).is_pending());
+        waits_long(posted.as_mut()).await;
         assert!(asks(&mut link));
         assert!(poll(posted.as_mut()).is_pending(), "it may still be refused");
         // The task that waits is woken: nothing else happens.
@@ -574,9 +574,7 @@ mod tests {
             let session = server.open(None, None, Serves::Client).unwrap();
             let mut link = links.recv().await.unwrap();
             let mut posted = pin!(post(&server, &session));
-            assert!(poll(posted.as_mut()).is_pending());
-            tokio::time::advance(LONG).await;
-            assert!(poll(posted.as_mut()).is_pending());
+            waits_long(posted.as_mut()).await;
             assert!(asks(&mut link));
             let exchange = ExchangeId(OWN + 1);
             link.tx.as_mut().note_rejection(exchange, RejectReason::Closing);

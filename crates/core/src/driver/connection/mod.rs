@@ -69,7 +69,8 @@ pub(crate) struct ConnectionTask {
     pub(crate) pending: VecDeque<Inbound>,
     /// The buffer in which frames are encoded.
     pub(crate) scratch: Vec<u8>,
-    pub(crate) shared: SharedBuffer,
+    /// Small frames are parts of it.
+    pub(crate) shared_buffer: SharedBuffer,
     pub(crate) unflushed: bool,
     /// Bytes passed to the transport since its last flush.
     pub(crate) written: usize,
@@ -138,7 +139,7 @@ impl ConnectionTask {
             tx: Some(link.tx),
             pending,
             scratch: Vec::new(),
-            shared: SharedBuffer::default(),
+            shared_buffer: SharedBuffer::default(),
             unflushed: false,
             written: 0,
             written_held,
@@ -386,7 +387,8 @@ impl Future for ConnectionTask {
 pub(crate) struct SharedBuffer(BytesMut);
 
 impl SharedBuffer {
-    pub(crate) fn cut(&mut self, frame: &[u8]) -> Bytes {
+    /// A copy of the frame.
+    pub(crate) fn copy(&mut self, frame: &[u8]) -> Bytes {
         if self.0.capacity() < frame.len() {
             // If no frame of it is left, it is used from its beginning.
             self.0.reserve(SHARED_BYTES);
@@ -577,5 +579,24 @@ impl PendingNegotiation {
 fn finish(link: &mut Link, exchange: ExchangeId) {
     if exchange.is_peers() {
         link.tx.as_mut().finish_exchange(exchange, ExchangeEnd::Refused);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_share_a_buffer_and_keep_their_bytes_while_others_are_written() {
+        let mut buffer = SharedBuffer::default();
+        let texts: Vec<String> = (0..100).map(|number| format!("{number:0200}")).collect();
+        let frames: Vec<_> = texts.iter().map(|text| buffer.copy(text.as_bytes())).collect();
+        assert!(frames.iter().zip(&texts).all(|(frame, text)| frame == text.as_bytes()));
+        let together = |pair: &[Bytes]| pair[0].as_ptr().wrapping_add(200) == pair[1].as_ptr();
+        assert!(frames.windows(2).filter(|pair| together(pair)).count() >= 50, "two of 200 bytes share 512");
+        drop(frames);
+        let first = buffer.copy(b"{}").as_ptr();
+        let again = (0..1000).filter(|_| buffer.copy(b"{}").as_ptr() == first).count();
+        assert!(again > 0, "a buffer that no frame uses is used from its beginning");
     }
 }

@@ -330,7 +330,7 @@ impl ConnectionTask {
     ) -> Result<bool, TransportError> {
         let Some(tx) = &mut self.tx else { return Ok(false) };
         let body = if self.scratch.len() <= MAX_SHARING_BYTES {
-            self.shared.cut(&self.scratch)
+            self.shared_buffer.copy(&self.scratch)
         } else if self.scratch.len() <= MAX_COPIED_BYTES {
             Bytes::copy_from_slice(&self.scratch)
         } else {
