@@ -187,9 +187,10 @@ pub(crate) async fn a_task_is_cancelled_from_a_session_at_another_node(backend: 
     let answer = other.ask(all[1], 4, "tasks/cancel", task.clone()).await;
     assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
     assert_eq!(answer["result"]["statusMessage"], "The task was cancelled by request", "{answer}");
-    // The work was signalled before the answer.
+    // The work was signalled before the answer: it drains, or its handler has counted the cancel.
     let stats = own.ask(all[0], 5, "tools/call", json!({ "name": "stats", "arguments": {} })).await;
-    assert_eq!(stats["result"]["structuredContent"]["cancelled"], 1, "{stats}");
+    let stats = &stats["result"]["structuredContent"];
+    assert!(stats["draining"] == 1 || stats["cancelled"] == 1, "{stats}");
     let answer = in_time("tasks/result", result.answer(3)).await.unwrap().unwrap();
     assert!(answer["error"].is_object(), "{answer}");
     for (session, at) in [(&own, all[0]), (&other, all[1]), (&other, all[2])] {
