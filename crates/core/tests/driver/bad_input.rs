@@ -367,23 +367,48 @@ async fn an_answer_that_stops_in_its_middle_ends_its_call_after_five_seconds() {
     }
 }
 
-/// Its rest may name any call, also one that begins later.
+/// Its rest may name each of them.
 #[tokio::test(start_paused = true)]
-async fn half_an_answer_that_names_no_call_ends_none() {
+async fn half_an_answer_that_names_no_call_ends_none_of_several() {
     let mut raw = client(Framing::Newline);
-    let first = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
-    raw.until("\"id\":1").await;
-    raw.write("{\"jsonrpc\":\"2.0\",\"result\":{\"a\":").await;
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    let second = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+    let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
     raw.until("\"id\":2").await;
-    raw.write("[1,").await;
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    raw.write(format!("2]}},\"id\":1}}\n{}\n", answer(2))).await;
-    for call in [first, second] {
+    raw.write("{\"jsonrpc\":\"2.0\",\"result\":{\"a\":").await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    raw.write(format!("[1,2]}},\"id\":1}}\n{}\n", answer(2))).await;
+    for call in calls {
         assert!(matches!(outcome(call).await, Outcome::Completed(_)));
     }
     assert_eq!(raw.seen(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_an_answer_that_names_no_call_ends_the_only_one() {
+    for framing in [Framing::Newline, Framing::ContentLength] {
+        let mut raw = client(framing);
+        let first = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+        raw.until("\"id\":1").await;
+        let (half, rest) = ("{\"jsonrpc\":\"2.0\",\"result\":{\"a\":", "[1,2]},\"id\":1}");
+        let (head, end) = match framing {
+            Framing::Newline => (String::new(), "\n"),
+            Framing::ContentLength => (format!("Content-Length: {}\r\n\r\n", half.len() + rest.len()), ""),
+        };
+        raw.write(format!("{head}{half}")).await;
+        let what = unreadable(first).await;
+        assert!(what.contains("it stopped in its middle, and nothing more of it came within 5 s"), "{what}");
+        // Its rest is a late answer, also while another call is the only one.
+        let second = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+        raw.until("\"id\":2").await;
+        raw.write(format!("{rest}{end}")).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let body = answer(2);
+        raw.write(match framing {
+            Framing::Newline => format!("{body}\n"),
+            Framing::ContentLength => format!("Content-Length: {}\r\n\r\n{body}", body.len()),
+        })
+        .await;
+        is_answered(second, 2).await;
+    }
 }
 
 /// It may be a value of the half, so it is not taken as it is.

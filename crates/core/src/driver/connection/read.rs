@@ -342,16 +342,18 @@ impl ConnectionTask {
         left.is_some()
     }
 
-    /// Ends the call that an answer names which has begun and does not go on. If its rest comes all the same, it is a late answer. One
-    /// that names no call may name it in its rest, and what has neither a result nor an error may be a request.
+    /// Ends the call of an answer which has begun and does not go on: the one that it names, or the only one that waits. If its rest
+    /// comes all the same, it is a late answer. While several wait, one that names none may name each of them in its rest, and what has
+    /// neither a result nor an error may be a request.
     fn recv_stalled(&self, head: &Bytes) {
         let connection = &self.connection;
         let has = |name: &str| memchr::memmem::find(head, name.as_bytes()).is_some();
         if !has("\"result\"") && !has("\"error\"") {
             return;
         }
-        let named = connection.dialect.codec().unreadable_answer(head, BadMessage::NotJson);
-        let Some((Some(call), fault)) = named else { return };
+        let answer = connection.dialect.codec().unreadable_answer(head, BadMessage::NotJson);
+        let Some((named, fault)) = answer else { return };
+        let Some(call) = named.or_else(|| self.only_call(ExchangeId::NONE)) else { return };
         if connection.lock().session.awaits_answer(call) {
             connection.deviates(Deviation::InvalidAnswer, head);
             self.pass_answer(head, Some(call), AnswerBody::Malformed(fault.stalled()));
