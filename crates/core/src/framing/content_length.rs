@@ -17,6 +17,8 @@ use crate::framing::{
 
 /// The most bytes of other output between two frames.
 const MAX_NOISE_BYTES: usize = 64 * 1024;
+/// The most that a `Content-Length` with its number takes, with which a line of noise may end: it is not noise.
+const MAX_LENGTH_BYTES: usize = 64;
 
 /// A header block with `Content-Length`, an empty line, then that many bytes.
 ///
@@ -456,7 +458,7 @@ impl ContentLength {
             if block.size > 0 && !block.is_certain() {
                 return self.drop_block();
             }
-            if self.noise + self.buffer.len() > MAX_NOISE_BYTES {
+            if self.noise + self.buffer.len() > MAX_NOISE_BYTES + MAX_LENGTH_BYTES {
                 return self.refuse(BadFrame::BadHeader);
             }
         } else if block.size + self.buffer.len() > MAX_HEADER_BYTES && split(&self.buffer).is_some() {
@@ -651,7 +653,11 @@ mod tests {
         for piece in pieces {
             decoder.push(piece);
             all.extend(std::iter::from_fn(|| decoder.next_frame()));
-            assert!(decoder.partial() <= MAX_NOISE_BYTES, "{} bytes are held", decoder.partial());
+            assert!(
+                decoder.partial() <= MAX_NOISE_BYTES + MAX_LENGTH_BYTES,
+                "{} bytes are held",
+                decoder.partial()
+            );
         }
         all.extend(std::iter::from_fn(|| decoder.finish()));
         assert_eq!(decoder.finish(), None);
@@ -962,6 +968,11 @@ mod tests {
         // The frame between resets the count.
         let decoded = decode(&fits.repeat(2));
         assert_eq!(decoded.iter().filter(|decoded| **decoded == frame(b"{}")).count(), 2);
+        // What ends the last line of it is the length of the frame.
+        for end in ["}", "x"] {
+            let noise = "x".repeat(MAX_NOISE_BYTES - 1) + end;
+            assert_eq!(decode(&[noise.as_bytes(), good].concat()).last(), Some(&frame(b"{}")), "{end:?}");
+        }
         let too_much = [&LINE.repeat(MAX_NOISE_BYTES / LINE.len() + 1)[..], good].concat();
         assert_eq!(decode(&too_much).last(), bad(BadFrame::BadHeader).last());
         for unit in ["x", "x: ", "{\"a\": ", "}Content-Length", "\u{feff}", "INFO: x\n", "a\nb: c\r\n"] {
