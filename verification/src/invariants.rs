@@ -85,7 +85,7 @@ impl Ledger {
             })?;
         }
         let alive = self.served.values().filter(|request| request.started && !request.ended).count();
-        let out = seen.permits.0 + seen.permits.1;
+        let out = seen.permits.0 + seen.permits.1 + seen.permits.2;
         holds_and_counts(alive > 0, out == alive, "I10", || {
             format!("{out} permits are out, and {alive} tasks run")
         })?;

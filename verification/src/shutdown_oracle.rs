@@ -190,8 +190,9 @@ impl MachineState {
         holds_and_counts(false, foreign.is_empty(), "I5", || {
             format!("children on other connections were not cancelled: {foreign:?}")
         })?;
+        let permits = seen.permits.0 + seen.permits.1 + seen.permits.2;
         let left = seen.timers.len() + seen.queue.len() + seen.exchanges.len() + seen.cancel_keys.len();
-        let left = left + seen.cancels.len() + seen.foreign.len() + seen.permits.0 + seen.permits.1;
+        let left = left + seen.cancels.len() + seen.foreign.len() + permits;
         holds(left == 0, "I3", || format!("the ended connection has left: {seen:?}"))?;
         Ok(true)
     }

@@ -87,6 +87,11 @@ impl TaskForm {
         self == Self::AskedByClient && method == RESULT
     }
 
+    /// Whether requests of this method report the work of a task, cancel it, or bring what it waits for.
+    pub(crate) fn controls(self, method: &str) -> bool {
+        method == GET || method == CANCEL || (self == Self::DecidedByServer && method == UPDATE)
+    }
+
     /// Whether requests of this method may become tasks: "Client Capabilities" and "Server Capabilities" of 2025-11-25,
     /// "Supported Methods" of the extension.
     pub(crate) fn is_supported(self, method: &str) -> bool {

@@ -11,7 +11,7 @@ use crate::id::{ClientNumber, ExchangeId, InboundKey, Principal, RequestId};
 use crate::machine::interface::{
     Event, HandlerResult, InboundRequest, NoTask, Origin, Output, Reply, ReplyBody, Work,
 };
-use crate::machine::limits::Limits;
+use crate::machine::limits::{Limits, control_handlers};
 use crate::machine::remembered_ids::{Name, Settled};
 use crate::machine::request::{Alarms, Cancellability, FixedResult, Request, RequestState};
 use crate::machine::{Session, Timer, later, lifecycle};
@@ -88,8 +88,7 @@ impl Session {
     /// the loss of its exchange or of the connection ends the work: only [`local_cancel`](Self::local_cancel), a shutdown
     /// and the handler itself do.
     ///
-    /// At most half of the handlers that may run, of the connection and of a client, do the work of tasks: the others are left
-    /// for the requests that ask about tasks and cancel them.
+    /// At most half of the handlers that may run, of the connection and of a client, do the work of tasks.
     ///
     /// # Errors
     /// Nothing has changed.
@@ -260,7 +259,7 @@ impl Session {
     }
 
     fn start_next(&mut self) {
-        for work in [Work::Blocking, Work::Task] {
+        for work in [Work::Control, Work::Blocking, Work::Task] {
             while self.permits.has_room(&self.config.limits, work) {
                 let (requests, shares) = (&self.requests, &self.shares);
                 let client = |key: InboundKey| requests.get(key.0).and_then(Request::client);
@@ -438,6 +437,7 @@ fn free_names(
 pub(super) struct HandlerPermits {
     tasks: usize,
     blocking: usize,
+    control: usize,
 }
 
 impl HandlerPermits {
@@ -448,6 +448,7 @@ impl HandlerPermits {
             Work::Blocking => {
                 all < limits.max_running_handlers && self.blocking < limits.max_blocking_handlers
             }
+            Work::Control => self.control < control_handlers(limits.max_running_handlers),
         }
     }
 
@@ -455,6 +456,7 @@ impl HandlerPermits {
         match work {
             Work::Task => self.tasks += 1,
             Work::Blocking => self.blocking += 1,
+            Work::Control => self.control += 1,
         }
     }
 
@@ -462,16 +464,17 @@ impl HandlerPermits {
         match work {
             Work::Task => self.tasks -= 1,
             Work::Blocking => self.blocking -= 1,
+            Work::Control => self.control -= 1,
         }
     }
 
     pub(super) const fn held(self) -> usize {
-        self.tasks + self.blocking
+        self.tasks + self.blocking + self.control
     }
 
     #[cfg(feature = "verify")]
-    pub(super) const fn inspect(self) -> (usize, usize) {
-        (self.tasks, self.blocking)
+    pub(super) const fn inspect(self) -> (usize, usize, usize) {
+        (self.tasks, self.blocking, self.control)
     }
 }
 
@@ -482,11 +485,12 @@ impl HandlerPermits {
 pub(super) struct Queue {
     tasks: VecDeque<InboundKey>,
     blocking: VecDeque<InboundKey>,
+    control: VecDeque<InboundKey>,
 }
 
 impl Queue {
     pub(super) fn len(&self) -> usize {
-        self.tasks.len() + self.blocking.len()
+        self.tasks.len() + self.blocking.len() + self.control.len()
     }
 
     pub(super) fn push(&mut self, work: Work, key: InboundKey) {
@@ -509,13 +513,14 @@ impl Queue {
 
     #[cfg(feature = "verify")]
     pub(super) fn inspect(&self) -> impl Iterator<Item = InboundKey> {
-        self.tasks.iter().chain(&self.blocking).copied()
+        self.tasks.iter().chain(&self.blocking).chain(&self.control).copied()
     }
 
     const fn queue_of(&mut self, work: Work) -> &mut VecDeque<InboundKey> {
         match work {
             Work::Task => &mut self.tasks,
             Work::Blocking => &mut self.blocking,
+            Work::Control => &mut self.control,
         }
     }
 }

@@ -32,8 +32,8 @@ pub struct Inspection {
     pub calls: Vec<CallView>,
     /// The calls that are not settled, as the machine counts them.
     pub open_calls: usize,
-    /// Permits in use, of tasks and of blocking work.
-    pub permits: (usize, usize),
+    /// Permits in use, of tasks, of blocking work and of control.
+    pub permits: (usize, usize, usize),
     /// The requests that wait for a permit, in order.
     pub queue: Vec<InboundKey>,
     /// The timers with the time until they fire, the soonest first.

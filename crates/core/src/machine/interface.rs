@@ -78,6 +78,9 @@ pub enum Work {
     Task,
     /// A thread of the blocking pool, which cannot be aborted.
     Blocking,
+    /// A task of a short request that reports other work or cancels it. It has permits of its own, an eighth of the handlers that
+    /// may run, so that it never waits for that work.
+    Control,
 }
 
 /// How a handler ended.

@@ -36,6 +36,11 @@ macro_rules! limits {
 }
 pub(crate) use limits;
 
+/// How many handlers may report other work or cancel it, where so many may run.
+pub(crate) const fn control_handlers(running: usize) -> usize {
+    if running < 8 { 1 } else { running / 8 }
+}
+
 // By its path, so that the import is used in every set of features.
 self::limits! {
     /// Limits of one connection. When a limit is reached, the event is counted and the refusal names the limit.
@@ -51,7 +56,8 @@ self::limits! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct Limits {
-        /// The most handlers that run at once, handlers that drain included. Default: 1024.
+        /// The most handlers that run at once, handlers that drain included. Default: 1024. In addition an eighth of it answers
+        /// `tasks/get`, `tasks/cancel` and `tasks/update`, which so do not wait for the work that they are about.
         pub max_running_handlers: usize = 1024,
         /// The most blocking handlers that run at once. Default: 128.
         pub max_blocking_handlers: usize = 128,

@@ -11,6 +11,7 @@ use crate::dialect::{CancelledReply, EarlyCancel, Refusal, SettledMemory};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ClientNumber, ExchangeId, InboundKey, OutboundKey, Principal, RequestId, Scope};
 use crate::machine::interface::{Event, InboundRequest, Origin, Output, Work};
+use crate::machine::limits::control_handlers;
 use crate::machine::remembered_ids::{Name, Settled};
 use crate::machine::{Session, lifecycle};
 use crate::message::{CancelExemption, CancelKey};
@@ -336,6 +337,7 @@ pub(super) struct Shares {
 struct ClientUse {
     tasks: usize,
     blocking: usize,
+    control: usize,
     queued: usize,
     /// Its handlers that do the work of tasks. They have a permit, too.
     became_tasks: usize,
@@ -353,6 +355,7 @@ impl Shares {
         match work {
             Work::Task => all < most.running,
             Work::Blocking => all < most.running && used.blocking < most.blocking,
+            Work::Control => used.control < control_handlers(most.running),
         }
     }
 
@@ -410,6 +413,7 @@ impl ClientUse {
         match work {
             Work::Task => &mut self.tasks,
             Work::Blocking => &mut self.blocking,
+            Work::Control => &mut self.control,
         }
     }
 }

@@ -533,6 +533,43 @@ async fn a_connection_full_of_tasks_still_answers_and_cancels() {
 }
 
 #[tokio::test]
+async fn a_connection_full_of_waits_for_tasks_still_reports_and_cancels_them() {
+    for (dialect, wait) in [(MCP, "tasks/result"), (MCP_2026, "subscriptions/listen")] {
+        let (tasks, running) = (Tasks::default(), Running::default());
+        let (near, far) = memory_pair();
+        let limits = Limits::default().max_running_handlers(4);
+        let builder = Peer::builder(dialect.clone()).serve(router(&tasks, &running)).limits(limits);
+        let server = builder.attach(far).unwrap();
+        let client = Peer::builder(dialect.clone()).attach(near).unwrap();
+        let (first, second) = (start(&client, "wait").await, start(&client, "wait").await);
+        let waits = [&first, &second].map(|task| {
+            let mut params = listen_params(&json!([task.id()]));
+            params["taskId"] = json!(task.id());
+            client.call::<_, Value>(wait, &params).start().unwrap()
+        });
+        // Every other request waits for one of these.
+        let queued = client.call::<_, Value>("tools/call", &tool("echo")).start().unwrap();
+        timeout(SOON, async {
+            while server.stats().queued == 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .unwrap();
+        for task in [first, second] {
+            assert_eq!(timeout(SOON, task.status()).await.unwrap().unwrap().status, TaskStatus::Working);
+            timeout(SOON, task.cancel()).await.unwrap().unwrap();
+        }
+        running.becomes(0).await;
+        assert!(timeout(SOON, queued).await.unwrap().is_ok());
+        for waiting in waits {
+            let ended = timeout(SOON, waiting).await.unwrap();
+            assert_eq!(ended.is_ok(), wait == "subscriptions/listen", "{ended:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_request_whose_client_takes_no_task_is_answered_as_usual() {
     let (tasks, running) = (Tasks::default(), Running::default());
     for dialect in BOTH {

@@ -13,8 +13,8 @@ use crate::driver::admission::connection_slots::{
     ConnectionSlot, ConnectionSlots, EndReason, OpenConnection,
 };
 use crate::driver::request_log::{RequestLog, Shared};
-use crate::machine::limits::limits;
-use crate::machine::{ClientLimits, Limits};
+use crate::machine::limits::{control_handlers, limits};
+use crate::machine::{ClientLimits, Limits, Work};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -86,7 +86,12 @@ impl Admission {
 
     /// Admits one more request of this client and takes a permit for its handler. The error names the limit that is
     /// reached.
-    pub(crate) fn admit(&self, client: &Client) -> Result<(), &'static str> {
+    pub(crate) fn admit(&self, client: &Client, work: Work) -> Result<(), &'static str> {
+        let running = self.limits.max_running_handlers;
+        if work == Work::Control {
+            // It may end what is above the limits.
+            return self.take(client, running.saturating_add(control_handlers(running)));
+        }
         // The limit is a threshold: at the limit one more request is admitted.
         if self.draining_shared.load(Ordering::Relaxed) > self.limits.max_draining_handlers {
             return Err("server_draining");
@@ -94,11 +99,15 @@ impl Admission {
         if client.held(Resource::Draining) > self.draining_of_one() {
             return Err("client_draining");
         }
-        if !client.take(Resource::Running, self.limits.max_running_handlers) {
-            let is_full = self.permits_in_use() >= self.limits.max_running_handlers;
-            return Err(if is_full { "server_running" } else { "client_running" });
+        self.take(client, running)
+    }
+
+    /// Takes one of so many permits.
+    fn take(&self, client: &Client, running: usize) -> Result<(), &'static str> {
+        if !client.take(Resource::Running, running) {
+            return Err(if self.permits_in_use() >= running { "server_running" } else { "client_running" });
         }
-        let take = |used: usize| (used < self.limits.max_running_handlers).then_some(used + 1);
+        let take = |used: usize| (used < running).then_some(used + 1);
         let taken = self.permits_in_use.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map(drop).map_err(|_| {
             client.give_back(Resource::Running, 1);
@@ -202,7 +211,8 @@ limits! {
     #[non_exhaustive]
     pub struct ServerLimits {
         /// The most handlers that run at once, handlers that drain included. New requests are refused at this limit.
-        /// Default: 4096. A request that waited for a permit of its connection takes the permit of the request that
+        /// Default: 4096, and an eighth of it in addition for requests about tasks, as of
+        /// [`Limits::max_running_handlers`](field@crate::Limits::max_running_handlers). A request that waited for a permit of its connection takes the permit of the request that
         /// ended, so the limit holds for it too.
         pub max_running_handlers: usize = 4096,
         /// The most handlers that still run after their request is settled. New requests are refused above this limit.
@@ -518,12 +528,21 @@ mod tests {
         let admission = two();
         let client = any_client(&admission);
         // None of them has started: each connection takes its step when it gets the processor.
-        let admitted = [(); 3].map(|()| admission.admit(&client));
+        let admitted = [(); 3].map(|()| admission.admit(&client, Work::Task));
         assert_eq!(
             admitted,
             [Ok(()), Ok(()), Err("server_running")],
             "I10: over the limit of all connections"
         );
+    }
+
+    #[test]
+    fn what_cancels_other_work_is_admitted_at_the_limit() {
+        let admission = of(ServerLimits { max_running_handlers: 16, ..ServerLimits::default() });
+        let client = any_client(&admission);
+        while admission.admit(&client, Work::Task).is_ok() {}
+        let admitted = [(); 3].map(|()| admission.admit(&client, Work::Control));
+        assert_eq!(admitted, [Ok(()), Ok(()), Err("server_running")]);
     }
 
     #[test]
@@ -533,7 +552,7 @@ mod tests {
         let request_client = RequestClient::OfConnection(&client);
         let (mut here, mut there) = (StepPermits::default(), StepPermits::default());
         for permits in [&mut here, &mut there] {
-            assert_eq!(admission.admit(&client), Ok(()));
+            assert_eq!(admission.admit(&client, Work::Task), Ok(()));
             let permit = permits.admitted(request_client);
             permits.starts(&admission, request_client, permit);
             permits.give_back(&admission, Some(&client));
@@ -542,18 +561,18 @@ mod tests {
         StepPermits::drains(&admission, request_client);
         here.ends(&admission, request_client, HandlerPhase::Draining);
         assert_eq!(
-            admission.admit(&client),
+            admission.admit(&client, Work::Task),
             Err("server_running"),
             "I10: it took the permit of a queued request"
         );
         here.starts(&admission, request_client, ClientPermit::None);
         here.give_back(&admission, Some(&client));
-        assert_eq!(admission.admit(&client), Err("server_running"));
+        assert_eq!(admission.admit(&client, Work::Task), Err("server_running"));
         // If no request waits, the permit is free for all.
         here.ends(&admission, request_client, HandlerPhase::Running);
         here.give_back(&admission, Some(&client));
         assert_eq!((admission.permits_in_use(), client.held(Resource::Running)), (1, 1));
-        assert_eq!(admission.admit(&client), Ok(()));
+        assert_eq!(admission.admit(&client, Work::Task), Ok(()));
     }
 
     #[test]
@@ -563,7 +582,7 @@ mod tests {
         let mut permits = StepPermits::default();
         for request_client in [RequestClient::OfConnection(&client), RequestClient::OfRequest(&client)] {
             for _ in 0..10 {
-                assert_eq!(admission.admit(&client), Ok(()));
+                assert_eq!(admission.admit(&client, Work::Task), Ok(()));
                 permits.admitted(request_client).give_back(&client);
                 permits.give_back(
                     &admission,
@@ -584,7 +603,7 @@ mod tests {
         let (one, other) = (any_client(&admission), any_client(&admission));
         let mut permits = StepPermits::default();
         for client in [&one, &other] {
-            assert_eq!(admission.admit(client), Ok(()));
+            assert_eq!(admission.admit(client, Work::Task), Ok(()));
             let permit = permits.admitted(RequestClient::OfRequest(client));
             permits.starts(&admission, RequestClient::OfRequest(client), permit);
             permits.give_back(&admission, None);
@@ -612,11 +631,11 @@ mod tests {
         let mut permits = StepPermits::default();
         permits.starts(&admission, request_client, ClientPermit::None);
         StepPermits::drains(&admission, request_client);
-        assert_eq!(admission.admit(&client), Err("server_draining"));
+        assert_eq!(admission.admit(&client, Work::Task), Err("server_draining"));
         permits.ends(&admission, request_client, HandlerPhase::Draining);
         permits.give_back(&admission, Some(&client));
         let left = (admission.permits_in_use(), admission.draining(), client.held(Resource::Running));
-        assert_eq!((admission.admit(&client), left), (Ok(()), (0, 0, 0)));
+        assert_eq!((admission.admit(&client, Work::Task), left), (Ok(()), (0, 0, 0)));
     }
 
     #[test]
@@ -627,13 +646,19 @@ mod tests {
             (0..handlers).for_each(|_| StepPermits::drains(&admission, RequestClient::OfConnection(client)));
         };
         drain(&deaf, 5);
-        assert_eq!(admission.admit(&deaf), Ok(()), "at its share");
+        assert_eq!(admission.admit(&deaf, Work::Task), Ok(()), "at its share");
         drain(&deaf, 123);
-        assert_eq!((admission.admit(&deaf), admission.admit(&other)), (Err("client_draining"), Ok(())));
+        assert_eq!(
+            (admission.admit(&deaf, Work::Task), admission.admit(&other, Work::Task)),
+            (Err("client_draining"), Ok(()))
+        );
         drain(&deafer, 128);
-        assert_eq!((admission.admit(&deafer), admission.admit(&other)), (Err("client_draining"), Ok(())));
+        assert_eq!(
+            (admission.admit(&deafer, Work::Task), admission.admit(&other, Work::Task)),
+            (Err("client_draining"), Ok(()))
+        );
         drain(&other, 1);
-        assert_eq!(admission.admit(&other), Err("server_draining"), "I11: all of them together");
+        assert_eq!(admission.admit(&other, Work::Task), Err("server_draining"), "I11: all of them together");
         let mut permits = StepPermits::default();
         let mut end = |client: &Client, handlers: usize| {
             (0..handlers).for_each(|_| {
@@ -660,7 +685,7 @@ mod tests {
         let [first, second, third] = [(); 3].map(|()| any_client(&admission));
         let admitted = [&first, &first, &first, &second, &second, &second, &third];
         assert_eq!(
-            admitted.map(|client| admission.admit(client)),
+            admitted.map(|client| admission.admit(client, Work::Task)),
             [
                 Ok(()),
                 Ok(()),

@@ -452,10 +452,14 @@ impl ConnectionTask {
         let id = request.id.clone();
         let client = self.client_of(inbound);
         let bytes = bytes_of_request(inbound);
-        let admission = self.admission_of(client.as_deref(), bytes as usize);
+        let rules = connection.dialect.rules();
+        let work = match waiting.handler.as_ref().map_or(Work::Task, |handler| handler.kind().work()) {
+            Work::Task if rules.tasks.is_some_and(|form| form.controls(&mount.method)) => Work::Control,
+            work => work,
+        };
+        let admission = self.admission_of(client.as_deref(), bytes as usize, work);
         let mut origin = self.origin(inbound);
         origin.client = client.as_ref().map(|client| ClientNumber(client.number()));
-        let rules = connection.dialect.rules();
         let arrival = InboundRequest {
             id: request.id,
             cancel_key: request.cancel_key,
@@ -464,7 +468,7 @@ impl ConnectionTask {
             tag: request.tag,
             origin,
             server_cancellable: mount.server_cancellable,
-            work: waiting.handler.as_ref().map_or(Work::Task, |handler| handler.kind().work()),
+            work,
             ends_with_stream: rules.tasks.is_some_and(|form| form.waits(&mount.method)),
             admission,
         };
@@ -538,11 +542,11 @@ impl ConnectionTask {
     }
 
     /// Whether the limits of the client and of the server have room for one more request.
-    fn admission_of(&self, client: Option<&Client>, bytes: usize) -> Result<(), &'static str> {
+    fn admission_of(&self, client: Option<&Client>, bytes: usize, work: Work) -> Result<(), &'static str> {
         let connection = &self.connection;
         let budget = client.map_or(&connection.budget, Client::budget);
         if budget.has_room(bytes) {
-            connection.admission.admit(client.unwrap_or(&connection.client))
+            connection.admission.admit(client.unwrap_or(&connection.client), work)
         } else {
             Err(MEMORY)
         }
