@@ -48,6 +48,7 @@ fn of_each(backend: Backend) -> Vec<Trial> {
             a_late_cancel_is_forgotten_without_a_session;
         tasks: a_task_is_reached_through_every_replica,
             a_task_is_cancelled_from_a_session_at_another_node,
+            a_long_result_of_a_task_is_given_at_another_node,
             a_task_of_a_dead_replica_is_no_hang;
         sessions: a_forwarded_request_is_never_forwarded_again,
             a_hop_that_is_not_signed_for_this_node_is_refused,
@@ -103,7 +104,8 @@ fn of_engines(backend: Backend) -> Vec<Trial> {
             a_full_engine_is_no_silent_success,
             a_node_without_its_engine_still_serves;
         tasks: a_task_needs_no_engine_while_its_replica_lives,
-            a_full_engine_keeps_no_task_and_stops_none;
+            a_full_engine_keeps_no_task_and_stops_none,
+            a_cancel_of_a_task_waits_for_its_stopped_node;
         sessionless: a_cancel_without_the_engine_is_no_silent_success;
         sessionless: a_worker_stops_with_its_request,
             a_worker_that_begins_late_stops_at_once,
@@ -118,6 +120,7 @@ fn of_redis() -> Vec<Trial> {
         Backend::Redis;
         engine_faults: a_restarted_engine_that_forgot_loses_no_session,
             a_foreign_entry_is_not_followed;
+        tasks: an_engine_that_forgot_loses_no_task;
     }
 }
 

@@ -1,5 +1,7 @@
 //! Tasks: the id of a task names its node. Without sessions each replica passes questions about it on.
 
+use std::net::SocketAddr;
+
 use rescind_testkit::support::in_time;
 use serde_json::{Value, json};
 
@@ -162,27 +164,32 @@ pub(crate) async fn a_task_of_a_dead_replica_is_no_hang(backend: Backend) {
     }
 }
 
-/// A task of a session at one node is reported, awaited and cancelled in a session at another, as MCP 2025-11-25 has it. A list of
-/// nodes keeps no records, so there it is unknown.
+/// Begins a tool call as a task in a session of 2025-11-25, and returns the params that name the task.
+async fn begin_in_session(session: &Session, at: SocketAddr, tool: &str, arguments: &Value) -> Value {
+    let call = json!({ "name": tool, "arguments": arguments, "task": { "ttl": 60_000 } });
+    let answer = session.ask(at, 1, "tools/call", call).await;
+    let task = json!({ "taskId": answer["result"]["task"]["taskId"] });
+    assert!(task["taskId"].is_string(), "{answer}");
+    task
+}
+
+/// Waits until a task is known in a session at another node with this status.
+async fn is_known(session: &Session, at: SocketAddr, task: &Value, status: &str) {
+    poll_until("the replicas know each other", async || {
+        let answer = session.ask(at, 2, "tasks/get", task.clone()).await;
+        answer["result"]["status"] == status
+    })
+    .await;
+}
+
+/// A task of a session at one node is reported, awaited and cancelled in a session at another, as MCP 2025-11-25 has it.
 pub(crate) async fn a_task_is_cancelled_from_a_session_at_another_node(backend: Backend) {
     let replicas = Replicas::start(backend).await;
     let all = replicas.addresses();
     let (own, other) =
         (Session::open(all[0], Binding::Streamable).await, Session::open(all[1], Binding::Streamable).await);
-    let call = json!({ "name": "wait", "arguments": {}, "task": { "ttl": 60_000 } });
-    let answer = own.ask(all[0], 1, "tools/call", call).await;
-    let task = json!({ "taskId": answer["result"]["task"]["taskId"] });
-    assert!(task["taskId"].is_string(), "{answer}");
-    if backend == Backend::List {
-        let answer = other.ask(all[1], 2, "tasks/get", task).await;
-        assert_eq!(answer["error"]["code"], -32602, "{answer}");
-        return;
-    }
-    poll_until("its begin is recorded", async || {
-        let answer = other.ask(all[1], 2, "tasks/get", task.clone()).await;
-        answer["result"]["status"] == "working"
-    })
-    .await;
+    let task = begin_in_session(&own, all[0], "wait", &json!({})).await;
+    is_known(&other, all[1], &task, "working").await;
     let result = other.begin(all[1], 3, "tasks/result", &task).await.unwrap();
     let answer = other.ask(all[1], 4, "tasks/cancel", task.clone()).await;
     assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
@@ -199,6 +206,62 @@ pub(crate) async fn a_task_is_cancelled_from_a_session_at_another_node(backend: 
         let answer = session.ask(at, 7, "tasks/cancel", task.clone()).await;
         assert_eq!(answer["error"]["code"], -32602, "{answer}");
     }
+}
+
+/// A result that is too long to be recorded is given by the node that has it, through any other.
+pub(crate) async fn a_long_result_of_a_task_is_given_at_another_node(backend: Backend) {
+    let replicas = Replicas::start(backend).await;
+    let all = replicas.addresses();
+    let (own, other) =
+        (Session::open(all[0], Binding::Streamable).await, Session::open(all[1], Binding::Streamable).await);
+    let value = "x".repeat(600_000);
+    let task = begin_in_session(&own, all[0], "echo", &json!({ "value": value })).await;
+    is_known(&other, all[1], &task, "completed").await;
+    let answer = other.ask(all[1], 3, "tasks/result", task.clone()).await;
+    assert!(answer["result"]["structuredContent"]["value"] == value, "{} bytes", answer.to_string().len());
+    let answer = other.ask(all[1], 4, "tasks/cancel", task).await;
+    assert_eq!(answer["error"]["code"], -32602, "it has ended: {answer}");
+}
+
+/// The cancel of a task whose node is suspended waits for it: the work stops when the node goes on.
+pub(crate) async fn a_cancel_of_a_task_waits_for_its_stopped_node(backend: Backend) {
+    let replicas = Replicas::start(backend).await;
+    let all = replicas.addresses();
+    let (own, other) =
+        (Session::open(all[0], Binding::Streamable).await, Session::open(all[1], Binding::Streamable).await);
+    let task = begin_in_session(&own, all[0], "wait", &json!({})).await;
+    is_known(&other, all[1], &task, "working").await;
+    replicas.nodes[0].stop();
+    let answer = other.ask(all[1], 3, "tasks/get", task.clone()).await;
+    assert_eq!(answer["error"]["data"]["reason"], "store_away", "how far it is is not known: {answer}");
+    let answer = other.ask(all[1], 4, "tasks/cancel", task.clone()).await;
+    assert!(answer["error"]["message"].as_str().unwrap().contains("was asked to cancel it"), "{answer}");
+    replicas.nodes[0].go_on();
+    poll_until("its work stops", async || {
+        let stats = own.ask(all[0], 5, "tools/call", json!({ "name": "stats", "arguments": {} })).await;
+        stats["result"]["structuredContent"]["cancelled"] == 1
+    })
+    .await;
+    for (session, at) in [(&own, all[0]), (&other, all[2])] {
+        let answer = session.ask(at, 6, "tasks/get", task.clone()).await;
+        assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
+    }
+}
+
+/// The tasks of living nodes are known after their engine has lost all records of them.
+pub(crate) async fn an_engine_that_forgot_loses_no_task(backend: Backend) {
+    let mut replicas = Replicas::start(backend).await;
+    let all = replicas.addresses();
+    let (own, other) =
+        (Session::open(all[0], Binding::Streamable).await, Session::open(all[1], Binding::Streamable).await);
+    let task = begin_in_session(&own, all[0], "wait", &json!({})).await;
+    is_known(&other, all[1], &task, "working").await;
+    let engine = replicas.engine.as_mut().unwrap();
+    engine.end();
+    engine.start_again();
+    is_known(&other, all[1], &task, "working").await;
+    let answer = other.ask(all[1], 3, "tasks/cancel", task).await;
+    assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
 }
 
 /// Without their engine the replicas ask each other: a task begins, is found, and is stopped through each of them.

@@ -131,6 +131,7 @@ impl Cluster {
             keys: Mutex::default(),
             tasks: Mutex::new(vec![following.abort_handle()]),
             own: Mutex::default(),
+            own_tasks: Mutex::default(),
             status: OnceLock::new(),
         };
         Ok(Self(Arc::new(inner)))
@@ -155,8 +156,9 @@ impl Cluster {
         Arc::new(Keys::new(&self.0))
     }
 
-    /// The records of tasks for [`Tasks::set_store`](rescind_core::Tasks::set_store): any node tells how the task of a dead node has
-    /// ended, and that one which had not ended is lost. Not with a list of nodes, which has no place for records.
+    /// The tasks of all nodes for [`Tasks::set_store`](rescind_core::Tasks::set_store): any node asks the node of a task about it, and
+    /// cancels it there. How the task of a dead node has ended, and that one which had not ended is lost, is recorded in the engine; a
+    /// list of nodes has no place for records.
     #[must_use]
     pub fn task_store(&self) -> Arc<dyn TaskStore> {
         Arc::new(TaskRecords::new(&self.0))

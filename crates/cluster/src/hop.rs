@@ -35,14 +35,17 @@ pub(crate) enum HopKind {
     Signal,
     /// Waits for a signal.
     Watch,
+    /// Asks about a task of the receiver, or cancels it.
+    Task,
 }
 
-const KINDS: [(HopKind, &str); 5] = [
+const KINDS: [(HopKind, &str); 6] = [
     (HopKind::Forward, "forward"),
     (HopKind::Hello, "hello"),
     (HopKind::Status, "status"),
     (HopKind::Signal, "signal"),
     (HopKind::Watch, "watch"),
+    (HopKind::Task, "task"),
 ];
 
 impl HopKind {
@@ -70,6 +73,14 @@ pub(crate) struct SignalMessage {
     pub(crate) value: String,
     #[serde(default)]
     pub(crate) keep_ms: u64,
+}
+
+/// A question about a task of the node that gets it. The answer is its record, or null.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct TaskMessage {
+    pub(crate) id: String,
+    /// Its client cancels it.
+    pub(crate) cancel: bool,
 }
 
 /// The content of the header.

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
-use rescind_core::RequestKey;
+use http_body_util::{BodyExt as _, Limited};
+use rescind_core::{OwnTasks, RequestKey, TaskRecord};
 use rescind_http::RouteRefusal;
 use serde_json::Value;
 use tokio::task::AbortHandle;
 
 use crate::engine::Engine;
-use crate::hop::{About, Failed, Hello, Hop, HopKind, Unverified, send};
+use crate::hop::{About, Failed, Hello, Hop, HopKind, TaskMessage, Unverified, send};
 use crate::membership::{Member, Membership, OwnEntry};
 use crate::names::{Incarnation, NodeName, SignedName};
 use crate::pool::Pool;
@@ -22,8 +23,22 @@ use crate::signals::Signals;
 /// When a client may try again that was refused because a node or the engine could not be reached.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// How long a node may take to say that it lives.
-const ALIVE: Duration = Duration::from_secs(1);
+/// How long a node may take to begin its answer about a task. It may wait a second for the record of the task's end.
+const TOLD: Duration = Duration::from_secs(2);
+/// The time in which the answer must arrive.
+const ANSWERED: Duration = Duration::from_secs(10);
+/// The longest answer, in bytes: a result is text in its JSON, which may double its length.
+const MAX_TOLD: usize = 48 << 20;
+
+/// What the node of a task says of it.
+pub(crate) enum Told {
+    /// Its record. `None`: it does not know the task.
+    Record(Option<TaskRecord>),
+    /// Nobody listens at its address.
+    Dead,
+    /// It has not answered.
+    Silent,
+}
 
 /// The parts of one process in a cluster. A process that only cancels or works has no name.
 pub(crate) struct Process {
@@ -38,6 +53,8 @@ pub(crate) struct Process {
     pub(crate) keys: Mutex<HashMap<RequestKey, Arc<str>>>,
     pub(crate) tasks: Mutex<Vec<AbortHandle>>,
     pub(crate) own: Mutex<Option<OwnEntry>>,
+    /// The tasks about which other nodes ask.
+    pub(crate) own_tasks: Mutex<Vec<OwnTasks>>,
     /// What the program says of itself to other nodes.
     pub(crate) status: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
 }
@@ -58,22 +75,41 @@ impl Process {
         message.verify(&self.secret, own, about).map_err(|_| refused())
     }
 
-    /// Whether a node answers at its address. `None`: its port is open, and it has not answered in time.
-    pub(crate) async fn lives(&self, member: &Member) -> Option<bool> {
+    /// Asks a node about a task of its own, or cancels it there.
+    pub(crate) async fn ask_about_task(&self, member: &Member, message: &TaskMessage) -> Told {
         let asked = send(
             &self.pool,
             &self.secret,
             self.node.as_ref(),
-            HopKind::Hello,
+            HopKind::Task,
             Some(&member.name),
             &member.url,
-            Vec::new(),
+            serde_json::to_vec(message).unwrap_or_default(),
         );
-        match tokio::time::timeout(ALIVE, Box::pin(asked)).await {
-            Ok(Ok(_)) => Some(true),
-            Ok(Err(Failed::Refused)) => Some(false),
-            Ok(Err(Failed::Other(_))) | Err(_) => None,
+        let response = match tokio::time::timeout(TOLD, Box::pin(asked)).await {
+            Ok(Ok(response)) if response.status() == StatusCode::OK => response,
+            Ok(Err(Failed::Refused)) => return Told::Dead,
+            Ok(Ok(_) | Err(Failed::Other(_))) | Err(_) => return Told::Silent,
+        };
+        let reading = Limited::new(response.into_body(), MAX_TOLD).collect();
+        let Ok(Ok(body)) = tokio::time::timeout(ANSWERED, reading).await else { return Told::Silent };
+        serde_json::from_slice(&body.to_bytes()).map_or(Told::Silent, Told::Record)
+    }
+
+    /// The answer to that question of another node.
+    pub(crate) async fn tell_of_task(&self, message: &TaskMessage) -> Option<TaskRecord> {
+        let own = lock(&self.own_tasks).clone();
+        for tasks in own {
+            let told = if message.cancel {
+                tasks.cancel(&message.id).await
+            } else {
+                tasks.record(&message.id).await
+            };
+            if told.is_some() {
+                return told;
+            }
         }
+        None
     }
 
     /// Makes a signed name of this node.

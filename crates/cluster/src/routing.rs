@@ -13,6 +13,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use rescind_core::{BoxFuture, LogText, Principal, RequestId};
 use rescind_http::{RouteRefusal, RoutedBody, SHARED_CANCEL_KEPT, SessionRoute, SessionRouter};
 use rescind_net::PeerAddress;
+use serde::de::DeserializeOwned;
 
 use crate::cluster::Cluster;
 use crate::hop::{About, Hop, HopKind, SignalMessage, Unverified};
@@ -60,9 +61,13 @@ impl Cluster {
         match named {
             Some(named) if Some(&named.node) != inner.node.as_ref() => {
                 let cluster = Arc::clone(inner);
-                let is_task = session.is_none();
+                let about = match session {
+                    Some(_) => Subject::Session,
+                    None if cancels_task(head) => Subject::CancelOfTask,
+                    None => Subject::Task,
+                };
                 SessionRoute::Elsewhere(Box::new(move |request| {
-                    Box::pin(forward(cluster, named, is_task, request))
+                    Box::pin(forward(cluster, named, about, request))
                 }))
             }
             // Only this node could serve a new session, or a request without one.
@@ -112,6 +117,11 @@ fn task_of(head: &request::Parts) -> Option<&str> {
     text(METHOD).filter(|method| method.starts_with("tasks/")).and_then(|_| text(NAME))
 }
 
+/// Whether such a request cancels the task.
+fn cancels_task(head: &request::Parts) -> bool {
+    head.headers.get(METHOD).is_some_and(|method| method == "tasks/cancel")
+}
+
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
@@ -122,12 +132,20 @@ const OF_A_CONNECTION: [HeaderName; 6] = [CONNECTION, TE, TRAILER, TRANSFER_ENCO
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
+/// What a forwarded request is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    Session,
+    Task,
+    CancelOfTask,
+}
+
 /// Sends the request to the owner of the session or the task and returns its response, once (a forwarded request is never
 /// forwarded again).
 async fn forward(
     cluster: Arc<Process>,
     owner: SignedName,
-    is_task: bool,
+    about: Subject,
     request: Request<RoutedBody>,
 ) -> Result<Response<RoutedBody>, RouteRefusal> {
     let mut request = between_nodes(request);
@@ -141,7 +159,7 @@ async fn forward(
                 located = cluster.membership.locate_again(&owner.node).await;
                 continue;
             }
-            Located::At(_) | Located::Gone if is_task => {
+            Located::At(_) | Located::Gone if about != Subject::Session => {
                 return answer_from_record(&cluster, &owner, request).await;
             }
             Located::At(_) | Located::Gone => return Err(refuse_gone()),
@@ -172,7 +190,11 @@ async fn forward(
         }
     }
     match located {
-        Located::Gone if is_task => answer_from_record(&cluster, &owner, request).await,
+        Located::Gone if about != Subject::Session => answer_from_record(&cluster, &owner, request).await,
+        // It waits for its owner on the bus.
+        Located::At(_) if about == Subject::CancelOfTask => {
+            answer_from_record(&cluster, &owner, request).await
+        }
         Located::At(_) => Err(refuse_unreachable()),
         Located::Gone => Err(refuse_gone()),
         Located::Unknown => Err(refuse_unknown()),
@@ -312,7 +334,7 @@ async fn answer_node(
         HopKind::Hello => Ok(answer(serde_json::to_vec(&cluster.hello()).unwrap_or_default())),
         HopKind::Status => Ok(answer(cluster.status().to_string().into_bytes())),
         HopKind::Signal => {
-            let signal = read_signal(&body)?;
+            let signal: SignalMessage = read_message(&body)?;
             cluster
                 .engine
                 .receive(&signal.name, &signal.value, Duration::from_millis(signal.keep_ms))
@@ -321,11 +343,15 @@ async fn answer_node(
             Ok(answer(Vec::new()))
         }
         HopKind::Watch => {
-            let watch = cluster.signals.watch(&read_signal(&body)?.name.into());
+            let watch = cluster.signals.watch(&read_message::<SignalMessage>(&body)?.name.into());
             // The head shows that it is watched. The body follows when the signal comes.
             let come = async move { Ok(Frame::data(Bytes::from(watch.come().await.as_bytes().to_vec()))) };
             let body = StreamBody::new(stream::once(come));
             Ok(Response::new(body.boxed_unsync()))
+        }
+        HopKind::Task => {
+            let about = read_message(&body)?;
+            Ok(answer(serde_json::to_vec(&cluster.tell_of_task(&about).await).unwrap_or_default()))
         }
         HopKind::Forward => Err(refused()),
     }
@@ -344,8 +370,9 @@ async fn read(mut body: RoutedBody) -> Option<Bytes> {
     Some(whole.freeze())
 }
 
-fn read_signal(body: &[u8]) -> Result<SignalMessage, RouteRefusal> {
-    let unreadable = |_| RouteRefusal::new(StatusCode::BAD_REQUEST, "the message is not a signal".to_owned());
+fn read_message<T: DeserializeOwned>(body: &[u8]) -> Result<T, RouteRefusal> {
+    let unreadable =
+        |_| RouteRefusal::new(StatusCode::BAD_REQUEST, "the message is not of its kind".to_owned());
     serde_json::from_slice(body).map_err(unreadable)
 }
 

@@ -1,21 +1,23 @@
-//! The records of tasks, with which any node reports and cancels the tasks of others.
+//! What other nodes know of tasks: any node reports and cancels the tasks of all.
 //!
-//! A task has a record of its begin and one of its end. Its own node forgets both with the task. Another node that finds a begin
-//! without an end, and whose node is not a member any more, records the task as lost. If that node lives all the same, because it
-//! was suspended or could not reach the engine, it stops the work and gives the recorded end too.
+//! A task has a record of its begin and one of its end in the engine. Its own node forgets both with the task. Another node that finds
+//! no end asks the task's node. If that is not a member any more, it records the task as lost. If it lives all the same, because it
+//! was suspended or could not reach the engine, it stops the work and gives the recorded end too. A list of nodes keeps no
+//! records.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use rescind_core::{BoxFuture, Cause, CauseKind, LogText, TaskRecord, TaskStore};
+use rescind_core::{BoxFuture, Cause, CauseKind, LogText, OwnTasks, TaskRecord, TaskStore};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use crate::engine::EngineError;
+use crate::hop::TaskMessage;
 use crate::keys::CancelBus;
-use crate::membership::Located;
+use crate::membership::{Located, Member};
 use crate::names::{SignedName, task_records};
-use crate::process::Process;
+use crate::process::{Process, Told, lock};
 use crate::secret::Purpose;
 
 /// The longest record, in bytes. A NATS server takes messages of 1 MiB. A longer one is written without the result.
@@ -36,15 +38,15 @@ impl TaskRecords {
         Self { cluster: Arc::downgrade(cluster), writers: Arc::new(Semaphore::new(WRITERS)) }
     }
 
-    fn cluster(&self) -> Option<Arc<Process>> {
-        // A list of nodes keeps nothing.
+    /// The cluster, if its engine keeps records.
+    fn records(&self) -> Option<Arc<Process>> {
         self.cluster.upgrade().filter(|cluster| !cluster.engine.is_list())
     }
 }
 
 impl TaskStore for TaskRecords {
     fn record(&self, record: TaskRecord) -> BoxFuture<'static, Option<TaskRecord>> {
-        let (cluster, writers) = (self.cluster(), Arc::clone(&self.writers));
+        let (cluster, writers) = (self.records(), Arc::clone(&self.writers));
         Box::pin(async move {
             let cluster = cluster?;
             let _turn = writers.acquire().await;
@@ -53,7 +55,7 @@ impl TaskStore for TaskRecords {
     }
 
     fn forget(&self, id: &str) -> BoxFuture<'static, ()> {
-        let (cluster, names) = (self.cluster(), task_records(id));
+        let (cluster, names) = (self.records(), task_records(id));
         Box::pin(async move {
             let Some(cluster) = cluster else { return };
             if let Err(error) = cluster.engine.forget(&names).await {
@@ -62,15 +64,16 @@ impl TaskStore for TaskRecords {
         })
     }
 
+    fn attach(&self, own: OwnTasks) {
+        if let Some(cluster) = self.cluster.upgrade() {
+            lock(&cluster.own_tasks).push(own);
+        }
+    }
+
     fn find(&self, id: &str) -> BoxFuture<'static, Result<Option<TaskRecord>, String>> {
-        let cluster = self.cluster();
-        let named = cluster
-            .as_ref()
-            .and_then(|cluster| SignedName::parse(Purpose::Key, &cluster.secret, id))
-            // This process knows all of its own.
-            .filter(|named| cluster.as_ref().is_some_and(|cluster| cluster.incarnation != named.incarnation));
+        let named = self.of_another(id);
         Box::pin(async move {
-            match cluster.zip(named) {
+            match named {
                 Some((cluster, named)) => find(cluster, &named).await,
                 None => Ok(None),
             }
@@ -78,15 +81,30 @@ impl TaskStore for TaskRecords {
     }
 
     fn cancel(&self, id: &str, cause: Cause) -> BoxFuture<'static, Result<(), String>> {
-        let (cluster, id) = (self.cluster(), id.to_owned());
+        let (named, id) = (self.of_another(id), id.to_owned());
         Box::pin(async move {
-            let cluster = cluster.ok_or_else(|| "this node has left its cluster".to_owned())?;
+            let Some((cluster, named)) = named else {
+                return Err("this node has left its cluster".to_owned());
+            };
             // The bus has no peer: a request that is no task would not be answered then.
             let by_client = cause.kind() == CauseKind::Peer;
+            if by_client && matches!(ask(&cluster, &named, true).await, Asked::Told(Some(_))) {
+                return Ok(());
+            }
+            // Its node does not answer. The cancel waits for it in the engine.
             let cause = if by_client { Cause::new(CauseKind::Caller) } else { cause };
             let asked = CancelBus(cluster).cancel(&id, &cause).await;
             asked.map(drop).map_err(|error| format!("the task cannot be cancelled now: {error}"))
         })
+    }
+}
+
+impl TaskRecords {
+    /// The name of a task of another process. This one knows all of its own.
+    fn of_another(&self, id: &str) -> Option<(Arc<Process>, SignedName)> {
+        let cluster = self.cluster.upgrade()?;
+        let named = SignedName::parse(Purpose::Key, &cluster.secret, id)?;
+        (cluster.incarnation != named.incarnation).then_some((cluster, named))
     }
 }
 
@@ -120,31 +138,86 @@ async fn write(cluster: &Process, mut record: TaskRecord) -> Option<TaskRecord> 
     }
 }
 
-/// The record of a task of another node. If that node is dead, a task that had not ended is recorded as lost, so that every node says
-/// the same.
+/// What the node of a task says.
+enum Asked {
+    /// What it knows of the task.
+    Told(Option<TaskRecord>),
+    /// It is dead.
+    Gone,
+    /// Whether it lives is not known, for this reason.
+    Silent(&'static str),
+}
+
+/// Asks the node of a task about it, or to cancel it.
+async fn ask(cluster: &Process, task: &SignedName, cancel: bool) -> Asked {
+    let message = TaskMessage { id: task.text().to_string(), cancel };
+    let is_its_life = |member: &Member| member.incarnation.is_none_or(|life| life == task.incarnation);
+    let mut asked = None;
+    // The second time as the members are now: the engine shows a dead node for some seconds.
+    for is_fresh in [false, true] {
+        let located = match is_fresh {
+            false => cluster.membership.locate(&task.node).await,
+            true => cluster.membership.locate_again(&task.node).await,
+        };
+        match located {
+            Located::At(member) if is_its_life(&member) => {
+                if asked.as_ref() == Some(&member.url) {
+                    break;
+                }
+                match cluster.ask_about_task(&member, &message).await {
+                    Told::Record(record) => return Asked::Told(record),
+                    Told::Dead if is_fresh => return Asked::Gone,
+                    Told::Dead => {}
+                    Told::Silent => asked = Some(member.url),
+                }
+            }
+            Located::At(_) | Located::Gone if is_fresh => return Asked::Gone,
+            Located::At(_) | Located::Gone | Located::Unknown => {}
+        }
+    }
+    Asked::Silent(match asked {
+        Some(_) => "the node of the task does not answer now",
+        None => "whether the node of the task lives is not known now",
+    })
+}
+
+/// What is known of a task of another node. If that node is dead, a task that had not ended is recorded as lost, so that every node
+/// says the same.
 async fn find(cluster: Arc<Process>, key: &SignedName) -> Result<Option<TaskRecord>, String> {
     let names = task_records(key.text());
     let away = |error: EngineError| format!("the record of the task cannot be read now: {error}");
-    let found = cluster.engine.look(&names).await.map_err(away)?;
     let read = |text: &str| serde_json::from_str::<TaskRecord>(text).ok();
-    let mut records = found.iter().map(|text| read(text.as_deref()?));
-    let (ended, begun) = (records.next().flatten(), records.next().flatten());
-    if ended.is_some() {
-        return Ok(ended);
-    }
-    let Some(begun) = begun else { return Ok(None) };
-    match cluster.membership.locate_again(&key.node).await {
-        Located::Unknown => return Err("whether the node of the task lives is not known now".to_owned()),
-        Located::At(member) if member.incarnation.is_none_or(|life| life == key.incarnation) => {
-            // The engine shows a dead node for some seconds.
-            match cluster.lives(&member).await {
-                Some(true) => return Ok(Some(begun)),
-                Some(false) => {}
-                None => return Err("the node of the task does not answer now".to_owned()),
-            }
-        }
-        Located::At(_) | Located::Gone => {}
-    }
+    let keeps_records = !cluster.engine.is_list();
+    let (ended, begun) = if keeps_records {
+        let found = match cluster.engine.look(&names).await {
+            Ok(found) => found,
+            // An end that another node recorded may be there.
+            Err(error) => match ask(&cluster, key, false).await {
+                Asked::Told(Some(record)) => return Ok(Some(record.unanswered(away(error)))),
+                Asked::Told(None) | Asked::Gone | Asked::Silent(_) => return Err(away(error)),
+            },
+        };
+        let mut records = found.iter().map(|text| read(text.as_deref()?));
+        (records.next().flatten(), records.next().flatten())
+    } else {
+        (None, None)
+    };
+    let ended = match ended {
+        Some(ended) if !ended.lacks_result() => return Ok(Some(ended)),
+        ended => ended,
+    };
+    let begun = match (ask(&cluster, key, false).await, begun) {
+        (Asked::Told(Some(record)), _) => return Ok(Some(record)),
+        // It has forgotten the task.
+        (Asked::Told(None), _) => return Ok(None),
+        (Asked::Silent(why), _) if ended.is_some() => return Err(why.to_owned()),
+        (Asked::Silent(why), Some(begun)) => return Ok(Some(begun.unanswered(why.to_owned()))),
+        (Asked::Silent(why), None) => return Err(why.to_owned()),
+        // Its result is gone with its node.
+        (Asked::Gone, _) if ended.is_some() => return Ok(ended),
+        (Asked::Gone, Some(begun)) => begun,
+        (Asked::Gone, None) => return Ok(None),
+    };
     let Some(keep) = begun.time_left() else { return Ok(None) };
     let (id, lost, [ended, _]) = (begun.id().to_owned(), begun.lost(), &names);
     // Its node may have recorded its end before.

@@ -36,7 +36,7 @@ pub use dialect::{
 #[cfg(feature = "tokio")]
 pub use driver::{
     ArrivalOrder, Call, CallBuilder, CallContext, Canceller, ClusterKeys, Declaration, HandlerError,
-    KeyedRequest, Method, MethodHandler, NotATask, Notification, Notifications, Peer, PeerBuilder,
+    KeyedRequest, Method, MethodHandler, NotATask, Notification, Notifications, OwnTasks, Peer, PeerBuilder,
     QueueStats, Router, Server, ServerBuilder, ServerCounts, ServerHandle, ServerLimits, Starting, Stopped,
     TaskHandle, TaskLimits, TaskRecord, TaskReport, TaskStore, Tasks, TracePropagator,
 };

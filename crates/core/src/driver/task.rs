@@ -97,6 +97,10 @@ pub(crate) struct Task {
     table: Weak<dyn TaskTable>,
     /// What does the work. It is gone when the handler has ended.
     work: Weak<dyn TaskWork>,
+    /// Of the record of a task: it waits for an answer of its client.
+    waited_elsewhere: bool,
+    /// Of the record of a task: why its process does not tell how far it is.
+    pub(crate) unanswered: Option<String>,
     state: Mutex<TaskState>,
     /// How its handler, a cancel or its time has ended it.
     end: OnceLock<Ended>,
@@ -112,6 +116,8 @@ pub(crate) struct Task {
 
 struct TaskState {
     updated: SystemTime,
+    /// Whether it waited for its client when that was last looked at. It has no change of its own.
+    waited: bool,
     /// How often it has changed.
     changes: u64,
     /// Notified at each change.
@@ -123,9 +129,17 @@ impl TaskState {
     const fn new(updated: SystemTime) -> Self {
         Self {
             updated,
+            waited: false,
             changes: 0,
             listeners: Vec::new(),
             inputs: Inputs { asked: 0, waiting: BTreeMap::new() },
+        }
+    }
+
+    /// Whether it waits for its client, which counts as updated when it is seen for the first time.
+    fn see(&mut self, waits: bool) {
+        if std::mem::replace(&mut self.waited, waits) != waits {
+            self.updated = SystemTime::now().max(self.updated);
         }
     }
 
@@ -134,6 +148,14 @@ impl TaskState {
         self.updated = at.max(self.updated);
         self.changes += 1;
         self.listeners.clone()
+    }
+}
+
+const fn status_at(ended: Option<&Ended>, waits: bool) -> TaskStatus {
+    match ended {
+        Some(ended) => ended.status,
+        None if waits => TaskStatus::InputRequired,
+        None => TaskStatus::Working,
     }
 }
 
@@ -220,6 +242,8 @@ impl Task {
             poll_interval: place.poll_interval,
             table: place.table,
             work: start.work,
+            waited_elsewhere: false,
+            unanswered: None,
             state: Mutex::new(TaskState::new(created)),
             end: OnceLock::new(),
             recorded_end: OnceLock::new(),
@@ -249,7 +273,9 @@ impl Task {
             poll_interval: Duration::from_millis(record.poll_interval_ms),
             table: Weak::<NoWork>::new(),
             work: Weak::<NoWork>::new(),
-            state: Mutex::new(TaskState::new(updated)),
+            waited_elsewhere: record.waits_for_client,
+            unanswered: record.unanswered,
+            state: Mutex::new(TaskState { waited: record.waits_for_client, ..TaskState::new(updated) }),
             end,
             recorded_end: OnceLock::new(),
             ended: Notify::new(),
@@ -331,8 +357,16 @@ impl Task {
 
     /// It as a store records it.
     pub(crate) fn record(&self, with_result: bool) -> TaskRecord {
-        let updated = self.lock().updated;
-        let end = self.end.get().map(|ended| match &ended.end {
+        let ended = self.final_end();
+        let waits = ended.is_none() && self.waits_for_client();
+        let updated = {
+            let mut state = self.lock();
+            if ended.is_none() {
+                state.see(waits);
+            }
+            ended.map_or(state.updated, |ended| ended.at)
+        };
+        let end = ended.map(|ended| match &ended.end {
             _ if !with_result => RecordedEnd::NotKept,
             TaskEnd::Answered(Answer::Value(value)) => RecordedEnd::Value(value.get().to_owned()),
             TaskEnd::Answered(Answer::Error(error)) => RecordedEnd::Error(error.clone()),
@@ -350,8 +384,22 @@ impl Task {
             updated: since_1970(updated),
             ttl_ms: millis(self.ttl),
             poll_interval_ms: millis(self.poll_interval),
+            waits_for_client: waits,
             end,
+            unanswered: None,
         }
+    }
+
+    /// It as it tells another process, once the end that it may have is recorded, or after a second.
+    pub(crate) async fn record_reported(&self) -> TaskRecord {
+        if !self.is_over() {
+            let record = self.record(true);
+            if !record.has_ended() {
+                return record;
+            }
+        }
+        self.pending.wait_until_written().await;
+        self.record(true)
     }
 
     /// Waits until it has ended.
@@ -419,20 +467,14 @@ impl Task {
     /// How far it is.
     pub(crate) fn status(&self) -> TaskStatus {
         let waits = self.waits_for_client();
-        self.status_at(!self.lock().inputs.waiting.is_empty() || waits)
-    }
-
-    fn status_at(&self, waits: bool) -> TaskStatus {
-        match self.final_end() {
-            Some(ended) => ended.status,
-            None if waits => TaskStatus::InputRequired,
-            None => TaskStatus::Working,
-        }
+        let waits = waits || !self.lock().inputs.waiting.is_empty();
+        status_at(self.final_end(), waits)
     }
 
     /// Whether a request that its handler sent to the client is not answered.
     fn waits_for_client(&self) -> bool {
-        self.form.has_messages() && self.work.upgrade().is_some_and(|work| work.waits_for_client())
+        self.waited_elsewhere
+            || self.form.has_messages() && self.work.upgrade().is_some_and(|work| work.waits_for_client())
     }
 
     /// It as this function writes it, once the end that it may have is recorded, or after a second.
@@ -456,13 +498,15 @@ impl Task {
         write: fn(TaskForm, &TaskDetails<'_>) -> Option<Box<RawValue>>,
     ) -> Option<Box<RawValue>> {
         let created = humantime::format_rfc3339_millis(self.created).to_string();
-        let waits = self.waits_for_client();
+        let (waits, ended) = (self.waits_for_client(), self.final_end());
         let (asked, inputs) = {
-            let state = self.lock();
+            let mut state = self.lock();
+            if ended.is_none() {
+                state.see(waits);
+            }
             (state.updated, state.inputs.written())
         };
         // An open question has no meaning once it has ended.
-        let ended = self.final_end();
         let updated = ended.map_or(asked, |ended| ended.at);
         let updated = humantime::format_rfc3339_millis(updated).to_string();
         let refused = ErrorObject::internal();
@@ -473,7 +517,7 @@ impl Task {
             Some(TaskEnd::Cancelled(cause)) => (None, None, Some(cause)),
             None => (None, None, None),
         };
-        let status = self.status_at(waits || inputs.is_some());
+        let status = status_at(ended, waits || inputs.is_some());
         let message = cause.map(cancelled_message).or_else(|| error.map(|error| error.message.clone()));
         let details = TaskDetails {
             id: &self.id,

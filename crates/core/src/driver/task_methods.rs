@@ -218,7 +218,7 @@ impl Router {
                 Ok(task.outcome().await?)
             })
             .quick(form::CANCEL, async |ctx: CallContext, params: Box<RawValue>| {
-                let (form, task) = find_task(&ctx, &params).await?;
+                let (form, task) = find_task_to(&ctx, &params, true).await?;
                 if task.is_elsewhere() {
                     return cancel_elsewhere(&ctx, form, &task).await;
                 }
@@ -262,17 +262,31 @@ impl Router {
 
 /// The task that is named, if the peer may see it.
 async fn find_task(ctx: &CallContext, params: &RawValue) -> Result<(TaskForm, Arc<Task>), HandlerError> {
+    find_task_to(ctx, params, false).await
+}
+
+/// The same, to cancel it or for something else.
+async fn find_task_to(
+    ctx: &CallContext,
+    params: &RawValue,
+    to_cancel: bool,
+) -> Result<(TaskForm, Arc<Task>), HandlerError> {
     let form = task_form(ctx)?;
     form.check_declared(Some(params))?;
-    let task = look_up(ctx, form, &form::task_id(Some(params))?).await?;
+    let task = look_up(ctx, form, &form::task_id(Some(params))?, to_cancel).await?;
     Ok((form, task.ok_or_else(|| ErrorObject::invalid_params("there is no such task"))?))
 }
 
 /// The task with this id, if the peer may see it.
-async fn look_up(ctx: &CallContext, form: TaskForm, id: &str) -> Result<Option<Arc<Task>>, ErrorObject> {
+async fn look_up(
+    ctx: &CallContext,
+    form: TaskForm,
+    id: &str,
+    to_cancel: bool,
+) -> Result<Option<Arc<Task>>, ErrorObject> {
     let known = known_here(ctx, form, id);
     let (None, Some(tasks)) = (&known, &ctx.connection().tasks) else { return Ok(known) };
-    let found = tasks.find_recorded(id, principal_of(ctx).as_ref()).await?;
+    let found = tasks.find_recorded(id, principal_of(ctx).as_ref(), to_cancel).await?;
     Ok(found.filter(|task| task.form == form))
 }
 
@@ -319,7 +333,7 @@ async fn end_elsewhere(
     let mut wait = LOOK_AGAIN;
     loop {
         // A store that is away for a moment says nothing about the task.
-        if let Ok(found) = look_up(ctx, form, &task.id).await {
+        if let Ok(found) = look_up(ctx, form, &task.id, false).await {
             let found = found.ok_or_else(|| ErrorObject::invalid_params("there is no such task"))?;
             if found.is_over() {
                 return Ok(found);
@@ -343,8 +357,8 @@ async fn cancel_elsewhere(
     if form == TaskForm::DecidedByServer {
         return Ok(RawValue::from_string("{}".to_owned())?);
     }
-    let ended =
-        ctx.run_until_cancelled(timeout(END_ELSEWHERE, end_elsewhere(ctx, form, task, LOOK_AGAIN))).await?;
+    let longest = if task.unanswered.is_some() { Duration::ZERO } else { END_ELSEWHERE };
+    let ended = ctx.run_until_cancelled(timeout(longest, end_elsewhere(ctx, form, task, LOOK_AGAIN))).await?;
     let Ok(ended) = ended else {
         let why = "the node that does the task was asked to cancel it, and has not recorded its end";
         return Err(ErrorObject::new(ErrorCode::INTERNAL_ERROR, why).into());

@@ -1,7 +1,8 @@
 //! The records of tasks beyond their process.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -31,8 +32,15 @@ pub trait TaskStore: Send + Sync {
     /// Dropping the future may leave them.
     fn forget(&self, id: &str) -> BoxFuture<'static, ()>;
 
-    /// The record of a task that this process does not know. Of a task that had not ended when its process was lost it is
-    /// [`lost`](TaskRecord::lost). A record without an end is that of a task whose process lives. `None`: there was no such task.
+    /// The tasks of this process, for the questions of others. [`Tasks::set_store`](crate::Tasks::set_store) calls it. By default
+    /// nobody asks.
+    fn attach(&self, own: OwnTasks) {
+        let _ = own;
+    }
+
+    /// What is known of a task that this process does not know: what its own process tells, else its record. Of a task that had not
+    /// ended when its process was lost it is [`lost`](TaskRecord::lost), and where its process does not answer,
+    /// [`unanswered`](TaskRecord::unanswered). `None`: there was no such task.
     ///
     /// # Errors
     /// The store does not answer, with a sentence for the client.
@@ -54,8 +62,43 @@ pub trait TaskStore: Send + Sync {
     }
 }
 
+/// The tasks of this process, as its [`TaskStore`] tells other processes of them.
+#[derive(Clone)]
+pub struct OwnTasks(pub(crate) Weak<dyn TellTasks>);
+
+/// The table of the tasks.
+pub(crate) trait TellTasks: Send + Sync {
+    fn tell(self: Arc<Self>, id: &str) -> BoxFuture<'static, Option<TaskRecord>>;
+    fn cancel_for_client(self: Arc<Self>, id: &str) -> BoxFuture<'static, Option<TaskRecord>>;
+}
+
+impl OwnTasks {
+    /// What is known of a task, with its result. `None`: this process does not know it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn record(&self, id: &str) -> Option<TaskRecord> {
+        self.0.upgrade()?.tell(id).await
+    }
+
+    /// Cancels a task for its client, and returns what is known of it then: its work is signalled, or it had ended before. `None`: this
+    /// process does not know it.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the task may be cancelled all the same.
+    pub async fn cancel(&self, id: &str) -> Option<TaskRecord> {
+        self.0.upgrade()?.cancel_for_client(id).await
+    }
+}
+
+impl fmt::Debug for OwnTasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnTasks").finish_non_exhaustive()
+    }
+}
+
 /// The longest result that is recorded, in bytes. A NATS server takes messages of 1 MiB. A task with a longer one is unknown to other
-/// processes once it has ended.
+/// processes once its own is gone.
 pub(crate) const MAX_RECORDED_RESULT: usize = 512 * 1024;
 
 /// A task as a [`TaskStore`] records it. Its JSON may change with the version of the library.
@@ -69,7 +112,13 @@ pub struct TaskRecord {
     pub(crate) updated: u64,
     pub(crate) ttl_ms: u64,
     pub(crate) poll_interval_ms: u64,
+    /// It waits for an answer of its client.
+    #[serde(default)]
+    pub(crate) waits_for_client: bool,
     pub(crate) end: Option<RecordedEnd>,
+    /// Why its process does not tell how far it is.
+    #[serde(skip)]
+    pub(crate) unanswered: Option<String>,
 }
 
 /// How a recorded task has ended.
@@ -97,6 +146,20 @@ impl TaskRecord {
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.end.is_some()
+    }
+
+    /// Whether its result is not in it, because it is too long to be recorded.
+    #[must_use]
+    pub const fn lacks_result(&self) -> bool {
+        matches!(self.end, Some(RecordedEnd::NotKept))
+    }
+
+    /// The same of a task whose process does not answer, for this reason, a sentence for the client: it can be cancelled, and how far
+    /// it is is not known.
+    #[must_use]
+    pub fn unanswered(mut self, why: String) -> Self {
+        self.unanswered = Some(why);
+        self
     }
 
     /// The time for which the task is still kept. `None`: it is over.

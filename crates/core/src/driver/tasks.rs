@@ -16,11 +16,12 @@ use crate::cause::{Cause, CauseKind};
 use crate::dialect::TaskForm;
 use crate::dialect::tasks::TaskOffer;
 use crate::driver::task::{Task, TaskPlace, TaskStart, TaskTable};
-use crate::driver::task_store::{MAX_RECORDED_RESULT, TaskStore};
+use crate::driver::task_store::{MAX_RECORDED_RESULT, OwnTasks, TaskRecord, TaskStore, TellTasks};
 use crate::id::Principal;
 use crate::machine::limits::limits;
 use crate::message::{ErrorCode, ErrorObject};
 use crate::sync::{Mutex, MutexGuard};
+use crate::transport::BoxFuture;
 
 limits! {
     /// Limits of the tasks of a server.
@@ -117,7 +118,10 @@ impl Tasks {
 
     /// Records the tasks in this store from now on, and looks there for those that are not known here. Only the first call counts.
     pub fn set_store(&self, store: Arc<dyn TaskStore>) {
-        let _ = self.0.store.set(store);
+        if self.0.store.set(Arc::clone(&store)).is_ok() {
+            let table: Weak<dyn TellTasks> = Arc::<Table>::downgrade(&self.0);
+            store.attach(OwnTasks(table));
+        }
     }
 
     /// Records a task that has begun.
@@ -137,20 +141,25 @@ impl Tasks {
         asked.map_err(store_away)
     }
 
-    /// The task with this id that another process does or did, if this principal may see it.
+    /// The task with this id that another process does or did, if this principal may see it. To be cancelled it need not be known how
+    /// far it is.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store or the process of the task does not answer.
     pub(crate) async fn find_recorded(
         &self,
         id: &str,
         principal: Option<&Principal>,
+        to_cancel: bool,
     ) -> Result<Option<Arc<Task>>, ErrorObject> {
         let Some(store) = self.0.store.get() else { return Ok(None) };
-        let found = store.find(id).await;
-        let found = found.map_err(store_away)?;
+        let found = store.find(id).await.map_err(store_away)?;
         let found = found.filter(|record| record.time_left().is_some()).and_then(Task::recorded);
-        Ok(found.filter(|task| task.principal.as_ref() == principal))
+        let found = found.filter(|task| task.principal.as_ref() == principal);
+        match found.as_ref().and_then(|task| task.unanswered.clone()) {
+            Some(why) if !to_cancel => Err(store_away(why)),
+            Some(_) | None => Ok(found),
+        }
     }
 
     /// How many tasks are kept, ended ones included.
@@ -202,9 +211,7 @@ impl Tasks {
 
     /// The task with this id, if this principal may see it.
     pub(crate) fn find(&self, id: &str, principal: Option<&Principal>) -> Option<Arc<Task>> {
-        let kept = self.0.lock();
-        let KeptTask { task, .. } = kept.by_id.get(id).and_then(|number| kept.tasks.get(number))?;
-        (task.principal.as_ref() == principal).then(|| Arc::clone(task))
+        self.0.lock().task(id).filter(|task| task.principal.as_ref() == principal)
     }
 
     /// The tasks of a principal in this form that were created after this one, at most a page, and the last of them if there
@@ -242,6 +249,25 @@ impl Tasks {
         let mut kept = self.0.lock();
         let number = kept.number_of(task);
         number.and_then(|number| kept.remove(number)).is_some()
+    }
+}
+
+impl TellTasks for Table {
+    fn tell(self: Arc<Self>, id: &str) -> BoxFuture<'static, Option<TaskRecord>> {
+        let task = self.lock().task(id);
+        Box::pin(async move { Some(task?.record_reported().await) })
+    }
+
+    fn cancel_for_client(self: Arc<Self>, id: &str) -> BoxFuture<'static, Option<TaskRecord>> {
+        let task = self.lock().task(id);
+        Box::pin(async move {
+            let task = task?;
+            if !task.cancel(Cause::new(CauseKind::Peer)) {
+                // Another step has ended it, and is about to report that.
+                task.ended().await;
+            }
+            Some(task.record_reported().await)
+        })
     }
 }
 
@@ -306,6 +332,11 @@ impl TaskTable for Table {
 }
 
 impl KeptTasks {
+    fn task(&self, id: &str) -> Option<Arc<Task>> {
+        let kept = self.tasks.get(self.by_id.get(id)?)?;
+        Some(Arc::clone(&kept.task))
+    }
+
     /// Keeps a task, or not if there are too many. Returns the ended task that it replaces.
     fn keep(&mut self, task: &Arc<Task>, limits: &TaskLimits) -> (bool, Option<Arc<Task>>) {
         if self.by_id.contains_key(&task.id) {
