@@ -174,6 +174,10 @@ impl JsonRpc {
                 let error = error.and_then(|error| serde_json::from_str(error.get()).ok());
                 Ok(error.map_or(Incoming::Bad(BadMessage::NoKind), Incoming::PeerError))
             }
+            // Programs print JSON with an `error` or a `result` in it.
+            (None, AnswerBody::Value(_) | AnswerBody::Malformed(_)) if !has_version => {
+                Err(BadMessage::WrongVersion)
+            }
             (None, AnswerBody::Value(_) | AnswerBody::Malformed(_)) => Err(BadMessage::NoId),
         }
     }
