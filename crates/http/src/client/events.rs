@@ -30,6 +30,11 @@ impl Event {
     pub(crate) fn is_message(&self) -> bool {
         self.name.as_deref().is_none_or(|name| matches!(name, "" | "message"))
     }
+
+    /// Whether some servers send an error so, which may be one of JSON-RPC.
+    pub(crate) fn is_error(&self) -> bool {
+        self.name.as_deref() == Some("error")
+    }
 }
 
 /// One item of a stream.
@@ -462,7 +467,7 @@ impl Fault {
         match reply {
             Reply::OtherAnswer if event.is_message() => Envelope::of(data).id().map(Self::OtherAnswer),
             Reply::Nothing if !data.is_empty() => {
-                let is_error = || event.name.as_deref() == Some("error") || Envelope::of(data).is_answer();
+                let is_error = || event.is_error() || Envelope::of(data).is_answer();
                 let is_fault = is_error() || (event.is_message() && !is_sign_of_life(data));
                 is_fault.then_some(Self::NoMessage)
             }

@@ -111,8 +111,8 @@ async fn read_stream(
         }
     };
     while let Some(event) = events.next().await {
-        if event.is_message() && !event.data.is_empty() && queue.send(Inbound::new(event.data)).await.is_err()
-        {
+        let is_taken = (event.is_message() || event.is_error()) && !event.data.is_empty();
+        if is_taken && queue.send(Inbound::new(event.data)).await.is_err() {
             return;
         }
     }

@@ -106,7 +106,7 @@ impl StreamProgress {
         while let Some(event) = events.next().await {
             self.fresh = true;
             is_empty &= event.data.is_empty();
-            let is_message = event.is_message();
+            let (is_message, is_error) = (event.is_message(), event.is_error());
             let reply = if self.request.is_some() { Reply::of(&event.data, own) } else { Reply::Other };
             if let Some(fault) = own.and_then(|_| self.fault_of(client, &event, reply)) {
                 self.fault = Some(fault);
@@ -118,7 +118,7 @@ impl StreamProgress {
             if let Some(retry) = event.retry {
                 self.retry = retry.clamp(SHORTEST, client.settings.give_up_after.max(SHORTEST));
             }
-            if !is_message && reply != Reply::Own {
+            if !(is_message || reply == Reply::Own || is_error && reply.is_unclear()) {
                 self.last_sent = event.data;
                 continue;
             }
