@@ -352,7 +352,7 @@ async fn send_anew(
             let reply = Reply::of(&refused_with, Some(&id));
             let names_it = matches!(reply, Reply::Own | Reply::Unclear);
             let is_answer = head.status == StatusCode::BAD_REQUEST && reply == Reply::Own;
-            if is_answer || names_it && is_unknown_method(&refused_with) {
+            if is_answer || names_it && is_about_the_request(&refused_with) {
                 pass_on(client, attempts.number, exchange, refused_with.clone(), false).await;
                 return Err(Failed::new(false, refusal(&head, &client.requester.address(), &refused_with)));
             }
@@ -388,13 +388,18 @@ async fn send_anew(
     Ok(response)
 }
 
-/// Whether a message says that the method is unknown: servers of MCP 2026-07-28 do so with status 404.
-fn is_unknown_method(body: &[u8]) -> bool {
-    let code = serde_json::from_slice::<serde_json::Value>(body)
-        .ok()
-        .and_then(|body| body.pointer("/error/code")?.as_i64());
-    code == Some(ErrorCode::METHOD_NOT_FOUND.0)
+/// Whether an answer with status 404 is about its request and not about its session: servers of MCP 2026-07-28 send that an unknown
+/// method is one so, others a missing resource.
+fn is_about_the_request(body: &[u8]) -> bool {
+    let Ok(body) = serde_json::from_slice::<serde_json::Value>(body) else { return false };
+    let code = body.pointer("/error/code").and_then(serde_json::Value::as_i64);
+    let message = body.pointer("/error/message").and_then(serde_json::Value::as_str).unwrap_or_default();
+    code.is_some_and(|code| ![SESSION_NOT_FOUND, ErrorCode::INVALID_REQUEST.0].contains(&code))
+        && !message.to_ascii_lowercase().contains("session")
 }
+
+/// With this code the official TypeScript SDK says that it does not know a session.
+const SESSION_NOT_FOUND: i64 = -32001;
 
 fn stopped() -> Failed {
     let text = "the call was cancelled before its request was sent";
