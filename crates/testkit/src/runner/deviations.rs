@@ -8,7 +8,7 @@ use std::fmt;
 
 use rescind_core::Deviation;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 
 use super::foreign::remove_null_member;
@@ -46,7 +46,7 @@ pub struct AsMeant {
 /// expected, and stays as it is.
 ///
 /// # Errors
-/// If the text is no JSON.
+/// If the text is no JSON, or a record of a log.
 pub fn as_meant(
     text: &str,
     wire_format: WireFormat,
@@ -82,6 +82,9 @@ pub fn as_meant(
             }
             vec![Value::Array(members)]
         }
+        frame if wire_format.is_json_rpc() && is_record(&frame) => {
+            return Err(serde_json::Error::custom("it is not a message"));
+        }
         frame => {
             let is_answer = matches!(wire_format.shape(&frame), Shape::Answer { .. });
             if wire_format.is_json_rpc() && is_answer && has_a_member_twice(plain) {
@@ -105,6 +108,14 @@ pub fn as_meant(
         read.messages.push(message);
     }
     Ok(read)
+}
+
+/// Whether an object is a record of a log and not a message: it has none of the names that a message has, or an `error` and a
+/// `result` as programs print them.
+fn is_record(frame: &Value) -> bool {
+    let Some(members) = frame.as_object() else { return false };
+    let has_code = || members.get("error").is_some_and(|error| error["code"].is_i64());
+    !["jsonrpc", "id", "method"].iter().any(|name| members.contains_key(*name)) && !has_code()
 }
 
 /// Whether these are answers, at least one.
@@ -311,6 +322,20 @@ mod tests {
         let (messages, deviations) =
             read(r#"[{"jsonrpc":"2.0","id":1,"result":1},{"jsonrpc":"2.0","id":2,"result":2}]"#);
         assert_eq!((messages.len(), deviations), (2, vec![Deviation::BatchOfAnswers]));
+    }
+
+    #[test]
+    fn a_record_of_a_log_is_not_a_message() {
+        let read = |text| as_meant(text, WireFormat::of("mcp").unwrap(), &[], false);
+        for record in
+            [r#"{"level":"info","msg":"x"}"#, r#"{"level":"error","error":"x"}"#, r#"{"result":"hit"}"#, "{}"]
+        {
+            assert!(read(record).is_err(), "{record}");
+        }
+        for message in [r#"{"error":{"code":1,"message":""}}"#, r#"{"id":1,"result":2}"#, r#"{"method":"m"}"#]
+        {
+            assert!(read(message).is_ok(), "{message}");
+        }
     }
 
     #[test]

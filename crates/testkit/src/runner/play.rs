@@ -514,7 +514,7 @@ impl<S: Subject> Play<'_, S> {
         let read = read.map_err(|error| {
             Stop::Broke(
                 Failure::Unreadable,
-                format!("the peer sent something that is not JSON ({error}): {text}"),
+                format!("the peer sent something that is not a message ({error}): {text}"),
             )
         })?;
         self.meant.extend(read.messages);
