@@ -20,6 +20,38 @@ use crate::message::{ErrorCode, ErrorObject};
 pub(crate) struct TaskOffer {
     /// How long the client wants the task to be kept, in milliseconds. `None`: it does not say.
     pub(crate) ttl: Option<u64>,
+    /// What the client declares to answer.
+    pub(crate) answers: Answers,
+}
+
+/// Which requests of a server a client declares to answer. A server must not send others (MCP 2026-07-28, "Multi Round-Trip
+/// Requests").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answers([bool; ANSWERED.len()]);
+
+/// The methods of such requests, and the capability that a client declares for each.
+const ANSWERED: [(&str, &str); 3] =
+    [("elicitation/create", "elicitation"), ("sampling/createMessage", "sampling"), ("roots/list", "roots")];
+
+impl Answers {
+    fn of(params: Option<&RawValue>) -> Self {
+        let capabilities = json::member(json::member(params, "_meta"), CAPABILITIES);
+        Self(ANSWERED.map(|(_, capability)| {
+            json::member(capabilities, capability)
+                .is_some_and(|settings| json::shape(settings.get()) == Shape::Object)
+        }))
+    }
+
+    /// # Errors
+    /// The client does not declare that it answers requests of this method.
+    pub(crate) fn check(self, method: &str) -> Result<(), ErrorObject> {
+        for ((answered, capability), declared) in ANSWERED.into_iter().zip(self.0) {
+            if answered == method && !declared {
+                return Err(missing_capability(&serde_json::json!({ capability: {} })));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A task at one moment, to be written.
@@ -115,9 +147,11 @@ impl TaskForm {
                     return Some(Err(ErrorObject::invalid_params("`task` must be an object")));
                 }
                 let ttl = json::member(Some(task), "ttl").map(milliseconds).transpose();
-                Some(ttl.map(|ttl| TaskOffer { ttl }))
+                Some(ttl.map(|ttl| TaskOffer { ttl, answers: Answers::default() }))
             }
-            Self::DecidedByServer => declares(params).then_some(Ok(TaskOffer { ttl: None })),
+            Self::DecidedByServer => {
+                declares(params).then(|| Ok(TaskOffer { ttl: None, answers: Answers::of(params) }))
+            }
         }
     }
 
@@ -128,7 +162,7 @@ impl TaskForm {
             Self::AskedByClient => {
                 ErrorObject::new(ErrorCode::METHOD_NOT_FOUND, "This request must ask for a task")
             }
-            Self::DecidedByServer => missing_capability(),
+            Self::DecidedByServer => missing_extension(),
         }
     }
 
@@ -140,7 +174,7 @@ impl TaskForm {
         match self {
             Self::AskedByClient => Ok(()),
             Self::DecidedByServer if declares(params) => Ok(()),
-            Self::DecidedByServer => Err(missing_capability()),
+            Self::DecidedByServer => Err(missing_extension()),
         }
     }
 
@@ -433,8 +467,12 @@ fn declares(params: Option<&RawValue>) -> bool {
     extension.is_some_and(|settings| json::shape(settings.get()) == Shape::Object)
 }
 
-fn missing_capability() -> ErrorObject {
-    let required = serde_json::json!({ "requiredCapabilities": { "extensions": { EXTENSION: {} } } });
+fn missing_extension() -> ErrorObject {
+    missing_capability(&serde_json::json!({ "extensions": { EXTENSION: {} } }))
+}
+
+fn missing_capability(required: &serde_json::Value) -> ErrorObject {
+    let required = serde_json::json!({ "requiredCapabilities": required });
     ErrorObject::new(MISSING_CAPABILITY, "Missing required client capability").with_data(&required)
 }
 

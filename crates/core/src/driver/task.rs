@@ -13,10 +13,11 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::cause::{Cause, CauseKind};
 use crate::clients::Client;
-use crate::dialect::tasks::{self as form, TaskDetails};
+use crate::dialect::tasks::{self as form, Answers, TaskDetails};
 use crate::dialect::{TaskForm, TaskStatus};
 use crate::driver::outbox::Answer;
 use crate::driver::task_store::{Pending, RecordedEnd, TaskRecord, millis, since_1970};
+use crate::error::CallError;
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, Principal};
 use crate::message::{ErrorCode, ErrorObject};
@@ -70,6 +71,7 @@ pub(crate) struct TaskStart {
     pub(crate) connection: u64,
     pub(crate) client: Arc<Client>,
     pub(crate) ttl: Duration,
+    pub(crate) answers: Answers,
     pub(crate) work: Weak<dyn TaskWork>,
 }
 
@@ -93,6 +95,8 @@ pub(crate) struct Task {
     reader: AtomicU64,
     created: SystemTime,
     ttl: Duration,
+    /// What its client answers.
+    answers: Answers,
     poll_interval: Duration,
     table: Weak<dyn TaskTable>,
     /// What does the work. It is gone when the handler has ended.
@@ -239,6 +243,7 @@ impl Task {
             reader: AtomicU64::new(ExchangeId::NONE.0),
             created,
             ttl: start.ttl,
+            answers: start.answers,
             poll_interval: place.poll_interval,
             table: place.table,
             work: start.work,
@@ -270,6 +275,7 @@ impl Task {
             reader: AtomicU64::new(ExchangeId::NONE.0),
             created: time(record.created),
             ttl: Duration::from_millis(record.ttl_ms),
+            answers: Answers::default(),
             poll_interval: Duration::from_millis(record.poll_interval_ms),
             table: Weak::<NoWork>::new(),
             work: Weak::<NoWork>::new(),
@@ -566,11 +572,16 @@ impl Task {
     }
 
     /// Asks the client for something. `None`: it has ended. The answer comes unless what is returned is dropped before.
-    pub(crate) fn ask(&self, method: Arc<str>, params: Option<Box<RawValue>>) -> Option<PendingInput<'_>> {
+    pub(crate) fn ask(
+        &self,
+        method: Arc<str>,
+        params: Option<Box<RawValue>>,
+    ) -> Result<PendingInput<'_>, CallError> {
+        self.answers.check(&method).map_err(CallError::Failed)?;
         let (answer, answered) = oneshot::channel();
         let mut state = self.lock();
         if self.is_over() {
-            return None;
+            return Err(CallError::Ended);
         }
         // A key is never used twice ("Task Update Requests").
         state.inputs.asked += 1;
@@ -579,7 +590,7 @@ impl Task {
         let listeners = state.change(SystemTime::now());
         drop(state);
         notify_all(&listeners);
-        Some(PendingInput { task: self, key, answered })
+        Ok(PendingInput { task: self, key, answered })
     }
 }
 

@@ -85,6 +85,7 @@ impl CallContext {
             connection: connection.number,
             client: data.shared_client(&connection.client),
             ttl: tasks.ttl(offer),
+            answers: offer.answers,
             work,
         };
         let ttl = start.ttl;
@@ -157,7 +158,8 @@ impl CallContext {
     /// `tasks/get` shows what is asked, and `tasks/update` brings the answer.
     ///
     /// # Errors
-    /// The errors of a call; [`CallError::Ended`] where no client can be asked, or once the request has ended.
+    /// The errors of a call; [`CallError::Failed`] with -32021 if the client of a task does not declare that it answers such a request;
+    /// [`CallError::Ended`] where no client can be asked, or once the request has ended.
     ///
     /// # Cancel safety
     /// If the future is dropped, the request is cancelled, or not asked any more. An answer that comes later has no effect.
@@ -172,7 +174,7 @@ impl CallContext {
             return self.call(method, params).await;
         };
         let frame = Frame::new(self.connection().max_frame, method.into(), params)?;
-        let asked = task.ask(frame.method, frame.params).ok_or(CallError::Ended)?;
+        let asked = task.ask(frame.method, frame.params)?;
         let answer = asked.answer().await.ok_or(CallError::Ended)?;
         serde_json::from_str(answer.get())
             .map_err(|error| CallError::Answer { method: method.to_owned(), what: error.to_string() })

@@ -89,7 +89,8 @@ pub(crate) fn connect(dialect: &Dialect, router: Router) -> (Peer, Peer) {
 
 /// Params of a tool call, with what the later revision requires of each request.
 pub(crate) fn tool(name: &str) -> Value {
-    json!({ "name": name, "arguments": {}, "_meta": {"io.modelcontextprotocol/clientCapabilities": {}} })
+    let capabilities = json!({ "elicitation": {} });
+    json!({ "name": name, "arguments": {}, "_meta": {"io.modelcontextprotocol/clientCapabilities": capabilities} })
 }
 
 pub(crate) async fn start(peer: &Peer, name: &str) -> TaskHandle<Value> {
@@ -242,6 +243,18 @@ async fn a_question_of_a_task_is_answered_by_an_update() {
     assert_eq!(task.status().await.unwrap().status, TaskStatus::InputRequired);
     task.update(&json!({ "1": {"name": "Ada"} })).await.unwrap();
     assert_eq!(timeout(SOON, task.result()).await.unwrap().unwrap(), json!({ "name": "Ada" }));
+}
+
+/// MCP 2026-07-28, "Multi Round-Trip Requests": a server must not ask for what the client does not declare.
+#[tokio::test]
+async fn a_question_that_the_client_does_not_declare_to_answer_is_an_error_of_its_task() {
+    let (tasks, running) = (Tasks::default(), Running::default());
+    let (client, _server) = connect(&MCP_2026, router(&tasks, &running));
+    let mut params = tool("ask");
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] =
+        json!({ "sampling": {}, "elicitation": null });
+    let task = client.call::<_, Value>("tools/call", &params).task(None).await.unwrap();
+    assert_eq!(code(timeout(SOON, task.result()).await.unwrap()), ErrorCode(-32021));
 }
 
 /// A listen request for the changes of these tasks.
