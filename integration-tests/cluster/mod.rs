@@ -49,6 +49,7 @@ fn of_each(backend: Backend) -> Vec<Trial> {
         tasks: a_task_is_reached_through_every_replica,
             a_task_is_cancelled_from_a_session_at_another_node,
             a_long_result_of_a_task_is_given_at_another_node,
+            the_tasks_of_all_nodes_are_listed_at_each,
             a_task_of_a_dead_replica_is_no_hang;
         sessions: a_forwarded_request_is_never_forwarded_again,
             a_hop_that_is_not_signed_for_this_node_is_refused,

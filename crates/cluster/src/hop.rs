@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt, Full};
+use rescind_core::TaskPosition;
 use serde::{Deserialize, Serialize};
 
 use crate::names::NodeName;
@@ -35,7 +36,7 @@ pub(crate) enum HopKind {
     Signal,
     /// Waits for a signal.
     Watch,
-    /// Asks about a task of the receiver, or cancels it.
+    /// Asks about tasks of the receiver, or cancels one.
     Task,
 }
 
@@ -75,12 +76,15 @@ pub(crate) struct SignalMessage {
     pub(crate) keep_ms: u64,
 }
 
-/// A question about a task of the node that gets it. The answer is its record, or null.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct TaskMessage {
-    pub(crate) id: String,
+/// A question about tasks of the node that gets it. The answer about one task is its record, or null.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum TaskMessage {
+    /// What is known of this task.
+    Tell(String),
     /// Its client cancels it.
-    pub(crate) cancel: bool,
+    Cancel(String),
+    /// The tasks of this principal after that place.
+    List(String, Option<TaskPosition>),
 }
 
 /// The content of the header.

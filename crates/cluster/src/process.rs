@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 use http_body_util::{BodyExt as _, Limited};
-use rescind_core::{OwnTasks, RequestKey, TaskRecord};
+use rescind_core::{ListedTask, OwnTasks, Principal, RequestKey};
 use rescind_http::RouteRefusal;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::AbortHandle;
 
@@ -30,10 +31,10 @@ const ANSWERED: Duration = Duration::from_secs(10);
 /// The longest answer, in bytes: a result is text in its JSON, which may double its length.
 const MAX_TOLD: usize = 48 << 20;
 
-/// What the node of a task says of it.
-pub(crate) enum Told {
-    /// Its record. `None`: it does not know the task.
-    Record(Option<TaskRecord>),
+/// What a node says of its tasks.
+pub(crate) enum Told<T> {
+    /// Its answer.
+    Answer(T),
     /// Nobody listens at its address.
     Dead,
     /// It has not answered.
@@ -75,8 +76,12 @@ impl Process {
         message.verify(&self.secret, own, about).map_err(|_| refused())
     }
 
-    /// Asks a node about a task of its own, or cancels it there.
-    pub(crate) async fn ask_about_task(&self, member: &Member, message: &TaskMessage) -> Told {
+    /// Asks a node about its tasks, or cancels one there.
+    pub(crate) async fn ask_about_tasks<T: DeserializeOwned>(
+        &self,
+        member: &Member,
+        message: &TaskMessage,
+    ) -> Told<T> {
         let asked = send(
             &self.pool,
             &self.secret,
@@ -93,23 +98,30 @@ impl Process {
         };
         let reading = Limited::new(response.into_body(), MAX_TOLD).collect();
         let Ok(Ok(body)) = tokio::time::timeout(ANSWERED, reading).await else { return Told::Silent };
-        serde_json::from_slice(&body.to_bytes()).map_or(Told::Silent, Told::Record)
+        serde_json::from_slice(&body.to_bytes()).map_or(Told::Silent, Told::Answer)
     }
 
-    /// The answer to that question of another node.
-    pub(crate) async fn tell_of_task(&self, message: &TaskMessage) -> Option<TaskRecord> {
+    /// The answer to that question of another node, as JSON.
+    pub(crate) async fn tell_of_tasks(&self, message: TaskMessage) -> Vec<u8> {
         let own = lock(&self.own_tasks).clone();
+        let (id, cancels) = match message {
+            TaskMessage::Tell(id) => (id, false),
+            TaskMessage::Cancel(id) => (id, true),
+            TaskMessage::List(principal, after) => {
+                let principal = Principal(principal.into());
+                let listed: Vec<ListedTask> =
+                    own.iter().flat_map(|tasks| tasks.list(&principal, after.as_ref())).collect();
+                return serde_json::to_vec(&listed).unwrap_or_default();
+            }
+        };
+        let mut told = None;
         for tasks in own {
-            let told = if message.cancel {
-                tasks.cancel(&message.id).await
-            } else {
-                tasks.record(&message.id).await
-            };
+            told = if cancels { tasks.cancel(&id).await } else { tasks.record(&id).await };
             if told.is_some() {
-                return told;
+                break;
             }
         }
-        None
+        serde_json::to_vec(&told).unwrap_or_default()
     }
 
     /// Makes a signed name of this node.

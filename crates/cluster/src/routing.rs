@@ -349,10 +349,7 @@ async fn answer_node(
             let body = StreamBody::new(stream::once(come));
             Ok(Response::new(body.boxed_unsync()))
         }
-        HopKind::Task => {
-            let about = read_message(&body)?;
-            Ok(answer(serde_json::to_vec(&cluster.tell_of_task(&about).await).unwrap_or_default()))
-        }
+        HopKind::Task => Ok(answer(cluster.tell_of_tasks(read_message(&body)?).await)),
         HopKind::Forward => Err(refused()),
     }
 }

@@ -8,7 +8,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use rescind_core::{BoxFuture, Cause, CauseKind, LogText, OwnTasks, TaskRecord, TaskStore};
+use futures_util::future::join_all;
+use rescind_core::{
+    BoxFuture, Cause, CauseKind, ListedTask, LogText, OwnTasks, Principal, TaskPosition, TaskRecord,
+    TaskStore,
+};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
@@ -77,6 +81,30 @@ impl TaskStore for TaskRecords {
                 Some((cluster, named)) => find(cluster, &named).await,
                 None => Ok(None),
             }
+        })
+    }
+
+    fn list(
+        &self,
+        principal: &Principal,
+        after: Option<TaskPosition>,
+    ) -> BoxFuture<'static, Vec<ListedTask>> {
+        let (cluster, message) = (self.cluster.upgrade(), TaskMessage::List(principal.0.to_string(), after));
+        Box::pin(async move {
+            let Some(cluster) = cluster else { return Vec::new() };
+            cluster.membership.refresh_if_old().await;
+            let members = cluster.membership.members().into_iter();
+            let others = members.filter(|member| Some(&member.name) != cluster.node.as_ref());
+            let asked = others.map(|member| {
+                let (cluster, message) = (&cluster, &message);
+                async move {
+                    match cluster.ask_about_tasks::<Vec<ListedTask>>(&member, message).await {
+                        Told::Answer(listed) => listed,
+                        Told::Dead | Told::Silent => Vec::new(),
+                    }
+                }
+            });
+            join_all(asked).await.into_iter().flatten().collect()
         })
     }
 
@@ -150,7 +178,8 @@ enum Asked {
 
 /// Asks the node of a task about it, or to cancel it.
 async fn ask(cluster: &Process, task: &SignedName, cancel: bool) -> Asked {
-    let message = TaskMessage { id: task.text().to_string(), cancel };
+    let id = task.text().to_string();
+    let message = if cancel { TaskMessage::Cancel(id) } else { TaskMessage::Tell(id) };
     let is_its_life = |member: &Member| member.incarnation.is_none_or(|life| life == task.incarnation);
     let mut asked = None;
     // The second time as the members are now: the engine shows a dead node for some seconds.
@@ -164,8 +193,8 @@ async fn ask(cluster: &Process, task: &SignedName, cancel: bool) -> Asked {
                 if asked.as_ref() == Some(&member.url) {
                     break;
                 }
-                match cluster.ask_about_task(&member, &message).await {
-                    Told::Record(record) => return Asked::Told(record),
+                match cluster.ask_about_tasks(&member, &message).await {
+                    Told::Answer(record) => return Asked::Told(record),
                     Told::Dead if is_fresh => return Asked::Gone,
                     Told::Dead => {}
                     Told::Silent => asked = Some(member.url),

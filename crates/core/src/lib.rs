@@ -36,9 +36,10 @@ pub use dialect::{
 #[cfg(feature = "tokio")]
 pub use driver::{
     ArrivalOrder, Call, CallBuilder, CallContext, Canceller, ClusterKeys, Declaration, HandlerError,
-    KeyedRequest, Method, MethodHandler, NotATask, Notification, Notifications, OwnTasks, Peer, PeerBuilder,
-    QueueStats, Router, Server, ServerBuilder, ServerCounts, ServerHandle, ServerLimits, Starting, Stopped,
-    TaskHandle, TaskLimits, TaskRecord, TaskReport, TaskStore, Tasks, TracePropagator,
+    KeyedRequest, ListedTask, Method, MethodHandler, NotATask, Notification, Notifications, OwnTasks, Peer,
+    PeerBuilder, QueueStats, Router, Server, ServerBuilder, ServerCounts, ServerHandle, ServerLimits,
+    Starting, Stopped, TaskHandle, TaskLimits, TaskPosition, TaskRecord, TaskReport, TaskStore, Tasks,
+    TracePropagator,
 };
 #[cfg(feature = "tower")]
 pub use driver::{CallRequest, RawParams, ServiceRequest};

@@ -73,12 +73,12 @@ pub use rescind_core::{
     ApiMisuse, ArrivalOrder, ByteStream, Call, CallBuilder, CallContext, CallError, CancelResult, Cancelled,
     Canceller, Cause, CauseKind, Client, ClientKey, ClientLimits, Clients, ConnectionError,
     DEFAULT_IPV6_PREFIX, Declaration, Deviation, DeviationReport, Endpoint, ErrorCode, ErrorObject, Event,
-    FrameStream, Framing, HandlerError, Limits, LogText, MAX_REASON_BYTES, MemoryListener, MemoryTransport,
-    Method, MethodHandler, NotATask, Notification, Notifications, Outcome, OwnTasks, Peer, PeerBuilder,
-    Principal, ProtocolViolation, QueueStats, Registry, RequestId, Router, Server, ServerBuilder,
-    ServerCounts, ServerHandle, ServerLimits, SessionId, Share, Starting, Stats, Stopped, TaskHandle,
-    TaskLimits, TaskRecord, TaskReport, TaskStore, Tasks, TraceContext, TracePropagator, dialect,
-    memory_listener, memory_pair,
+    FrameStream, Framing, HandlerError, Limits, ListedTask, LogText, MAX_REASON_BYTES, MemoryListener,
+    MemoryTransport, Method, MethodHandler, NotATask, Notification, Notifications, Outcome, OwnTasks, Peer,
+    PeerBuilder, Principal, ProtocolViolation, QueueStats, Registry, RequestId, Router, Server,
+    ServerBuilder, ServerCounts, ServerHandle, ServerLimits, SessionId, Share, Starting, Stats, Stopped,
+    TaskHandle, TaskLimits, TaskPosition, TaskRecord, TaskReport, TaskStore, Tasks, TraceContext,
+    TracePropagator, dialect, memory_listener, memory_pair,
 };
 pub use rescind_net::{
     AuthHook, AuthRefusal, AuthRequest, ClientCertificates, Credential, HostPolicy, InvalidAllowEntry,

@@ -49,7 +49,7 @@ pub use router::Router;
 pub use router::{Method, MethodHandler};
 pub use server::{Server, ServerBuilder, ServerHandle};
 pub use task_handle::{TaskHandle, TaskReport};
-pub use task_store::{OwnTasks, TaskRecord, TaskStore};
+pub use task_store::{ListedTask, OwnTasks, TaskPosition, TaskRecord, TaskStore};
 pub use tasks::{NotATask, TaskLimits, Tasks};
 #[cfg(feature = "tower")]
 pub use tower::{CallRequest, RawParams, ServiceRequest};

@@ -16,7 +16,7 @@ use crate::clients::Client;
 use crate::dialect::tasks::{self as form, Answers, TaskDetails};
 use crate::dialect::{TaskForm, TaskStatus};
 use crate::driver::outbox::Answer;
-use crate::driver::task_store::{Pending, RecordedEnd, TaskRecord, millis, since_1970};
+use crate::driver::task_store::{Pending, RecordedEnd, TaskPosition, TaskRecord, millis, since_1970};
 use crate::error::CallError;
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, Principal};
@@ -311,6 +311,15 @@ impl Task {
     /// admitted has a table of clients of its own, and their numbers are the same.
     pub(crate) fn client(&self) -> usize {
         self.client.as_ref().map_or(0, |client| Arc::as_ptr(client).addr())
+    }
+
+    /// Its place in the lists of its principal.
+    pub(crate) fn position(&self) -> TaskPosition {
+        let created = self.created.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        TaskPosition {
+            created: u64::try_from(created.as_nanos()).unwrap_or(u64::MAX),
+            id: self.id.to_string(),
+        }
     }
 
     /// The bytes of its result.

@@ -226,7 +226,7 @@ impl Router {
                 }
                 cancel(form, &task).await
             })
-            .quick(form::LIST, async |ctx: CallContext, params: Box<RawValue>| list(&ctx, &params))
+            .quick(form::LIST, async |ctx: CallContext, params: Box<RawValue>| list(&ctx, &params).await)
             .quick(form::UPDATE, async |ctx: CallContext, params: Box<RawValue>| {
                 let (_, task) = find_task(&ctx, &params).await?;
                 if task.is_elsewhere() {
@@ -423,7 +423,7 @@ async fn listen(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, H
 }
 
 /// A page of the principal's tasks. Without a principal there is no list: whoever knows an id may use it.
-fn list(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, HandlerError> {
+async fn list(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, HandlerError> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Page {
@@ -431,22 +431,18 @@ fn list(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, HandlerEr
         #[serde(skip_serializing_if = "Option::is_none")]
         next_cursor: Option<String>,
     }
-    let form = task_form(ctx)?;
-    let connection = ctx.connection();
-    let (Some(tasks), Some(principal)) = (&connection.tasks, principal_of(ctx)) else {
+    task_form(ctx)?;
+    let (Some(tasks), Some(principal)) = (&ctx.connection().tasks, principal_of(ctx)) else {
         return Err(ErrorObject::new(ErrorCode::METHOD_NOT_FOUND, "Method not found").into());
     };
-    let after = match form::member(Some(params), "cursor") {
-        None => 0,
-        Some(cursor) => serde_json::from_str::<&str>(cursor.get())
+    let after = form::member(Some(params), "cursor").map(|cursor| {
+        serde_json::from_str::<&str>(cursor.get())
             .ok()
             .and_then(|cursor| tasks.read_cursor(cursor, &principal))
-            .ok_or_else(|| ErrorObject::invalid_params("`cursor` is not of this server"))?,
-    };
-    let (page, last) = tasks.page(form, &principal, after);
-    let page = Page {
-        tasks: page.iter().filter_map(|task| task.written(TaskForm::status)).collect(),
-        next_cursor: last.map(|last| tasks.cursor(last, &principal)),
-    };
-    Ok(serde_json::value::to_raw_value(&page)?)
+            .ok_or_else(|| ErrorObject::invalid_params("`cursor` is not of this server"))
+    });
+    let (listed, more) = tasks.page(&principal, after.transpose()?).await;
+    let next_cursor = listed.last().filter(|_| more).map(|last| tasks.cursor(&last.at, &principal));
+    let tasks = listed.into_iter().map(|task| task.status).collect();
+    Ok(serde_json::value::to_raw_value(&Page { tasks, next_cursor })?)
 }

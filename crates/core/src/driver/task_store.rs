@@ -6,9 +6,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
 use crate::cause::Cause;
+use crate::id::Principal;
 use crate::message::{ErrorCode, ErrorObject};
 use crate::transport::BoxFuture;
 
@@ -49,6 +51,20 @@ pub trait TaskStore: Send + Sync {
     /// Dropping the future loses nothing.
     fn find(&self, id: &str) -> BoxFuture<'static, Result<Option<TaskRecord>, String>>;
 
+    /// The tasks of a principal that other processes keep and that were created after that one, at most a page of each process.
+    /// Those of a process that does not answer are left out. By default there are none.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    fn list(
+        &self,
+        principal: &Principal,
+        after: Option<TaskPosition>,
+    ) -> BoxFuture<'static, Vec<ListedTask>> {
+        let _ = (principal, after);
+        Box::pin(async { Vec::new() })
+    }
+
     /// Asks the process of a task that this process does not know to cancel it. Whether it did is in the task's record.
     ///
     /// # Errors
@@ -70,6 +86,24 @@ pub struct OwnTasks(pub(crate) Weak<dyn TellTasks>);
 pub(crate) trait TellTasks: Send + Sync {
     fn tell(self: Arc<Self>, id: &str) -> BoxFuture<'static, Option<TaskRecord>>;
     fn cancel_for_client(self: Arc<Self>, id: &str) -> BoxFuture<'static, Option<TaskRecord>>;
+    fn listed(&self, principal: &Principal, after: Option<&TaskPosition>) -> Vec<ListedTask>;
+}
+
+/// The place of a task in the lists of its principal, which are in the order of creation. Its JSON may change with the version of the
+/// library.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TaskPosition {
+    /// In nanoseconds since 1970.
+    pub(crate) created: u64,
+    pub(crate) id: String,
+}
+
+/// A task in a list. Its JSON may change with the version of the library.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ListedTask {
+    pub(crate) at: TaskPosition,
+    /// It as `tasks/list` shows it.
+    pub(crate) status: Box<RawValue>,
 }
 
 impl OwnTasks {
@@ -88,6 +122,12 @@ impl OwnTasks {
     /// If the future is dropped, the task may be cancelled all the same.
     pub async fn cancel(&self, id: &str) -> Option<TaskRecord> {
         self.0.upgrade()?.cancel_for_client(id).await
+    }
+
+    /// The tasks of a principal that were created after that one, at most a page and one more.
+    #[must_use]
+    pub fn list(&self, principal: &Principal, after: Option<&TaskPosition>) -> Vec<ListedTask> {
+        self.0.upgrade().map(|tasks| tasks.listed(principal, after)).unwrap_or_default()
     }
 }
 

@@ -16,7 +16,9 @@ use crate::cause::{Cause, CauseKind};
 use crate::dialect::TaskForm;
 use crate::dialect::tasks::TaskOffer;
 use crate::driver::task::{Task, TaskPlace, TaskStart, TaskTable};
-use crate::driver::task_store::{MAX_RECORDED_RESULT, OwnTasks, TaskRecord, TaskStore, TellTasks};
+use crate::driver::task_store::{
+    ListedTask, MAX_RECORDED_RESULT, OwnTasks, TaskPosition, TaskRecord, TaskStore, TellTasks,
+};
 use crate::id::Principal;
 use crate::machine::limits::limits;
 use crate::message::{ErrorCode, ErrorObject};
@@ -214,34 +216,34 @@ impl Tasks {
         self.0.lock().task(id).filter(|task| task.principal.as_ref() == principal)
     }
 
-    /// The tasks of a principal in this form that were created after this one, at most a page, and the last of them if there
-    /// are more.
-    pub(crate) fn page(
+    /// A page of a principal's tasks that were created after that one: of this process, and of others that answer. The second value:
+    /// there are more.
+    pub(crate) async fn page(
         &self,
-        form: TaskForm,
         principal: &Principal,
-        after: u64,
-    ) -> (Vec<Arc<Task>>, Option<u64>) {
-        let kept = self.0.lock();
-        let mut own = kept
-            .tasks
-            .range(after.saturating_add(1)..)
-            .map(|(number, kept)| (*number, &kept.task))
-            .filter(|(_, task)| task.form == form && task.principal.as_ref() == Some(principal));
-        let page: Vec<_> = own.by_ref().take(PAGE).map(|(number, task)| (number, Arc::clone(task))).collect();
-        let last = own.next().and(page.last()).map(|(number, _)| *number);
-        (page.into_iter().map(|(_, task)| task).collect(), last)
+        after: Option<TaskPosition>,
+    ) -> (Vec<ListedTask>, bool) {
+        let mut listed = self.0.listed(principal, after.as_ref());
+        if let Some(store) = self.0.store.get() {
+            listed.extend(store.list(principal, after).await);
+            listed.sort_by(|one, other| one.at.cmp(&other.at));
+        }
+        let more = listed.len() > PAGE;
+        listed.truncate(PAGE);
+        (listed, more)
     }
 
     /// The place after a task in the list of a principal, which no client can make.
-    pub(crate) fn cursor(&self, after: u64, principal: &Principal) -> String {
-        format!("{after}-{:016x}", self.0.hasher.hash_one((after, principal)))
+    pub(crate) fn cursor(&self, after: &TaskPosition, principal: &Principal) -> String {
+        let TaskPosition { created, id } = after;
+        format!("{created}-{id}-{:016x}", self.0.hasher.hash_one((created, id, principal)))
     }
 
     /// The task of a cursor. `None`: it is not of this server and this principal.
-    pub(crate) fn read_cursor(&self, cursor: &str, principal: &Principal) -> Option<u64> {
-        let after = cursor.split_once('-')?.0.parse().ok()?;
-        (self.cursor(after, principal) == cursor).then_some(after)
+    pub(crate) fn read_cursor(&self, cursor: &str, principal: &Principal) -> Option<TaskPosition> {
+        let (created, id) = cursor.rsplit_once('-')?.0.split_once('-')?;
+        let after = TaskPosition { created: created.parse().ok()?, id: id.to_owned() };
+        (self.cursor(&after, principal) == cursor).then_some(after)
     }
 
     /// Forgets a task. `true`: it was kept.
@@ -253,6 +255,24 @@ impl Tasks {
 }
 
 impl TellTasks for Table {
+    /// In the order of their creation, and one more than a page.
+    fn listed(&self, principal: &Principal, after: Option<&TaskPosition>) -> Vec<ListedTask> {
+        let own = |task: &Arc<Task>| {
+            task.form == TaskForm::AskedByClient && task.principal.as_ref() == Some(principal)
+        };
+        let mut tasks: Vec<(TaskPosition, Arc<Task>)> = {
+            let kept = self.lock();
+            let tasks = kept.tasks.values().map(|kept| &kept.task).filter(|task| own(task));
+            tasks.map(|task| (task.position(), Arc::clone(task))).collect()
+        };
+        tasks.retain(|(at, _)| after.is_none_or(|after| at > after));
+        tasks.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let listed = tasks.into_iter().take(PAGE + 1);
+        listed
+            .filter_map(|(at, task)| Some(ListedTask { at, status: task.written(TaskForm::status)? }))
+            .collect()
+    }
+
     fn tell(self: Arc<Self>, id: &str) -> BoxFuture<'static, Option<TaskRecord>> {
         let task = self.lock().task(id);
         Box::pin(async move { Some(task?.record_reported().await) })
