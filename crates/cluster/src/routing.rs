@@ -434,6 +434,7 @@ mod tests {
             keys: Mutex::default(),
             tasks: Mutex::default(),
             own: Mutex::default(),
+            own_tasks: Mutex::default(),
             status: OnceLock::new(),
         };
         let Located::At(member) = process.membership.locate(&"n1".parse().unwrap()).await else {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The file, the constant, its value, words of its row in `numbers.txt`, and the value in the form of that row.
-const NUMBERS: [[&str; 5]; 38] = [
+const NUMBERS: [[&str; 5]; 40] = [
     ["membership.rs", "BEAT", "Duration::from_secs(3)", "heartbeat of a node", "every 3 s"],
     ["membership.rs", "TIME_TO_LIVE", "Duration::from_secs(10)", "after its last heartbeat", "10 s"],
     ["membership.rs", "LINGER", "Duration::from_secs(6)", "entry is gone from the engine", "6 s"],
@@ -50,7 +50,15 @@ const NUMBERS: [[&str; 5]; 38] = [
     ["process.rs", "RETRY_AFTER", "Duration::from_secs(2)", "`Retry-After` of a 503", "2 s"],
     ["routing.rs", "MAX_MESSAGE", "16 * 1024", "a message between nodes", "16 KiB"],
     ["routing.rs", "MESSAGE_TIMEOUT", "Duration::from_secs(10)", "a message between nodes", "within 10 s"],
-    ["process.rs", "ALIVE", "Duration::from_secs(1)", "whether the node of a task lives", "1 s"],
+    ["process.rs", "TOLD", "Duration::from_secs(2)", "what a node says of its tasks", "begins within 2 s"],
+    [
+        "process.rs",
+        "ANSWERED",
+        "Duration::from_secs(10)",
+        "what a node says of its tasks",
+        "arrives within 10 s more",
+    ],
+    ["process.rs", "MAX_TOLD", "48 << 20", "what a node says of its tasks", "at most 48 MiB"],
     ["task_records.rs", "MAX_RECORD", "512 * 1024", "longest record of a task", "512 KiB"],
     ["task_records.rs", "WRITERS", "16", "recording a task", "16 at a time"],
     ["task_records.rs", "RETRY", "Duration::from_millis(500)", "recording a task", "every 500 ms"],
