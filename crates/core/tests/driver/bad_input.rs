@@ -268,6 +268,57 @@ async fn each_message_of_a_line_is_taken_in_its_order() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_behind_a_bracket_that_a_program_printed_on_its_line_is_taken() {
+    for printed in ["{INFO: starting ", "{ x ", "{x: ", "{main.go:32 ", "{'a':", "{'a': 1, ", "{{ "] {
+        let mut raw = client(Framing::Newline);
+        let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+        raw.until("\"id\":2").await;
+        let [first, second] = calls;
+        let (one, two) = (format!("{printed}{}", answer(1)), format!("{printed}{}", answer(2)));
+        raw.write(format!("{one}\n{two} (3 ms)\n")).await;
+        is_answered(first, 1).await;
+        is_answered(second, 2).await;
+        assert!(!raw.read.contains("error"), "{}", raw.read);
+
+        let mut raw = server(Framing::Newline);
+        raw.write(format!("{printed}{{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"echo\",\"params\":{{}}}}\n"))
+            .await;
+        raw.until("\"id\":5,\"result\":{}").await;
+        assert!(!raw.read.contains("error"), "{}", raw.read);
+    }
+}
+
+/// It may be a value of what is before it, so it is not taken as it is.
+#[tokio::test(start_paused = true)]
+async fn an_answer_where_a_text_that_is_not_json_may_have_a_value_ends_its_call() {
+    let answered = r#"{"jsonrpc":"2.0","id":1,"result":{}}}"#;
+    for (before, first_ends) in
+        [(r#"{"jsonrpc":"2.0","id":1,"result":{"x":NaN,"a":"#, true), (r#"{"a":1}}"#, false)]
+    {
+        let mut raw = client(Framing::Newline);
+        let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+        raw.until("\"id\":2").await;
+        let [first, second] = calls;
+        raw.write(format!("{before}{}\n", answer(2))).await;
+        assert_eq!(unreadable(second).await, "it is behind half of another message");
+        if !first_ends {
+            raw.write(format!("{}\n", answer(1))).await;
+            is_answered(first, 1).await;
+        } else {
+            assert!(unreadable(first).await.starts_with("it is not JSON at byte"));
+        }
+    }
+    // A bracket too many.
+    let mut raw = client(Framing::Newline);
+    let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+    raw.until("\"id\":2").await;
+    let [first, second] = calls;
+    raw.write(format!("{answered}{}\n", answer(2))).await;
+    is_answered(second, 2).await;
+    assert!(unreadable(first).await.starts_with("it is not JSON at byte"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_answers_a_line_that_is_not_json_and_takes_the_message_after_noise() {
     let mut raw = server(Framing::Newline);
     raw.write("hello\n\"text\"\n{\"jsonrpc\":\n").await;
