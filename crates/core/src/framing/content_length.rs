@@ -3,16 +3,16 @@
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
-use memchr::{memchr, memmem, memrchr2};
+use memchr::{memchr, memchr2, memmem, memrchr2};
 
 use crate::framing::header_block::{
     HeaderBlock, LENGTH, LengthLine, MAX_HEADER_BYTES, Name, begins_header, later_length, length_at_end,
     length_line, may_be_header, plain_block, split, without_returns,
 };
-use crate::framing::printed_json::{Brackets, ends_with_message, is_own_message, trim};
+use crate::framing::printed_json::{Brackets, is_own_message, trim, whole_messages};
 use crate::framing::{
-    BYTE_ORDER_MARK, BadFrame, Decoded, MAX_HEAD, PART_TIME, READ_BUFFER, Unended, head, lacks_room,
-    next_capacity, shed,
+    BYTE_ORDER_MARK, BadFrame, Decoded, MAX_ASKED, MAX_HEAD, PART_TIME, READ_BUFFER, Unended, head,
+    lacks_room, may_end_object, next_capacity, shed,
 };
 
 /// The most bytes of other output between two frames.
@@ -143,7 +143,8 @@ impl ContentLength {
                 State::Body { length } => {
                     let length = *length;
                     if self.buffer.len() < length {
-                        Unended::note(&mut self.unended, self.buffer.len(), self.buffer.ends_with(b"}"));
+                        let may_be_whole = may_end_object(&self.buffer);
+                        Unended::note(&mut self.unended, self.buffer.len(), may_be_whole, MAX_ASKED);
                         return None;
                     }
                     self.unended = None;
@@ -264,8 +265,9 @@ impl ContentLength {
         }
         let body = trim(&self.buffer);
         // After its last bracket a body has nothing more that counts, also if it is not JSON.
-        let is_closed = body.starts_with(b"{") && Brackets::default().read(body) == Some(body.len());
-        if !is_closed && !ends_with_message(body) {
+        let closed = body.strip_prefix(b"{").and_then(|_| Brackets::default().read(body));
+        let end = closed.max(whole_messages(body))?;
+        if memchr2(b'{', b'[', body.get(end..)?).is_some() {
             return None;
         }
         self.unended = None;
@@ -453,7 +455,7 @@ impl ContentLength {
         if later_length(searched, before.saturating_sub(LENGTH.len())).is_some() {
             return self.other_line(self.buffer.len());
         }
-        Unended::note(&mut self.unended, line.len(), is_noise && line.ends_with(b"}"));
+        Unended::note(&mut self.unended, line.len(), is_noise && line.ends_with(b"}"), 1);
         if is_noise {
             if block.size > 0 && !block.is_certain() {
                 return self.drop_block();
@@ -734,6 +736,15 @@ mod tests {
             assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
             assert!(decoder.is_collecting());
             let taken = Decoded::Unended(Bytes::from_static(message));
+            assert_eq!((decoder.give_up(), decoder.is_collecting()), (Some(taken), false));
+        }
+        // Other output is behind it: a reader of JSON leaves it out.
+        for behind in [&b" "[..], b"\n", b"\r\n", b"\0", b";"] {
+            decoder.push(b"Content-Length: 40\r\n\r\n");
+            decoder.push(message);
+            decoder.push(behind);
+            assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
+            let taken = Decoded::Unended([message, behind].concat().into());
             assert_eq!((decoder.give_up(), decoder.is_collecting()), (Some(taken), false));
         }
         // Its end comes in time, or it is not a message: its length counts.

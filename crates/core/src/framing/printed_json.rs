@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use serde::de::IgnoredAny;
 
-use super::BYTE_ORDER_MARK;
 use crate::json_skip::value_length;
 
 /// An object at the beginning of a text.
@@ -122,13 +121,41 @@ pub(super) fn last_message(line: &[u8]) -> Option<usize> {
     object.map(|_| at)
 }
 
-/// Whether a line that has no end yet, or a body that is shorter than its length, ends with a whole message.
-pub(super) fn ends_with_message(mut line: &[u8]) -> bool {
-    while let Some(rest) = line.strip_prefix(BYTE_ORDER_MARK) {
-        line = rest;
+/// The length of the part of a line without its end that can be taken: up to and including its last message. `None`: it has
+/// none, or the message may be inside of a text that goes on.
+pub(super) fn whole_messages(line: &[u8]) -> Option<usize> {
+    let (mut at, mut end) = (0, None);
+    while let Some(start) = opening_bracket(line.get(at..)?) {
+        let rest = line.get(at + start..)?;
+        let Some(length) = Brackets::default().read(rest) else {
+            if !begins_text(rest) {
+                let (text, _) = line.split_at(memchr::memrchr(b'}', line)? + 1);
+                end = last_message(text).map(|_| text.len()).or(end);
+            }
+            return end;
+        };
+        at += start + length;
+        if is_message(rest.get(..length)?) {
+            end = Some(at);
+        }
     }
-    let is_cut = begins_text(line) && Brackets::default().read(line).is_none();
-    !is_cut && last_message(line).is_some()
+    end
+}
+
+/// Whether some output ends in a text that may be JSON and goes on.
+pub(super) fn has_open_text(mut output: &[u8]) -> bool {
+    while let Some(start) = opening_bracket(output) {
+        let (_, text) = output.split_at(start);
+        let Some(length) = Brackets::default().read(text) else { return begins_text(text) };
+        (_, output) = text.split_at(length);
+    }
+    false
+}
+
+/// Whether a text with its brackets closed is a message, or an array that begins with one.
+fn is_message(text: &[u8]) -> bool {
+    let text = text.strip_prefix(b"[").map_or(text, <[u8]>::trim_ascii_start);
+    Object::read(text).is_some_and(Object::is_message)
 }
 
 /// The place of the quote with which the string begins that a text is the inside of, at its end.
@@ -526,6 +553,40 @@ mod tests {
     }
 
     #[test]
+    fn a_line_without_its_end_can_be_taken_up_to_its_last_message() {
+        let message = r#"{"jsonrpc":"2.0","id":2,"result":{"a":"}"}}"#;
+        for before in
+            ["", "> ", "\u{feff}", "\u{1b}[32m", "[INFO] ", "{x} ", "{ x ", "[x ", "{\"a\":1}} ", message]
+        {
+            for after in [
+                "",
+                " ",
+                "\0",
+                "}",
+                ";",
+                "\u{1b}[0m",
+                "\u{feff}",
+                " [x] {\"a\":1}",
+                " {\"jsonrpc\":\"2.0\",\"i",
+            ] {
+                let whole = format!("{before}{message}");
+                let line = format!("{whole}{after}");
+                let is_closed = after.ends_with('}') && matches!(before, "{ x " | "[x ");
+                let expected = (!is_closed).then_some(whole.len());
+                assert_eq!(whole_messages(line.as_bytes()), expected, "{line}");
+            }
+        }
+        let array = format!("[ {message}] ");
+        assert_eq!(whole_messages(array.as_bytes()), Some(array.len() - 1));
+        for none in ["", "{}", "x {} ", "[INFO]", r#"{"a":1} x"#, r#"{"jsonrpc":NaN} "#] {
+            assert_eq!(whole_messages(none.as_bytes()), None, "{none}");
+        }
+        for inside in [r#"{"a":"#, r#"[{"a":["#, "["] {
+            assert_eq!(whole_messages(format!("{inside}{message} ").as_bytes()), None, "{inside}");
+        }
+    }
+
+    #[test]
     fn the_objects_of_an_array_are_found_in_its_order() {
         let found = |text: &'static str| -> Vec<&str> {
             objects_of_array(text.as_bytes()).map(|text| std::str::from_utf8(text).unwrap()).collect()
@@ -549,6 +610,7 @@ mod tests {
             let line = unit.repeat((4 << 20) / unit.len()) + "}";
             assert_eq!(last_message(line.as_bytes()).map(|_| ()), None, "{unit}");
             assert!(messages_of_line(line.as_bytes()).is_empty(), "{unit}");
+            assert_eq!(whole_messages(line.as_bytes()), None, "{unit}");
             assert!(objects_of_array(format!("[{line}").as_bytes()).count() <= line.len(), "{unit}");
         }
         let message = r#"{"jsonrpc":"2.0"}"#;

@@ -319,6 +319,32 @@ async fn an_answer_where_a_text_that_is_not_json_may_have_a_value_ends_its_call(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_without_a_line_end_is_taken_after_a_second_whatever_is_behind_it() {
+    for behind in [" ", "\t", "\0", "}", ";", "\u{1b}[0m", "\u{feff}"] {
+        for before in ["", "> ", "\u{1b}[32m", "{\"jsonrpc\":\"2.0\",\"method\":\"note\"}\0"] {
+            let mut raw = client(Framing::Newline);
+            for id in [1, 2] {
+                let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+                raw.until(&format!("\"id\":{id}")).await;
+                let start = Instant::now();
+                raw.write(format!("{before}{}{behind}", answer(id))).await;
+                is_answered(call, id).await;
+                let took = start.elapsed();
+                assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(2), "{took:?}");
+            }
+            assert!(!raw.read.contains("error"), "{}", raw.read);
+        }
+        let mut raw = server(Framing::Newline);
+        let start = Instant::now();
+        raw.write(format!("{{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"echo\",\"params\":{{}}}}{behind}"))
+            .await;
+        raw.until("\"id\":5,\"result\":{}").await;
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        assert!(!raw.read.contains("error"), "{}", raw.read);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_answers_a_line_that_is_not_json_and_takes_the_message_after_noise() {
     let mut raw = server(Framing::Newline);
     raw.write("hello\n\"text\"\n{\"jsonrpc\":\n").await;
