@@ -346,7 +346,7 @@ impl Connection {
     pub(super) fn abort(&mut self, now: Instant, key: InboundKey) {
         let Some(handler) = self.handlers.get_mut(&key) else { return };
         match handler.job.work() {
-            Work::Task => self.gone(now, key),
+            Work::Task | Work::Control => self.gone(now, key),
             Work::Blocking => handler.answered = true,
         }
     }
