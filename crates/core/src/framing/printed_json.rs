@@ -349,7 +349,7 @@ pub(super) fn objects_of_array(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Whether a text may be an answer that cannot be read. Its call ends then.
-fn may_be_answer(text: &[u8]) -> bool {
+pub(super) fn may_be_answer(text: &[u8]) -> bool {
     let has = |name: &[u8]| memchr::memmem::find(text, name).is_some();
     text.starts_with(b"{") && (has(b"\"id\"") || has(b"'id'"))
 }

@@ -804,6 +804,66 @@ async fn a_frame_that_a_length_has_swallowed_ends_its_call() {
     is_answered(third, 3).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_length_that_counts_a_line_end_too_much_costs_no_call() {
+    for behind in ["\n", "\r\n", " ", "\0"] {
+        for is_followed in [true, false] {
+            let mut raw = client(Framing::ContentLength);
+            let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+            raw.until("\"id\":2").await;
+            let [first, second] = calls;
+            let start = Instant::now();
+            let body = format!("{}{behind}", answer(1));
+            raw.write(format!("Content-Length: {}\r\n\r\n{body}", body.len() + 1)).await;
+            if is_followed {
+                raw.write(frame(&answer(2))).await;
+            }
+            is_answered(first, 1).await;
+            assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+            if !is_followed {
+                raw.write(frame(&answer(2))).await;
+            }
+            is_answered(second, 2).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_behind_a_body_that_is_cut_or_was_never_written_is_read() {
+    let half = r#"{"jsonrpc":"2.0","id":1,"result":{"a":"#;
+    for before in [half, r#"{"jsonrpc":"2.0","id":1,"result":"he"#, ""] {
+        let next = frame(&answer(2));
+        // By the last of them, the whole frame is in the body, and more.
+        for length in before.len() + 1..before.len() + next.len() + 10 {
+            let mut raw = client(Framing::ContentLength);
+            let calls =
+                [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap());
+            raw.until("\"id\":2").await;
+            let [first, second] = calls;
+            let start = Instant::now();
+            raw.write(format!("Content-Length: {length}\r\n\r\n{before}{next}")).await;
+            let ended = outcome(second).await;
+            let is_in_brackets = before.starts_with('{')
+                && length >= before.len()
+                && format!("{before}{next}").get(..length).is_some_and(|body| body.ends_with(['}', ']']));
+            match ended {
+                Outcome::Completed(value) => assert_eq!(value, json!({"é": 2})),
+                Outcome::Unreadable { .. } if is_in_brackets => {}
+                other => panic!("{length} of {before:?}: {other:?}"),
+            }
+            if !before.is_empty() {
+                unreadable(first).await;
+            }
+            assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+            // The connection goes on.
+            let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+            raw.until("\"id\":3").await;
+            raw.write(frame(&answer(3))).await;
+            is_answered(call, 3).await;
+        }
+    }
+}
+
 /// A length can be wrong by any number of bytes, which then never arrive.
 #[tokio::test(start_paused = true)]
 async fn a_length_far_above_the_limit_ends_the_call_that_its_body_names_within_a_second() {

@@ -25,7 +25,7 @@ use crate::driver::state::{
     Arriving, ConnectionInner, DriverState, Payload, Request, WaitingRequest, bytes_of_request,
 };
 use crate::failpoint::{self, Failpoint};
-use crate::framing::{BadFrame, Framing, Newline};
+use crate::framing::{BadFrame, ContentLength, Framing, Newline};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::log_text::LogText;
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
@@ -201,7 +201,13 @@ impl ConnectionTask {
 
     /// Receives the messages of a line or of a body that has other output beside them, or several. `false`: it has none.
     fn recv_messages_of_line(&mut self, inbound: &Inbound) -> bool {
-        let messages = Newline::messages_of(&inbound.body);
+        let mut messages = Vec::new();
+        if self.connection.framing == Some(Framing::ContentLength) {
+            messages = ContentLength::parts_of(&inbound.body);
+        }
+        if messages.is_empty() {
+            messages = Newline::messages_of(&inbound.body);
+        }
         if messages.is_empty() {
             return false;
         }
