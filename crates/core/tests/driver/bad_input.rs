@@ -537,6 +537,64 @@ async fn the_time_of_a_half_answer_is_not_that_of_the_one_before() {
     assert_eq!(raw.seen(), []);
 }
 
+/// Of an answer that has only its id, the result is in the rest that never came.
+#[tokio::test(start_paused = true)]
+async fn the_beginning_of_an_answer_without_its_result_ends_the_call_that_it_names() {
+    for framing in [Framing::Newline, Framing::ContentLength] {
+        for half in [
+            "{\"jsonrpc\":\"2.0\",\"id\":2,\"re",
+            "{\"jsonrpc\":\"2.0\",\"id\":2,",
+            "{\"id\":2,\"jsonrpc\":\"2.0\",\"err",
+        ] {
+            let mut raw = client(framing);
+            let calls =
+                [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap());
+            raw.until("\"id\":2").await;
+            let [first, second] = calls;
+            let head = if framing == Framing::Newline { "" } else { "Content-Length: 100\r\n\r\n" };
+            let start = Instant::now();
+            raw.write(format!("{head}{half}")).await;
+            let what = unreadable(second).await;
+            assert!(
+                what.contains("it stopped in its middle, and nothing more of it came within 5 s"),
+                "{what}"
+            );
+            let took = start.elapsed();
+            assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(7), "{took:?}");
+            raw.write(if framing == Framing::Newline {
+                format!("\n{}\n", answer(1))
+            } else {
+                frame(&answer(1)).repeat(2)
+            })
+            .await;
+            is_answered(first, 1).await;
+        }
+    }
+}
+
+/// The id may go on, or the name of the next member may be that of a request.
+#[tokio::test(start_paused = true)]
+async fn the_beginning_of_a_message_that_may_be_a_request_or_names_no_call_ends_none() {
+    for half in [
+        "{\"jsonrpc\":\"2.0\",\"id\":1",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"m",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"par",
+        "{\"jsonrpc\":\"2.0\",",
+        "{\"jsonrpc\":\"2.0\",\"id\":7,\"re",
+        "{\"level\":\"info\",",
+        "{",
+    ] {
+        let mut raw = client(Framing::Newline);
+        let call = raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap();
+        raw.until("\"ask\"").await;
+        raw.write(half).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(raw.seen(), [], "{half}");
+        assert_eq!(raw.peer.stats().late_answers, 0, "{half}");
+        drop(call);
+    }
+}
+
 /// The id of a request of the peer may be that of a call, and its method may come last.
 #[tokio::test(start_paused = true)]
 async fn half_a_request_of_the_peer_ends_no_call() {
