@@ -301,11 +301,11 @@ async fn an_answer_where_a_text_that_is_not_json_may_have_a_value_ends_its_call(
         let [first, second] = calls;
         raw.write(format!("{before}{}\n", answer(2))).await;
         assert_eq!(unreadable(second).await, "it is behind half of another message");
-        if !first_ends {
+        if first_ends {
+            assert!(unreadable(first).await.starts_with("it is not JSON at byte"));
+        } else {
             raw.write(format!("{}\n", answer(1))).await;
             is_answered(first, 1).await;
-        } else {
-            assert!(unreadable(first).await.starts_with("it is not JSON at byte"));
         }
     }
     // A bracket too many.
@@ -1011,6 +1011,11 @@ async fn each_answer_to_the_first_call_ends_it() {
         (
             r#"{"jsonrpc":"2.0","id":1}"#,
             unreadable_outcome("it has neither a result nor an error"),
+            Deviation::InvalidAnswer,
+        ),
+        (
+            r#"{"Jsonrpc":"2.0","Id":1,"Result":5,"Error":null}"#,
+            unreadable_outcome("its member names are case-sensitive: they have no capital letters"),
             Deviation::InvalidAnswer,
         ),
         (
