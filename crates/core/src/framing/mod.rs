@@ -144,7 +144,7 @@ impl Unended {
             Some(part) if part.asked > 0 && part.is_near(length) => (part.asked, part.first_length),
             _ => (0, length),
         };
-        // What was asked about is kept while it grows, also where it does not end as a message does.
+        // A part that was asked about is kept while it grows, also where it does not end as a message does.
         if may_be_whole || asked > 0 {
             let is_refused = !may_be_whole;
             *kept = Some(Self { length, ends_at: None, is_refused, asked, first_length });
