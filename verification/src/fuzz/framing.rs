@@ -65,6 +65,10 @@ pub(super) fn content_length(data: &[u8]) {
         assert_eq!(decoded(Framing::ContentLength, limit, &[&behind]).0, expected, "a good frame was lost");
     }
 
+    if !is_in_brackets(wire) && (0..wire.len()).any(|at| wire.get(at..).and_then(length_line).is_some()) {
+        // A body with a header in it is not read as it is.
+        return;
+    }
     let mut framed = BytesMut::new();
     Framing::ContentLength.encode(wire, &mut framed);
     framed.extend_from_slice(&good);
@@ -500,17 +504,48 @@ impl Blocks {
         self.noise = 0;
         self.block = Block::default();
         let is_whole = after.len() >= length;
-        let again =
-            if is_whole && length <= self.limit && !is_foreign { swallowed(after, length) } else { 0 };
-        let next = after.get(length.saturating_sub(again)..).unwrap_or_default();
         let (body, _) = after.split_at(length.min(after.len()));
+        if is_whole && length <= self.limit && !is_foreign && !is_in_brackets(body) {
+            return Ok(self.other_body(body, after));
+        }
         self.all.push(match (length > self.limit, is_foreign, is_whole) {
             (true, _, _) => too_large(self.limit, body),
             (false, true, _) => Decoded::Bad(BadFrame::BadCharset, head(body)),
             (false, false, true) => Decoded::Frame(copied(body)),
             (false, false, false) => Decoded::Bad(BadFrame::Truncated, Bytes::new()),
         });
-        if is_whole { Ok(next) } else { Err(false) }
+        if is_whole { Ok(after.get(length..).unwrap_or_default()) } else { Err(false) }
+    }
+
+    /// A body that does not begin and end as JSON does: it may have the next header in it. Returns what is read next.
+    fn other_body<'a>(&mut self, body: &[u8], after: &'a [u8]) -> &'a [u8] {
+        let whole_line = (0..body.len()).find_map(|at| {
+            let size = length_line(body.get(at..)?)?;
+            Some((at, at + size)).filter(|(_, end)| body.get(end - 2..*end) == Some(b"\r\n"))
+        });
+        let Some((start, end)) = whole_line else {
+            let begun = (body.len().saturating_sub(64)..body.len()).find(|at| {
+                let line = after.get(*at..).unwrap_or_default();
+                length_line(line).is_some_and(|size| at + size > body.len())
+            });
+            self.all.push(Decoded::Frame(copied(body)));
+            return after.get(begun.unwrap_or(body.len())..).unwrap_or_default();
+        };
+        let (before, next) = (body.get(..start).unwrap_or_default(), body.get(end..).unwrap_or_default());
+        let next = next.trim_ascii_start();
+        let next = next.get(..64).unwrap_or(next);
+        let names = |id: &[u8]| next.windows(4).any(|window| window == id);
+        let is_closed = end_of_brackets(before).is_some();
+        if is_closed && next.starts_with(b"{") && (names(b"\"id\"") || names(b"'id'")) {
+            self.all.push(Decoded::Frame(copied(body)));
+            return after.get(body.len()..).unwrap_or_default();
+        }
+        self.all.push(if before.trim_ascii().is_empty() {
+            Decoded::Noise(format!("Content-Length: {}", body.len()).into())
+        } else {
+            Decoded::Frame(copied(if is_closed { body.get(..end).unwrap_or_default() } else { before }))
+        });
+        after.get(start..).unwrap_or_default()
     }
 
     /// A line without its end, at the end of the input.
@@ -590,20 +625,19 @@ impl Blocks {
     }
 }
 
-/// How many bytes at the end of a body of this length are the beginning of the next header.
-fn swallowed(input: &[u8], length: usize) -> usize {
-    let body = input.get(..length).unwrap_or_default();
-    let Some(end) = end_of_brackets(body) else { return 0 };
-    let line = input.get(end..).unwrap_or_default();
-    let Some(size) = line.iter().position(|byte| *byte == b'\n').filter(|size| end + size >= length) else {
-        return 0;
-    };
-    let line = line.get(..size).unwrap_or_default();
-    let (name, value) = line.split_at(line.len().min(15));
+fn is_in_brackets(body: &[u8]) -> bool {
+    matches!((body.first(), body.last()), (Some(b'{' | b'['), Some(b'}' | b']'))) && body.len() > 1
+}
+
+/// The size of a line with a length, as nearly all programs write it, with which some bytes begin.
+fn length_line(bytes: &[u8]) -> Option<usize> {
+    let size = bytes.iter().position(|byte| *byte == b'\n')?;
+    let (line, _) = bytes.split_at(size);
+    let (name, value) = line.split_at_checked(15)?;
     let value = value.strip_suffix(b"\r").unwrap_or(value);
     let value = value.strip_prefix(b" ").unwrap_or(value);
     let is_length = name.eq_ignore_ascii_case(b"content-length:");
-    if is_length && value.len() <= 9 && number(value).is_some() { length - end } else { 0 }
+    (is_length && value.len() <= 9 && number(value).is_some()).then_some(size + 1)
 }
 
 /// The name of a header in lower case, and its value.

@@ -1,24 +1,24 @@
 //! Framing by a header block with `Content-Length`, as in LSP, and how the next frame is found after a bad one.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
-use memchr::{memchr, memmem, memrchr2};
+use memchr::{memchr, memchr2, memmem};
 
 use crate::framing::header_block::{
-    HeaderBlock, LENGTH, LengthLine, MAX_HEADER_BYTES, Name, begins_header, later_length, length_at_end,
-    length_line, may_be_header, plain_block, split, without_returns,
+    HeaderBlock, LENGTH, LengthLine, MAX_HEADER_BYTES, MAX_LENGTH_BYTES, Name, begins_header, later_length,
+    length_at_end, length_begins, length_inside, length_line, may_be_header, plain_block, split,
+    without_returns,
 };
-use crate::framing::printed_json::{Brackets, ends_with_message, is_own_message, trim};
+use crate::framing::printed_json::{Brackets, is_own_message, may_be_answer, trim, whole_messages};
 use crate::framing::{
-    BYTE_ORDER_MARK, BadFrame, Decoded, MAX_HEAD, PART_TIME, READ_BUFFER, Unended, head, lacks_room,
-    next_capacity, shed,
+    BYTE_ORDER_MARK, BadFrame, Decoded, MAX_ASKED, MAX_HEAD, PART_TIME, READ_BUFFER, Unended, head,
+    lacks_room, may_end_object, next_capacity, shed,
 };
 
 /// The most bytes of other output between two frames.
 const MAX_NOISE_BYTES: usize = 64 * 1024;
-/// The most that a `Content-Length` with its number takes, with which a line of noise may end: it is not noise.
-const MAX_LENGTH_BYTES: usize = 64;
 
 /// A header block with `Content-Length`, an empty line, then that many bytes.
 ///
@@ -32,10 +32,10 @@ const MAX_LENGTH_BYTES: usize = 64;
 /// reported. A line that is not a header, and a block without a length, are [`Decoded::Noise`]: up to 64 KiB between two
 /// frames. The next frame begins with `Content-Length:` at the start of a line, or directly after a `}` or `]`, where a
 /// length that counted characters and not bytes has cut the body before it. It also begins with a `Content-Length:` and a
-/// number at the end of a printed line, if its block has no other line that contradicts. Where a length that is too large has
-/// put the beginning of such a line at the end of a body, after its last bracket, the next frame begins there. A body that is shorter than its
-/// length, and ends with a whole message or with its own last bracket, is [`Decoded::Unended`] after the time of
-/// [`deadline`](Self::deadline).
+/// number at the end of a printed line, if its block has no other line that contradicts. Where a body that is not JSON has such a
+/// line in it or begins one at its end, because its length is too large, or it is cut off or was never written, the next frame
+/// begins there. A body that is shorter than its length, and has a whole message or its own last bracket and no text behind it, is
+/// [`Decoded::Unended`] after the time of [`deadline`](Self::deadline).
 ///
 /// After a length that is repeated, negative or too large, a block over 8 KiB, more noise than that, or a message without
 /// a header, the next frame cannot be found, and the decoder stays failed.
@@ -143,14 +143,15 @@ impl ContentLength {
                 State::Body { length } => {
                     let length = *length;
                     if self.buffer.len() < length {
-                        Unended::note(&mut self.unended, self.buffer.len(), self.buffer.ends_with(b"}"));
+                        let may_be_whole = may_end_object(&self.buffer);
+                        Unended::note(&mut self.unended, self.buffer.len(), may_be_whole, MAX_ASKED);
                         return None;
                     }
                     self.unended = None;
                     // Of nearly all bodies, the last byte is their last bracket.
-                    if !matches!(self.buffer.get(length.wrapping_sub(1)), Some(b'}' | b']')) {
-                        if let Some(body) = self.body_with_header(length) {
-                            return Some(Decoded::Frame(body));
+                    if !is_in_brackets(self.buffer.get(..length).unwrap_or_default()) {
+                        if let Some(decoded) = self.body_with_header(length) {
+                            return Some(decoded);
                         }
                     }
                     let body = self.buffer.split_to(length).freeze();
@@ -262,10 +263,19 @@ impl ContentLength {
         if !Unended::is_over(&mut self.unended, self.buffer.len()) {
             return None;
         }
+        if let (State::Body { length }, Some(line)) = (&self.state, length_inside(&self.buffer)) {
+            let length = *length;
+            let is_whole = self.buffer.get(..line.start).is_some_and(is_closed);
+            return match self.body_before(line, length) {
+                Some(Decoded::Frame(body)) if is_whole => Some(Decoded::Unended(body)),
+                decoded => decoded,
+            };
+        }
         let body = trim(&self.buffer);
         // After its last bracket a body has nothing more that counts, also if it is not JSON.
-        let is_closed = body.starts_with(b"{") && Brackets::default().read(body) == Some(body.len());
-        if !is_closed && !ends_with_message(body) {
+        let closed = body.strip_prefix(b"{").and_then(|_| Brackets::default().read(body));
+        let end = closed.max(whole_messages(body))?;
+        if memchr2(b'{', b'[', body.get(end..)?).is_some() {
             return None;
         }
         self.unended = None;
@@ -273,32 +283,50 @@ impl ContentLength {
         Some(Decoded::Unended(self.buffer.split().freeze()))
     }
 
-    /// A body whose length is too large, so that the beginning of the next header is in it too. That is read again as what it
-    /// is. `None`: there is none, and nothing was taken.
+    /// A body that has the next header in it, or the beginning of that: its length is too large, or it is cut off or was never
+    /// written. Reading goes on at that header. `None`: there is none, and nothing was taken.
     #[cold]
-    fn body_with_header(&mut self, length: usize) -> Option<Bytes> {
+    fn body_with_header(&mut self, length: usize) -> Option<Decoded> {
         let (body, after) = self.buffer.split_at_checked(length)?;
-        let end = memrchr2(b'}', b']', body)? + 1;
-        let (text, swallowed) = body.split_at(end);
-        if length_line(swallowed.iter().copied()) != LengthLine::Part
-            || Brackets::default().read(text) != Some(end)
-        {
-            return None;
+        if let Some(line) = length_inside(body) {
+            let (before, _) = body.split_at_checked(line.start)?;
+            let next = body.get(line.end..)?.trim_ascii_start();
+            // A reader of JSON ends the call of the next frame too, if it has begun with its id.
+            let is_named = may_be_answer(next.get(..MAX_LENGTH_BYTES).unwrap_or(next));
+            return if is_named && is_closed(before) { None } else { self.body_before(line, length) };
         }
+        let start = length_begins(body)?;
+        let swallowed = body.get(start..)?;
         match length_line(swallowed.iter().chain(after).copied()) {
             LengthLine::No => None,
             LengthLine::Part => {
                 self.state = State::Behind { swallowed: swallowed.into() };
-                Some(self.buffer.split_to(length).freeze())
+                Some(Decoded::Frame(self.buffer.split_to(length).freeze()))
             }
             LengthLine::Whole => {
                 // Each byte of a body is copied once. What follows it could be copied again after each body.
                 let body = Bytes::copy_from_slice(body);
-                self.buffer.advance(end);
+                self.buffer.advance(start);
                 self.state = State::Header(HeaderBlock::default());
-                Some(body)
+                Some(Decoded::Frame(body))
             }
         }
+    }
+
+    /// What is before a line with a length in a body: a whole text, with that line as other output behind it, or the part of one.
+    #[cold]
+    fn body_before(&mut self, line: Range<usize>, length: usize) -> Option<Decoded> {
+        let (body, _) = self.buffer.split_at_checked(line.end)?;
+        let (before, _) = body.split_at_checked(line.start)?;
+        let decoded = if trim(before).is_empty() {
+            Decoded::Noise(format!("Content-Length: {length}").into())
+        } else {
+            Decoded::Frame(Bytes::copy_from_slice(if is_closed(before) { body } else { before }))
+        };
+        self.buffer.advance(line.start);
+        shed(&mut self.buffer, line.start);
+        (self.state, self.unended) = (State::Header(HeaderBlock::default()), None);
+        Some(decoded)
     }
 
     #[cold]
@@ -312,6 +340,21 @@ impl ContentLength {
     #[must_use]
     pub const fn is_failed(&self) -> bool {
         matches!(self.state, State::Failed)
+    }
+
+    /// The parts of a body that is not JSON and has header blocks in it, between those. Empty: it has none.
+    #[must_use]
+    pub fn parts_of(body: &[u8]) -> Vec<&[u8]> {
+        let (mut parts, mut rest) = (Vec::new(), body);
+        while let Some(line) = length_inside(rest) {
+            parts.extend(rest.get(..line.start));
+            rest = rest.get(line.end..).unwrap_or_default();
+        }
+        if rest.len() < body.len() {
+            parts.push(rest);
+        }
+        parts.retain(|part| !trim(part).is_empty());
+        parts
     }
 
     /// Appends `body` as one frame to `out`.
@@ -453,7 +496,7 @@ impl ContentLength {
         if later_length(searched, before.saturating_sub(LENGTH.len())).is_some() {
             return self.other_line(self.buffer.len());
         }
-        Unended::note(&mut self.unended, line.len(), is_noise && line.ends_with(b"}"));
+        Unended::note(&mut self.unended, line.len(), is_noise && line.ends_with(b"}"), 1);
         if is_noise {
             if block.size > 0 && !block.is_certain() {
                 return self.drop_block();
@@ -620,6 +663,16 @@ impl ContentLength {
     }
 }
 
+/// Whether a body begins and ends as JSON does.
+fn is_in_brackets(body: &[u8]) -> bool {
+    matches!(body, [b'{' | b'[', .., b'}' | b']'])
+}
+
+/// Whether a text has its brackets closed, whatever is behind them.
+fn is_closed(text: &[u8]) -> bool {
+    Brackets::default().read(text).is_some()
+}
+
 enum Step {
     Again,
     Wait,
@@ -648,7 +701,21 @@ mod tests {
     }
 
     fn decode_pieces(pieces: &[&[u8]]) -> Vec<Decoded> {
-        let mut decoder = ContentLength::new(16);
+        decode_with_limit(16, pieces)
+    }
+
+    /// Bodies above the limit of the other tests, in one piece, byte by byte and in two pieces.
+    fn decode_long(input: &[u8]) -> Vec<Decoded> {
+        let whole = decode_with_limit(256, &[input]);
+        assert_eq!(decode_with_limit(256, &input.chunks(1).collect::<Vec<_>>()), whole);
+        for cut in 0..input.len() {
+            assert_eq!(decode_with_limit(256, &[&input[..cut], &input[cut..]]), whole, "cut at {cut}");
+        }
+        whole
+    }
+
+    fn decode_with_limit(limit: usize, pieces: &[&[u8]]) -> Vec<Decoded> {
+        let mut decoder = ContentLength::new(limit);
         let mut all = Vec::new();
         for piece in pieces {
             decoder.push(piece);
@@ -734,6 +801,15 @@ mod tests {
             assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
             assert!(decoder.is_collecting());
             let taken = Decoded::Unended(Bytes::from_static(message));
+            assert_eq!((decoder.give_up(), decoder.is_collecting()), (Some(taken), false));
+        }
+        // Other output is behind it: a reader of JSON leaves it out.
+        for behind in [&b" "[..], b"\n", b"\r\n", b"\0", b";"] {
+            decoder.push(b"Content-Length: 40\r\n\r\n");
+            decoder.push(message);
+            decoder.push(behind);
+            assert_eq!((decoder.next_frame(), decoder.deadline(start)), (None, Some(start + PART_TIME)));
+            let taken = Decoded::Unended([message, behind].concat().into());
             assert_eq!((decoder.give_up(), decoder.is_collecting()), (Some(taken), false));
         }
         // Its end comes in time, or it is not a message: its length counts.
@@ -843,6 +919,100 @@ mod tests {
             [frame(b"{}C"), noise(b"ontent-Length: x")]
         );
         assert_eq!(decode(b"Content-Length: 3\r\n\r\n{}Content-Len"), [frame(b"{}C"), noise(b"ontent-Len")]);
+    }
+
+    #[test]
+    fn a_length_that_counts_a_line_end_too_much_ends_at_the_next_header() {
+        let next = b"Content-Length: 2\r\n\r\n{}";
+        for behind in ["\n", "\r\n", " ", "\0", "\r\n\r\n", " \t"] {
+            for swallowed in 1..20 {
+                let body = format!("[1]{behind}{}", &"Content-Length: 2\r\n"[..swallowed]);
+                let header = format!("Content-Length: {}\r\n\r\n[1]{behind}", body.len());
+                let all = decode_long(&[header.as_bytes(), next].concat());
+                assert_eq!(all, [Decoded::Frame(body.into()), frame(b"{}")]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_cut_or_was_never_written_ends_at_the_next_header() {
+        let next = "content-length: 29\r\n\r\n{\"jsonrpc\":\"2.0\",\"method\":\"\"}";
+        let message = || Decoded::Frame(next[22..].to_owned().into());
+        for half in ["{\"id\":1,\"result\":{\"a\":", "{\"id\":1,\"result\":\"C", "{", "x", "{}}", ""] {
+            for length in half.len() + 1..half.len() + next.len() {
+                let input = format!("Content-Length: {length}\r\n\r\n{half}{next}");
+                let all = decode_long(input.as_bytes());
+                if is_in_brackets(&input.as_bytes()[input.len() - next.len() - half.len()..][..length]) {
+                    // A reader of JSON takes such a body apart.
+                    continue;
+                }
+                assert_eq!(all.last(), Some(&message()), "{length} in {input:?}");
+                assert_eq!(all.len(), 2, "{length} in {input:?}");
+                let swallowed = length - half.len();
+                let expected = match half {
+                    "" if swallowed >= 20 => Decoded::Noise(format!("Content-Length: {length}").into()),
+                    "{}}" if swallowed >= 20 => Decoded::Frame(format!("{half}{}", &next[..20]).into()),
+                    _ if swallowed >= 20 => Decoded::Frame(half.into()),
+                    _ => Decoded::Frame(format!("{half}{}", &next[..swallowed]).into()),
+                };
+                assert_eq!(all.first(), Some(&expected), "{length} in {input:?}");
+            }
+        }
+        // Header blocks only, and then a body.
+        let blocks = "Content-Length: 40\r\n\r\n".repeat(3) + next;
+        let lost = noise(b"Content-Length: 40");
+        assert_eq!(decode_long(blocks.as_bytes()), [lost.clone(), lost.clone(), lost, message()]);
+    }
+
+    #[test]
+    fn a_body_that_never_comes_to_its_length_ends_at_a_header_in_it_after_the_time() {
+        let next = "Content-Length: 36\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{}}";
+        for (half, expected) in [
+            ("{\"id\":1,\"result\":{\"a\":", frame(b"{\"id\":1,\"result\":{\"a\":")),
+            ("", noise(b"Content-Length: 500")),
+            ("{\"id\":1}", Decoded::Unended("{\"id\":1}Content-Length: 36\r\n".into())),
+        ] {
+            let mut decoder = ContentLength::new(1024);
+            decoder.push(format!("Content-Length: 500\r\n\r\n{half}{next}").as_bytes());
+            assert_eq!(decoder.next_frame(), None);
+            assert!(decoder.deadline(Instant::now()).is_some());
+            assert_eq!(decoder.give_up(), Some(expected));
+            let message = Decoded::Frame(next[22..].to_owned().into());
+            assert_eq!((decoder.next_frame(), decoder.next_frame()), (Some(message), None));
+            assert_eq!((decoder.partial(), decoder.is_collecting()), (0, false));
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_body_are_between_its_headers() {
+        let parts = ContentLength::parts_of;
+        assert_eq!(parts(b"{\"a\":Content-Length: 2\r\n\r\n{}"), [&b"{\"a\":"[..], b"\r\n{}"]);
+        assert_eq!(parts(b"{}content-length:2\r\n\r\n{}Content-Length: 2\r\n\r\n"), [&b"{}"[..], b"\r\n{}"]);
+        for none in
+            [&b"{}"[..], b"", b"Content-Length: 2\n", b"Content-Length: 1234567890\r\n", b"\r\n", b": 2\r\n"]
+        {
+            assert!(parts(none).is_empty(), "{none:?}");
+        }
+    }
+
+    #[test]
+    fn bodies_with_headers_in_them_are_read_in_linear_time() {
+        for unit in [
+            "{}Content-Length: 999999\r\n",
+            "{\"Content-Length: 999999\r\n\r\n",
+            "{}1\r\n",
+            "Content-Length: 9\r",
+            "\r",
+            "c",
+        ] {
+            let input = format!("Content-Length: 999999\r\n\r\n{}", unit.repeat((4 << 20) / unit.len()));
+            let mut decoder = ContentLength::new(16 << 20);
+            for piece in input.as_bytes().chunks(64 * 1024) {
+                decoder.push(piece);
+                assert!(std::iter::from_fn(|| decoder.next_frame()).count() <= input.len(), "{unit:?}");
+                let _ = (decoder.deadline(Instant::now()), decoder.give_up());
+            }
+        }
     }
 
     #[test]

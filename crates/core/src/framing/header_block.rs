@@ -1,11 +1,15 @@
 //! Lines of a header block with `Content-Length`, and what programs print among them.
 
-use memchr::{memchr, memchr_iter, memrchr};
+use std::ops::Range;
+
+use memchr::{memchr, memchr_iter, memrchr, memrchr2};
 
 use crate::framing::BadFrame;
 
 /// The largest header block, in bytes, including line ends.
 pub(super) const MAX_HEADER_BYTES: usize = 8 * 1024;
+/// The most that a `Content-Length` with its number takes, which is at the end of a line of noise or of a body.
+pub(super) const MAX_LENGTH_BYTES: usize = 64;
 /// The header that each block has.
 pub(super) const LENGTH: &[u8] = b"Content-Length:";
 const TYPE: &[u8] = b"Content-Type:";
@@ -150,6 +154,32 @@ pub(super) fn length_line(bytes: impl Iterator<Item = u8>) -> LengthLine {
         Some(b'\n') if digits > 0 => LengthLine::Whole,
         Some(_) => LengthLine::No,
     }
+}
+
+/// The place of the first whole line with a length in a body, with the `\r\n` that ends it. JSON has none: a `\r` in a string
+/// is escaped.
+pub(super) fn length_inside(body: &[u8]) -> Option<Range<usize>> {
+    memchr_iter(b'\r', body).find_map(|at| {
+        let (line, end) = body.split_at_checked(at)?;
+        // As in `plain_block`.
+        let digits = line.iter().rev().take(10).take_while(|byte| byte.is_ascii_digit()).count();
+        if !end.starts_with(b"\r\n") || !(1..10).contains(&digits) {
+            return None;
+        }
+        let (name, _) = line.split_at_checked(at - digits)?;
+        let name = name.strip_suffix(b" ").unwrap_or(name);
+        let start = name.len().checked_sub(LENGTH.len())?;
+        name.get(start..)?.eq_ignore_ascii_case(LENGTH).then_some(start..at + 2)
+    })
+}
+
+/// The place where a body may have the beginning of a line with a length at its end, which goes on behind it.
+pub(super) fn length_begins(body: &[u8]) -> Option<usize> {
+    let from = body.len().saturating_sub(MAX_LENGTH_BYTES);
+    let end = body.get(from..)?;
+    let start = memrchr2(b'C', b'c', end)?;
+    let line = end.get(start..)?.iter().copied();
+    (length_line(line) == LengthLine::Part).then_some(from + start)
 }
 
 /// What [`length_line`] says.

@@ -86,7 +86,8 @@ pub enum Decoded {
     Frame(Bytes),
     /// A frame that went on over several lines, in `Newline` framing. It is JSON.
     SeveralLines(Bytes),
-    /// A whole message whose line end, or whose last bytes by its `Content-Length`, did not come in time.
+    /// A whole message whose line end, or whose last bytes by its `Content-Length`, did not come in time. It may have other output
+    /// beside it.
     Unended(Bytes),
     /// Bytes that are not a frame, and their beginning: at most 1 KiB. Of [`BadFrame::NotJson`]: all of them.
     Bad(BadFrame, Bytes),
@@ -102,8 +103,19 @@ pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// refused frame.
 const PART_TIME: Duration = Duration::from_secs(1);
 
-/// The part of a frame that is here ends with an object. If it is a whole message, its end is not waited for forever: it may
-/// never be written.
+/// How many bytes of other output may be behind a whole message whose end does not come.
+const MAX_BEHIND: usize = 256;
+/// How many times a part is asked about until it is twice as long.
+const MAX_ASKED: u8 = 8;
+
+/// Whether a part of a frame may have a whole message, with a few bytes behind it.
+fn may_end_object(part: &[u8]) -> bool {
+    let end = part.get(part.len().saturating_sub(MAX_BEHIND)..);
+    memchr::memrchr(b'}', end.unwrap_or_default()).is_some()
+}
+
+/// The part of a frame that is here may have a whole message. If it has, its end is not waited for forever: it may never be
+/// written.
 #[derive(Debug)]
 struct Unended {
     /// In bytes.
@@ -112,18 +124,35 @@ struct Unended {
     ends_at: Option<Instant>,
     /// It is not a message, or not a whole one.
     is_refused: bool,
+    /// How many times it was refused since it had `first_length` bytes.
+    asked: u8,
+    first_length: usize,
 }
 
 impl Unended {
-    /// Keeps what has `length` bytes now. One that was refused is asked about again when it is twice as long, so its bytes are read
-    /// a limited number of times.
-    fn note(kept: &mut Option<Self>, length: usize, ends_object: bool) {
+    /// Keeps what has `length` bytes now. One that was refused is asked about again when it is longer, and after `most` times when
+    /// it is twice as long, so its bytes are read a limited number of times.
+    fn note(kept: &mut Option<Self>, length: usize, may_be_whole: bool, most: u8) {
         let is_known = kept.as_ref().is_some_and(|part| {
-            (part.is_refused && length < 2 * part.length) || (ends_object && part.length == length)
+            (part.is_refused && (part.length == length || (part.asked >= most && part.is_near(length))))
+                || (may_be_whole && part.length == length)
         });
-        if !is_known {
-            *kept = ends_object.then_some(Self { length, ends_at: None, is_refused: false });
+        if is_known {
+            return;
         }
+        let (asked, first_length) = match kept.take() {
+            Some(part) if part.asked > 0 && part.is_near(length) => (part.asked, part.first_length),
+            _ => (0, length),
+        };
+        // A part that was asked about is kept while it grows, also where it does not end as a message does.
+        if may_be_whole || asked > 0 {
+            let is_refused = !may_be_whole;
+            *kept = Some(Self { length, ends_at: None, is_refused, asked, first_length });
+        }
+    }
+
+    const fn is_near(&self, length: usize) -> bool {
+        length < 2 * self.first_length
     }
 
     fn deadline(kept: &mut Option<Self>, now: Instant) -> Option<Instant> {
@@ -139,6 +168,7 @@ impl Unended {
     fn is_over(kept: &mut Option<Self>, length: usize) -> bool {
         kept.as_mut().is_some_and(|part| {
             part.is_refused = true;
+            part.asked = part.asked.saturating_add(1);
             part.length == length
         })
     }

@@ -7,12 +7,12 @@ use memchr::{memchr, memchr_iter};
 use serde::de::IgnoredAny;
 
 use super::printed_json::{
-    Brackets, Object, begins_text, ends_with_message, is_own_message, last_message, message_behind_half,
-    messages_of_line, objects_of_array, opens_object, trim,
+    Brackets, Object, begins_text, has_open_text, is_own_message, last_message, message_behind_half,
+    messages_of_line, objects_of_array, opens_object, trim, whole_messages,
 };
 use super::{
-    BYTE_ORDER_MARK, BadFrame, Decoded, PART_TIME, READ_BUFFER, Unended, compact, head, is_one_line,
-    lacks_room, shed,
+    BYTE_ORDER_MARK, BadFrame, Decoded, MAX_ASKED, PART_TIME, READ_BUFFER, Unended, compact, head,
+    is_one_line, lacks_room, may_end_object, shed,
 };
 use crate::failpoint::{self, Failpoint};
 
@@ -30,7 +30,8 @@ const MAX_PART: usize = 256 * 1024;
 /// - The lines of a JSON text that goes on over several lines are collected, up to the limit, until the text is complete or a
 ///   line is a message of its own. Time ends the wait too: see [`deadline`](Self::deadline). The text may begin with a `{` at
 ///   the end of a line that has other output before it, if it is a message and its next line begins with a name.
-/// - A whole message whose line does not end is [`Decoded::Unended`] when that time is over.
+/// - A whole message whose line does not end is [`Decoded::Unended`] when that time is over, with other output before it. What is
+///   behind it is [`Decoded::Noise`], unless another text begins there: the line goes on with that.
 ///
 /// ```
 /// # use rescind_core::{Decoded, Newline};
@@ -57,9 +58,11 @@ pub struct Newline {
     state: State,
     /// The rest of a line of which a part was returned.
     rest: BytesMut,
+    /// How many bytes at the end of `rest` are noise behind a message without a line end.
+    behind: usize,
     /// A text that goes on over several lines.
     text: Option<Box<Text>>,
-    /// A line without its end, if its last byte ends an object.
+    /// A line without its end, if it may have a whole message.
     unended: Option<Unended>,
 }
 
@@ -102,6 +105,7 @@ impl Newline {
             limit,
             state: State::Line,
             rest: BytesMut::new(),
+            behind: 0,
             text: None,
             unended: None,
         }
@@ -289,6 +293,9 @@ impl Newline {
     /// No `\n` was found: keeps only bytes that may become a frame.
     fn wait_for_line_end(&mut self) -> Option<Decoded> {
         self.scanned = self.buffer.len();
+        if self.begun() == 0 {
+            return None;
+        }
         if self.state == State::Dropping {
             self.forget();
             return None;
@@ -296,15 +303,16 @@ impl Newline {
         // A `\r` directly above the limit may belong to the line end.
         let last = if self.buffer.is_empty() { self.parts.last() } else { Some(&self.buffer) };
         let ends_with = |end: &[u8]| last.is_some_and(|part| part.ends_with(end));
-        let ends_object = self.text.is_none() && (ends_with(b"}") || ends_with(b"}\r"));
         let length = self.begun() - usize::from(ends_with(b"\r"));
         if self.text.is_some() && length > 0 {
             if let Some(decoded) = self.text_is_too_long(length) {
                 return Some(decoded);
             }
         }
+        let part_before = self.parts.last().is_some_and(|part| may_end_object(part));
+        let may_be_whole = self.text.is_none() && (part_before || may_end_object(&self.buffer));
         let begun = self.begun();
-        Unended::note(&mut self.unended, begun, ends_object);
+        Unended::note(&mut self.unended, begun, may_be_whole, MAX_ASKED);
         if length <= self.limit {
             return None;
         }
@@ -320,18 +328,40 @@ impl Newline {
         if !Unended::is_over(&mut self.unended, begun) {
             return None;
         }
-        let rest = self.buffer.split();
-        let line = self.joined(rest);
-        if ends_with_message(&line) {
-            (self.scanned, self.unended) = (0, None);
-            return match self.line(line) {
-                Some(Decoded::Frame(message)) => Some(Decoded::Unended(message)),
-                decoded => decoded,
-            };
+        if self.is_cut_off() {
+            return None;
         }
-        self.scanned = line.len();
-        self.buffer = line;
-        None
+        let rest = self.buffer.split();
+        let mut line = self.joined(rest);
+        let Some(end) = whole_messages(&line) else {
+            self.scanned = line.len();
+            self.buffer = line;
+            return None;
+        };
+        (self.scanned, self.unended) = (0, None);
+        let behind = line.split_off(end);
+        let decoded = self.line(line);
+        if has_open_text(&behind) {
+            self.buffer = behind;
+        } else if !trim(&behind).is_empty() {
+            self.behind = behind.len();
+            self.rest.unsplit(behind);
+        }
+        match decoded {
+            Some(Decoded::Frame(message)) => Some(Decoded::Unended(message)),
+            decoded => decoded,
+        }
+    }
+
+    /// Whether a line is a text that goes on, which is seen without joining its parts.
+    fn is_cut_off(&self) -> bool {
+        let mut first = &self.parts.first().unwrap_or(&self.buffer)[..];
+        while let Some(rest) = first.strip_prefix(BYTE_ORDER_MARK) {
+            first = rest;
+        }
+        let mut brackets = Brackets::default();
+        let mut parts = self.parts.iter().chain([&self.buffer]);
+        begins_text(first) && !parts.any(|part| brackets.read(part).is_some())
     }
 
     fn forget(&mut self) {
@@ -375,8 +405,15 @@ impl Newline {
 
     #[cold]
     fn rest_of_line(&mut self) -> Option<Decoded> {
-        let rest = std::mem::take(&mut self.rest);
-        self.other_line(rest)
+        let mut rest = std::mem::take(&mut self.rest);
+        let behind = rest.split_off(rest.len().saturating_sub(std::mem::take(&mut self.behind)));
+        if rest.is_empty() {
+            return Some(Decoded::Noise(behind.freeze()));
+        }
+        let decoded = self.other_line(rest);
+        self.behind = behind.len();
+        self.rest.unsplit(behind);
+        decoded
     }
 
     /// A line, or the rest of one, that is not obviously one frame. `None`: nothing is returned for it, or not yet.
@@ -755,7 +792,7 @@ mod tests {
         assert_eq!((decoder.next_frame(), decoder.partial()), (Some(frame(message)), 0));
         decoder.push(b"\n");
         assert_eq!((decoder.next_frame(), decoder.partial()), (None, 0));
-        // Not a message, or not a whole one: it is asked about once, and its end is waited for.
+        // Not a message, or not a whole one: it is asked about, and its end is waited for.
         for part in
             [&b"{\"a\":{}}"[..], &message[..35], b"x {}", br#"{"a":{"jsonrpc":"2.0","id":1,"result":{}}"#]
         {
@@ -773,6 +810,72 @@ mod tests {
             };
             assert_eq!(read, line);
         }
+    }
+
+    #[test]
+    fn a_whole_message_is_taken_after_the_time_whatever_is_behind_it() {
+        let start = Instant::now();
+        let message = br#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+        let take = |decoder: &mut Newline, input: &[u8]| -> Vec<Decoded> {
+            let mut all = Vec::new();
+            for piece in input.chunks(1) {
+                decoder.push(piece);
+                all.extend(std::iter::from_fn(|| decoder.next_frame()));
+            }
+            assert_eq!((all.len(), decoder.deadline(start)), (0, Some(start + PART_TIME)));
+            all.extend(decoder.give_up());
+            all.extend(std::iter::from_fn(|| decoder.next_frame()));
+            all
+        };
+        for behind in
+            [" ", "\t", "\0", "}", ";", "\u{1b}[0m", "\u{feff}", " done", "\r\u{1b}[0m", " {x", " [7] {}"]
+        {
+            let mut decoder = Newline::new(512);
+            let noise = || Decoded::Noise(Bytes::from(behind));
+            let is_blank = trim(behind.as_bytes()).is_empty();
+            for _ in 0..2 {
+                let expected = [unended(message), noise()];
+                let all = take(&mut decoder, &[message, behind.as_bytes()].concat());
+                assert_eq!(all, expected[..2 - usize::from(is_blank)], "{behind:?}");
+                let expected = [Decoded::Noise("> ".into()), frame(message), noise()];
+                let all = take(&mut decoder, &[b"> ", &message[..], behind.as_bytes()].concat());
+                assert_eq!(all, expected[..3 - usize::from(is_blank)], "{behind:?}");
+                assert_eq!((decoder.partial(), decoder.is_collecting()), (0, false), "{behind:?}");
+            }
+            decoder.push(b"\n{}\n");
+            assert_eq!((decoder.next_frame(), decoder.next_frame()), (Some(frame(b"{}")), None));
+        }
+        // Two messages: a reader of JSON finds the second one.
+        let mut decoder = Newline::new(512);
+        let two = [message, &b"\0"[..], message, b"\0"].concat();
+        let both = Decoded::Unended(Bytes::copy_from_slice(&two[..two.len() - 1]));
+        assert_eq!(take(&mut decoder, &two), [both, noise(b"\0")]);
+        // Another one has begun, and the line goes on with it.
+        let half = br#" {"jsonrpc":"2.0","id":2,"resu"#;
+        assert_eq!(take(&mut decoder, &[message, &half[..]].concat()), [unended(message)]);
+        assert_eq!(decoder.partial(), half.len());
+        decoder.push(b"lt\":5}\n");
+        let second = frame(br#" {"jsonrpc":"2.0","id":2,"result":5}"#);
+        assert_eq!((decoder.next_frame(), decoder.next_frame()), (Some(second), None));
+    }
+
+    #[test]
+    fn a_message_that_comes_slowly_and_without_a_line_end_is_asked_about_a_limited_number_of_times() {
+        let start = Instant::now();
+        let mut decoder = Newline::new(1 << 20);
+        let beginning = format!("{{\"jsonrpc\":\"2.0\",\"method\":\"m\",\"params\":[{}", "{},".repeat(1000));
+        let mut asked = 0;
+        for piece in std::iter::once(&beginning[..]).chain(std::iter::repeat_n("{},", 500)) {
+            decoder.push(piece.as_bytes());
+            assert_eq!(decoder.next_frame(), None);
+            asked += usize::from(decoder.deadline(start).is_some());
+            assert_eq!(decoder.give_up(), None);
+        }
+        assert_eq!(asked, usize::from(MAX_ASKED));
+        // It is twice as long now.
+        decoder.push(format!("{}7]}}", "{},".repeat(1000)).as_bytes());
+        assert_eq!((decoder.next_frame(), decoder.is_collecting()), (None, true));
+        assert!(matches!(decoder.give_up(), Some(Decoded::Unended(_))));
     }
 
     #[test]

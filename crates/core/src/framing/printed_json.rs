@@ -2,9 +2,10 @@
 //!
 //! Each function looks at each byte a fixed number of times.
 
+use std::ops::Range;
+
 use serde::de::IgnoredAny;
 
-use super::BYTE_ORDER_MARK;
 use crate::json_skip::value_length;
 
 /// An object at the beginning of a text.
@@ -120,13 +121,41 @@ pub(super) fn last_message(line: &[u8]) -> Option<usize> {
     object.map(|_| at)
 }
 
-/// Whether a line that has no end yet, or a body that is shorter than its length, ends with a whole message.
-pub(super) fn ends_with_message(mut line: &[u8]) -> bool {
-    while let Some(rest) = line.strip_prefix(BYTE_ORDER_MARK) {
-        line = rest;
+/// The length of the part of a line without its end that can be taken: up to and including its last message. `None`: it has
+/// none, or the message may be inside of a text that goes on.
+pub(super) fn whole_messages(line: &[u8]) -> Option<usize> {
+    let (mut at, mut end) = (0, None);
+    while let Some(start) = opening_bracket(line.get(at..)?) {
+        let rest = line.get(at + start..)?;
+        let Some(length) = Brackets::default().read(rest) else {
+            if !begins_text(rest) {
+                let (text, _) = line.split_at(memchr::memrchr(b'}', line)? + 1);
+                end = last_message(text).map(|_| text.len()).or(end);
+            }
+            return end;
+        };
+        at += start + length;
+        if is_message(rest.get(..length)?) {
+            end = Some(at);
+        }
     }
-    let is_cut = begins_text(line) && Brackets::default().read(line).is_none();
-    !is_cut && last_message(line).is_some()
+    end
+}
+
+/// Whether some output ends in a text that may be JSON and goes on.
+pub(super) fn has_open_text(mut output: &[u8]) -> bool {
+    while let Some(start) = opening_bracket(output) {
+        let (_, text) = output.split_at(start);
+        let Some(length) = Brackets::default().read(text) else { return begins_text(text) };
+        (_, output) = text.split_at(length);
+    }
+    false
+}
+
+/// Whether a text with its brackets closed is a message, or an array that begins with one.
+fn is_message(text: &[u8]) -> bool {
+    let text = text.strip_prefix(b"[").map_or(text, <[u8]>::trim_ascii_start);
+    Object::read(text).is_some_and(Object::is_message)
 }
 
 /// The place of the quote with which the string begins that a text is the inside of, at its end.
@@ -180,25 +209,94 @@ impl Brackets {
 /// left out, except objects with an `id` that are not JSON or not whole: those come last. A line with a bracket too many, or with a quote
 /// after its last text, has none, and each is shorter than the line.
 ///
-/// If a message ends the line and the text before it is cut off, the message comes first, and then that text.
+/// If messages end the line and the text before them is cut off or cannot be JSON, they come first, and then that text if it
+/// may have been a message.
 pub(super) fn messages_of_line(line: &[u8]) -> Vec<&[u8]> {
     let messages = closed_messages(line);
-    if messages.is_empty() { message_after_half(line).unwrap_or_default() } else { messages }
+    if messages.is_empty() { messages_after_other(line).unwrap_or_default() } else { messages }
 }
 
-/// A message at the end of a line, and half of one before it: `{"jsonrpc":"2.0","id":1,"resu{"jsonrpc":…}`. Where a value may
-/// begin, the message can be a value of that text, and is none.
-fn message_after_half(line: &[u8]) -> Option<Vec<&[u8]>> {
-    let (half, message) = line.split_at(last_message(line)?);
-    let is_cut = |text: &[u8]| serde_json::from_slice::<IgnoredAny>(text).is_err_and(|error| error.is_eof());
-    (begins_text(half) && is_cut(half) && !is_cut(line)).then(|| vec![message, half])
+/// The messages at the end of a line, and the text before them: half of a message as in
+/// `{"jsonrpc":"2.0","id":1,"resu{"jsonrpc":…}`, or output with a bracket as in `{INFO: started {"jsonrpc":…}`. Where a value
+/// of that text may begin, a message can be that value, and is none.
+fn messages_after_other(line: &[u8]) -> Option<Vec<&[u8]>> {
+    let (mut other, mut messages) = (line, Vec::new());
+    while let Some(end) = memchr::memrchr(b'}', other) {
+        let (text, after) = other.split_at(end + 1);
+        let Some(at) = last_message(text).filter(|_| memchr::memchr2(b']', b'"', after).is_none()) else {
+            break;
+        };
+        messages.push(at..end + 1);
+        other = line.get(..at)?;
+    }
+    messages.reverse();
+    let first = messages.first().filter(|_| !trim(other).is_empty())?;
+    let mut values = 0;
+    if begins_text(other) && may_have_value(other, line.get(..first.end)?) {
+        // After a value, the next one needs a comma.
+        let is_apart =
+            |pair: &[Range<usize>]| matches!(pair, [one, two] if is_blank(line, one.end..two.start));
+        values = messages.windows(2).position(is_apart)? + 1;
+    }
+    let messages = messages.get(values..)?;
+    let other = line.get(..messages.first()?.start)?;
+    let other = (begins_text(other) || may_be_answer(trim(other))).then_some(other);
+    Some(messages.iter().filter_map(|place| line.get(place.clone())).chain(other).collect())
 }
 
-/// A message at the end of a text that is cut off, where it may be a value of that text.
+fn is_blank(line: &[u8], place: Range<usize>) -> bool {
+    line.get(place).is_some_and(|between| trim(between).is_empty())
+}
+
+/// Whether a text that begins as JSON does may have a value at its end, where `line` goes on with an object.
+fn may_have_value(text: &[u8], line: &[u8]) -> bool {
+    if is_cut(text) {
+        return is_cut(line);
+    }
+    let mut brackets = Brackets::default();
+    if let Some(end) = brackets.read(text) {
+        // A bracket too many is behind it. Only a message is certain not to go on there.
+        let is_message = Object::read(text).is_some_and(|object| object.length == end && object.is_message());
+        return !is_message || matches!(trim_end(text).last(), Some(b':' | b',' | b'['));
+    }
+    match trim_end(text).last() {
+        _ if brackets.in_string => true,
+        Some(b':' | b'[') => true,
+        // In an object a name would follow.
+        Some(b',') => innermost(text) != Some(b'{'),
+        _ => false,
+    }
+}
+
+/// The innermost bracket that is open at the end of a text.
+fn innermost(text: &[u8]) -> Option<u8> {
+    let (mut at, mut depth) = (text.len(), 0_usize);
+    while let Some(place) = at.checked_sub(1) {
+        at = place;
+        match text.get(at)? {
+            b'}' | b']' => depth += 1,
+            bracket @ (b'{' | b'[') => match depth.checked_sub(1) {
+                Some(outer) => depth = outer,
+                None => return Some(*bracket),
+            },
+            b'"' => at = opening_quote(text.get(..at)?)?,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Whether a text is the beginning of JSON.
+fn is_cut(text: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(text).is_err_and(|error| error.is_eof())
+}
+
+/// A message at the end of a text that is not closed behind it, where it may be a value of that text.
 pub(super) fn message_behind_half(text: &[u8]) -> Option<&[u8]> {
+    let text = trim(text);
     let (half, message) = text.split_at(last_message(text)?);
-    let is_cut = |text: &[u8]| serde_json::from_slice::<IgnoredAny>(text).is_err_and(|error| error.is_eof());
-    (begins_text(half) && is_cut(text)).then_some(message)
+    let is_inside = Brackets::default().read(text) == Some(text.len());
+    (begins_text(half) && !is_inside).then_some(message)
 }
 
 fn closed_messages(mut line: &[u8]) -> Vec<&[u8]> {
@@ -251,8 +349,9 @@ pub(super) fn objects_of_array(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Whether a text may be an answer that cannot be read. Its call ends then.
-fn may_be_answer(text: &[u8]) -> bool {
-    text.starts_with(b"{") && memchr::memmem::find(text, b"\"id\"").is_some()
+pub(super) fn may_be_answer(text: &[u8]) -> bool {
+    let has = |name: &[u8]| memchr::memmem::find(text, name).is_some();
+    text.starts_with(b"{") && (has(b"\"id\"") || has(b"'id'"))
 }
 
 /// The place of the first bracket that is not part of a colour of a terminal (`ESC [ 3 2 m`).
@@ -396,6 +495,98 @@ mod tests {
     }
 
     #[test]
+    fn a_message_behind_an_open_bracket_that_cannot_be_json_is_found() {
+        let message = r#"{"jsonrpc":"2.0","id":2,"result":{"a":"}"}}"#;
+        let found = |line: &str| -> Vec<String> {
+            let owned = |text: &[u8]| String::from_utf8(text.to_vec()).unwrap();
+            messages_of_line(line.as_bytes()).into_iter().map(owned).collect()
+        };
+        for other in [
+            "{INFO: starting ",
+            "{ x ",
+            "{x: ",
+            "{main.go:32 ",
+            "{'a':",
+            "{'a': 1, ",
+            "{{ ",
+            "{ thinking { ",
+            "{ thinking } { ",
+            "{it's \"so ",
+        ] {
+            for after in ["", " ", " (3 ms)", "\u{1b}[0m", "\0"] {
+                assert_eq!(found(&format!("{other}{message}{after}")), [message], "{other}");
+            }
+            let two = format!("{other}{message} {message}");
+            assert_eq!(found(&two), [message, message], "{other}");
+        }
+        // It begins as JSON does, and is not.
+        for other in [
+            r#"{"level": info "#,
+            r#"{"id":1,"result":NaN, "#,
+            r#"{"id":1,"result":[NaN] "#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{}}}"#,
+        ] {
+            assert_eq!(found(&format!("{other}{message}")), [message, other], "{other}");
+        }
+        let answer = "{'jsonrpc':'2.0','id':1,'resu";
+        assert_eq!(found(&format!("{answer}{message}")), [message, answer]);
+        let values = format!(r#"{{"id":1,"result":[{message},{message}"#);
+        assert_eq!(found(&values), [""; 0]);
+        assert_eq!(found(&format!("{values} {message}{message}")), [message, message, &format!("{values} ")]);
+        // A value may begin there.
+        for around in [
+            r#"{"jsonrpc":"2.0","id":1,"result":{"a":NaN,"b":"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"a":[NaN, "#,
+            r#"{"jsonrpc":"2.0","id":1,"result":"x"}}","b": "#,
+            r#"{"a":NaN,"b":"he said "#,
+            r#"{"a":1}}"#,
+        ] {
+            assert_eq!(found(&format!("{around}{message}")), [""; 0], "{around}");
+            assert_eq!(
+                message_behind_half(format!("{around}{message}").as_bytes()),
+                Some(message.as_bytes()),
+                "{around}"
+            );
+        }
+        let closed = format!(r#"{{"a":NaN,"b":{message}}}"#);
+        assert_eq!((found(&closed), message_behind_half(closed.as_bytes())), (vec![], None));
+    }
+
+    #[test]
+    fn a_line_without_its_end_can_be_taken_up_to_its_last_message() {
+        let message = r#"{"jsonrpc":"2.0","id":2,"result":{"a":"}"}}"#;
+        for before in
+            ["", "> ", "\u{feff}", "\u{1b}[32m", "[INFO] ", "{x} ", "{ x ", "[x ", "{\"a\":1}} ", message]
+        {
+            for after in [
+                "",
+                " ",
+                "\0",
+                "}",
+                ";",
+                "\u{1b}[0m",
+                "\u{feff}",
+                " [x] {\"a\":1}",
+                " {\"jsonrpc\":\"2.0\",\"i",
+            ] {
+                let whole = format!("{before}{message}");
+                let line = format!("{whole}{after}");
+                let is_closed = after.ends_with('}') && matches!(before, "{ x " | "[x ");
+                let expected = (!is_closed).then_some(whole.len());
+                assert_eq!(whole_messages(line.as_bytes()), expected, "{line}");
+            }
+        }
+        let array = format!("[ {message}] ");
+        assert_eq!(whole_messages(array.as_bytes()), Some(array.len() - 1));
+        for none in ["", "{}", "x {} ", "[INFO]", r#"{"a":1} x"#, r#"{"jsonrpc":NaN} "#] {
+            assert_eq!(whole_messages(none.as_bytes()), None, "{none}");
+        }
+        for inside in [r#"{"a":"#, r#"[{"a":["#, "["] {
+            assert_eq!(whole_messages(format!("{inside}{message} ").as_bytes()), None, "{inside}");
+        }
+    }
+
+    #[test]
     fn the_objects_of_an_array_are_found_in_its_order() {
         let found = |text: &'static str| -> Vec<&str> {
             objects_of_array(text.as_bytes()).map(|text| std::str::from_utf8(text).unwrap()).collect()
@@ -419,7 +610,14 @@ mod tests {
             let line = unit.repeat((4 << 20) / unit.len()) + "}";
             assert_eq!(last_message(line.as_bytes()).map(|_| ()), None, "{unit}");
             assert!(messages_of_line(line.as_bytes()).is_empty(), "{unit}");
+            assert_eq!(whole_messages(line.as_bytes()), None, "{unit}");
             assert!(objects_of_array(format!("[{line}").as_bytes()).count() <= line.len(), "{unit}");
+        }
+        let message = r#"{"jsonrpc":"2.0"}"#;
+        for other in ["{x ", r#"{"a":NaN "#, r#"{"a":["#] {
+            let count = (4 << 20) / message.len();
+            let line = format!("{other}{}", message.repeat(count));
+            assert!(messages_of_line(line.as_bytes()).len() >= count - 1, "{other}");
         }
     }
 

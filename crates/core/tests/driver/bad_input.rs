@@ -268,6 +268,83 @@ async fn each_message_of_a_line_is_taken_in_its_order() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_behind_a_bracket_that_a_program_printed_on_its_line_is_taken() {
+    for printed in ["{INFO: starting ", "{ x ", "{x: ", "{main.go:32 ", "{'a':", "{'a': 1, ", "{{ "] {
+        let mut raw = client(Framing::Newline);
+        let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+        raw.until("\"id\":2").await;
+        let [first, second] = calls;
+        let (one, two) = (format!("{printed}{}", answer(1)), format!("{printed}{}", answer(2)));
+        raw.write(format!("{one}\n{two} (3 ms)\n")).await;
+        is_answered(first, 1).await;
+        is_answered(second, 2).await;
+        assert!(!raw.read.contains("error"), "{}", raw.read);
+
+        let mut raw = server(Framing::Newline);
+        raw.write(format!("{printed}{{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"echo\",\"params\":{{}}}}\n"))
+            .await;
+        raw.until("\"id\":5,\"result\":{}").await;
+        assert!(!raw.read.contains("error"), "{}", raw.read);
+    }
+}
+
+/// It may be a value of what is before it, so it is not taken as it is.
+#[tokio::test(start_paused = true)]
+async fn an_answer_where_a_text_that_is_not_json_may_have_a_value_ends_its_call() {
+    let answered = r#"{"jsonrpc":"2.0","id":1,"result":{}}}"#;
+    for (before, first_ends) in
+        [(r#"{"jsonrpc":"2.0","id":1,"result":{"x":NaN,"a":"#, true), (r#"{"a":1}}"#, false)]
+    {
+        let mut raw = client(Framing::Newline);
+        let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+        raw.until("\"id\":2").await;
+        let [first, second] = calls;
+        raw.write(format!("{before}{}\n", answer(2))).await;
+        assert_eq!(unreadable(second).await, "it is behind half of another message");
+        if first_ends {
+            assert!(unreadable(first).await.starts_with("it is not JSON at byte"));
+        } else {
+            raw.write(format!("{}\n", answer(1))).await;
+            is_answered(first, 1).await;
+        }
+    }
+    // A bracket too many.
+    let mut raw = client(Framing::Newline);
+    let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+    raw.until("\"id\":2").await;
+    let [first, second] = calls;
+    raw.write(format!("{answered}{}\n", answer(2))).await;
+    is_answered(second, 2).await;
+    assert!(unreadable(first).await.starts_with("it is not JSON at byte"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_without_a_line_end_is_taken_after_a_second_whatever_is_behind_it() {
+    for behind in [" ", "\t", "\0", "}", ";", "\u{1b}[0m", "\u{feff}"] {
+        for before in ["", "> ", "\u{1b}[32m", "{\"jsonrpc\":\"2.0\",\"method\":\"note\"}\0"] {
+            let mut raw = client(Framing::Newline);
+            for id in [1, 2] {
+                let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+                raw.until(&format!("\"id\":{id}")).await;
+                let start = Instant::now();
+                raw.write(format!("{before}{}{behind}", answer(id))).await;
+                is_answered(call, id).await;
+                let took = start.elapsed();
+                assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(2), "{took:?}");
+            }
+            assert!(!raw.read.contains("error"), "{}", raw.read);
+        }
+        let mut raw = server(Framing::Newline);
+        let start = Instant::now();
+        raw.write(format!("{{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"echo\",\"params\":{{}}}}{behind}"))
+            .await;
+        raw.until("\"id\":5,\"result\":{}").await;
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        assert!(!raw.read.contains("error"), "{}", raw.read);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_answers_a_line_that_is_not_json_and_takes_the_message_after_noise() {
     let mut raw = server(Framing::Newline);
     raw.write("hello\n\"text\"\n{\"jsonrpc\":\n").await;
@@ -458,6 +535,64 @@ async fn the_time_of_a_half_answer_is_not_that_of_the_one_before() {
         tokio::time::sleep(Duration::from_secs(10)).await;
     }
     assert_eq!(raw.seen(), []);
+}
+
+/// Of an answer that has only its id, the result is in the rest that never came.
+#[tokio::test(start_paused = true)]
+async fn the_beginning_of_an_answer_without_its_result_ends_the_call_that_it_names() {
+    for framing in [Framing::Newline, Framing::ContentLength] {
+        for half in [
+            "{\"jsonrpc\":\"2.0\",\"id\":2,\"re",
+            "{\"jsonrpc\":\"2.0\",\"id\":2,",
+            "{\"id\":2,\"jsonrpc\":\"2.0\",\"err",
+        ] {
+            let mut raw = client(framing);
+            let calls =
+                [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap());
+            raw.until("\"id\":2").await;
+            let [first, second] = calls;
+            let head = if framing == Framing::Newline { "" } else { "Content-Length: 100\r\n\r\n" };
+            let start = Instant::now();
+            raw.write(format!("{head}{half}")).await;
+            let what = unreadable(second).await;
+            assert!(
+                what.contains("it stopped in its middle, and nothing more of it came within 5 s"),
+                "{what}"
+            );
+            let took = start.elapsed();
+            assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(7), "{took:?}");
+            raw.write(if framing == Framing::Newline {
+                format!("\n{}\n", answer(1))
+            } else {
+                frame(&answer(1)).repeat(2)
+            })
+            .await;
+            is_answered(first, 1).await;
+        }
+    }
+}
+
+/// The id may go on, or the name of the next member may be that of a request.
+#[tokio::test(start_paused = true)]
+async fn the_beginning_of_a_message_that_may_be_a_request_or_names_no_call_ends_none() {
+    for half in [
+        "{\"jsonrpc\":\"2.0\",\"id\":1",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"m",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"par",
+        "{\"jsonrpc\":\"2.0\",",
+        "{\"jsonrpc\":\"2.0\",\"id\":7,\"re",
+        "{\"level\":\"info\",",
+        "{",
+    ] {
+        let mut raw = client(Framing::Newline);
+        let call = raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap();
+        raw.until("\"ask\"").await;
+        raw.write(half).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(raw.seen(), [], "{half}");
+        assert_eq!(raw.peer.stats().late_answers, 0, "{half}");
+        drop(call);
+    }
 }
 
 /// The id of a request of the peer may be that of a call, and its method may come last.
@@ -727,6 +862,66 @@ async fn a_frame_that_a_length_has_swallowed_ends_its_call() {
     is_answered(third, 3).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_length_that_counts_a_line_end_too_much_costs_no_call() {
+    for behind in ["\n", "\r\n", " ", "\0"] {
+        for is_followed in [true, false] {
+            let mut raw = client(Framing::ContentLength);
+            let calls = [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap());
+            raw.until("\"id\":2").await;
+            let [first, second] = calls;
+            let start = Instant::now();
+            let body = format!("{}{behind}", answer(1));
+            raw.write(format!("Content-Length: {}\r\n\r\n{body}", body.len() + 1)).await;
+            if is_followed {
+                raw.write(frame(&answer(2))).await;
+            }
+            is_answered(first, 1).await;
+            assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+            if !is_followed {
+                raw.write(frame(&answer(2))).await;
+            }
+            is_answered(second, 2).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_behind_a_body_that_is_cut_or_was_never_written_is_read() {
+    let half = r#"{"jsonrpc":"2.0","id":1,"result":{"a":"#;
+    for before in [half, r#"{"jsonrpc":"2.0","id":1,"result":"he"#, ""] {
+        let next = frame(&answer(2));
+        // By the last of them, the whole frame is in the body, and more.
+        for length in before.len() + 1..before.len() + next.len() + 10 {
+            let mut raw = client(Framing::ContentLength);
+            let calls =
+                [0, 1].map(|_| raw.peer.call::<_, Value>("ask", &json!({})).no_timeout().start().unwrap());
+            raw.until("\"id\":2").await;
+            let [first, second] = calls;
+            let start = Instant::now();
+            raw.write(format!("Content-Length: {length}\r\n\r\n{before}{next}")).await;
+            let ended = outcome(second).await;
+            let is_in_brackets = before.starts_with('{')
+                && length >= before.len()
+                && format!("{before}{next}").get(..length).is_some_and(|body| body.ends_with(['}', ']']));
+            match ended {
+                Outcome::Completed(value) => assert_eq!(value, json!({"é": 2})),
+                Outcome::Unreadable { .. } if is_in_brackets => {}
+                other => panic!("{length} of {before:?}: {other:?}"),
+            }
+            if !before.is_empty() {
+                unreadable(first).await;
+            }
+            assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+            // The connection goes on.
+            let call = raw.peer.call::<_, Value>("ask", &json!({})).start().unwrap();
+            raw.until("\"id\":3").await;
+            raw.write(frame(&answer(3))).await;
+            is_answered(call, 3).await;
+        }
+    }
+}
+
 /// A length can be wrong by any number of bytes, which then never arrive.
 #[tokio::test(start_paused = true)]
 async fn a_length_far_above_the_limit_ends_the_call_that_its_body_names_within_a_second() {
@@ -816,6 +1011,11 @@ async fn each_answer_to_the_first_call_ends_it() {
         (
             r#"{"jsonrpc":"2.0","id":1}"#,
             unreadable_outcome("it has neither a result nor an error"),
+            Deviation::InvalidAnswer,
+        ),
+        (
+            r#"{"Jsonrpc":"2.0","Id":1,"Result":5,"Error":null}"#,
+            unreadable_outcome("its member names are case-sensitive: they have no capital letters"),
             Deviation::InvalidAnswer,
         ),
         (

@@ -244,6 +244,10 @@ impl JsonRpc {
 /// one too: some programs write the whole request back, with its result. No call: it is an answer, and its id is
 /// missing, or there are two, or it is somewhere in or after what is broken.
 fn read_broken(frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, AnswerFault)> {
+    if let Some(call) = read_capitals(frame, why) {
+        let fault = AnswerFault::new("its member names are case-sensitive: they have no capital letters");
+        return Some((Some(call), fault));
+    }
     let mut fault = AnswerFault::of(frame, why);
     let (mut id, mut certain, mut is_one) = (None, true, true);
     let (mut has_version, mut has_method, mut has_answer) = (false, false, false);
@@ -291,6 +295,30 @@ fn read_broken(frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, Ans
     // Programs print objects with an `error` too, and lines with a whole message in them. The outermost object of those
     // has no version.
     (certain && is_answer && !has_method && has_version).then_some((None, fault))
+}
+
+/// The call of a whole answer whose member names begin with capital letters, as .NET programs write them: `Id`, `Result`.
+fn read_capitals(frame: &[u8], why: BadMessage) -> Option<CallNumber> {
+    if !matches!(why, BadMessage::WrongVersion | BadMessage::NoKind) {
+        return None;
+    }
+    let (mut id, mut is_one, mut has_capitals) = (None, true, false);
+    let (mut has_version, mut has_answer, mut is_request) = (false, false, false);
+    let broken = broken_json::members(frame, frame.len(), |name, value| {
+        let plain = name.to_ascii_lowercase();
+        match &plain[..] {
+            b"jsonrpc" => has_version |= value == br#""2.0""#,
+            b"id" => is_one &= id.replace(value).is_none(),
+            b"result" | b"error" => has_answer |= value != b"null",
+            b"method" | b"params" => is_request |= value != b"null",
+            _ => return,
+        }
+        has_capitals |= plain != name;
+    });
+    let is_answer = broken.is_none() && has_version && has_answer && !is_request;
+    let id = id.filter(|_| is_answer && is_one && has_capitals)?;
+    let id = std::str::from_utf8(id).ok()?;
+    call_number(id).or_else(|| respelled_number(id))
 }
 
 /// A progress token, if a request may report with it.

@@ -264,6 +264,14 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         (br#"{"jsonrpc":"2.0","id":7}"#, "it has neither a result nor an error"),
         (br#"{"jsonrpc":"2.0","id":7,"value":1}"#, "it has neither a result nor an error"),
         (br#"{"jsonrpc":"2.0","id":7,"result":1,"result":2}"#, "it has a duplicate member"),
+        (
+            br#"{"Jsonrpc":"2.0","Id":7,"Result":1}"#,
+            "its member names are case-sensitive: they have no capital letters",
+        ),
+        (
+            br#"{"jsonrpc":"2.0","ID":"7","Error":{"Code":1}}"#,
+            "its member names are case-sensitive: they have no capital letters",
+        ),
         (br#"{"jsonrpc":"2.0","id":7,"method":null}"#, "it is not a message"),
         (
             br#"{"jsonrpc":"2.0","id":7,"method":"m","params":{},"result":1}"#,
@@ -271,6 +279,18 @@ fn the_call_of_an_answer_that_cannot_be_read_is_found() {
         ),
     ] {
         assert_eq!(unreadable(frame), Some((7, text.into())), "{}", String::from_utf8_lossy(frame));
+    }
+    // A line of a log, a request, two ids.
+    for frame in [
+        r#"{"Id":7,"Result":1,"Level":"info"}"#,
+        r#"{"Jsonrpc":"2.0","Id":7,"Method":"m","Result":1}"#,
+        r#"{"Jsonrpc":"2.0","Id":7,"id":8,"Result":1}"#,
+    ] {
+        assert_eq!(
+            unreadable(frame.as_bytes()).filter(|(_, fault)| fault.contains("capital")),
+            None,
+            "{frame}"
+        );
     }
     // A request of the peer, whose id may be that of a call: its method is broken, or is behind its params.
     for (head, why) in [

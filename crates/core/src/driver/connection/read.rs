@@ -25,7 +25,7 @@ use crate::driver::state::{
     Arriving, ConnectionInner, DriverState, Payload, Request, WaitingRequest, bytes_of_request,
 };
 use crate::failpoint::{self, Failpoint};
-use crate::framing::{BadFrame, Framing, Newline};
+use crate::framing::{BadFrame, ContentLength, Framing, Newline};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::log_text::LogText;
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
@@ -201,7 +201,13 @@ impl ConnectionTask {
 
     /// Receives the messages of a line or of a body that has other output beside them, or several. `false`: it has none.
     fn recv_messages_of_line(&mut self, inbound: &Inbound) -> bool {
-        let messages = Newline::messages_of(&inbound.body);
+        let mut messages = Vec::new();
+        if self.connection.framing == Some(Framing::ContentLength) {
+            messages = ContentLength::parts_of(&inbound.body);
+        }
+        if messages.is_empty() {
+            messages = Newline::messages_of(&inbound.body);
+        }
         if messages.is_empty() {
             return false;
         }
@@ -343,17 +349,19 @@ impl ConnectionTask {
     }
 
     /// Ends the call of an answer which has begun and does not go on: the one that it names, or the only one that waits. If its rest
-    /// comes all the same, it is a late answer. While several wait, one that names none may name each of them in its rest, and what has
-    /// neither a result nor an error may be a request.
+    /// comes all the same, it is a late answer. While several wait, one that names none may name each of them in its rest. A request of
+    /// the peer may have the id of a call, so what begins as one ends none, and what names no call must have a result or an error.
     fn recv_stalled(&self, head: &Bytes) {
         let connection = &self.connection;
         let has = |name: &str| memchr::memmem::find(head, name.as_bytes()).is_some();
-        if !has("\"result\"") && !has("\"error\"") {
+        let has_answer = has("\"result\"") || has("\"error\"");
+        if !has_answer && may_be_request(head) {
             return;
         }
         let answer = connection.dialect.codec().unreadable_answer(head, BadMessage::NotJson);
         let Some((named, fault)) = answer else { return };
-        let Some(call) = named.or_else(|| self.only_call(ExchangeId::NONE)) else { return };
+        let only = || has_answer.then(|| self.only_call(ExchangeId::NONE)).flatten();
+        let Some(call) = named.or_else(only) else { return };
         if connection.lock().session.awaits_answer(call) {
             connection.deviates(Deviation::InvalidAnswer, head);
             self.pass_answer(head, Some(call), AnswerBody::Malformed(fault.stalled()));
@@ -724,6 +732,15 @@ fn answer_inside(codec: &dyn Codec, body: &[u8]) -> Option<(Option<CallNumber>, 
         Newline::beginning_with_object(body).filter(|object| object.len() < body.trim_ascii().len())?;
     let (call, _) = named(object)?;
     Some((call, AnswerFault::new("other output is in its body")))
+}
+
+/// Whether the beginning of a message has a method or params, or may have begun with the name of one of them.
+fn may_be_request(head: &[u8]) -> bool {
+    let last = head.rsplit(|byte| *byte == b'"').next().unwrap_or_default();
+    [&b"method"[..], b"params"].into_iter().any(|name| {
+        let begins = !last.is_empty() && name.starts_with(last);
+        begins || memchr::memmem::find(head, name).is_some()
+    })
 }
 
 /// The deviation of an answer whose envelope is right.
