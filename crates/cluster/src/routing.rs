@@ -132,7 +132,7 @@ const OF_A_CONNECTION: [HeaderName; 6] = [CONNECTION, TE, TRAILER, TRANSFER_ENCO
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// What a forwarded request is about.
+/// The subject of a forwarded request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Subject {
     Session,

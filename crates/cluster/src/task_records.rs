@@ -184,9 +184,10 @@ async fn ask(cluster: &Process, task: &SignedName, cancel: bool) -> Asked {
     let mut asked = None;
     // The second time as the members are now: the engine shows a dead node for some seconds.
     for is_fresh in [false, true] {
-        let located = match is_fresh {
-            false => cluster.membership.locate(&task.node).await,
-            true => cluster.membership.locate_again(&task.node).await,
+        let located = if is_fresh {
+            cluster.membership.locate_again(&task.node).await
+        } else {
+            cluster.membership.locate(&task.node).await
         };
         match located {
             Located::At(member) if is_its_life(&member) => {
@@ -231,21 +232,17 @@ async fn find(cluster: Arc<Process>, key: &SignedName) -> Result<Option<TaskReco
     } else {
         (None, None)
     };
-    let ended = match ended {
+    let has_ended = match ended {
         Some(ended) if !ended.lacks_result() => return Ok(Some(ended)),
-        ended => ended,
+        ended => ended.is_some(),
     };
     let begun = match (ask(&cluster, key, false).await, begun) {
         (Asked::Told(Some(record)), _) => return Ok(Some(record)),
-        // It has forgotten the task.
-        (Asked::Told(None), _) => return Ok(None),
-        (Asked::Silent(why), _) if ended.is_some() => return Err(why.to_owned()),
-        (Asked::Silent(why), Some(begun)) => return Ok(Some(begun.unanswered(why.to_owned()))),
-        (Asked::Silent(why), None) => return Err(why.to_owned()),
-        // Its result is gone with its node.
-        (Asked::Gone, _) if ended.is_some() => return Ok(ended),
-        (Asked::Gone, Some(begun)) => begun,
-        (Asked::Gone, None) => return Ok(None),
+        (Asked::Silent(why), Some(begun)) if !has_ended => return Ok(Some(begun.unanswered(why.to_owned()))),
+        (Asked::Silent(why), _) => return Err(why.to_owned()),
+        (Asked::Gone, Some(begun)) if !has_ended => begun,
+        // Its node has forgotten it, or is gone with its result.
+        (Asked::Told(None) | Asked::Gone, _) => return Ok(None),
     };
     let Some(keep) = begun.time_left() else { return Ok(None) };
     let (id, lost, [ended, _]) = (begun.id().to_owned(), begun.lost(), &names);

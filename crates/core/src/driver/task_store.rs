@@ -40,7 +40,7 @@ pub trait TaskStore: Send + Sync {
         let _ = own;
     }
 
-    /// What is known of a task that this process does not know: what its own process tells, else its record. Of a task that had not
+    /// The record of a task that this process does not know, as its own process gives it, else as it was recorded. Of a task that had not
     /// ended when its process was lost it is [`lost`](TaskRecord::lost), and where its process does not answer,
     /// [`unanswered`](TaskRecord::unanswered). `None`: there was no such task.
     ///

@@ -120,9 +120,11 @@ impl Tasks {
 
     /// Records the tasks in this store from now on, and looks there for those that are not known here. Only the first call counts.
     pub fn set_store(&self, store: Arc<dyn TaskStore>) {
-        if self.0.store.set(Arc::clone(&store)).is_ok() {
+        if self.0.store.set(store).is_ok() {
             let table: Weak<dyn TellTasks> = Arc::<Table>::downgrade(&self.0);
-            store.attach(OwnTasks(table));
+            if let Some(store) = self.0.store.get() {
+                store.attach(OwnTasks(table));
+            }
         }
     }
 

@@ -1138,7 +1138,7 @@ mod tests {
         // The frame between resets the count.
         let decoded = decode(&fits.repeat(2));
         assert_eq!(decoded.iter().filter(|decoded| **decoded == frame(b"{}")).count(), 2);
-        // What ends the last line of it is the length of the frame.
+        // The length of the frame ends the last line of it.
         for end in ["}", "x"] {
             let noise = "x".repeat(MAX_NOISE_BYTES - 1) + end;
             assert_eq!(decode(&[noise.as_bytes(), good].concat()).last(), Some(&frame(b"{}")), "{end:?}");
