@@ -259,6 +259,9 @@ impl Session {
     }
 
     fn start_next(&mut self) {
+        if self.queue.len() == 0 {
+            return;
+        }
         for work in [Work::Control, Work::Blocking, Work::Task] {
             while self.permits.has_room(&self.config.limits, work) {
                 let (requests, shares) = (&self.requests, &self.shares);
