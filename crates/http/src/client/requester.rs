@@ -307,7 +307,9 @@ impl Requester {
             }
             if let Some(authorization) = &client.authorization {
                 let (value, number) = authorization.current();
-                headers.insert(AUTHORIZATION, value);
+                if let Some(value) = value {
+                    headers.insert(AUTHORIZATION, value);
+                }
                 shown = Some(number);
             }
         } else {
@@ -413,7 +415,7 @@ impl Requester {
     }
 
     /// Where requests are sent.
-    fn target(&self) -> Arc<Target> {
+    pub(super) fn target(&self) -> Arc<Target> {
         let moved = self.0.moved.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(moved.as_ref().unwrap_or(&self.0.base))
     }
