@@ -31,8 +31,8 @@ const AFTER_DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     let to_dialect = args.to_dialect.unwrap_or(args.dialect);
-    if args.login.logout {
-        return log_out(&args, to_dialect).await;
+    if args.login.login || args.login.logout {
+        return change_login(&args, to_dialect).await;
     }
     let bridge = Bridge::new(args.dialect.dialect.clone());
     let bridge = bridge.and_then(|bridge| bridge.to(to_dialect.dialect.clone()));
@@ -78,13 +78,18 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     }
 }
 
-/// Forgets the login at the endpoint behind the bridge.
-async fn log_out(args: &BridgeArgs, dialect: &'static DialectFacts) -> Result<Exit, Failure> {
+/// Logs in at the endpoint behind the bridge, or forgets the login.
+async fn change_login(args: &BridgeArgs, dialect: &'static DialectFacts) -> Result<Exit, Failure> {
     let Behind::Endpoint(target) = Behind::new(args, dialect, Arc::default())? else {
-        return Err("--logout is for an ENDPOINT, and not for a COMMAND".to_owned());
+        return Err("a login is for an ENDPOINT, and not for a COMMAND".to_owned());
     };
-    let client = open::http_options(&target, CONNECT_TIME)?;
-    let done = login::log_out(&target.endpoint.to_string(), &client, &args.login).await?;
+    let done = match &target.settings.login {
+        Some(login) if args.login.login => login.log_in().await?,
+        _ => {
+            let client = open::http_options(&target, CONNECT_TIME)?;
+            login::log_out(&target.endpoint.to_string(), &client, &args.login).await?
+        }
+    };
     output::message(&format!("rescind: {done}\n"));
     Ok(Exit::Held)
 }
@@ -190,7 +195,7 @@ impl Behind {
         let mut target = Target::new(endpoint.clone(), dialect, args.upstream_flags(), Side::Client)?;
         if is_http && args.to_token_file.is_none() {
             let client = open::http_options(&target, CONNECT_TIME)?;
-            // The client of a bridge on stdio is the user. Others could log in as somebody else.
+            // The client of a bridge on stdio is the user. Other clients could log in with an account of their own.
             let is_user = args.listen == Endpoint::Stdio;
             target.settings.login = Some(Login::new(&endpoint.to_string(), client, &args.login, is_user)?);
         }

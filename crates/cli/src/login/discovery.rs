@@ -9,11 +9,11 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{Method, Request, Response, StatusCode};
+use http::header::{ACCEPT, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use oauth2::url::{Host, Url};
 use rescind::LogText;
-use rescind::http::{CredentialRefusal, HttpClient};
+use rescind::http::HttpClient;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -37,12 +37,16 @@ pub(super) struct Challenge {
 }
 
 impl Challenge {
-    pub(super) fn of(refusal: &CredentialRefusal) -> Self {
-        Self::read(&refusal.challenges, refusal.status == StatusCode::FORBIDDEN.as_u16())
+    /// That of a response.
+    pub(super) fn of(status: StatusCode, headers: &HeaderMap) -> Self {
+        let values = headers.get_all(WWW_AUTHENTICATE).iter();
+        let values: Vec<_> =
+            values.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect();
+        Self::read(&values, status.as_u16())
     }
 
-    /// Reads the values of `WWW-Authenticate`.
-    fn read(values: &[String], wants_scopes: bool) -> Self {
+    /// Reads the values of `WWW-Authenticate` of a response with this status.
+    pub(super) fn read(values: &[String], status: u16) -> Self {
         let read = values.iter().filter_map(|value| http_auth::parse_challenges(value).ok());
         let read: Vec<_> = read.flatten().filter(|one| one.scheme.eq_ignore_ascii_case("bearer")).collect();
         let param = |name: &str| {
@@ -53,7 +57,7 @@ impl Challenge {
         Self {
             metadata: param("resource_metadata"),
             scopes: param("scope").map(|scopes| words(&scopes)).filter(|scopes| !scopes.is_empty()),
-            wants_scopes,
+            wants_scopes: status == StatusCode::FORBIDDEN.as_u16(),
         }
     }
 }
@@ -327,10 +331,10 @@ fn covers(resource: &str, server: &Url) -> bool {
 fn address(text: &str, server: &Url, what: &str) -> Result<Url, String> {
     let shown = LogText::text(text);
     let url = Url::parse(text).map_err(|_| format!("{what} is not a URL: {shown}"))?;
-    let is_plain = !url.username().is_empty() || url.password().is_some() || url.fragment().is_some();
+    let has_more = !url.username().is_empty() || url.password().is_some() || url.fragment().is_some();
     let is_secure = url.scheme() == "https"
         || url.scheme() == "http" && is_loopback(&url) && server.scheme() == "http" && is_loopback(server);
-    if !is_secure || is_plain {
+    if !is_secure || has_more {
         return Err(format!("{what} is not an https address: {shown}"));
     }
     Ok(url)
@@ -377,7 +381,7 @@ mod tests {
 
     fn challenge(values: &[&str]) -> Challenge {
         let values: Vec<_> = values.iter().map(|&value| value.to_owned()).collect();
-        Challenge::read(&values, false)
+        Challenge::read(&values, 401)
     }
 
     #[test]

@@ -48,43 +48,49 @@ const USER_PAUSE: Duration = Duration::from_secs(30);
 /// The time between two tries to take the lock that another process has.
 const LOCK_AGAIN: Duration = Duration::from_millis(100);
 
+/// The heading of these options in `--help`.
+const LOGIN: &str = "Login at an http:// or https:// endpoint that wants OAuth";
+
 /// How a bridge logs in at a server behind it that wants OAuth. Without `--to-token-file` it does so when an http:// or
 /// https:// endpoint refuses a request.
 #[derive(Clone, Debug, Args)]
 #[group(skip)]
-#[command(next_help_heading = "Login to an http:// or https:// endpoint that wants OAuth")]
 pub(crate) struct LoginArgs {
     /// The id of a client that is registered at the authorization server, or the https:// address of its metadata.
     /// [default: the bridge registers itself]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, help_heading = LOGIN, value_name = "ID")]
     pub(crate) client_id: Option<String>,
     /// A file with the secret of that client, if it has one.
-    #[arg(long, value_name = "FILE", requires = "client_id")]
+    #[arg(long, help_heading = LOGIN, value_name = "FILE", requires = "client_id")]
     pub(crate) client_secret_file: Option<PathBuf>,
     /// The port of http://127.0.0.1:PORT/callback, to which the login leads. [default: a free one]
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, help_heading = LOGIN, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) login_port: Option<u16>,
     /// The command that opens an address for the login, or `none`: then errors and stderr have it.
     /// [default: $BROWSER, else the system's]
-    #[arg(long, value_name = "COMMAND")]
+    #[arg(long, help_heading = LOGIN, value_name = "COMMAND")]
     pub(crate) browser: Option<String>,
+    /// Log in at ENDPOINT now, for the bridges to come, and exit.
+    #[arg(long, help_heading = LOGIN, requires = "endpoint", conflicts_with = "logout")]
+    pub(crate) login: bool,
     /// Forget the login at ENDPOINT, revoke it there if that is possible, and exit.
-    #[arg(long, requires = "endpoint")]
+    #[arg(long, help_heading = LOGIN, requires = "endpoint")]
     pub(crate) logout: bool,
 }
 
 impl LoginArgs {
     /// Whether any is given.
     pub(crate) fn is_given(&self) -> bool {
-        let Self { client_id, client_secret_file, login_port, browser, logout } = self;
+        let Self { client_id, client_secret_file, login_port, browser, login, logout } = self;
         let has_client = client_id.is_some() || client_secret_file.is_some();
-        has_client || login_port.is_some() || browser.is_some() || *logout
+        has_client || login_port.is_some() || browser.is_some() || *login || *logout
     }
 }
 
 /// A login at a server. Clones are the same one.
 #[derive(Clone)]
 pub(crate) struct Login {
+    shared: Arc<Shared>,
     authorization: Authorization,
     _renewing: Arc<Renewing>,
 }
@@ -165,7 +171,30 @@ impl Login {
             drop(shared.take(&authorization, stored));
         }
         let renewing = tokio::spawn(renew_in_time(Arc::downgrade(&shared), authorization.clone()));
-        Ok(Self { authorization, _renewing: Arc::new(Renewing(renewing.abort_handle())) })
+        Ok(Self { shared, authorization, _renewing: Arc::new(Renewing(renewing.abort_handle())) })
+    }
+
+    /// Logs in now, or renews the token. Returns what it did, in one sentence.
+    ///
+    /// # Errors
+    /// The reason why it cannot, in one sentence.
+    pub(crate) async fn log_in(&self) -> Result<String, String> {
+        let server = &self.shared.server;
+        let request = Request::builder().uri(server.as_str()).body(Bytes::new());
+        let request = request.map_err(|error| error.to_string())?;
+        let asked = discovery::fetch(&self.shared.client, request).await?;
+        let challenge = Challenge::of(asked.status(), asked.headers());
+        let mut run = self.shared.renewal(&self.authorization, Why::Refused(challenge));
+        match run.wait_for(|progress| matches!(progress, Progress::Ended(_))).await.as_deref() {
+            Ok(Progress::Ended(Ok(()))) if self.shared.token().is_some() => {
+                Ok(format!("there is a login at {server}"))
+            }
+            Ok(Progress::Ended(Ok(()))) => {
+                Err(format!("{server} names no authorization server to log in at"))
+            }
+            // The reason was written when it ended.
+            _ => Err(format!("there is no login at {server}")),
+        }
     }
 
     /// The header of each request.
@@ -251,7 +280,7 @@ impl Shared {
         authorization: &Authorization,
         refusal: &CredentialRefusal,
     ) -> Result<(), String> {
-        let challenge = Challenge::of(refusal);
+        let challenge = Challenge::read(&refusal.challenges, refusal.status);
         let refused = self.token();
         // The renewal that runs may have begun for another reason.
         for _ in 0..2 {
@@ -308,7 +337,7 @@ impl Shared {
         tokio::spawn(async move {
             let ended = shared.renew(&authorization, why, &progress).await;
             if let Err(why) = &ended {
-                output::note(format!("rescind: login at {}: {why}\n", shared.name()));
+                output::note(format!("rescind: the login at {} failed: {why}\n", shared.name()));
             }
             progress.send_replace(Progress::Ended(ended));
         });
@@ -333,21 +362,29 @@ impl Shared {
         };
         let file = self.file.as_ref().ok_or_else(no_folder)?;
         let lock = Self::locked(file, progress).await?;
-        let stored = file.read(self.server.as_str());
+        let mut stored = file.read(self.server.as_str());
         let known = self.token();
         if let Some(stored) =
             stored.as_ref().filter(|it| Some(&it.access_token) != known.as_ref() && !it.has_expired())
         {
             return self.take(authorization, stored.clone());
         }
+        let mut forget = false;
         let wants_scopes = matches!(&why, Why::Refused(challenge) if challenge.wants_scopes);
         if let Some((stored, token)) = stored.as_ref().and_then(|it| Some((it, it.refresh_token.as_ref()?)))
             && !wants_scopes
-            && let Some(stored) = self.refresh(stored, token).await?
         {
-            file.write(&stored)?;
-            return self.take(authorization, stored);
+            match self.refresh(stored, token).await? {
+                Ok(stored) => {
+                    file.write(&stored)?;
+                    return self.take(authorization, stored);
+                }
+                Err(BasicErrorResponseType::InvalidGrant) => {}
+                // The client is not known any more, and must be registered again.
+                Err(_) => forget = true,
+            }
         }
+        stored = stored.filter(|_| !forget);
         let Why::Refused(challenge) = why else { return Ok(()) };
         if !self.may_ask_user(stored.as_ref(), &challenge) {
             return Ok(());
@@ -396,34 +433,35 @@ impl Shared {
         Ok(())
     }
 
-    /// A new token for the refresh token. `None`: the authorization server does not accept it any more.
-    async fn refresh(&self, stored: &Stored, token: &str) -> Result<Option<Stored>, String> {
+    /// A new token for the refresh token, or the error by which the authorization server refuses it.
+    async fn refresh(
+        &self,
+        stored: &Stored,
+        token: &str,
+    ) -> Result<Result<Stored, BasicErrorResponseType>, String> {
+        let not_renewed =
+            |why: &str| format!("the token could not be renewed (--logout forgets this login): {why}");
         let endpoint = TokenUrl::new(stored.token_endpoint.clone()).map_err(|error| error.to_string())?;
         let client = oauth_client(&stored.client, endpoint);
         let token = RefreshToken::new(token.to_owned());
         let request = client.exchange_refresh_token(&token).add_extra_param("resource", &stored.resource);
-        let response = match request.request_async(&|request| fetch(self.client.clone(), request)).await {
-            Ok(response) => response,
-            Err(RequestTokenError::ServerResponse(error)) => {
-                let code = error.error().clone();
-                return match code {
-                    BasicErrorResponseType::InvalidGrant
-                    | BasicErrorResponseType::InvalidClient
-                    | BasicErrorResponseType::UnauthorizedClient => Ok(None),
-                    code => Err(format!(
-                        "the token could not be renewed: {}",
-                        discovery::error_code(code.as_ref())
-                    )),
-                };
+        match request.request_async(&|request| fetch(self.client.clone(), request)).await {
+            Ok(response) => {
+                let mut renewed = stored.clone();
+                keep(&mut renewed, &response)?;
+                Ok(Ok(renewed))
             }
-            Err(error) => return Err(format!("the token could not be renewed: {}", reason(error))),
-        };
-        let mut renewed = stored.clone();
-        keep(&mut renewed, &response)?;
-        Ok(Some(renewed))
+            Err(RequestTokenError::ServerResponse(error)) => match error.error() {
+                BasicErrorResponseType::InvalidGrant
+                | BasicErrorResponseType::InvalidClient
+                | BasicErrorResponseType::UnauthorizedClient => Ok(Err(error.error().clone())),
+                code => Err(not_renewed(discovery::error_code(code.as_ref()))),
+            },
+            Err(error) => Err(not_renewed(&reason(error))),
+        }
     }
 
-    /// Lets the user log in.
+    /// Logs the user in.
     async fn ask_user(
         &self,
         issuer: Issuer,

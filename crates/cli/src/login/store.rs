@@ -76,7 +76,7 @@ impl LoginFile {
         self.folder.join(format!("{}.{end}", self.name))
     }
 
-    /// The login that is stored now. A file that others may read or that is none of this server counts as none.
+    /// The login that is stored now. A file that others may read, or of another server, does not count.
     pub(super) fn read(&self, server: &str) -> Option<Stored> {
         let path = self.path("json");
         let text = is_private(&path).then(|| fs::read(&path).ok()).flatten()?;

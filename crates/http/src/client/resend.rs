@@ -24,7 +24,7 @@ use crate::client::connector::Connector;
 use crate::client::pool::{Pool, ResponseBody};
 use crate::client::refused;
 use crate::client::requester::{
-    Attempts, Failed, RedirectedTo, Requester, Sent, Target, address_of, beginning, default_port,
+    Attempts, Credentials, Failed, RedirectedTo, Requester, Sent, Target, address_of, beginning, default_port,
 };
 use crate::sync::Mutex;
 
@@ -222,6 +222,10 @@ impl Requester {
         is_permanent: bool,
     ) -> Response<ResponseBody> {
         let Some(target) = way.last() else { return response };
+        let authorization = self.0.client.authorization.as_ref().filter(|_| !response.status().is_success());
+        if let Some(value) = authorization.and_then(|authorization| authorization.current().0) {
+            response.extensions_mut().insert(Credentials(value));
+        }
         if way.len() > 1 && is_permanent && response.status().is_success() {
             *self.0.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(target));
         }

@@ -5,6 +5,7 @@ mod server;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -18,7 +19,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::net::unix::pipe::{OpenOptions, Receiver};
 
 use super::{Bridge, error_of, hello, soon};
-use crate::common::{Files, output, text};
+use crate::common::{Files, output, rescind, text};
 use server::{Server, Wrong};
 
 /// A user: a folder for state, and a browser.
@@ -31,7 +32,7 @@ struct User {
 /// A bridge on stdio, and its client.
 struct Started {
     client: Peer,
-    _child: ChildHandle,
+    child: ChildHandle,
     stderr: String,
 }
 
@@ -66,7 +67,19 @@ impl User {
         let command = command.arg(env!("CARGO_BIN_EXE_rescind")).args(arguments).args(more);
         let (link, child) = command.env("XDG_STATE_HOME", self.files.path("state")).start().unwrap();
         let client = Peer::builder(Dialect::by_name("mcp").unwrap()).role(Role::Client).attach(link).unwrap();
-        Started { client, _child: child, stderr }
+        Started { client, child, stderr }
+    }
+
+    /// Runs the bridge with an option that ends it, and returns what it wrote.
+    fn run(&self, option: &str, server: &Server) -> impl Future<Output = String> + use<> {
+        let mut command = rescind(&["bridge", "--dialect", "mcp", "--listen", "stdio", option, &server.url]);
+        command.args(["--browser", &self.browser]).env("XDG_STATE_HOME", self.files.path("state"));
+        let done = tokio::task::spawn_blocking(move || command.output().unwrap());
+        async move {
+            let done = soon("the end of the command", done).await.unwrap();
+            assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+            text(&done.stderr).to_owned()
+        }
     }
 
     /// The files of logins of this user that have this end.
@@ -95,9 +108,16 @@ impl Started {
         answer["structuredContent"]["number"].as_u64().unwrap()
     }
 
-    /// None of what was secret is in what it wrote or said.
-    fn shows_no_secret(&self, server: &Server, said: &str) {
-        let written = std::fs::read_to_string(&self.stderr).unwrap();
+    /// Ends it, and returns what it wrote.
+    async fn ended(self) -> String {
+        soon("the end of the connection", self.client.shutdown(Duration::ZERO)).await;
+        soon("the end of the bridge", self.child.wait()).await;
+        std::fs::read_to_string(&self.stderr).unwrap()
+    }
+
+    /// Ends it. None of what was secret is in what it wrote or said.
+    async fn shows_no_secret(self, server: &Server, said: &str) {
+        let written = self.ended().await;
         let secrets = server.secrets();
         assert!(!secrets.is_empty() && written.len() > 1000, "{written}");
         for secret in secrets {
@@ -142,8 +162,7 @@ async fn a_bridge_logs_in_once_and_the_next_one_uses_the_login() {
     let stored = user.stored("json");
     assert_eq!(stored.len(), 1);
     assert_eq!(std::fs::metadata(&stored[0]).unwrap().permissions().mode() & 0o777, 0o600);
-    bridge.shows_no_secret(&server, "");
-    drop(bridge);
+    bridge.shows_no_secret(&server, "").await;
     // Another one, after the token has ended.
     server.end_tokens();
     let bridge = user.start("second", &["--browser", "none", &server.url]);
@@ -151,7 +170,7 @@ async fn a_bridge_logs_in_once_and_the_next_one_uses_the_login() {
     assert_eq!(bridge.call("read", 2).await, 2);
     let counts = server.counts();
     assert_eq!((counts.authorized, counts.refreshed, counts.faults.len()), (1, 1, 0), "{counts:?}");
-    bridge.shows_no_secret(&server, "");
+    bridge.shows_no_secret(&server, "").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,12 +199,13 @@ async fn tokens_end_under_running_calls_and_no_call_is_lost_or_runs_twice() {
     for caller in callers {
         caller.await.unwrap();
     }
+    let bridge = Arc::into_inner(bridge).unwrap();
     let calls = server.calls();
     assert_eq!(calls.len() as u64, CALLERS * CALLS);
     assert!(calls.values().all(|runs| *runs == 1));
     let counts = server.counts();
     assert_eq!((counts.authorized, counts.refreshed, counts.faults.len()), (1, ENDS, 0), "{counts:?}");
-    bridge.shows_no_secret(&server, "");
+    bridge.shows_no_secret(&server, "").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,8 +226,6 @@ async fn without_a_browser_the_error_has_the_address_and_later_calls_are_answere
     let (one, other) = (user.start("one", &options), user.start("other", &options));
     let said = one.refused().await;
     let address = said.split(' ').find(|word| word.contains("/as/authorize?")).unwrap();
-    let shown = std::fs::read_to_string(&one.stderr).unwrap();
-    assert!(shown.contains(&format!("open {address}")), "{shown}");
     // A second bridge waits for the same login.
     let same = other.refused().await;
     assert!(same.contains(address), "{same}");
@@ -219,7 +237,10 @@ async fn without_a_browser_the_error_has_the_address_and_later_calls_are_answere
     let counts = server.counts();
     assert_eq!((counts.registered, counts.authorized, counts.faults.len()), (0, 1, 0), "{counts:?}");
     assert!(user.stored("url").is_empty());
-    one.shows_no_secret(&server, &said);
+    other.shows_no_secret(&server, &same).await;
+    one.shows_no_secret(&server, &said).await;
+    let shown = std::fs::read_to_string(user.files.path("one")).unwrap();
+    assert!(shown.contains(&format!("open {address}")), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -275,21 +296,18 @@ async fn a_login_that_has_ended_begins_again_and_more_scopes_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_logout_deletes_and_revokes_the_login() {
+async fn a_login_can_be_made_before_and_a_logout_deletes_and_revokes_it() {
     let (server, mut user) = (Server::start(Wrong::Nothing, None).await, User::new());
-    let bridge = user.start("stderr", &["--browser", &user.browser, &server.url]);
-    tokio::join!(bridge.open(), user.log_in());
+    let login = user.run("--login", &server);
+    let (said, _) = tokio::join!(login, user.log_in());
+    assert!(said.contains("there is a login"), "{said}");
+    assert!(user.run("--login", &server).await.contains("there is a login"));
+    assert_eq!((server.counts().authorized, server.counts().refreshed), (1, 1));
+    let bridge = user.start("stderr", &["--browser", "none", &server.url]);
+    bridge.open().await;
     drop(bridge);
-    for said in ["is deleted and revoked", "there was no login"] {
-        let (state, url) = (user.files.path("state"), server.url.clone());
-        let done = tokio::task::spawn_blocking(move || {
-            let arguments = ["bridge", "--dialect", "mcp", "--listen", "stdio", "--logout", &url];
-            crate::common::rescind(&arguments).env("XDG_STATE_HOME", state).output().unwrap()
-        });
-        let done = soon("the logout", done).await.unwrap();
-        assert!(text(&done.stderr).contains(said), "{}", text(&done.stderr));
-        assert_eq!(done.status.code(), Some(0));
-    }
+    assert!(user.run("--logout", &server).await.contains("is deleted and revoked"));
+    assert!(user.run("--logout", &server).await.contains("there was no login"));
     assert!(user.stored("json").is_empty());
     assert_eq!(server.counts().revoked, 1);
 }
@@ -331,7 +349,6 @@ async fn an_answer_of_an_authorization_server_that_is_wrong_ends_the_login() {
         let bridge = user.start("stderr", &["--browser", &user.browser, &server.url]);
         let (said, _) = tokio::join!(bridge.refused(), user.log_in());
         assert!(said.contains(word), "{wrong:?}: {said}");
-        bridge.shows_no_secret(&server, &said);
         let has_login = wrong == Wrong::AcceptsNoToken;
         assert_eq!(server.counts().exchanged, usize::from(has_login), "{wrong:?}");
         assert_eq!(user.stored("json").len(), usize::from(has_login), "{wrong:?}");
@@ -340,6 +357,7 @@ async fn an_answer_of_an_authorization_server_that_is_wrong_ends_the_login() {
             assert!(bridge.refused().await.contains(word));
             assert_eq!(server.counts().authorized, 1);
         }
+        bridge.shows_no_secret(&server, &said).await;
     });
     join_all(played).await;
 }

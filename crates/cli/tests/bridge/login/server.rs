@@ -193,11 +193,13 @@ impl Site {
                 Wrong::MetadataElsewhere => "http://localhost:9/metadata".to_owned(),
                 _ => format!("{}/.well-known/oauth-protected-resource/tools/mcp", self.origin),
             };
-            let challenge = format!("Bearer resource_metadata=\"{metadata}\", scope=\"read\"");
+            let challenge =
+                format!("Bearer error=\"invalid_token\", resource_metadata=\"{metadata}\", scope=\"read\"");
             return Response::builder()
                 .status(StatusCode::UNAUTHORIZED)
                 .header("www-authenticate", challenge)
-                .body("who are you".into())
+                // Some servers repeat the token.
+                .body(format!("who are you, {}", token.unwrap_or_default()).into())
                 .unwrap();
         };
         if method == Method::DELETE {
