@@ -129,9 +129,13 @@ impl Issuer {
         let issuer = address(name, server, "the authorization server")?;
         let mut found = Err(format!("{} has no metadata", LogText::text(name)));
         for url in issuer_metadata_urls(&issuer) {
-            if let Some(metadata) = document::<IssuerMetadata>(client, &url).await? {
-                found = Ok(metadata);
-                break;
+            match document::<IssuerMetadata>(client, &url).await {
+                Ok(None) => {}
+                Ok(Some(metadata)) => {
+                    found = Ok(metadata);
+                    break;
+                }
+                Err(why) => found = Err(why),
             }
         }
         let resource = metadata.resource;
@@ -274,7 +278,8 @@ async fn server_metadata(
         return found.map(Some).ok_or_else(|| format!("there are no metadata at {}", LogText::text(text)));
     }
     for url in server_metadata_urls(server) {
-        if let Some(found) = document(client, &url).await? {
+        // A server without a login may fail there. The reason for its 401 is better then.
+        if let Ok(Some(found)) = document(client, &url).await {
             return Ok(Some(found));
         }
     }

@@ -10,10 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use oauth2::url::Url;
-use rescind::Peer;
 use rescind::dialect::{Dialect, Role};
 use rescind::http::HttpClient;
 use rescind::stdio::ChildHandle;
+use rescind::{Outcome, Peer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::net::unix::pipe::{OpenOptions, Receiver};
@@ -296,6 +296,30 @@ async fn a_login_that_has_ended_begins_again_and_more_scopes_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_for_a_login_can_be_cancelled_and_the_login_goes_on() {
+    let (server, mut user) = (Server::start(Wrong::Nothing, None).await, User::new());
+    let bridge = user.start("stderr", &["--browser", &user.browser, &server.url]);
+    tokio::join!(bridge.open(), user.log_in());
+    server.end_logins();
+    // Only the first 30 s after a login ask for no other one, so another bridge begins.
+    drop(bridge);
+    let bridge = user.start("later", &["--browser", &user.browser, &server.url]);
+    let call =
+        bridge.client.call::<_, Value>("tools/call", &json!({"name": "read", "arguments": {"number": 1}}));
+    let call = call.start().unwrap();
+    let address = user.address().await;
+    call.canceller().cancel("not needed");
+    let outcome = soon("the end of the call", call.outcome()).await;
+    assert!(matches!(outcome, Outcome::Cancelled(_)), "{outcome:?}");
+    follow(&address).await;
+    server.until(|counts| counts.exchanged == 2).await;
+    bridge.open().await;
+    assert_eq!(bridge.call("read", 2).await, 2);
+    assert_eq!(server.calls().into_keys().collect::<Vec<_>>(), [2]);
+    assert_eq!(server.counts().authorized, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_login_can_be_made_before_and_a_logout_deletes_and_revokes_it() {
     let (server, mut user) = (Server::start(Wrong::Nothing, None).await, User::new());
     let login = user.run("--login", &server);
@@ -340,6 +364,7 @@ async fn an_answer_of_an_authorization_server_that_is_wrong_ends_the_login() {
     let cases = [
         (Wrong::RedirectOfOtherIssuer, "another issuer"),
         (Wrong::EndlessToken, "over the limit of 262144 bytes"),
+        (Wrong::RedirectedToken, "cannot be read"),
         (Wrong::SilentToken, "did not answer within 10 s"),
         (Wrong::Repeats, "answered an unknown error"),
         (Wrong::AcceptsNoToken, "401 Unauthorized"),
@@ -351,6 +376,7 @@ async fn an_answer_of_an_authorization_server_that_is_wrong_ends_the_login() {
         assert!(said.contains(word), "{wrong:?}: {said}");
         let has_login = wrong == Wrong::AcceptsNoToken;
         assert_eq!(server.counts().exchanged, usize::from(has_login), "{wrong:?}");
+        assert_eq!(server.counts().faults, Vec::<String>::new(), "{wrong:?}");
         assert_eq!(user.stored("json").len(), usize::from(has_login), "{wrong:?}");
         if has_login {
             // The user is not asked again and again.

@@ -35,6 +35,8 @@ pub(super) enum Wrong {
     EndlessToken,
     /// The answer to a token request never comes.
     SilentToken,
+    /// A token request is redirected to another server.
+    RedirectedToken,
     /// An error repeats all that was sent.
     Repeats,
     /// The MCP server accepts no token.
@@ -176,6 +178,10 @@ impl Site {
                 self.count(|counts| counts.revoked += 1);
                 answer(StatusCode::OK, &json!({}))
             }
+            (&Method::POST, path) => {
+                self.count(|counts| counts.faults.push(path.to_owned()));
+                answer(StatusCode::NOT_FOUND, &json!({}))
+            }
             _ => answer(StatusCode::NOT_FOUND, &json!({})),
         }
     }
@@ -304,6 +310,11 @@ impl Site {
         let asked: HashMap<String, String> = form_urlencoded::parse(body).into_owned().collect();
         match self.wrong {
             Wrong::EndlessToken => return endless(),
+            Wrong::RedirectedToken => {
+                let response = Response::builder().status(StatusCode::TEMPORARY_REDIRECT);
+                let to = format!("{}/elsewhere", self.origin);
+                return response.header("location", to).body(Body::empty()).unwrap();
+            }
             Wrong::SilentToken => {
                 let stream = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
                 return Response::new(Body::from_stream(stream));
