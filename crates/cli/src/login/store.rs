@@ -222,3 +222,73 @@ fn is_private(path: &Path) -> bool {
 fn is_private(_: &Path) -> bool {
     true
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn stored(server: &str) -> Stored {
+        let client = Client { id: "c".to_owned(), secret: None, secret_in_body: false, redirect_port: None };
+        Stored {
+            server: server.to_owned(),
+            issuer: "https://as".to_owned(),
+            token_endpoint: "https://as/t".to_owned(),
+            revocation_endpoint: None,
+            client,
+            resource: server.to_owned(),
+            scopes: Vec::new(),
+            access_token: "a".to_owned(),
+            refresh_token: Some("r".to_owned()),
+            expires_at: Some(now() + 3_600_000),
+            lifetime: Some(3_600_000),
+        }
+    }
+
+    #[test]
+    fn a_login_is_private_and_one_that_others_can_read_does_not_count() {
+        let folder = std::env::temp_dir().join(format!("rescind-store-{}", std::process::id()));
+        let file = LoginFile { folder: folder.join("logins"), name: name("https://h/mcp", None) };
+        assert!(file.read("https://h/mcp").is_none() && file.delete() == Ok(false));
+        let lock = file.try_lock().unwrap().unwrap();
+        assert!(file.try_lock().unwrap().is_none(), "another process has it");
+        file.write(&stored("https://h/mcp")).unwrap();
+        file.write(&stored("https://h/mcp")).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&file.path("json")), mode(&file.folder)), (0o600, 0o700));
+        assert!(file.read("https://h/mcp").is_some() && file.read("https://h/other").is_none());
+        fs::set_permissions(file.path("json"), fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(file.read("https://h/mcp").is_none());
+        lock.show("https://as/a");
+        assert_eq!((file.address().as_deref(), mode(&file.path("url"))), (Some("https://as/a"), 0o600));
+        drop(lock);
+        assert!(file.address().is_none() && file.try_lock().unwrap().is_some());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_name_shows_the_server_and_no_query_and_differs_for_each_client() {
+        let own = name("https://tools.example/mcp?key=secret", None);
+        assert!(own.starts_with("tools.example_mcp-") && !own.contains("secret"), "{own}");
+        assert_ne!(own, name("https://tools.example/mcp", None));
+        assert_ne!(own, name("https://tools.example/mcp?key=secret", Some("c")));
+    }
+
+    #[test]
+    fn a_token_is_renewed_a_minute_or_a_quarter_of_its_life_before_its_end() {
+        let mut login = stored("https://h/mcp");
+        let within = |login: &Stored, seconds: std::ops::Range<u64>| {
+            login.renews_in().is_some_and(|time| seconds.contains(&time.as_secs()))
+        };
+        assert!(within(&login, 3530..3541) && !login.has_expired());
+        (login.expires_at, login.lifetime) = (Some(now() + 40_000), Some(40_000));
+        assert!(within(&login, 25..31));
+        login.expires_at = Some(now() - 1);
+        assert!(within(&login, 0..1) && login.has_expired());
+        login.expires_at = None;
+        assert!(login.renews_in().is_none() && !login.has_expired());
+        let without = Stored { refresh_token: None, ..stored("https://h/mcp") };
+        assert!(without.renews_in().is_none());
+    }
+}

@@ -277,6 +277,25 @@ async fn two_bridges_at_once_share_one_login_and_each_renewal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_bridge_that_ends_in_its_login_leaves_the_next_one_to_log_in() {
+    let (server, mut user) = (Server::start(Wrong::Nothing, None).await, User::new());
+    let options = ["--browser", &user.browser, &server.url];
+    let (one, other) = (user.start("one", &options), user.start("other", &options));
+    let waits = one.client.call::<_, Value>("initialize", &hello("mcp")).start().unwrap();
+    let abandoned = user.address().await;
+    let opening = async {
+        one.ended().await;
+        let address = user.address().await;
+        assert_ne!(param(&address, "state"), param(&abandoned, "state"));
+        follow(&address).await;
+    };
+    tokio::join!(other.open(), opening);
+    drop(waits);
+    assert_eq!(other.call("read", 1).await, 1);
+    assert_eq!(server.counts().authorized, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_login_that_has_ended_begins_again_and_more_scopes_are_asked_for() {
     let (server, mut user) = (Server::start(Wrong::Nothing, None).await, User::new());
     let bridge = user.start("stderr", &["--browser", &user.browser, &server.url]);
