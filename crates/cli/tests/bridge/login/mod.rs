@@ -3,7 +3,9 @@
 
 mod server;
 
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +29,17 @@ struct User {
     files: Files,
     browser: String,
     addresses: Lines<BufReader<Receiver>>,
+}
+
+/// A command that does not outlive its test.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended already.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
 }
 
 /// A bridge on stdio, and its client.
@@ -74,11 +87,18 @@ impl User {
     fn run(&self, option: &str, server: &Server) -> impl Future<Output = String> + use<> {
         let mut command = rescind(&["bridge", "--dialect", "mcp", "--listen", "stdio", option, &server.url]);
         command.args(["--browser", &self.browser]).env("XDG_STATE_HOME", self.files.path("state"));
-        let done = tokio::task::spawn_blocking(move || command.output().unwrap());
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = Killed(child);
+        let mut stderr = child.0.stderr.take().unwrap();
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut said = String::new();
+            stderr.read_to_string(&mut said).unwrap();
+            said
+        });
         async move {
-            let done = soon("the end of the command", done).await.unwrap();
-            assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
-            text(&done.stderr).to_owned()
+            let said = soon("the end of the command", reading).await.unwrap();
+            assert_eq!(child.0.wait().unwrap().code(), Some(0), "{said}");
+            said
         }
     }
 
