@@ -18,6 +18,7 @@ use crate::cluster::{ClusterArgs, Node};
 use rescind_testkit::dialects::{DialectFacts, HttpBinding};
 
 use crate::endpoint::{Endpoint, Flags, Security, Side, Target, Web, WireOptions, bindings, dialect};
+use crate::login::{self, Login, LoginArgs};
 use crate::serving::{self, PageArgs, stop_signal};
 use crate::token::{Token, TokenFile};
 use crate::{Exit, Failure, ends_input, open, output};
@@ -30,6 +31,9 @@ const AFTER_DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
     let to_dialect = args.to_dialect.unwrap_or(args.dialect);
+    if args.login.login || args.login.logout {
+        return change_login(&args, to_dialect).await;
+    }
     let bridge = Bridge::new(args.dialect.dialect.clone());
     let bridge = bridge.and_then(|bridge| bridge.to(to_dialect.dialect.clone()));
     let bridge = bridge.map_err(|error| error.to_string())?;
@@ -72,6 +76,22 @@ pub(crate) async fn run(args: BridgeArgs) -> Result<Exit, Failure> {
             served
         }
     }
+}
+
+/// Logs in at the endpoint behind the bridge, or forgets the login.
+async fn change_login(args: &BridgeArgs, dialect: &'static DialectFacts) -> Result<Exit, Failure> {
+    let Behind::Endpoint(target) = Behind::new(args, dialect, Arc::default())? else {
+        return Err("a login is for an ENDPOINT, and not for a COMMAND".to_owned());
+    };
+    let done = match &target.settings.login {
+        Some(login) if args.login.login => login.log_in().await?,
+        _ => {
+            let client = open::http_options(&target, CONNECT_TIME)?;
+            login::log_out(&target.endpoint.to_string(), &client, &args.login).await?
+        }
+    };
+    output::message(&format!("rescind: {done}\n"));
+    Ok(Exit::Held)
 }
 
 /// Where clients connect, and what they must show.
@@ -145,6 +165,9 @@ impl Behind {
                         .to_owned(),
                 );
             }
+            if args.login.is_given() {
+                return Err("a login is for an ENDPOINT, and not for a COMMAND".to_owned());
+            }
             // As the framing of `stdio`.
             let pipe = Target::new(Endpoint::Stdio, dialect, args.upstream_flags(), Side::Client)?;
             let command = args.command.clone();
@@ -163,7 +186,19 @@ impl Behind {
         if args.to_token_file.is_some() && !is_web {
             return Err(format!("--to-token-file is for ws:// and http://, and not for {endpoint}"));
         }
+        let is_http = matches!(endpoint, Endpoint::Http(_));
+        if args.login.is_given() && (!is_http || args.to_token_file.is_some()) {
+            return Err(format!(
+                "the options of a login are for http:// and https:// without --to-token-file, and not for {endpoint}"
+            ));
+        }
         let mut target = Target::new(endpoint.clone(), dialect, args.upstream_flags(), Side::Client)?;
+        if is_http && args.to_token_file.is_none() {
+            let client = open::http_options(&target, CONNECT_TIME)?;
+            // The client of a bridge on stdio is the user. Other clients could log in with an account of their own.
+            let is_user = args.listen == Endpoint::Stdio;
+            target.settings.login = Some(Login::new(&endpoint.to_string(), client, &args.login, is_user)?);
+        }
         target.settings.token_file = args.to_token_file.as_deref().map(TokenFile::open).transpose()?;
         Ok(Self::Endpoint(Box::new(target)))
     }
@@ -386,6 +421,8 @@ pub(crate) struct BridgeArgs {
     /// The certificate authority to trust, for a wss:// or https:// endpoint behind the bridge. [default: the system's]
     #[arg(long, help_heading = BEHIND, value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) login: LoginArgs,
     #[command(flatten)]
     pub(crate) page: PageArgs,
     #[command(flatten)]

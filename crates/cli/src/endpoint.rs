@@ -14,6 +14,7 @@ use rescind::http::SessionRouter;
 use rescind::named_pipe::PipeAddress;
 use rescind_testkit::dialects::{DialectFacts, HttpBinding};
 
+use crate::login::Login;
 use crate::token::{NamedToken, Token, TokenFile};
 
 /// How an endpoint carries messages.
@@ -216,6 +217,8 @@ pub(crate) struct Settings {
     pub(crate) token: Option<Token>,
     /// The bearer token that a client sends.
     pub(crate) token_file: Option<TokenFile>,
+    /// The login of a client over HTTP that has no token file.
+    pub(crate) login: Option<Login>,
     /// The bearer tokens of a server's clients. Each is a principal.
     pub(crate) principals: Vec<NamedToken>,
     /// Any message opens a session of a streamable server, also in MCP.

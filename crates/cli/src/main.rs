@@ -8,6 +8,7 @@ mod cluster;
 mod endpoint;
 mod fixture;
 mod html;
+mod login;
 mod matrix;
 mod open;
 mod output;

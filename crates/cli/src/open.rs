@@ -189,13 +189,11 @@ fn bound(
 }
 
 fn http_client(target: &Target, within: Duration) -> Result<Box<dyn Transport>, String> {
-    let mut client = HttpClient::new(&target.endpoint.to_string()).map_err(|error| source(&error))?;
-    client = client.connect_timeout(within);
+    let mut client = http_options(target, within)?;
     if let Some(token) = &target.settings.token_file {
         client = client.authorization(token.authorization());
-    }
-    if let Some(tls) = client_tls(target)? {
-        client = client.tls(tls);
+    } else if let Some(login) = &target.settings.login {
+        client = client.authorization(login.authorization());
     }
     Ok(match target.binding {
         // Frames are sent in order, as the scenarios list them.
@@ -203,6 +201,19 @@ fn http_client(target: &Target, within: Duration) -> Result<Box<dyn Transport>, 
         HttpBinding::Stateless => Box::new(StatelessTransport::new(client)),
         HttpBinding::Acp => Box::new(AcpTransport::new(client)),
         HttpBinding::LegacySse => Box::new(LegacySseTransport::new(client).in_order()),
+    })
+}
+
+/// A client of the endpoint, with its TLS and without credentials.
+///
+/// # Errors
+/// The reason why there is none, in one sentence.
+pub(crate) fn http_options(target: &Target, within: Duration) -> Result<HttpClient, String> {
+    let client = HttpClient::new(&target.endpoint.to_string()).map_err(|error| source(&error))?;
+    let client = client.connect_timeout(within);
+    Ok(match client_tls(target)? {
+        None => client,
+        Some(tls) => client.tls(tls),
     })
 }
 

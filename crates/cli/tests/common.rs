@@ -102,6 +102,10 @@ impl Files {
         Self(directory)
     }
 
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let file = self.0.join(name);
         std::fs::write(&file, text).unwrap();

@@ -93,7 +93,7 @@ mod sync;
 pub mod verify;
 
 pub use acp::{Acp, AcpTransport, UnknownSessions};
-pub use client::{Authorization, HttpClient};
+pub use client::{Authorization, CredentialRefusal, HttpClient};
 pub use legacy_sse::{LegacySse, LegacySseTransport};
 #[cfg(feature = "rustls")]
 pub use rescind_net::{ClientTls, Pem, ServerTls};

@@ -7,6 +7,7 @@ mod children;
 mod clients;
 mod endpoints;
 mod failing_endpoints;
+mod login;
 mod usage;
 
 use std::io::{BufRead as _, BufReader, Read as _};

@@ -3,6 +3,7 @@
 
 mod connector;
 pub(crate) mod events;
+mod fetch;
 mod pool;
 mod requester;
 mod resend;
@@ -36,7 +37,7 @@ pub(crate) use crate::client::requester::{
     Attempts, Failed, Leaving, Requester, beginning, encoded, encoding_of, is_of_another_origin, refusal,
     stream_refusal,
 };
-pub use crate::client::resend::Authorization;
+pub use crate::client::resend::{Authorization, CredentialRefusal};
 pub(crate) use crate::client::resend::{is_same_origin, kept, not_kept, resolve};
 pub(crate) use crate::envelope::BEGINNING;
 

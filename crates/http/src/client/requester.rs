@@ -307,7 +307,9 @@ impl Requester {
             }
             if let Some(authorization) = &client.authorization {
                 let (value, number) = authorization.current();
-                headers.insert(AUTHORIZATION, value);
+                if let Some(value) = value {
+                    headers.insert(AUTHORIZATION, value);
+                }
                 shown = Some(number);
             }
         } else {
@@ -413,7 +415,7 @@ impl Requester {
     }
 
     /// Where requests are sent.
-    fn target(&self) -> Arc<Target> {
+    pub(super) fn target(&self) -> Arc<Target> {
         let moved = self.0.moved.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(moved.as_ref().unwrap_or(&self.0.base))
     }
@@ -527,8 +529,23 @@ pub(crate) fn refusal(head: &Parts, address: &str, body: &[u8]) -> String {
     if redirected.is_some_and(|to| to.other_server.is_some()) && status == http::StatusCode::UNAUTHORIZED {
         text.push_str(", to which no credentials are sent, because it is not the server that they are for");
     }
-    push_excerpt(&mut text, body);
+    let repeats = |shown: &Credentials| repeats(body, &shown.0);
+    if head.extensions.get::<Credentials>().is_some_and(repeats) {
+        text.push_str(": it repeats the credentials");
+    } else {
+        push_excerpt(&mut text, body);
+    }
     text
+}
+
+/// The credentials that a response refuses, which must not be shown. An extension of the response.
+#[derive(Clone)]
+pub(super) struct Credentials(pub(super) HeaderValue);
+
+/// Whether a body has the secret of these credentials, which follows the name of their scheme.
+fn repeats(body: &[u8], shown: &HeaderValue) -> bool {
+    let secret = shown.as_bytes().rsplit(|byte| *byte == b' ').next().unwrap_or_default();
+    !secret.is_empty() && body.windows(secret.len()).any(|part| part == secret)
 }
 
 /// The error of a stream that ended without the answer. `why` says more of its end, and `sent` is the last event that was dropped.
@@ -669,6 +686,15 @@ mod tests {
         );
         let split = refusal(&head(500, &[]), "x", &[b"x", "é".repeat(100).as_bytes()].concat());
         assert!(split.ends_with("éé..."), "{split}");
+    }
+
+    #[test]
+    fn a_body_that_repeats_the_credentials_is_not_shown() {
+        let mut refused = head(401, &[]);
+        refused.extensions.insert(Credentials(HeaderValue::from_static("Bearer a-token")));
+        let text = refusal(&refused, "http://host/mcp", br#"{"error":"unknown token a-token"}"#);
+        assert!(text.ends_with("(http://host/mcp): it repeats the credentials"), "{text}");
+        assert!(refusal(&refused, "http://host/mcp", b"unknown").ends_with(": unknown"));
     }
 
     #[test]

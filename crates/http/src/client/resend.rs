@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::header::LOCATION;
+use http::header::{LOCATION, WWW_AUTHENTICATE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
 use rescind_core::{BoxFuture, Deviation, TransportError, TransportEvent};
@@ -24,7 +24,7 @@ use crate::client::connector::Connector;
 use crate::client::pool::{Pool, ResponseBody};
 use crate::client::refused;
 use crate::client::requester::{
-    Attempts, Failed, RedirectedTo, Requester, Sent, Target, address_of, beginning, default_port,
+    Attempts, Credentials, Failed, RedirectedTo, Requester, Sent, Target, address_of, beginning, default_port,
 };
 use crate::sync::Mutex;
 
@@ -34,6 +34,10 @@ const HOPS: usize = 5;
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// The most other servers whose connections are kept.
 const OTHERS: usize = 4;
+/// How often a request is sent again because its credentials were refused: those of then may have changed meanwhile.
+const REFUSALS: usize = 3;
+/// The error of a server that wants credentials with more rights (RFC 6750).
+const MORE: &[u8] = b"insufficient_scope";
 /// The most bytes of the body of a redirect that are read so that its connection can be used again.
 const LEFTOVER: usize = 16 * 1024;
 
@@ -55,8 +59,18 @@ pub(super) const fn asks_for_more(status: StatusCode) -> bool {
     is_redirect(status)
         || matches!(
             status,
-            StatusCode::UNAUTHORIZED | StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+            StatusCode::UNAUTHORIZED
+                | StatusCode::FORBIDDEN
+                | StatusCode::TOO_MANY_REQUESTS
+                | StatusCode::SERVICE_UNAVAILABLE
         )
+}
+
+/// Whether a response refuses the credentials of its request in a way that other credentials can change.
+fn refuses_credentials(status: StatusCode, headers: &HeaderMap) -> bool {
+    let wants_more = |value: &HeaderValue| value.as_bytes().windows(MORE.len()).any(|part| part == MORE);
+    status == StatusCode::UNAUTHORIZED
+        || status == StatusCode::FORBIDDEN && headers.get_all(WWW_AUTHENTICATE).iter().any(wants_more)
 }
 
 const fn is_redirect(status: StatusCode) -> bool {
@@ -68,8 +82,8 @@ const fn is_permanent(status: StatusCode) -> bool {
 }
 
 impl Requester {
-    /// Sends a request as often as its responses ask for it: over at most [`HOPS`] redirects, once with new credentials,
-    /// and once after the time to wait. Returns the last response.
+    /// Sends a request as often as its responses ask for it: over at most [`HOPS`] redirects, with new credentials until
+    /// they were fetched for it once, and once after the time to wait. Returns the last response.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing more is sent. The same holds from when the request is stopped.
@@ -82,7 +96,8 @@ impl Requester {
     ) -> Result<Response<ResponseBody>, Failed> {
         let Sent { method, target, mut shown, urgency } = sent;
         let mut way = vec![target];
-        let (mut may_wait, mut may_refresh, mut is_permanent) = (method == Method::POST, true, true);
+        let (mut may_wait, mut is_permanent) = (method == Method::POST, true);
+        let mut refusals_left = REFUSALS;
         loop {
             let status = response.status();
             let Some(target) = way.last().cloned() else { return Ok(response) };
@@ -93,17 +108,21 @@ impl Requester {
             if is_redirect(status) {
                 is_permanent &= self::is_permanent(status);
                 way.push(self.redirected(&way, &target, &response)?);
-            } else if let (StatusCode::UNAUTHORIZED, Some(number), true) = (status, shown, may_refresh) {
-                may_refresh = false;
+            } else if let (true, Some(number), 1..) =
+                (refuses_credentials(status, response.headers()), shown, refusals_left)
+            {
                 let Some(authorization) = &self.0.client.authorization else { return Ok(response) };
-                let is_new = tokio::select! {
+                let refusal = CredentialRefusal::of(status, response.headers());
+                let renewed = tokio::select! {
                     biased;
                     () = attempts.stopped() => return Err(stopped()),
-                    is_new = authorization.refreshed(number) => is_new,
+                    renewed = authorization.renewed(number, refusal) => renewed.map_err(failed)?,
                 };
-                if !is_new {
-                    return Ok(self.arrived(response, &way, false));
-                }
+                refusals_left = match renewed {
+                    Renewed::Earlier => refusals_left - 1,
+                    Renewed::Now => 0,
+                    Renewed::Not => return Ok(self.arrived(response, &way, false)),
+                };
                 tracing::info!("the server refused the credentials; the request is sent with new ones");
             } else if wait.is_none() {
                 return Ok(self.arrived(response, &way, is_permanent));
@@ -203,6 +222,10 @@ impl Requester {
         is_permanent: bool,
     ) -> Response<ResponseBody> {
         let Some(target) = way.last() else { return response };
+        let authorization = self.0.client.authorization.as_ref().filter(|_| !response.status().is_success());
+        if let Some(value) = authorization.and_then(|authorization| authorization.current().0) {
+            response.extensions_mut().insert(Credentials(value));
+        }
         if way.len() > 1 && is_permanent && response.status().is_success() {
             *self.0.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(target));
         }
@@ -368,7 +391,35 @@ fn date(text: &str) -> Option<u64> {
 /// The longest time that a refresh may take.
 const REFRESH_TIME: Duration = Duration::from_secs(10);
 
-type Hook = dyn Fn(Authorization) -> BoxFuture<'static, ()> + Send + Sync;
+type Hook = dyn Fn(Authorization, CredentialRefusal) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
+
+/// What a server says of the credentials that it refuses, for [`Authorization::on_refusal`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CredentialRefusal {
+    /// 401, or 403 if other credentials would have the rights.
+    pub status: u16,
+    /// The values of `WWW-Authenticate`.
+    pub challenges: Vec<String>,
+}
+
+impl CredentialRefusal {
+    fn of(status: StatusCode, headers: &HeaderMap) -> Self {
+        let challenges = headers.get_all(WWW_AUTHENTICATE).iter();
+        let challenges = challenges.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        Self { status: status.as_u16(), challenges: challenges.collect() }
+    }
+}
+
+/// Whether there is a value other than the one that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Renewed {
+    /// It was there already.
+    Earlier,
+    /// It was fetched because of this refusal.
+    Now,
+    Not,
+}
 
 /// The value of the header `Authorization`, for [`HttpClient::authorization`](crate::client::HttpClient::authorization). It can
 /// change at any time, and each request sends the latest value. A clone is the same value. It is never logged.
@@ -400,7 +451,8 @@ struct Shared {
 #[derive(Clone)]
 struct Version {
     number: u64,
-    value: HeaderValue,
+    /// `None`: requests are sent without the header.
+    value: Option<HeaderValue>,
 }
 
 impl Authorization {
@@ -409,8 +461,18 @@ impl Authorization {
     /// # Errors
     /// It is not valid in a header.
     pub fn new(value: &str) -> Result<Self, TransportError> {
-        let value = Mutex::new(Version { number: 0, value: parse(value)? });
-        Ok(Self(Arc::new(Shared { value, refresh: None, turn: tokio::sync::Mutex::default() })))
+        Ok(Self::first(Some(parse(value)?)))
+    }
+
+    /// No value yet: requests are sent without the header until one is [`set`](Self::set).
+    #[must_use]
+    pub fn unset() -> Self {
+        Self::first(None)
+    }
+
+    fn first(value: Option<HeaderValue>) -> Self {
+        let value = Mutex::new(Version { number: 0, value });
+        Self(Arc::new(Shared { value, refresh: None, turn: tokio::sync::Mutex::default() }))
     }
 
     /// Calls this function when a server answers with 401. It may [`set`](Self::set) a new value: then the request that
@@ -421,8 +483,28 @@ impl Authorization {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        self.on_refusal(move |this, refusal| {
+            let refreshed = (refusal.status == StatusCode::UNAUTHORIZED).then(|| hook(this));
+            async move {
+                let Some(refreshed) = refreshed else { return Ok(()) };
+                if tokio::time::timeout(REFRESH_TIME, refreshed).await.is_err() {
+                    tracing::warn!("the refresh of an authorization did not end in time");
+                }
+                Ok(())
+            }
+        })
+    }
+
+    /// The same for a function that needs what the server says, is also called when a server answers with 403 and the
+    /// error `insufficient_scope`, and may take any time. If it returns an error, this is the error of the requests that
+    /// wait. It replaces a function of [`refresh`](Self::refresh).
+    #[must_use]
+    pub fn on_refusal<F>(self, hook: impl Fn(Self, CredentialRefusal) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), String>> + Send + 'static,
+    {
         let value = self.version();
-        let refresh: Option<Box<Hook>> = Some(Box::new(move |this| Box::pin(hook(this))));
+        let refresh: Option<Box<Hook>> = Some(Box::new(move |this, refusal| Box::pin(hook(this, refusal))));
         Self(Arc::new(Shared { value: Mutex::new(value), refresh, turn: tokio::sync::Mutex::default() }))
     }
 
@@ -431,7 +513,7 @@ impl Authorization {
     /// # Errors
     /// It is not valid in a header. The old value stays.
     pub fn set(&self, value: &str) -> Result<(), TransportError> {
-        let value = parse(value)?;
+        let value = Some(parse(value)?);
         let mut current = self.0.value.lock().unwrap_or_else(PoisonError::into_inner);
         if current.value != value {
             *current = Version { number: current.number + 1, value };
@@ -441,25 +523,26 @@ impl Authorization {
     }
 
     /// The current value, and its number.
-    pub(super) fn current(&self) -> (HeaderValue, u64) {
+    pub(super) fn current(&self) -> (Option<HeaderValue>, u64) {
         let Version { number, value } = self.version();
         (value, number)
     }
 
     /// Called when the value with this number was refused. Returns whether there is another one now.
     ///
+    /// # Errors
+    /// That of the function that was set.
+    ///
     /// # Cancel safety
     /// Dropping the future drops the refresh that runs.
-    pub(super) async fn refreshed(&self, refused: u64) -> bool {
+    pub(super) async fn renewed(&self, refused: u64, refusal: CredentialRefusal) -> Result<Renewed, String> {
         let _turn = self.0.turn.lock().await;
         if self.version().number != refused {
-            return true;
+            return Ok(Renewed::Earlier);
         }
-        let Some(refresh) = &self.0.refresh else { return false };
-        if tokio::time::timeout(REFRESH_TIME, refresh(self.clone())).await.is_err() {
-            tracing::warn!("the refresh of an authorization did not end in time");
-        }
-        self.version().number != refused
+        let Some(refresh) = &self.0.refresh else { return Ok(Renewed::Not) };
+        refresh(self.clone(), refusal).await?;
+        Ok(if self.version().number == refused { Renewed::Not } else { Renewed::Now })
     }
 
     fn version(&self) -> Version {
@@ -552,14 +635,43 @@ mod tests {
             }
         });
         let (_, refused) = authorization.current();
-        let all = futures_util::future::join_all((0..100).map(|_| authorization.refreshed(refused))).await;
-        assert!(all.into_iter().all(|changed| changed));
+        let all = (0..100).map(|_| authorization.renewed(refused, refusal()));
+        let all: Vec<_> = futures_util::future::join_all(all).await.into_iter().map(Result::unwrap).collect();
+        assert_eq!(all.iter().filter(|renewed| **renewed == Renewed::Now).count(), 1);
+        assert_eq!(all.iter().filter(|renewed| **renewed == Renewed::Earlier).count(), 99);
         assert_eq!(calls.load(Ordering::SeqCst), 1);
-        assert_eq!(authorization.current().0, "Bearer b");
+        assert_eq!(authorization.current().0.unwrap(), "Bearer b");
         assert_eq!(
             format!("{authorization:?} {:?}", authorization.current()),
-            "Authorization (Sensitive, 1)"
+            "Authorization (Some(Sensitive), 1)"
         );
+    }
+
+    fn refusal() -> CredentialRefusal {
+        CredentialRefusal::of(StatusCode::UNAUTHORIZED, &HeaderMap::new())
+    }
+
+    #[tokio::test]
+    async fn a_refresh_that_fails_says_why_and_sees_the_challenge() {
+        let authorization = Authorization::unset()
+            .on_refusal(async |_, refusal| Err(format!("{}: {:?}", refusal.status, refusal.challenges)));
+        assert_eq!(authorization.current(), (None, 0));
+        let headers = HeaderMap::from_iter([(WWW_AUTHENTICATE, "Bearer error=\"x\"".parse().unwrap())]);
+        let refusal = CredentialRefusal::of(StatusCode::UNAUTHORIZED, &headers);
+        let why = authorization.renewed(0, refusal).await.unwrap_err();
+        assert_eq!(why, r#"401: ["Bearer error=\"x\""]"#);
+    }
+
+    #[test]
+    fn only_a_403_that_wants_a_larger_scope_refuses_credentials() {
+        let with = |text: &str| HeaderMap::from_iter([(WWW_AUTHENTICATE, text.parse().unwrap())]);
+        assert!(refuses_credentials(StatusCode::UNAUTHORIZED, &HeaderMap::new()));
+        assert!(refuses_credentials(
+            StatusCode::FORBIDDEN,
+            &with("Bearer error=\"insufficient_scope\", scope=\"a b\"")
+        ));
+        assert!(!refuses_credentials(StatusCode::FORBIDDEN, &with("Bearer error=\"invalid_token\"")));
+        assert!(!refuses_credentials(StatusCode::FORBIDDEN, &HeaderMap::new()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -570,8 +682,8 @@ mod tests {
         let broken =
             Authorization::new("Bearer a").unwrap().refresh(async |own| assert!(own.set("\n").is_err()));
         for authorization in [same, hung, broken, Authorization::new("Bearer a").unwrap()] {
-            assert!(!authorization.refreshed(0).await);
-            assert_eq!(authorization.current().0, "Bearer a");
+            assert_eq!(authorization.renewed(0, refusal()).await, Ok(Renewed::Not));
+            assert_eq!(authorization.current().0.unwrap(), "Bearer a");
         }
     }
 }
