@@ -239,7 +239,9 @@ async fn find(cluster: Arc<Process>, key: &SignedName) -> Result<Option<TaskReco
     let begun = match (ask(&cluster, key, false).await, begun) {
         (Asked::Told(Some(record)), _) => return Ok(Some(record)),
         (Asked::Silent(why), Some(begun)) if !has_ended => return Ok(Some(begun.unanswered(why.to_owned()))),
-        (Asked::Silent(why), _) => return Err(why.to_owned()),
+        (Asked::Silent(why), _) if has_ended => return Err(why.to_owned()),
+        // Its begin may not be recorded yet.
+        (Asked::Silent(why), _) => return Err(format!("whether there is such a task is not known: {why}")),
         (Asked::Gone, Some(begun)) if !has_ended => begun,
         // Its node has forgotten it, or is gone with its result.
         (Asked::Told(None) | Asked::Gone, _) => return Ok(None),
