@@ -18,7 +18,7 @@ use rescind::stdio::ChildHandle;
 use rescind::{Outcome, Peer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
-use tokio::net::unix::pipe::{OpenOptions, Receiver};
+use tokio::net::unix::pipe::Receiver;
 
 use super::{Bridge, error_of, hello, soon};
 use crate::common::{Files, output, rescind, text};
@@ -56,7 +56,8 @@ impl User {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let script = files.write("browser", &format!("printf '%s\\n' \"$1\" > '{pipe}'\n"));
         // With a writer of its own it never ends.
-        let receiver = OpenOptions::new().read_write(true).open_receiver(&pipe).unwrap();
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+        let receiver = Receiver::from_file(file).unwrap();
         let addresses = BufReader::new(receiver).lines();
         Self { browser: format!("sh {script}"), files, addresses }
     }
