@@ -164,6 +164,11 @@ pub(crate) async fn a_task_of_a_dead_replica_is_no_hang(backend: Backend) {
     }
 }
 
+/// Opens a session of 2025-11-25.
+async fn open(at: SocketAddr) -> Session {
+    Session::open(at, Binding::Streamable).await
+}
+
 /// Begins a tool call as a task in a session of 2025-11-25, and returns the params that name the task.
 async fn begin_in_session(session: &Session, at: SocketAddr, tool: &str, arguments: &Value) -> Value {
     let call = json!({ "name": tool, "arguments": arguments, "task": { "ttl": 60_000 } });
@@ -186,8 +191,7 @@ async fn is_known(session: &Session, at: SocketAddr, task: &Value, status: &str)
 pub(crate) async fn a_task_is_cancelled_from_a_session_at_another_node(backend: Backend) {
     let replicas = Replicas::start(backend).await;
     let all = replicas.addresses();
-    let (own, other) =
-        (Session::open(all[0], Binding::Streamable).await, Session::open(all[1], Binding::Streamable).await);
+    let (own, other) = (open(all[0]).await, open(all[1]).await);
     let task = begin_in_session(&own, all[0], "wait", &json!({})).await;
     is_known(&other, all[1], &task, "working").await;
     let result = other.begin(all[1], 3, "tasks/result", &task).await.unwrap();
@@ -212,8 +216,7 @@ pub(crate) async fn a_task_is_cancelled_from_a_session_at_another_node(backend: 
 pub(crate) async fn a_long_result_of_a_task_is_given_at_another_node(backend: Backend) {
     let replicas = Replicas::start(backend).await;
     let all = replicas.addresses();
-    let (own, other) =
-        (Session::open(all[0], Binding::Streamable).await, Session::open(all[1], Binding::Streamable).await);
+    let (own, other) = (open(all[0]).await, open(all[1]).await);
     let value = "x".repeat(600_000);
     let task = begin_in_session(&own, all[0], "echo", &json!({ "value": value })).await;
     is_known(&other, all[1], &task, "completed").await;
@@ -263,8 +266,7 @@ pub(crate) async fn the_tasks_of_all_nodes_are_listed_at_each(backend: Backend) 
 pub(crate) async fn a_cancel_of_a_task_waits_for_its_stopped_node(backend: Backend) {
     let replicas = Replicas::start(backend).await;
     let all = replicas.addresses();
-    let (own, other) =
-        (Session::open(all[0], Binding::Streamable).await, Session::open(all[1], Binding::Streamable).await);
+    let (own, other) = (open(all[0]).await, open(all[1]).await);
     let task = begin_in_session(&own, all[0], "wait", &json!({})).await;
     is_known(&other, all[1], &task, "working").await;
     loop {
@@ -296,8 +298,7 @@ pub(crate) async fn a_cancel_of_a_task_waits_for_its_stopped_node(backend: Backe
 pub(crate) async fn an_engine_that_forgot_loses_no_task(backend: Backend) {
     let mut replicas = Replicas::start(backend).await;
     let all = replicas.addresses();
-    let (own, other) =
-        (Session::open(all[0], Binding::Streamable).await, Session::open(all[1], Binding::Streamable).await);
+    let (own, other) = (open(all[0]).await, open(all[1]).await);
     let task = begin_in_session(&own, all[0], "wait", &json!({})).await;
     is_known(&other, all[1], &task, "working").await;
     let engine = replicas.engine.as_mut().unwrap();

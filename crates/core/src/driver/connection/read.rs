@@ -348,9 +348,10 @@ impl ConnectionTask {
         left.is_some()
     }
 
-    /// Ends the call of an answer which has begun and does not go on: the one that it names, or the only one that waits. If its rest
-    /// comes all the same, it is a late answer. While several wait, one that names none may name each of them in its rest. A request of
-    /// the peer may have the id of a call, so what begins as one ends none, and what names no call must have a result or an error.
+    /// Ends the call of an answer which has begun and does not go on: the call that it names, or the only one that waits. If the rest
+    /// of the answer comes all the same, it is a late answer. While several calls wait, an answer without an id ends none of them: its
+    /// id may come last. A request of the peer may have the id of a call, so what begins as a request ends none, and what has no id
+    /// must have a result or an error.
     fn recv_stalled(&self, head: &Bytes) {
         let connection = &self.connection;
         let has = |name: &str| memchr::memmem::find(head, name.as_bytes()).is_some();
