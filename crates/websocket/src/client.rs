@@ -2,14 +2,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
-use http::{HeaderMap, Request, Response, Uri};
+use http::header::{
+    CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
+};
+use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use rescind_core::{BoxFuture, Link, PeerInfo, Transport, TransportError, TransportErrorKind};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_tungstenite::tungstenite;
+use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::handshake::client::generate_request;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::Role;
 
+use crate::handshake::has_token;
 use crate::link::{self, CountingIo};
 use crate::options::LinkOptions;
 #[cfg(feature = "rustls")]
@@ -17,6 +23,10 @@ use crate::options::PROTOCOLS;
 
 /// The most bytes of a refusal's body that are shown.
 const MAX_SHOWN_BYTES: usize = 200;
+/// The most bytes of the head of a server's answer to the handshake.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
+/// The most headers of that answer.
+const MAX_ANSWER_HEADERS: usize = 100;
 
 /// A connection to this URL, `ws://` or, with the feature `rustls`, `wss://`.
 ///
@@ -176,17 +186,18 @@ impl WebSocketTransport {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let mut io = CountingIo::new(io);
+        let (answer, rest) = exchange_heads(&mut io, request, &self.subprotocols)
+            .await
+            .map_err(|why| failed(format!("{target}: {why}")))?;
         let config = Some(link::config(&self.options));
-        let (stream, answer) =
-            tokio_tungstenite::client_async_with_config(request, CountingIo::new(io), config)
-                .await
-                .map_err(|error| failed(format!("{target}: {}", describe_failure(&error))))?;
+        let stream = WebSocketStream::from_partially_read(io, rest, Role::Client, config).await;
         if let Some(hook) = &self.on_answer {
             hook(&Answer(answer.headers()));
         }
         Ok(link::link(
             stream,
-            tungstenite::protocol::Role::Client,
+            Role::Client,
             &self.options,
             PeerInfo::of_peer(&target.to_string()),
             None,
@@ -282,14 +293,76 @@ impl fmt::Display for Target {
     }
 }
 
-/// Why the handshake failed, with the text of the server's answer.
-fn describe_failure(error: &tungstenite::Error) -> String {
-    let tungstenite::Error::Http(response) = error else { return error.to_string() };
-    format!("the server answered {}{}", response.status(), body_text(response))
+// The handshake. tungstenite's own takes `Connection: upgrade` for the only spelling: RFC 6455, 4.1 asks for a header that
+// contains this token, and proxies send `keep-alive, Upgrade`.
+
+/// Sends the request, and checks the answer. Returns it with the bytes that came after it.
+async fn exchange_heads(
+    io: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    request: Request<()>,
+    offered: &[String],
+) -> Result<(Response<()>, Vec<u8>), String> {
+    let (head, key) = generate_request(request).map_err(|error| error.to_string())?;
+    io.write_all(&head).await.map_err(|error| error.to_string())?;
+    io.flush().await.map_err(|error| error.to_string())?;
+    let mut read = Vec::new();
+    let (response, length) = loop {
+        if io.read_buf(&mut read).await.map_err(|error| error.to_string())? == 0 {
+            return Err("the server ended the connection in the handshake".to_owned());
+        }
+        if let Some(parsed) = parse_answer(&read)? {
+            break parsed;
+        }
+        if read.len() > MAX_ANSWER_BYTES {
+            return Err(format!("the head of the server's answer is longer than {MAX_ANSWER_BYTES} bytes"));
+        }
+    };
+    let rest = read.split_off(length);
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Err(format!("the server answered {}{}", response.status(), body_text(&rest)));
+    }
+    check_answer(response.headers(), &key, offered)?;
+    Ok((response, rest))
 }
 
-fn body_text(response: &Response<Option<Vec<u8>>>) -> String {
-    let Some(body) = response.body() else { return String::new() };
+/// The head of an answer and its length, once it is complete.
+fn parse_answer(read: &[u8]) -> Result<Option<(Response<()>, usize)>, String> {
+    let not_http = |error: &dyn fmt::Display| format!("the server's answer is not HTTP/1.1: {error}");
+    let mut headers = [httparse::EMPTY_HEADER; MAX_ANSWER_HEADERS];
+    let mut parsed = httparse::Response::new(&mut headers);
+    let length = match parsed.parse(read).map_err(|error| not_http(&error))? {
+        httparse::Status::Partial => return Ok(None),
+        httparse::Status::Complete(length) => length,
+    };
+    if parsed.version != Some(1) {
+        return Err(not_http(&"its version is 1.0"));
+    }
+    let mut response = Response::builder().status(parsed.code.unwrap_or_default());
+    for header in parsed.headers.iter() {
+        response = response.header(header.name, header.value);
+    }
+    let response = response.body(()).map_err(|error| not_http(&error))?;
+    Ok(Some((response, length)))
+}
+
+/// RFC 6455, 4.1: what the answer of a server must have.
+fn check_answer(headers: &HeaderMap, key: &str, offered: &[String]) -> Result<(), String> {
+    if !(has_token(headers, UPGRADE, "websocket") && has_token(headers, CONNECTION, "upgrade")) {
+        return Err("the server's answer does not upgrade to a WebSocket".to_owned());
+    }
+    if headers.get(SEC_WEBSOCKET_ACCEPT).is_none_or(|accept| *accept != derive_accept_key(key.as_bytes())) {
+        return Err("the Sec-WebSocket-Accept of the server's answer does not fit the request".to_owned());
+    }
+    match headers.get(SEC_WEBSOCKET_PROTOCOL) {
+        None if offered.is_empty() => Ok(()),
+        None => Err("the server selected none of the subprotocols that were offered".to_owned()),
+        Some(selected) if offered.iter().any(|name| selected == name.as_str()) => Ok(()),
+        Some(_) => Err("the server selected a subprotocol that was not offered".to_owned()),
+    }
+}
+
+/// The beginning of a refusal's body.
+fn body_text(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body.get(..MAX_SHOWN_BYTES).unwrap_or(body));
     let text = text.trim();
     if text.is_empty() { String::new() } else { format!(": {}", text.escape_debug()) }

@@ -139,7 +139,7 @@ fn check<B>(
 }
 
 /// Whether a header that is a list contains this word.
-fn has_token(headers: &HeaderMap, name: HeaderName, word: &str) -> bool {
+pub(crate) fn has_token(headers: &HeaderMap, name: HeaderName, word: &str) -> bool {
     tokens(headers, name).any(|listed| listed.eq_ignore_ascii_case(word))
 }
 

@@ -6,7 +6,8 @@
 //!   behind the others. A peer that requires more than [`MAX_PENDING_PONGS`] of them while it reads nothing is disconnected.
 //! - W3 After a message that ends reading (binary, too large, not UTF-8, broken framing) no further message is read,
 //!   but requests that were accepted before are answered. Then the close frame gives the reason. Until then input is
-//!   read and dropped: closing a socket with unread bytes would destroy the last output on its way to the peer.
+//!   read and dropped: closing a socket with unread bytes would destroy the last output on its way to the peer. At a
+//!   client the message is the error of every open call.
 //! - W4 When the credential of the connection expires, both halves fail at once. A task of its own writes the close
 //!   frame, 1008, and waits for the peer's close frame for at most one second.
 
@@ -203,6 +204,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkState<S> {
             CloseState::Open | CloseState::ReadFailed(_) | CloseState::Closed => transport_error_of(error),
         };
         self.fail(error)
+    }
+
+    /// Why a client ends the connection after a message that ended reading: its calls get this error. A server answers
+    /// its requests first.
+    fn failed_server(&self) -> Option<TransportError> {
+        let (CloseState::ReadFailed(why), Role::Client) = (&self.close_state, self.role) else { return None };
+        Some(TransportError::new(TransportErrorKind::Framing, why.to_string()))
     }
 
     fn fail(&mut self, error: TransportError) -> TransportError {

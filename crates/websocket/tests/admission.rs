@@ -496,6 +496,71 @@ async fn a_changed_certificate_is_served_by_the_next_handshake_and_a_broken_one_
     assert!(opens(other.client()).await && !opens(ours.client()).await);
 }
 
+/// What a server answers to the handshake of a client that offers `acp.v1`, and the error if it is refused. `KEY` stands for
+/// the right `Sec-WebSocket-Accept`.
+const ANSWERS: [(&str, Option<&str>); 11] = [
+    (
+        "101 OK\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: KEY\r\nSec-WebSocket-Protocol: acp.v1",
+        None,
+    ),
+    (
+        "101 OK\r\nconnection: keep-alive, upgrade\r\nupgrade: WebSocket\r\nsec-websocket-accept: KEY\r\nSec-WebSocket-Protocol: acp.v1",
+        None,
+    ),
+    (
+        "101 OK\r\nConnection: keep-alive\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: KEY\r\nSec-WebSocket-Protocol: acp.v1",
+        None,
+    ),
+    (
+        "101 OK\r\nConnection: close\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: KEY",
+        Some("does not upgrade"),
+    ),
+    ("101 OK\r\nConnection: upgrade\r\nUpgrade: h2c\r\nSec-WebSocket-Accept: KEY", Some("does not upgrade")),
+    (
+        "101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: no",
+        Some("Sec-WebSocket-Accept"),
+    ),
+    (
+        "101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: KEY",
+        Some("none of the subprotocols"),
+    ),
+    (
+        "101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: KEY\r\nSec-WebSocket-Protocol: x",
+        Some("not offered"),
+    ),
+    ("503 Busy\r\nContent-Length: 0", Some("the server answered 503")),
+    ("\u{fffd}", Some("not HTTP/1.1")),
+    ("", Some("ended the connection")),
+];
+
+#[tokio::test]
+async fn a_client_takes_the_answers_that_upgrade_and_says_what_is_wrong_with_others() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", listener.local_addr().unwrap());
+    for (answer, why) in ANSWERS {
+        let server = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let head = read_head(&mut socket).await;
+            let key = head.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
+            let right = tokio_tungstenite::tungstenite::handshake::derive_accept_key(key.trim().as_bytes());
+            if answer.is_empty() {
+                return None;
+            }
+            // The first message comes with the head.
+            let head = format!("HTTP/1.1 {}\r\n\r\n", answer.replace("KEY", &right));
+            socket.write_all(&[head.as_bytes(), b"\x81\x02\"\""].concat()).await.unwrap();
+            Some(socket)
+        };
+        let transport = Box::new(connect(&url).subprotocol("acp.v1"));
+        let (opened, _socket) = tokio::join!(transport.open(), server);
+        match (opened, why) {
+            (Ok(mut link), None) => assert_eq!(body(&mut link).await, "\"\""),
+            (Err(error), Some(why)) => assert!(error.to_string().contains(why), "{answer:?}: {error}"),
+            (opened, _) => panic!("{answer:?}: {:?}", opened.map(|_| ())),
+        }
+    }
+}
+
 /// The client of a page: the request of a browser, including its `Origin`.
 #[tokio::test]
 async fn a_tungstenite_client_with_an_allowed_origin_is_accepted() {

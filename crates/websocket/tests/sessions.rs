@@ -142,6 +142,25 @@ async fn a_binary_message_is_refused_and_closes_with_1003() {
 }
 
 #[tokio::test]
+async fn a_client_ends_with_the_reason_after_a_binary_message() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", listener.local_addr().unwrap());
+    let server = async {
+        let (tcp, _) = listener.accept().await.unwrap();
+        tokio_tungstenite::accept_async(tcp).await.unwrap()
+    };
+    let (link, mut server) = tokio::join!(Box::new(connect(&url)).open(), server);
+    let mut link = link.unwrap();
+    server.send(Message::binary(&b"{\"id\":1}"[..])).await.unwrap();
+    let dropped = event(&mut link).await.unwrap().unwrap();
+    assert!(matches!(dropped, TransportEvent::Rejected { why: BadFrame::Binary, .. }), "{dropped:?}");
+    let error = event(&mut link).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("binary"), "{error}");
+    drop(link);
+    assert_eq!(close_code(&mut server).await, 1003);
+}
+
+#[tokio::test]
 async fn binary_messages_are_ignored_and_counted_where_that_is_set() {
     let ignored = IgnoredCounter::new();
     let (mut link, mut client) =

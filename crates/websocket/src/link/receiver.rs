@@ -258,8 +258,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Receiver for WebSocketR
         match self.state {
             ReceiverState::Open => self.poll_open(cx),
             ReceiverState::ReadFailed => {
-                self.state = ReceiverState::HalfClosed;
-                Poll::Ready(Some(Ok(TransportEvent::HalfClosed)))
+                let failed = self.inner.lock().failed_server();
+                self.state = if failed.is_some() { ReceiverState::Closed } else { ReceiverState::HalfClosed };
+                Poll::Ready(Some(failed.map_or(Ok(TransportEvent::HalfClosed), Err)))
             }
             ReceiverState::HalfClosed => {
                 ready!(self.poll_half_closed(cx));
