@@ -24,7 +24,7 @@ use crate::options::PROTOCOLS;
 /// The most bytes of a refusal's body that are shown.
 const MAX_SHOWN_BYTES: usize = 200;
 /// The most bytes of the head of a server's answer to the handshake.
-const MAX_ANSWER_BYTES: usize = 64 * 1024;
+const MAX_ANSWER_BYTES: usize = 16 * 1024;
 /// The most headers of that answer.
 const MAX_ANSWER_HEADERS: usize = 100;
 

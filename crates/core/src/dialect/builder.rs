@@ -11,7 +11,7 @@ use crate::dialect::rules::{
 };
 use crate::dialect::{CodecHandle, Dialect, ReplyTo};
 use crate::framing::Framing;
-use crate::message::{BadMessage, ErrorCode, Incoming};
+use crate::message::{BadMessage, ErrorCode, Incoming, IncomingRequest};
 
 /// Builds a [`Dialect`]. It starts as plain JSON-RPC 2.0 with `$/cancelRequest {id}`, without a handshake and with
 /// newline framing. A cancelled request is answered with -32800.
@@ -237,8 +237,8 @@ impl Negotiation {
         self.offered.iter().any(|dialect| {
             let (codec, rules) = (dialect.codec(), dialect.rules());
             match codec.decode(frame) {
-                Incoming::Request(request) => {
-                    let to = ReplyTo { id: &request.id, tag: request.tag, server_cancellable: false };
+                Incoming::Request(IncomingRequest { id, tag, .. }) | Incoming::BadRequest { id, tag, .. } => {
+                    let to = ReplyTo { id: &id, tag, server_cancellable: false };
                     codec.encode_refusal(rules, out, Some(&to), Refusal::Bad(why))
                 }
                 _ => codec.encode_refusal(rules, out, None, Refusal::Bad(why)),

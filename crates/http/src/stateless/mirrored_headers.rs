@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use memchr::memmem::Finder;
-use rescind_core::members::{Shape, shape, string};
+use rescind_core::members::{PickedMembers, Shape, shape, string};
 use rescind_core::{MirroredBodies, RequestId};
 use serde::Serialize;
 use serde_json::Value;
@@ -207,14 +207,14 @@ impl<'a> Message<'a> {
     ) -> Result<Kind, InvalidHeader<'a>> {
         let Some(method) = self.method.as_deref() else {
             return Err(unfit(
-                None,
+                self.id_of_refused(),
                 INVALID_REQUEST,
                 "Invalid message: a client posts requests and notifications",
             ));
         };
-        let id = self.id;
-        if !self.is_rpc || id.is_some_and(|id| RequestId::from_json(id.get()).is_err()) {
-            return Err(unfit(None, INVALID_REQUEST, "Invalid message: this is no JSON-RPC 2.0"));
+        let id = self.id.filter(|id| RequestId::from_json(id.get()).is_ok());
+        if !self.is_rpc || self.id.is_some() != id.is_some() {
+            return Err(unfit(id, INVALID_REQUEST, "Invalid message: this is no JSON-RPC 2.0"));
         }
         let kind = if id.is_some() { Kind::Request } else { Kind::Notification };
         let mismatch = |what: String| unfit(id, HEADER_MISMATCH, what);
@@ -258,6 +258,15 @@ impl<'a> Message<'a> {
         let mut refused = unfit(id, UNSUPPORTED_VERSION, "Unsupported protocol version");
         refused.error.data = Some(Versions { supported: versions, requested: version });
         Err(refused)
+    }
+
+    /// The id of a request whose method is not a string. The id of an answer names a request of this server.
+    fn id_of_refused(&self) -> Option<&'a RawValue> {
+        let text = std::str::from_utf8(self.body).ok()?;
+        let PickedMembers { values: [id, method, result, error], twice } =
+            PickedMembers::read(text, ["id", "method", "result", "error"]).ok()?;
+        let is_request = !twice && method.is_some() && result.is_none() && error.is_none();
+        id.filter(|id| is_request && RequestId::from_json(id.get()).is_ok())
     }
 
     /// The headers that mirror this message.

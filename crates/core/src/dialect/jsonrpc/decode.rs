@@ -34,25 +34,19 @@ impl JsonRpc {
         let names = ["jsonrpc", "method", "params", "id", "result", "error"];
         let [version, method, params, id, result, error] = json::envelope(text, names)?;
         let has_version = version.is_some_and(|version| is_two(version.get()));
-        match (method, result, error) {
-            (Some(method), None, None) if has_version => {
+        let is_answer = result.is_some() || error.is_some();
+        match method.filter(|method| !(is_answer && is_null(*method))) {
+            // Some write all members of all kinds of messages.
+            Some(method) if result.is_none_or(is_null) && error.is_none_or(is_null) => {
+                if !(has_version && is_string(method)) {
+                    return refuse_request(has_version, id);
+                }
                 self.read_request_or_notification(method_name(method)?, params.and_then(Part::raw), id)
             }
-            (Some(method), Some(_), _) | (Some(method), _, Some(_)) if !is_null(method) => {
-                // Some write all members of all kinds of messages.
-                if has_version && result.is_none_or(is_null) && error.is_none_or(is_null) {
-                    return self.read_request_or_notification(
-                        method_name(method)?,
-                        params.and_then(Part::raw),
-                        id,
-                    );
-                }
-                Err(if has_version { BadMessage::NoKind } else { BadMessage::WrongVersion })
-            }
-            (_, None, None) => Err(if has_version { BadMessage::NoKind } else { BadMessage::WrongVersion }),
-            (_, _, _) => {
+            None if is_answer => {
                 self.read_answer(has_version, id, result.and_then(Part::raw), error.and_then(Part::raw))
             }
+            Some(_) | None => Err(if has_version { BadMessage::NoKind } else { BadMessage::WrongVersion }),
         }
     }
 
@@ -70,7 +64,10 @@ impl JsonRpc {
             };
         };
         let id = RequestId::from_json(id.get()).map_err(BadMessage::InvalidId)?;
-        let params = structured(params)?;
+        let params = match structured(params) {
+            Ok(params) => params,
+            Err(why) => return Ok(Incoming::BadRequest { id, tag: 0, why }),
+        };
         let (progress_token, exempt) = self.read_extras(params);
         Ok(Incoming::Request(IncomingRequest {
             id,
@@ -347,10 +344,21 @@ fn is_null(part: Part<'_>) -> bool {
     part.get() == "null"
 }
 
-fn method_name(method: Part<'_>) -> Result<Cow<'_, str>, BadMessage> {
-    if !method.get().starts_with('"') {
-        return Err(BadMessage::InvalidMethod);
+fn is_string(part: Part<'_>) -> bool {
+    part.get().starts_with('"')
+}
+
+/// A message with a method that is not taken, since it names no version or its method is not a string. If it has an id, its
+/// sender waits for an answer.
+fn refuse_request<'a>(has_version: bool, id: Option<Part<'_>>) -> Result<Incoming<'a>, BadMessage> {
+    let why = if has_version { BadMessage::InvalidMethod } else { BadMessage::WrongVersion };
+    match id.map(|id| RequestId::from_json(id.get())) {
+        Some(Ok(id)) => Ok(Incoming::BadRequest { id, tag: 0, why }),
+        Some(Err(_)) | None => Err(why),
     }
+}
+
+fn method_name(method: Part<'_>) -> Result<Cow<'_, str>, BadMessage> {
     match method {
         Part::Plain(text) => Ok(Cow::Borrowed(text.trim_matches('"'))),
         // A string whose text is not valid contains a lone surrogate.

@@ -289,11 +289,11 @@ impl JsonRpc {
     }
 
     fn opens(&self, rules: &Rules, frame: &[u8]) -> bool {
-        let (method, params, is_request) = match self.decode_first(frame) {
-            Some(Incoming::Request(request)) => (request.method, request.params, true),
-            Some(Incoming::Notification { method, params }) => (method, params, false),
-            Some(_) => return self.opening == FirstMessage::Envelope && rules.handshake.is_none(),
-            None => return false,
+        let (method, params, is_request) = match self.read(frame) {
+            Ok(Incoming::Request(request)) => (request.method, request.params, true),
+            Ok(Incoming::Notification { method, params }) => (method, params, false),
+            Ok(Incoming::BadRequest { .. }) | Err(_) => return false,
+            Ok(_) => return self.opening == FirstMessage::Envelope && rules.handshake.is_none(),
         };
         let is_handshake = is_request && rules.handshake == Some(&*method);
         let version = || json::member(params, VERSION);
@@ -312,10 +312,6 @@ impl JsonRpc {
                 json::member(json::member(params, "_meta"), name).and_then(json::string).is_some()
             }
         }
-    }
-
-    fn decode_first<'a>(&self, frame: &'a [u8]) -> Option<Incoming<'a>> {
-        self.read(frame).ok()
     }
 }
 

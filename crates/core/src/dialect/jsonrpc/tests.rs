@@ -27,7 +27,7 @@ fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
 
 fn bad(dialect: &Dialect, frame: &[u8]) -> Option<BadMessage> {
     match dialect.codec().decode(frame) {
-        Incoming::Bad(why) => Some(why),
+        Incoming::Bad(why) | Incoming::BadRequest { why, .. } => Some(why),
         _ => None,
     }
 }
@@ -204,8 +204,29 @@ fn an_answer_with_another_spelling_of_its_id_or_without_a_version_is_that_answer
     }
     let request = br#"{"jsonrpc":"2.0","id":"2","method":"m","params":{},"result":null,"error":null}"#;
     assert!(matches!(MCP.codec().decode(request), Incoming::Request(_)));
+}
+
+#[test]
+fn a_request_that_is_not_taken_is_refused_with_its_id() {
     // Of a request the version is required: an answer to it would not be certain.
-    assert_eq!(bad(&MCP, br#"{"id":2,"method":"m"}"#), Some(BadMessage::WrongVersion));
+    let cases: [(&[u8], _); 5] = [
+        (br#"{"id":2,"method":"m"}"#, BadMessage::WrongVersion),
+        (br#"{"jsonrpc":"1.0","id":2,"method":"m","params":{}}"#, BadMessage::WrongVersion),
+        (br#"{"id":2,"method":"m","result":null}"#, BadMessage::WrongVersion),
+        (br#"{"jsonrpc":"2.0","id":2,"method":5}"#, BadMessage::InvalidMethod),
+        (br#"{"jsonrpc":"2.0","id":2,"method":"m","params":3}"#, BadMessage::InvalidParams),
+    ];
+    for (frame, fault) in cases {
+        let read = MCP.codec().decode(frame);
+        let Incoming::BadRequest { id, why, .. } = &read else { panic!("{read:?}") };
+        assert_eq!((id, *why), (&RequestId::number(2), fault));
+    }
+    for frame in
+        [&br#"{"method":"m"}"#[..], br#"{"id":[2],"method":"m"}"#, br#"{"id":2,"method":"m","error":{}}"#]
+    {
+        let read = MCP.codec().decode(frame);
+        assert!(matches!(read, Incoming::Bad(BadMessage::WrongVersion)), "{read:?}");
+    }
 }
 
 /// The number that this text of a JSON number is, if it is a whole one.

@@ -73,7 +73,14 @@ impl ConnectionTask {
                 self.accept(inbound.exchange);
             }
             Incoming::Batch(members) => self.recv_batch(inbound, &members),
+            // A server prints objects with a method and an id too, and may wait for an answer with this id.
+            Incoming::BadRequest { why: why @ BadMessage::WrongVersion, .. }
+                if connection.role == Role::Client && !inbound.exchange.is_peers() =>
+            {
+                self.recv_no_message(inbound, why);
+            }
             Incoming::BadRequest { id, tag, why } => {
+                connection.deviates(Deviation::Dropped(why), &inbound.body);
                 let origin = self.origin(inbound);
                 connection.step(|state, _, _| state.session.recv_bad_request(id, tag, why, &origin));
             }
