@@ -13,6 +13,7 @@ mod invariants;
 mod oracle;
 pub mod search;
 mod shutdown_oracle;
+#[cfg(feature = "sim")]
 pub mod sim;
 mod state;
 pub mod trace;
