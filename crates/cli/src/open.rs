@@ -80,6 +80,10 @@ pub(crate) async fn connect(target: &Target, within: Duration) -> Result<Link, S
         Endpoint::WebSocket(_) => {
             let transport = rescind::websocket::connect(&target.endpoint.to_string());
             let mut transport = transport.options(link_options(target.dialect)).handshake_timeout(within);
+            // Some servers select theirs unasked, which a client must refuse.
+            for name in target.dialect.dialect.rules().subprotocols {
+                transport = transport.offer_subprotocol(name);
+            }
             if let Some(token) = &target.settings.token_file {
                 transport = transport.header("authorization", &token.header().await);
             }

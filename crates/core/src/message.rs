@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::framing::BadFrame;
@@ -30,9 +31,18 @@ pub struct ErrorObject {
 }
 
 /// An error code. In dialects whose codes are words (ABP) the word is in `data.code`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct ErrorCode(pub i64);
+
+impl<'de> Deserialize<'de> for ErrorCode {
+    /// `-32601.0` is the same number as `-32601`.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = serde_json::Number::deserialize(deserializer)?;
+        let whole = number.as_i64().or_else(|| RequestId::from_json(&number.to_string()).ok()?.as_number());
+        whole.map(Self).ok_or_else(|| D::Error::custom("the code is not a whole number"))
+    }
+}
 
 impl ErrorCode {
     /// The frame is not JSON.

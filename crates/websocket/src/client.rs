@@ -51,6 +51,7 @@ pub struct WebSocketTransport {
     url: String,
     headers: Vec<(String, String)>,
     subprotocols: Vec<String>,
+    requires_subprotocol: bool,
     timeout: Duration,
     options: LinkOptions,
     on_answer: Option<AnswerHook>,
@@ -91,6 +92,7 @@ impl WebSocketTransport {
             url: url.to_owned(),
             headers: Vec::new(),
             subprotocols: Vec::new(),
+            requires_subprotocol: false,
             timeout: Duration::from_secs(10),
             options: LinkOptions::new(),
             on_answer: None,
@@ -107,6 +109,12 @@ impl WebSocketTransport {
 
     /// Offers this subprotocol, after those offered before. If the server selects none, opening fails.
     pub fn subprotocol(mut self, name: &str) -> Self {
+        self.requires_subprotocol = true;
+        self.offer_subprotocol(name)
+    }
+
+    /// Offers this subprotocol, after those offered before. The server may select none.
+    pub fn offer_subprotocol(mut self, name: &str) -> Self {
         self.subprotocols.push(name.to_owned());
         self
     }
@@ -187,9 +195,8 @@ impl WebSocketTransport {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut io = CountingIo::new(io);
-        let (answer, rest) = exchange_heads(&mut io, request, &self.subprotocols)
-            .await
-            .map_err(|why| failed(format!("{target}: {why}")))?;
+        let (answer, rest) =
+            self.exchange_heads(&mut io, request).await.map_err(|why| failed(format!("{target}: {why}")))?;
         let config = Some(link::config(&self.options));
         let stream = WebSocketStream::from_partially_read(io, rest, Role::Client, config).await;
         if let Some(hook) = &self.on_answer {
@@ -203,6 +210,59 @@ impl WebSocketTransport {
             None,
             None,
         ))
+    }
+}
+
+// The handshake. tungstenite's own takes `Connection: upgrade` for the only spelling: RFC 6455, 4.1 asks for a header that
+// contains this token, and proxies send `keep-alive, Upgrade`.
+
+impl WebSocketTransport {
+    /// Sends the request, and checks the answer. Returns it with the bytes that came after it.
+    async fn exchange_heads(
+        &self,
+        io: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        request: Request<()>,
+    ) -> Result<(Response<()>, Vec<u8>), String> {
+        let (head, key) = generate_request(request).map_err(|error| error.to_string())?;
+        io.write_all(&head).await.map_err(|error| error.to_string())?;
+        io.flush().await.map_err(|error| error.to_string())?;
+        let mut read = Vec::new();
+        let (response, length) = loop {
+            if io.read_buf(&mut read).await.map_err(|error| error.to_string())? == 0 {
+                return Err("the server ended the connection in the handshake".to_owned());
+            }
+            if let Some(parsed) = parse_answer(&read)? {
+                break parsed;
+            }
+            if read.len() > MAX_ANSWER_BYTES {
+                return Err(format!(
+                    "the head of the server's answer is longer than {MAX_ANSWER_BYTES} bytes"
+                ));
+            }
+        };
+        let rest = read.split_off(length);
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(format!("the server answered {}{}", response.status(), body_text(&rest)));
+        }
+        self.check_answer(response.headers(), &key)?;
+        Ok((response, rest))
+    }
+
+    /// RFC 6455, 4.1: what the answer of a server must have.
+    fn check_answer(&self, headers: &HeaderMap, key: &str) -> Result<(), String> {
+        if !(has_token(headers, UPGRADE, "websocket") && has_token(headers, CONNECTION, "upgrade")) {
+            return Err("the server's answer does not upgrade to a WebSocket".to_owned());
+        }
+        if headers.get(SEC_WEBSOCKET_ACCEPT).is_none_or(|accept| *accept != derive_accept_key(key.as_bytes()))
+        {
+            return Err("the Sec-WebSocket-Accept of the server's answer does not fit the request".to_owned());
+        }
+        match headers.get(SEC_WEBSOCKET_PROTOCOL) {
+            None if !self.requires_subprotocol => Ok(()),
+            None => Err("the server selected none of the subprotocols that were offered".to_owned()),
+            Some(selected) if self.subprotocols.iter().any(|name| selected == name.as_str()) => Ok(()),
+            Some(_) => Err("the server selected a subprotocol that was not offered".to_owned()),
+        }
     }
 }
 
@@ -293,38 +353,6 @@ impl fmt::Display for Target {
     }
 }
 
-// The handshake. tungstenite's own takes `Connection: upgrade` for the only spelling: RFC 6455, 4.1 asks for a header that
-// contains this token, and proxies send `keep-alive, Upgrade`.
-
-/// Sends the request, and checks the answer. Returns it with the bytes that came after it.
-async fn exchange_heads(
-    io: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    request: Request<()>,
-    offered: &[String],
-) -> Result<(Response<()>, Vec<u8>), String> {
-    let (head, key) = generate_request(request).map_err(|error| error.to_string())?;
-    io.write_all(&head).await.map_err(|error| error.to_string())?;
-    io.flush().await.map_err(|error| error.to_string())?;
-    let mut read = Vec::new();
-    let (response, length) = loop {
-        if io.read_buf(&mut read).await.map_err(|error| error.to_string())? == 0 {
-            return Err("the server ended the connection in the handshake".to_owned());
-        }
-        if let Some(parsed) = parse_answer(&read)? {
-            break parsed;
-        }
-        if read.len() > MAX_ANSWER_BYTES {
-            return Err(format!("the head of the server's answer is longer than {MAX_ANSWER_BYTES} bytes"));
-        }
-    };
-    let rest = read.split_off(length);
-    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Err(format!("the server answered {}{}", response.status(), body_text(&rest)));
-    }
-    check_answer(response.headers(), &key, offered)?;
-    Ok((response, rest))
-}
-
 /// The head of an answer and its length, once it is complete.
 fn parse_answer(read: &[u8]) -> Result<Option<(Response<()>, usize)>, String> {
     let not_http = |error: &dyn fmt::Display| format!("the server's answer is not HTTP/1.1: {error}");
@@ -343,22 +371,6 @@ fn parse_answer(read: &[u8]) -> Result<Option<(Response<()>, usize)>, String> {
     }
     let response = response.body(()).map_err(|error| not_http(&error))?;
     Ok(Some((response, length)))
-}
-
-/// RFC 6455, 4.1: what the answer of a server must have.
-fn check_answer(headers: &HeaderMap, key: &str, offered: &[String]) -> Result<(), String> {
-    if !(has_token(headers, UPGRADE, "websocket") && has_token(headers, CONNECTION, "upgrade")) {
-        return Err("the server's answer does not upgrade to a WebSocket".to_owned());
-    }
-    if headers.get(SEC_WEBSOCKET_ACCEPT).is_none_or(|accept| *accept != derive_accept_key(key.as_bytes())) {
-        return Err("the Sec-WebSocket-Accept of the server's answer does not fit the request".to_owned());
-    }
-    match headers.get(SEC_WEBSOCKET_PROTOCOL) {
-        None if offered.is_empty() => Ok(()),
-        None => Err("the server selected none of the subprotocols that were offered".to_owned()),
-        Some(selected) if offered.iter().any(|name| selected == name.as_str()) => Ok(()),
-        Some(_) => Err("the server selected a subprotocol that was not offered".to_owned()),
-    }
 }
 
 /// The beginning of a refusal's body.

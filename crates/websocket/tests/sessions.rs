@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use rescind_core::dialect::{ACP, ACP_DRAFT, ACP_V2, Dialect};
 use rescind_core::{
-    BadFrame, CallContext, CauseKind, CloseReason, Link, Listener, Outcome, Peer, Router, Server, Transport,
-    TransportEvent,
+    BadFrame, BadMessage, CallContext, CauseKind, CloseReason, Deviation, Link, Listener, Outcome, Peer,
+    Router, Server, Transport, TransportEvent,
 };
 use rescind_testkit::support::frames::note;
 use rescind_testkit::{Options, fixture::Fixture};
@@ -169,6 +169,14 @@ async fn binary_messages_are_ignored_and_counted_where_that_is_set() {
         client.feed(Message::binary(&b"{\"id\":1}"[..])).await.unwrap();
     }
     client.send(Message::text("\"after\"")).await.unwrap();
+    for _ in 0..100 {
+        let told = event(&mut link).await.unwrap().unwrap();
+        let dropped = Deviation::Dropped(BadMessage::Frame(BadFrame::Binary));
+        assert!(
+            matches!(told, TransportEvent::Deviation { deviation, .. } if deviation == dropped),
+            "{told:?}"
+        );
+    }
     assert_eq!(body(&mut link).await, "\"after\"");
     assert_eq!(ignored.total(), 100);
     send(&mut link, "\"still open\"").await.unwrap();

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use futures_util::{Sink, Stream};
 use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
-    BadFrame, CloseReason, ExchangeId, Inbound, Receiver, TransportError, TransportErrorKind, TransportEvent,
+    BadFrame, BadMessage, CloseReason, Deviation, ExchangeId, Inbound, Receiver, TransportError,
+    TransportErrorKind, TransportEvent,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
@@ -124,12 +125,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         }
         match message {
             Message::Text(text) => Some(Some(Ok(TransportEvent::Message(Inbound::new(text.into()))))),
-            Message::Binary(_) => match &self.binary {
+            Message::Binary(sent) => match &self.binary {
                 BinaryMessages::Refuse => Some(Some(Ok(self.refuse_frame(state, BadFrame::Binary)))),
                 BinaryMessages::Ignore(ignored) => {
                     ignored.count();
-                    tracing::debug!("a binary message was ignored");
-                    None
+                    let deviation = Deviation::Dropped(BadMessage::Frame(BadFrame::Binary));
+                    Some(Some(Ok(TransportEvent::Deviation { deviation, sent })))
                 }
             },
             Message::Ping(_) => {

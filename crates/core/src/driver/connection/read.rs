@@ -275,7 +275,7 @@ impl ConnectionTask {
         let answer = match &answer {
             None | Some((None, _)) if is_body => answer_inside(codec, &inbound.body)
                 .or(answer)
-                .or_else(|| self.answer_of_nothing_else(&inbound.body, why)),
+                .or_else(|| self.answer_of_nothing_else(inbound, why)),
             None | Some(_) => answer,
         };
         let Some((named, fault)) = answer else { return false };
@@ -310,25 +310,29 @@ impl ConnectionTask {
         awaits
     }
 
-    /// Takes a whole body that is not JSON for an answer, if it can be neither a request nor a notification and names no id: a
-    /// body is meant as a message, and is not what a program printed.
+    /// Takes a whole body that is not JSON for an answer, if it can be neither a request nor a notification and names no id. A body
+    /// of a call's exchange, or with a length, is meant as a message. Any other may be a sign of life or of a log, unless it has
+    /// a member that an answer has.
     fn answer_of_nothing_else(
         &self,
-        body: &[u8],
+        inbound: &Inbound,
         why: BadMessage,
     ) -> Option<(Option<CallNumber>, AnswerFault)> {
+        let body = &inbound.body;
         let is_broken = matches!(why, BadMessage::NotJson | BadMessage::NotUtf8);
         if !is_broken || self.connection.role != Role::Client || body.trim_ascii().is_empty() {
             return None;
         }
-        // A message of its own transport may be a sign of life.
-        let is_length = self.connection.framing == Some(Framing::ContentLength);
-        if !is_length && !matches!(body.trim_ascii_start().first(), Some(b'{' | b'[')) {
+        let has = |name: &str| memchr::memmem::find(body, name.as_bytes()).is_some();
+        let begins_as_one = matches!(body.trim_ascii_start().first(), Some(b'{' | b'['));
+        let has_member = ["jsonrpc", "\"result\"", "'result'", "\"error\"", "'error'"].into_iter().any(has);
+        let is_meant = self.connection.framing == Some(Framing::ContentLength)
+            || begins_as_one && (has_member || inbound.exchange.call().is_some());
+        if !is_meant {
             return None;
         }
         // The method may be in the part that is cut off.
         let is_cut = serde_json::from_slice::<IgnoredAny>(body).is_err_and(|error| error.is_eof());
-        let has = |name: &str| memchr::memmem::find(body, name.as_bytes()).is_some();
         let names_something = has("method") || has("\"id\"") || has("'id'") || has("\\u");
         (!is_cut && !names_something).then(|| (None, AnswerFault::of(body, why)))
     }
