@@ -51,6 +51,13 @@ impl CallContext {
         self.data().task_side().is_some()
     }
 
+    /// Whether this side declared tasks in its handshake, or the protocol has no such declaration. Without it the methods about
+    /// tasks are unknown: a client of an older revision does not know them.
+    #[must_use]
+    pub fn has_declared_tasks(&self) -> bool {
+        self.connection().lock().session.has_declared_tasks()
+    }
+
     /// The id of the task that this request became.
     #[must_use]
     pub fn task_id(&self) -> Option<&str> {
@@ -305,6 +312,7 @@ fn principal_of(ctx: &CallContext) -> Option<Principal> {
 /// The form of tasks in the connection's dialect, if it has the method.
 fn task_form(ctx: &CallContext) -> Result<TaskForm, ErrorObject> {
     let form = ctx.connection().dialect.rules().tasks.filter(|form| form.has_method(ctx.method()));
+    let form = form.filter(|_| ctx.has_declared_tasks());
     form.ok_or_else(|| ErrorObject::new(ErrorCode::METHOD_NOT_FOUND, "Method not found"))
 }
 

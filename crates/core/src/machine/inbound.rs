@@ -71,6 +71,12 @@ impl Session {
             .is_some_and(|request| !asks || request.cancellability == Cancellability::NoMessage)
     }
 
+    /// Whether this side declared tasks for any method, or the protocol has no such declaration.
+    #[must_use]
+    pub fn has_declared_tasks(&self) -> bool {
+        self.rules().uncancellable_param.is_none() || self.agreement.declares_exemptions()
+    }
+
     /// Whether this request became a task that has not ended.
     #[must_use]
     pub fn is_task(&self, key: InboundKey) -> bool {

@@ -416,6 +416,11 @@ impl Agreement {
         lists(self.ours_exempting.as_deref(), method)
     }
 
+    /// Whether this side declared any method whose requests may be uncancellable, or has sent no declaration.
+    pub(super) fn declares_exemptions(&self) -> bool {
+        self.ours_exempting.as_ref().is_none_or(|methods| !methods.is_empty())
+    }
+
     /// Whether the params of a call of this side may make it uncancellable.
     pub(super) fn peer_exempts(&self, method: &str) -> bool {
         lists(self.peers_exempting.as_deref(), method)
