@@ -61,6 +61,26 @@ impl TaskWork for NoWork {
     }
 }
 
+/// A call that the work of a task makes. While one is open, the task waits for its client.
+pub(crate) struct TaskCall(Arc<Task>);
+
+impl TaskCall {
+    pub(crate) fn new(task: &Arc<Task>) -> Self {
+        task.count_call(|calls| calls + 1);
+        Self(Arc::clone(task))
+    }
+
+    pub(crate) const fn task(&self) -> &Arc<Task> {
+        &self.0
+    }
+}
+
+impl Drop for TaskCall {
+    fn drop(&mut self) {
+        self.0.count_call(|calls| calls.saturating_sub(1));
+    }
+}
+
 /// A task before it is kept.
 pub(crate) struct TaskStart {
     /// `None`: it gets a random id.
@@ -122,6 +142,8 @@ struct TaskState {
     updated: SystemTime,
     /// Whether it waited for its client when that was last looked at. It has no change of its own.
     waited: bool,
+    /// How many calls of its work to the client are open.
+    calls: u32,
     /// How often it has changed.
     changes: u64,
     /// Notified at each change.
@@ -134,6 +156,7 @@ impl TaskState {
         Self {
             updated,
             waited: false,
+            calls: 0,
             changes: 0,
             listeners: Vec::new(),
             inputs: Inputs { asked: 0, waiting: BTreeMap::new() },
@@ -484,6 +507,16 @@ impl Task {
         let waits = self.waits_for_client();
         let waits = waits || !self.lock().inputs.waiting.is_empty();
         status_at(self.final_end(), waits)
+    }
+
+    /// The first open call of its work, and the end of the last, are changes of its status, if the protocol has such calls.
+    fn count_call(&self, count: impl FnOnce(u32) -> u32) {
+        if self.form.has_messages() && !self.is_over() {
+            let mut state = self.lock();
+            state.calls = count(state.calls);
+            let waits = state.calls > 0;
+            state.see(waits);
+        }
     }
 
     /// Whether a request that its handler sent to the client is not answered.

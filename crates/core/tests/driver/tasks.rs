@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -429,7 +429,15 @@ async fn a_task_that_asks_its_client_needs_input_where_servers_send_requests() {
     let params = timeout(SOON, told).await.unwrap().unwrap();
     let related = params.pointer("/_meta/io.modelcontextprotocol~1related-task/taskId");
     assert_eq!(related.and_then(Value::as_str), task.id());
-    assert_eq!(task.status().await.unwrap().status, TaskStatus::InputRequired);
+    // It is updated when it begins to wait, and not when somebody looks.
+    let asked_at = SystemTime::now();
+    while SystemTime::now() < asked_at + Duration::from_millis(2) {
+        tokio::task::yield_now().await;
+    }
+    let seen: Value = client.call("tasks/get", &json!({ "taskId": task.id() })).await.unwrap();
+    assert_eq!(seen["status"], "input_required");
+    let updated = humantime::parse_rfc3339(seen["lastUpdatedAt"].as_str().unwrap()).unwrap();
+    assert!(updated <= asked_at, "{seen}");
     go_on.notify_one();
     assert_eq!(timeout(SOON, task.result()).await.unwrap().unwrap().get("name"), Some(&json!("Ada")));
 }

@@ -22,7 +22,7 @@ use crate::driver::context::CallContext;
 use crate::driver::json_text::Frame;
 use crate::driver::notifications::{Belongs, Inbox, Matcher, Notification};
 use crate::driver::state::{ConnectionInner, now};
-use crate::driver::task::Task;
+use crate::driver::task::TaskCall;
 use crate::error::CallError;
 use crate::machine::{AfterCancel, CallRefused, CallSpec};
 use crate::message::CancelExemption;
@@ -341,10 +341,10 @@ impl<R> CallBuilder<R> {
 }
 
 /// A call that belongs to a task has the task's name.
-fn name_task(frame: &mut Frame, parent: Option<&CallContext>) -> Option<Arc<Task>> {
+fn name_task(frame: &mut Frame, parent: Option<&CallContext>) -> Option<TaskCall> {
     let task = parent?.data().task_side()?.task()?;
     frame.params = frame.params.take().map(|params| task.form.related(params, &task.id));
-    Some(Arc::clone(task))
+    Some(TaskCall::new(task))
 }
 
 /// Makes a request on another connection expect a child, if it may have one.

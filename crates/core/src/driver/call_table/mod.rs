@@ -16,7 +16,7 @@ use crate::dialect::{Role, Rules};
 use crate::driver::json_text::JsonText;
 use crate::driver::notifications::{Inbox, Seq};
 use crate::driver::request_log::{RequestKey, Stamp};
-use crate::driver::task::Task;
+use crate::driver::task::TaskCall;
 use crate::id::{CallNumber, ExchangeId, OutboundKey, SlotKey};
 use crate::message::{AnswerBody, AnswerFault, ErrorObject};
 use crate::sync::AbortHandle;
@@ -100,7 +100,7 @@ pub(crate) struct EntryExtras {
     pub(crate) trace: Option<Arc<TraceContext>>,
     pub(crate) watches: Vec<AbortHandle>,
     /// The task to which it belongs.
-    pub(crate) task: Option<Arc<Task>>,
+    pub(crate) task: Option<TaskCall>,
     /// Releases its parent on another connection.
     pub(crate) release_parent: Option<RemoteAction>,
     /// The same parent.

@@ -442,7 +442,8 @@ impl DriverState {
                 // An answer may have disarmed it.
                 let outgoing = self.session.waiting_cancel(key).map(|(number, cancel, cause)| {
                     let (exchange, cause) = (entry.exchange(number), cause.clone());
-                    let task = entry.extras.as_ref().and_then(|extras| extras.task.clone());
+                    let task = entry.extras.as_ref().and_then(|extras| extras.task.as_ref());
+                    let task = task.map(|call| Arc::clone(call.task()));
                     Outgoing::Cancel { key, number, exchange, cancel, cause, task }
                 });
                 if outgoing.is_some() {
