@@ -88,7 +88,7 @@ impl ConnectionTask {
                 let took_messages = (why == BadMessage::NotJson && self.recv_messages_of_line(inbound))
                     || self.recv_unreadable_batch(inbound, why);
                 if !took_messages {
-                    let ended = self.recv_unreadable(inbound, why);
+                    let ended = self.recv_unreadable(inbound, why) || self.recv_second_half(inbound, why);
                     if !self.recv_behind_half(inbound, why) && !ended {
                         self.recv_no_message(inbound, why);
                     }
@@ -308,6 +308,40 @@ impl ConnectionTask {
             self.pass_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
         }
         awaits
+    }
+
+    /// Ends the call of an answer whose beginning is on a line before, because another line came between: the call that this half
+    /// names, or the only one that waits. `false`: it is not the second half of an answer.
+    fn recv_second_half(&self, inbound: &Inbound, why: BadMessage) -> bool {
+        let text = inbound.body.trim_ascii();
+        let is_half = why == BadMessage::NotJson
+            && self.connection.framing == Some(Framing::Newline)
+            && text.last() == Some(&b'}')
+            && !matches!(text.first(), Some(b'{' | b'['));
+        let has = |name: &str| memchr::memmem::find(text, name.as_bytes()).is_some();
+        if !is_half || !(has("\"result\"") || has("\"error\"")) {
+            return false;
+        }
+        let name = text.strip_prefix(b"\"").unwrap_or(text);
+        let begins_answer = name.starts_with(b"result\"") || name.starts_with(b"error\"");
+        // The line may begin in a member's name.
+        let answer = [&b"{"[..], b"{\""].into_iter().find_map(|beginning| {
+            match self.connection.dialect.codec().decode(&[beginning, text].concat()) {
+                Incoming::Answer { call, .. } => Some(call),
+                Incoming::PeerError(_) | Incoming::Bad(BadMessage::NoId) => Some(None),
+                Incoming::Bad(BadMessage::WrongVersion) if begins_answer => Some(None),
+                _ => None,
+            }
+        });
+        let Some(named) = answer else { return false };
+        let call = named.or_else(|| self.only_call(inbound.exchange));
+        let Some(call) = call.filter(|call| self.connection.lock().session.awaits_answer(*call)) else {
+            return false;
+        };
+        let fault = AnswerFault::new("its beginning is on another line");
+        self.connection.deviates(Deviation::InvalidAnswer, &inbound.body);
+        self.pass_answer(&inbound.body, Some(call), AnswerBody::Malformed(fault));
+        true
     }
 
     /// Takes a whole body that is not JSON for an answer, if it can be neither a request nor a notification and names no id. A body
