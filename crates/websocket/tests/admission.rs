@@ -496,8 +496,8 @@ async fn a_changed_certificate_is_served_by_the_next_handshake_and_a_broken_one_
     assert!(opens(other.client()).await && !opens(ours.client()).await);
 }
 
-/// What a server answers to the handshake of a client that offers `acp.v1`, and the error if it is refused. `KEY` stands for
-/// the right `Sec-WebSocket-Accept`.
+/// Answers of servers to a client that offers `acp.v1`, each with the error if the client refuses it. `KEY` is the right
+/// `Sec-WebSocket-Accept`.
 const ANSWERS: [(&str, Option<&str>); 11] = [
     (
         "101 OK\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: KEY\r\nSec-WebSocket-Protocol: acp.v1",

@@ -429,7 +429,7 @@ async fn a_task_that_asks_its_client_needs_input_where_servers_send_requests() {
     let params = timeout(SOON, told).await.unwrap().unwrap();
     let related = params.pointer("/_meta/io.modelcontextprotocol~1related-task/taskId");
     assert_eq!(related.and_then(Value::as_str), task.id());
-    // It is updated when it begins to wait, and not when somebody looks.
+    // It counts as updated when it begins to wait, and not at the first `tasks/get`.
     let asked_at = SystemTime::now();
     while SystemTime::now() < asked_at + Duration::from_millis(2) {
         tokio::task::yield_now().await;
