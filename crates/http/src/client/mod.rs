@@ -301,7 +301,7 @@ impl<S: InFlightTasks> ClientCore<S> {
     /// Counts a message that is not a request and may be lost: its POST failed before a response came.
     pub(crate) fn count_if_lost<T>(&self, kind: FrameKind, sent: Result<T, Failed>) -> Result<T, Failed> {
         sent.inspect_err(|failed| {
-            if kind != FrameKind::Request {
+            if kind != FrameKind::Request && !failed.is_stopped() {
                 self.refused(failed);
             }
         })

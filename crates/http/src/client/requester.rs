@@ -153,6 +153,16 @@ impl Failed {
     pub(crate) fn new(sent: bool, text: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self { sent, error: TransportError::new(TransportErrorKind::Io, text) }
     }
+
+    /// This side has stopped sending it.
+    pub(crate) fn stopped(text: &'static str) -> Self {
+        Self { sent: false, error: TransportError::new(TransportErrorKind::Closed, text) }
+    }
+
+    /// Whether it failed because this side stopped sending it, and not because of the server.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.error.kind == TransportErrorKind::Closed
+    }
 }
 
 impl Requester {

@@ -402,8 +402,7 @@ fn is_about_the_request(body: &[u8]) -> bool {
 const SESSION_NOT_FOUND: i64 = -32001;
 
 fn stopped() -> Failed {
-    let text = "the call was cancelled before its request was sent";
-    Failed::new(false, text)
+    Failed::stopped("the call was cancelled, or the client has closed, before its request was sent")
 }
 
 /// Called when the response to the first message has begun or has failed.
