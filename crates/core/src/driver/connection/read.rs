@@ -334,7 +334,7 @@ impl ConnectionTask {
     }
 
     /// The call that is meant by a message without an id: the only one that waits for its answer on this exchange, and on
-    /// what the whole connection shares, the only one that waits at all.
+    /// what all calls of the connection share, the only one that waits at all. On [`ExchangeId::OF_NO_CALL`] there is none.
     fn only_call(&self, exchange: ExchangeId) -> Option<CallNumber> {
         let state = self.connection.lock();
         match exchange.call() {

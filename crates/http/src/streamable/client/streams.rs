@@ -348,7 +348,7 @@ async fn read_own_stream(client: Arc<Client>) {
                     async move {
                         let inbound = Inbound {
                             body,
-                            exchange: ExchangeId::NONE,
+                            exchange: ExchangeId::OF_NO_CALL,
                             principal: None,
                             address: None,
                             trace: None,
