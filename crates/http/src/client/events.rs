@@ -439,7 +439,7 @@ impl Events {
 }
 
 /// Whether a text is a whole JSON object.
-fn is_object(text: &[u8]) -> bool {
+pub(crate) fn is_object(text: &[u8]) -> bool {
     text.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
