@@ -480,18 +480,20 @@ impl Fault {
         }
     }
 
-    /// What the error of the call says of it. `own` is the id of its request.
-    pub(crate) fn shown(&self, own: Option<&RequestId>) -> String {
+    /// What the error of the call says of it. `own` is the id of its request, and `has_ended` whether the server ended the
+    /// stream.
+    pub(crate) fn shown(&self, own: Option<&RequestId>, has_ended: bool) -> String {
         let own = own.map(|own| format!(" to request {own}")).unwrap_or_default();
+        let ended = if has_ended { "ended" } else { "stayed open" };
         match self {
             Self::NoMessage => {
                 format!(
-                    "the event stream ended without the answer{own}, after something that is not a message"
+                    "the event stream {ended} without the answer{own}, after something that is not a message"
                 )
             }
             Self::OtherAnswer(other) => {
                 format!(
-                    "the event stream ended without the answer{own}, but with one to request {other}, which is not open"
+                    "the event stream {ended} without the answer{own}, but with one to request {other}, which is not open"
                 )
             }
             Self::TooLarge(limit) => {
@@ -529,8 +531,10 @@ pub(crate) struct EventStream<'a> {
     inbound_queue: &'a InboundQueue,
     /// When the client stops reading the stream.
     ends_by: Option<Instant>,
-    /// Whether the response has ended.
+    /// Whether the client reads no more of the response.
     is_over: bool,
+    /// Whether the response has ended.
+    has_ended: bool,
     /// The exchange whose answer the stream has, if it has one.
     exchange: ExchangeId,
     /// Whether an event without its end was looked at, and nothing has arrived since then.
@@ -551,6 +555,7 @@ impl<'a> EventStream<'a> {
             inbound_queue,
             ends_by: None,
             is_over: false,
+            has_ended: false,
             exchange: ExchangeId::NONE,
             was_looked_at: false,
             overrun_by: None,
@@ -562,6 +567,11 @@ impl<'a> EventStream<'a> {
     pub(crate) const fn of_exchange(mut self, exchange: ExchangeId) -> Self {
         self.exchange = exchange;
         self
+    }
+
+    /// Whether the server has ended the stream, and not the client.
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// Notes that the answer has arrived, or will not: the stream should end now. If it does not end in time, the client
@@ -646,6 +656,7 @@ impl<'a> EventStream<'a> {
                     self.events.give_up()
                 }
                 late @ (Ok(None | Some(Err(_))) | Err(_)) => {
+                    self.has_ended = late.is_ok();
                     let is_silent = late.is_err() && until == look;
                     if !is_of_session && self.events.is_overrun() {
                         self.fault = Some(Fault::TooLarge(self.limit));
