@@ -34,8 +34,8 @@ pub(crate) use crate::client::connector::Resets;
 pub(crate) use crate::client::events::{Event, EventStream, Fault, Media, is_object, media_of};
 pub(crate) use crate::client::pool::{ResponseBody, body_error};
 pub(crate) use crate::client::requester::{
-    Attempts, Failed, Leaving, Requester, beginning, encoded, encoding_of, is_of_another_origin, refusal,
-    stream_refusal,
+    Attempts, Failed, Leaving, Requester, beginning, encoded, encoding_of, is_of_another_origin,
+    push_excerpt, refusal, stream_refusal,
 };
 pub use crate::client::resend::{Authorization, CredentialRefusal};
 pub(crate) use crate::client::resend::{is_same_origin, kept, not_kept, resolve};

@@ -618,7 +618,7 @@ fn incomplete(head: &Parts, address: &str, how: &str, cause: &str, body: &[u8]) 
 }
 
 /// Adds the beginning of a body, on one line.
-fn push_excerpt(text: &mut String, body: &[u8]) {
+pub(crate) fn push_excerpt(text: &mut String, body: &[u8]) {
     let Some(shown) = body.get(..EXCERPT.min(body.len())).filter(|shown| !shown.is_empty()) else { return };
     text.push_str(": ");
     // A character that is cut in two is not shown.
